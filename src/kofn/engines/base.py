@@ -1,0 +1,105 @@
+"""The engine contract: where tasks run. See docs/design.md and `kofn.testing.EngineChecks`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, ClassVar, Self
+
+from ..errors import CannotDo
+from ..model import Event, Task
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What an engine can promise beyond the contract."""
+
+    processes: bool  # workers are processes that kill -9 ends (see Engine.pid)
+    can_lose: bool  # lose() ends a worker
+    can_join: bool  # join() starts one
+    virtual_time: bool = False  # now() is simulated
+
+
+class Engine(ABC):
+    """Runs tasks on workers. Single-threaded: one caller, no callbacks.
+
+    Membership changes only through events: `workers` gains an id when its Joined, and drops it
+    when its Lost, is returned by `events`. The workers an engine starts with are there at once.
+    """
+
+    name: ClassVar[str]
+    capabilities: Capabilities
+
+    @property
+    @abstractmethod
+    def workers(self) -> tuple[int, ...]:
+        """Ids of the live workers, sorted; an id is never used twice."""
+
+    @abstractmethod
+    def now(self) -> float:
+        """Seconds on the engine's clock; never runs backwards."""
+
+    @abstractmethod
+    def put(self, worker: int, key: str, value: Any) -> None:
+        """Keep `value` at a worker under `key`, before any task submitted to it later.
+
+        Ends in Stored, Failed (with `key`) or the worker's Lost. A `Build` is made by the worker.
+        """
+
+    @abstractmethod
+    def forget(self, key: str) -> None:
+        """Let every worker drop what it keeps under `key`."""
+
+    @abstractmethod
+    def broadcast(self, round: int, value: Any) -> None:
+        """Give `value` to every task of `round`; written once, however many workers there are.
+
+        Call it before the round's first submit, at most once a round.
+        """
+
+    @abstractmethod
+    def submit(self, task: Task) -> None:
+        """Run a task on its worker, after the ones submitted to it before.
+
+        Ends in exactly one event: a Reply with `last`, a Failed, a Dropped after a cancel, or the
+        Lost of its worker. Raises UnknownWorker when the worker is not in `workers`.
+        """
+
+    @abstractmethod
+    def cancel(self, round: int) -> None:
+        """Make this round and all before it stale: workers drop their tasks within a slice.
+
+        Replies may still come; they are legal and to be ignored.
+        """
+
+    @abstractmethod
+    def events(self, timeout: float) -> list[Event]:
+        """Return what has arrived, in order, waiting at most `timeout` seconds for the first."""
+
+    def lose(self, worker: int) -> None:
+        """End a worker as a spot market does: at once. Its Lost follows as an event."""
+        raise CannotDo(f"engine {self.name!r} cannot end workers itself; stop the machine instead.")
+
+    def join(self) -> int:
+        """Start one more worker and return its id. Its Joined follows as an event."""
+        raise CannotDo(f"engine {self.name!r} cannot start workers itself; add a machine to it.")
+
+    def pid(self, worker: int) -> int | None:
+        """Process id of a worker on this machine, None where that makes no sense."""
+        return None
+
+    @abstractmethod
+    def close(self) -> None:
+        """End what this engine started; leave no process, shared memory or file. Idempotent."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,119 @@
+"""Every exception of kofn. A message names the rule, the fact and the remedy.
+
+Each keeps its facts as attributes and survives pickling: `args` are the facts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class KofnError(Exception):
+    """Base of every error that kofn raises on purpose."""
+
+
+class BadInput(KofnError, ValueError):
+    """An argument breaks a rule; nothing has been sent to any worker."""
+
+
+class Closed(KofnError, RuntimeError):
+    """The cluster or engine was closed before this call."""
+
+
+class NotDecodable(KofnError):
+    """Too few replies, or the wrong ones, for what is wanted."""
+
+    def __init__(self, code: str, arrived: Sequence[int], need: int) -> None:
+        self.code, self.arrived, self.need = code, list(arrived), need
+        super().__init__(code, self.arrived, need)
+
+    def __str__(self) -> str:
+        more = max(1, self.need - len(self.arrived))
+        return (
+            f"{self.code} needs {self.need} replies to decode; {len(self.arrived)} arrived, "
+            f"from workers {self.arrived}. Wait for {more} more, or plan with a smaller k."
+        )
+
+
+class Inaccurate(KofnError):
+    """The decode would amplify rounding beyond what the caller tolerates."""
+
+    def __init__(self, bound: float, tolerance: float, eta: float) -> None:
+        self.bound, self.tolerance, self.eta = bound, tolerance, eta
+        super().__init__(bound, tolerance, eta)
+
+    def __str__(self) -> str:
+        return (
+            f"the result must be right to {self.tolerance:.1e}; the replies at hand only allow "
+            f"{self.bound:.1e} (eta = {self.eta:.1f}). Pass a larger tolerance to encode, "
+            f"add workers, or use float64."
+        )
+
+
+class TooFewWorkers(KofnError):
+    """Fewer live workers than the threshold, and none joined in time."""
+
+    def __init__(self, live: int, need: int, waited: float, lost: Sequence[int] = ()) -> None:
+        self.live, self.need, self.waited, self.lost = live, need, waited, list(lost)
+        super().__init__(live, need, waited, self.lost)
+
+    @property
+    def missing(self) -> int:
+        """How many workers more would be enough."""
+        return self.need - self.live
+
+    def __str__(self) -> str:
+        lost = f" (lost: {self.lost})" if self.lost else ""
+        return (
+            f"this matrix needs {self.need} live workers; {self.live} are live{lost}, so "
+            f"{self.missing} missing after waiting {self.waited:.1f} s. "
+            f"Call cluster.join(), or let rounds wait for joiners: connect(..., wait=60)."
+        )
+
+
+class Stalled(KofnError):
+    """A round waited to its limit for workers that are live and silent."""
+
+    def __init__(self, round: int, waited: float, owing: Sequence[int]) -> None:
+        self.round, self.waited, self.owing = round, waited, list(owing)
+        super().__init__(round, waited, self.owing)
+
+    def __str__(self) -> str:
+        return (
+            f"round {self.round} heard nothing for {self.waited:.1f} s; workers {self.owing} "
+            f"still owe a reply and no other worker can stand in. Lose them "
+            f"(cluster.lose), add workers (cluster.join), or raise connect(..., limit=)."
+        )
+
+
+class WorkerError(KofnError):
+    """The work itself raised on a worker; `remote_traceback` is the worker's own."""
+
+    def __init__(self, worker: int, error: str, remote_traceback: str) -> None:
+        self.worker, self.error, self.remote_traceback = worker, error, remote_traceback
+        super().__init__(worker, error, remote_traceback)
+
+    def __str__(self) -> str:
+        return (
+            f"worker {self.worker} raised {self.error}\n"
+            f"--- traceback of worker {self.worker} ---\n{self.remote_traceback.rstrip()}"
+        )
+
+
+class UnknownWorker(KofnError, KeyError):
+    """A worker id that is not live."""
+
+    def __init__(self, worker: int, live: Sequence[int]) -> None:
+        self.worker, self.live = worker, list(live)
+        super().__init__(worker, self.live)
+
+    def __str__(self) -> str:
+        return f"worker {self.worker} is not live; live workers are {self.live}."
+
+
+class EngineUnavailable(KofnError, ImportError):
+    """An engine that is not installed, or that cannot run here."""
+
+
+class CannotDo(KofnError):
+    """The engine cannot keep a promise that this call needs (see engine.capabilities)."""

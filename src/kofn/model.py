@@ -1,0 +1,178 @@
+"""What passes between the rooms: tasks out, events in, a report at the end. All frozen.
+
+Rows of a share are named by half-open runs ``(first, last)``. A reply's ``what`` says which
+part of its task's ``what`` it carries, in the same form; the engine never looks inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+# A body runs on a worker: body(kept, operand, *args) -> pieces. `kept` maps the keys of `put` to
+# their values, `operand` is the round's broadcast (None if there was none). Between two pieces the
+# worker looks whether the round is stale, so a body cuts its work in slices of about ten
+# milliseconds.
+Body = Callable[..., Iterator["Piece"]]
+Run = tuple[int, int]
+
+
+class Piece(NamedTuple):
+    """What a body yields: a finished slice. A value of None is a mere stopping point."""
+
+    what: Any
+    value: Any
+    read: int = 0  # rows of data really read for it, counted by the worker
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One piece of work for one worker in one round."""
+
+    id: int
+    round: int
+    worker: int
+    body: Body
+    args: tuple[Any, ...] = ()
+    what: Any = None  # all that its replies together will carry
+    cost: float = 1.0  # units of work, for delay models
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """A value for `put` that the worker makes itself, where the data is: fn(*args)."""
+
+    fn: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+
+
+# Events. `time` is the engine's clock on receipt: worker clocks disagree.
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A piece of a task's work; `last` ends the task (its value may then be None)."""
+
+    time: float
+    worker: int
+    round: int
+    task: int
+    what: Any
+    value: Any
+    read: int
+    seconds: float  # the worker's own time over this piece
+    last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A task raised, or a put could not be kept (`task` is None, `key` says which)."""
+
+    time: float
+    worker: int
+    round: int
+    task: int | None
+    error: str
+    traceback: str
+    key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """A cancelled task ended without finishing: the worker is free again."""
+
+    time: float
+    worker: int
+    round: int
+    task: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A worker is gone for good, and `tasks` with it."""
+
+    time: float
+    worker: int
+    tasks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A new worker is there; its id was never used before."""
+
+    time: float
+    worker: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A put has been kept by its worker."""
+
+    time: float
+    worker: int
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """The time that a round asked to be woken at has come."""
+
+    time: float
+
+
+Event = Reply | Failed | Dropped | Lost | Joined | Stored | Tick
+
+
+# Commands, from a round to drive.py.
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Submit this task."""
+
+    task: Task
+
+
+@dataclass(frozen=True, slots=True)
+class Supply:
+    """Give this worker the data that a round of this kind needs."""
+
+    worker: int
+
+
+Command = Send | Supply
+
+
+class Record(NamedTuple):
+    """One line of the event log, the only thing that pictures are drawn from.
+
+    kind: round, send, reply, dropped, failed, lost, joined, stored, done.
+    """
+
+    time: float
+    kind: str
+    round: int
+    worker: int
+    task: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What one round did. Rows are rows of shares; seconds are the engine's clock."""
+
+    round: int
+    live: tuple[int, ...]  # workers that could take part when the round began
+    rows_read: Mapping[int, int]  # by worker, as counted by the workers themselves
+    rows_used: int
+    rows_wasted: int  # delivered, and not needed
+    rows_topped_up: int  # asked a second time from others, after a loss or a delay
+    late: tuple[int, ...]
+    lost: tuple[int, ...]
+    joined: tuple[int, ...]
+    restarted: bool  # some worker had to do rows again that it had delivered
+    seconds: Mapping[str, float]  # send, wait, decode, total
+    eta: float | None  # how much the decode may amplify rounding; None when values are skipped
+    error_bound: float | None  # relative, to the size of the terms of the product
+    extra: Mapping[str, Any] = field(default_factory=dict)
