@@ -1,1 +1,5 @@
+"""Coded matrices."""
 
+from .matrix import CodedMatrix
+
+__all__ = ["CodedMatrix"]

@@ -1,1 +1,9 @@
+"""The master: decides without I/O; drive.py carries its events and commands."""
 
+from .base import Round
+from .cover import Cover
+from .drive import Drive
+from .elastic import ElasticRound, Late
+from .windows import Windows, cyclic
+
+__all__ = ["Cover", "Drive", "ElasticRound", "Late", "Round", "Windows", "cyclic"]

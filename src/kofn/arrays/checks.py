@@ -1,0 +1,100 @@
+"""Bad input, caught before a worker is touched: each message names rule, fact and remedy."""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import BadInput
+
+CHUNK = 1 << 20  # numbers looked at at a time
+
+
+def whole(value: object, name: str, least: int) -> int:
+    """Return `value` as an int of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
+        raise BadInput(f"{name} must be a whole number >= {least}; got {value!r}.")
+    return int(value)
+
+
+def seconds(value: object, name: str) -> float:
+    """Return `value` as a number of seconds >= 0 (infinity is fine, NaN is not)."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not float(value) >= 0:
+        raise BadInput(f"{name} must be a number of seconds >= 0; got {value!r}.")
+    return float(value)
+
+
+def matrix(A: object, check_finite: bool) -> NDArray[Any]:
+    """Return A as a float64 or float32 matrix with at least one row and one column."""
+    if type(A).__module__.startswith("scipy.sparse"):
+        raise BadInput(
+            "a matrix to encode must be a dense NumPy array for now; got a scipy.sparse matrix. "
+            "Pass A.toarray() if it fits in memory."
+        )
+    array = A if isinstance(A, np.ndarray) else np.asarray(A)
+    if array.ndim != 2:
+        raise BadInput(
+            f"a matrix to encode must have 2 dimensions; got {array.ndim} (shape {array.shape}). "
+            f"Use A.reshape(-1, 1) for a single column."
+        )
+    if array.shape[0] == 0 or array.shape[1] == 0:
+        raise BadInput(
+            f"a matrix to encode must have at least one row and one column; got shape "
+            f"{array.shape}. Check how it was loaded."
+        )
+    array = _floats(array, "a matrix to encode")
+    if check_finite:
+        _finite(array, "the matrix to encode", "encode")
+    return array
+
+
+def operand(w: object, d: int, dtype: np.dtype[Any], check_finite: bool) -> NDArray[Any]:
+    """Return w as an array (d,) or (d, c) of `dtype`, C-contiguous."""
+    array = w if isinstance(w, np.ndarray) else np.asarray(w)
+    if array.ndim not in (1, 2):
+        raise BadInput(
+            f"X @ w takes a vector or a matrix of columns; got {array.ndim} dimensions "
+            f"(shape {array.shape})."
+        )
+    if array.shape[0] != d:
+        raise BadInput(
+            f"X has {d} columns, so w must have {d} rows; got shape {array.shape}."
+            + (" Did you mean w.T?" if array.ndim == 2 and array.shape[1] == d else "")
+        )
+    array = np.ascontiguousarray(_floats(array, "w"), dtype=dtype)
+    if check_finite:
+        _finite(array, "w", "encode")
+    return array
+
+
+def _floats(array: NDArray[Any], name: str) -> NDArray[Any]:
+    if array.dtype in (np.float64, np.float32) and array.dtype.isnative:
+        return array
+    if array.dtype.kind in "biuf":
+        return array.astype(np.float64)
+    raise BadInput(
+        f"{name} must hold real numbers (float64, float32, or integers, which become float64); "
+        f"got dtype {array.dtype}. Convert it, for example with .astype(float)."
+    )
+
+
+def _finite(array: NDArray[Any], name: str, where: str) -> None:
+    rows = max(1, CHUNK // max(1, array[0].size if len(array) else 1))
+    for first in range(0, len(array), rows):
+        part = array[first : first + rows]
+        # The sum is finite unless an entry is not (or it overflows): one cheap pass first.
+        with np.errstate(over="ignore", invalid="ignore"):
+            if np.isfinite(part.sum()):
+                continue
+        if not np.isfinite(part).all():
+            bad = np.argwhere(~np.isfinite(part))[0]
+            place = (int(bad[0]) + first, *(int(i) for i in bad[1:]))
+            shown = ", ".join(map(str, place))
+            raise BadInput(
+                f"{name} must be finite: one NaN would spread over every coded reply. Entry "
+                f"[{shown}] is {part[tuple(bad)]}. Clean it, or pass {where}(..., "
+                f"check_finite=False) to let it through."
+            )

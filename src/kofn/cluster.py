@@ -1,0 +1,140 @@
+"""The front door: connect to an engine, and encode matrices on its workers."""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+from types import TracebackType
+from typing import Any, Self
+
+from .arrays import CodedMatrix, checks
+from .arrays.matrix import threshold
+from .engines.base import Engine
+from .errors import BadInput, Closed, EngineUnavailable
+from .model import Record
+from .rounds import Drive
+
+GROUP = "kofn.engines"
+
+
+def connect(
+    engine: str | Engine = "local",
+    workers: int | None = None,
+    *,
+    wait: float = 0.0,
+    limit: float = 60.0,
+) -> Cluster:
+    """Open a cluster on an engine, given by name ("local", "virtual") or as an Engine.
+
+    `workers`: how many to start (default: the engine's own). `wait`: seconds that a round below
+    the threshold waits for workers to join before it raises TooFewWorkers. `limit`: seconds that
+    a round waits in silence for workers that are live before it raises Stalled.
+    """
+    wait, limit = checks.seconds(wait, "wait"), checks.seconds(limit, "limit")
+    if isinstance(engine, Engine):
+        if workers is not None:
+            raise BadInput(
+                f"workers= goes with an engine's name; got workers={workers} and an engine that "
+                f"already has {len(engine.workers)}. Leave it out."
+            )
+        return Cluster(engine, wait, limit)
+    if workers is not None:
+        workers = checks.whole(workers, "workers", 1)
+    kind = _engine(engine)
+    return Cluster(kind() if workers is None else kind(workers), wait, limit)
+
+
+def _engine(name: object) -> Any:
+    found = {point.name: point for point in entry_points(group=GROUP)}
+    if not isinstance(name, str) or name not in found:
+        raise EngineUnavailable(
+            f"engine {name!r} is not installed. Installed: {', '.join(sorted(found))}."
+        )
+    return found[name].load()
+
+
+class Cluster:
+    """Workers under one engine. Use it in a `with` statement, or call close."""
+
+    def __init__(self, engine: Engine, wait: float = 0.0, limit: float = 60.0) -> None:
+        self.engine = engine
+        self._drive = Drive(engine, wait, limit)
+        self._closed = False
+
+    @property
+    def workers(self) -> tuple[int, ...]:
+        """Ids of the workers that are live now."""
+        self._check_open()
+        self._drive.settle()
+        return self.engine.workers
+
+    @property
+    def log(self) -> list[Record]:
+        """The event log so far, oldest first: what pictures are drawn from."""
+        return list(self._drive.log)
+
+    def encode(
+        self,
+        A: object,
+        k: int | None = None,
+        *,
+        n: int | None = None,
+        tolerance: float | None = None,
+        check_finite: bool = True,
+    ) -> CodedMatrix:
+        """Cut A (N x d) into k blocks, code them as n shares, and give every worker one.
+
+        k: the threshold, any k live workers are enough (default: half of the workers, rounded
+        up). n: shares, at least the live workers (default: just those); more leave room for
+        workers beyond them. tolerance: raise Inaccurate rather than return a product whose
+        error bound is larger (default: 1e-6 for float64, 1e-2 for float32). check_finite: refuse
+        NaN and infinity in A and in operands.
+
+        Cost: every share is one pass over A; each worker keeps ceil(N / k) rows.
+        """
+        self._check_open()
+        self._drive.settle()
+        live = len(self.engine.workers)
+        if tolerance is not None and not checks.seconds(tolerance, "tolerance") > 0:
+            raise BadInput(f"tolerance must be a number > 0; got {tolerance!r}.")
+        code = threshold((live + 1) // 2 if k is None else k, live if n is None else n)
+        if code.n < live:
+            raise BadInput(
+                f"n must be at least the number of live workers; got n={code.n} and {live} live. "
+                f"Leave n out, or connect fewer workers."
+            )
+        array = checks.matrix(A, check_finite)
+        return CodedMatrix(self._drive, array, code, tolerance, check_finite)
+
+    def lose(self, worker: int) -> None:
+        """End a worker at once, as a spot market does."""
+        self._check_open()
+        self.engine.lose(worker)
+
+    def join(self) -> int:
+        """Start one more worker and return its id; it takes part from the next product on."""
+        self._check_open()
+        return self.engine.join()
+
+    def close(self) -> None:
+        """End the workers and free what they held. Idempotent."""
+        self._closed = True
+        self.engine.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed("this cluster is closed; call kofn.connect again.")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{len(self.engine.workers)} workers"
+        return f"<kofn cluster on engine {self.engine.name!r}, {state}>"

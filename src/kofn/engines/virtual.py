@@ -1,0 +1,261 @@
+"""The virtual engine: a heap of future events and a virtual clock, under the same contract.
+
+The master that runs here is the real one; only time is invented. With `compute=False` bodies are
+not run and replies carry no values, so thousands of workers cost microseconds an event.
+"""
+
+from __future__ import annotations
+
+import heapq
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from ..delays import Change, Delays, Membership, PerUnit
+from ..errors import BadInput, Closed, UnknownWorker
+from ..model import Build, Dropped, Event, Failed, Joined, Lost, Piece, Reply, Stored, Task
+from .base import Capabilities, Engine
+
+SLICE = 0.01  # seconds between two looks of a worker at the current round
+
+
+@dataclass
+class _Worker:
+    queue: deque[Task] = field(default_factory=deque)
+    kept: dict[str, Any] = field(default_factory=dict)
+    token: int = 0  # steps scheduled under an older token are void
+    # when each piece is due, the worker's seconds over it, the piece
+    rest: deque[tuple[float, float, Piece | Failed]] = field(default_factory=deque)
+
+
+class VirtualEngine(Engine):
+    """Simulated workers. The same seed and the same calls give the same events, bit for bit."""
+
+    name = "virtual"
+    capabilities = Capabilities(processes=False, can_lose=True, can_join=True, virtual_time=True)
+
+    def __init__(
+        self,
+        workers: int = 4,
+        *,
+        delays: Delays | None = None,
+        membership: Membership | None = None,
+        compute: bool = True,
+        seed: int = 0,
+    ) -> None:
+        if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+            raise BadInput(f"workers must be a whole number >= 1; got {workers!r}.")
+        self.compute = compute
+        self._delays = PerUnit() if delays is None else delays
+        self._rng = np.random.default_rng(seed)
+        self._now = 0.0
+        self._floor = -1  # highest cancelled round
+        self._workers = {w: _Worker() for w in range(workers)}
+        self._order = tuple(self._workers)
+        self._ids = count(workers)
+        self._seq = count()
+        self._heap: list[tuple[float, int, Callable[[], Event | None]]] = []
+        self._operands: dict[int, Any] = {}
+        self._closed = False
+        # Membership draws from a stream of its own: how many tasks ran must not move it.
+        self._changes: Iterator[Change] = iter(())
+        if membership is not None:
+            self._changes = membership.changes(np.random.default_rng((seed, 1)))
+        self._next_change()
+
+    @property
+    def workers(self) -> tuple[int, ...]:
+        return self._order
+
+    def now(self) -> float:
+        return self._now
+
+    def put(self, worker: int, key: str, value: Any) -> None:
+        home = self._home(worker)
+        if self.compute:
+            try:
+                home.kept[key] = value.fn(*value.args) if isinstance(value, Build) else value
+            except Exception as error:
+                self._say(_failure(self._now, worker, -1, None, error, key))
+                return
+        self._say(Stored(self._now, worker, key))
+
+    def forget(self, key: str) -> None:
+        self._check_open()
+        for home in self._workers.values():
+            home.kept.pop(key, None)
+
+    def broadcast(self, round: int, value: Any) -> None:
+        self._check_open()
+        self._operands[round] = value if self.compute else None
+
+    def submit(self, task: Task) -> None:
+        home = self._home(task.worker)
+        home.queue.append(task)
+        if len(home.queue) == 1:
+            self._begin(task.worker, home)
+
+    def cancel(self, round: int) -> None:
+        self._check_open()
+        if round <= self._floor:
+            return
+        self._floor = round
+        for old in [r for r in self._operands if r <= round]:
+            del self._operands[old]
+        for worker, home in self._workers.items():
+            if home.queue and home.queue[0].round <= round and home.rest:
+                # Busy with stale work: it looks up at the end of its slice.
+                if home.rest[0][0] > self._now + SLICE:
+                    self._step_at(self._now + SLICE, worker, home)
+            # An idle worker, or one between slices already, needs nothing.
+
+    def events(self, timeout: float) -> list[Event]:
+        self._check_open()
+        limit = self._now + max(0.0, timeout)
+        found: list[Event] = []
+        while self._heap and self._heap[0][0] <= (self._now if found else limit):
+            time, _, make = heapq.heappop(self._heap)
+            self._now = max(self._now, time)
+            event = make()
+            if event is not None:
+                found.append(event)
+        if not found and limit != float("inf"):
+            self._now = max(self._now, limit)
+        return found
+
+    def lose(self, worker: int) -> None:
+        self._home(worker)
+        self._at(self._now, lambda: self._leave(worker))
+
+    def join(self) -> int:
+        self._check_open()
+        worker = next(self._ids)
+        self._at(self._now, lambda: self._enter(worker))
+        return worker
+
+    def close(self) -> None:
+        self._closed = True
+        self._heap.clear()
+        self._workers.clear()
+        self._operands.clear()
+        self._order = ()
+
+    # How the simulation moves on.
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed("this engine is closed; connect again to get a new one.")
+
+    def _home(self, worker: int) -> _Worker:
+        self._check_open()
+        home = self._workers.get(worker)
+        if home is None:
+            raise UnknownWorker(worker, self._order)
+        return home
+
+    def _at(self, time: float, make: Callable[[], Event | None]) -> None:
+        heapq.heappush(self._heap, (time, next(self._seq), make))
+
+    def _say(self, event: Event) -> None:
+        self._at(self._now, lambda: event)
+
+    def _next_change(self) -> None:
+        for time, worker in self._changes:
+            self._at(time, lambda worker=worker: self._change(worker))  # type: ignore[misc]
+            return
+
+    def _change(self, worker: int | None) -> Event | None:
+        self._next_change()
+        if worker is None:
+            return self._enter(next(self._ids))
+        if worker == -1:
+            worker = int(self._rng.choice(self._order)) if self._order else -1
+        return self._leave(worker) if worker in self._workers else None
+
+    def _enter(self, worker: int) -> Event:
+        self._workers[worker] = _Worker()
+        self._order = tuple(sorted(self._workers))
+        return Joined(self._now, worker)
+
+    def _leave(self, worker: int) -> Event | None:
+        home = self._workers.pop(worker, None)
+        if home is None:
+            return None
+        home.token += 1
+        self._order = tuple(self._workers)
+        return Lost(self._now, worker, tuple(sorted(task.id for task in home.queue)))
+
+    def _begin(self, worker: int, home: _Worker) -> None:
+        """Start the first task of the queue: lay out when each of its pieces will be there."""
+        task = home.queue[0]
+        home.rest.clear()
+        if task.round <= self._floor:
+            home.rest.append((self._now, 0.0, Piece(None, None)))
+        else:
+            pieces = self._pieces(task, home)
+            seconds = self._delays.seconds(self._rng, worker, task.round, task.cost)
+            share = seconds / len(pieces)
+            home.rest.extend(
+                (self._now + share * (i + 1), share, piece) for i, piece in enumerate(pieces)
+            )
+        self._step_at(home.rest[0][0], worker, home)
+
+    def _pieces(self, task: Task, home: _Worker) -> list[Piece | Failed]:
+        if not self.compute:
+            return [Piece(task.what, None, int(task.cost))]
+        pieces: list[Piece | Failed] = []
+        try:
+            operand = self._operands.get(task.round)
+            for piece in task.body(home.kept, operand, *task.args):
+                pieces.append(Piece(*piece))
+        except Exception as error:
+            pieces.append(_failure(self._now, task.worker, task.round, task.id, error))
+        return pieces or [Piece(None, None)]
+
+    def _step_at(self, time: float, worker: int, home: _Worker) -> None:
+        home.token += 1
+        token = home.token
+        self._at(time, lambda: self._step(worker, home, token))
+
+    def _step(self, worker: int, home: _Worker, token: int) -> Event | None:
+        if token != home.token:
+            return None
+        task = home.queue[0]
+        if task.round <= self._floor:
+            return self._end(worker, home, Dropped(self._now, worker, task.round, task.id))
+        _, seconds, piece = home.rest.popleft()
+        if isinstance(piece, Failed):
+            return self._end(worker, home, replace(piece, time=self._now))
+        last = not home.rest
+        reply = Reply(
+            self._now, worker, task.round, task.id, piece.what, piece.value, piece.read, seconds,
+            last,
+        )
+        if last:
+            return self._end(worker, home, reply)
+        self._step_at(home.rest[0][0], worker, home)
+        return None if piece.value is None else reply
+
+    def _end(self, worker: int, home: _Worker, event: Event) -> Event:
+        home.queue.popleft()
+        home.rest.clear()
+        if home.queue:
+            self._begin(worker, home)
+        return event
+
+
+def _failure(
+    time: float,
+    worker: int,
+    round: int,
+    task: int | None,
+    error: Exception,
+    key: str | None = None,
+) -> Failed:
+    text = "".join(traceback.format_exception(error))
+    return Failed(time, worker, round, task, repr(error), text, key)

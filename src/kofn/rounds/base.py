@@ -1,0 +1,39 @@
+"""What drive.py needs to know of a round."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from ..model import Command, Event
+
+
+class Round(ABC):
+    """A state machine: events in, commands out. It reads no clock: time comes in the event."""
+
+    id: int
+    done: bool = False
+    wake: float = float("inf")  # it wants a Tick at this time
+
+    @abstractmethod
+    def start(self, time: float) -> Sequence[Command]:
+        """Return the first commands."""
+
+    @abstractmethod
+    def on(self, event: Event) -> Sequence[Command]:
+        """Take one event; events of other rounds are harmless."""
+
+    @property
+    @abstractmethod
+    def missing(self) -> int:
+        """Workers without which this round cannot end; 0 while those at hand are enough."""
+
+    @property
+    @abstractmethod
+    def live(self) -> int:
+        """Workers that take part or can."""
+
+    @property
+    @abstractmethod
+    def owing(self) -> tuple[int, ...]:
+        """Workers that still owe a reply: the reason of the wait."""

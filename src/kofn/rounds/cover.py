@@ -1,0 +1,152 @@
+"""Cover: for every segment of rows, who has delivered and who still owes.
+
+The one mechanism for loss, lateness and newcomers: what is owed by someone who will not (or not
+soon) deliver is asked of others that do not cover it yet; replies already in stay good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..model import Run
+from .windows import Windows, runs_of
+
+SMALLEST_PIECE = 16  # rows; a top-up is not cut finer than this
+
+
+class Cover:
+    """The state of one round's rows. Cost per delivery: a few array slices."""
+
+    def __init__(self, windows: Windows) -> None:
+        self.workers = list(windows.workers)
+        self.cuts = windows.cuts
+        self.asked = windows.asked.copy()
+        self.have = np.zeros_like(self.asked)
+        self.need = windows.need.copy()
+        self.count = np.zeros(len(self.need), dtype=np.intp)
+        self.delivered_rows = 0
+        self.topped_up_rows = 0
+        self.repeated_rows = 0  # asked again of a worker that had delivered them: a restart
+        self.as_planned = True  # nothing has been asked or cut beyond the windows
+        self._index = {row: j for j, row in enumerate(self.cuts.tolist())}
+        self._place = {worker: i for i, worker in enumerate(self.workers)}
+        self._rows_needed = int(self.need @ np.diff(self.cuts))
+
+    def deliver(self, worker: int, runs: Iterable[Run]) -> None:
+        """Note that a worker's rows have arrived."""
+        i = self._place[worker]
+        for first, last in runs:
+            a, b = self._at(first), self._at(last)
+            new = ~self.have[i, a:b]
+            if new.all():
+                self.have[i, a:b] = True
+                self.count[a:b] += 1
+                self.delivered_rows += last - first
+            else:
+                self.have[i, a:b] = True
+                self.count[a:b] += new
+                self.delivered_rows += int(np.diff(self.cuts)[a:b] @ new)
+
+    @property
+    def done(self) -> bool:
+        """True when every segment has what it needs."""
+        # Counting rows first keeps the array test off the path of all but the last replies.
+        return self.delivered_rows >= self._rows_needed and bool((self.count >= self.need).all())
+
+    @property
+    def rows_used(self) -> int:
+        """Rows that decoding needs."""
+        return self._rows_needed
+
+    def require_more(self, segments: Sequence[int]) -> None:
+        """Raise by one what these segments need (the replies at hand decode poorly)."""
+        self.as_planned = False
+        self.need[list(segments)] += 1
+        self._rows_needed = int(self.need @ np.diff(self.cuts))
+
+    def admit(self, worker: int) -> None:
+        """Add a worker that joined during the round; it owes nothing yet."""
+        if worker not in self._place:
+            self._place[worker] = len(self.workers)
+            self.workers.append(worker)
+            blank = np.zeros((1, len(self.need)), dtype=bool)
+            self.asked = np.vstack([self.asked, blank])
+            self.have = np.vstack([self.have, blank])
+
+    def owes(self, worker: int) -> bool:
+        """True when some rows asked of this worker have not come."""
+        i = self._place[worker]
+        return bool((self.asked[i] & ~self.have[i]).any())
+
+    def top_up(
+        self, helpers: Sequence[int], slow: Sequence[int] = ()
+    ) -> tuple[dict[int, tuple[Run, ...]], int]:
+        """Ask helpers for what would otherwise not come (soon).
+
+        `helpers` are live workers that can take more, `slow` those live but not to be counted
+        on. Returns new runs by worker, and how many workers are missing (0: nobody is).
+        """
+        lacking = self.need - self._promised(helpers)
+        if not (lacking > 0).any():
+            return {}, 0
+        self._cut_fine(lacking, len(helpers))
+        lacking = self.need - self._promised(helpers)
+        missing = 0
+        rows = np.array([self._place[h] for h in helpers], dtype=np.intp)
+        size = np.diff(self.cuts)
+        load = np.zeros(len(rows), dtype=np.intp)
+        given = np.zeros((len(rows), len(size)), dtype=bool)
+        hoped = (self.asked & ~self.have)[[self._place[w] for w in slow]].sum(axis=0)
+        for j in np.flatnonzero(lacking > 0):
+            free = np.flatnonzero(~(self.asked[rows, j] | given[:, j]))
+            take = free[np.argsort(load[free], kind="stable")][: lacking[j]]
+            given[take, j] = True
+            load[take] += size[j]
+            missing = max(missing, int(lacking[j] - len(take) - hoped[j]))
+        self.as_planned = False
+        again = self.have[rows] & given
+        self.repeated_rows += int((again @ size).sum())
+        self.asked[rows] |= given
+        self.topped_up_rows += int(load.sum())
+        new = {
+            h: runs_of(given[i], self.cuts) for i, h in enumerate(helpers) if given[i].any()
+        }
+        return new, missing
+
+    def _promised(self, helpers: Sequence[int]) -> NDArray[np.intp]:
+        """Deliveries per segment that are in, or owed by a helper."""
+        rows = [self._place[h] for h in helpers]
+        owed = self.asked[rows] & ~self.have[rows]
+        return np.asarray(self.count + owed.sum(axis=0), dtype=np.intp)
+
+    def _cut_fine(self, lacking: NDArray[np.intp], helpers: int) -> None:
+        """Cut the lacking segments so that the helpers can share them evenly."""
+        size = np.diff(self.cuts)
+        work = int((lacking.clip(0) * size).sum())
+        piece = max(SMALLEST_PIECE, -(-work // max(1, 2 * helpers)))
+        fine = []
+        for j in np.flatnonzero((lacking > 0) & (size > piece)):
+            parts = -(-int(size[j]) // piece)
+            fine += [int(self.cuts[j]) + int(size[j]) * p // parts for p in range(1, parts)]
+        if fine:
+            self._split(fine)
+
+    def _at(self, row: int) -> int:
+        """Index of the segment that begins at `row`, cutting one where needed."""
+        j = self._index.get(row)
+        if j is None:
+            self._split([row])
+            j = self._index[row]
+        return j
+
+    def _split(self, rows: Sequence[int]) -> None:
+        cuts = np.union1d(self.cuts, np.asarray(rows, dtype=np.intp))
+        old = np.searchsorted(self.cuts, cuts[:-1], side="right") - 1
+        self.cuts = cuts
+        self.asked, self.have = self.asked[:, old], self.have[:, old]
+        self.need, self.count = self.need[old], self.count[old]
+        self._index = {row: j for j, row in enumerate(cuts.tolist())}
+        self.as_planned = False

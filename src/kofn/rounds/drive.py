@@ -1,0 +1,152 @@
+"""The one loop that carries events and commands between a round and an engine."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Any, NoReturn
+
+from ..engines.base import Engine
+from ..errors import Stalled, TooFewWorkers, WorkerError
+from ..model import (
+    Command,
+    Dropped,
+    Event,
+    Failed,
+    Joined,
+    Lost,
+    Record,
+    Reply,
+    Send,
+    Stored,
+    Supply,
+    Tick,
+)
+from .base import Round
+
+LOG_LENGTH = 1_000_000
+
+Supplier = Callable[[int], None]
+
+
+class Drive:
+    """An engine, its event log, and what each worker is known to keep.
+
+    `wait`: seconds to wait for joiners below the threshold. `limit`: seconds to wait in silence
+    for workers that are live.
+    """
+
+    def __init__(self, engine: Engine, wait: float = 0.0, limit: float = 60.0) -> None:
+        self.engine = engine
+        self.wait = wait
+        self.limit = limit
+        self.log: deque[Record] = deque(maxlen=LOG_LENGTH)
+        self.stored: dict[int, set[str]] = {worker: set() for worker in engine.workers}
+        self._rounds = count()
+        self._tasks = count()
+
+    def next_round(self) -> int:
+        """Return a round id, larger than all before."""
+        return next(self._rounds)
+
+    def next_task(self) -> int:
+        """Return a task id, larger than all before."""
+        return next(self._tasks)
+
+    def run(self, round: Round, operand: Any, supply: Supplier) -> None:
+        """Run a round to its end; afterwards all its work is stale, whatever happened.
+
+        Raises TooFewWorkers, Stalled, or WorkerError with the worker's own traceback.
+        """
+        engine, log = self.engine, self.log
+        began = engine.now()
+        log.append(Record(began, "round", round.id, -1, -1, 0))
+        try:
+            if operand is not None:
+                engine.broadcast(round.id, operand)
+            self._obey(round.start(began), supply)
+            heard, short = began, None
+            while not round.done:
+                now = engine.now()
+                if not round.missing:
+                    short, end = None, heard + self.limit
+                else:
+                    short = now if short is None else short
+                    end = short + self.wait
+                if now >= end:
+                    self._give_up(round, now - (heard if short is None else short))
+                events = engine.events(max(0.0, min(end, round.wake) - now))
+                for event in events:
+                    self._note(event)
+                    self._obey(round.on(event), supply)
+                    # The rest of a batch still tells who lives: no early way out.
+                    if type(event) is Failed and event.round == round.id and not round.done:
+                        raise WorkerError(event.worker, event.error, event.traceback)
+                if events:
+                    heard = engine.now()
+                elif engine.now() >= round.wake:
+                    self._obey(round.on(Tick(engine.now())), supply)
+        finally:
+            engine.cancel(round.id)
+        log.append(Record(engine.now(), "done", round.id, -1, -1, 0))
+
+    def settle(self) -> None:
+        """Take in what arrived between rounds: who left, who came, who is ready."""
+        while events := self.engine.events(0.0):
+            for event in events:
+                self._note(event)
+
+    def await_stored(self, key: str, workers: Sequence[int]) -> None:
+        """Wait until each of these workers keeps `key` or is lost."""
+        heard = self.engine.now()
+        while waiting := [w for w in workers if w in self.stored and key not in self.stored[w]]:
+            events = self.engine.events(1.0)
+            now = self.engine.now()
+            heard = now if events else heard
+            if now - heard > self.limit:
+                raise Stalled(-1, now - heard, waiting)
+            for event in events:
+                self._note(event)
+                if type(event) is Failed and event.key == key:
+                    raise WorkerError(event.worker, event.error, event.traceback)
+
+    def _give_up(self, round: Round, waited: float) -> NoReturn:
+        if round.missing:
+            raise TooFewWorkers(round.live, round.live + round.missing, waited)
+        raise Stalled(round.id, waited, round.owing)
+
+    def _obey(self, commands: Sequence[Command], supply: Supplier) -> None:
+        for command in commands:
+            if type(command) is Send:
+                task = command.task
+                self.log.append(
+                    Record(
+                        self.engine.now(), "send", task.round, task.worker, task.id, int(task.cost)
+                    )
+                )
+                self.engine.submit(task)
+            elif type(command) is Supply:
+                supply(command.worker)
+
+    def _note(self, event: Event) -> None:
+        log, time = self.log, event.time
+        if type(event) is Reply:
+            log.append(
+                Record(time, "reply", event.round, event.worker, event.task, event.read)
+            )
+        elif type(event) is Dropped:
+            log.append(Record(time, "dropped", event.round, event.worker, event.task, 0))
+        elif type(event) is Lost:
+            self.stored.pop(event.worker, None)
+            log.append(Record(time, "lost", -1, event.worker, -1, 0))
+        elif type(event) is Joined:
+            self.stored[event.worker] = set()
+            log.append(Record(time, "joined", -1, event.worker, -1, 0))
+        elif type(event) is Stored:
+            if event.worker in self.stored:
+                self.stored[event.worker].add(event.key)
+            log.append(Record(time, "stored", -1, event.worker, -1, 0))
+        elif type(event) is Failed:
+            task = -1 if event.task is None else event.task
+            log.append(Record(time, "failed", event.round, event.worker, task, 0))

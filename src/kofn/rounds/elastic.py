@@ -1,0 +1,168 @@
+"""The elastic round: every live worker reads its window; losses and delays are topped up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..model import Command, Dropped, Event, Joined, Lost, Reply, Run, Send, Stored, Supply, Task, Tick
+from .base import Round
+from .cover import Cover
+from .windows import Windows
+
+Ask = Callable[[int, int, tuple[Run, ...]], Task]  # (round, worker, runs) -> the task for it
+Weak = Callable[[Cover], Sequence[int]]  # segments whose replies decode poorly
+
+
+@dataclass(frozen=True)
+class Late:
+    """A worker is late `factor` times the time in which half of the tasks were done.
+
+    Never before `least` seconds: below that, asking others costs more than waiting.
+    """
+
+    factor: float = 3.0
+    least: float = 0.25
+
+    def wake(self, start: float, half: float) -> float:
+        """When to look for late workers, given when the round began and when half were done."""
+        return start + max(self.least, self.factor * (half - start))
+
+
+class ElasticRound(Round):
+    """One product over a cover of windows.
+
+    `ask` makes the task for a worker's runs; `key` names the share that a joiner must hold;
+    `weak` points at segments that need one more reply to decode well.
+    """
+
+    def __init__(
+        self, id: int, windows: Windows, ask: Ask, key: str, weak: Weak | None, late: Late | None
+    ) -> None:
+        self.id = id
+        self.windows = windows
+        self.cover = Cover(windows)
+        self.values: list[tuple[int, tuple[Run, ...], Any]] = []
+        self.read: dict[int, int] = {}
+        self.late: list[int] = []
+        self.lost: list[int] = []
+        self.joined: list[int] = []
+        self._ask, self._key, self._weak, self._late = ask, key, weak, late
+        self._live = list(windows.workers)
+        self._open: dict[int, int] = {}  # task -> worker
+        self._sent = 0
+        self._start = 0.0
+        self._missing = 0
+        self._slow: set[int] = set()  # late, and not caught up yet
+
+    def start(self, time: float) -> list[Command]:
+        self._start = time
+        commands = self._send(zip(self.windows.workers, self.windows.runs, strict=True))
+        if len(self.windows.workers) < int(self.windows.need.max(initial=0)):
+            commands += self._mend()
+        self._finish()
+        return commands
+
+    def on(self, event: Event) -> Sequence[Command]:
+        if type(event) is Reply:
+            if event.round != self.id or self.done:
+                return ()
+            return self._replied(event)
+        if type(event) is Tick:
+            return self._look_for_late(event.time)
+        if type(event) is Lost:
+            return self._worker_lost(event)
+        if type(event) is Joined:
+            self.joined.append(event.worker)
+            return [Supply(event.worker)]
+        if type(event) is Stored:
+            return self._worker_ready(event)
+        if type(event) is Dropped and event.round == self.id:
+            self._open.pop(event.task, None)
+        return ()
+
+    @property
+    def missing(self) -> int:
+        return self._missing
+
+    @property
+    def live(self) -> int:
+        return len(self._live)
+
+    @property
+    def owing(self) -> tuple[int, ...]:
+        return tuple(sorted(set(self._open.values())))
+
+    def _replied(self, event: Reply) -> Sequence[Command]:
+        worker = event.worker
+        if event.what is not None:
+            self.cover.deliver(worker, event.what)
+            if event.value is not None:
+                self.values.append((worker, event.what, event.value))
+        self.read[worker] = self.read.get(worker, 0) + event.read
+        if event.last:
+            self._open.pop(event.task, None)
+            if self._late and self.wake == float("inf") and 2 * len(self._open) <= self._sent:
+                self.wake = self._late.wake(self._start, event.time)
+            self._slow.discard(worker)  # it caught up: count on it again
+        return self._finish()
+
+    def _finish(self) -> Sequence[Command]:
+        if not self.cover.done:
+            return ()
+        if self._weak is not None and not self.cover.as_planned:
+            poor = self._weak(self.cover)
+            if poor:
+                self.cover.require_more(poor)
+                runs, missing = self.cover.top_up(self._live)
+                if missing == 0:
+                    return self._send(runs.items())
+                # Nobody is left to ask: what is there must do. The bound will say how good.
+        self.done = True
+        return ()
+
+    def _look_for_late(self, time: float) -> Sequence[Command]:
+        self.wake = float("inf")
+        if self._late is None or self.done:
+            return ()
+        late = [w for w in self.owing if w not in self._slow]
+        if not late:
+            return ()
+        self.late += late
+        self._slow.update(late)
+        if self._open:
+            # Those asked now may be late in their turn.
+            self.wake = self._late.wake(time, time)
+        return self._mend()
+
+    def _worker_lost(self, event: Lost) -> Sequence[Command]:
+        if event.worker not in self._live:
+            return ()
+        self._live.remove(event.worker)
+        self.lost.append(event.worker)
+        self._open = {task: w for task, w in self._open.items() if w != event.worker}
+        return () if self.done else self._mend()
+
+    def _worker_ready(self, event: Stored) -> Sequence[Command]:
+        if event.key != self._key or event.worker in self._live:
+            return ()
+        self._live.append(event.worker)
+        self.cover.admit(event.worker)
+        return () if self.done else self._mend()
+
+    def _mend(self) -> list[Command]:
+        helpers = [w for w in self._live if w not in self._slow]
+        slow = [w for w in self._live if w in self._slow]
+        runs, self._missing = self.cover.top_up(helpers, slow)
+        return self._send(runs.items())
+
+    def _send(self, work: Iterable[tuple[int, tuple[Run, ...]]]) -> list[Command]:
+        commands: list[Command] = []
+        for worker, runs in work:
+            if runs:
+                task = self._ask(self.id, worker, runs)
+                self._open[task.id] = worker
+                self._sent += 1
+                commands.append(Send(task))
+        return commands
