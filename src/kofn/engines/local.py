@@ -1,0 +1,593 @@
+"""The local engine: one process per worker on this machine, sockets and shared memory between."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import math
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+import traceback
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar
+
+import cloudpickle  # type: ignore[import-untyped]
+
+from ..errors import BadInput, Closed, EngineUnavailable, UnknownWorker
+from ..model import Body, Build, Dropped, Event, Failed, Joined, Lost, Reply, Stored, Task
+from . import _wire as wire
+from .base import Capabilities, Engine
+from .memory import Packed, Pool, Segment, attach, pack, private, unpack
+from .worker import ORDER
+
+_START_LIMIT = 60.0  # seconds for the first workers to say hello
+_FUNCTIONS = 256  # bodies remembered; beyond, all are forgotten and sent again as needed
+_OPERANDS = 64  # operands kept of rounds that nobody cancelled and that have no task
+_BOOT = (
+    "import sys; fd = int(sys.argv[1]); sys.path[:] = sys.argv[2:]; "
+    "from kofn.engines.worker import launch; launch(fd)"
+)
+_ONE_THREAD = ("OPENBLAS", "OMP", "MKL", "VECLIB_MAXIMUM", "NUMEXPR", "BLIS")
+_IN, _OUT = select.POLLIN, select.POLLOUT
+
+
+class _Poll:
+    """select.poll with the face of select.epoll, for where there is no epoll."""
+
+    def __init__(self) -> None:
+        self._poll = select.poll()
+        self.register, self.modify = self._poll.register, self._poll.modify
+        self.unregister = self._poll.unregister
+
+    def poll(self, timeout: float | None = None) -> list[tuple[int, int]]:
+        return self._poll.poll(None if timeout is None else math.ceil(timeout * 1000))
+
+    def close(self) -> None: ...
+
+
+class _Launcher:
+    """The process that forks workers (see worker.launch), and the socket to it."""
+
+    def __init__(self) -> None:
+        self.control, theirs = socket.socketpair()
+        threads = {f"{name}_NUM_THREADS": "1" for name in _ONE_THREAD}
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", _BOOT, str(theirs.fileno()), *sys.path],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, **threads, "VECLIB_MAXIMUM_THREADS": "1"},
+            )
+
+    def fork(self, worker: int, fds: Iterable[int]) -> None:
+        """Order a worker that serves on these descriptors."""
+        self.control.sendmsg([ORDER.pack(worker)], wire.with_fds(fds))
+
+    def close(self) -> None:
+        """Make it kill and reap its workers and end."""
+        self.control.close()
+        self.process.wait()
+
+
+class _Operand:
+    """A round's broadcast: the frame every worker gets, and where its arrays lie."""
+
+    __slots__ = ("frame", "pending", "segment")
+
+    def __init__(self, frame: bytes, segment: Segment | None) -> None:
+        self.frame, self.segment, self.pending = frame, segment, 0
+
+
+class _Open:
+    """A task that has not ended."""
+
+    __slots__ = ("muted", "operand", "round", "segment")
+
+    def __init__(self, round: int, operand: _Operand | None, segment: Segment | None) -> None:
+        self.round, self.operand, self.segment = round, operand, segment
+        self.muted = False  # its Failed was told, the worker goes on
+
+
+class _Peer:
+    """What the master knows of one worker."""
+
+    def __init__(self, id: int, sock: socket.socket) -> None:
+        self.id, self.sock, self.reader = id, sock, wire.Reader(sock)
+        self.fd = sock.fileno()
+        self.pid = 0  # until hello
+        self.tasks: dict[int, _Open] = {}
+        self.outbox: deque[tuple[memoryview, list[int], Segment | None]] = deque()
+        self.notes: list[bytes] = []  # frames that can wait for the next message
+        self.functions: set[int] = set()
+        self.rounds: set[int] = set()  # whose operands it has
+        self.segments: set[int] = set()  # of our pool, that it has mapped
+        self.maps: dict[int, Any] = {}  # its reply segments, mapped here
+        self.broken = False
+        self.retried = False
+
+    def close(self) -> None:
+        self.reader.close()
+        for mapped in self.maps.values():
+            mapped.close()
+        for _, _, own in self.outbox:
+            if own is not None:
+                own.close()
+        self.outbox.clear()
+        self.maps.clear()
+
+
+class _House:
+    """All that must be let go at the end; apart from the engine, so a finaliser can hold it."""
+
+    def __init__(self) -> None:
+        self.owner = os.getpid()
+        self.poll: Any = select.epoll() if hasattr(select, "epoll") else _Poll()
+        self.pool = Pool()
+        self.word = Segment(8)
+        self.launcher: _Launcher | None = None
+        self.peers: dict[int, _Peer] = {}  # by descriptor, the joining ones too
+
+    def close(self) -> None:
+        """Kill the workers, wait for the launcher, close descriptors and maps."""
+        mine = os.getpid() == self.owner  # a forked child must not end its parent's workers
+        for peer in self.peers.values():
+            if peer.pid and mine:
+                _kill(peer.pid)
+            peer.close()
+        self.peers.clear()
+        if self.launcher is not None and mine:
+            self.launcher.close()
+        self.poll.close()
+        self.pool.close()
+        self.word.close()
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+class LocalEngine(Engine):
+    """Workers are processes of this machine, each with one BLAS thread.
+
+    Nothing listens, nothing has a name: descriptors pass over socket pairs, memory is anonymous.
+    A submit costs one system call; an operand is written once for all workers. Arrays that reach a
+    worker are read-only; those in events are private and writable. A body is sent to a worker
+    once: what it closes over is what it was then.
+    """
+
+    name: ClassVar[str] = "local"
+    capabilities = Capabilities(processes=True, can_lose=True, can_join=True)
+
+    def __init__(self, workers: int | None = None) -> None:
+        if workers is None:
+            workers = os.cpu_count() or 1
+        if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+            raise BadInput(
+                f"LocalEngine needs a whole number of workers, at least 1; got {workers!r}. "
+                f"Leave it out for one per core."
+            )
+        self._house = house = _House()
+        self._finalize = weakref.finalize(self, house.close)
+        self._word = memoryview(house.word.map).cast("q")
+        self._word[0] = -(2**63)
+        self._poll, self._pool = house.poll, house.pool
+        self._live: dict[int, _Peer] = {}
+        self._workers: tuple[int, ...] = ()
+        self._next = 0
+        self._functions: dict[int, tuple[Body, int, bytes]] = {}
+        self._numbers = 0
+        self._operands: dict[int, _Operand] = {}
+        self._ready: list[Event] = []
+        self._started = False
+        self._handlers: dict[int, Callable[..., None]] = {
+            wire.HELLO: self._on_hello,
+            wire.REPLY: self._on_reply,
+            wire.DROPPED: self._on_dropped,
+            wire.FAILED: self._on_failed,
+            wire.STORED: self._on_stored,
+            wire.UNPUT: self._on_unput,
+            wire.GONE: self._on_gone,
+        }
+        try:
+            for _ in range(workers):
+                self.join()
+            self._wait_for(workers)
+        except BaseException:
+            self.close()
+            raise
+
+    def _wait_for(self, workers: int) -> None:
+        limit = time.monotonic() + _START_LIMIT
+        lost = False
+        while len(self._live) < workers:
+            left = limit - time.monotonic()
+            lost = lost or any(isinstance(e, Lost) for e in self.events(min(0.1, max(0.0, left))))
+            if lost or left <= 0:
+                raise EngineUnavailable(
+                    f"LocalEngine starts all its workers within {_START_LIMIT:.0f} s; "
+                    f"{len(self._live)} of {workers} came. See the launcher's message above, "
+                    f"or start fewer."
+                )
+        self._started = True
+
+    # Membership.
+
+    @property
+    def workers(self) -> tuple[int, ...]:
+        """Ids of the live workers, sorted."""
+        return self._workers
+
+    def now(self) -> float:
+        """Seconds on the monotonic clock."""
+        return time.monotonic()
+
+    def join(self) -> int:
+        """Order one more worker and return its id at once; it takes some milliseconds to come."""
+        self._check()
+        worker, self._next = self._next, self._next + 1
+        self._fork(worker, retried=False)
+        return worker
+
+    def lose(self, worker: int) -> None:
+        """Kill a worker with SIGKILL."""
+        _kill(self._peer(worker).pid)
+
+    def pid(self, worker: int) -> int | None:
+        """Return the worker's process id."""
+        return self._peer(worker).pid
+
+    def close(self) -> None:
+        """Kill the workers and wait until they and the launcher are gone: milliseconds."""
+        if self._finalize.alive:
+            self._live, self._workers = {}, ()
+            self._word.release()
+            self._finalize()
+
+    def _check(self) -> None:
+        if not self._finalize.alive:
+            raise Closed("this LocalEngine was closed; make a new one.")
+
+    def _peer(self, worker: int) -> _Peer:
+        peer = self._live.get(worker)
+        if peer is None:
+            self._check()
+            raise UnknownWorker(worker, self._workers)
+        return peer
+
+    def _fork(self, worker: int, retried: bool) -> None:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        peer = _Peer(worker, ours)
+        peer.retried = retried
+        house = self._house
+        with theirs:
+            fds = [theirs.fileno(), house.word.fd]
+            try:
+                self._launcher().fork(worker, fds)
+            except ConnectionError:  # it was killed since we looked
+                self._drop_launcher()
+                self._launcher().fork(worker, fds)
+        house.peers[peer.fd] = peer
+        self._poll.register(peer.fd, _IN)
+
+    def _launcher(self) -> _Launcher:
+        house = self._house
+        if house.launcher is None:
+            house.launcher = _Launcher()
+            self._poll.register(house.launcher.control.fileno(), _IN)
+        return house.launcher
+
+    def _drop_launcher(self) -> None:
+        launcher, self._house.launcher = self._house.launcher, None
+        if launcher is not None:
+            self._poll.unregister(launcher.control.fileno())
+            launcher.close()
+
+    # Commands.
+
+    def put(self, worker: int, key: str, value: Any) -> None:
+        """Send a value for the worker to keep: one copy, into memory that only it will hold."""
+        peer = self._peer(worker)
+        build = isinstance(value, Build)
+        packed, own = pack((value.fn, value.args) if build else value, private)
+        data = wire.frame(wire.PUT, key, (packed, build))
+        self._send(peer, data, [] if own is None else [own.fd], own)
+
+    def forget(self, key: str) -> None:
+        """Tell every worker to drop a kept value."""
+        self._check()
+        for peer in self._live.values():
+            self._send(peer, wire.frame(wire.FORGET, key))
+
+    def broadcast(self, round: int, value: Any) -> None:
+        """Write the operand once; each worker gets its place with its first task of the round."""
+        self._check()
+        if round in self._operands:
+            raise BadInput(f"a round has one operand; round {round} was broadcast before.")
+        if len(self._operands) >= _OPERANDS:
+            idle = [r for r, o in self._operands.items() if not o.pending]
+            for old in idle[: len(self._operands) - _OPERANDS + 1]:
+                self._release(old)
+        packed, segment = pack(value, self._pool.take)
+        self._operands[round] = _Operand(wire.frame(wire.OPERAND, round, packed), segment)
+
+    def submit(self, task: Task) -> None:
+        """Send a task: one system call, none while the worker is behind with reading."""
+        peer = self._live.get(task.worker)
+        if peer is None:
+            peer = self._peer(task.worker)
+        known = self._functions.get(id(task.body))
+        if known is None:
+            known = self._register(task.body)
+        number, round = known[1], task.round
+        packed, segment = pack(task.args, self._pool.take)
+        data = wire.frame(wire.TASK, task.id, round, number, packed)
+        fds: list[int] = []
+        operand = self._operands.get(round)
+        if operand is not None:
+            operand.pending += 1
+            if round not in peer.rounds:
+                peer.rounds.add(round)
+                data = operand.frame + data
+                self._pass(peer, operand.segment, fds)
+        if number not in peer.functions:
+            peer.functions.add(number)
+            data = wire.frame(wire.FUNCTION, number, known[2]) + data
+        self._pass(peer, segment, fds)
+        peer.tasks[task.id] = _Open(round, operand, segment)
+        self._send(peer, data, fds)
+
+    def cancel(self, round: int) -> None:
+        """Write one word that the workers look at; operands go when their last task has ended."""
+        self._check()
+        if round > self._word[0]:
+            self._word[0] = round
+            for r in [r for r, o in self._operands.items() if r <= round and not o.pending]:
+                self._release(r)
+
+    def _register(self, body: Body) -> tuple[Body, int, bytes]:
+        if len(self._functions) >= _FUNCTIONS:
+            self._functions.clear()
+            for peer in self._live.values():
+                peer.functions.clear()
+                peer.notes.append(wire.frame(wire.CLEAR, None))
+        # The body itself is held, so that its id stays its own.
+        known = (body, self._numbers, cloudpickle.dumps(body, 5))
+        self._numbers += 1
+        self._functions[id(body)] = known
+        return known
+
+    @staticmethod
+    def _pass(peer: _Peer, segment: Segment | None, fds: list[int]) -> None:
+        if segment is not None and segment.id not in peer.segments:
+            peer.segments.add(segment.id)
+            fds.append(segment.fd)
+
+    # The channel.
+
+    def _send(
+        self, peer: _Peer, data: bytes, fds: list[int] | None = None, own: Segment | None = None
+    ) -> None:
+        if peer.notes:
+            data = b"".join((*peer.notes, data))
+            peer.notes.clear()
+        sent = -1  # nothing tried
+        if not peer.outbox and not peer.broken:
+            sent = self._try(peer, data, fds)
+            if sent == len(data):
+                if own is not None:
+                    own.close()
+                return
+        if peer.broken:  # its Lost will come
+            if own is not None:
+                own.close()
+            return
+        if sent > 0:
+            fds = []
+        if not peer.outbox:
+            self._poll.modify(peer.fd, _IN | _OUT)
+        peer.outbox.append((memoryview(data)[max(sent, 0) :], fds or [], own))
+
+    @staticmethod
+    def _try(peer: _Peer, data: bytes | memoryview, fds: list[int] | None) -> int:
+        try:
+            if fds:
+                return peer.sock.sendmsg([data], wire.with_fds(fds))
+            return peer.sock.send(data)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            if error.errno == errno.ETOOMANYREFS:  # descriptors in flight: later
+                return 0
+            peer.broken = True
+            return 0
+
+    def _flush(self, peer: _Peer) -> None:
+        while peer.outbox and not peer.broken:
+            data, fds, own = peer.outbox[0]
+            sent = self._try(peer, data, fds)
+            if sent < len(data):
+                if sent:
+                    peer.outbox[0] = (data[sent:], [], own)
+                return
+            peer.outbox.popleft()
+            if own is not None:
+                own.close()
+        self._poll.modify(peer.fd, _IN)
+
+    # Events.
+
+    def events(self, timeout: float) -> list[Event]:
+        """Return what has arrived; waits in one system call."""
+        self._check()
+        deadline = None
+        wait: float | None = max(0.0, timeout) if timeout < 1e9 else None
+        while True:
+            for fd, mask in self._poll.poll(0 if self._ready else wait):
+                peer = self._house.peers.get(fd)
+                if peer is None:
+                    self._on_launcher(fd)
+                    continue
+                if mask & _OUT and peer.outbox:
+                    self._flush(peer)
+                if mask & ~_OUT:
+                    self._read(peer)
+            if self._ready:
+                out, self._ready = self._ready, []
+                return out
+            if wait is not None:
+                now = time.monotonic()
+                deadline = now + wait if deadline is None else deadline
+                if wait == 0 or now >= deadline:
+                    return []
+                wait = deadline - now
+
+    def _read(self, peer: _Peer) -> None:
+        try:
+            messages = peer.reader.receive()
+        except BlockingIOError:
+            return
+        now = time.monotonic()  # stamped on receipt: worker clocks disagree
+        if messages is None:
+            self._on_end(peer, now)
+            return
+        for message in messages:
+            self._handlers[message[0]](peer, now, *message[1:])
+
+    def _on_hello(self, peer: _Peer, now: float, pid: int) -> None:
+        peer.pid = pid
+        self._live[peer.id] = peer
+        self._workers = tuple(sorted(self._live))
+        if self._started:
+            self._ready.append(Joined(now, peer.id))
+
+    def _on_reply(
+        self,
+        peer: _Peer,
+        now: float,
+        task: int,
+        packed: Packed,
+        read: int,
+        seconds: float,
+        last: bool,
+    ) -> None:
+        open_ = peer.tasks[task]
+        memory = None
+        if packed[2] is not None:
+            memory = peer.maps.get(packed[2])
+            if memory is None:
+                memory = peer.maps[packed[2]] = attach(peer.reader.fds.popleft(), write=True)
+        try:
+            what, value = unpack(packed, memory, copy=True)
+        except Exception as error:
+            # The reply cannot be read here: the task failed, even if its worker goes on with it.
+            self._fail(peer, now, task, repr(error), traceback.format_exc())
+        else:
+            if not open_.muted:
+                self._ready.append(
+                    Reply(now, peer.id, open_.round, task, what, value, read, seconds, last)
+                )
+        finally:
+            if memory is not None:
+                memory[0] = 0  # free: the worker may write to it again
+        if last:
+            self._close_task(peer, task)
+
+    def _fail(self, peer: _Peer, now: float, task: int, error: str, trace: str) -> None:
+        open_ = peer.tasks[task]
+        if not open_.muted:
+            open_.muted = True
+            self._ready.append(Failed(now, peer.id, open_.round, task, error, trace))
+
+    def _on_failed(self, peer: _Peer, now: float, task: int, error: str, trace: str) -> None:
+        self._fail(peer, now, task, error, trace)
+        self._close_task(peer, task)
+
+    def _on_dropped(self, peer: _Peer, now: float, task: int) -> None:
+        open_ = peer.tasks[task]
+        if not open_.muted:
+            self._ready.append(Dropped(now, peer.id, open_.round, task))
+        self._close_task(peer, task)
+
+    def _on_stored(self, peer: _Peer, now: float, key: str) -> None:
+        self._ready.append(Stored(now, peer.id, key))
+
+    def _on_unput(self, peer: _Peer, now: float, key: str, error: str, trace: str) -> None:
+        self._ready.append(Failed(now, peer.id, 0, None, error, trace, key))
+
+    def _on_gone(self, peer: _Peer, now: float, segment: int) -> None:
+        peer.maps.pop(segment).close()
+
+    def _on_end(self, peer: _Peer, now: float) -> None:
+        """Handle a worker's death, after all that it had sent."""
+        self._poll.unregister(peer.fd)
+        del self._house.peers[peer.fd]
+        peer.close()
+        if not peer.pid and not peer.retried and self._started:
+            # Never there: its order may have died with a launcher. Try a new one once.
+            self._fork(peer.id, retried=True)
+            return
+        if self._live.pop(peer.id, None) is not None:
+            self._workers = tuple(sorted(self._live))
+        tasks = sorted(t for t, o in peer.tasks.items() if not o.muted)
+        for task in list(peer.tasks):
+            self._close_task(peer, task)
+        self._ready.append(Lost(now, peer.id, tuple(tasks)))
+
+    def _on_launcher(self, fd: int) -> None:
+        launcher = self._house.launcher
+        if launcher is None or launcher.control.fileno() != fd:
+            return  # gone earlier in this very batch
+        try:
+            died = launcher.control.recv(ORDER.size)
+        except ConnectionError:
+            died = b""
+        if not died:
+            self._drop_launcher()
+            return
+        # Usually the worker's end of file was seen first. It was not if a process that the
+        # worker started holds its socket open.
+        worker = ORDER.unpack(died)[0]
+        for peer in [p for p in self._house.peers.values() if p.id == worker]:
+            while peer.fd in self._house.peers:
+                before = len(self._ready)
+                self._read(peer)
+                if len(self._ready) == before and peer.fd in self._house.peers:
+                    self._on_end(peer, time.monotonic())
+
+    # The end of tasks and operands.
+
+    def _close_task(self, peer: _Peer, task: int) -> None:
+        open_ = peer.tasks.pop(task)
+        if open_.segment is not None:
+            self._give(open_.segment)
+        operand = open_.operand
+        if operand is not None:
+            operand.pending -= 1
+            if not operand.pending and open_.round <= self._word[0]:
+                self._release(open_.round)
+
+    def _release(self, round: int) -> None:
+        operand = self._operands.pop(round)
+        note = wire.frame(wire.DROP, round)
+        for peer in self._live.values():
+            if round in peer.rounds:
+                peer.rounds.remove(round)
+                peer.notes.append(note)
+        if operand.segment is not None:
+            self._give(operand.segment)
+
+    def _give(self, segment: Segment) -> None:
+        for closed in self._pool.give(segment):
+            for peer in self._live.values():
+                if closed in peer.segments:
+                    peer.segments.remove(closed)
+                    peer.notes.append(wire.frame(wire.UNMAP, closed))

@@ -1,0 +1,220 @@
+"""Shared memory without names: segments, a pool that reuses them, packing values into them.
+
+A segment is anonymous (memfd): it lives as long as somebody holds its descriptor or its map, so a
+kill -9 leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import pickle
+import tempfile
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import cloudpickle  # type: ignore[import-untyped]
+import numpy as np
+
+LARGE = 32 * 1024  # bytes; below this a copy through the socket is cheaper than a mapping
+_ALIGN = 64
+_HEADER = 64  # the first word says busy (1) or free (0); see ReplyPool
+
+# What crosses a channel in place of a value: the pickle, its buffers, and the id of the segment
+# that holds the large ones. A large one is a pair (offset, length) into that segment.
+Packed = tuple[Any, tuple[Any, ...], int | None]
+OWN = -1  # the id of a segment that the receiver keeps for itself
+
+_ids = count()
+
+
+def _anonymous(size: int) -> int:
+    """Return a descriptor of `size` bytes of zeroed memory that has no name."""
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create("kofn", os.MFD_CLOEXEC)
+    else:
+        fd, path = tempfile.mkstemp(prefix="kofn")
+        os.unlink(path)
+    try:
+        os.ftruncate(fd, size)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+class Segment:
+    """A piece of shared memory, mapped here; `fd` is what to pass to another process."""
+
+    __slots__ = ("fd", "id", "map", "size")
+
+    def __init__(self, size: int) -> None:
+        self.size = _HEADER + -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+        self.fd = _anonymous(self.size)
+        self.map = mmap.mmap(self.fd, self.size)
+        self.id = next(_ids)
+
+    def busy(self) -> bool:
+        """Tell whether the reader still needs what was written."""
+        return self.map[0] != 0
+
+    def close(self) -> None:
+        """Unmap here; the memory lives on where it was passed to."""
+        self.map.close()
+        os.close(self.fd)
+
+
+def attach(fd: int, write: bool = False) -> mmap.mmap:
+    """Map a segment that another process passed; takes the descriptor over."""
+    try:
+        return mmap.mmap(fd, 0, access=mmap.ACCESS_WRITE if write else mmap.ACCESS_READ)
+    finally:
+        os.close(fd)
+
+
+class Pool:
+    """Segments to be written, read elsewhere, given back and written again.
+
+    Keeps at most `keep` free bytes and makes at most `most` segments; `take` then answers None and
+    the value goes through the socket instead. `written` counts the bytes packed so far.
+    """
+
+    def __init__(self, keep: int = 256 << 20, most: int = 128) -> None:
+        self.keep, self.most = keep, most
+        self.written = 0
+        self.used: dict[int, Segment] = {}
+        self.free: list[Segment] = []  # the least recently used first
+
+    def take(self, size: int) -> Segment | None:
+        """Return the free segment that fits best, or a new one: O(free segments)."""
+        fits = [s for s in self.free if size + _HEADER <= s.size <= 4 * (size + _HEADER)]
+        if fits:
+            segment = min(fits, key=lambda s: s.size)
+            self.free.remove(segment)
+        elif len(self.used) >= self.most:
+            return None
+        else:
+            try:
+                segment = Segment(size)
+            except OSError:  # out of descriptors or of memory: the socket still works
+                return None
+        self.used[segment.id] = segment
+        self.written += size
+        return segment
+
+    def give(self, segment: Segment) -> list[int]:
+        """Take a segment back; return the ids of those closed, for others to unmap."""
+        del self.used[segment.id]
+        self.free.append(segment)
+        closed = []
+        while self.free and (
+            sum(s.size for s in self.free) > self.keep or len(self.free) > self.most // 4
+        ):
+            old = self.free.pop(0)
+            old.close()
+            closed.append(old.id)
+        return closed
+
+    def close(self) -> None:
+        """Unmap all."""
+        for segment in (*self.free, *self.used.values()):
+            segment.close()
+        self.free, self.used = [], {}
+
+
+class ReplyPool(Pool):
+    """The worker's pool. The master frees a segment by clearing its first word: no message."""
+
+    def reclaim(self) -> list[int]:
+        """Give back what the master has copied out; return the ids closed."""
+        return [i for s in list(self.used.values()) if not s.busy() for i in self.give(s)]
+
+    def take(self, size: int) -> Segment | None:
+        """Return a segment marked busy."""
+        segment = super().take(size)
+        if segment is not None:
+            segment.map[0] = 1
+        return segment
+
+
+def private(size: int) -> Segment | None:
+    """Return a segment for one reader that will keep it (its id is sent as OWN)."""
+    try:
+        segment = Segment(size)
+    except OSError:
+        return None
+    segment.id = OWN
+    return segment
+
+
+def dumps(value: Any, buffers: Callable[[pickle.PickleBuffer], Any] | None = None) -> bytes:
+    """Pickle, with cloudpickle for what plain pickle cannot name in another process."""
+    found: list[pickle.PickleBuffer] = []
+    try:
+        data = pickle.dumps(value, 5, buffer_callback=found.append if buffers else None)
+    except Exception:
+        data = b"__main__"
+    # Names in __main__ mean something else in a worker. A chance match costs time only.
+    if b"__main__" in data:
+        return cloudpickle.dumps(value, 5, buffer_callback=buffers)  # type: ignore[no-any-return]
+    if buffers:
+        for buffer in found:
+            buffers(buffer)
+    return data
+
+
+def solid(value: Any) -> Any:
+    """Return `value` with its strided arrays (also one level down in a tuple or list) copied."""
+    if isinstance(value, np.ndarray):
+        if value.flags.forc or value.dtype.hasobject:
+            return value
+        return np.ascontiguousarray(value)
+    if type(value) in (tuple, list):
+        return type(value)(solid(v) if isinstance(v, np.ndarray) else v for v in value)
+    return value
+
+
+def pack(value: Any, take: Callable[[int], Segment | None]) -> tuple[Packed, Segment | None]:
+    """Pickle `value`; buffers of LARGE bytes or more are written to one segment from `take`.
+
+    One copy of the large buffers; what stays small is copied into the message.
+    """
+    found: list[pickle.PickleBuffer] = []
+    data = dumps(value, found.append)
+    if not found and len(data) < LARGE:
+        return (data, (), None), None
+    views = [memoryview(data), *(buffer.raw() for buffer in found)]
+    size = sum(-(-v.nbytes // _ALIGN) * _ALIGN for v in views if v.nbytes >= LARGE)
+    segment = take(size) if size else None
+    if segment is None:
+        return (data, tuple(views[1:]), None), None
+    at, parts = _HEADER, []
+    for view in views:
+        n = view.nbytes
+        if n < LARGE:
+            parts.append(view)
+            continue
+        segment.map[at : at + n] = view
+        parts.append((at, n))  # type: ignore[arg-type]
+        at += -(-n // _ALIGN) * _ALIGN
+    return (parts[0], tuple(parts[1:]), segment.id), segment
+
+
+def unpack(packed: Packed, memory: mmap.mmap | None, copy: bool = False) -> Any:
+    """Return the value: read-only views of `memory`, or with `copy` private writable arrays."""
+    data, parts, _ = packed
+    if not parts and type(data) is bytes:
+        return pickle.loads(data)
+    if memory is None:
+        return pickle.loads(data, buffers=[bytearray(p) for p in parts] if copy else parts)
+    view = memoryview(memory)
+    spread = [view[p[0] : p[0] + p[1]] if type(p) is tuple else p for p in (data, *parts)]
+    if not copy:
+        return pickle.loads(spread[0], buffers=spread[1:])
+    value = pickle.loads(spread[0], buffers=[bytearray(p) for p in spread[1:]])
+    for part in spread:
+        if type(part) is memoryview:
+            part.release()
+    view.release()
+    return value

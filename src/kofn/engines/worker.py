@@ -1,0 +1,249 @@
+"""The other side of the local engine: a launcher that forks workers, and what a worker does.
+
+The launcher is a fresh interpreter with a single thread, so forking it is safe and takes a few
+milliseconds, whatever threads the user's own process has. It holds no worker's socket, so a
+worker's death is an end of file at the master at once.
+"""
+
+from __future__ import annotations
+
+import mmap
+import multiprocessing as mp
+import os
+import pickle
+import select
+import signal
+import socket
+import struct
+import sys
+import traceback
+from collections.abc import Iterator
+from time import perf_counter
+from typing import Any, NoReturn
+
+from . import _wire as wire
+from .memory import ReplyPool, Segment, attach, pack, solid, unpack
+
+ORDER = struct.Struct("<q")  # to the launcher: fork a worker of this id; from it: this one died
+
+
+def launch(fd: int) -> None:
+    """Fork a worker per order on socket `fd`; at its end kill and reap them all.
+
+    The end comes when the master closes or dies, be it by kill -9.
+    """
+    # Ctrl-C goes to the whole process group; only the master decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for stream in (sys.stdout, sys.stderr):
+        # A killed worker flushes nothing; printed lines should be seen all the same.
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(line_buffering=True)
+    control = socket.socket(fileno=fd)
+    bell, ring = os.pipe()
+    os.set_blocking(ring, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(ring, warn_on_full_buffer=False)
+    context = mp.get_context("fork")
+    children: dict[int, Any] = {}
+    try:
+        while True:
+            ready = select.select([fd, bell], [], [])[0]
+            if bell in ready:
+                os.read(bell, 4096)
+                for worker in [w for w, p in children.items() if p.exitcode is not None]:
+                    children.pop(worker).close()
+                    # The socket says so too, unless a grandchild holds it open.
+                    control.send(ORDER.pack(worker))
+            if fd in ready:
+                order, ancillary, _, _ = control.recvmsg(ORDER.size, socket.CMSG_SPACE(64))
+                fds = wire.take_fds(ancillary)
+                if not order:
+                    return
+                worker = ORDER.unpack(order)[0]
+                child = context.Process(
+                    target=work, args=(worker, fds, (fd, bell, ring)), name=f"kofn-{worker}"
+                )
+                child.start()
+                children[worker] = child
+                for passed in fds:
+                    os.close(passed)
+    except ConnectionError:
+        pass
+    finally:
+        for child in children.values():
+            child.kill()
+        for child in children.values():
+            child.join()
+
+
+def work(worker: int, fds: list[int], inherited: tuple[int, ...]) -> NoReturn:
+    """Serve the master on socket `fds[0]` until it goes away; `fds[1]` holds the cancel word."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for fd in inherited:
+        os.close(fd)
+    Worker(socket.socket(fileno=fds[0]), attach(fds[1])).serve()
+    # No clean-up to wait for: everything the worker holds is its own anonymous memory.
+    os._exit(0)
+
+
+class Worker:
+    """Runs one task after the other, streams the pieces, looks at the cancel word in between."""
+
+    def __init__(self, sock: socket.socket, cancelled: mmap.mmap) -> None:
+        self.sock = sock
+        self.reader = wire.Reader(sock)
+        self.cancelled = memoryview(cancelled).cast("q")  # [0]: the highest cancelled round
+        self.kept: dict[str, Any] = {}
+        self.operands: dict[int, Any] = {}
+        self.functions: dict[int, Any] = {}
+        self.maps: dict[int, mmap.mmap] = {}
+        self.pool = ReplyPool(keep=64 << 20)
+        self.passed: set[int] = set()  # segments of the pool that the master has mapped
+
+    def serve(self) -> None:
+        """Handle messages in order until the master goes away."""
+        self.send(wire.frame(wire.HELLO, os.getpid()))
+        while (messages := self.reader.receive()) is not None:
+            for message in messages:
+                if message[0] == wire.TASK:
+                    self.task(*message[1:])
+                else:
+                    self.other(*message)
+
+    def other(self, kind: int, name: Any, content: Any = None) -> None:
+        """Handle everything but a task."""
+        if kind == wire.FUNCTION:
+            self.functions[name] = content
+        elif kind == wire.OPERAND:
+            # Unpacked when a task needs it: what goes wrong is then that task's failure.
+            self.operands[name] = (content, self.memory(content))
+        elif kind == wire.PUT:
+            self.put(name, *content)
+        elif kind == wire.FORGET:
+            self.kept.pop(name, None)
+        elif kind == wire.DROP:
+            self.operands.pop(name, None)
+        elif kind == wire.UNMAP:
+            # Dropped, not closed: an array that a body hid away keeps its memory.
+            self.maps.pop(name, None)
+        elif kind == wire.CLEAR:
+            self.functions.clear()
+
+    def memory(self, packed: Any) -> mmap.mmap | None:
+        """Return the mapping a packed value lies in; made once per segment.
+
+        An OSError here ends the worker: the two sides would disagree on what is mapped.
+        """
+        segment = packed[2]
+        if segment is None:
+            return None
+        if segment == -1:
+            return attach(self.reader.fds.popleft())
+        if segment not in self.maps:
+            self.maps[segment] = attach(self.reader.fds.popleft())
+        return self.maps[segment]
+
+    def put(self, key: str, packed: Any, build: bool) -> None:
+        """Keep a value, or build it here."""
+        memory = self.memory(packed)
+        try:
+            value = unpack(packed, memory)
+            self.kept[key] = value[0](*value[1]) if build else value
+        except BaseException as error:
+            self.send(wire.frame(wire.UNPUT, key, *_story(error)))
+        else:
+            self.send(wire.frame(wire.STORED, key))
+
+    def task(self, task: int, round: int, function: int, packed: Any) -> None:
+        """Run one task: each piece is sent when it is finished, the end with it where known."""
+        memory = self.memory(packed)  # even if stale: its descriptor has come
+        if round <= self.cancelled[0]:
+            self.send(wire.frame(wire.DROPPED, task))
+            return
+        pieces: Any = None
+        try:
+            start = perf_counter()
+            pieces = self.body(function)(self.kept, self.operand(round), *unpack(packed, memory))
+            ended = self.stream(task, round, pieces, start)
+        except BaseException as error:
+            _close(pieces)
+            self.send(wire.frame(wire.FAILED, task, *_story(error)))
+            return
+        if not ended:
+            _close(pieces)  # before the master hears of it: it may then write to the operand
+            self.send(wire.frame(wire.DROPPED, task))
+
+    def stream(self, task: int, round: int, pieces: Any, start: float) -> bool:
+        """Send the pieces; return False when the round went stale meanwhile."""
+        # A list, or an iterator over one, knows how much is left: its last piece ends the task
+        # without a message of its own. A generator is never asked ahead of sending.
+        left = getattr(pieces, "__len__", getattr(pieces, "__length_hint__", None))
+        count = left() if left else -1
+        rows, spent = 0, 0.0
+        for what, value, read in pieces:
+            count -= 1
+            rows += read
+            spent += perf_counter() - start
+            if value is not None or count == 0:
+                self.reply(task, what, value, rows, spent, count == 0)
+                rows, spent = 0, 0.0
+            if count == 0:
+                return True
+            if round <= self.cancelled[0]:
+                return False
+            start = perf_counter()
+        spent += perf_counter() - start
+        self.reply(task, None, None, rows, spent, True)
+        return True
+
+    def reply(
+        self, task: int, what: Any, value: Any, read: int, seconds: float, last: bool
+    ) -> None:
+        """Send one piece; large arrays through memory that the master copies out of."""
+        for old in self.pool.reclaim() if self.pool.used else ():
+            self.passed.discard(old)
+            self.send(wire.frame(wire.GONE, old))
+        packed, segment = pack((what, solid(value)), self.pool.take)
+        self.send(wire.frame(wire.REPLY, task, packed, int(read), seconds, last), segment)
+
+    def send(self, data: bytes, segment: Segment | None = None) -> None:
+        """Send a frame and, with its first byte, the descriptor of a segment not passed before."""
+        try:
+            if segment is not None and segment.id not in self.passed:
+                self.passed.add(segment.id)
+                sent = self.sock.sendmsg([data], wire.with_fds([segment.fd]))
+                data = data[sent:]
+            self.sock.sendall(data)
+        except ConnectionError:
+            os._exit(0)  # the master is gone; an exception would look like the body's own
+
+    def body(self, number: int) -> Any:
+        """Return a function by its number, unpickled at first use."""
+        function = self.functions[number]
+        if type(function) is bytes:
+            function = self.functions[number] = pickle.loads(function)
+        return function
+
+    def operand(self, round: int) -> Any:
+        """Return the operand of a round, unpacked at first use, None if it has none."""
+        found = self.operands.get(round)
+        if type(found) is tuple:
+            found = self.operands[round] = [unpack(*found)]
+        return found[0] if found else None
+
+
+def _close(pieces: Any) -> None:
+    if isinstance(pieces, Iterator) and hasattr(pieces, "close"):
+        try:
+            pieces.close()
+        except BaseException:  # the body's own clean-up failed; the task has ended already
+            traceback.print_exc()
+
+
+def _story(error: BaseException) -> tuple[str, str]:
+    try:
+        name = repr(error)
+    except BaseException:
+        name = type(error).__name__
+    return name, "".join(traceback.format_exception(error))
