@@ -32,23 +32,29 @@ def make_generator(n: int, k: int, construction: str, seed: int) -> Floats:
 def golden_order(n: int) -> list[int]:
     """Node of each machine: machines next to each other get nodes far apart.
 
-    The rank of the fractional part of i times the golden ratio: any run of machines is spread
-    nearly evenly over the nodes.
+    The rank of the fractional part of i times the golden ratio. Of the golden-ratio orders tried
+    (rank, its inverse, nearest coprime stride, nearest free node) the one with the smallest worst
+    eta over windows, with all machines live (below 5 for every k < n <= 20) and after losses.
     """
     return [int(i) for i in np.argsort(np.argsort((np.arange(n) * GOLDEN) % 1.0))]
 
 
-def trigonometric(n: int, k: int, seed: int = 0) -> Floats:
-    """Real Fourier rows at n even nodes, made systematic. Any k distinct nodes are independent.
+def fourier(nodes: list[int], k: int) -> Floats:
+    """Real Fourier rows (n, k) at n even nodes in the given order; any k of them are independent.
 
     The determinant of k rows is a product of sin((theta_i - theta_j) / 2) for both parities of k:
     whole frequencies with a constant for odd k, half frequencies for even k.
     """
-    theta = 2 * np.pi * np.array(golden_order(n)) / n
+    theta = 2 * np.pi * np.array(nodes) / len(nodes)
     f = np.arange(1 + k % 2, k, 2) / 2  # 1/2, 3/2, .. or 1, 2, ..
     angle = theta[:, None] * f
-    F = np.hstack([np.ones((n, k % 2)), np.sqrt(2) * np.cos(angle), np.sqrt(2) * np.sin(angle)])
-    return systematic(F)
+    constant = np.ones((len(nodes), k % 2))
+    return np.hstack([constant, np.sqrt(2) * np.cos(angle), np.sqrt(2) * np.sin(angle)])
+
+
+def trigonometric(n: int, k: int, seed: int = 0) -> Floats:
+    """Fourier rows, machines in golden-ratio order, the first k of them holding the blocks."""
+    return systematic(fourier(golden_order(n), k))
 
 
 def systematic(F: Floats) -> Floats:

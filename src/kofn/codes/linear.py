@@ -39,12 +39,10 @@ def solve(rows: Floats) -> tuple[Floats, float]:
     """Return (B, eta) with B @ rows = I, shape (k, m), for `rows` (m, k) of rank k, m >= k.
 
     B = R^-1 Q^T of the rows scaled to length one: a reply's rounding error grows with its row, so
-    this is the left inverse that minimises eta. Cost O(m k^2). A singular R gives eta = inf.
+    this is the left inverse that minimises eta. Cost O(m k^2). Raises LinAlgError when singular.
     """
     scale = _lengths(rows)
     q, r = np.linalg.qr(rows / scale[:, None])
-    if not np.all(np.diagonal(r)):
-        return np.full(rows.shape[::-1], np.nan), np.inf
     matrix: Floats = scipy.linalg.solve_triangular(r, q.T, check_finite=False)
     eta = float(np.linalg.norm(matrix) / np.sqrt(rows.shape[1]))
     return matrix / scale, eta
@@ -86,6 +84,16 @@ class Weights:
         out = (self.matrix @ stack.reshape(len(stack), -1)).astype(dtype, copy=False)
         result: NDArray[Any] = out.reshape(shape if self.wanted == "sum" else (len(out), *shape))
         return result
+
+
+def weigh(name: str, keys: tuple[int, ...], rows: Floats) -> Weights:
+    """Return the weights for all source values. Raises NotDecodable for rows of rank below k."""
+    try:
+        matrix, eta = solve(rows)
+    except np.linalg.LinAlgError:
+        raise NotDecodable(name, keys, len(keys) + 1) from None
+    matrix.flags.writeable = False  # weights are shared between rounds
+    return Weights(keys, matrix, eta)
 
 
 class Decoder(ABC):
@@ -156,7 +164,7 @@ class CountingDecoder(Decoder):
     def _weights(self) -> Weights:
         if self._known is not None:
             return self._known(tuple(sorted(self._rows)))
-        return Weights(self.arrived, *solve(self._stack()))
+        return weigh(self.name, self.arrived, self._stack())
 
 
 class EliminationDecoder(Decoder):
@@ -210,7 +218,7 @@ class EliminationDecoder(Decoder):
     def _weights(self) -> Weights:
         rows = self._stack()
         if self.wanted == "all":
-            return Weights(self.arrived, *solve(rows))
+            return weigh(self.name, self.arrived, rows)
         # With V the orthonormal basis, A = C V and C has full column rank: the shortest lambda
         # with lambda^T C = 1^T V^T is Q R^-T V 1.
         basis, scale = self._basis[: self.rank], _lengths(rows)

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from ..errors import BadInput, NotDecodable
 from .generators import CONSTRUCTIONS, make_generator
-from .linear import CountingDecoder, Floats, Weights, solve
+from .linear import CountingDecoder, Floats, Weights, weigh
 from .memo import Memo
 
-# Numbers per temporary array while a share is built: two of them stay in a core's cache.
-CHUNK = 1 << 15
+# Numbers of A that are added up at a time: enough to keep the calls few, small enough for a cache.
+CHUNK = 1 << 19
 
 _weights: Memo[tuple[MDSCode, tuple[int, ...]]] = Memo(256 << 20)
 
@@ -92,37 +92,30 @@ class MDSCode:
         """Return one share of `A` (N, ...), shape (ceil(N / k), ...), C-contiguous.
 
         Reads A once, or only one block of it for a share that is a plain block; adds up in double
-        precision over small pieces, so that A is never copied. float32 stays, all else becomes
-        float64.
+        precision over a few rows at a time, so that A is never copied whole. float32 stays
+        float32, all else becomes float64.
         """
-        N, B, g = len(A), self.block_rows(len(A)), self.row(share)
-        dtype = np.float32 if A.dtype == np.float32 else np.float64
-        if out is None:
-            out = np.empty((B, *A.shape[1:]), dtype)
-        elif out.shape != (B, *A.shape[1:]):
+        B, g = self.block_rows(len(A)), self.row(share)
+        if A.dtype.kind not in "fiub":
             raise BadInput(
-                f"a share of this matrix has shape {(B, *A.shape[1:])}; `out` has {out.shape}. "
+                f"a matrix to encode holds real numbers; this one has dtype {A.dtype}. "
+                f"Encode the real and the imaginary part apart, or convert with astype(float)."
+            )
+        shape = (B, *A.shape[1:])
+        if out is None:
+            out = np.empty(shape, np.float32 if A.dtype == np.float32 else np.float64)
+        elif out.shape != shape:
+            raise BadInput(
+                f"a share of this matrix has shape {shape}; `out` has shape {out.shape}. "
                 f"Leave `out` to be made."
             )
-        used: list[int] = np.flatnonzero(g).tolist()
+        used = np.flatnonzero(g)
         if len(used) == 1 and g[used[0]] == 1.0:
             block = A[used[0] * B : (used[0] + 1) * B]
             out[: len(block)] = block
             out[len(block) :] = 0
-            return out
-        step = max(1, CHUNK // max(1, A[:1].size))
-        total = np.empty((min(step, B), *A.shape[1:]))
-        term = np.empty_like(total)
-        for first in range(0, B, step):
-            size = min(step, B - first)
-            total[:size] = 0
-            for i in used:
-                start = i * B + first
-                stop = min(start + size, (i + 1) * B, N)
-                if stop > start:
-                    np.multiply(A[start:stop], g[i], out=term[: stop - start])
-                    total[: stop - start] += term[: stop - start]
-            out[first : first + size] = total[:size]
+        elif B:
+            _add_up(g, A, B, out)
         return out
 
     def weights(self, shares: tuple[int, ...]) -> Weights:
@@ -138,9 +131,7 @@ class MDSCode:
         if len(shares) < self.k:
             raise NotDecodable(self.name, shares, self.k)
         self.row(shares[0]), self.row(shares[-1])
-        matrix, eta = solve(self.generator[list(shares)])
-        matrix.flags.writeable = False
-        return Weights(shares, matrix, eta)
+        return weigh(self.name, shares, self.generator[list(shares)])
 
     def eta(self, shares: tuple[int, ...]) -> float:
         """How much decoding from these shares may amplify rounding."""
@@ -156,3 +147,23 @@ class MDSCode:
         One (k, m) product with cached weights. Raises NotDecodable below k replies.
         """
         return self.weights(tuple(sorted(replies))).combine(replies)
+
+
+def _add_up(g: Floats, A: NDArray[Any], B: int, out: NDArray[Any]) -> None:
+    """Write sum_i g[i] * block_i to `out`; blocks have B rows, those beyond the end of A are 0."""
+    full = len(A) // B  # blocks that A fills; the next one may be filled in part
+    width = max(1, A[:1].size)
+    step = max(1, CHUNK // (len(g) * width))
+    # All full blocks side by side, without a copy where the memory allows it.
+    flat = A[: full * B].reshape(full, -1) if A.flags.c_contiguous else None
+    for first in range(0, B, step):
+        last = min(first + step, B)
+        if flat is not None:
+            piece = flat[:, first * width : last * width]
+        else:
+            piece = np.stack([A[i * B + first : i * B + last].ravel() for i in range(full)])
+        total = g[:full] @ piece
+        rest = A[full * B + first : full * B + last].ravel()
+        if len(rest):
+            total[: len(rest)] += g[full] * rest
+        out[first:last] = total.reshape(last - first, *out.shape[1:])
