@@ -6,6 +6,7 @@ import contextlib
 import errno
 import math
 import os
+import pickle
 import select
 import signal
 import socket
@@ -474,6 +475,7 @@ class LocalEngine(Engine):
         peer: _Peer,
         now: float,
         task: int,
+        name: bytes,
         packed: Packed,
         read: int,
         seconds: float,
@@ -486,7 +488,7 @@ class LocalEngine(Engine):
             if memory is None:
                 memory = peer.maps[packed[2]] = attach(peer.reader.fds.popleft(), write=True)
         try:
-            what, value = unpack(packed, memory, copy=True)
+            what, value = pickle.loads(name), unpack(packed, memory, copy=True)
         except Exception as error:
             # The reply cannot be read here: the task failed, even if its worker goes on with it.
             self._fail(peer, now, task, repr(error), traceback.format_exc())

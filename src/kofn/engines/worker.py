@@ -22,7 +22,7 @@ from time import perf_counter
 from typing import Any, NoReturn
 
 from . import _wire as wire
-from .memory import ReplyPool, Segment, attach, pack, solid, unpack
+from .memory import ReplyPool, Segment, attach, dumps, pack, solid, unpack
 
 ORDER = struct.Struct("<q")  # to the launcher: fork a worker of this id; from it: this one died
 
@@ -204,8 +204,9 @@ class Worker:
         for old in self.pool.reclaim() if self.pool.used else ():
             self.passed.discard(old)
             self.send(wire.frame(wire.GONE, old))
-        packed, segment = pack((what, solid(value)), self.pool.take)
-        self.send(wire.frame(wire.REPLY, task, packed, int(read), seconds, last), segment)
+        name = dumps(what)[0]
+        packed, segment = pack(solid(value), self.pool.take)
+        self.send(wire.frame(wire.REPLY, task, name, packed, int(read), seconds, last), segment)
 
     def send(self, data: bytes, segment: Segment | None = None) -> None:
         """Send a frame and, with its first byte, the descriptor of a segment not passed before."""
