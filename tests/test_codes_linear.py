@@ -150,7 +150,8 @@ def test_values_keep_their_floating_type() -> None:
 
 
 def test_error_bound_is_the_measured_rule() -> None:
-    assert error_bound(10_000, np.float64, 1.0) == pytest.approx(66 * 2.0**-53)
+    assert error_bound(10_000, np.float64, 3.0) == pytest.approx(3 * 66 * 2.0**-53)
+    assert error_bound(0, np.float64, 0.1) == pytest.approx(16 * 2.0**-53)
     assert Weights((0,), np.eye(1), 2.0).error_bound(0, np.float32) == pytest.approx(32 * 2.0**-24)
 
 

@@ -97,9 +97,8 @@ def test_trigonometric_machines_below_k_hold_the_blocks() -> None:
 def test_shares_built_in_pieces_equal_the_plain_sum(dtype: type) -> None:
     code = MDSCode(8, 3)
     rng = np.random.default_rng(0)
-    A: NDArray[Any] = (100 * rng.standard_normal((1001, 700))).astype(
-        dtype
-    )  # several pieces, last block short
+    # Several pieces; the last block is short.
+    A: NDArray[Any] = (100 * rng.standard_normal((1001, 700))).astype(dtype)
     padded = blocks_of(A, 3)
     expected = np.tensordot(code.generator[6], padded.astype(np.float64), 1)
     got = code.encode_share(6, A)

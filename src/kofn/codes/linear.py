@@ -26,8 +26,12 @@ NEGLIGIBLE = 1e-11
 
 
 def error_bound(d: int, dtype: DTypeLike, eta: float) -> float:
-    """Bound on the relative error of decoded products of inner dimension `d` (numerics.md)."""
-    return float((16 + np.sqrt(d) / 2) * (np.finfo(dtype).eps / 2) * eta)
+    """Bound on the relative error of decoded products of inner dimension `d` (numerics.md).
+
+    (16 + sqrt(d) / 2) u eta, u the unit round-off. An eta below one counts as one: replies from
+    equal shares make equal errors, which do not average out.
+    """
+    return float((16 + np.sqrt(d) / 2) * (np.finfo(dtype).eps / 2) * max(1.0, eta))
 
 
 def amplification(rows: Floats, matrix: Floats) -> float:
