@@ -9,7 +9,7 @@ from typing import Any, Self
 from .arrays import CodedMatrix, checks
 from .arrays.matrix import threshold
 from .engines.base import Engine
-from .errors import BadInput, Closed, EngineUnavailable
+from .errors import BadInput, Closed, EngineUnavailable, TooFewWorkers
 from .model import Record
 from .rounds import Drive
 
@@ -111,9 +111,25 @@ class Cluster:
         self.engine.lose(worker)
 
     def join(self) -> int:
-        """Start one more worker and return its id; it takes part from the next product on."""
+        """Start one more worker, wait until it is live, and return its id.
+
+        It is given its share at the next product and takes part from then on.
+        """
         self._check_open()
-        return self.engine.join()
+        worker = self.engine.join()
+        self._drive.await_joined(worker)
+        return worker
+
+    def wait_for(self, workers: int, timeout: float = 60.0) -> None:
+        """Wait until at least so many workers are live; raise TooFewWorkers after `timeout`."""
+        self._check_open()
+        need, limit = checks.whole(workers, "workers", 1), checks.seconds(timeout, "timeout")
+        engine = self.engine
+        end = engine.now() + limit
+        while len(self.workers) < need:
+            if engine.now() >= end:
+                raise TooFewWorkers(len(engine.workers), need, limit)
+            self._drive.settle(min(1.0, end - engine.now()))
 
     def close(self) -> None:
         """End the workers and free what they held. Idempotent."""

@@ -65,7 +65,7 @@ class TooFewWorkers(KofnError):
     def __str__(self) -> str:
         lost = f" (lost: {self.lost})" if self.lost else ""
         return (
-            f"this matrix needs {self.need} live workers; {self.live} are live{lost}, so "
+            f"this needs {self.need} live workers; {self.live} are live{lost}, so "
             f"{self.missing} missing after waiting {self.waited:.1f} s. "
             f"Call cluster.join(), or let rounds wait for joiners: connect(..., wait=60)."
         )

@@ -6,15 +6,16 @@ part of its task's ``what`` it carries, in the same form; the engine never looks
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 # A body runs on a worker: body(kept, operand, *args) -> pieces. `kept` maps the keys of `put` to
 # their values, `operand` is the round's broadcast (None if there was none). Between two pieces the
 # worker looks whether the round is stale, so a body cuts its work in slices of about ten
-# milliseconds.
-Body = Callable[..., Iterator["Piece"]]
+# milliseconds. A generator streams its pieces; a body with one piece returns it in a tuple, and
+# costs one message.
+Body = Callable[..., Iterable["Piece"]]
 Run = tuple[int, int]
 
 

@@ -14,7 +14,7 @@ from ..model import Report, Run, Task
 from ..rounds import Cover, Drive, ElasticRound, Late, Windows, cyclic
 from ..rounds.windows import with_extra
 from . import checks, work
-from .decode import ETA_WANTED, Segment, assemble, segments, weak
+from .decode import Segment, assemble, segments, weak
 
 TOLERANCE = {np.dtype(np.float64): 1e-6, np.dtype(np.float32): 1e-2}
 
@@ -29,18 +29,20 @@ class _Plan:
         self.segments: list[Segment] = []
         self.eta: float | None = None
         if values and len(shares) >= code.k:
-            self._decoding(code)
-            poor = [i for i, s in enumerate(self.segments) if s.weights.eta > ETA_WANTED]
-            if poor:
-                at = np.searchsorted(self.windows.cuts, [self.segments[i].first for i in poor])
-                self.windows = with_extra(self.windows, at.tolist())
-                self._decoding(code)
+            full = self._decoding(code)
+            while poor := weak(code, self.shares, full):
+                asked = self.windows.asked.sum()
+                self.windows = with_extra(self.windows, poor)
+                if self.windows.asked.sum() == asked:
+                    break  # everyone is asked already: the bound will say how good it is
+                full = self._decoding(code)
 
-    def _decoding(self, code: MDSCode) -> None:
+    def _decoding(self, code: MDSCode) -> Cover:
         full = Cover(self.windows)
         full.have[:] = full.asked
         self.segments = segments(code, self.shares, full)
         self.eta = max(s.weights.eta for s in self.segments)
+        return full
 
 
 class CodedMatrix:
@@ -115,7 +117,11 @@ class CodedMatrix:
             return Task(drive.next_task(), round, worker, work.product, (key, runs), runs, rows)
 
         round = ElasticRound(
-            drive.next_round(), plan.windows, ask, key, self._weak if self._values else None,
+            drive.next_round(),
+            plan.windows,
+            ask,
+            key,
+            self._weak if self._values else None,
             self._late,
         )
         drive.run(round, operand, self._supply)
@@ -136,7 +142,9 @@ class CodedMatrix:
             joined=tuple(round.joined),
             restarted=cover.repeated_rows > 0,
             seconds={
-                "wait": gathered - began, "decode": ended - gathered, "total": ended - began,
+                "wait": gathered - began,
+                "decode": ended - gathered,
+                "total": ended - began,
             },
             eta=eta,
             error_bound=bound,
@@ -173,6 +181,10 @@ class CodedMatrix:
     def _planned(self) -> _Plan:
         self._enlist()
         ready = self._ready()
+        if len(ready) < self.code.k:
+            # Those that are fetching their share are worth waiting for now.
+            self._drive.await_stored(self._key, list(self._shares))
+            ready = self._ready()
         if self._plan is None or self._plan.shares != ready:
             self._plan = _Plan(self.code, ready, self._rows, self._values)
         return self._plan

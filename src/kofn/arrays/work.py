@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ def slice_rows(columns: int, width: int) -> int:
 
 def product(
     kept: Mapping[str, NDArray[Any]], operand: NDArray[Any], key: str, runs: Sequence[Run]
-) -> Sequence[Piece] | Iterator[Piece]:
+) -> Iterable[Piece]:
     """Rows `runs` of the share times the operand: one product a run, cut in slices if long."""
     share = kept[key]
     step = slice_rows(share.shape[1], 1 if operand.ndim == 1 else operand.shape[1])

@@ -1,1 +1,5 @@
+"""The command kofn."""
 
+from .app import main
+
+__all__ = ["main"]

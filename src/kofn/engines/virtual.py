@@ -107,12 +107,11 @@ class VirtualEngine(Engine):
         self._floor = round
         for old in [r for r in self._operands if r <= round]:
             del self._operands[old]
+        soon = self._now + SLICE
         for worker, home in self._workers.items():
-            if home.queue and home.queue[0].round <= round and home.rest:
-                # Busy with stale work: it looks up at the end of its slice.
-                if home.rest[0][0] > self._now + SLICE:
-                    self._step_at(self._now + SLICE, worker, home)
-            # An idle worker, or one between slices already, needs nothing.
+            # A worker busy with stale work looks up at the end of its slice.
+            if home.queue and home.queue[0].round <= round and home.rest[0][0] > soon:
+                self._step_at(soon, worker, home)
 
     def events(self, timeout: float) -> list[Event]:
         self._check_open()
@@ -233,7 +232,14 @@ class VirtualEngine(Engine):
             return self._end(worker, home, replace(piece, time=self._now))
         last = not home.rest
         reply = Reply(
-            self._now, worker, task.round, task.id, piece.what, piece.value, piece.read, seconds,
+            self._now,
+            worker,
+            task.round,
+            task.id,
+            piece.what,
+            piece.value,
+            piece.read,
+            seconds,
             last,
         )
         if last:

@@ -34,21 +34,21 @@ class Cover:
         self._index = {row: j for j, row in enumerate(self.cuts.tolist())}
         self._place = {worker: i for i, worker in enumerate(self.workers)}
         self._rows_needed = int(self.need @ np.diff(self.cuts))
+        self._window = self._rows_needed // max(1, len(self.workers))
 
     def deliver(self, worker: int, runs: Iterable[Run]) -> None:
         """Note that a worker's rows have arrived."""
         i = self._place[worker]
         for first, last in runs:
             a, b = self._at(first), self._at(last)
-            new = ~self.have[i, a:b]
-            if new.all():
-                self.have[i, a:b] = True
+            have = self.have[i, a:b]
+            if have.any():  # never asked twice; but an engine may repeat itself
+                self.count[a:b] += ~have
+                self.delivered_rows += int(np.diff(self.cuts)[a:b] @ ~have)
+            else:
                 self.count[a:b] += 1
                 self.delivered_rows += last - first
-            else:
-                self.have[i, a:b] = True
-                self.count[a:b] += new
-                self.delivered_rows += int(np.diff(self.cuts)[a:b] @ new)
+            have[:] = True
 
     @property
     def done(self) -> bool:
@@ -86,8 +86,9 @@ class Cover:
     ) -> tuple[dict[int, tuple[Run, ...]], int]:
         """Ask helpers for what would otherwise not come (soon).
 
-        `helpers` are live workers that can take more, `slow` those live but not to be counted
-        on. Returns new runs by worker, and how many workers are missing (0: nobody is).
+        `helpers` are live workers that can take more, `slow` those live but only to be counted
+        on where nobody else can stand in. Returns new runs by worker, and how many workers are
+        missing (0: nobody is).
         """
         lacking = self.need - self._promised(helpers)
         if not (lacking > 0).any():
@@ -98,22 +99,32 @@ class Cover:
         rows = np.array([self._place[h] for h in helpers], dtype=np.intp)
         size = np.diff(self.cuts)
         load = np.zeros(len(rows), dtype=np.intp)
-        given = np.zeros((len(rows), len(size)), dtype=bool)
-        hoped = (self.asked & ~self.have)[[self._place[w] for w in slow]].sum(axis=0)
+        # An even share of the work, but no less than an eighth of a usual window: below that, a
+        # message costs more than the rows.
+        quota = max(-(-int(lacking.clip(0) @ size) // max(1, len(rows))), self._window // 8)
+        # Turned by segment, so that each step of the loop reads memory that lies together.
+        open_to = np.ascontiguousarray(~self.asked[rows].T)
+        reach = np.ascontiguousarray(_reach(~self.asked[rows]).T)
+        given = np.zeros_like(open_to)
         for j in np.flatnonzero(lacking > 0):
-            free = np.flatnonzero(~(self.asked[rows, j] | given[:, j]))
-            take = free[np.argsort(load[free], kind="stable")][: lacking[j]]
-            given[take, j] = True
+            free = np.flatnonzero(open_to[j])
+            # First those that have just been given the rows before, up to their quota, then the
+            # least loaded that can go on longest: one long run is one product and one reply.
+            going_on = given[j - 1, free] & (load[free] < quota)
+            rank = np.where(going_on, -len(size), load[free] * len(size) - reach[j, free])
+            take = free[np.argsort(rank, kind="stable")][: lacking[j]]
+            given[j, take] = True
             load[take] += size[j]
-            missing = max(missing, int(lacking[j] - len(take) - hoped[j]))
+            missing = max(missing, int(lacking[j]) - len(take))
         self.as_planned = False
-        again = self.have[rows] & given
-        self.repeated_rows += int((again @ size).sum())
-        self.asked[rows] |= given
+        self.repeated_rows += int(((self.have[rows] & given.T) @ size).sum())
+        self.asked[rows] |= given.T
         self.topped_up_rows += int(load.sum())
-        new = {
-            h: runs_of(given[i], self.cuts) for i, h in enumerate(helpers) if given[i].any()
-        }
+        new = {h: runs_of(given[:, i], self.cuts) for i, h in enumerate(helpers) if load[i]}
+        if missing and slow:
+            # Nobody quick is left for some rows: count on the slow ones after all.
+            more, missing = self.top_up([*helpers, *slow])
+            new |= more
         return new, missing
 
     def _promised(self, helpers: Sequence[int]) -> NDArray[np.intp]:
@@ -150,3 +161,10 @@ class Cover:
         self.need, self.count = self.need[old], self.count[old]
         self._index = {row: j for j, row in enumerate(cuts.tolist())}
         self.as_planned = False
+
+
+def _reach(free: NDArray[np.bool_]) -> NDArray[np.intp]:
+    """For each row of `free`, how many columns from here on are free without a gap."""
+    columns = np.arange(free.shape[1])
+    taken = np.where(free, free.shape[1], columns)
+    return np.asarray(np.minimum.accumulate(taken[:, ::-1], axis=1)[:, ::-1] - columns)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from typing import Any, NoReturn
 
@@ -91,25 +91,42 @@ class Drive:
             engine.cancel(round.id)
         log.append(Record(engine.now(), "done", round.id, -1, -1, 0))
 
-    def settle(self) -> None:
-        """Take in what arrived between rounds: who left, who came, who is ready."""
-        while events := self.engine.events(0.0):
+    def settle(self, timeout: float = 0.0) -> None:
+        """Take in what arrived between rounds: who left, who came, who is ready.
+
+        Waits at most `timeout` seconds for something to arrive.
+        """
+        while events := self.engine.events(timeout):
+            timeout = 0.0
             for event in events:
                 self._note(event)
 
     def await_stored(self, key: str, workers: Sequence[int]) -> None:
         """Wait until each of these workers keeps `key` or is lost."""
+        for event in self._heard(
+            lambda: [w for w in workers if w in self.stored and key not in self.stored[w]]
+        ):
+            if type(event) is Failed and event.key == key:
+                raise WorkerError(event.worker, event.error, event.traceback)
+
+    def await_joined(self, worker: int) -> None:
+        """Wait until a worker that was asked to join is live, or lost again."""
+        gone = set[int]()
+        for event in self._heard(lambda: [worker][: worker not in self.stored.keys() | gone]):
+            if type(event) is Lost:
+                gone.add(event.worker)
+
+    def _heard(self, waiting: Callable[[], list[int]]) -> Iterator[Event]:
+        """Yield events while someone is waited for; raise Stalled after `limit` of silence."""
         heard = self.engine.now()
-        while waiting := [w for w in workers if w in self.stored and key not in self.stored[w]]:
-            events = self.engine.events(1.0)
+        while late := waiting():
             now = self.engine.now()
-            heard = now if events else heard
             if now - heard > self.limit:
-                raise Stalled(-1, now - heard, waiting)
-            for event in events:
+                raise Stalled(-1, now - heard, late)
+            for event in self.engine.events(min(1.0, self.limit)):
+                heard = event.time
                 self._note(event)
-                if type(event) is Failed and event.key == key:
-                    raise WorkerError(event.worker, event.error, event.traceback)
+                yield event
 
     def _give_up(self, round: Round, waited: float) -> NoReturn:
         if round.missing:
@@ -132,9 +149,7 @@ class Drive:
     def _note(self, event: Event) -> None:
         log, time = self.log, event.time
         if type(event) is Reply:
-            log.append(
-                Record(time, "reply", event.round, event.worker, event.task, event.read)
-            )
+            log.append(Record(time, "reply", event.round, event.worker, event.task, event.read))
         elif type(event) is Dropped:
             log.append(Record(time, "dropped", event.round, event.worker, event.task, 0))
         elif type(event) is Lost:

@@ -6,7 +6,20 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..model import Command, Dropped, Event, Joined, Lost, Reply, Run, Send, Stored, Supply, Task, Tick
+from ..model import (
+    Command,
+    Dropped,
+    Event,
+    Joined,
+    Lost,
+    Reply,
+    Run,
+    Send,
+    Stored,
+    Supply,
+    Task,
+    Tick,
+)
 from .base import Round
 from .cover import Cover
 from .windows import Windows
@@ -25,9 +38,9 @@ class Late:
     factor: float = 3.0
     least: float = 0.25
 
-    def wake(self, start: float, half: float) -> float:
-        """When to look for late workers, given when the round began and when half were done."""
-        return start + max(self.least, self.factor * (half - start))
+    def patience(self, half: float) -> float:
+        """Seconds to wait for a task, given the seconds in which half of them were done."""
+        return max(self.least, self.factor * half)
 
 
 class ElasticRound(Round):
@@ -53,6 +66,7 @@ class ElasticRound(Round):
         self._open: dict[int, int] = {}  # task -> worker
         self._sent = 0
         self._start = 0.0
+        self._patience = 0.0
         self._missing = 0
         self._slow: set[int] = set()  # late, and not caught up yet
 
@@ -104,7 +118,8 @@ class ElasticRound(Round):
         if event.last:
             self._open.pop(event.task, None)
             if self._late and self.wake == float("inf") and 2 * len(self._open) <= self._sent:
-                self.wake = self._late.wake(self._start, event.time)
+                self._patience = self._late.patience(event.time - self._start)
+                self.wake = self._start + self._patience
             self._slow.discard(worker)  # it caught up: count on it again
         return self._finish()
 
@@ -131,9 +146,7 @@ class ElasticRound(Round):
             return ()
         self.late += late
         self._slow.update(late)
-        if self._open:
-            # Those asked now may be late in their turn.
-            self.wake = self._late.wake(time, time)
+        self.wake = time + self._patience  # those asked now may be late in their turn
         return self._mend()
 
     def _worker_lost(self, event: Lost) -> Sequence[Command]:

@@ -1,0 +1,100 @@
+"""The command line: options in, tables or JSON out. The work is in the modules beside."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from .. import __version__
+from ..errors import KofnError
+
+app = typer.Typer(
+    help="Coded computing: any k of n workers are enough.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+bench = typer.Typer(help="Measure, against bare primitives in the same run.", no_args_is_help=True)
+app.add_typer(bench, name="bench")
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+
+
+def main() -> None:
+    """Entry point: a KofnError is one line on stderr and exit code 1, never a traceback."""
+    try:
+        app()
+    except KofnError as error:
+        Console(stderr=True).print(f"[bold red]kofn:[/] {error}", highlight=False, soft_wrap=True)
+        sys.exit(1)
+    except BrokenPipeError:
+        # The reader of our output went away (`kofn demo | head`): nothing to say to anyone.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+
+
+def show(result: dict[str, Any], as_json: bool, table: Any) -> None:
+    """Print a result for a machine or for a person."""
+    if as_json:
+        print(json.dumps(result, indent=2))
+    else:
+        table(Console(), result)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"kofn {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Coded computing: any k of n workers are enough."""
+
+
+@app.command()
+def demo(
+    as_json: Json = False,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw the run as a timeline, PNG or SVG (kofn[plot]).")
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=60, help="Rounds of power iteration.")] = 300,
+    size: Annotated[int, typer.Option(min=30, help="Rows and columns of the matrix.")] = 2000,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the matrix.")] = 0,
+) -> None:
+    """Multiply through real kills: six workers, any three are enough."""
+    from . import demo as module
+
+    show(module.run(rounds, size, seed, plot, quiet=as_json), as_json, module.table)
+
+
+@bench.command()
+def overhead(
+    as_json: Json = False,
+    rounds: Annotated[int, typer.Option(min=20, help="Rounds measured of each kind.")] = 2000,
+) -> None:
+    """Time per tiny coded round against a bare pipe loop, and the price of a large operand."""
+    from . import bench_overhead as module
+
+    show(module.run(rounds), as_json, module.table)
+
+
+@bench.command()
+def reaction(
+    as_json: Json = False,
+    times: Annotated[int, typer.Option(min=3, help="How often each is measured.")] = 30,
+) -> None:
+    """How soon a cancelled worker is free, and how soon a kill -9 is noticed."""
+    from . import bench_reaction as module
+
+    show(module.run(times), as_json, module.table)

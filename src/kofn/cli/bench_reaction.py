@@ -1,0 +1,115 @@
+"""kofn bench reaction: how soon a cancelled worker is free, and a kill -9 noticed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from itertools import count
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from ..engines.base import Engine
+from ..engines.local import LocalEngine
+from ..model import Dropped, Event, Joined, Lost, Piece, Reply, Stored, Task
+
+WORKERS = 2
+SHARE = np.ones((2000, 2000))
+
+
+def run(times: int) -> dict[str, Any]:
+    """Measure on real processes that are busy with products of about ten milliseconds a slice."""
+    cancelled, killed = [], []
+    ids = count(1)
+    with LocalEngine(WORKERS) as engine:
+        for worker in engine.workers:
+            _keep(engine, worker)
+        for _ in range(times):
+            round = _set_to_work(engine, ids)
+            start = time.perf_counter()
+            engine.cancel(round)
+            for worker in engine.workers:
+                _until(engine, lambda e, w=worker: isinstance(e, Dropped) and e.worker == w)
+                cancelled.append(time.perf_counter() - start)
+                break
+            _drain(engine)
+        for _ in range(times):
+            round = _set_to_work(engine, ids)
+            victim = engine.workers[0]
+            pid = engine.pid(victim)
+            assert pid is not None
+            start = time.perf_counter()
+            os.kill(pid, signal.SIGKILL)
+            _until(engine, lambda e, w=victim: isinstance(e, Lost) and e.worker == w)
+            killed.append(time.perf_counter() - start)
+            engine.cancel(round)
+            new = engine.join()
+            _until(engine, lambda e, w=new: isinstance(e, Joined) and e.worker == w)
+            _keep(engine, new)
+            _drain(engine)
+    return {"cancel_ms": _spread(cancelled), "kill_noticed_ms": _spread(killed), "times": times}
+
+
+def _keep(engine: Engine, worker: int) -> None:
+    engine.put(worker, "share", SHARE)
+    _until(engine, lambda e: isinstance(e, Stored) and e.worker == worker)
+
+
+def _set_to_work(engine: Engine, ids: Iterator[int]) -> int:
+    """Give every worker minutes of work, and return the round once all are in the middle of it."""
+    round = next(ids)
+    for worker in engine.workers:
+        engine.submit(Task(next(ids), round, worker, busy))
+    waiting = set(engine.workers)
+    while waiting:
+        for event in engine.events(10.0):
+            if isinstance(event, Reply) and event.round == round:
+                waiting.discard(event.worker)
+    return round
+
+
+def busy(kept: Mapping[str, Any], operand: Any) -> Iterator[Piece]:
+    """Body: slices without end in sight, the first of them announced."""
+    share = kept["share"]
+    w = np.ones(share.shape[1])
+    yield Piece(0, float((share @ w)[0]))
+    for _ in range(100_000):
+        for _ in range(4):  # four passes over 32 MB: about ten milliseconds
+            share @ w
+        yield Piece(None, None)
+
+
+def _until(engine: Engine, wanted: Any) -> Event:
+    limit = time.perf_counter() + 30
+    while time.perf_counter() < limit:
+        for event in engine.events(1.0):
+            if wanted(event):
+                return event
+    raise AssertionError("nothing within 30 s")
+
+
+def _drain(engine: Engine) -> None:
+    while engine.events(0.1):
+        pass
+
+
+def _spread(seconds: list[float]) -> dict[str, float]:
+    ms = 1e3 * np.asarray(seconds)
+    return {"median": float(np.median(ms)), "max": float(ms.max())}
+
+
+def table(console: Console, result: dict[str, Any]) -> None:
+    """Print the measurements for a person."""
+    out = Table(title=f"{result['times']} times each, ms", title_justify="left")
+    for name in ("what", "median", "largest"):
+        out.add_column(name, justify="left" if name == "what" else "right")
+    for key, what in (
+        ("cancel_ms", "from cancel until the busy worker is free"),
+        ("kill_noticed_ms", "from kill -9 until the loss is an event"),
+    ):
+        out.add_row(what, f"{result[key]['median']:.1f}", f"{result[key]['max']:.1f}")
+    console.print(out)

@@ -1,0 +1,195 @@
+"""kofn demo: power iteration while workers are really killed and others join."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from ..cluster import Cluster, connect
+from ..errors import CannotDo
+from ..model import Report
+
+WORKERS, THRESHOLD = 6, 3
+# When, as a fraction of the run, and which worker is killed (None: one joins). Three kills leave
+# just the threshold.
+SCRIPT = (
+    (0.15, 1),
+    (0.30, 4),
+    (0.45, 2),
+    (0.60, None),
+    (0.70, None),
+    (0.80, None),
+)
+
+
+def run(rounds: int, size: int, seed: int, plot: Path | None, *, quiet: bool) -> dict[str, Any]:
+    """Run the demo and return what was measured."""
+    began = time.perf_counter()
+    script = {int(at * rounds): victim for at, victim in SCRIPT}
+    A, v = _problem(size, seed)
+    seconds: list[float] = []
+    reports: list[Report] = []
+    worst = 0.0
+    with connect("local", workers=WORKERS) as cluster, _progress(rounds, quiet) as tell:
+        X = cluster.encode(A, k=THRESHOLD)
+        for i in range(rounds):
+            if i in script:
+                _strike(cluster, script[i], median(seconds))
+            start = time.perf_counter()
+            y = X @ v
+            seconds.append(time.perf_counter() - start)
+            assert X.report is not None
+            reports.append(X.report)
+            exact = A @ v
+            worst = max(worst, float(np.linalg.norm(y - exact) / np.linalg.norm(exact)))
+            v = y / np.linalg.norm(y)
+            tell(len(X.report.live), reports)
+        log = cluster.log
+    if plot is not None:
+        _draw(log, plot)
+    events = _events(log, reports, seconds)
+    return {
+        "rounds": rounds,
+        "lost": sum(e["event"] == "lost" for e in events),
+        "joined": sum(e["event"] == "joined" for e in events),
+        "restarted": sum(report.restarted for report in reports),
+        "max_relative_error": worst,
+        "seconds": time.perf_counter() - began,
+        "events": events,
+        "workers": WORKERS,
+        "threshold": THRESHOLD,
+        "size": size,
+        "eigenvalue": float(v @ (A @ v)),
+    }
+
+
+def _problem(size: int, seed: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """A symmetric matrix with one eigenvalue that stands out, and a first guess."""
+    rng = np.random.default_rng(seed)
+    half = rng.standard_normal((size, size)) / np.sqrt(size)
+    direction = rng.standard_normal(size) / np.sqrt(size)
+    return half + half.T + 3.0 * np.outer(direction, direction), rng.standard_normal(size)
+
+
+def _strike(cluster: Cluster, victim: int | None, usual: float) -> None:
+    """Do what a spot market does: in the middle of the round that is about to begin."""
+    if victim is None:
+        cluster.engine.join()  # not cluster.join(): the rounds go on while it starts
+        return
+    pid = cluster.engine.pid(victim)
+    if pid is None:
+        raise CannotDo("the demo kills worker processes, and this engine has none.")
+    threading.Timer(usual / 3, os.kill, (pid, signal.SIGKILL)).start()
+
+
+def _events(log: list[Any], reports: list[Report], seconds: list[float]) -> list[dict[str, Any]]:
+    """Each loss and join: the round it fell in, and the median time per round around it."""
+    index = {report.round: i for i, report in enumerate(reports)}
+    at, found = 0, []
+    for record in log:
+        if record.kind == "round":
+            at = index[record.round]
+        elif record.kind in ("lost", "joined"):
+            found.append((at, record.kind, record.worker))
+    changes = [0, *(i for i, _, _ in found), len(seconds)]
+    rows = []
+    for n, (i, kind, worker) in enumerate(found):
+        before = seconds[changes[n] + 2 : i] or seconds[:i]
+        after = seconds[i + 2 : changes[n + 2]] or seconds[i:]
+        rows.append(
+            {
+                "round": i,
+                "event": kind,
+                "worker": worker,
+                "live_after": len(reports[min(i + 2, len(reports) - 1)].live),
+                "rows_topped_up": reports[i].rows_topped_up,
+                "ms_per_round_before": 1e3 * median(before),
+                "ms_that_round": 1e3 * seconds[i],
+                "ms_per_round_after": 1e3 * median(after),
+            }
+        )
+    return rows
+
+
+def _draw(log: list[Any], path: Path) -> None:
+    from ..report import timeline
+
+    # A whole run has too many rounds to see one: draw the first second around the first loss.
+    lost = [record.time for record in log if record.kind == "lost"]
+    rounds = [record.time for record in log if record.kind == "round"]
+    usual = median(b - a for a, b in pairwise(rounds))
+    middle = lost[0] if lost else rounds[0]
+    timeline(log, path, start=middle - 5 * usual, end=middle + 10 * usual)
+
+
+@contextmanager
+def _progress(rounds: int, quiet: bool) -> Iterator[Any]:
+    console = Console(stderr=True)
+    bar = Progress(
+        TextColumn("[bold]power iteration"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[live]} workers live"),
+        TextColumn("{task.fields[news]}"),
+        TimeElapsedColumn(),
+        console=console,
+        disable=quiet or not console.is_terminal,
+    )
+    with bar:
+        task = bar.add_task("rounds", total=rounds, live=WORKERS, news="")
+
+        def tell(live: int, reports: list[Report]) -> None:
+            last = reports[-1]
+            bar.update(task, advance=1, live=live)
+            if last.lost:
+                bar.update(task, news=f"[red]worker {last.lost[0]} killed[/]")
+            if last.joined:
+                bar.update(task, news=f"[green]worker {last.joined[0]} joined[/]")
+
+        yield tell
+
+
+def table(console: Console, result: dict[str, Any]) -> None:
+    """Print the demo's result for a person."""
+    main = Table(title=None, show_header=False, box=None, padding=(0, 2))
+    main.add_row("rounds", f"{result['rounds']}")
+    main.add_row("workers lost (kill -9)", f"{result['lost']}")
+    main.add_row("workers joined", f"{result['joined']}")
+    main.add_row("rounds restarted", f"{result['restarted']}")
+    main.add_row("largest relative error against NumPy", f"{result['max_relative_error']:.1e}")
+    main.add_row("seconds", f"{result['seconds']:.1f}")
+    console.print(main)
+    events = Table(title="time per round (median, ms)", title_justify="left")
+    for name in ("round", "what happened", "live after", "before", "that round", "after"):
+        events.add_column(name, justify="left" if name == "what happened" else "right")
+    for e in result["events"]:
+        what = "killed" if e["event"] == "lost" else "joined"
+        events.add_row(
+            str(e["round"]),
+            f"worker {e['worker']} {what}",
+            str(e["live_after"]),
+            f"{e['ms_per_round_before']:.1f}",
+            f"{e['ms_that_round']:.1f}",
+            f"{e['ms_per_round_after']:.1f}",
+        )
+    console.print(events)
+    console.print(
+        f"{result['lost']} of {result['workers']} workers were killed in the middle of a product "
+        f"and {result['joined']} new ones came; any {result['threshold']} are enough, so all "
+        f"{result['rounds']} products came out right and none was started again.",
+        soft_wrap=True,
+    )

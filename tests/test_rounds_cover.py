@@ -1,0 +1,162 @@
+"""Windows and cover: which rows are read by whom, and what a loss costs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kofn.rounds import Cover, cyclic
+from kofn.rounds.windows import with_extra
+
+
+def groups(workers: list[int], threshold: int) -> dict[int, set[int]]:
+    """Which groups (numbered from 1) each machine uses, at one row a group."""
+    windows = cyclic(workers, len(workers), threshold)
+    return {
+        worker: {row + 1 for first, last in runs for row in range(first, last)}
+        for worker, runs in zip(windows.workers, windows.runs, strict=True)
+    }
+
+
+def test_all_six_machines_use_the_groups_of_the_paper() -> None:
+    assert groups([1, 2, 3, 4, 5, 6], 3) == {
+        1: {1, 2, 3},
+        2: {2, 3, 4},
+        3: {3, 4, 5},
+        4: {4, 5, 6},
+        5: {5, 6, 1},
+        6: {6, 1, 2},
+    }
+
+
+def test_with_machines_2_and_4_gone_the_sets_are_those_of_the_paper() -> None:
+    used = groups([1, 3, 5, 6], 3)
+    assert used[1] == {1, 2, 3}
+    assert used[3] == {2, 3, 4}
+    sets = {g: {m for m, mine in used.items() if g in mine} for g in (1, 2, 3, 4)}
+    assert sets == {1: {1, 5, 6}, 2: {1, 3, 6}, 3: {1, 3, 5}, 4: {3, 5, 6}}
+
+
+@given(st.integers(1, 30), st.integers(1, 30), st.integers(1, 500))
+def test_every_row_is_read_by_exactly_the_threshold(n: int, k: int, rows: int) -> None:
+    windows = cyclic(range(n), rows, k)
+    times = np.zeros(rows, dtype=int)
+    read = []
+    for runs in windows.runs:
+        assert len(runs) <= 2
+        for first, last in runs:
+            times[first:last] += 1
+        read.append(sum(last - first for first, last in runs))
+    assert (times == min(k, n)).all()
+    assert max(read) - min(read) <= min(k, n)  # ±1 row per group
+    assert windows.cuts[0] == 0
+    assert windows.rows == rows
+    assert (np.diff(windows.cuts) > 0).all()
+
+
+def test_an_extra_machine_is_asked_for_weak_segments_only() -> None:
+    windows = cyclic(range(6), 60, 3)
+    more = with_extra(windows, [0, 4])
+    extra = more.asked.sum(axis=0) - windows.asked.sum(axis=0)
+    assert extra.tolist() == [1, 0, 0, 0, 1, 0]
+    assert (more.need - windows.need).tolist() == [1, 0, 0, 0, 1, 0]
+    assert with_extra(cyclic(range(3), 9, 3), [0]).need.tolist() == [3, 3, 3]  # nobody to ask
+
+
+@st.composite
+def disturbed(draw: st.DrawFn) -> tuple[int, int, int, list[tuple[str, int]]]:
+    n = draw(st.integers(2, 12))
+    k = draw(st.integers(1, n))
+    rows = draw(st.integers(1, 200))
+    steps = draw(
+        st.lists(st.tuples(st.sampled_from(["reply", "part", "lose", "late"]), st.integers(0, 99)))
+    )
+    return n, k, rows, steps
+
+
+@settings(max_examples=300, deadline=None)
+@given(disturbed())
+def test_whatever_is_lost_or_late_the_cover_completes_while_k_live(
+    case: tuple[int, int, int, list[tuple[str, int]]],
+) -> None:
+    n, k, rows, steps = case
+    windows = cyclic(range(n), rows, k)
+    cover = Cover(windows)
+    owed = {w: list(runs) for w, runs in zip(windows.workers, windows.runs, strict=True)}
+    live, slow = list(range(n)), set[int]()
+
+    def mend() -> None:
+        runs, missing = cover.top_up(
+            [w for w in live if w not in slow], [w for w in live if w in slow]
+        )
+        assert missing == 0
+        for worker, more in runs.items():
+            for first, last in more:  # never asked of someone who has it or owes it
+                for a, b in owed[worker]:
+                    assert last <= a or b <= first
+            owed[worker] += more
+
+    for step, pick in steps:
+        worker = live[pick % len(live)]
+        if step == "reply" and owed[worker]:
+            cover.deliver(worker, owed[worker])
+            owed[worker] = []
+        elif step == "part" and owed[worker]:
+            first, last = owed[worker].pop()
+            middle = (first + last) // 2
+            if first < middle:
+                cover.deliver(worker, [(first, middle)])
+            owed[worker].append((middle, last))
+        elif step == "lose" and len(live) > k:
+            live.remove(worker)
+            mend()
+        elif step == "late":
+            slow.add(worker)
+            mend()
+    for worker in live:
+        cover.deliver(worker, owed[worker])
+    assert cover.done
+    assert cover.repeated_rows == 0
+    assert (cover.count >= k).all()
+    assert (cover.have.sum(axis=0) == cover.count).all()
+
+
+def test_a_loss_costs_only_what_was_still_owed() -> None:
+    windows = cyclic(range(6), 600, 3)
+    cover = Cover(windows)
+    (first, last) = windows.runs[1][0]
+    cover.deliver(1, [(first, first + 100)])
+    live = [0, 2, 3, 4, 5]
+    runs, missing = cover.top_up(live)
+    assert missing == 0
+    rows = sum(b - a for more in runs.values() for a, b in more)
+    assert rows == last - first - 100
+    assert len(runs) >= 3  # shared out, not dumped on one
+    share = [sum(b - a for a, b in more) for more in runs.values()]
+    assert max(share) <= 3 * SMALLEST(share)
+
+
+def SMALLEST(share: list[int]) -> int:
+    return max(16, min(share))
+
+
+def test_missing_workers_are_counted() -> None:
+    cover = Cover(cyclic(range(3), 30, 3))
+    _, missing = cover.top_up([0, 1])
+    assert missing == 1
+    _, missing = cover.top_up([0, 1], slow=[2])  # late is not lost
+    assert missing == 0
+    cover.admit(7)
+    runs, missing = cover.top_up([0, 1, 7])
+    assert missing == 0
+    assert runs == {7: ((0, 30),)}
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_fewer_live_than_needed_read_everything(n: int) -> None:
+    windows = cyclic(range(n), 10, 6)
+    assert all(runs == ((0, 10),) for runs in windows.runs)
+    _, missing = Cover(windows).top_up(range(n))
+    assert missing == 6 - n
