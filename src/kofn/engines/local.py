@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
-import cloudpickle  # type: ignore[import-untyped]
+import cloudpickle
 
 from ..errors import BadInput, Closed, EngineUnavailable, UnknownWorker
 from ..model import Body, Build, Dropped, Event, Failed, Joined, Lost, Reply, Stored, Task
@@ -132,6 +132,8 @@ class _House:
         self.poll: Any = select.epoll() if hasattr(select, "epoll") else _Poll()
         self.pool = Pool()
         self.word = Segment(8)
+        self.cancelled = memoryview(self.word.map).cast("q")  # [0]: the highest cancelled round
+        self.cancelled[0] = -(2**63)
         self.launcher: _Launcher | None = None
         self.peers: dict[int, _Peer] = {}  # by descriptor, the joining ones too
 
@@ -147,6 +149,7 @@ class _House:
             self.launcher.close()
         self.poll.close()
         self.pool.close()
+        self.cancelled.release()
         self.word.close()
 
 
@@ -177,8 +180,7 @@ class LocalEngine(Engine):
             )
         self._house = house = _House()
         self._finalize = weakref.finalize(self, house.close)
-        self._word = memoryview(house.word.map).cast("q")
-        self._word[0] = -(2**63)
+        self._word = house.cancelled
         self._poll, self._pool = house.poll, house.pool
         self._live: dict[int, _Peer] = {}
         self._workers: tuple[int, ...] = ()
@@ -188,15 +190,6 @@ class LocalEngine(Engine):
         self._operands: dict[int, _Operand] = {}
         self._ready: list[Event] = []
         self._started = False
-        self._handlers: dict[int, Callable[..., None]] = {
-            wire.HELLO: self._on_hello,
-            wire.REPLY: self._on_reply,
-            wire.DROPPED: self._on_dropped,
-            wire.FAILED: self._on_failed,
-            wire.STORED: self._on_stored,
-            wire.UNPUT: self._on_unput,
-            wire.GONE: self._on_gone,
-        }
         try:
             for _ in range(workers):
                 self.join()
@@ -249,7 +242,6 @@ class LocalEngine(Engine):
         """Kill the workers and wait until they and the launcher are gone: milliseconds."""
         if self._finalize.alive:
             self._live, self._workers = {}, ()
-            self._word.release()
             self._finalize()
 
     def _check(self) -> None:
@@ -461,7 +453,7 @@ class LocalEngine(Engine):
             self._on_end(peer, now)
             return
         for message in messages:
-            self._handlers[message[0]](peer, now, *message[1:])
+            _HANDLERS[message[0]](self, peer, now, *message[1:])
 
     def _on_hello(self, peer: _Peer, now: float, pid: int) -> None:
         peer.pid = pid
@@ -523,7 +515,7 @@ class LocalEngine(Engine):
         self._ready.append(Stored(now, peer.id, key))
 
     def _on_unput(self, peer: _Peer, now: float, key: str, error: str, trace: str) -> None:
-        self._ready.append(Failed(now, peer.id, 0, None, error, trace, key))
+        self._ready.append(Failed(now, peer.id, -1, None, error, trace, key))
 
     def _on_gone(self, peer: _Peer, now: float, segment: int) -> None:
         peer.maps.pop(segment).close()
@@ -593,3 +585,16 @@ class LocalEngine(Engine):
                 if closed in peer.segments:
                     peer.segments.remove(closed)
                     peer.notes.append(wire.frame(wire.UNMAP, closed))
+
+
+# Not a table of bound methods in the engine: that would be a cycle, and an engine that the user
+# drops should close at once.
+_HANDLERS: dict[int, Callable[..., None]] = {
+    wire.HELLO: LocalEngine._on_hello,
+    wire.REPLY: LocalEngine._on_reply,
+    wire.DROPPED: LocalEngine._on_dropped,
+    wire.FAILED: LocalEngine._on_failed,
+    wire.STORED: LocalEngine._on_stored,
+    wire.UNPUT: LocalEngine._on_unput,
+    wire.GONE: LocalEngine._on_gone,
+}

@@ -14,8 +14,10 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
-import cloudpickle  # type: ignore[import-untyped]
+import cloudpickle
 import numpy as np
+
+from ..errors import BadInput
 
 LARGE = 32 * 1024  # bytes; below this a copy through the socket is cheaper than a mapping
 _ALIGN = 64
@@ -52,7 +54,8 @@ class Segment:
     __slots__ = ("fd", "id", "map", "size")
 
     def __init__(self, size: int) -> None:
-        self.size = _HEADER + -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+        # A power of two, for reuse by what is a little larger; untouched pages cost nothing.
+        self.size = 1 << (size + _HEADER - 1).bit_length()
         self.fd = _anonymous(self.size)
         self.map = mmap.mmap(self.fd, self.size)
         self.id = next(_ids)
@@ -160,18 +163,29 @@ def dumps(value: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
     # Names in __main__ mean something else in a worker. A chance match costs time only.
     if b"__main__" in data:
         found = []
-        data = cloudpickle.dumps(value, 5, buffer_callback=found.append)
+        try:
+            data = cloudpickle.dumps(value, 5, buffer_callback=found.append)
+        except Exception as error:
+            raise BadInput(
+                f"what passes between master and workers must survive pickling; "
+                f"{type(value).__name__} does not: {error!r}. Build it where it is used."
+            ) from error
     return data, found
 
 
-def solid(value: Any) -> Any:
+def solid(value: Any, nested: bool = False) -> Any:
     """Return `value` with its strided arrays (also one level down in a tuple or list) copied."""
     if isinstance(value, np.ndarray):
-        if value.flags.forc or value.dtype.hasobject:
+        if value.dtype.hasobject:
             return value
-        return np.ascontiguousarray(value)
-    if type(value) in (tuple, list):
-        return type(value)(solid(v) if isinstance(v, np.ndarray) else v for v in value)
+        # Pickle remembers that an array was read-only; what is received should not be.
+        return (
+            value.copy(order="A")
+            if nested and not value.flags.writeable
+            else (value if value.flags.forc else np.ascontiguousarray(value))
+        )
+    if not nested and type(value) in (tuple, list):
+        return type(value)(solid(v, nested=True) for v in value)
     return value
 
 

@@ -1,0 +1,187 @@
+"""Faults by script: who is lost, slow or frozen in which round. Never by sleep in a test."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..engines.base import Engine
+from ..errors import CannotDo
+from ..model import Body, Event, Piece, Task
+
+_LOOK = 0.005  # seconds between two looks of a slowed worker at the current round
+
+
+@dataclass(frozen=True, slots=True)
+class _Fault:
+    kind: str
+    worker: int | None
+    round: int | None  # None: in every round
+    by: float = 1.0
+    rounds: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """A script of faults; each call returns a longer one.
+
+    Rounds count from 1, in the order in which the engine first sees them. A fault strikes right
+    after the round's first task for that worker has been submitted (for `join`: the round's first
+    task at all), and only if the worker is live then.
+
+    >>> Faults().lose(worker=3, round=2).slow(worker=5, by=10.0).join(round=4).script
+    ('lose worker 3 in round 2', 'slow worker 5 in every round', 'join in round 4')
+    """
+
+    faults: tuple[_Fault, ...] = ()
+
+    @property
+    def script(self) -> tuple[str, ...]:
+        """The faults in words, in the order given."""
+        return tuple(
+            f.kind
+            + ("" if f.worker is None else f" worker {f.worker}")
+            + (" in every round" if f.round is None else f" in round {f.round}")
+            for f in self.faults
+        )
+
+    def lose(self, worker: int, round: int = 1) -> Faults:
+        """Kill a worker: kill -9 where it is a process."""
+        return self._and(_Fault("lose", worker, round))
+
+    def slow(self, worker: int, by: float, round: int | None = None) -> Faults:
+        """Make a worker take `by` times as long over each piece, in one round or in all."""
+        if not by >= 1:
+            raise ValueError(f"a worker is slowed by a factor of at least 1; got {by!r}.")
+        return self._and(_Fault("slow", worker, round, by=by))
+
+    def join(self, round: int = 1) -> Faults:
+        """Start one more worker."""
+        return self._and(_Fault("join", None, round))
+
+    def freeze(self, worker: int, round: int = 1, rounds: int = 1) -> Faults:
+        """Stop a worker's process, and let it go on when `rounds` more rounds have begun."""
+        return self._and(_Fault("freeze", worker, round, rounds=rounds))
+
+    def on(self, engine: Engine) -> Engine:
+        """Return `engine` with these faults; closing it closes `engine`."""
+        return _Faulty(engine, self.faults)
+
+    def _and(self, fault: _Fault) -> Faults:
+        return Faults((*self.faults, fault))
+
+
+class _Slow:
+    """A body that really takes `by` times as long, and still looks at the round meanwhile."""
+
+    def __init__(self, body: Body, by: float) -> None:
+        self.body, self.by = body, by
+
+    def __call__(self, kept: Any, operand: Any, *args: Any) -> Iterator[Piece]:
+        start = time.perf_counter()
+        for piece in self.body(kept, operand, *args):
+            end = start + (time.perf_counter() - start) * self.by
+            while (left := end - time.perf_counter()) > 0:
+                # Sleeping leaves the core to the others, as a slow machine elsewhere would; it is
+                # too coarse for the last stretch.
+                if left > 0.001:
+                    time.sleep(min(left - 0.0005, _LOOK))
+                    yield Piece(None, None)
+            yield piece
+            start = time.perf_counter()
+
+
+class _Faulty(Engine):
+    """An engine that delegates everything and plays a script."""
+
+    name = "faulty"
+
+    def __init__(self, engine: Engine, faults: tuple[_Fault, ...]) -> None:
+        self.engine = engine
+        self.capabilities = engine.capabilities
+        self._waiting = list(faults)
+        self._numbers: dict[int, int] = {}  # by round id, from 1
+        self._slow: dict[tuple[int, float], tuple[Body, _Slow]] = {}
+        self._frozen: list[tuple[int, int]] = []  # thaw when this round begins, pid
+
+    @property
+    def workers(self) -> tuple[int, ...]:
+        return self.engine.workers
+
+    def now(self) -> float:
+        return self.engine.now()
+
+    def put(self, worker: int, key: str, value: Any) -> None:
+        self.engine.put(worker, key, value)
+
+    def forget(self, key: str) -> None:
+        self.engine.forget(key)
+
+    def broadcast(self, round: int, value: Any) -> None:
+        self.engine.broadcast(round, value)
+
+    def cancel(self, round: int) -> None:
+        self.engine.cancel(round)
+
+    def events(self, timeout: float) -> list[Event]:
+        return self.engine.events(timeout)
+
+    def lose(self, worker: int) -> None:
+        self.engine.lose(worker)
+
+    def join(self) -> int:
+        return self.engine.join()
+
+    def pid(self, worker: int) -> int | None:
+        return self.engine.pid(worker)
+
+    def close(self) -> None:
+        self._thaw(lambda _: True)
+        self.engine.close()
+
+    def submit(self, task: Task) -> None:
+        number = self._numbers.setdefault(task.round, len(self._numbers) + 1)
+        self._thaw(lambda until: until <= number)
+        self.engine.submit(self._slowed(task, number))
+        for fault in [f for f in self._waiting if f.kind != "slow" and f.round == number]:
+            if fault.worker in (None, task.worker):
+                self._waiting.remove(fault)
+                self._strike(fault, number)
+
+    def _slowed(self, task: Task, number: int) -> Task:
+        for fault in self._waiting:
+            if fault.kind == "slow" and fault.worker == task.worker:
+                if fault.round not in (None, number):
+                    continue
+                body = task.body
+                if not self.capabilities.virtual_time:
+                    # One object per body: engines send a body once, and know it by identity.
+                    key = (id(body), fault.by)
+                    known = self._slow.setdefault(key, (body, _Slow(body, fault.by)))
+                    body = known[1]
+                task = replace(task, body=body, cost=task.cost * fault.by)
+        return task
+
+    def _strike(self, fault: _Fault, number: int) -> None:
+        if fault.worker is None:
+            self.engine.join()
+            return
+        pid = self.engine.pid(fault.worker)
+        if fault.kind == "freeze":
+            if pid is None:
+                raise CannotDo(f"engine {self.engine.name!r} has no processes to freeze.")
+            os.kill(pid, signal.SIGSTOP)
+            self._frozen.append((number + fault.rounds, pid))
+        elif pid is not None:
+            os.kill(pid, signal.SIGKILL)
+        else:
+            self.engine.lose(fault.worker)
+
+    def _thaw(self, due: Callable[[int], bool]) -> None:
+        for until, pid in [f for f in self._frozen if due(f[0])]:
+            self._frozen.remove((until, pid))
+            os.kill(pid, signal.SIGCONT)

@@ -1,0 +1,300 @@
+"""The local engine keeps the contract, and what it promises beyond."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kofn.engines.local import LocalEngine
+from kofn.errors import BadInput, Closed
+from kofn.model import Dropped, Joined, Lost, Piece, Reply, Stored, Task
+from kofn.testing.engines import Desk, EngineChecks, descendants, echo, gone, measure, steps, toil
+
+
+def threads(kept: Any, operand: Any) -> Iterator[Piece]:
+    import threadpoolctl
+
+    np.ones((50, 50)) @ np.ones((50, 50))
+    pools = threadpoolctl.threadpool_info()
+    yield Piece(None, [p["num_threads"] for p in pools if p["user_api"] == "blas"])
+
+
+def writable(kept: Any, operand: Any, argument: Any) -> Iterator[Piece]:
+    yield Piece(None, [a.flags.writeable for a in (operand, kept["key"], argument)])
+
+
+def maps(kept: Any, operand: Any) -> Iterator[Piece]:
+    yield Piece(None, Path("/proc/self/maps").read_text().count("memfd:kofn"))
+
+
+def leaves_a_child(kept: Any, operand: Any) -> Iterator[Piece]:
+    pid = os.fork()  # holds every descriptor of the worker open
+    if pid == 0:
+        time.sleep(600)
+        os._exit(0)
+    yield Piece(None, pid)
+
+
+def dies(kept: Any, operand: Any) -> Iterator[Piece]:
+    yield Piece("before", np.ones(50_000))
+    os._exit(3)
+
+
+def large_pieces(kept: Any, operand: Any, pieces: int) -> Iterator[Piece]:
+    for i in range(pieces):
+        yield Piece(i, np.full(100_000, float(i)))
+
+
+class TestLocalEngine(EngineChecks):
+    @pytest.fixture
+    def engine(self) -> Iterator[LocalEngine]:
+        with LocalEngine(4) as engine:
+            yield engine
+
+    def test_nothing_listens_and_nothing_has_a_name(self, engine: LocalEngine) -> None:
+        listening = set()
+        for table in ("unix", "tcp", "tcp6"):
+            for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+                field = line.split()
+                if table == "unix" and int(field[3], 16) & 0x10000:  # __SO_ACCEPTCON
+                    listening.add(field[6])
+                if table != "unix" and field[3] == "0A":
+                    listening.add(field[9])
+        ours = descendants()
+        assert ours is not None
+        assert len(ours) == 5
+        for pid in ours:
+            files = [f for f in Path(f"/proc/{pid}/fd").iterdir() if int(f.name) > 2]
+            links = [os.readlink(f) for f in files]
+            sockets = {x[8:-1] for x in links if x.startswith("socket:[")}
+            assert not sockets & listening
+            assert not [x for x in links if x.startswith(("/dev/shm", "/tmp"))]
+
+    def test_one_blas_thread_each(self, desk: Desk) -> None:
+        for worker in desk.engine.workers:
+            assert set(desk.value(desk.submit(worker, threads))) <= {1}
+
+    def test_workers_read_and_the_master_owns(self, desk: Desk) -> None:
+        worker = desk.engine.workers[0]
+        for size in (3, 100_000):
+            desk.engine.broadcast(size, np.ones(size))
+            desk.engine.put(worker, "key", np.ones(size))
+            task = desk.submit(worker, writable, np.ones(size), round=size)
+            assert desk.value(task) == [False, False, False]
+            value = desk.value(desk.submit(worker, echo, np.ones(size)))[0]
+            assert value.flags.writeable
+
+    def test_an_operand_is_written_once_for_all(self) -> None:
+        with LocalEngine(20) as engine:
+            desk = Desk(engine, 30)
+            before = engine._pool.written
+            engine.broadcast(1, np.ones(100_000))
+            for worker in engine.workers:
+                desk.submit(worker, measure)
+            desk.until_ended()
+            assert 800_000 <= engine._pool.written - before < 801_000
+
+    def test_memory_is_reused(self, desk: Desk, engine: LocalEngine) -> None:
+        def files() -> int:
+            return len(os.listdir("/proc/self/fd"))
+
+        for round in range(500):
+            engine.broadcast(round, np.full(20_000 + 40 * round, 1.0))
+            for worker in engine.workers:
+                desk.submit(worker, echo, np.ones(10_000), round=round)
+            desk.until_ended(*list(desk.ends)[-4:])
+            engine.cancel(round)
+            if round == 50:
+                early = files()
+        pool = engine._pool
+        assert not pool.used
+        assert sum(s.size for s in pool.free) <= pool.keep
+        assert files() <= early + 8
+        mapped = [desk.value(desk.submit(w, maps, round=1000)) for w in engine.workers]
+        assert max(mapped) < 50
+
+    def test_a_stream_of_large_replies_reuses_memory(self, desk: Desk, engine: LocalEngine) -> None:
+        task = desk.submit(0, large_pieces, 200)
+        desk.until_ended()
+        values = [r.value for r in desk.pieces[task] if r.value is not None]
+        assert [v[0] for v in values] == list(range(200))
+        assert len(engine._live[0].maps) < 150
+
+    def test_more_large_arguments_than_segments(self, desk: Desk, engine: LocalEngine) -> None:
+        pid = engine.pid(0)
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        tasks = [desk.submit(0, echo, np.full(10_000, float(i))) for i in range(300)]
+        os.kill(pid, signal.SIGCONT)
+        assert [desk.value(t)[0][0] for t in tasks] == list(range(300))
+        assert not engine._pool.used
+
+    def test_many_bodies(self, desk: Desk) -> None:
+        def make(i: int) -> Any:
+            return lambda kept, operand: iter([Piece(i, i)])
+
+        tasks = [desk.submit(w, make(i)) for i in range(600) for w in desk.engine.workers[:2]]
+        assert [desk.value(t) for t in tasks] == [i for i in range(600) for _ in range(2)]
+
+    def test_replies_before_a_death_are_delivered_first(self, desk: Desk) -> None:
+        task = desk.submit(0, dies)
+        lost = desk.wait(Lost, worker=0)
+        assert lost.tasks == (task,)
+        assert [r.what for r in desk.pieces[task]] == ["before"]
+        assert desk.log.index(desk.pieces[task][0]) < desk.log.index(lost)
+
+    def test_a_grandchild_does_not_hide_a_death(self, desk: Desk, engine: LocalEngine) -> None:
+        child = desk.value(desk.submit(0, leaves_a_child))
+        try:
+            engine.lose(0)
+            desk.wait(Lost, worker=0)
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+    def test_a_queue_of_stale_tasks_goes_fast(self, desk: Desk, engine: LocalEngine) -> None:
+        first = desk.submit(0, toil, 3000)
+        queue = [desk.submit(0, toil, 3000) for _ in range(1000)]
+        desk.until(lambda: bool(desk.pieces[first]), "the first piece")
+        began = engine.now()
+        engine.cancel(1)
+        assert all(isinstance(end, Dropped) for end in desk.until_ended(first, *queue))
+        assert engine.now() - began < 2
+
+    def test_a_killed_launcher_is_replaced(self, desk: Desk, engine: LocalEngine) -> None:
+        assert engine._house.launcher is not None
+        os.kill(engine._house.launcher.process.pid, signal.SIGKILL)
+        pids = [engine.pid(w) for w in engine.workers]
+        new = engine.join()
+        desk.wait(Joined, worker=new)
+        for worker in (*engine.workers[:2], new):
+            assert desk.value(desk.submit(worker, echo, 1)) == (1,)
+        engine.close()
+        limit = time.monotonic() + 10
+        while not all(gone(p) for p in pids if p):
+            assert time.monotonic() < limit
+
+    @pytest.mark.parametrize("workers", [0, -1, 2.0, "4", True])
+    def test_a_wrong_number_of_workers_is_refused(self, workers: Any) -> None:
+        with pytest.raises(BadInput, match="at least 1"):
+            LocalEngine(workers)
+
+    def test_what_cannot_be_pickled_is_refused(self, engine: LocalEngine) -> None:
+        with pytest.raises(BadInput, match="pickling"):
+            engine.put(0, "key", (i for i in range(3)))
+        with pytest.raises(BadInput, match="pickling"):
+            engine.submit(Task(0, 1, 0, echo, ((i for i in range(3)),)))
+        with pytest.raises(BadInput, match="one operand"):
+            engine.broadcast(1, 1) or engine.broadcast(1, 1)  # type: ignore[func-returns-value]
+
+    def test_a_put_sent_late_is_whole(self, desk: Desk, engine: LocalEngine) -> None:
+        pid = engine.pid(0)
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        for i in range(200):
+            engine.put(0, f"key{i}", np.full(20_000, float(i)))
+            engine.put(0, f"small{i}", np.full(2_000, float(i)))
+        files = len(os.listdir("/proc/self/fd"))
+        os.kill(pid, signal.SIGCONT)
+        desk.wait(Stored, key="small199")
+        assert len(os.listdir("/proc/self/fd")) < files
+        assert len(desk.find(Stored)) == 400
+
+    def test_a_forgotten_engine_is_closed(self) -> None:
+        engine = LocalEngine(1)
+        pid = engine.pid(0)
+        assert pid is not None
+        del engine
+        assert gone(pid)
+
+
+def run(script: str, tmp_path: Path) -> subprocess.Popen[str]:
+    path = tmp_path / "script.py"
+    path.write_text(script)
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", str(path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+UNGUARDED = """
+import numpy as np
+from kofn.engines.local import LocalEngine
+from kofn.model import Build, Piece, Task
+
+class Point:
+    def __init__(self, x): self.x = x
+
+def helper(p): return p.x + 1
+
+def body(kept, operand, p, f):
+    yield Piece(p, Point(f(p) + kept["k"] + operand[0]))
+
+engine = LocalEngine(2)
+engine.put(0, "k", Build(lambda: 100))
+engine.broadcast(1, np.ones(5))
+engine.submit(Task(0, 1, 0, body, (Point(3), helper)))
+while True:
+    for e in engine.events(10):
+        if getattr(e, "value", None) is not None:
+            assert type(e.value) is Point, type(e.value)
+            print(e.value.x)
+            raise SystemExit  # and no close: the engine ends with the process
+        assert type(e).__name__ == "Stored", e
+"""
+
+
+def test_a_script_without_guard_and_functions_of_main(tmp_path: Path) -> None:
+    with run(UNGUARDED, tmp_path) as process:
+        out, err = process.communicate(timeout=60)
+    assert (out, err, process.returncode) == ("105.0\n", "", 0)
+
+
+DOOMED = """
+from kofn.engines.local import LocalEngine
+from kofn.model import Task
+from kofn.testing.engines import toil
+engine = LocalEngine(3)
+for w in engine.workers:
+    engine.submit(Task(w, 1, w, toil, (10**9,)))
+print(engine._house.launcher.process.pid, *[engine.pid(w) for w in engine.workers], flush=True)
+while True:
+    engine.events(60)
+"""
+
+
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGINT])
+def test_the_death_of_the_master_leaves_no_process(tmp_path: Path, sign: int) -> None:
+    with run(DOOMED, tmp_path) as process:
+        assert process.stdout is not None
+        pids = [int(p) for p in process.stdout.readline().split()]
+        assert len(pids) == 4
+        process.send_signal(sign)
+        process.communicate(timeout=60)
+    limit = time.monotonic() + 10
+    while not all(gone(p) for p in pids):
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+
+
+def test_two_engines_at_a_time_and_a_closed_one() -> None:
+    with LocalEngine(1) as one, LocalEngine(2) as two:
+        for engine in (one, two):
+            desk = Desk(engine, 30)
+            desk.submit(0, steps, 3)
+            (end,) = desk.until_ended()
+            assert isinstance(end, Reply)
+        one.close()
+        with pytest.raises(Closed):
+            one.join()
+        assert Desk(two, 30).engine.events(0) == []
