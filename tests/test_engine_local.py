@@ -17,7 +17,9 @@ import pytest
 from kofn.engines.local import LocalEngine
 from kofn.errors import BadInput, Closed
 from kofn.model import Dropped, Joined, Lost, Piece, Reply, Stored, Task
-from kofn.testing.engines import Desk, EngineChecks, descendants, echo, gone, measure, steps, toil
+from kofn.testing._bodies import echo, measure, steps, toil
+from kofn.testing.engines import Desk, EngineChecks, descendants, gone
+from kofn.testing.faults import Faults
 
 
 def threads(kept: Any, operand: Any) -> Iterator[Piece]:
@@ -263,7 +265,7 @@ def test_a_script_without_guard_and_functions_of_main(tmp_path: Path) -> None:
 DOOMED = """
 from kofn.engines.local import LocalEngine
 from kofn.model import Task
-from kofn.testing.engines import toil
+from kofn.testing._bodies import toil
 engine = LocalEngine(3)
 for w in engine.workers:
     engine.submit(Task(w, 1, w, toil, (10**9,)))
@@ -298,3 +300,26 @@ def test_two_engines_at_a_time_and_a_closed_one() -> None:
         with pytest.raises(Closed):
             one.join()
         assert Desk(two, 30).engine.events(0) == []
+
+
+def test_faults_strike_by_script() -> None:
+    faults = Faults().lose(worker=3, round=2).slow(worker=1, by=10.0).join(round=3)
+    faults = faults.freeze(worker=0, round=2, rounds=1)
+    with faults.on(LocalEngine(4)) as engine:
+        desk = Desk(engine, 30)
+        fast, slow = (desk.submit(worker, toil, 100, round=10) for worker in (0, 1))
+        desk.until_ended()
+        seconds = [sum(r.seconds for r in desk.pieces[task]) for task in (fast, slow)]
+        # Ten times by the script; half of that allows for what else runs on this machine.
+        assert seconds[1] > 5 * seconds[0]
+        assert engine.workers == (0, 1, 2, 3)
+        frozen, well, doomed = (desk.submit(w, echo, round=20) for w in (0, 2, 3))
+        assert desk.wait(Lost, worker=3).tasks in ((doomed,), ())
+        assert isinstance(desk.until_ended(well)[0], Reply)
+        assert not desk.ends[frozen]
+        desk.submit(2, echo, round=30)
+        assert isinstance(desk.until_ended(frozen)[0], Reply)
+        desk.wait(Joined)
+        assert engine.workers == (0, 1, 2, 4)
+    assert "slow worker 1 in every round" in faults.script
+    assert Faults().script == ()

@@ -200,11 +200,10 @@ class LocalEngine(Engine):
 
     def _wait_for(self, workers: int) -> None:
         limit = time.monotonic() + _START_LIMIT
-        lost = False
         while len(self._live) < workers:
             left = limit - time.monotonic()
-            lost = lost or any(isinstance(e, Lost) for e in self.events(min(0.1, max(0.0, left))))
-            if lost or left <= 0:
+            # These are there at once for the caller: their Joined are not told.
+            if left <= 0 or any(isinstance(e, Lost) for e in self.events(left)):
                 raise EngineUnavailable(
                     f"LocalEngine starts all its workers within {_START_LIMIT:.0f} s; "
                     f"{len(self._live)} of {workers} came. See the launcher's message above, "
@@ -459,8 +458,7 @@ class LocalEngine(Engine):
         peer.pid = pid
         self._live[peer.id] = peer
         self._workers = tuple(sorted(self._live))
-        if self._started:
-            self._ready.append(Joined(now, peer.id))
+        self._ready.append(Joined(now, peer.id))
 
     def _on_reply(
         self,

@@ -178,12 +178,10 @@ def solid(value: Any, nested: bool = False) -> Any:
     if isinstance(value, np.ndarray):
         if value.dtype.hasobject:
             return value
-        # Pickle remembers that an array was read-only; what is received should not be.
-        return (
-            value.copy(order="A")
-            if nested and not value.flags.writeable
-            else (value if value.flags.forc else np.ascontiguousarray(value))
-        )
+        if nested and not value.flags.writeable:
+            # Pickle remembers that an array was read-only; what is received should not be.
+            return value.copy(order="A")
+        return value if value.flags.forc else np.ascontiguousarray(value)
     if not nested and type(value) in (tuple, list):
         return type(value)(solid(v, nested=True) for v in value)
     return value

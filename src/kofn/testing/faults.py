@@ -146,10 +146,18 @@ class _Faulty(Engine):
     def submit(self, task: Task) -> None:
         number = self._numbers.setdefault(task.round, len(self._numbers) + 1)
         self._thaw(lambda until: until <= number)
+        due = [
+            f
+            for f in self._waiting
+            if f.kind != "slow" and f.round == number and f.worker in (None, task.worker)
+        ]
+        self._waiting = [f for f in self._waiting if f not in due]
+        for fault in due:
+            if fault.kind == "freeze":  # first, or a short task is done before the signal
+                self._strike(fault, number)
         self.engine.submit(self._slowed(task, number))
-        for fault in [f for f in self._waiting if f.kind != "slow" and f.round == number]:
-            if fault.worker in (None, task.worker):
-                self._waiting.remove(fault)
+        for fault in due:
+            if fault.kind != "freeze":
                 self._strike(fault, number)
 
     def _slowed(self, task: Task, number: int) -> Task:
