@@ -245,7 +245,7 @@ def test_several_matrices_live_on_one_cluster(cluster: kofn.Cluster) -> None:
     np.testing.assert_allclose(X @ (Y @ w), A @ (B @ w), rtol=1e-10)
 
 
-BAD_MATRICES = {
+BAD_MATRICES: dict[str, tuple[Any, dict[str, Any], str]] = {
     "one dimension": (np.ones(5), {}, r"2 dimensions; got 1"),
     "three dimensions": (np.ones((2, 2, 2)), {}, r"2 dimensions; got 3"),
     "no rows": (np.ones((0, 3)), {}, r"at least one row"),
@@ -274,7 +274,7 @@ def test_a_bad_matrix_is_refused_before_any_worker_is_touched(
     assert len(cluster.log) == before
 
 
-BAD_OPERANDS = {
+BAD_OPERANDS: dict[str, tuple[Any, str]] = {
     "inner dimension": (np.ones(6), r"X has 5 columns, so w must have 5 rows; got shape \(6,\)"),
     "transposed": (np.ones((3, 5)), r"Did you mean w\.T\?"),
     "scalar": (np.float64(3.0), r"0 dimensions"),

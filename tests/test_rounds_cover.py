@@ -16,7 +16,7 @@ def groups(workers: list[int], threshold: int) -> dict[int, set[int]]:
     windows = cyclic(workers, len(workers), threshold)
     return {
         worker: {row + 1 for first, last in runs for row in range(first, last)}
-        for worker, runs in zip(windows.workers, windows.runs, strict=True)
+        for worker, runs in zip(windows.lanes, windows.runs, strict=True)
     }
 
 
@@ -84,7 +84,7 @@ def test_whatever_is_lost_or_late_the_cover_completes_while_k_live(
     n, k, rows, steps = case
     windows = cyclic(range(n), rows, k)
     cover = Cover(windows)
-    owed = {w: list(runs) for w, runs in zip(windows.workers, windows.runs, strict=True)}
+    owed = {w: list(runs) for w, runs in zip(windows.lanes, windows.runs, strict=True)}
     live, slow = list(range(n)), set[int]()
 
     def mend() -> None:
@@ -111,6 +111,7 @@ def test_whatever_is_lost_or_late_the_cover_completes_while_k_live(
             owed[worker].append((middle, last))
         elif step == "lose" and len(live) > k:
             live.remove(worker)
+            cover.retire(worker)
             mend()
         elif step == "late":
             slow.add(worker)

@@ -21,7 +21,7 @@ def connect(
     workers: int | None = None,
     *,
     wait: float = 0.0,
-    limit: float = 60.0,
+    limit: float = 300.0,
 ) -> Cluster:
     """Open a cluster on an engine, given by name ("local", "virtual") or as an Engine.
 
@@ -55,7 +55,7 @@ def _engine(name: object) -> Any:
 class Cluster:
     """Workers under one engine. Use it in a `with` statement, or call close."""
 
-    def __init__(self, engine: Engine, wait: float = 0.0, limit: float = 60.0) -> None:
+    def __init__(self, engine: Engine, wait: float = 0.0, limit: float = 300.0) -> None:
         self.engine = engine
         self._drive = Drive(engine, wait, limit)
         self._closed = False
@@ -70,6 +70,8 @@ class Cluster:
     @property
     def log(self) -> list[Record]:
         """The event log so far, oldest first: what pictures are drawn from."""
+        if not self._closed:
+            self._drive.settle()
         return list(self._drive.log)
 
     def encode(

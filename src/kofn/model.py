@@ -148,7 +148,8 @@ Command = Send | Supply
 class Record(NamedTuple):
     """One line of the event log, the only thing that pictures are drawn from.
 
-    kind: round, send, reply, dropped, failed, lost, joined, stored, done.
+    kind: round, send, piece (a streamed part of a task), reply (the end of one), dropped, failed,
+    lost, joined, stored, done (the end of a round) or raised.
     """
 
     time: float

@@ -25,13 +25,13 @@ class Segment(NamedTuple):
     weights: Weights
 
 
-def segments(code: MDSCode, shares: Mapping[int, int], cover: Cover) -> list[Segment]:
+def segments(code: MDSCode, cover: Cover) -> list[Segment]:
     """Return how to decode what a cover holds; neighbours with the same replies are joined."""
     have = cover.have
     change = np.flatnonzero((have[:, 1:] != have[:, :-1]).any(axis=0)) + 1
     starts = [0, *change.tolist()]
     ends = [*change.tolist(), have.shape[1]]
-    share = np.array([shares[w] for w in cover.workers], dtype=np.intp)
+    share = np.asarray(cover.lanes, dtype=np.intp)
     found = []
     for a, b in zip(starts, ends, strict=True):
         places = np.flatnonzero(have[:, a])
@@ -41,9 +41,9 @@ def segments(code: MDSCode, shares: Mapping[int, int], cover: Cover) -> list[Seg
     return found
 
 
-def weak(code: MDSCode, shares: Mapping[int, int], cover: Cover) -> list[int]:
+def weak(code: MDSCode, cover: Cover) -> list[int]:
     """Return the segments (by index) whose replies amplify rounding more than is wanted."""
-    poor = [s for s in segments(code, shares, cover) if s.weights.eta > ETA_WANTED]
+    poor = [s for s in segments(code, cover) if s.weights.eta > ETA_WANTED]
     return [
         j
         for j, row in enumerate(cover.cuts[:-1].tolist())
@@ -60,21 +60,21 @@ def assemble(
 ) -> NDArray[Any]:
     """Return the product, (rows, width): gather replies by share row, then combine.
 
-    `shape` is (replying workers, rows of a share, width). Cost: one copy of the replies and one
-    (k, m) product per segment.
+    `places` gives the place of a lane in `shape` = (lanes, rows of a share, width). Cost: one copy
+    of the replies and one (k, m) product per segment.
     """
     _, share_rows, width = shape
     dtype = values[0][2].dtype
     gathered = np.empty(shape, dtype)
-    for worker, runs, value in values:
+    for lane, runs, value in values:
         flat = value.reshape(len(value), width)
-        lane, done = gathered[places[worker]], 0
+        here, done = gathered[places[lane]], 0
         for first, last in runs:
-            lane[first:last] = flat[done : done + last - first]
+            here[first:last] = flat[done : done + last - first]
             done += last - first
     k = plan[0].weights.matrix.shape[0]
     out = np.empty((k, share_rows, width), dtype)
-    for first, last, lanes, weights in plan:
-        stack = gathered[lanes, first:last].reshape(len(lanes), -1)
+    for first, last, found, weights in plan:
+        stack = gathered[found, first:last].reshape(len(found), -1)
         out[:, first:last] = (weights.matrix @ stack).reshape(k, last - first, width)
     return out.reshape(k * share_rows, width)[:rows]

@@ -20,17 +20,18 @@ TOLERANCE = {np.dtype(np.float64): 1e-6, np.dtype(np.float32): 1e-2}
 
 
 class _Plan:
-    """Windows for one set of holders, and how to decode them. Made once a membership change."""
+    """Windows for one set of shares, and how to decode them. Made once a membership change."""
 
-    def __init__(self, code: MDSCode, shares: dict[int, int], rows: int, values: bool) -> None:
-        self.shares = dict(sorted(shares.items(), key=lambda item: item[1]))
-        self.places = {worker: i for i, worker in enumerate(self.shares)}
-        self.windows: Windows = cyclic(tuple(self.shares), rows, code.k)
+    def __init__(self, code: MDSCode, holders: dict[int, int], rows: int, values: bool) -> None:
+        self.holders = holders  # worker -> share
+        lanes = tuple(sorted(holders.values()))
+        self.places = {lane: i for i, lane in enumerate(lanes)}
+        self.windows: Windows = cyclic(lanes, rows, code.k)
         self.segments: list[Segment] = []
         self.eta: float | None = None
-        if values and len(shares) >= code.k:
+        if values and len(holders) >= code.k:
             full = self._decoding(code)
-            while poor := weak(code, self.shares, full):
+            while poor := weak(code, full):
                 asked = self.windows.asked.sum()
                 self.windows = with_extra(self.windows, poor)
                 if self.windows.asked.sum() == asked:
@@ -40,9 +41,26 @@ class _Plan:
     def _decoding(self, code: MDSCode) -> Cover:
         full = Cover(self.windows)
         full.have[:] = full.asked
-        self.segments = segments(code, self.shares, full)
+        self.segments = segments(code, full)
         self.eta = max(s.weights.eta for s in self.segments)
         return full
+
+
+class _Product:
+    """The work of one product: tasks over runs of a share."""
+
+    def __init__(self, drive: Drive, code: MDSCode, key: str) -> None:
+        self.key = key
+        self._drive, self._code = drive, code
+        self._values = drive.engine.capabilities.values
+
+    def task(self, round: int, worker: int, runs: tuple[Run, ...]) -> Task:
+        rows = sum(last - first for first, last in runs)
+        task = self._drive.next_task()
+        return Task(task, round, worker, work.product, (self.key, runs), runs, rows)
+
+    def weak(self, cover: Cover) -> list[int]:
+        return weak(self._code, cover) if self._values else []
 
 
 class CodedMatrix:
@@ -67,7 +85,8 @@ class CodedMatrix:
         self._shares: dict[int, int] = {}  # worker -> the share it holds or is being given
         self._plan: _Plan | None = None
         self._report: Report | None = None
-        self._values = getattr(drive.engine, "compute", True)
+        self._values = drive.engine.capabilities.values
+        self._work = _Product(drive, code, self._key)
         self._enlist()
         drive.await_stored(self._key, list(self._shares))
 
@@ -85,8 +104,8 @@ class CodedMatrix:
     def windows(self) -> dict[int, tuple[Run, ...]]:
         """Rows of its share that each live worker reads in the next product, as runs."""
         self._drive.settle()
-        windows = self._planned().windows
-        return dict(zip(windows.workers, windows.runs, strict=True))
+        plan = self._planned()
+        return {w: plan.windows.runs[plan.places[share]] for w, share in plan.holders.items()}
 
     def __matmul__(self, w: object) -> NDArray[Any]:
         """X @ w for a vector (d,) or columns (d, c): exact to `report.error_bound`.
@@ -110,20 +129,7 @@ class CodedMatrix:
         began = drive.engine.now()
         drive.settle()
         plan = self._planned()
-        key = self._key
-
-        def ask(round: int, worker: int, runs: tuple[Run, ...]) -> Task:
-            rows = sum(last - first for first, last in runs)
-            return Task(drive.next_task(), round, worker, work.product, (key, runs), runs, rows)
-
-        round = ElasticRound(
-            drive.next_round(),
-            plan.windows,
-            ask,
-            key,
-            self._weak if self._values else None,
-            self._late,
-        )
+        round = ElasticRound(drive.next_round(), plan.windows, self._shares, self._work, self._late)
         drive.run(round, operand, self._supply)
         gathered = drive.engine.now()
         result, eta = self._decode(round, plan, operand)
@@ -132,7 +138,7 @@ class CodedMatrix:
         cover = round.cover
         self._report = Report(
             round=round.id,
-            live=plan.windows.workers,
+            live=tuple(plan.holders),
             rows_read=dict(round.read),
             rows_used=cover.rows_used,
             rows_wasted=cover.delivered_rows - cover.rows_used,
@@ -165,8 +171,8 @@ class CodedMatrix:
         if round.cover.as_planned:
             parts, places, eta = plan.segments, plan.places, plan.eta
         else:
-            parts = segments(self.code, self._shares_of(round), round.cover)
-            places = {worker: i for i, worker in enumerate(round.cover.workers)}
+            parts = segments(self.code, round.cover)
+            places = {lane: i for i, lane in enumerate(round.cover.lanes)}
             eta = max(s.weights.eta for s in parts)
         stack = (len(places), self._rows, width)
         return assemble(parts, places, round.values, stack, self.shape[0]).reshape(shape), eta
@@ -174,9 +180,10 @@ class CodedMatrix:
     # Who holds what.
 
     def _ready(self) -> dict[int, int]:
-        """Live workers that hold their share."""
+        """Live workers that hold their share, in the order of shares."""
         stored, key = self._drive.stored, self._key
-        return {w: s for w, s in self._shares.items() if key in stored.get(w, ())}
+        held = [(s, w) for w, s in self._shares.items() if key in stored.get(w, ())]
+        return {w: s for s, w in sorted(held)}
 
     def _planned(self) -> _Plan:
         self._enlist()
@@ -185,7 +192,7 @@ class CodedMatrix:
             # Those that are fetching their share are worth waiting for now.
             self._drive.await_stored(self._key, list(self._shares))
             ready = self._ready()
-        if self._plan is None or self._plan.shares != ready:
+        if self._plan is None or self._plan.holders != ready:
             self._plan = _Plan(self.code, ready, self._rows, self._values)
         return self._plan
 
@@ -206,12 +213,6 @@ class CodedMatrix:
             self._shares[worker] = free
             value = self.code.encode_share(free, self._source) if self._values else None
             self._drive.engine.put(worker, self._key, value)
-
-    def _shares_of(self, round: ElasticRound) -> dict[int, int]:
-        return {worker: self._shares[worker] for worker in round.cover.workers}
-
-    def _weak(self, cover: Cover) -> list[int]:
-        return weak(self.code, {w: self._shares[w] for w in cover.workers}, cover)
 
 
 def threshold(k: object, n: object) -> MDSCode:

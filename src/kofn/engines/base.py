@@ -19,6 +19,7 @@ class Capabilities:
     can_lose: bool  # lose() ends a worker
     can_join: bool  # join() starts one
     virtual_time: bool = False  # now() is simulated
+    values: bool = True  # replies carry values; False where only time is simulated
 
 
 class Engine(ABC):

@@ -37,7 +37,6 @@ class VirtualEngine(Engine):
     """Simulated workers. The same seed and the same calls give the same events, bit for bit."""
 
     name = "virtual"
-    capabilities = Capabilities(processes=False, can_lose=True, can_join=True, virtual_time=True)
 
     def __init__(
         self,
@@ -51,6 +50,9 @@ class VirtualEngine(Engine):
         if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
             raise BadInput(f"workers must be a whole number >= 1; got {workers!r}.")
         self.compute = compute
+        self.capabilities = Capabilities(
+            processes=False, can_lose=True, can_join=True, virtual_time=True, values=compute
+        )
         self._delays = PerUnit() if delays is None else delays
         self._rng = np.random.default_rng(seed)
         self._now = 0.0

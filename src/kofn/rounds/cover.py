@@ -21,7 +21,7 @@ class Cover:
     """The state of one round's rows. Cost per delivery: a few array slices."""
 
     def __init__(self, windows: Windows) -> None:
-        self.workers = list(windows.workers)
+        self.lanes = list(windows.lanes)
         self.cuts = windows.cuts
         self.asked = windows.asked.copy()
         self.have = np.zeros_like(self.asked)
@@ -29,16 +29,16 @@ class Cover:
         self.count = np.zeros(len(self.need), dtype=np.intp)
         self.delivered_rows = 0
         self.topped_up_rows = 0
-        self.repeated_rows = 0  # asked again of a worker that had delivered them: a restart
+        self.repeated_rows = 0  # asked again of a lane that had delivered them: a restart
         self.as_planned = True  # nothing has been asked or cut beyond the windows
         self._index = {row: j for j, row in enumerate(self.cuts.tolist())}
-        self._place = {worker: i for i, worker in enumerate(self.workers)}
+        self._place = {lane: i for i, lane in enumerate(self.lanes)}
         self._rows_needed = int(self.need @ np.diff(self.cuts))
-        self._window = self._rows_needed // max(1, len(self.workers))
+        self._window = self._rows_needed // max(1, len(self.lanes))
 
-    def deliver(self, worker: int, runs: Iterable[Run]) -> None:
-        """Note that a worker's rows have arrived."""
-        i = self._place[worker]
+    def deliver(self, lane: int, runs: Iterable[Run]) -> None:
+        """Note that rows of a lane have arrived."""
+        i = self._place[lane]
         for first, last in runs:
             a, b = self._at(first), self._at(last)
             have = self.have[i, a:b]
@@ -67,28 +67,32 @@ class Cover:
         self.need[list(segments)] += 1
         self._rows_needed = int(self.need @ np.diff(self.cuts))
 
-    def admit(self, worker: int) -> None:
-        """Add a worker that joined during the round; it owes nothing yet."""
-        if worker not in self._place:
-            self._place[worker] = len(self.workers)
-            self.workers.append(worker)
-            blank = np.zeros((1, len(self.need)), dtype=bool)
-            self.asked = np.vstack([self.asked, blank])
-            self.have = np.vstack([self.have, blank])
+    def admit(self, lane: int) -> None:
+        """Add a lane that came to life during the round; it owes nothing yet.
 
-    def owes(self, worker: int) -> bool:
-        """True when some rows asked of this worker have not come."""
-        i = self._place[worker]
-        return bool((self.asked[i] & ~self.have[i]).any())
+        A lane that was there before, under another worker, keeps what it has delivered.
+        """
+        if lane in self._place:
+            return
+        self._place[lane] = len(self.lanes)
+        self.lanes.append(lane)
+        blank = np.zeros((1, len(self.need)), dtype=bool)
+        self.asked = np.vstack([self.asked, blank])
+        self.have = np.vstack([self.have, blank])
+
+    def retire(self, lane: int) -> None:
+        """Note that what a lane still owes will not come."""
+        i = self._place[lane]
+        self.asked[i] = self.have[i]
 
     def top_up(
         self, helpers: Sequence[int], slow: Sequence[int] = ()
     ) -> tuple[dict[int, tuple[Run, ...]], int]:
         """Ask helpers for what would otherwise not come (soon).
 
-        `helpers` are live workers that can take more, `slow` those live but only to be counted
-        on where nobody else can stand in. Returns new runs by worker, and how many workers are
-        missing (0: nobody is).
+        `helpers` are live lanes that can take more, `slow` those live but only to be counted on
+        where nobody else can stand in. Returns new runs by lane, and how many lanes are missing
+        (0: none is).
         """
         lacking = self.need - self._promised(helpers)
         if not (lacking > 0).any():

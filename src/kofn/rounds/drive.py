@@ -37,7 +37,7 @@ class Drive:
     for workers that are live.
     """
 
-    def __init__(self, engine: Engine, wait: float = 0.0, limit: float = 60.0) -> None:
+    def __init__(self, engine: Engine, wait: float = 0.0, limit: float = 300.0) -> None:
         self.engine = engine
         self.wait = wait
         self.limit = limit
@@ -79,6 +79,7 @@ class Drive:
                 events = engine.events(max(0.0, min(end, round.wake) - now))
                 for event in events:
                     self._note(event)
+                for event in events:  # a second pass: by now we know everyone who is lost
                     self._obey(round.on(event), supply)
                     # The rest of a batch still tells who lives: no early way out.
                     if type(event) is Failed and event.round == round.id and not round.done:
@@ -89,7 +90,8 @@ class Drive:
                     self._obey(round.on(Tick(engine.now())), supply)
         finally:
             engine.cancel(round.id)
-        log.append(Record(engine.now(), "done", round.id, -1, -1, 0))
+            end = "done" if round.done else "raised"
+            log.append(Record(engine.now(), end, round.id, -1, -1, 0))
 
     def settle(self, timeout: float = 0.0) -> None:
         """Take in what arrived between rounds: who left, who came, who is ready.
@@ -137,6 +139,8 @@ class Drive:
         for command in commands:
             if type(command) is Send:
                 task = command.task
+                if task.worker not in self.stored:
+                    continue  # its Lost is in this very batch; the round is about to hear of it
                 self.log.append(
                     Record(
                         self.engine.now(), "send", task.round, task.worker, task.id, int(task.cost)
@@ -149,7 +153,8 @@ class Drive:
     def _note(self, event: Event) -> None:
         log, time = self.log, event.time
         if type(event) is Reply:
-            log.append(Record(time, "reply", event.round, event.worker, event.task, event.read))
+            kind = "reply" if event.last else "piece"
+            log.append(Record(time, kind, event.round, event.worker, event.task, event.read))
         elif type(event) is Dropped:
             log.append(Record(time, "dropped", event.round, event.worker, event.task, 0))
         elif type(event) is Lost:

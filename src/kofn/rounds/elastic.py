@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from ..model import (
     Command,
@@ -24,8 +24,17 @@ from .base import Round
 from .cover import Cover
 from .windows import Windows
 
-Ask = Callable[[int, int, tuple[Run, ...]], Task]  # (round, worker, runs) -> the task for it
-Weak = Callable[[Cover], Sequence[int]]  # segments whose replies decode poorly
+
+class Work(Protocol):
+    """What an elastic round needs to know of the work it does."""
+
+    key: str  # of the shares that workers must hold
+
+    def task(self, round: int, worker: int, runs: tuple[Run, ...]) -> Task:
+        """Make the task for a worker's runs."""
+
+    def weak(self, cover: Cover) -> Sequence[int]:
+        """Segments that need one more reply to decode well."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +55,12 @@ class Late:
 class ElasticRound(Round):
     """One product over a cover of windows.
 
-    `ask` makes the task for a worker's runs; `key` names the share that a joiner must hold;
-    `weak` points at segments that need one more reply to decode well.
+    `shares` tells the lane of each worker that holds one, also of those that join during the
+    round; `work` makes their tasks; `late` says when to stop counting on someone.
     """
 
     def __init__(
-        self, id: int, windows: Windows, ask: Ask, key: str, weak: Weak | None, late: Late | None
+        self, id: int, windows: Windows, shares: Mapping[int, int], work: Work, late: Late | None
     ) -> None:
         self.id = id
         self.windows = windows
@@ -61,8 +70,8 @@ class ElasticRound(Round):
         self.late: list[int] = []
         self.lost: list[int] = []
         self.joined: list[int] = []
-        self._ask, self._key, self._weak, self._late = ask, key, weak, late
-        self._live = list(windows.workers)
+        self._shares, self._work, self._late = shares, work, late
+        self._holder = {lane: worker for worker, lane in shares.items() if lane in windows.lanes}
         self._open: dict[int, int] = {}  # task -> worker
         self._sent = 0
         self._start = 0.0
@@ -72,8 +81,8 @@ class ElasticRound(Round):
 
     def start(self, time: float) -> list[Command]:
         self._start = time
-        commands = self._send(zip(self.windows.workers, self.windows.runs, strict=True))
-        if len(self.windows.workers) < int(self.windows.need.max(initial=0)):
+        commands = self._send(zip(self.windows.lanes, self.windows.runs, strict=True))
+        if len(self.windows.lanes) < int(self.windows.need.max(initial=0)):
             commands += self._mend()
         self._finish()
         return commands
@@ -102,7 +111,7 @@ class ElasticRound(Round):
 
     @property
     def live(self) -> int:
-        return len(self._live)
+        return len(self._holder)
 
     @property
     def owing(self) -> tuple[int, ...]:
@@ -111,9 +120,10 @@ class ElasticRound(Round):
     def _replied(self, event: Reply) -> Sequence[Command]:
         worker = event.worker
         if event.what is not None:
-            self.cover.deliver(worker, event.what)
+            lane = self._shares[worker]
+            self.cover.deliver(lane, event.what)
             if event.value is not None:
-                self.values.append((worker, event.what, event.value))
+                self.values.append((lane, event.what, event.value))
         self.read[worker] = self.read.get(worker, 0) + event.read
         if event.last:
             self._open.pop(event.task, None)
@@ -126,14 +136,12 @@ class ElasticRound(Round):
     def _finish(self) -> Sequence[Command]:
         if not self.cover.done:
             return ()
-        if self._weak is not None and not self.cover.as_planned:
-            poor = self._weak(self.cover)
-            if poor:
-                self.cover.require_more(poor)
-                runs, missing = self.cover.top_up(self._live)
-                if missing == 0:
-                    return self._send(runs.items())
-                # Nobody is left to ask: what is there must do. The bound will say how good.
+        if not self.cover.as_planned and (poor := self._work.weak(self.cover)):
+            self.cover.require_more(poor)
+            runs, missing = self.cover.top_up(list(self._holder))
+            if missing == 0:
+                return self._send(runs.items())
+            # Nobody is left to ask: what is there must do. The bound will say how good it is.
         self.done = True
         return ()
 
@@ -150,31 +158,35 @@ class ElasticRound(Round):
         return self._mend()
 
     def _worker_lost(self, event: Lost) -> Sequence[Command]:
-        if event.worker not in self._live:
+        lane = self._shares.get(event.worker)
+        if lane is None or self._holder.get(lane) != event.worker:
             return ()
-        self._live.remove(event.worker)
+        del self._holder[lane]
+        self.cover.retire(lane)
         self.lost.append(event.worker)
         self._open = {task: w for task, w in self._open.items() if w != event.worker}
         return () if self.done else self._mend()
 
     def _worker_ready(self, event: Stored) -> Sequence[Command]:
-        if event.key != self._key or event.worker in self._live:
+        lane = self._shares.get(event.worker)
+        if event.key != self._work.key or lane is None or lane in self._holder:
             return ()
-        self._live.append(event.worker)
-        self.cover.admit(event.worker)
+        self._holder[lane] = event.worker
+        self.cover.admit(lane)
         return () if self.done else self._mend()
 
     def _mend(self) -> list[Command]:
-        helpers = [w for w in self._live if w not in self._slow]
-        slow = [w for w in self._live if w in self._slow]
+        helpers = [lane for lane, worker in self._holder.items() if worker not in self._slow]
+        slow = [lane for lane, worker in self._holder.items() if worker in self._slow]
         runs, self._missing = self.cover.top_up(helpers, slow)
         return self._send(runs.items())
 
     def _send(self, work: Iterable[tuple[int, tuple[Run, ...]]]) -> list[Command]:
         commands: list[Command] = []
-        for worker, runs in work:
+        for lane, runs in work:
             if runs:
-                task = self._ask(self.id, worker, runs)
+                worker = self._holder[lane]
+                task = self._work.task(self.id, worker, runs)
                 self._open[task.id] = worker
                 self._sent += 1
                 commands.append(Send(task))

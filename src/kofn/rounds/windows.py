@@ -1,4 +1,8 @@
-"""Which rows of its share each live worker reads: windows on a circle of rows."""
+"""Which rows of each live share are read: windows on a circle of rows.
+
+A lane is a share that somebody holds. Rounds think in lanes: when a newcomer takes over the share
+of a worker that was lost, what that worker had delivered stays good, and is not asked again.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +17,17 @@ from ..model import Run
 
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """A choice of rows: worker i reads `runs[i]`, so segment j is read where `asked[:, j]`.
+    """A choice of rows: of lane i `runs[i]` are read, so segment j is read where `asked[:, j]`.
 
     Segment j is rows cuts[j]..cuts[j+1] of every share; a segment is done when `need[j]` of
     those asked have delivered.
     """
 
-    workers: tuple[int, ...]
+    lanes: tuple[int, ...]
     cuts: NDArray[np.intp]  # (segments + 1,), strictly rising from 0 to the rows of a share
-    asked: NDArray[np.bool_]  # (workers, segments)
+    asked: NDArray[np.bool_]  # (lanes, segments)
     need: NDArray[np.intp]  # (segments,)
-    runs: tuple[tuple[Run, ...], ...]  # at most two a worker
+    runs: tuple[tuple[Run, ...], ...]  # at most two a lane
 
     @property
     def rows(self) -> int:
@@ -31,13 +35,13 @@ class Windows:
         return int(self.cuts[-1])
 
 
-def cyclic(workers: Sequence[int], rows: int, threshold: int) -> Windows:
-    """Equal windows: the worker at position q reads groups q, …, q + threshold − 1 (mod n).
+def cyclic(lanes: Sequence[int], rows: int, threshold: int) -> Windows:
+    """Equal windows: the lane at position q reads groups q, …, q + threshold − 1 (mod n).
 
-    Workers are given in order of position. Groups are cut at ⌊j·rows/n⌋. Where fewer workers
+    Lanes are given in order of position. Groups are cut at ⌊j·rows/n⌋. Where fewer
     than the threshold are live, each reads everything, and it is not enough.
     """
-    n = len(workers)
+    n = len(lanes)
     span = min(threshold, n)
     edge = [j * rows // n for j in range(n)] + [rows] if n else [0, rows]
     cuts = np.unique(np.asarray(edge, dtype=np.intp))
@@ -57,17 +61,16 @@ def cyclic(workers: Sequence[int], rows: int, threshold: int) -> Windows:
             asked[q, index[a] : index[b]] = True
         runs.append(tuple((edge[a], edge[b]) for a, b in pairs))
     need = np.full(len(cuts) - 1, threshold, dtype=np.intp)
-    return Windows(tuple(workers), cuts, asked, need, tuple(runs))
+    return Windows(tuple(lanes), cuts, asked, need, tuple(runs))
 
 
 def with_extra(windows: Windows, weak: Sequence[int]) -> Windows:
-    """Ask one more worker, where there is one, for each of the segments `weak`.
+    """Ask one more lane, where there is one, for each of the segments `weak`.
 
-    The extra worker is one whose window ends or begins there, so that windows stay contiguous
-    where they can; it is chosen among those least extended.
+    It is the one least extended so far; its window may have one run more then.
     """
     asked, need = windows.asked.copy(), windows.need.copy()
-    extended = np.zeros(len(windows.workers), dtype=np.intp)
+    extended = np.zeros(len(windows.lanes), dtype=np.intp)
     size = np.diff(windows.cuts)
     for j in weak:
         free = np.flatnonzero(~asked[:, j])
@@ -77,8 +80,8 @@ def with_extra(windows: Windows, weak: Sequence[int]) -> Windows:
         asked[i, j] = True
         need[j] += 1
         extended[i] += size[j]
-    runs = tuple(runs_of(asked[i], windows.cuts) for i in range(len(windows.workers)))
-    return Windows(windows.workers, windows.cuts, asked, need, runs)
+    runs = tuple(runs_of(asked[i], windows.cuts) for i in range(len(windows.lanes)))
+    return Windows(windows.lanes, windows.cuts, asked, need, runs)
 
 
 def runs_of(mask: NDArray[np.bool_], cuts: NDArray[np.intp]) -> tuple[Run, ...]:

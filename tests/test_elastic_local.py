@@ -1,0 +1,126 @@
+"""The first promise on real processes: products go on while workers are killed and join."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import numpy as np
+import pytest
+
+import kofn
+from kofn.engines.local import LocalEngine
+from kofn.testing import Faults
+
+ROWS, COLUMNS, WORKERS, THRESHOLD = 20_000, 500, 20, 10
+
+
+@pytest.fixture(scope="module")
+def A() -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+    return np.random.default_rng(0).standard_normal((ROWS, COLUMNS))
+
+
+def check(X: kofn.CodedMatrix, A: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> kofn.Report:
+    """One product, right to the stated bound, not restarted."""
+    w = np.random.default_rng(X.report.round if X.report else 0).standard_normal(COLUMNS)
+    y, exact = X @ w, A @ w
+    report = X.report
+    assert report is not None
+    assert report.error_bound is not None
+    assert report.error_bound < 1e-12
+    assert np.linalg.norm(y - exact) <= report.error_bound * np.linalg.norm(exact)
+    assert not report.restarted
+    return report
+
+
+def test_ten_of_twenty_killed_in_flight_then_five_join(
+    A: np.ndarray[tuple[int, int], np.dtype[np.float64]],
+) -> None:
+    victims = [3, 17, 0, 8, 12, 5, 19, 1, 10, 6]
+    faults = Faults()
+    for i, victim in enumerate(victims):
+        # Slow in its last round, so that the kill surely falls into work in flight.
+        round = 2 * i + 2
+        faults = faults.slow(worker=victim, by=1000.0, round=round).lose(worker=victim, round=round)
+    with kofn.connect(faults.on(LocalEngine(WORKERS)), wait=60.0) as cluster:
+        X = cluster.encode(A, k=THRESHOLD)
+        reports = [check(X, A) for _ in range(2 * len(victims) + 2)]
+        # Each kill fell into a round in flight, which was counted like any other.
+        assert [r.round for r in reports] == list(range(len(reports)))
+        lost = [worker for r in reports for worker in r.lost]
+        assert sorted(lost) == sorted(victims)
+        assert all(len(r.lost) <= 1 for r in reports)
+        assert sum(r.rows_topped_up > 0 for r in reports) == len(victims)
+        assert set(cluster.workers) == set(range(WORKERS)) - set(victims)
+        assert len(check(X, A).live) == THRESHOLD
+
+        for _ in range(5):
+            cluster.join()
+        check(X, A)  # the joiners get their shares meanwhile
+        for _ in range(100):
+            if len(check(X, A).live) == THRESHOLD + 5:
+                break
+        report = check(X, A)
+        assert len(report.live) == THRESHOLD + 5
+        for worker in report.live:  # the newcomers carry their part of the rows
+            assert abs(report.rows_read[worker] - ROWS / 15) <= THRESHOLD
+
+
+def test_the_eleventh_loss_gives_one_clear_error_naming_how_many_are_missing(
+    A: np.ndarray[tuple[int, int], np.dtype[np.float64]],
+) -> None:
+    faults = Faults()
+    for victim in range(11):
+        faults = faults.lose(worker=victim, round=2)
+    with kofn.connect(faults.on(LocalEngine(WORKERS))) as cluster:
+        X = cluster.encode(A, k=THRESHOLD)
+        check(X, A)
+        with pytest.raises(kofn.TooFewWorkers, match="1 missing") as caught:
+            X @ np.ones(COLUMNS)
+        assert (caught.value.live, caught.value.need, caught.value.missing) == (9, 10, 1)
+        # Nothing is broken: with one worker more the same matrix goes on.
+        cluster.join()
+        check(X, A)
+
+
+def test_with_a_wait_limit_a_joiner_in_time_saves_the_round(
+    A: np.ndarray[tuple[int, int], np.dtype[np.float64]],
+) -> None:
+    faults = Faults().join(round=2)
+    for victim in range(11):
+        faults = faults.lose(worker=victim, round=2)
+    with kofn.connect(faults.on(LocalEngine(WORKERS)), wait=60.0) as cluster:
+        X = cluster.encode(A, k=THRESHOLD)
+        check(X, A)
+        report = check(X, A)
+        assert report.joined == (20,)
+        assert len(report.lost) == 11
+        assert 20 in report.rows_read
+
+
+def test_a_wait_limit_that_passes_is_kept() -> None:
+    with kofn.connect(LocalEngine(2), wait=0.3) as cluster:
+        X = cluster.encode(np.ones((10, 3)), k=2)
+        pid = cluster.engine.pid(0)
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        while len(cluster.workers) > 1:
+            pass
+        with pytest.raises(kofn.TooFewWorkers, match=r"1 missing after waiting 0\.\d s"):
+            X @ np.ones(3)
+
+
+def test_a_frozen_worker_that_is_needed_is_named_at_the_limit() -> None:
+    with kofn.connect(Faults().freeze(worker=1, round=1).on(LocalEngine(2)), limit=1.0) as cluster:
+        X = cluster.encode(np.ones((10, 3)), k=2)
+        with pytest.raises(kofn.Stalled, match=r"workers \[1\]"):
+            X @ np.ones(3)
+
+
+def test_a_workers_exception_comes_with_its_own_traceback() -> None:
+    with kofn.connect("local", workers=2) as cluster:
+        X = cluster.encode(np.ones((10, 3)), k=1)
+        for worker in cluster.workers:  # spoil the share behind the matrix's back
+            cluster.engine.put(worker, X._key, np.ones((10, 4)))
+        with pytest.raises(kofn.WorkerError, match=r"share\[first:last\] @ operand"):
+            X @ np.ones(3)

@@ -1,0 +1,89 @@
+"""The virtual engine keeps the contract, and a seed replays a run bit for bit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import kofn
+from kofn.delays import Exponential, PerUnit, Spot
+from kofn.engines.base import Engine
+from kofn.engines.virtual import VirtualEngine
+from kofn.testing import EngineChecks
+
+
+class TestVirtualEngine(EngineChecks):
+    @pytest.fixture
+    def engine(self) -> Iterator[Engine]:
+        with VirtualEngine(4) as engine:
+            yield engine
+
+
+def log_of(seed: int, compute: bool) -> bytes:
+    engine = VirtualEngine(
+        12,
+        delays=Exponential(1e-4, 0.05),
+        membership=Spot(between_losses=0.4, between_joins=0.3),
+        compute=compute,
+        seed=seed,
+    )
+    with kofn.connect(engine, wait=1e3) as cluster:
+        X = cluster.encode(np.arange(3000.0).reshape(600, 5), k=5, n=16)
+        for _ in range(60):
+            X @ np.ones(5)
+        return "\n".join(map(repr, cluster.log)).encode()
+
+
+@pytest.mark.parametrize("compute", [True, False])
+def test_the_same_seed_gives_the_same_log_byte_for_byte(compute: bool) -> None:
+    first = log_of(7, compute)
+    assert first == log_of(7, compute)
+    assert first != log_of(8, compute)
+    assert first.count(b"'lost'") >= 3
+    assert first.count(b"'joined'") >= 3
+
+
+def test_values_on_or_off_the_master_does_the_same() -> None:
+    """Skipping values changes no decision, as long as every set decodes well."""
+
+    def kinds(compute: bool) -> list[tuple[float, str, int]]:
+        engine = VirtualEngine(6, delays=Exponential(1e-4, 0.05), compute=compute, seed=1)
+        with kofn.connect(engine) as cluster:
+            X = cluster.encode(np.ones((60, 5)), k=3)
+            for _ in range(20):
+                X @ np.ones(5)
+            return [(r.time, r.kind, r.worker) for r in cluster.log]
+
+    assert kinds(True) == kinds(False)
+
+
+def test_a_thousand_workers_for_two_hundred_rounds() -> None:
+    start = time.perf_counter()
+    engine = VirtualEngine(1000, delays=PerUnit(1e-5), compute=False)
+    with kofn.connect(engine) as cluster:
+        X = cluster.encode(np.zeros((100_000, 1)), k=500)
+        for _ in range(200):
+            X @ np.zeros(1)
+        assert sum(r.kind == "reply" for r in cluster.log) == 200_000
+    # 5 s on a quiet machine; the limit of 20 s is what `kofn` promises.
+    assert time.perf_counter() - start < 60
+
+
+def test_time_is_virtual() -> None:
+    with kofn.connect(VirtualEngine(4, delays=PerUnit(1.0)), limit=1e4) as cluster:
+        X = cluster.encode(np.ones((4000, 1)), k=2)
+        start = time.perf_counter()
+        X @ np.ones(1)
+        assert time.perf_counter() - start < 5
+        assert X.report is not None
+        assert X.report.seconds["total"] == pytest.approx(1000.0)
+
+
+def test_silence_has_a_limit_in_virtual_time_too() -> None:
+    with kofn.connect(VirtualEngine(2, delays=PerUnit(1e9)), limit=100.0) as cluster:
+        X = cluster.encode(np.ones((4, 1)), k=2)
+        with pytest.raises(kofn.Stalled, match=r"heard nothing for 100\.0 s; workers \[0, 1\]"):
+            X @ np.ones(1)
