@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
+from collections.abc import Callable
+from importlib.metadata import EntryPoint, entry_points
+from inspect import signature
 from types import TracebackType
 from typing import Any, Self
 
@@ -20,36 +22,54 @@ def connect(
     engine: str | Engine = "local",
     workers: int | None = None,
     *,
+    address: Any = None,
     wait: float = 0.0,
     limit: float = 300.0,
 ) -> Cluster:
-    """Open a cluster on an engine, given by name ("local", "virtual") or as an Engine.
+    """Open a cluster on an engine, given by name ("local", "virtual", …) or as an Engine.
 
-    `workers`: how many to start (default: the engine's own). `wait`: seconds that a round below
-    the threshold waits for workers to join before it raises TooFewWorkers. `limit`: seconds that
-    a round waits in silence for workers that are live before it raises Stalled.
+    `workers`: how many to start (default: the engine's own, or all that a running cluster
+    offers). `address`: of a running cluster, where the engine has such a thing. `wait`: seconds
+    that a round below the threshold waits for workers to join before it raises TooFewWorkers.
+    `limit`: seconds that a round waits in silence for workers that are live before it raises
+    Stalled.
     """
     wait, limit = checks.seconds(wait, "wait"), checks.seconds(limit, "limit")
     if isinstance(engine, Engine):
-        if workers is not None:
+        if workers is not None or address is not None:
             raise BadInput(
-                f"workers= goes with an engine's name; got workers={workers} and an engine that "
-                f"already has {len(engine.workers)}. Leave it out."
+                f"workers= and address= go with an engine's name; got an engine that is open "
+                f"already, with {len(engine.workers)} workers. Leave them out."
             )
         return Cluster(engine, wait, limit)
     if workers is not None:
         workers = checks.whole(workers, "workers", 1)
-    kind = _engine(engine)
-    return Cluster(kind() if workers is None else kind(workers), wait, limit)
+    kind = find(engine)
+    if address is None:
+        return Cluster(kind() if workers is None else kind(workers), wait, limit)
+    if "address" not in signature(kind).parameters:
+        raise BadInput(f"engine {engine!r} takes no address; got {address!r}. Leave it out.")
+    return Cluster(kind(workers, address=address), wait, limit)
 
 
-def _engine(name: object) -> Any:
-    found = {point.name: point for point in entry_points(group=GROUP)}
-    if not isinstance(name, str) or name not in found:
+def engines() -> dict[str, EntryPoint]:
+    """Every engine known by name, also those of other packages (entry points `kofn.engines`)."""
+    return {point.name: point for point in entry_points(group=GROUP)}
+
+
+def find(name: object) -> Callable[..., Engine]:
+    """Return an engine's class by its name; raise EngineUnavailable when it cannot be loaded."""
+    known = engines()
+    if not isinstance(name, str) or name not in known:
+        raise EngineUnavailable(f"there is no engine {name!r}. Known: {', '.join(sorted(known))}.")
+    try:
+        return known[name].load()  # type: ignore[no-any-return]
+    except EngineUnavailable:
+        raise
+    except ImportError as error:
         raise EngineUnavailable(
-            f"engine {name!r} is not installed. Installed: {', '.join(sorted(found))}."
-        )
-    return found[name].load()
+            f"engine {name!r} is not installed ({error}): pip install 'kofn[{name}]'."
+        ) from error
 
 
 class Cluster:

@@ -6,19 +6,25 @@ Both ends are the same interpreter, started by one another: marshal is safe here
 from __future__ import annotations
 
 import array
+import errno
 import marshal
+import math
 import os
+import select
 import socket
 import struct
 from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
+from .memory import Segment
+
 # Master to worker.
 TASK, FUNCTION, OPERAND, PUT, FORGET, DROP, UNMAP, CLEAR = range(8)
 # Worker to master.
 HELLO, REPLY, DROPPED, FAILED, STORED, UNPUT, GONE = range(8, 15)
 
+IN, OUT = select.POLLIN, select.POLLOUT
 _HEAD = struct.Struct("<Q")
 _READ = 1 << 16
 _SPACE = socket.CMSG_SPACE(64)
@@ -45,10 +51,27 @@ def take_fds(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
     return list(fds)
 
 
+class _Poll:
+    """select.poll with the face of select.epoll, for where there is no epoll."""
+
+    def __init__(self) -> None:
+        self._poll = select.poll()
+        self.register, self.modify = self._poll.register, self._poll.modify
+        self.unregister = self._poll.unregister
+
+    def poll(self, timeout: float | None = None) -> list[tuple[int, int]]:
+        return self._poll.poll(None if timeout is None else math.ceil(timeout * 1000))
+
+    def close(self) -> None: ...
+
+
+def poller() -> Any:
+    """Return an epoll, or what can stand in for it."""
+    return select.epoll() if hasattr(select, "epoll") else _Poll()
+
+
 class Reader:
     """Cuts what arrives on a socket into messages; `fds` are the descriptors not yet claimed."""
-
-    __slots__ = ("_rest", "fds", "sock")
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -92,3 +115,69 @@ class Reader:
         self.sock.close()
         while self.fds:
             os.close(self.fds.popleft())
+
+
+class Channel(Reader):
+    """The master's end: never blocks, whatever the worker does with what is sent."""
+
+    def __init__(self, sock: socket.socket, poll: Any) -> None:
+        super().__init__(sock)
+        self.fd, self.poll = sock.fileno(), poll
+        self.outbox: deque[tuple[memoryview, list[int], Segment | None]] = deque()
+        self.notes: list[bytes] = []  # frames that can wait for the next message
+        self.broken = False  # the other end is gone; receive() will say so
+        sock.setblocking(False)
+        poll.register(self.fd, IN)
+
+    def send(self, data: bytes, fds: list[int] | None = None, own: Segment | None = None) -> None:
+        """Send frames, and `fds` with their first byte: one system call, or none when behind.
+
+        `own` is a segment that only the other end will hold; it is closed here once sent.
+        """
+        if self.notes:
+            data = b"".join((*self.notes, data))
+            self.notes.clear()
+        sent = 0
+        if not self.outbox and not self.broken:
+            sent = self._try(data, fds)
+        if sent < len(data) and not self.broken:
+            if not self.outbox:
+                self.poll.modify(self.fd, IN | OUT)
+            self.outbox.append((memoryview(data)[sent:], [] if sent else fds or [], own))
+        elif own is not None:
+            own.close()
+
+    def flush(self) -> None:
+        """Send what waits, now that the socket can take more."""
+        while self.outbox and not self.broken:
+            data, fds, own = self.outbox[0]
+            sent = self._try(data, fds)
+            if sent < len(data):
+                if sent:
+                    self.outbox[0] = (data[sent:], [], own)
+                return
+            self.outbox.popleft()
+            if own is not None:
+                own.close()
+        self.poll.modify(self.fd, IN)
+
+    def _try(self, data: bytes | memoryview, fds: list[int] | None) -> int:
+        try:
+            if fds:
+                return self.sock.sendmsg([data], with_fds(fds))
+            return self.sock.send(data)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            # Too many descriptors in flight is a reason to wait, all else is the end.
+            self.broken = error.errno != errno.ETOOMANYREFS
+            return 0
+
+    def close(self) -> None:
+        """Close the socket and what was still to be sent."""
+        self.poll.unregister(self.fd)
+        super().close()
+        for _, _, own in self.outbox:
+            if own is not None:
+                own.close()
+        self.outbox.clear()

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import math
 import os
 import pickle
-import select
 import signal
 import socket
-import subprocess
-import sys
 import time
 import traceback
 import weakref
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import cloudpickle
@@ -26,55 +20,11 @@ from ..model import Body, Build, Dropped, Event, Failed, Joined, Lost, Reply, St
 from . import _wire as wire
 from .base import Capabilities, Engine
 from .memory import Packed, Pool, Segment, attach, pack, private, unpack
-from .worker import ORDER
+from .worker import ORDER, Launcher
 
 _START_LIMIT = 60.0  # seconds for the first workers to say hello
 _FUNCTIONS = 256  # bodies remembered; beyond, all are forgotten and sent again as needed
 _OPERANDS = 64  # operands kept of rounds that nobody cancelled and that have no task
-_BOOT = (
-    "import sys; fd = int(sys.argv[1]); sys.path[:] = sys.argv[2:]; "
-    "from kofn.engines.worker import launch; launch(fd)"
-)
-_ONE_THREAD = ("OPENBLAS", "OMP", "MKL", "VECLIB_MAXIMUM", "NUMEXPR", "BLIS")
-_IN, _OUT = select.POLLIN, select.POLLOUT
-
-
-class _Poll:
-    """select.poll with the face of select.epoll, for where there is no epoll."""
-
-    def __init__(self) -> None:
-        self._poll = select.poll()
-        self.register, self.modify = self._poll.register, self._poll.modify
-        self.unregister = self._poll.unregister
-
-    def poll(self, timeout: float | None = None) -> list[tuple[int, int]]:
-        return self._poll.poll(None if timeout is None else math.ceil(timeout * 1000))
-
-    def close(self) -> None: ...
-
-
-class _Launcher:
-    """The process that forks workers (see worker.launch), and the socket to it."""
-
-    def __init__(self) -> None:
-        self.control, theirs = socket.socketpair()
-        threads = {f"{name}_NUM_THREADS": "1" for name in _ONE_THREAD}
-        with theirs:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", _BOOT, str(theirs.fileno()), *sys.path],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                env={**os.environ, **threads, "VECLIB_MAXIMUM_THREADS": "1"},
-            )
-
-    def fork(self, worker: int, fds: Iterable[int]) -> None:
-        """Order a worker that serves on these descriptors."""
-        self.control.sendmsg([ORDER.pack(worker)], wire.with_fds(fds))
-
-    def close(self) -> None:
-        """Make it kill and reap its workers and end."""
-        self.control.close()
-        self.process.wait()
 
 
 class _Operand:
@@ -96,31 +46,23 @@ class _Open:
         self.muted = False  # its Failed was told, the worker goes on
 
 
-class _Peer:
+class _Peer(wire.Channel):
     """What the master knows of one worker."""
 
-    def __init__(self, id: int, sock: socket.socket) -> None:
-        self.id, self.sock, self.reader = id, sock, wire.Reader(sock)
-        self.fd = sock.fileno()
+    def __init__(self, id: int, sock: socket.socket, poll: Any, retried: bool) -> None:
+        super().__init__(sock, poll)
+        self.id, self.retried = id, retried
         self.pid = 0  # until hello
         self.tasks: dict[int, _Open] = {}
-        self.outbox: deque[tuple[memoryview, list[int], Segment | None]] = deque()
-        self.notes: list[bytes] = []  # frames that can wait for the next message
         self.functions: set[int] = set()
         self.rounds: set[int] = set()  # whose operands it has
         self.segments: set[int] = set()  # of our pool, that it has mapped
         self.maps: dict[int, Any] = {}  # its reply segments, mapped here
-        self.broken = False
-        self.retried = False
 
     def close(self) -> None:
-        self.reader.close()
+        super().close()
         for mapped in self.maps.values():
             mapped.close()
-        for _, _, own in self.outbox:
-            if own is not None:
-                own.close()
-        self.outbox.clear()
         self.maps.clear()
 
 
@@ -129,12 +71,12 @@ class _House:
 
     def __init__(self) -> None:
         self.owner = os.getpid()
-        self.poll: Any = select.epoll() if hasattr(select, "epoll") else _Poll()
+        self.poll: Any = wire.poller()
         self.pool = Pool()
         self.word = Segment(8)
         self.cancelled = memoryview(self.word.map).cast("q")  # [0]: the highest cancelled round
         self.cancelled[0] = -(2**63)
-        self.launcher: _Launcher | None = None
+        self.launcher: Launcher | None = None
         self.peers: dict[int, _Peer] = {}  # by descriptor, the joining ones too
 
     def close(self) -> None:
@@ -257,9 +199,8 @@ class LocalEngine(Engine):
     def _fork(self, worker: int, retried: bool) -> None:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        peer = _Peer(worker, ours)
-        peer.retried = retried
         house = self._house
+        peer = _Peer(worker, ours, house.poll, retried)
         with theirs:
             fds = [theirs.fileno(), house.word.fd]
             try:
@@ -268,13 +209,12 @@ class LocalEngine(Engine):
                 self._drop_launcher()
                 self._launcher().fork(worker, fds)
         house.peers[peer.fd] = peer
-        self._poll.register(peer.fd, _IN)
 
-    def _launcher(self) -> _Launcher:
+    def _launcher(self) -> Launcher:
         house = self._house
         if house.launcher is None:
-            house.launcher = _Launcher()
-            self._poll.register(house.launcher.control.fileno(), _IN)
+            house.launcher = Launcher()
+            self._poll.register(house.launcher.control.fileno(), wire.IN)
         return house.launcher
 
     def _drop_launcher(self) -> None:
@@ -291,13 +231,13 @@ class LocalEngine(Engine):
         build = isinstance(value, Build)
         packed, own = pack((value.fn, value.args) if build else value, private)
         data = wire.frame(wire.PUT, key, (packed, build))
-        self._send(peer, data, [] if own is None else [own.fd], own)
+        peer.send(data, [] if own is None else [own.fd], own)
 
     def forget(self, key: str) -> None:
         """Tell every worker to drop a kept value."""
         self._check()
         for peer in self._live.values():
-            self._send(peer, wire.frame(wire.FORGET, key))
+            peer.send(wire.frame(wire.FORGET, key))
 
     def broadcast(self, round: int, value: Any) -> None:
         """Write the operand once; each worker gets its place with its first task of the round."""
@@ -335,7 +275,7 @@ class LocalEngine(Engine):
             data = wire.frame(wire.FUNCTION, number, known[2]) + data
         self._pass(peer, segment, fds)
         peer.tasks[task.id] = _Open(round, operand, segment)
-        self._send(peer, data, fds)
+        peer.send(data, fds)
 
     def cancel(self, round: int) -> None:
         """Write one word that the workers look at; operands go when their last task has ended."""
@@ -363,58 +303,6 @@ class LocalEngine(Engine):
             peer.segments.add(segment.id)
             fds.append(segment.fd)
 
-    # The channel.
-
-    def _send(
-        self, peer: _Peer, data: bytes, fds: list[int] | None = None, own: Segment | None = None
-    ) -> None:
-        if peer.notes:
-            data = b"".join((*peer.notes, data))
-            peer.notes.clear()
-        sent = -1  # nothing tried
-        if not peer.outbox and not peer.broken:
-            sent = self._try(peer, data, fds)
-            if sent == len(data):
-                if own is not None:
-                    own.close()
-                return
-        if peer.broken:  # its Lost will come
-            if own is not None:
-                own.close()
-            return
-        if sent > 0:
-            fds = []
-        if not peer.outbox:
-            self._poll.modify(peer.fd, _IN | _OUT)
-        peer.outbox.append((memoryview(data)[max(sent, 0) :], fds or [], own))
-
-    @staticmethod
-    def _try(peer: _Peer, data: bytes | memoryview, fds: list[int] | None) -> int:
-        try:
-            if fds:
-                return peer.sock.sendmsg([data], wire.with_fds(fds))
-            return peer.sock.send(data)
-        except BlockingIOError:
-            return 0
-        except OSError as error:
-            if error.errno == errno.ETOOMANYREFS:  # descriptors in flight: later
-                return 0
-            peer.broken = True
-            return 0
-
-    def _flush(self, peer: _Peer) -> None:
-        while peer.outbox and not peer.broken:
-            data, fds, own = peer.outbox[0]
-            sent = self._try(peer, data, fds)
-            if sent < len(data):
-                if sent:
-                    peer.outbox[0] = (data[sent:], [], own)
-                return
-            peer.outbox.popleft()
-            if own is not None:
-                own.close()
-        self._poll.modify(peer.fd, _IN)
-
     # Events.
 
     def events(self, timeout: float) -> list[Event]:
@@ -428,9 +316,9 @@ class LocalEngine(Engine):
                 if peer is None:
                     self._on_launcher(fd)
                     continue
-                if mask & _OUT and peer.outbox:
-                    self._flush(peer)
-                if mask & ~_OUT:
+                if mask & wire.OUT and peer.outbox:
+                    peer.flush()
+                if mask & ~wire.OUT:
                     self._read(peer)
             if self._ready:
                 out, self._ready = self._ready, []
@@ -444,7 +332,7 @@ class LocalEngine(Engine):
 
     def _read(self, peer: _Peer) -> None:
         try:
-            messages = peer.reader.receive()
+            messages = peer.receive()
         except BlockingIOError:
             return
         now = time.monotonic()  # stamped on receipt: worker clocks disagree
@@ -476,7 +364,7 @@ class LocalEngine(Engine):
         if packed[2] is not None:
             memory = peer.maps.get(packed[2])
             if memory is None:
-                memory = peer.maps[packed[2]] = attach(peer.reader.fds.popleft(), write=True)
+                memory = peer.maps[packed[2]] = attach(peer.fds.popleft(), write=True)
         try:
             what, value = pickle.loads(name), unpack(packed, memory, copy=True)
         except Exception as error:
@@ -520,7 +408,6 @@ class LocalEngine(Engine):
 
     def _on_end(self, peer: _Peer, now: float) -> None:
         """Handle a worker's death, after all that it had sent."""
-        self._poll.unregister(peer.fd)
         del self._house.peers[peer.fd]
         peer.close()
         if not peer.pid and not peer.retried and self._started:

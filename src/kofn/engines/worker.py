@@ -15,9 +15,10 @@ import select
 import signal
 import socket
 import struct
+import subprocess
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from time import perf_counter
 from typing import Any, NoReturn
 
@@ -25,6 +26,38 @@ from . import _wire as wire
 from .memory import ReplyPool, Segment, attach, dumps, pack, solid, unpack
 
 ORDER = struct.Struct("<q")  # to the launcher: fork a worker of this id; from it: this one died
+
+
+_BOOT = (
+    "import sys; fd = int(sys.argv[1]); sys.path[:] = sys.argv[2:]; "
+    "from kofn.engines.worker import launch; launch(fd)"
+)
+_ONE_THREAD = ("OPENBLAS", "OMP", "MKL", "VECLIB_MAXIMUM", "NUMEXPR", "BLIS")
+_IN, _OUT = select.POLLIN, select.POLLOUT
+
+
+class Launcher:
+    """The master's hold on the process that forks workers."""
+
+    def __init__(self) -> None:
+        self.control, theirs = socket.socketpair()
+        threads = {f"{name}_NUM_THREADS": "1" for name in _ONE_THREAD}
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", _BOOT, str(theirs.fileno()), *sys.path],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, **threads, "VECLIB_MAXIMUM_THREADS": "1"},
+            )
+
+    def fork(self, worker: int, fds: Iterable[int]) -> None:
+        """Order a worker that serves on these descriptors."""
+        self.control.sendmsg([ORDER.pack(worker)], wire.with_fds(fds))
+
+    def close(self) -> None:
+        """Make it kill and reap its workers and end."""
+        self.control.close()
+        self.process.wait()
 
 
 def launch(fd: int) -> None:

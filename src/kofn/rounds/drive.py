@@ -90,8 +90,8 @@ class Drive:
                     self._obey(round.on(Tick(engine.now())), supply)
         finally:
             engine.cancel(round.id)
-            end = "done" if round.done else "raised"
-            log.append(Record(engine.now(), end, round.id, -1, -1, 0))
+            kind = "done" if round.done else "raised"
+            log.append(Record(engine.now(), kind, round.id, -1, -1, 0))
 
     def settle(self, timeout: float = 0.0) -> None:
         """Take in what arrived between rounds: who left, who came, who is ready.
