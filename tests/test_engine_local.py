@@ -140,6 +140,15 @@ class TestLocalEngine(EngineChecks):
         assert [desk.value(t)[0][0] for t in tasks] == list(range(300))
         assert not engine._pool.used
 
+    def test_rounds_that_nobody_cancels(self, desk: Desk, engine: LocalEngine) -> None:
+        for round in range(200):
+            engine.broadcast(round, np.full(10_000, 1.0))
+            desk.until_ended(desk.submit(0, measure, round=round))
+        assert len(engine._pool.used) <= 64
+        with pytest.raises(BadInput, match="Cancel rounds"):
+            desk.submit(0, measure, round=3)
+        assert desk.value(desk.submit(1, measure, round=199))[1] == 10_000
+
     def test_many_bodies(self, desk: Desk) -> None:
         def make(i: int) -> Any:
             return lambda kept, operand: iter([Piece(i, i)])

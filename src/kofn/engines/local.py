@@ -81,13 +81,14 @@ class _House:
 
     def close(self) -> None:
         """Kill the workers, wait for the launcher, close descriptors and maps."""
-        mine = os.getpid() == self.owner  # a forked child must not end its parent's workers
+        if os.getpid() != self.owner:
+            return  # a forked child must not end its parent's workers
         for peer in self.peers.values():
-            if peer.pid and mine:
+            if peer.pid:
                 _kill(peer.pid)
             peer.close()
         self.peers.clear()
-        if self.launcher is not None and mine:
+        if self.launcher is not None:
             self.launcher.close()
         self.poll.close()
         self.pool.close()
@@ -130,6 +131,7 @@ class LocalEngine(Engine):
         self._functions: dict[int, tuple[Body, int, bytes]] = {}
         self._numbers = 0
         self._operands: dict[int, _Operand] = {}
+        self._gone: set[int] = set()  # rounds never cancelled whose operand had to make room
         self._ready: list[Event] = []
         self._started = False
         try:
@@ -198,16 +200,19 @@ class LocalEngine(Engine):
 
     def _fork(self, worker: int, retried: bool) -> None:
         ours, theirs = socket.socketpair()
-        ours.setblocking(False)
         house = self._house
         peer = _Peer(worker, ours, house.poll, retried)
-        with theirs:
-            fds = [theirs.fileno(), house.word.fd]
-            try:
-                self._launcher().fork(worker, fds)
-            except ConnectionError:  # it was killed since we looked
-                self._drop_launcher()
-                self._launcher().fork(worker, fds)
+        try:
+            with theirs:
+                fds = [theirs.fileno(), house.word.fd]
+                try:
+                    self._launcher().fork(worker, fds)
+                except ConnectionError:  # it was killed since we looked
+                    self._drop_launcher()
+                    self._launcher().fork(worker, fds)
+        except BaseException:
+            peer.close()
+            raise
         house.peers[peer.fd] = peer
 
     def _launcher(self) -> Launcher:
@@ -248,6 +253,7 @@ class LocalEngine(Engine):
             idle = [r for r, o in self._operands.items() if not o.pending]
             for old in idle[: len(self._operands) - _OPERANDS + 1]:
                 self._release(old)
+                self._gone.add(old)
         packed, segment = pack(value, self._pool.take)
         self._operands[round] = _Operand(wire.frame(wire.OPERAND, round, packed), segment)
 
@@ -260,10 +266,15 @@ class LocalEngine(Engine):
         if known is None:
             known = self._register(task.body)
         number, round = known[1], task.round
+        operand = self._operands.get(round)
+        if operand is None and round in self._gone and round > self._word[0]:
+            raise BadInput(
+                f"at most {_OPERANDS} rounds are open at a time; the operand of round {round} has "
+                f"made room for later ones. Cancel rounds that are over."
+            )
         packed, segment = pack(task.args, self._pool.take)
         data = wire.frame(wire.TASK, task.id, round, number, packed)
         fds: list[int] = []
-        operand = self._operands.get(round)
         if operand is not None:
             operand.pending += 1
             if round not in peer.rounds:
@@ -330,17 +341,19 @@ class LocalEngine(Engine):
                     return []
                 wait = deadline - now
 
-    def _read(self, peer: _Peer) -> None:
+    def _read(self, peer: _Peer) -> bool:
+        """Handle what a worker sent; return whether there may be more."""
         try:
             messages = peer.receive()
         except BlockingIOError:
-            return
+            return False
         now = time.monotonic()  # stamped on receipt: worker clocks disagree
         if messages is None:
             self._on_end(peer, now)
-            return
+            return False
         for message in messages:
             _HANDLERS[message[0]](self, peer, now, *message[1:])
+        return True
 
     def _on_hello(self, peer: _Peer, now: float, pid: int) -> None:
         peer.pid = pid
@@ -436,11 +449,10 @@ class LocalEngine(Engine):
         # worker started holds its socket open.
         worker = ORDER.unpack(died)[0]
         for peer in [p for p in self._house.peers.values() if p.id == worker]:
-            while peer.fd in self._house.peers:
-                before = len(self._ready)
-                self._read(peer)
-                if len(self._ready) == before and peer.fd in self._house.peers:
-                    self._on_end(peer, time.monotonic())
+            while self._read(peer):
+                pass
+            if self._house.peers.get(peer.fd) is peer:
+                self._on_end(peer, time.monotonic())
 
     # The end of tasks and operands.
 

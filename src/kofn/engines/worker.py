@@ -57,7 +57,11 @@ class Launcher:
     def close(self) -> None:
         """Make it kill and reap its workers and end."""
         self.control.close()
-        self.process.wait()
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:  # somebody stopped it
+            self.process.kill()
+            self.process.wait()
 
 
 def launch(fd: int) -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -192,4 +193,5 @@ class _Faulty(Engine):
     def _thaw(self, due: Callable[[int], bool]) -> None:
         for until, pid in [f for f in self._frozen if due(f[0])]:
             self._frozen.remove((until, pid))
-            os.kill(pid, signal.SIGCONT)
+            with suppress(ProcessLookupError):  # it may have been given up meanwhile
+                os.kill(pid, signal.SIGCONT)
