@@ -110,22 +110,31 @@ class TestByHand:
 
     def test_slices_in_time_stay_good_when_the_rest_is_dropped(self) -> None:
         span = fate(
-            note(2.5, "reply", 0, 1, 1, 1),
-            note(3.5, "reply", 0, 1, 1, 2),
+            note(2.5, "piece", 0, 1, 1, 1),
+            note(3.5, "piece", 0, 1, 1, 2),
             note(4.0, "done", 0),
             note(4.1, "dropped", 0, 1, 1),
         )
         assert span == Span(2.0, 4.1, 0, 1, "wasted", 3.5)
 
+    def test_slices_in_time_stay_good_when_the_rest_is_late(self) -> None:
+        span = fate(
+            note(3.5, "piece", 0, 1, 1, 2),
+            note(4.0, "done", 0),
+            note(4.5, "piece", 0, 1, 1, 3),
+            note(4.6, "reply", 0, 1, 1),
+        )
+        assert span == Span(2.0, 4.6, 0, 1, "late", 3.5)
+
     def test_slices_in_time_stay_good_when_the_worker_is_lost(self) -> None:
-        span = fate(note(3.5, "reply", 0, 1, 1, 2), note(3.7, "lost", worker=1))
+        span = fate(note(3.5, "piece", 0, 1, 1, 2), note(3.7, "lost", worker=1))
         assert span == Span(2.0, 3.7, 0, 1, "lost", 3.5)
 
     @pytest.mark.parametrize("kind", ["reply", "dropped"])
     def test_a_closing_word_after_the_round_takes_nothing_away(self, kind: str) -> None:
         span = fate(
-            note(3.0, "reply", 0, 1, 1, 2),
-            note(3.5, "reply", 0, 1, 1, 3),
+            note(3.0, "piece", 0, 1, 1, 2),
+            note(3.5, "piece", 0, 1, 1, 3),
             note(3.5, "done", 0),
             note(3.6, kind, 0, 1, 1),
         )
@@ -135,12 +144,20 @@ class TestByHand:
         span = fate(note(3.5, "reply", 0, 1, 1, 5), note(9.0, "lost", worker=1))
         assert span == Span(2.0, 3.5, 0, 1, "used", 3.5)
 
-    def test_an_answer_to_a_later_task_ends_the_one_before(self) -> None:
-        """Whatever the rows say: a worker does one task after the other."""
+    def test_the_reply_ends_a_task_whatever_the_rows_say(self) -> None:
+        assert fate(note(3.5, "reply", 0, 1, 1, 4), note(9.0, "lost", worker=1)).state == "used"
+        assert fate(note(3.5, "reply", 0, 1, 1, 0)).state == "used"
+        span = fate(note(3.5, "piece", 0, 1, 1, 5), note(4.0, "joined", worker=2))
+        assert span == Span(2.0, 4.0, 0, 1, "open", 3.5)
+        span = fate(note(3.5, "piece", 0, 1, 1, 5), note(9.0, "lost", worker=1))
+        assert span == Span(2.0, 9.0, 0, 1, "lost", 3.5)
+
+    def test_a_worker_does_one_task_after_the_other(self) -> None:
         log = [
             *BEGIN,
             note(2.5, "send", 0, 1, 2, 5),
-            note(3.5, "reply", 0, 1, 1, 4),
+            note(3.0, "piece", 0, 1, 1, 4),
+            note(3.5, "reply", 0, 1, 1, 1),
             note(4.0, "reply", 0, 1, 2, 5),
         ]
         assert lanes(log).lanes[1].spans == (
@@ -158,17 +175,28 @@ class TestByHand:
         )
 
     def test_a_task_that_raised_and_the_round_it_ended(self) -> None:
-        log = [*BEGIN, note(3.5, "failed", 0, 1, 1), note(6.0, "round", 1), note(7.0, "done", 1)]
+        log = [
+            *BEGIN,
+            note(3.5, "failed", 0, 1, 1),
+            note(3.6, "raised", 0),
+            note(6.0, "round", 1),
+            note(7.0, "done", 1),
+        ]
         seen = lanes(log)
         assert seen.lanes[1].spans == (Span(2.0, 3.5, 0, 1, "failed", 2.0),)
         assert seen.rounds == (
-            RoundSpan(0, 2.0, 6.0, done=False),
+            RoundSpan(0, 2.0, 3.6, done=False),
             RoundSpan(1, 6.0, 7.0, done=True),
         )
 
+    def test_a_reply_after_the_round_raised_is_late(self) -> None:
+        span = fate(note(4.0, "raised", 0), note(5.0, "reply", 0, 1, 1, 5))
+        assert span == Span(2.0, 5.0, 0, 1, "late", 2.0)
+
     def test_what_is_unfinished_where_the_log_ends(self) -> None:
         assert fate(note(4.0, "joined", worker=2)) == Span(2.0, 4.0, 0, 1, "open", 2.0)
-        assert fate(note(4.0, "done", 0)) == Span(2.0, 4.0, 0, 1, "wasted", 2.0)
+        assert fate(note(4.0, "done", 0)) == Span(2.0, 4.0, 0, 1, "open", 2.0)
+        assert lanes(BEGIN).rounds == (RoundSpan(0, 2.0, 3.0, done=False),)
 
     def test_joined_and_lost(self) -> None:
         lane = lanes([*BEGIN, note(4.0, "joined", worker=2), note(5.0, "lost", worker=2)]).lanes[2]
@@ -214,6 +242,27 @@ class TestOnVirtualRuns:
         assert [r.id for r in rounds] == list(range(len(rounds)))
         assert all(r.done and r.start <= r.end for r in rounds)
         assert all(a.end <= b.start for a, b in pairwise(rounds))
+
+    def test_nothing_ends_that_the_log_does_not_end(self, log: list[Record]) -> None:
+        ended = {r.task for r in log if r.kind in ("reply", "dropped", "failed")}
+        for lane in lanes(log).lanes:
+            for span in lane.spans:
+                assert (span.task in ended) == (span.state not in ("lost", "open"))
+                assert (span.state == "lost") <= (span.end == lane.lost)
+
+    def test_a_round_that_raised(self) -> None:
+        """Below the threshold: it ends where the log says so, and the next one is unharmed."""
+        engine = VirtualEngine(3, delays=PerUnit(1e-3), membership=Script((Change(0.02, 0),)))
+        with kofn.connect(engine) as cluster:
+            X = cluster.encode(np.ones((90, 4)), k=3)
+            with pytest.raises(kofn.TooFewWorkers):
+                X @ np.ones(4)
+            cluster.join()
+            X @ np.ones(4)
+            log = cluster.log
+        first, second = lanes(log).rounds
+        assert (first.done, second.done) == (False, True)
+        assert [r.time for r in log if r.kind == "raised"] == [first.end]
 
     def test_with_equal_workers_all_is_used(self) -> None:
         states = Counter(s.state for lane in lanes(LOGS["calm"]()).lanes for s in lane.spans)

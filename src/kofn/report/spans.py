@@ -1,15 +1,11 @@
 """From the event log to what each worker did with its time. Pure: records in, frozen lanes out.
 
 A task starts when it was sent, or when its worker's task before it ended, if that is later:
-workers do their tasks in the order sent. It ends at its `dropped` or `failed`, else at its last
-reply, else with its worker's loss, else at the end of the log.
+workers do their tasks in the order sent. It ends at its `reply`, `dropped` or `failed`, else with
+its worker's loss; else it is open.
 
-A reply is in time if it stands before its round's end in the log. A round ends at its `done`; one
-that raised has none, and ends where the next begins.
-
-The log does not say which reply was a task's last. A task that streams slices counts as finished
-once its replies carry the rows it was sent for, or once its worker has answered a later task, or
-if its replies count no rows at all.
+A round ends at its `done` or `raised`. A piece or reply is in time if it stands before that in the
+log, whatever its stamp.
 """
 
 from __future__ import annotations
@@ -28,12 +24,12 @@ State = Literal["used", "late", "wasted", "lost", "failed", "open"]
 class Span:
     """One task on its worker; times are the engine's clock.
 
-    state: used (all its replies in time), late (finished, the last reply not in time), wasted (not
-    finished, and no longer wanted), lost (cut off by its worker's loss), failed (it raised), open
-    (not finished, its round still running where the log ends).
+    state: used (its reply, or all rows asked of it, in time), late (it replied after its round's
+    end), wasted (dropped), lost (cut off by its worker's loss), failed (it raised), open (it has
+    not ended where the log does).
 
-    Slices that came before `used_until` were in time whatever became of the rest; it is `start` if
-    there were none and `end` if all were.
+    Pieces that came before `used_until` were in time whatever became of the rest; it is `start` if
+    there were none and `end` if the task is used.
     """
 
     start: float
@@ -83,16 +79,10 @@ class Lanes:
 @dataclass(slots=True)
 class _Task:
     sent: Record
-    good: int = 0  # rows that came in time
-    rows: int = 0  # rows that came at all
-    in_time: float | None = None  # of the last reply in time
-    replied: float | None = None  # of the last reply
-    late: bool = False
-    end: Record | None = None  # its dropped or failed
-
-    @property
-    def answered(self) -> bool:
-        return self.replied is not None or self.end is not None
+    rows: int = 0  # that came in time
+    in_time: float | None = None  # of the last piece or reply in time
+    late: bool = False  # its last piece or reply was not in time
+    end: Record | None = None  # its reply, dropped or failed
 
 
 @dataclass(slots=True)
@@ -111,17 +101,12 @@ class _Seen:
     workers: set[int] = field(default_factory=set)
     joined: dict[int, float] = field(default_factory=dict)
     lost: dict[int, float] = field(default_factory=dict)
-    running: _Round | None = None
-
-    def ended(self, round: int) -> bool:
-        known = self.rounds.get(round)
-        return known is not None and known.end is not None
 
 
 def lanes(log: Iterable[Record]) -> Lanes:
     """Return each worker's lane, and the rounds. O(records).
 
-    Replies to tasks whose send has already fallen off a full log are left out.
+    Pieces and ends of tasks whose send has already fallen off a full log are left out.
     """
     records = list(log)
     if not records:
@@ -137,7 +122,7 @@ def lanes(log: Iterable[Record]) -> Lanes:
         mine[task.sent.worker].append(task)
     return Lanes(
         tuple(
-            Lane(w, _spans(mine[w], seen, w, end), seen.joined.get(w), seen.lost.get(w))
+            Lane(w, _spans(mine[w], seen.lost.get(w), end), seen.joined.get(w), seen.lost.get(w))
             for w in sorted(mine)
         ),
         tuple(
@@ -150,48 +135,43 @@ def lanes(log: Iterable[Record]) -> Lanes:
 
 
 def _take(seen: _Seen, record: Record) -> None:
-    time, kind, round = record.time, record.kind, record.round
+    time, kind = record.time, record.kind
     if record.worker >= 0:
         seen.workers.add(record.worker)
     if kind == "send":
         seen.tasks[record.task] = _Task(record)
-    elif kind == "reply":
+    elif kind in ("piece", "reply", "dropped", "failed"):
         task = seen.tasks.get(record.task)
         if task is not None:
-            task.replied = time
-            task.rows += record.rows
-            if seen.ended(round):
-                task.late = True
-            else:
-                task.in_time = time
-                task.good += record.rows
-    elif kind in ("dropped", "failed"):
-        task = seen.tasks.get(record.task)
-        if task is not None:
-            task.end = record
+            _hear(task, record, seen.rounds.get(record.round))
     elif kind == "lost":
         seen.lost[record.worker] = time
     elif kind == "joined":
         seen.joined[record.worker] = time
     elif kind == "round":
-        if seen.running is not None:
-            seen.running.end = time  # it raised: no `done` was written
-        seen.running = seen.rounds[round] = _Round(time)
-    elif kind == "done":
-        ran = seen.rounds.setdefault(round, _Round(time))
-        ran.end, ran.done = time, True
-        seen.running = None
+        seen.rounds[record.round] = _Round(time)
+    elif kind in ("done", "raised"):
+        ran = seen.rounds.setdefault(record.round, _Round(time))
+        ran.end, ran.done = time, kind == "done"
 
 
-def _spans(tasks: list[_Task], seen: _Seen, worker: int, log_end: float) -> tuple[Span, ...]:
+def _hear(task: _Task, record: Record, round: _Round | None) -> None:
+    if record.kind in ("piece", "reply"):
+        task.late = round is not None and round.end is not None
+        if not task.late:
+            task.in_time = record.time
+            task.rows += record.rows
+    if record.kind != "piece":
+        task.end = record
+
+
+def _spans(tasks: list[_Task], lost: float | None, log_end: float) -> tuple[Span, ...]:
     """The spans of one worker's tasks, given in the order sent."""
-    lost = seen.lost.get(worker)
-    last = max((i for i, task in enumerate(tasks) if task.answered), default=-1)
     spans: list[Span] = []
     free = float("-inf")
-    for i, task in enumerate(tasks):
+    for task in tasks:
         sent = task.sent
-        state, end = _fate(task, i < last, seen.ended(sent.round), lost, log_end)
+        state, end = _fate(task, lost, log_end)
         start = max(sent.time, free)
         end = max(start, end)
         if lost is not None:
@@ -206,19 +186,16 @@ def _spans(tasks: list[_Task], seen: _Seen, worker: int, log_end: float) -> tupl
     return tuple(spans)
 
 
-def _fate(
-    task: _Task, overtaken: bool, round_ended: bool, lost: float | None, log_end: float
-) -> tuple[State, float]:
-    """What became of a task, and when. `overtaken`: its worker has answered a later one."""
-    asked = task.sent.rows
-    # All rows were in time: a closing word after the round's end takes nothing away.
-    whole = asked > 0 and task.good >= asked
-    if task.end is not None:
-        if task.end.kind == "failed":
-            return "failed", task.end.time
-        return ("used" if whole else "wasted"), task.end.time
-    if task.replied is not None and (overtaken or task.rows >= asked or task.rows == 0):
-        return ("late" if task.late and not whole else "used"), task.replied
-    if lost is not None:
-        return "lost", lost
-    return ("wasted" if round_ended else "open"), log_end
+def _fate(task: _Task, lost: float | None, log_end: float) -> tuple[State, float]:
+    """What became of a task, and when."""
+    if task.end is None:
+        return ("open", log_end) if lost is None else ("lost", lost)
+    time, kind = task.end.time, task.end.kind
+    if kind == "failed":
+        return "failed", time
+    # A stream's end is a word of its own. It may come after the round that its last piece ended.
+    if 0 < task.sent.rows <= task.rows:
+        return "used", time
+    if kind == "dropped":
+        return "wasted", time
+    return ("late" if task.late else "used"), time
