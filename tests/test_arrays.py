@@ -354,14 +354,35 @@ def test_a_tolerance_that_cannot_be_met_raises_instead_of_returning_noise(
 
 
 def test_a_frozen_worker_does_not_block_a_round_that_others_can_finish() -> None:
-    engine = Faults().freeze(worker=1, round=2, rounds=3).on(LocalEngine(4))
+    engine = Faults().freeze(worker=1, round=2, rounds=6).on(LocalEngine(4))
     with kofn.connect(engine) as cluster:
         A = np.random.default_rng(9).standard_normal((400, 8))
         X = cluster.encode(A, k=2)
-        late = set()
+        reports = []
         for _ in range(8):
             np.testing.assert_allclose(X @ np.ones(8), A @ np.ones(8), rtol=1e-12)
             assert X.report is not None
-            late |= set(X.report.late)
-        assert late == {1}
+            reports.append(X.report)
+        assert reports[1].late == (1,)  # waited for once,
+        assert all(r.late == () and 1 not in r.live for r in reports[2:6])  # then left out
+        for _ in range(1000):  # and when continued it takes part again
+            X @ np.ones(8)
+            report = X.report
+            assert report is not None
+            if 1 in report.live:
+                break
+        assert report.rows_read[1] == 100
         assert cluster.workers == (0, 1, 2, 3)
+
+
+def test_a_frozen_worker_is_lost_after_the_limit_the_user_sets() -> None:
+    engine = Faults().freeze(worker=1, round=2, rounds=1000).on(LocalEngine(3))
+    with kofn.connect(engine, lost_after=0.5) as cluster:
+        A = np.random.default_rng(9).standard_normal((400, 8))
+        X = cluster.encode(A, k=3)  # all three are needed
+        X @ np.ones(8)
+        with pytest.raises(kofn.TooFewWorkers, match="1 missing"):
+            X @ np.ones(8)
+        assert cluster.workers == (0, 2)
+        cluster.join()
+        np.testing.assert_allclose(X @ np.ones(8), A @ np.ones(8), rtol=1e-12)

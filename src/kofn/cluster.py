@@ -25,6 +25,7 @@ def connect(
     address: Any = None,
     wait: float = 0.0,
     limit: float = 300.0,
+    lost_after: float = float("inf"),
 ) -> Cluster:
     """Open a cluster on an engine, given by name ("local", "virtual", …) or as an Engine.
 
@@ -32,24 +33,26 @@ def connect(
     offers). `address`: of a running cluster, where the engine has such a thing. `wait`: seconds
     that a round below the threshold waits for workers to join before it raises TooFewWorkers.
     `limit`: seconds that a round waits in silence for workers that are live before it raises
-    Stalled.
+    Stalled. `lost_after`: a worker that owes an answer and is silent for so many seconds counts
+    as lost (default: never; until then it is a straggler, and others do its work).
     """
     wait, limit = checks.seconds(wait, "wait"), checks.seconds(limit, "limit")
+    lost_after = checks.seconds(lost_after, "lost_after")
     if isinstance(engine, Engine):
         if workers is not None or address is not None:
             raise BadInput(
                 f"workers= and address= go with an engine's name; got an engine that is open "
                 f"already, with {len(engine.workers)} workers. Leave them out."
             )
-        return Cluster(engine, wait, limit)
+        return Cluster(engine, wait, limit, lost_after)
     if workers is not None:
         workers = checks.whole(workers, "workers", 1)
     kind = find(engine)
     if address is None:
-        return Cluster(kind() if workers is None else kind(workers), wait, limit)
+        return Cluster(kind() if workers is None else kind(workers), wait, limit, lost_after)
     if "address" not in signature(kind).parameters:
         raise BadInput(f"engine {engine!r} takes no address; got {address!r}. Leave it out.")
-    return Cluster(kind(workers, address=address), wait, limit)
+    return Cluster(kind(workers, address=address), wait, limit, lost_after)
 
 
 def engines() -> dict[str, EntryPoint]:
@@ -75,9 +78,15 @@ def find(name: object) -> Callable[..., Engine]:
 class Cluster:
     """Workers under one engine. Use it in a `with` statement, or call close."""
 
-    def __init__(self, engine: Engine, wait: float = 0.0, limit: float = 300.0) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        wait: float = 0.0,
+        limit: float = 300.0,
+        lost_after: float = float("inf"),
+    ) -> None:
         self.engine = engine
-        self._drive = Drive(engine, wait, limit)
+        self._drive = Drive(engine, wait, limit, lost_after)
         self._closed = False
 
     @property

@@ -192,6 +192,11 @@ class CodedMatrix:
             # Those that are fetching their share are worth waiting for now.
             self._drive.await_stored(self._key, list(self._shares))
             ready = self._ready()
+        silent = self._drive.silent(self._late.least)
+        if silent and len(ready.keys() - silent) >= self.code.k:
+            # Still at the work of an earlier round: stopped, or far behind. It is counted on
+            # again as soon as it answers.
+            ready = {worker: share for worker, share in ready.items() if worker not in silent}
         if self._plan is None or self._plan.holders != ready:
             self._plan = _Plan(self.code, ready, self._rows, self._values)
         return self._plan

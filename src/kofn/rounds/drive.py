@@ -34,17 +34,27 @@ class Drive:
     """An engine, its event log, and what each worker is known to keep.
 
     `wait`: seconds to wait for joiners below the threshold. `limit`: seconds to wait in silence
-    for workers that are live.
+    for workers that are live. `lost_after`: a worker that owes an answer and says nothing for so
+    many seconds is given up: ended, and from then on lost.
     """
 
-    def __init__(self, engine: Engine, wait: float = 0.0, limit: float = 300.0) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        wait: float = 0.0,
+        limit: float = 300.0,
+        lost_after: float = float("inf"),
+    ) -> None:
         self.engine = engine
         self.wait = wait
         self.limit = limit
+        self.lost_after = lost_after
         self.log: deque[Record] = deque(maxlen=LOG_LENGTH)
         self.stored: dict[int, set[str]] = {worker: set() for worker in engine.workers}
         self._rounds = count()
         self._tasks = count()
+        self._owed: dict[int, int] = {}  # worker -> tasks it has not ended
+        self._since: dict[int, float] = {}  # worker -> when it last answered, or first owed
 
     def next_round(self) -> int:
         """Return a round id, larger than all before."""
@@ -76,7 +86,7 @@ class Drive:
                     end = short + self.wait
                 if now >= end:
                     self._give_up(round, now - (heard if short is None else short))
-                events = engine.events(max(0.0, min(end, round.wake) - now))
+                events = engine.events(max(0.0, min(end, round.wake, self._next_given_up()) - now))
                 for event in events:
                     self._note(event)
                 for event in events:  # a second pass: by now we know everyone who is lost
@@ -88,6 +98,8 @@ class Drive:
                     heard = engine.now()
                 elif engine.now() >= round.wake:
                     self._obey(round.on(Tick(engine.now())), supply)
+                if self.lost_after < float("inf"):
+                    self._give_up_silent()
         finally:
             engine.cancel(round.id)
             kind = "done" if round.done else "raised"
@@ -102,6 +114,19 @@ class Drive:
             timeout = 0.0
             for event in events:
                 self._note(event)
+
+    def silent(self, seconds: float) -> set[int]:
+        """Workers that have owed an answer for so many seconds: stopped, or far behind."""
+        before = self.engine.now() - seconds
+        return {worker for worker, since in self._since.items() if since < before}
+
+    def _next_given_up(self) -> float:
+        return min(self._since.values(), default=float("inf")) + self.lost_after
+
+    def _give_up_silent(self) -> None:
+        for worker in self.silent(self.lost_after):
+            del self._since[worker]  # once is enough; its Lost is on the way
+            self.engine.lose(worker)
 
     def await_stored(self, key: str, workers: Sequence[int]) -> None:
         """Wait until each of these workers keeps `key` or is lost."""
@@ -147,6 +172,10 @@ class Drive:
                     )
                 )
                 self.engine.submit(task)
+                owed = self._owed.get(task.worker, 0)
+                self._owed[task.worker] = owed + 1
+                if not owed:
+                    self._since[task.worker] = self.engine.now()
             elif type(command) is Supply:
                 supply(command.worker)
 
@@ -155,10 +184,14 @@ class Drive:
         if type(event) is Reply:
             kind = "reply" if event.last else "piece"
             log.append(Record(time, kind, event.round, event.worker, event.task, event.read))
+            self._answered(event.worker, time, event.last)
         elif type(event) is Dropped:
             log.append(Record(time, "dropped", event.round, event.worker, event.task, 0))
+            self._answered(event.worker, time, True)
         elif type(event) is Lost:
             self.stored.pop(event.worker, None)
+            self._owed.pop(event.worker, None)
+            self._since.pop(event.worker, None)
             log.append(Record(time, "lost", -1, event.worker, -1, 0))
         elif type(event) is Joined:
             self.stored[event.worker] = set()
@@ -170,3 +203,14 @@ class Drive:
         elif type(event) is Failed:
             task = -1 if event.task is None else event.task
             log.append(Record(time, "failed", event.round, event.worker, task, 0))
+            if event.task is not None:
+                self._answered(event.worker, time, True)
+
+    def _answered(self, worker: int, time: float, ended: bool) -> None:
+        owed = self._owed.get(worker, 0) - ended
+        if owed > 0:
+            self._owed[worker] = owed
+            self._since[worker] = time
+        else:
+            self._owed.pop(worker, None)
+            self._since.pop(worker, None)
