@@ -371,6 +371,7 @@ def test_a_frozen_worker_does_not_block_a_round_that_others_can_finish() -> None
             assert report is not None
             if 1 in report.live:
                 break
+        assert report is not None
         assert report.rows_read[1] == 100
         assert cluster.workers == (0, 1, 2, 3)
 

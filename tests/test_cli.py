@@ -1,0 +1,82 @@
+"""The command: what it prints for people, what it prints for machines."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def kofn(*args: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "error", "-c", "from kofn.cli import main; main()", *args]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=200, check=False, **options
+    )
+
+
+def test_demo_json_is_one_object_and_true() -> None:
+    done = kofn("demo", "--json", "--rounds", "120", "--size", "600")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""  # no progress bar in a pipe
+    result = json.loads(done.stdout)
+    assert result["rounds"] == 120
+    assert result["lost"] == 3
+    assert result["joined"] == 3
+    assert result["restarted"] == 0
+    assert result["max_relative_error"] < 1e-12
+    assert result["seconds"] > 0
+    events = result["events"]
+    assert [e["event"] for e in events] == ["lost"] * 3 + ["joined"] * 3
+    assert [e["worker"] for e in events] == [1, 4, 2, 6, 7, 8]
+    assert [e["live_after"] for e in events][:3] == [5, 4, 3]
+    for event in events:
+        assert event["ms_per_round_before"] > 0
+        assert event["ms_per_round_after"] > 0
+
+
+def test_demo_for_people_and_its_picture(tmp_path: Path) -> None:
+    picture = tmp_path / "run.png"
+    done = kofn("demo", "--rounds", "100", "--size", "300", "--plot", str(picture))
+    assert done.returncode == 0, done.stderr
+    assert "rounds restarted" in done.stdout
+    assert "3 of 6 workers were killed" in done.stdout
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert picture.stat().st_size > 5_000
+
+
+def test_a_picture_that_cannot_be_written_is_said_before_the_run(tmp_path: Path) -> None:
+    done = kofn("demo", "--plot", str(tmp_path / "no" / "such" / "run.png"))
+    assert done.returncode == 1
+    assert "kofn:" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_bench_overhead_json_has_what_it_measured() -> None:
+    done = kofn("bench", "overhead", "--json", "--rounds", "50")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    tiny, cast = result["tiny_round"], result["broadcast"]
+    assert tiny["ratio"] == pytest.approx(tiny["kofn"]["median_us"] / tiny["bare"]["median_us"])
+    assert tiny["rows_read_per_worker"] == [100] * 6
+    assert cast["workers"] == 20
+    assert cast["ratio"] > 0
+
+
+def test_bench_reaction_json_has_what_it_measured() -> None:
+    done = kofn("bench", "reaction", "--json", "--times", "3")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["cancel_ms"]["median"] < 5_000  # generous: this machine may be busy
+    assert result["kill_noticed_ms"]["median"] < 5_000
+
+
+def test_help_and_version() -> None:
+    assert "demo" in kofn("--help").stdout
+    assert kofn("--version").stdout.startswith("kofn 0.")
+    bad = kofn("demo", "--rounds", "1")
+    assert bad.returncode == 2
+    assert "Traceback" not in bad.stderr
