@@ -131,14 +131,14 @@ class TestByHand:
         assert span == Span(2.0, 3.7, 0, 1, "lost", 3.5)
 
     @pytest.mark.parametrize("kind", ["reply", "dropped"])
-    def test_a_closing_word_after_the_round_takes_nothing_away(self, kind: str) -> None:
+    def test_a_closing_word_after_the_round_changes_nothing(self, kind: str) -> None:
         span = fate(
             note(3.0, "piece", 0, 1, 1, 2),
             note(3.5, "piece", 0, 1, 1, 3),
             note(3.5, "done", 0),
             note(3.6, kind, 0, 1, 1),
         )
-        assert span == Span(2.0, 3.6, 0, 1, "used", 3.6)
+        assert span == Span(2.0, 3.5, 0, 1, "used", 3.5)
 
     def test_a_finished_task_is_not_lost_with_its_worker(self) -> None:
         span = fate(note(3.5, "reply", 0, 1, 1, 5), note(9.0, "lost", worker=1))
@@ -294,7 +294,7 @@ class TestTimeline:
         assert [text.get_text() for text in legend.get_texts()] == [
             "idle",
             "used",
-            "stopped, not needed",
+            "late, stopped",
             "lost with its worker",
             "worker joined",
             "worker lost",

@@ -2,7 +2,8 @@
 
 A task starts when it was sent, or when its worker's task before it ended, if that is later:
 workers do their tasks in the order sent. It ends at its `reply`, `dropped` or `failed`, else with
-its worker's loss; else it is open.
+its worker's loss; else it is open. One that had delivered all its rows in time ends with the last
+of them.
 
 A round ends at its `done` or `raised`. A piece or reply is in time if it stands before that in the
 log, whatever its stamp.
@@ -193,9 +194,9 @@ def _fate(task: _Task, lost: float | None, log_end: float) -> tuple[State, float
     time, kind = task.end.time, task.end.kind
     if kind == "failed":
         return "failed", time
-    # A stream's end is a word of its own. It may come after the round that its last piece ended.
-    if 0 < task.sent.rows <= task.rows:
-        return "used", time
+    # A stream's end is a word of its own, read perhaps long after the piece that ended the round.
+    if task.in_time is not None and 0 < task.sent.rows <= task.rows:
+        return "used", task.in_time
     if kind == "dropped":
         return "wasted", time
     return ("late" if task.late else "used"), time

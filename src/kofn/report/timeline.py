@@ -37,7 +37,7 @@ class _Look(NamedTuple):
 LOOKS: dict[State, _Look] = {
     "used": _Look("used", "#0072b2"),
     "late": _Look("late, not needed", "#e69f00"),
-    "wasted": _Look("stopped, not needed", "#f4cf80"),
+    "wasted": _Look("late, stopped", "#f4cf80"),
     "lost": _Look("lost with its worker", "#d55e00", "/////"),
     "failed": _Look("raised an error", "#111111"),
     "open": _Look("still running", "#9fcbe6", "....."),
