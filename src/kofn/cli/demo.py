@@ -21,7 +21,7 @@ from rich.table import Table
 
 from ..cluster import Cluster, connect
 from ..errors import CannotDo
-from ..model import Report
+from ..model import Record, Report
 
 WORKERS, THRESHOLD = 6, 3
 # When, as a fraction of the run, and which worker is killed (None: one joins). Three kills leave
@@ -96,7 +96,7 @@ def _strike(cluster: Cluster, victim: int | None, usual: float) -> None:
     threading.Timer(usual / 3, os.kill, (pid, signal.SIGKILL)).start()
 
 
-def _events(log: list[Any], reports: list[Report], seconds: list[float]) -> list[dict[str, Any]]:
+def _events(log: list[Record], reports: list[Report], seconds: list[float]) -> list[dict[str, Any]]:
     """Each loss and join: the round it fell in, and the median time per round around it."""
     index = {report.round: i for i, report in enumerate(reports)}
     at, found = 0, []
@@ -125,15 +125,16 @@ def _events(log: list[Any], reports: list[Report], seconds: list[float]) -> list
     return rows
 
 
-def _draw(log: list[Any], path: Path) -> None:
+def _draw(log: list[Record], path: Path) -> None:
+    """Draw some rounds around the first loss: a whole run has too many to see one."""
     from ..report import timeline
 
-    # A whole run has too many rounds to see one: draw the first second around the first loss.
-    lost = [record.time for record in log if record.kind == "lost"]
-    rounds = [record.time for record in log if record.kind == "round"]
+    zero = min(record.time for record in log if record.kind != "stored")
+    rounds = [record.time - zero for record in log if record.kind == "round"]
+    lost = [record.time - zero for record in log if record.kind == "lost"]
     usual = median(b - a for a, b in pairwise(rounds))
     middle = lost[0] if lost else rounds[0]
-    timeline(log, path, start=middle - 5 * usual, end=middle + 10 * usual)
+    timeline(log, path, start=max(0.0, middle - 5 * usual), end=middle + 10 * usual)
 
 
 @contextmanager
