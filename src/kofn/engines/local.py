@@ -319,8 +319,8 @@ class LocalEngine(Engine):
     def events(self, timeout: float) -> list[Event]:
         """Return what has arrived; waits in one system call."""
         self._check()
-        deadline = None
         wait: float | None = max(0.0, timeout) if timeout < 1e9 else None
+        deadline = time.monotonic() + wait if wait else 0.0
         while True:
             for fd, mask in self._poll.poll(0 if self._ready else wait):
                 peer = self._house.peers.get(fd)
@@ -335,11 +335,9 @@ class LocalEngine(Engine):
                 out, self._ready = self._ready, []
                 return out
             if wait is not None:
-                now = time.monotonic()
-                deadline = now + wait if deadline is None else deadline
-                if wait == 0 or now >= deadline:
+                wait = deadline - time.monotonic()
+                if wait <= 0:
                     return []
-                wait = deadline - now
 
     def _read(self, peer: _Peer) -> bool:
         """Handle what a worker sent; return whether there may be more."""
