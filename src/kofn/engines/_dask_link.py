@@ -1,0 +1,348 @@
+"""The asynchronous half of the Dask engine: Dask's client on a thread and event loop of its own.
+
+Everything that can block on a dead or frozen worker happens here. The engine reads a queue, and
+appends to the outboxes of channels; neither ever waits for this thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator
+from importlib import import_module
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any
+from uuid import uuid4
+
+from ..errors import BadInput, EngineUnavailable
+from ._dask_worker import PROTOCOL, frame, hold, install, unframe
+
+# As Any: how much of it is typed differs from release to release.
+distributed: Any = import_module("distributed")
+comms: Any = import_module("distributed.comm")
+
+CONNECT = 10.0  # seconds to find the scheduler
+_ATTACH = 20.0  # seconds for a worker to answer
+_AGAIN = 1.0  # seconds between two attempts at a worker
+_ATTEMPTS = 3
+_LIST = 2.0  # seconds between two looks at the scheduler's list of workers
+
+
+class Refused(Exception):
+    """This worker cannot be used, and trying again will not help."""
+
+
+class Channel:
+    """The connection to one worker. `outbox` may be appended to from any thread."""
+
+    def __init__(self, comm: Any, address: str, facts: dict[str, Any]) -> None:
+        self.comm, self.address, self.facts = comm, address, facts
+        self.outbox: deque[tuple[Any, ...]] = deque()
+        self.wake = asyncio.Event()
+        self.owner: Any = None  # whom the engine takes it for
+        self.banned = False  # lost on purpose: not to be used again
+        comm.allow_offload = False  # frames are made already; sizing them up is a waste
+
+    async def write(self) -> None:
+        """Send what is in the outbox, all that there is at a time; never waits for the worker."""
+        with contextlib.suppress(OSError):
+            while True:
+                await self.wake.wait()
+                self.wake.clear()
+                messages = [self.outbox.popleft() for _ in range(len(self.outbox))]
+                if messages:
+                    await self.comm.write(frame(messages))
+
+    async def read(self, link: Link) -> None:
+        """Hand over what arrives until the connection ends."""
+        writer = asyncio.create_task(self.write())
+        try:
+            while True:
+                link.tell("said", self, unframe(await self.comm.read()))
+        except OSError:
+            pass  # the worker died, or it is closed or banned
+        finally:
+            writer.cancel()
+            self.comm.abort()
+
+
+def where(address: Any) -> tuple[Any, Any]:
+    """Return a scheduler's address, and the security that its client uses (None: Dask's own)."""
+    if isinstance(address, str):
+        return address, None
+    if isinstance(address, distributed.Client):
+        if address.status != "running":
+            raise EngineUnavailable(
+                f"address= must be a connected distributed.Client; this one is {address.status}. "
+                f"Make a new one, or pass its scheduler's address."
+            )
+        return address.scheduler.address, address.security
+    if hasattr(address, "scheduler_address") and hasattr(address, "security"):  # a cluster
+        return address.scheduler_address, address.security
+    raise BadInput(
+        f"address= must be like 'tcp://host:8786', or a distributed.Client; got {address!r}."
+    )
+
+
+class Link:
+    """A client of a Dask scheduler, and a channel to each of its workers.
+
+    `arrived` holds (time, kind, what, more): "joined" channel; "said" channel messages; "lost"
+    channel; "refused" address reason; "died" name of a process that we started.
+    """
+
+    def __init__(self, holds: bool = False) -> None:
+        self.holds = holds  # whether Dask is told that its workers are in use
+        self.arrived: SimpleQueue[tuple[float, str, Any, Any]] = SimpleQueue()
+        self.op = f"kofn-{uuid4().hex[:12]}"
+        self.client: Any = None
+        self.listed: set[str] = set()  # workers that the scheduler knows
+        self.reserve: list[str] = []  # of those, the ones not to be used unasked
+        self.unanswered: set[str] = set()  # attended to, neither joined nor refused so far
+        self._missing: set[str] = set()
+        self._attending: dict[str, asyncio.Task[None]] = {}
+        self._channels: dict[str, Channel] = {}
+        self._dirty: deque[Channel] = deque()
+        self._poked = False
+        self._loop = asyncio.new_event_loop()
+        self._thread = Thread(target=self._run, name="kofn-dask", daemon=True)
+        self._thread.start()
+
+    # From the caller's thread.
+
+    def call(self, main: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine to its end on the link's thread."""
+        future = asyncio.run_coroutine_threadsafe(main, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def send(self, channel: Channel, *messages: tuple[Any, ...]) -> None:
+        """Send messages to a worker, in order; returns at once."""
+        channel.outbox.extend(messages)
+        self._dirty.append(channel)
+        if not self._poked:
+            self._poked = True
+            self._loop.call_soon_threadsafe(self._flush)
+
+    def ban(self, channel: Channel) -> None:
+        """End a channel for good; its "lost" arrives at once."""
+        channel.banned = True
+        self._loop.call_soon_threadsafe(channel.comm.abort)
+
+    def listen(self, control: socket.socket, news: Callable[[], list[list[str]] | None]) -> None:
+        """Tell the deaths that our launcher reports on its socket, and its own."""
+
+        def hear() -> None:
+            lines = news()
+            if lines is None:
+                self._loop.remove_reader(control)
+                self.tell("died", None)
+            for _, name in lines or ():
+                self.tell("died", name)
+
+        self._loop.call_soon_threadsafe(self._loop.add_reader, control, hear)
+
+    def worker_name(self, worker: int) -> str:
+        """Return the Dask name of a worker that we start."""
+        return f"{self.op}-{worker}"
+
+    def is_ours(self, name: str) -> bool:
+        """Tell whether we started a Dask worker of this name."""
+        return name.startswith(self.op)
+
+    def close(self) -> None:
+        """End the sessions, the client and the thread: milliseconds, seconds if Dask is stuck."""
+        if not self._thread.is_alive():
+            return
+        with contextlib.suppress(Exception):
+            future = asyncio.run_coroutine_threadsafe(self._close(), self._loop)
+            future.result(5.0)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(5.0)
+
+    # On the link's thread.
+
+    def tell(self, kind: str, what: Any, more: Any = None) -> None:
+        """Hand something to the engine, stamped on receipt: worker clocks disagree."""
+        self.arrived.put((time.monotonic(), kind, what, more))
+
+    async def open(self, address: Any, security: Any, limit: int | None) -> None:
+        """Connect to a scheduler and, in the background, to its workers; `limit`: to so many."""
+        try:
+            self.client = await distributed.Client(
+                address,
+                security=security,
+                asynchronous=True,
+                set_as_default=False,
+                timeout=CONNECT,
+                name="kofn",
+            )
+        except OSError as error:
+            raise EngineUnavailable(
+                f"there must be a Dask scheduler at the address; none answered at {address} within "
+                f"{CONNECT:.0f} s ({error}). Start one with: dask scheduler"
+            ) from error
+        except (ValueError, TypeError) as error:
+            raise BadInput(
+                f"address must be like 'tcp://host:8786', or a distributed.Client; "
+                f"got {address!r} ({error})."
+            ) from error
+        self.client.subscribe_topic("all", self._on_event)
+        names = sorted(await self.client.nthreads())
+        if limit is not None:
+            self.reserve = names[limit:]
+        self._list(names)
+        self._watching = asyncio.create_task(self._watch())
+
+    async def unreserve(self) -> str | None:
+        """Open a channel to a worker in reserve; return its address, None if there is none."""
+        if not self.reserve:
+            return None
+        address = self.reserve.pop(0)
+        self._attend_to(address)
+        return address
+
+    async def _close(self) -> None:
+        self.listed.clear()
+        tasks = [self._watching] if self.client is not None else []
+        for channel in self._channels.values():
+            channel.comm.abort()
+        tasks += self._attending.values()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self.client is not None:
+            self.client.unsubscribe_topic("all")
+            await self.client.close(timeout=2)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            left = asyncio.all_tasks(self._loop)
+            for task in left:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+            self._loop.close()
+
+    def _flush(self) -> None:
+        self._poked = False
+        while self._dirty:
+            self._dirty.popleft().wake.set()
+
+    # Who is there.
+
+    def _on_event(self, event: tuple[float, Any]) -> None:
+        """Take what the scheduler logs for everyone; unknown news are not for us."""
+        news = event[1]
+        action = news.get("action") if isinstance(news, dict) else None
+        if action == "add-worker":
+            self._list([news["worker"]])
+        elif action == "remove-worker":
+            self._unlist(news["worker"])
+
+    async def _watch(self) -> None:
+        """Look at the list now and then: what happened before the subscription was not told."""
+        while True:
+            await asyncio.sleep(_LIST)
+            with contextlib.suppress(OSError, asyncio.TimeoutError):
+                there = set(await self.client.nthreads())
+                self._list(there - self.listed)
+                missing = self.listed - there
+                for address in missing & self._missing:  # an answer may be older than an event
+                    self._unlist(address)
+                self._missing = missing
+
+    def _list(self, addresses: Any) -> None:
+        for address in addresses:
+            self.listed.add(address)
+            if address not in self.reserve:
+                self._attend_to(address)
+
+    def _unlist(self, address: str) -> None:
+        self.listed.discard(address)
+        if address in self.reserve:
+            self.reserve.remove(address)
+        channel = self._channels.get(address)
+        if channel is not None:
+            channel.comm.abort()
+
+    def _attend_to(self, address: str) -> None:
+        known = self._attending.get(address)
+        if known is None or known.done():
+            self.unanswered.add(address)
+            self._attending[address] = asyncio.create_task(self._attend(address))
+
+    async def _attend(self, address: str) -> None:
+        """Hold a channel to a worker for as long as the scheduler lists it."""
+        failed = 0
+        while address in self.listed:
+            try:
+                channel = await asyncio.wait_for(self._attach(address), _ATTACH)
+            except Exception as error:
+                failed += 1
+                if isinstance(error, Refused) or failed == _ATTEMPTS:
+                    self.tell("refused", address, str(error) or repr(error))
+                    self.unanswered.discard(address)
+                    return
+            else:
+                failed = 0
+                self._channels[address] = channel
+                self.tell("joined", channel)
+                self.unanswered.discard(address)
+                with self._held(address):
+                    await channel.read(self)
+                del self._channels[address]
+                self.tell("lost", channel)
+                if channel.banned:
+                    return
+            await asyncio.sleep(_AGAIN)
+
+    async def _attach(self, address: str) -> Channel:
+        try:
+            found = await self.client.run(install, self.op, workers=[address])
+        except (ImportError, AttributeError) as error:
+            raise Refused(
+                f"it cannot import kofn ({error}); install the same kofn there: pip install kofn"
+            ) from error
+        facts = found[address]
+        if facts["protocol"] != PROTOCOL:
+            raise Refused(
+                f"it runs another version of kofn; install the same kofn there as here "
+                f"(protocol {facts['protocol']} there, {PROTOCOL} here)"
+            )
+        comm = await comms.connect(address, timeout=_ATTACH, **self.client.connection_args)
+        try:
+            await comm.write({"op": self.op, "reply": False})
+            await comm.read()
+        except BaseException:
+            comm.abort()
+            raise
+        return Channel(comm, address, facts)
+
+    @contextlib.contextmanager
+    def _held(self, address: str) -> Iterator[None]:
+        if not self.holds:
+            yield
+            return
+        future = self.client.submit(
+            hold,
+            self.op,
+            key=f"{self.op}-{uuid4().hex[:6]}",
+            workers=[address],
+            allow_other_workers=False,
+            pure=False,
+            retries=0,
+        )
+        try:
+            yield
+        finally:
+            future.release()
