@@ -1,0 +1,258 @@
+"""This process's Ray: joined or started once, shared by its engines, let go with the last."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import shutil
+import signal
+import socket
+import tempfile
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import ray
+from ray._private.services import canonicalize_bootstrap_address
+
+from ..errors import BadInput, EngineUnavailable
+
+OLDEST = (2, 40)
+_ANSWER = 5.0  # seconds for an address to answer
+
+# For a cluster of our own. Workers at Ray's nice 15 would starve beside anything else.
+_SETTINGS = {
+    "RAY_worker_niceness": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    **{
+        f"{name}_NUM_THREADS": "1"
+        for name in ("OPENBLAS", "OMP", "MKL", "VECLIB_MAXIMUM", "NUMEXPR", "BLIS")
+    },
+    "VECLIB_MAXIMUM_THREADS": "1",
+}
+# A worker's death is an event here, and nothing to be printed to the user's terminal.
+_NOISE = re.compile("A worker died or was killed while executing")
+# What ray.init leaves in the environment of its caller.
+_LEFT = ("RAY_AUTH_MODE", "PYTHONBREAKPOINT")
+
+
+class Lease:
+    """A use of Ray by one engine; `release` undoes what `enter` did, with the last engine."""
+
+    def __init__(self, counted: bool) -> None:
+        self._counted = counted
+
+    @property
+    def ours(self) -> bool:
+        """Whether the cluster was started by us, and ends with us."""
+        return self._counted and _hold.temp is not None
+
+    def release(self) -> None:
+        """Leave; idempotent."""
+        with _lock:
+            counted, self._counted = self._counted, False
+            if counted:
+                _hold.users -= 1
+                if not _hold.users:
+                    _hold.let_go()
+
+
+class _Hold:
+    """What our own ray.init did, as far as it must be undone."""
+
+    def __init__(self) -> None:
+        self.users = 0  # engines that live on our ray.init
+        self.temp: str | None = None  # of a cluster that we started
+        self.terminate: Any = None
+        self.before: dict[str, str | None] = {}
+        self.skipped: Any = None
+
+    def let_go(self) -> None:
+        """Disconnect, which ends a cluster of our own, and leave the process as it was."""
+        try:
+            ray.shutdown()
+        finally:
+            if self.temp is not None:
+                shutil.rmtree(self.temp, ignore_errors=True)
+            self.temp = None
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, self.terminate or signal.SIG_DFL)
+            _restore(self.before)
+            _skip_lines(self.skipped)
+
+
+_canonical: Any = canonicalize_bootstrap_address
+_hold = _Hold()
+_lock = threading.RLock()
+
+
+def enter(address: Any, workers: int | None) -> Lease:
+    """Use the Ray that this process is connected to, else join a cluster, else start one.
+
+    An address is found as Ray finds it: the argument, RAY_ADDRESS, the last `ray start` here.
+    Raises EngineUnavailable within 20 seconds when nothing answers there.
+    """
+    _check_version()
+    if address is not None and not isinstance(address, str):
+        raise BadInput(
+            f"a Ray address is a string such as '10.0.0.1:6379', 'auto' or 'local'; "
+            f"got {address!r}."
+        )
+    with _lock:
+        if ray.is_initialized():
+            _check_same(address)
+            counted = _hold.users > 0
+            _hold.users += counted
+            return Lease(counted)
+        _hold.users = 0  # somebody else called ray.shutdown
+        found, source = _find(address)
+        _hold.before = {name: os.environ.get(name) for name in (*_SETTINGS, *_LEFT)}
+        if threading.current_thread() is threading.main_thread():
+            _hold.terminate = signal.getsignal(signal.SIGTERM)
+        try:
+            if found is None:
+                _start(workers)
+            else:
+                _join(found, source)
+        except BaseException:
+            _hold.let_go()
+            raise
+        _hold.users, _hold.skipped = 1, _skip_lines(_NOISE)
+        return Lease(True)
+
+
+def _check_version() -> None:
+    have = tuple(int(part) for part in ray.__version__.split(".")[:2])
+    if have < OLDEST:
+        raise EngineUnavailable(
+            f"engine 'ray' needs Ray {OLDEST[0]}.{OLDEST[1]} or later; {ray.__version__} is "
+            f"installed: pip install -U 'kofn[ray]'."
+        )
+
+
+def _check_same(address: str | None) -> None:
+    if address in (None, "auto"):
+        return
+    connected = ray.get_runtime_context().gcs_address
+    if address == "local" and _hold.temp is not None:
+        return
+    with contextlib.suppress(Exception):
+        if _canonical(address) == connected:
+            return
+    raise BadInput(
+        f"a process has one Ray cluster at a time; this one is connected to {connected}, and "
+        f"address={address!r} was asked for. Leave the address out to use what is connected, or "
+        f"close that (ray.shutdown, or its kofn cluster) first."
+    )
+
+
+def _find(address: str | None) -> tuple[str | None, str]:
+    """Return the address to join and who named it; None to start a cluster."""
+    if address not in (None, "auto"):
+        return (None, "") if address == "local" else (address, "as asked for")
+    named = os.environ.get("RAY_ADDRESS", "")
+    if named not in ("", "auto"):
+        return (None, "") if named == "local" else (named, "as the variable RAY_ADDRESS says")
+    found = _canonical(None)
+    if found is not None and not _refusal(*_host_and_port(found)):
+        return found, "as the last `ray start` on this machine said"
+    if address == "auto":
+        raise EngineUnavailable(
+            "address='auto' joins a running Ray cluster; none was found: RAY_ADDRESS is not set, "
+            "and no `ray start` has left one on this machine. Start one (ray start --head), or "
+            "leave the address out to have a local one started."
+        )
+    return None, ""
+
+
+def _host_and_port(address: str) -> tuple[str, int]:
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isdigit():
+        raise BadInput(
+            f"a Ray address is host:port, as `ray start --head` prints it; got {address!r}."
+        )
+    return host.strip("[]"), int(port)
+
+
+def _refusal(host: str, port: int) -> str:
+    """Say why no gRPC server answers there; empty if one does."""
+    try:
+        with socket.create_connection((host, port), _ANSWER) as sock:
+            if os.environ.get("RAY_USE_TLS", "0") not in ("0", "false"):
+                return ""
+            # The opening of HTTP/2 and an empty SETTINGS frame, which a gRPC server answers.
+            sock.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0")
+            answer = sock.recv(9)
+            return "" if answer[3:4] == b"\4" else "something listens there that is not Ray"
+    except OSError as error:
+        return str(error) or type(error).__name__
+
+
+def _join(address: str, source: str) -> None:
+    if not address.startswith("ray://"):
+        host, port = _host_and_port(address)
+        if refusal := _refusal(host, port):
+            raise EngineUnavailable(
+                f"no Ray cluster answers at {address}, {source}: tried to connect to {host} port "
+                f"{port} for up to {_ANSWER:.0f} s: {refusal}. Start one there (ray start --head "
+                f"--port={port}), or pass address='local' to have one started here."
+            )
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except Exception as error:
+        raise EngineUnavailable(
+            f"Ray answers at {address}, {source}, but could not be joined: {error}"
+        ) from error
+
+
+def _start(workers: int | None) -> None:
+    # Unix sockets lie below it, whose paths must be short.
+    base = tempfile.gettempdir()
+    _hold.temp = tempfile.mkdtemp(prefix="kofn-ray-", dir=base if len(base) < 30 else "/tmp")
+    with _environment():
+        try:
+            ray.init(
+                address="local",
+                # Also how many workers Ray starts at a time.
+                num_cpus=max(workers or 1, os.cpu_count() or 1),
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                _temp_dir=_hold.temp,
+            )
+        except Exception as error:
+            raise EngineUnavailable(
+                f"Ray could not start a local cluster: {error}. See if `ray start --head` works."
+            ) from error
+
+
+@contextlib.contextmanager
+def _environment() -> Iterator[None]:
+    """Settings that Ray reads from the environment only; what the user has set stays."""
+    before = {name: os.environ.get(name) for name in _SETTINGS}
+    for name, value in _SETTINGS.items():
+        os.environ.setdefault(name, value)
+    try:
+        yield
+    finally:
+        _restore(before)
+
+
+def _skip_lines(pattern: Any) -> Any:
+    """Have Ray print no lines like this, and return what it was told before."""
+    with contextlib.suppress(Exception):  # it is not a part of Ray that is promised to stay
+        from ray._private.ray_logging import stdout_deduplicator
+
+        before, stdout_deduplicator.skip_re = stdout_deduplicator.skip_re, pattern
+        return before
+    return None
+
+
+def _restore(before: dict[str, str | None]) -> None:
+    for name, value in before.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value

@@ -1,0 +1,513 @@
+"""The Ray engine: one actor per worker, on a cluster that runs already or on one started here."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import time
+import traceback
+import warnings
+import weakref
+from collections.abc import Iterable, Iterator
+from itertools import cycle, islice
+from queue import Empty, SimpleQueue
+from typing import Any, ClassVar
+
+import cloudpickle
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from .. import __version__
+from ..errors import BadInput, Closed, EngineUnavailable, UnknownWorker
+from ..model import Body, Dropped, Event, Failed, Joined, Lost, Reply, Stored, Task
+from ._ray_runtime import Lease, enter
+from ._ray_worker import (
+    DROPPED,
+    FAILED,
+    REPLY,
+    STORED,
+    UNPUT,
+    Worker,
+    look,
+    place,
+    private,
+    split,
+    unite,
+)
+from .base import Capabilities, Engine
+
+_START_LIMIT = 60.0  # seconds without a newcomer while the first workers start
+_END_LIMIT = 5.0  # seconds for ended workers of this machine to be gone
+_LOOK = 1.0  # seconds between two looks for new machines
+_FUNCTIONS = 256  # bodies remembered; beyond, all are forgotten and sent again as needed
+_RESOURCE = "kofn"  # a machine that offers it says how many workers it takes
+
+# What a finished call was.
+_HELLO, _RETURN, _LISTEN, _NODES, _LOSE = range(5)
+
+# Nothing is reserved, so our workers start whatever else the cluster does; and nothing is ever
+# run twice: a restarted actor would have lost its share.
+_remote: Any = ray.remote
+_ACTOR = _remote(
+    num_cpus=0,
+    max_restarts=0,
+    max_task_retries=0,
+    concurrency_groups={"control": 1, "listen": 1, "work": 1},
+)(Worker)
+
+
+class _Peer:
+    """What the master knows of one worker."""
+
+    def __init__(self, id: int, node: str, asked: bool) -> None:
+        self.id, self.node, self.asked = id, node, asked
+        self.actor: Any = None
+        self.pid: int | None = None  # if its process is on this machine
+        self.live = self.gone = False
+        self.tasks: dict[int, int] = {}  # open ones -> their round
+        self.functions: set[int] = set()
+        self.rounds: set[int] = set()  # whose operands it has
+        self.told = -(2**63)  # the highest round it knows to be cancelled
+        self.returns = 0  # how many of its returns were handled
+        self.early: dict[int, Any] = {}  # returns that overtook others
+
+    def end(self) -> None:
+        """End its process, surely if it is here; else Ray is asked to."""
+        if self.pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+        else:
+            with contextlib.suppress(Exception):
+                ray.kill(self.actor)
+
+
+class _House:
+    """All that must be let go at the end; apart from the engine, so a finaliser can hold it."""
+
+    def __init__(self, lease: Lease) -> None:
+        self.owner, self.lease = os.getpid(), lease
+        self.inbox: SimpleQueue[tuple[_Peer, int, Any]] = SimpleQueue()
+        self.peers: dict[int, _Peer] = {}  # the joining ones too
+
+    def close(self) -> None:
+        """End our actors, then leave Ray as it was."""
+        if os.getpid() != self.owner:
+            return  # a forked child must not end its parent's workers
+        peers, self.peers = list(self.peers.values()), {}
+        try:
+            for peer in peers:
+                peer.gone = True
+                if ray.is_initialized() and not self.lease.ours:
+                    with contextlib.suppress(Exception):
+                        ray.kill(peer.actor)
+                else:
+                    peer.end()
+            _await_end([p for p in peers if p.pid is not None])
+        finally:
+            self.lease.release()
+
+
+def _await_end(peers: list[_Peer]) -> None:
+    limit = time.monotonic() + _END_LIMIT
+    while peers := [p for p in peers if _running(p.pid)]:
+        if time.monotonic() > limit - _END_LIMIT / 2:
+            for peer in peers:  # frozen, or its raylet is
+                peer.end()
+        if time.monotonic() > limit:
+            return
+        time.sleep(0.005)
+
+
+def _running(pid: int | None) -> bool:
+    try:
+        os.kill(pid or 0, 0)
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] not in "ZX"
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return os.path.exists("/proc/self/stat") is False
+
+
+class RayEngine(Engine):
+    """Workers are Ray actors; the master is the driver.
+
+    Joins the cluster that this process is connected to or that Ray's conventions name, else
+    starts one on this machine. Without `workers`, one per CPU that the cluster offers (a machine
+    that offers the resource "kofn" says how many). A machine that is added later brings workers
+    of its own: as many as it offers, with `workers` given at most what each had at the start.
+
+    A task costs one call; a large operand is put in the object store once. Arrays that reach a
+    worker are read-only; those in events are private and writable. A body is sent to a worker
+    once: what it closes over is what it was then. An operand is kept until its round is cancelled.
+    """
+
+    name: ClassVar[str] = "ray"
+    capabilities = Capabilities(processes=True, can_lose=True, can_join=True)
+
+    def __init__(self, workers: int | None = None, *, address: str | None = None) -> None:
+        if workers is not None and (
+            isinstance(workers, bool) or not isinstance(workers, int) or workers < 1
+        ):
+            raise BadInput(
+                f"RayEngine needs a whole number of workers, at least 1; got {workers!r}. "
+                f"Leave it out for one per CPU of the cluster."
+            )
+        self._house = house = _House(enter(address, workers))
+        self._finalize = weakref.finalize(self, house.close)
+        self._inbox, self._peers = house.inbox, house.peers
+        self._here = place()
+        self._live: dict[int, _Peer] = {}
+        self._workers: tuple[int, ...] = ()
+        self._next = 0
+        self._functions: dict[int, tuple[Body, int, bytes]] = {}
+        self._numbers = self._floor = 0  # of the next body, of the first that is remembered
+        self._operands: dict[int, tuple[Any, Any]] = {}  # round -> what to send inside, beside
+        self._cancelled = -(2**63)
+        self._nodes: dict[str, int] = {}  # alive -> the workers it offers
+        self._seen: set[str] = set()
+        self._most: float = float("inf")  # workers on a machine that comes later
+        self._look_at = time.monotonic() + _LOOK
+        self._looks = 0
+        self._ready: list[Event] = []
+        self._failure: BaseException | None = None
+        try:
+            self._start(workers)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, workers: int | None) -> None:
+        self._learn(look())
+        offered = sum(self._nodes.values())
+        if workers is None and not offered:
+            raise EngineUnavailable(
+                f"RayEngine starts one worker per CPU; the {len(self._nodes)} machines of this "
+                f"cluster offer none. Say how many: connect('ray', workers=4), or start a machine "
+                f"with CPUs or --resources='{{\"{_RESOURCE}\": 4}}'."
+            )
+        count = offered if workers is None else workers
+        homes = [n for n, offers in self._nodes.items() if offers] or list(self._nodes)
+        if workers is not None:
+            self._most = -(-workers // len(homes))
+        for node in self._spread(homes, count):
+            self._place(node, asked=True)
+        limit = time.monotonic() + _START_LIMIT
+        while len(self._live) < count:
+            # These are there at once for the caller: their Joined are not told.
+            events = self.events(max(0.0, limit - time.monotonic()))
+            if any(isinstance(e, Joined) for e in events):
+                limit = time.monotonic() + _START_LIMIT
+            if self._failure is not None or time.monotonic() >= limit:
+                raise EngineUnavailable(
+                    f"RayEngine starts all its workers, each within {_START_LIMIT:.0f} s; "
+                    f"{len(self._live)} of {count} came. {_why(self._failure)}"
+                ) from self._failure
+
+    def _spread(self, homes: list[str], count: int) -> Iterable[str]:
+        """Return `count` machines in proportion to what they offer, in turn as far as possible."""
+        turns = [
+            n
+            for i in range(max(self._nodes[n] for n in homes))
+            for n in homes
+            if i < self._nodes[n]
+        ]
+        return islice(cycle(turns or homes), count)
+
+    # Membership.
+
+    @property
+    def workers(self) -> tuple[int, ...]:
+        """Ids of the live workers, sorted."""
+        return self._workers
+
+    def now(self) -> float:
+        """Seconds on the monotonic clock."""
+        return time.monotonic()
+
+    def join(self) -> int:
+        """Order one more worker where there are fewest for what is offered; takes about a second.
+
+        Returns its id at once.
+        """
+        self._check()
+        if not self._nodes:
+            raise EngineUnavailable("this Ray cluster has no machine left to start a worker on.")
+        count = dict.fromkeys(self._nodes, 0)
+        for peer in self._peers.values():
+            if peer.node in count:
+                count[peer.node] += 1
+        return self._place(
+            min(count, key=lambda n: (count[n] + 1) / (self._nodes[n] or 0.001)), asked=True
+        )
+
+    def lose(self, worker: int) -> None:
+        """End a worker at once: SIGKILL on this machine, else Ray ends its process."""
+        peer = self._peer(worker)
+        peer.end()
+        self._inbox.put((peer, _LOSE, None))
+
+    def pid(self, worker: int) -> int | None:
+        """Return the worker's process id if it runs on this machine."""
+        return self._peer(worker).pid
+
+    def close(self) -> None:
+        """End our actors; disconnect if we connected; end the cluster if we started it."""
+        if self._finalize.alive:
+            self._live, self._workers = {}, ()
+            self._finalize()
+
+    def _check(self) -> None:
+        if not self._finalize.alive:
+            raise Closed("this RayEngine was closed; make a new one.")
+
+    def _peer(self, worker: int) -> _Peer:
+        peer = self._live.get(worker)
+        if peer is None:
+            self._check()
+            raise UnknownWorker(worker, self._workers)
+        return peer
+
+    def _place(self, node: str, asked: bool) -> int:
+        peer = _Peer(self._next, node, asked)
+        self._next += 1
+        self._peers[peer.id] = peer
+        where = NodeAffinitySchedulingStrategy(node, soft=False)
+        peer.actor = _ACTOR.options(scheduling_strategy=where).remote()
+        self._call(peer, _HELLO, peer.actor.hello.remote())
+        return peer.id
+
+    def _call(self, peer: _Peer, kind: int, ref: Any) -> None:
+        """Have the outcome of a call come to the inbox, whoever else is silent."""
+        inbox = self._inbox
+        ref.future().add_done_callback(lambda future: inbox.put((peer, kind, future)))
+
+    # Commands.
+
+    def put(self, worker: int, key: str, value: Any) -> None:
+        """Send a value for the worker to keep: it makes a copy of its own."""
+        peer = self._peer(worker)
+        head, inside, large = split(value)
+        self._call(peer, _RETURN, peer.actor.put.remote(key, head, inside, *large))
+
+    def forget(self, key: str) -> None:
+        """Tell every worker to drop a kept value."""
+        self._check()
+        for peer in self._live.values():
+            peer.actor.forget.remote(key)
+
+    def broadcast(self, round: int, value: Any) -> None:
+        """Put a large operand in the object store, once; a small one goes with the tasks."""
+        self._check()
+        if round in self._operands:
+            raise BadInput(f"a round has one operand; round {round} was broadcast before.")
+        head, inside, large = split(value)
+        if large:
+            self._operands[round] = ((), ray.put((head, inside, *large)))
+        else:
+            self._operands[round] = ((head, inside), None)
+
+    def submit(self, task: Task) -> None:
+        """Send a task: one call to its actor."""
+        peer = self._live.get(task.worker)
+        if peer is None:
+            peer = self._peer(task.worker)
+        round, function, operand = task.round, None, None
+        known = self._functions.get(id(task.body))
+        if known is None:
+            known = self._register(task.body)
+        head, inside, beside = split(task.args)
+        if known[1] not in peer.functions:
+            peer.functions.add(known[1])
+            function = (self._floor, known[2])
+        if round in self._operands and round not in peer.rounds:
+            peer.rounds.add(round)
+            operand, ref = self._operands[round]
+            if ref is not None:
+                beside.insert(0, ref)
+        peer.told = self._cancelled
+        message = (self._cancelled, task.id, round, known[1], function, operand, head, inside)
+        peer.tasks[task.id] = round
+        self._call(peer, _RETURN, peer.actor.task.remote(pickle.dumps(message, 5), *beside))
+
+    def _register(self, body: Body) -> tuple[Body, int, bytes]:
+        if len(self._functions) >= _FUNCTIONS:
+            self._functions.clear()
+            self._floor = self._numbers
+        # The body itself is held, so that its id stays its own.
+        known = (body, self._numbers, cloudpickle.dumps(body, 5))
+        self._numbers += 1
+        self._functions[id(body)] = known
+        return known
+
+    def cancel(self, round: int) -> None:
+        """Tell the workers that have stale work; the others hear of it with their next task."""
+        self._check()
+        if round <= self._cancelled:
+            return
+        self._cancelled = round
+        for old in [r for r in self._operands if r <= round]:
+            del self._operands[old]
+        for peer in self._live.values():
+            peer.rounds = {r for r in peer.rounds if r > round}
+            if any(peer.told < r <= round for r in peer.tasks.values()):
+                peer.told = round
+                peer.actor.cancel.remote(round)
+
+    # Events.
+
+    def events(self, timeout: float) -> list[Event]:
+        """Return what has arrived; waits in one place for replies, deaths and newcomers."""
+        self._check()
+        end = time.monotonic() + max(0.0, timeout)
+        while True:
+            now = time.monotonic()
+            if now >= self._look_at:
+                self._look(now)
+            wait = 0.0 if self._ready else min(end, self._look_at) - now
+            with contextlib.suppress(Empty):
+                self._handle(*self._inbox.get(wait > 0, wait if wait > 0 else None))
+                while True:
+                    self._handle(*self._inbox.get_nowait())
+            if self._ready:
+                out, self._ready = self._ready, []
+                return out
+            if time.monotonic() >= end:
+                return []
+
+    def _handle(self, peer: _Peer, kind: int, future: Any) -> None:
+        now = time.monotonic()  # stamped on receipt: worker clocks disagree
+        if peer.gone:
+            return
+        error = None if kind == _LOSE else future.exception()
+        if kind == _LOSE or (error is not None and kind != _NODES):
+            self._lost(peer, now, error)
+        elif kind == _HELLO:
+            self._on_hello(peer, now, *future.result())
+        elif kind == _NODES:
+            if error is None:
+                self._settle(future.result())
+        else:
+            if kind == _LISTEN:
+                self._call(peer, _LISTEN, peer.actor.listen.remote())
+            self._on_return(peer, now, future.result())
+
+    def _on_hello(self, peer: _Peer, now: float, pid: int, where: Any, version: str) -> None:
+        peer.pid = pid if where == self._here else None
+        peer.live = True
+        self._live[peer.id] = peer
+        self._workers = tuple(sorted(self._live))
+        self._call(peer, _LISTEN, peer.actor.listen.remote())
+        self._ready.append(Joined(now, peer.id))
+
+    def _on_return(self, peer: _Peer, now: float, returned: Any) -> None:
+        """Handle what a worker said, in the order in which it did."""
+        message, *large = (returned,) if type(returned) is bytes else returned
+        number, said = pickle.loads(message)
+        peer.early[number] = (said, large)
+        while peer.returns in peer.early:
+            said, large = peer.early.pop(peer.returns)
+            peer.returns += 1
+            rest = iter(large)
+            for kind, name, *facts in said:
+                if kind == STORED:
+                    self._ready.append(Stored(now, peer.id, name))
+                elif kind == UNPUT:
+                    error, trace = facts
+                    self._ready.append(Failed(now, peer.id, -1, None, error, trace, name))
+                elif kind == REPLY:
+                    self._on_reply(peer, now, rest, name, *facts)
+                elif (round := peer.tasks.pop(name, None)) is None:
+                    pass  # its Failed was told before
+                elif kind == DROPPED:
+                    self._ready.append(Dropped(now, peer.id, round, name))
+                elif kind == FAILED:
+                    self._ready.append(Failed(now, peer.id, round, name, *facts))
+
+    def _on_reply(
+        self,
+        peer: _Peer,
+        now: float,
+        rest: Iterator[Any],
+        task: int,
+        read: int,
+        seconds: float,
+        last: bool,
+        head: bytes,
+        inside: list[Any],
+    ) -> None:
+        # Taken even if nobody wants them: the next reply's are behind them.
+        large = [next(rest) for part in inside if part is None]
+        round = peer.tasks.get(task)
+        if round is None:
+            return
+        try:
+            what, value = unite(head, inside, large, private)
+        except Exception as error:
+            # The reply cannot be read here: the task failed, even if its worker goes on with it.
+            del peer.tasks[task]
+            trace = traceback.format_exc()
+            self._ready.append(Failed(now, peer.id, round, task, repr(error), trace))
+            return
+        if last:
+            del peer.tasks[task]
+        self._ready.append(Reply(now, peer.id, round, task, what, value, read, seconds, last))
+
+    def _lost(self, peer: _Peer, now: float, error: BaseException | None) -> None:
+        """Give a worker up: it died, or Ray cannot reach it, or it was to be lost."""
+        peer.gone = True
+        del self._peers[peer.id]
+        if not isinstance(error, ray.exceptions.ActorDiedError):
+            peer.end()  # or it might live on, unknown to anybody
+        if self._live.pop(peer.id, None) is not None:
+            self._workers = tuple(sorted(self._live))
+        elif self._failure is None:
+            self._failure = error
+        if peer.asked or peer.live:
+            self._ready.append(Lost(now, peer.id, tuple(sorted(peer.tasks))))
+        else:
+            warnings.warn(
+                f"a worker on a new machine of the Ray cluster did not start. {_why(error)}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+    # Machines.
+
+    def _look(self, now: float) -> None:
+        """Look for new machines, through a worker: asking Ray here could make the master wait."""
+        self._look_at = now + _LOOK
+        self._looks += 1
+        if self._workers:
+            peer = self._live[self._workers[self._looks % len(self._workers)]]
+            self._call(peer, _NODES, peer.actor.nodes.remote())
+        else:
+            self._settle(look())
+
+    def _settle(self, nodes: list[dict[str, Any]]) -> None:
+        """Start workers on machines that are new."""
+        for node in self._learn(nodes):
+            for _ in range(int(min(self._most, self._nodes[node]))):
+                self._place(node, asked=False)
+
+    def _learn(self, nodes: list[dict[str, Any]]) -> list[str]:
+        """Take in who is there; return the machines not seen before."""
+        offers: dict[str, dict[str, float]] = {
+            n["NodeID"]: n["Resources"] for n in nodes if n["Alive"]
+        }
+        new = [n for n in offers if n not in self._seen]
+        self._nodes = {n: int(has.get(_RESOURCE, has.get("CPU", 0))) for n, has in offers.items()}
+        self._seen.update(new)
+        return new
+
+
+def _why(error: BaseException | None) -> str:
+    text = str(error or "")
+    if "No module named 'kofn" in text:
+        return (
+            "Its machines must be able to import kofn, and one cannot: run pip install "
+            f"'kofn[ray]=={__version__}' in the environment of every machine's `ray start`."
+        )
+    return f"Ray says: {text}" if text else "Ray says nothing; see if its machines are overloaded."
