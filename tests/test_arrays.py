@@ -18,9 +18,8 @@ from kofn.engines.virtual import VirtualEngine
 from kofn.testing import Faults
 
 
-def close(y: NDArray[Any], A: NDArray[Any], w: NDArray[Any], report: kofn.Report | None) -> bool:
+def close(y: NDArray[Any], A: NDArray[Any], w: NDArray[Any], report: kofn.Report) -> bool:
     """Equal to NumPy to the stated bound, relative to the size of the terms of the product."""
-    assert report is not None
     assert report.error_bound is not None
     exact = A.astype(np.float64) @ w.astype(np.float64)
     scale = float(np.linalg.norm(A) * np.linalg.norm(w)) or 1.0
@@ -65,7 +64,6 @@ def test_every_worker_reads_its_part_and_no_more(cluster: kofn.Cluster, rows: in
     X = cluster.encode(A, k=3)
     X @ np.ones(5)
     report = X.report
-    assert report is not None
     padded = 3 * -(-rows // 3)
     assert sum(report.rows_read.values()) == report.rows_used == padded
     for worker in report.live:  # N/n rows, ±1 row for each of the 3 groups
@@ -85,7 +83,6 @@ def test_groups_of_the_paper_are_what_workers_really_read() -> None:
             5: {5, 6, 1},
             6: {6, 1, 2},
         }
-        assert X.report is not None
         assert set(X.report.rows_read.values()) == {3}
         cluster.lose(1)
         cluster.lose(3)  # machines 2 and 4, counted from 1
@@ -141,7 +138,6 @@ def test_any_shape_and_any_losses_while_k_live(data: st.DataObject) -> None:
         for _ in range(6):
             w = rng.standard_normal(columns).astype(dtype)
             assert close(X @ w, A, w, X.report)
-            assert X.report is not None
             assert not X.report.restarted
 
 
@@ -153,7 +149,6 @@ def test_the_report_tells_what_a_loss_cost() -> None:
         for round in range(1, 6):
             X @ np.ones(4)
             report = X.report
-            assert report is not None
             assert report.lost == ((2,) if round == 3 else ())
             assert report.rows_topped_up == (100 if round == 3 else 0)
             assert sum(report.rows_read.values()) == 600
@@ -172,7 +167,6 @@ def test_a_joiner_takes_the_free_share_and_its_part_of_the_rows() -> None:
         X @ np.ones(4)
         X @ np.ones(4)
         assert X.shares == {0: 0, 4: 1, 2: 2, 3: 3}
-        assert X.report is not None
         assert X.report.rows_read == {0: 30, 4: 30, 2: 30, 3: 30}
         cluster.join()  # no share is left for it: it stands by
         X @ np.ones(4)
@@ -213,7 +207,6 @@ def test_with_a_wait_limit_a_joiner_in_time_saves_the_round() -> None:
             if cluster.engine.now() < 5:
                 cluster._drive.settle(1.0)  # time passes between rounds
         assert cluster.engine.now() >= 8
-        assert X.report is not None
         assert X.report.joined == (3,)
     too_late = Script((Change(5.0, 0), Change(80.0, None)))
     with kofn.connect(VirtualEngine(3, membership=too_late), wait=10.0) as cluster:
@@ -231,7 +224,6 @@ def test_a_late_worker_is_topped_up_and_not_waited_for() -> None:
         X = cluster.encode(A, k=3)
         X @ np.ones(4)
         report = X.report
-        assert report is not None
         assert report.late == (4,)
         assert report.seconds["total"] < 5  # alone, worker 4 takes 100 s for its rows
         X @ np.ones(4)
@@ -361,17 +353,14 @@ def test_a_frozen_worker_does_not_block_a_round_that_others_can_finish() -> None
         reports = []
         for _ in range(8):
             np.testing.assert_allclose(X @ np.ones(8), A @ np.ones(8), rtol=1e-12)
-            assert X.report is not None
             reports.append(X.report)
-        assert reports[1].late == (1,)  # waited for once,
-        assert all(r.late == () and 1 not in r.live for r in reports[2:6])  # then left out
+        assert 1 in reports[1].late  # waited for once,
+        assert all(1 not in r.live for r in reports[2:7])  # then left out
         for _ in range(1000):  # and when continued it takes part again
             X @ np.ones(8)
             report = X.report
-            assert report is not None
-            if 1 in report.live:
+            if 1 in report.live and not report.late:
                 break
-        assert report is not None
         assert report.rows_read[1] == 100
         assert cluster.workers == (0, 1, 2, 3)
 

@@ -78,7 +78,6 @@ def test_time_is_virtual() -> None:
         start = time.perf_counter()
         X @ np.ones(1)
         assert time.perf_counter() - start < 5
-        assert X.report is not None
         assert X.report.seconds["total"] == pytest.approx(1000.0)
 
 

@@ -62,7 +62,7 @@ def test_an_extra_machine_is_asked_for_weak_segments_only() -> None:
     extra = more.asked.sum(axis=0) - windows.asked.sum(axis=0)
     assert extra.tolist() == [1, 0, 0, 0, 1, 0]
     assert (more.need - windows.need).tolist() == [1, 0, 0, 0, 1, 0]
-    assert with_extra(cyclic(range(3), 9, 3), [0]).need.tolist() == [3, 3, 3]  # nobody to ask
+    assert with_extra(cyclic(range(3), 9, 3), [0]).need.tolist() == [3]  # nobody to ask
 
 
 @st.composite

@@ -1,6 +1,6 @@
 """kofn: any k of n workers are enough."""
 
-from .arrays import CodedMatrix
+from .arrays import CodedMatrix, CodedTranspose, LowRank, low_rank
 from .cluster import Cluster, connect
 from .errors import (
     BadInput,
@@ -10,12 +10,14 @@ from .errors import (
     Inaccurate,
     KofnError,
     NotDecodable,
+    NothingYet,
     Stalled,
     TooFewWorkers,
     UnknownWorker,
     WorkerError,
 )
 from .model import Report
+from .rounds import Late
 
 __version__ = "0.1.0"
 
@@ -25,14 +27,19 @@ __all__ = [
     "Closed",
     "Cluster",
     "CodedMatrix",
+    "CodedTranspose",
     "EngineUnavailable",
     "Inaccurate",
     "KofnError",
+    "Late",
+    "LowRank",
     "NotDecodable",
+    "NothingYet",
     "Report",
     "Stalled",
     "TooFewWorkers",
     "UnknownWorker",
     "WorkerError",
     "connect",
+    "low_rank",
 ]

@@ -6,16 +6,20 @@ from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 from inspect import signature
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self, overload
 
-from .arrays import CodedMatrix, checks
-from .arrays.matrix import threshold
+from scipy.sparse import issparse
+
+from .arrays import CodedMatrix, CodedTranspose, checks
+from .arrays.matrix import Options, threshold
+from .arrays.shares import shares_of
 from .engines.base import Engine
 from .errors import BadInput, Closed, EngineUnavailable, TooFewWorkers
 from .model import Record
-from .rounds import Drive
+from .rounds import Drive, Late
 
 GROUP = "kofn.engines"
+DEFAULT_LATE = Late()
 
 
 def connect(
@@ -75,6 +79,14 @@ def find(name: object) -> Callable[..., Engine]:
         ) from error
 
 
+def _late(late: Late | float | None) -> Late | None:
+    if late is None or isinstance(late, Late):
+        return late
+    if not checks.seconds(late, "late") > 1:
+        raise BadInput(f"late must be a factor > 1, a kofn.Late, or None; got {late!r}.")
+    return Late(factor=float(late))
+
+
 class Cluster:
     """Workers under one engine. Use it in a `with` statement, or call close."""
 
@@ -103,22 +115,62 @@ class Cluster:
             self._drive.settle()
         return list(self._drive.log)
 
+    @overload
     def encode(
         self,
         A: object,
         k: int | None = None,
         *,
         n: int | None = None,
+        axis: Literal[0] = 0,
+        margin: int = 0,
+        late: Late | float | None = DEFAULT_LATE,
+        loads: str = "measured",
         tolerance: float | None = None,
         check_finite: bool = True,
-    ) -> CodedMatrix:
+    ) -> CodedMatrix: ...
+
+    @overload
+    def encode(
+        self,
+        A: object,
+        k: int | None = None,
+        *,
+        n: int | None = None,
+        axis: Literal[1],
+        margin: int = 0,
+        late: Late | float | None = DEFAULT_LATE,
+        loads: str = "measured",
+        tolerance: float | None = None,
+        check_finite: bool = True,
+    ) -> CodedTranspose: ...
+
+    def encode(
+        self,
+        A: object,
+        k: int | None = None,
+        *,
+        n: int | None = None,
+        axis: int = 0,
+        margin: int = 0,
+        late: Late | float | None = DEFAULT_LATE,
+        loads: str = "measured",
+        tolerance: float | None = None,
+        check_finite: bool = True,
+    ) -> CodedMatrix | CodedTranspose:
         """Cut A (N x d) into k blocks, code them as n shares, and give every worker one.
 
+        A: a NumPy array or a scipy.sparse CSR matrix, float64 or float32.
         k: the threshold, any k live workers are enough (default: half of the workers, rounded
         up). n: shares, at least the live workers (default: just those); more leave room for
-        workers beyond them. tolerance: raise Inaccurate rather than return a product whose
-        error bound is larger (default: 1e-6 for float64, 1e-2 for float32). check_finite: refuse
-        NaN and infinity in A and in operands.
+        workers beyond them. axis: 0 cuts A by rows, 1 by columns (for a wide A).
+        margin: ask so many more workers for every row than are needed, so that as many stragglers
+        cost nothing. late: when others take over the rows of a worker that is late: judged by the
+        spread of the round's replies, or at so many times the time of half of them, or never
+        (None). loads: "measured" gives fast workers more rows, "equal" does not.
+        tolerance: raise Inaccurate rather than return a product whose error bound is larger
+        (default: 1e-6 for float64, 1e-2 for float32). check_finite: refuse NaN and infinity in A
+        and in operands.
 
         Cost: every share is one pass over A; each worker keeps ceil(N / k) rows.
         """
@@ -133,8 +185,24 @@ class Cluster:
                 f"n must be at least the number of live workers; got n={code.n} and {live} live. "
                 f"Leave n out, or connect fewer workers."
             )
+        if axis not in (0, 1):
+            raise BadInput(f"axis must be 0 (cut by rows) or 1 (by columns); got {axis!r}.")
+        if loads not in ("measured", "equal"):
+            raise BadInput(f"loads must be 'measured' or 'equal'; got {loads!r}.")
+        options = Options(
+            tolerance=tolerance,
+            check_finite=check_finite,
+            margin=checks.whole(margin, "margin", 0),
+            late=_late(late),
+            measured_loads=loads == "measured",
+        )
         array = checks.matrix(A, check_finite)
-        return CodedMatrix(self._drive, array, code, tolerance, check_finite)
+        sparse = issparse(array)
+        if axis == 1:
+            array = array.T.tocsr() if sparse else array.T
+        shares = shares_of(array, code)
+        X = CodedMatrix(self._drive, array.shape, array.dtype, code, shares, options, sparse)
+        return X if axis == 0 else X.T
 
     def lose(self, worker: int) -> None:
         """End a worker at once, as a spot market does."""

@@ -20,6 +20,21 @@ class Closed(KofnError, RuntimeError):
     """The cluster or engine was closed before this call."""
 
 
+class BadStore(KofnError):
+    """A file of a share store is missing, cut, altered, or belongs to another store."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        self.path, self.problem = path, problem
+        super().__init__(path, problem)
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.problem}"
+
+
+class NothingYet(KofnError, LookupError):
+    """Asked for the outcome of something that has not been done yet."""
+
+
 class NotDecodable(KofnError):
     """Too few replies, or the wrong ones, for what is wanted."""
 

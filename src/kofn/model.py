@@ -14,13 +14,17 @@ from typing import Any, NamedTuple
 # their values, `operand` is the round's broadcast (None if there was none). Between two pieces the
 # worker looks whether the round is stale, so a body cuts its work in slices of about ten
 # milliseconds. A generator streams its pieces; a body with one piece returns it in a tuple, and
-# costs one message.
+# costs one message. Arrays that reach a body may be read-only. A body is known by identity and sent
+# to a worker once.
 Body = Callable[..., Iterable["Piece"]]
 Run = tuple[int, int]
 
 
 class Piece(NamedTuple):
-    """What a body yields: a finished slice. A value of None is a mere stopping point."""
+    """What a body yields: a finished slice.
+
+    A value of None is a mere stopping point; its `read` is added to the next reply's.
+    """
 
     what: Any
     value: Any
@@ -43,6 +47,14 @@ class Task:
 @dataclass(frozen=True, slots=True)
 class Build:
     """A value for `put` that the worker makes itself, where the data is: fn(*args)."""
+
+    fn: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """A value for `put` that changes what is kept there already: fn(kept value, *args)."""
 
     fn: Callable[..., Any]
     args: tuple[Any, ...] = ()
@@ -170,11 +182,12 @@ class Report:
     rows_used: int
     rows_wasted: int  # delivered, and not needed
     rows_topped_up: int  # asked a second time from others, after a loss or a delay
+    rows_moved: int  # read now by workers that did not before, beyond what their load has grown
     late: tuple[int, ...]
     lost: tuple[int, ...]
     joined: tuple[int, ...]
     restarted: bool  # some worker had to do rows again that it had delivered
-    seconds: Mapping[str, float]  # send, wait, decode, total
+    seconds: Mapping[str, float]  # wait, decode, total
     eta: float | None  # how much the decode may amplify rounding; None when values are skipped
     error_bound: float | None  # relative, to the size of the terms of the product
     extra: Mapping[str, Any] = field(default_factory=dict)

@@ -1,5 +1,6 @@
 """Coded matrices."""
 
-from .matrix import CodedMatrix
+from .lowrank import LowRank, low_rank
+from .matrix import CodedMatrix, CodedTranspose
 
-__all__ = ["CodedMatrix"]
+__all__ = ["CodedMatrix", "CodedTranspose", "LowRank", "low_rank"]

@@ -6,9 +6,11 @@ from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 from numpy.typing import NDArray
 
 from ..errors import BadInput
+from .lowrank import LowRank
 
 CHUNK = 1 << 20  # numbers looked at at a time
 
@@ -27,14 +29,15 @@ def seconds(value: object, name: str) -> float:
     return float(value)
 
 
-def matrix(A: object, check_finite: bool) -> NDArray[Any]:
-    """Return A as a float64 or float32 matrix with at least one row and one column."""
-    if type(A).__module__.startswith("scipy.sparse"):
+def matrix(A: Any, check_finite: bool) -> Any:
+    """Return A as a float64 or float32 matrix, dense or CSR, with at least one row and column."""
+    sparse = bool(scipy.sparse.issparse(A))
+    if sparse and A.format != "csr":
         raise BadInput(
-            "a matrix to encode must be a dense NumPy array for now; got a scipy.sparse matrix. "
-            "Pass A.toarray() if it fits in memory."
+            f"a sparse matrix to encode must be in CSR format, whose rows can be cut; got "
+            f"{A.format.upper()}. Pass A.tocsr()."
         )
-    array = A if isinstance(A, np.ndarray) else np.asarray(A)
+    array: Any = A if sparse or isinstance(A, np.ndarray) else np.asarray(A)
     if array.ndim != 2:
         raise BadInput(
             f"a matrix to encode must have 2 dimensions; got {array.ndim} (shape {array.shape}). "
@@ -47,30 +50,57 @@ def matrix(A: object, check_finite: bool) -> NDArray[Any]:
         )
     array = _floats(array, "a matrix to encode")
     if check_finite:
-        _finite(array, "the matrix to encode", "encode")
+        _finite(array.data if sparse else array, "the matrix to encode", "encode")
     return array
 
 
-def operand(w: object, d: int, dtype: np.dtype[Any], check_finite: bool) -> NDArray[Any]:
+def operand(
+    w: object, d: int, dtype: np.dtype[Any], check_finite: bool, name: str = "X @ w"
+) -> NDArray[Any]:
     """Return w as an array (d,) or (d, c) of `dtype`, C-contiguous."""
+    letter = name[-1]
+    if scipy.sparse.issparse(w):
+        raise BadInput(
+            f"{name} takes a dense vector or matrix; got a sparse {letter}. Pass "
+            f"{letter}.toarray()."
+        )
     array = w if isinstance(w, np.ndarray) else np.asarray(w)
     if array.ndim not in (1, 2):
         raise BadInput(
-            f"X @ w takes a vector or a matrix of columns; got {array.ndim} dimensions "
+            f"{name} takes a vector or a matrix of columns; got {array.ndim} dimensions "
             f"(shape {array.shape})."
         )
     if array.shape[0] != d:
+        matrix = name.split(" ")[0]
         raise BadInput(
-            f"X has {d} columns, so w must have {d} rows; got shape {array.shape}."
-            + (" Did you mean w.T?" if array.ndim == 2 and array.shape[1] == d else "")
+            f"{matrix} has {d} columns, so {letter} must have {d} rows; got shape {array.shape}."
+            + (f" Did you mean {letter}.T?" if array.ndim == 2 and array.shape[1] == d else "")
         )
-    array = np.ascontiguousarray(_floats(array, "w"), dtype=dtype)
+    array = np.ascontiguousarray(_floats(array, letter), dtype=dtype)
     if check_finite:
-        _finite(array, "w", "encode")
+        _finite(array, letter, "encode")
     return array
 
 
-def _floats(array: NDArray[Any], name: str) -> NDArray[Any]:
+def change(
+    value: object, shape: tuple[int, int], dtype: np.dtype[Any], check_finite: bool
+) -> tuple[NDArray[Any], NDArray[Any] | None]:
+    """Return (U, V) of an update U Vᵀ, or (array, None) of a plain one."""
+    made = value if isinstance(value, LowRank) else np.asarray(value)
+    if made.shape != shape:
+        raise BadInput(
+            f"an update of X must have its shape {shape}; got {made.shape}. Use "
+            f"X += kofn.low_rank(U, V) with U ({shape[0]}, r) and V ({shape[1]}, r)."
+        )
+    parts = (made.U, made.V) if isinstance(made, LowRank) else (made,)
+    done = [np.ascontiguousarray(_floats(part, "an update"), dtype=dtype) for part in parts]
+    if check_finite:
+        for part in done:
+            _finite(part, "the update", "encode")
+    return done[0], done[1] if len(done) == 2 else None
+
+
+def _floats(array: Any, name: str) -> Any:
     if array.dtype in (np.float64, np.float32) and array.dtype.isnative:
         return array
     if array.dtype.kind in "biuf":

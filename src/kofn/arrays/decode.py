@@ -1,4 +1,4 @@
-"""From replies to the product: weights for each segment, one matrix product each."""
+"""From replies to the product, and from an operand to what each share must be multiplied with."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..codes.mds import MDSCode
 from ..model import Run
 from ..rounds import Cover
 
-ETA_WANTED = 100.0  # above it, one more reply is worth its cost (numerics.md)
+ETA_WANTED = 100.0  # above it, one more reply is worth its cost (docs/numerics.md)
 
 
 class Segment(NamedTuple):
@@ -44,6 +44,8 @@ def segments(code: MDSCode, cover: Cover) -> list[Segment]:
 def weak(code: MDSCode, cover: Cover) -> list[int]:
     """Return the segments (by index) whose replies amplify rounding more than is wanted."""
     poor = [s for s in segments(code, cover) if s.weights.eta > ETA_WANTED]
+    if not poor:
+        return []
     return [
         j
         for j, row in enumerate(cover.cuts[:-1].tolist())
@@ -51,30 +53,51 @@ def weak(code: MDSCode, cover: Cover) -> list[int]:
     ]
 
 
-def assemble(
-    plan: Sequence[Segment],
-    places: Mapping[int, int],
+def gather(
     values: Sequence[tuple[int, tuple[Run, ...], Any]],
+    places: Mapping[int, int],
     shape: tuple[int, int, int],
-    rows: int,
 ) -> NDArray[Any]:
-    """Return the product, (rows, width): gather replies by share row, then combine.
+    """Lay replies out by lane and row: `places` gives the place of a lane in `shape`.
 
-    `places` gives the place of a lane in `shape` = (lanes, rows of a share, width). Cost: one copy
-    of the replies and one (k, m) product per segment.
+    `shape` is (lanes, rows of a share, width); what did not arrive is left undefined.
     """
-    _, share_rows, width = shape
-    dtype = values[0][2].dtype
-    gathered = np.empty(shape, dtype)
+    gathered = np.empty(shape, values[0][2].dtype)
     for lane, runs, value in values:
-        flat = value.reshape(len(value), width)
+        flat = value.reshape(len(value), shape[2])
         here, done = gathered[places[lane]], 0
         for first, last in runs:
             here[first:last] = flat[done : done + last - first]
             done += last - first
-    k = plan[0].weights.matrix.shape[0]
-    out = np.empty((k, share_rows, width), dtype)
+    return gathered
+
+
+def combine(
+    plan: Sequence[Segment], gathered: NDArray[Any], row: NDArray[np.float64] | None = None
+) -> NDArray[Any]:
+    """Return the k decoded blocks, (k, rows, width): one (k, m) product per segment.
+
+    With `row`, the coefficients of a share, return that share instead, (1, rows, width).
+    """
+    _, rows, width = gathered.shape
+    k = plan[0].weights.matrix.shape[0] if row is None else 1
+    out = np.empty((k, rows, width), gathered.dtype)
     for first, last, found, weights in plan:
+        matrix = weights.matrix if row is None else row[None, :] @ weights.matrix
         stack = gathered[found, first:last].reshape(len(found), -1)
-        out[:, first:last] = (weights.matrix @ stack).reshape(k, last - first, width)
-    return out.reshape(k * share_rows, width)[:rows]
+        out[:, first:last] = (matrix @ stack).reshape(k, last - first, width)
+    return out
+
+
+def recode(plan: Sequence[Segment], lanes: int, z: NDArray[Any]) -> NDArray[Any]:
+    """Return what each lane's rows must be multiplied with for a product with the transpose.
+
+    z: (k, rows, width), the operand by blocks. With W the weights of a segment, Σ sharesᵀ (Wᵀ z)
+    is the blocks' own Σ Xᵢᵀ zᵢ. Returns (lanes, rows, width), zero where a lane is not asked.
+    """
+    k, rows, width = z.shape
+    out = np.zeros((lanes, rows, width), z.dtype)
+    for first, last, found, weights in plan:
+        part = weights.matrix.T @ z[:, first:last].reshape(k, -1)
+        out[found, first:last] = part.reshape(len(found), last - first, width)
+    return out

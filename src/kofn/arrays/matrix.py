@@ -2,109 +2,96 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..codes.linear import error_bound
 from ..codes.mds import MDSCode
-from ..errors import BadInput, Inaccurate
-from ..model import Report, Run, Task
-from ..rounds import Cover, Drive, ElasticRound, Late, Windows, cyclic
-from ..rounds.windows import with_extra
+from ..errors import BadInput, Inaccurate, NothingYet
+from ..model import Report, Run, Task, Update
+from ..rounds import Cover, Drive, ElasticRound, Late, Layout
+from ..rounds.reduce import Item, SumRound
 from . import checks, work
-from .decode import Segment, assemble, segments, weak
+from .decode import combine, gather, recode, segments, weak
+from .holders import Holders, ShareOf
+from .lowrank import LowRank
+from .plan import Paces, Plan
 
 TOLERANCE = {np.dtype(np.float64): 1e-6, np.dtype(np.float32): 1e-2}
+SILENT = 0.25  # seconds: who owes an answer from an earlier round for so long is left out
+FETCH = 16 << 20  # bytes of a share that are rebuilt at a time
 
 
-class _Plan:
-    """Windows for one set of shares, and how to decode them. Made once a membership change."""
+@dataclass(frozen=True)
+class Options:
+    """How a coded matrix multiplies; see Cluster.encode."""
 
-    def __init__(self, code: MDSCode, holders: dict[int, int], rows: int, values: bool) -> None:
-        self.holders = holders  # worker -> share
-        lanes = tuple(sorted(holders.values()))
-        self.places = {lane: i for i, lane in enumerate(lanes)}
-        self.windows: Windows = cyclic(lanes, rows, code.k)
-        self.segments: list[Segment] = []
-        self.eta: float | None = None
-        if values and len(holders) >= code.k:
-            full = self._decoding(code)
-            while poor := weak(code, full):
-                asked = self.windows.asked.sum()
-                self.windows = with_extra(self.windows, poor)
-                if self.windows.asked.sum() == asked:
-                    break  # everyone is asked already: the bound will say how good it is
-                full = self._decoding(code)
-
-    def _decoding(self, code: MDSCode) -> Cover:
-        full = Cover(self.windows)
-        full.have[:] = full.asked
-        self.segments = segments(code, full)
-        self.eta = max(s.weights.eta for s in self.segments)
-        return full
-
-
-class _Product:
-    """The work of one product: tasks over runs of a share."""
-
-    def __init__(self, drive: Drive, code: MDSCode, key: str) -> None:
-        self.key = key
-        self._drive, self._code = drive, code
-        self._values = drive.engine.capabilities.values
-
-    def task(self, round: int, worker: int, runs: tuple[Run, ...]) -> Task:
-        rows = sum(last - first for first, last in runs)
-        task = self._drive.next_task()
-        return Task(task, round, worker, work.product, (self.key, runs), runs, rows)
-
-    def weak(self, cover: Cover) -> list[int]:
-        return weak(self._code, cover) if self._values else []
+    tolerance: float | None = None
+    check_finite: bool = True
+    margin: int = 0
+    late: Late | None = Late()  # noqa: RUF009 - frozen
+    measured_loads: bool = True
 
 
 class CodedMatrix:
     """A matrix of which any `k` of `n` shares are enough. Made by `Cluster.encode`.
 
     Every live worker holds one share of ceil(N / k) rows and reads about N / n of them per
-    product, n being the number of live workers. The source is kept (not copied) to make the
-    shares of workers that join later.
+    product, n being the number of live workers. `X.T` multiplies with the transpose. The source
+    is kept (not copied) to make the shares of workers that join later.
     """
 
+    __array_ufunc__ = None  # so that `array @ X` is refused by NumPy, not taken apart
+
     def __init__(
-        self, drive: Drive, A: NDArray[Any], code: MDSCode, tolerance: float | None, check: bool
+        self,
+        drive: Drive,
+        shape: tuple[int, int],
+        dtype: np.dtype[Any],
+        code: MDSCode,
+        share_of: ShareOf,
+        options: Options,
+        sparse: bool = False,
     ) -> None:
-        self.code = code
-        self.shape: tuple[int, int] = (A.shape[0], A.shape[1])
-        self.dtype = A.dtype
-        self.tolerance = TOLERANCE[A.dtype] if tolerance is None else tolerance
-        self._drive, self._source, self._check = drive, A, check
-        self._late = Late()
-        self._key = f"share-{drive.next_task()}"
-        self._rows = code.block_rows(A.shape[0])
-        self._shares: dict[int, int] = {}  # worker -> the share it holds or is being given
-        self._plan: _Plan | None = None
+        self.code, self.shape, self.dtype, self.sparse = code, shape, dtype, sparse
+        self.tolerance = TOLERANCE[dtype] if options.tolerance is None else options.tolerance
+        self._drive, self._options = drive, options
+        self._rows = code.block_rows(shape[0])
+        self._holders = Holders(drive, code, share_of)
+        self._work = _Product(drive, code, self._holders.key)
+        self._paces = Paces()
+        self._plans: dict[int, Plan] = {}  # by margin
         self._report: Report | None = None
+        self._laggards: set[int] = set()  # late, and still at it
         self._values = drive.engine.capabilities.values
-        self._work = _Product(drive, code, self._key)
-        self._enlist()
-        drive.await_stored(self._key, list(self._shares))
+        self._holders.enlist()
+        drive.await_stored(self._holders.key, list(self._holders.shares))
 
     @property
-    def report(self) -> Report | None:
-        """What the last product did; None before the first."""
+    def T(self) -> CodedTranspose:
+        """The transpose: shares no data of its own."""
+        return CodedTranspose(self)
+
+    @property
+    def report(self) -> Report:
+        """What the last product did. Raises NothingYet before the first."""
+        if self._report is None:
+            raise NothingYet("a report describes the last product; there was none yet. Multiply.")
         return self._report
 
     @property
     def shares(self) -> dict[int, int]:
         """Which share each live worker holds."""
         self._drive.settle()
-        return dict(self._ready())
+        return self._holders.ready()
 
     def windows(self) -> dict[int, tuple[Run, ...]]:
         """Rows of its share that each live worker reads in the next product, as runs."""
         self._drive.settle()
-        plan = self._planned()
+        plan = self._planned(self._options.margin)
         return {w: plan.windows.runs[plan.places[share]] for w, share in plan.holders.items()}
 
     def __matmul__(self, w: object) -> NDArray[Any]:
@@ -113,13 +100,34 @@ class CodedMatrix:
         Any k live workers are enough. Raises TooFewWorkers below that, and keeps the matrix
         usable: the next product works as soon as enough workers have joined.
         """
-        operand = checks.operand(w, self.shape[1], self.dtype, self._check)
+        operand = checks.operand(w, self.shape[1], self.dtype, self._options.check_finite)
         return self._product(operand)
+
+    def __iadd__(self, change: object) -> Self:
+        """X += kofn.low_rank(U, V): add U Vᵀ to the matrix, in place, on the workers.
+
+        Only the coded U and V travel. A plain array of X's shape is taken too, and travels whole.
+        """
+        if self.sparse:
+            raise BadInput(
+                "a sparse matrix cannot take a low-rank update: its shares would become dense. "
+                "Encode A.toarray() if it fits, or X of the dense part and the rest apart."
+            )
+        U, V = checks.change(change, self.shape, self.dtype, self._options.check_finite)
+        self._drive.settle()
+        self._drive.await_enough(self._live, self.code.k)
+        code = self.code
+        self._holders.update(
+            lambda share: Update(
+                work.add_low_rank, (code.encode_share(share, U) if self._values else None, V)
+            )
+        )
+        return self
 
     def __repr__(self) -> str:
         return (
             f"<CodedMatrix {self.shape[0]} x {self.shape[1]} {self.dtype}, any {self.code.k} of "
-            f"{self.code.n} shares; {len(self._ready())} live>"
+            f"{self.code.n} shares; {len(self._holders.ready())} live>"
         )
 
     # One product: plan, round, decode.
@@ -128,39 +136,20 @@ class CodedMatrix:
         drive = self._drive
         began = drive.engine.now()
         drive.settle()
-        plan = self._planned()
-        round = ElasticRound(drive.next_round(), plan.windows, self._shares, self._work, self._late)
-        drive.run(round, operand, self._supply)
+        plan = self._planned(self._options.margin)
+        round = ElasticRound(
+            drive.next_round(), plan.windows, self._holders.shares, self._work, self._options.late
+        )
+        drive.run(round, operand, self._holders.supply)
         gathered = drive.engine.now()
         result, eta = self._decode(round, plan, operand)
-        ended = drive.engine.now()
-        bound = None if eta is None else error_bound(self.shape[1], self.dtype, eta)
         cover = round.cover
-        self._report = Report(
-            round=round.id,
-            live=tuple(plan.holders),
-            rows_read=dict(round.read),
-            rows_used=cover.rows_used,
-            rows_wasted=cover.delivered_rows - cover.rows_used,
-            rows_topped_up=cover.topped_up_rows,
-            late=tuple(round.late),
-            lost=tuple(round.lost),
-            joined=tuple(round.joined),
-            restarted=cover.repeated_rows > 0,
-            seconds={
-                "wait": gathered - began,
-                "decode": ended - gathered,
-                "total": ended - began,
-            },
-            eta=eta,
-            error_bound=bound,
-        )
-        if bound is not None and eta is not None and bound > self.tolerance:
-            raise Inaccurate(bound, self.tolerance, eta)
+        rows = (cover.rows_used, cover.delivered_rows - cover.rows_used, cover.topped_up_rows)
+        self._conclude(round, plan, eta, rows, (began, gathered), self.shape[1])
         return result
 
     def _decode(
-        self, round: ElasticRound, plan: _Plan, operand: NDArray[Any]
+        self, round: ElasticRound, plan: Plan, operand: NDArray[Any]
     ) -> tuple[NDArray[Any], float | None]:
         width = 1 if operand.ndim == 1 else operand.shape[1]
         shape = (self.shape[0], *operand.shape[1:])
@@ -174,50 +163,225 @@ class CodedMatrix:
             parts = segments(self.code, round.cover)
             places = {lane: i for i, lane in enumerate(round.cover.lanes)}
             eta = max(s.weights.eta for s in parts)
-        stack = (len(places), self._rows, width)
-        return assemble(parts, places, round.values, stack, self.shape[0]).reshape(shape), eta
+        replies = gather(round.values, places, (len(places), self._rows, width))
+        blocks = combine(parts, replies).reshape(-1, width)
+        return blocks[: self.shape[0]].reshape(shape), eta
 
-    # Who holds what.
+    def _adjoint(self, z: NDArray[Any]) -> NDArray[Any]:
+        """Aᵀ z, for z (N,) or (N, c): every reply is needed, and what is lost is re-expressed."""
+        drive, code = self._drive, self.code
+        began = drive.engine.now()
+        drive.settle()
+        drive.await_enough(self._live, code.k)
+        plan = self._planned(0)
+        width = 1 if z.ndim == 1 else z.shape[1]
+        round = SumRound(
+            drive.next_round(),
+            self._items(plan, z.reshape(len(z), width)),
+            self._holders.shares,
+            _Adjoint(drive, code, self._holders.key),
+            self._options.late,
+        )
+        drive.run(round, None, self._holders.supply)
+        gathered = drive.engine.now()
+        total = round.total()
+        shape = (self.shape[1], *z.shape[1:])
+        if total is None:
+            result = np.full(shape, np.nan, self.dtype)
+        else:
+            result = np.asarray(total).reshape(shape).astype(self.dtype, copy=False)
+        rows = (sum(item.rows for item in round.items), 0, round.rows_topped_up)
+        self._conclude(round, plan, plan.eta, rows, (began, gathered), self.shape[0])
+        return result
 
-    def _ready(self) -> dict[int, int]:
-        """Live workers that hold their share, in the order of shares."""
-        stored, key = self._drive.stored, self._key
-        held = [(s, w) for w, s in self._shares.items() if key in stored.get(w, ())]
-        return {w: s for s, w in sorted(held)}
+    def _items(self, plan: Plan, z: NDArray[Any]) -> list[Item]:
+        """What each holder does for Aᵀ z: the rows of its window, times the re-encoded z."""
+        lanes, runs = plan.windows.lanes, plan.windows.runs
+        if not self._values:
+            return [Item(lane, mine, None) for lane, mine in zip(lanes, runs, strict=True) if mine]
+        blocks = np.zeros((self.code.k * self._rows, z.shape[1]), self.dtype)
+        blocks[: len(z)] = z
+        u = recode(plan.segments, len(lanes), blocks.reshape(self.code.k, self._rows, -1))
+        return [
+            Item(lane, mine, np.concatenate([u[i, first:last] for first, last in mine]))
+            for i, (lane, mine) in enumerate(zip(lanes, runs, strict=True))
+            if mine
+        ]
 
-    def _planned(self) -> _Plan:
-        self._enlist()
-        ready = self._ready()
+    def _conclude(
+        self,
+        round: ElasticRound | SumRound,
+        plan: Plan,
+        eta: float | None,
+        rows: tuple[int, int, int],
+        times: tuple[float, float],
+        inner: int,
+    ) -> None:
+        """Write the report, learn from it, and refuse a result that is too inaccurate."""
+        ended = self._drive.engine.now()
+        bound = None if eta is None else error_bound(inner, self.dtype, eta)
+        used, wasted, topped_up = rows
+        began, gathered = times
+        self._report = Report(
+            round=round.id,
+            live=tuple(plan.holders),
+            rows_read=dict(round.read),
+            rows_used=used,
+            rows_wasted=wasted,
+            rows_topped_up=topped_up,
+            rows_moved=plan.rows_moved,
+            late=tuple(round.late),
+            lost=tuple(round.lost),
+            joined=tuple(round.joined),
+            restarted=isinstance(round, ElasticRound) and round.cover.repeated_rows > 0,
+            seconds={
+                "wait": gathered - began,
+                "decode": ended - gathered,
+                "total": ended - began,
+            },
+            eta=eta,
+            error_bound=bound,
+        )
+        self._laggards = self._drive.owing([*self._laggards, *round.late])
+        plan.rows_moved = 0  # moved once; later rounds on the same windows move nothing
+        if self._options.measured_loads:
+            self._paces.learn(round.read, round.spent)
+        if bound is not None and eta is not None and bound > self.tolerance:
+            raise Inaccurate(bound, self.tolerance, eta)
+
+    # Who takes part.
+
+    def _planned(self, margin: int) -> Plan:
+        """The plan for those that can take part now, made anew only when something changed."""
+        holders = self._holders
+        holders.enlist()
+        for worker, share in holders.vacant():
+            self._rebuild(worker, share)
+        ready = holders.ready()
         if len(ready) < self.code.k:
             # Those that are fetching their share are worth waiting for now.
-            self._drive.await_stored(self._key, list(self._shares))
-            ready = self._ready()
-        silent = self._drive.silent(self._late.least)
+            self._drive.await_stored(holders.key, list(holders.shares))
+            ready = holders.ready()
+        silent = self._drive.silent(SILENT) | self._drive.owing(self._laggards)
         if silent and len(ready.keys() - silent) >= self.code.k:
             # Still at the work of an earlier round: stopped, or far behind. It is counted on
             # again as soon as it answers.
             ready = {worker: share for worker, share in ready.items() if worker not in silent}
-        if self._plan is None or self._plan.holders != ready:
-            self._plan = _Plan(self.code, ready, self._rows, self._values)
-        return self._plan
+        span = self.code.k + margin
+        loads = self._paces.loads(ready, span) if self._options.measured_loads else None
+        plan = self._plans.get(margin)
+        if plan is None or plan.holders != ready or Paces.differ(plan.layout.shares, loads):
+            layout = Layout(self.code.k, margin, loads)
+            plan = Plan(self.code, ready, layout, self._rows, plan, values=self._values)
+            self._plans[margin] = plan
+        return plan
 
-    def _enlist(self) -> None:
-        """Give a share to each live worker that has none, while there are shares left."""
-        live = self._drive.stored
-        if len(self._shares) == len(live) and self._shares.keys() == live.keys():
+    def _rebuild(self, worker: int, share: int) -> None:
+        """Give a worker a share that is rebuilt from live ones: the source no longer has it."""
+        ready = self._holders.ready()
+        if len(ready) < self.code.k:
             return
-        for worker in live:
-            self._supply(worker)
+        value = np.empty((self._rows, self.shape[1]), self.dtype) if self._values else None
+        step = max(1, FETCH // max(1, self.shape[1] * self.dtype.itemsize))
+        row = self.code.row(share)
+        for first in range(0, self._rows, step):
+            rows = min(step, self._rows - first)
+            plan = Plan(self.code, ready, Layout(self.code.k), rows, values=self._values)
+            fetch = _Fetch(self._drive, self.code, self._holders.key, first)
+            round = ElasticRound(
+                self._drive.next_round(), plan.windows, self._holders.shares, fetch, None
+            )
+            self._drive.run(round, None, lambda _: None)
+            if value is not None:
+                places = {lane: i for i, lane in enumerate(round.cover.lanes)}
+                replies = gather(round.values, places, (len(places), rows, self.shape[1]))
+                parts = segments(self.code, round.cover)
+                value[first : first + rows] = combine(parts, replies, row)[0]
+        self._holders.give(worker, share, value)
 
-    def _supply(self, worker: int) -> None:
-        if worker in self._shares or worker not in self._drive.stored:
-            return
-        held = {s for w, s in self._shares.items() if w in self._drive.stored}
-        free = next((s for s in range(self.code.n) if s not in held), None)
-        if free is not None:
-            self._shares[worker] = free
-            value = self.code.encode_share(free, self._source) if self._values else None
-            self._drive.engine.put(worker, self._key, value)
+    def _live(self) -> int:
+        self._holders.enlist()
+        return len(self._holders.ready())
+
+
+class CodedTranspose:
+    """The transpose of a CodedMatrix: X.T @ z, by a second kind of pass over the same shares."""
+
+    __array_ufunc__ = None
+
+    def __init__(self, matrix: CodedMatrix) -> None:
+        self.T = matrix
+        self.shape = matrix.shape[::-1]
+        self.dtype = matrix.dtype
+
+    @property
+    def report(self) -> Report:
+        """What the last product with the matrix, either way, did."""
+        return self.T.report
+
+    def __matmul__(self, z: object) -> NDArray[Any]:
+        """X.T @ z for a vector (N,) or columns (N, c): exact to `report.error_bound`."""
+        operand = checks.operand(
+            z, self.shape[1], self.dtype, self.T._options.check_finite, name="X.T @ z"
+        )
+        if operand.ndim == 2 and operand.shape[1] == 0:
+            return np.empty((self.shape[0], 0), self.dtype)
+        return self.T._adjoint(operand)
+
+    def __iadd__(self, change: object) -> Self:
+        """Add kofn.low_rank(U, V), or an array of this shape, to the transpose."""
+        matrix = self.T
+        matrix += change.T if isinstance(change, LowRank) else np.asarray(change).T
+        return self
+
+    def __repr__(self) -> str:
+        return f"<transpose of {self.T!r}>"
+
+
+class _Work:
+    def __init__(self, drive: Drive, code: MDSCode, key: str) -> None:
+        self.key, self.threshold = key, code.k
+        self._drive, self._code = drive, code
+        self._values = drive.engine.capabilities.values
+
+    def weak(self, cover: Cover) -> list[int]:
+        return weak(self._code, cover) if self._values else []
+
+
+class _Product(_Work):
+    """The work of X @ w: tasks over runs of a share."""
+
+    def task(self, round: int, worker: int, runs: tuple[Run, ...]) -> Task:
+        rows = sum(last - first for first, last in runs)
+        task = self._drive.next_task()
+        return Task(task, round, worker, work.product, (self.key, runs), runs, rows)
+
+
+class _Fetch(_Work):
+    """The work of rebuilding a share: rows from `first` on, as they are."""
+
+    def __init__(self, drive: Drive, code: MDSCode, key: str, first: int) -> None:
+        super().__init__(drive, code, key)
+        self._first = first
+
+    def task(self, round: int, worker: int, runs: tuple[Run, ...]) -> Task:
+        rows = sum(last - first for first, last in runs)
+        task = self._drive.next_task()
+        return Task(task, round, worker, work.fetch, (self.key, runs, self._first), runs, rows)
+
+
+class _Adjoint(_Work):
+    """The work of X.T @ z: tasks over runs of a share, each with its own operand."""
+
+    def task(self, round: int, worker: int, number: int, item: Item) -> Task:
+        args = (self.key, number, item.runs, item.u)
+        task = self._drive.next_task()
+        return Task(task, round, worker, work.adjoint, args, number, item.rows)
+
+    def express(self, lane: int, others: Any) -> NDArray[np.float64]:
+        weights = self._code.weights(tuple(others))
+        c: NDArray[np.float64] = self._code.row(lane) @ weights.matrix
+        return c
 
 
 def threshold(k: object, n: object) -> MDSCode:

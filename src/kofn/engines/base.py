@@ -45,7 +45,9 @@ class Engine(ABC):
     def put(self, worker: int, key: str, value: Any) -> None:
         """Keep `value` at a worker under `key`, before any task submitted to it later.
 
-        Ends in Stored, Failed (with `key`) or the worker's Lost. A `Build` is made by the worker.
+        Ends in Stored, Failed (with `key`) or the worker's Lost; is never cancelled. A `Build` is
+        made by the worker, an `Update` changes there what it keeps under the key. What cannot be
+        pickled may raise BadInput at once.
         """
 
     @abstractmethod
@@ -71,7 +73,8 @@ class Engine(ABC):
     def cancel(self, round: int) -> None:
         """Make this round and all before it stale: workers drop their tasks within a slice.
 
-        Replies may still come; they are legal and to be ignored.
+        Replies may still come; they are legal and to be ignored. It also ends the rounds' operands,
+        so every round is cancelled in the end.
         """
 
     @abstractmethod
@@ -83,7 +86,10 @@ class Engine(ABC):
         raise CannotDo(f"engine {self.name!r} cannot end workers itself; stop the machine instead.")
 
     def join(self) -> int:
-        """Start one more worker and return its id. Its Joined follows as an event."""
+        """Start one more worker and return its id. Its Joined follows as an event.
+
+        A joiner that never comes ends in its Lost.
+        """
         raise CannotDo(f"engine {self.name!r} cannot start workers itself; add a machine to it.")
 
     def pid(self, worker: int) -> int | None:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import cloudpickle
 
 from ..errors import BadInput, Closed, EngineUnavailable, UnknownWorker
-from ..model import Body, Build, Dropped, Event, Failed, Joined, Lost, Reply, Stored, Task
+from ..model import Body, Dropped, Event, Failed, Joined, Lost, Reply, Stored, Task
 from . import _wire as wire
 from .base import Capabilities, Engine
 from .memory import Packed, Pool, Segment, attach, pack, private, unpack
@@ -233,9 +233,8 @@ class LocalEngine(Engine):
     def put(self, worker: int, key: str, value: Any) -> None:
         """Send a value for the worker to keep: one copy, into memory that only it will hold."""
         peer = self._peer(worker)
-        build = isinstance(value, Build)
-        packed, own = pack((value.fn, value.args) if build else value, private)
-        data = wire.frame(wire.PUT, key, (packed, build))
+        packed, own = pack(value, private)
+        data = wire.frame(wire.PUT, key, packed)
         peer.send(data, [] if own is None else [own.fd], own)
 
     def forget(self, key: str) -> None:

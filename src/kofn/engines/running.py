@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from time import perf_counter
 from typing import Any
 
-from ..model import Body, Build
+from ..model import Body, Build, Update
 
 # what, value, rows read, the worker's seconds over it, whether it is the task's last
 Say = Callable[[Any, Any, int, float, bool], None]
@@ -62,9 +62,14 @@ def _stream(pieces: Any, start: float, stale: Callable[[], bool], say: Say) -> b
     return True
 
 
-def keep(value: Any) -> Any:
-    """Return what `put` asks to be kept: the value, or what a Build makes here."""
-    return value.fn(*value.args) if isinstance(value, Build) else value
+def keep(kept: dict[str, Any], key: str, value: Any) -> None:
+    """Do what `put` asks for: keep the value, build it here, or change what is kept."""
+    if isinstance(value, Build):
+        kept[key] = value.fn(*value.args)
+    elif isinstance(value, Update):
+        kept[key] = value.fn(kept[key], *value.args)
+    else:
+        kept[key] = value
 
 
 def story(error: BaseException) -> tuple[str, str]:

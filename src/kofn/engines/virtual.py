@@ -18,8 +18,9 @@ import numpy as np
 
 from ..delays import Change, Delays, Membership, PerUnit
 from ..errors import BadInput, Closed, UnknownWorker
-from ..model import Build, Dropped, Event, Failed, Joined, Lost, Piece, Reply, Stored, Task
+from ..model import Dropped, Event, Failed, Joined, Lost, Piece, Reply, Stored, Task
 from .base import Capabilities, Engine
+from .running import keep
 
 SLICE = 0.01  # seconds between two looks of a worker at the current round
 
@@ -81,7 +82,7 @@ class VirtualEngine(Engine):
         home = self._home(worker)
         if self.compute:
             try:
-                home.kept[key] = value.fn(*value.args) if isinstance(value, Build) else value
+                keep(home.kept, key, value)
             except Exception as error:
                 self._say(_failure(self._now, worker, -1, None, error, key))
                 return

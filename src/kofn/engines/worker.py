@@ -17,13 +17,13 @@ import socket
 import struct
 import subprocess
 import sys
-import traceback
-from collections.abc import Iterable, Iterator
-from time import perf_counter
+from collections.abc import Iterable
+from functools import partial
 from typing import Any, NoReturn
 
 from . import _wire as wire
 from .memory import ReplyPool, Segment, attach, dumps, pack, solid, unpack
+from .running import keep, run, story
 
 ORDER = struct.Struct("<q")  # to the launcher: fork a worker of this id; from it: this one died
 
@@ -156,7 +156,7 @@ class Worker:
             # Unpacked when a task needs it: what goes wrong is then that task's failure.
             self.operands[name] = (content, self.memory(content))
         elif kind == wire.PUT:
-            self.put(name, *content)
+            self.put(name, content)
         elif kind == wire.FORGET:
             self.kept.pop(name, None)
         elif kind == wire.DROP:
@@ -181,60 +181,38 @@ class Worker:
             self.maps[segment] = attach(self.reader.fds.popleft())
         return self.maps[segment]
 
-    def put(self, key: str, packed: Any, build: bool) -> None:
-        """Keep a value, or build it here."""
+    def put(self, key: str, packed: Any) -> None:
+        """Keep a value, build it here, or change what is kept."""
         memory = self.memory(packed)
         try:
-            value = unpack(packed, memory)
-            self.kept[key] = value[0](*value[1]) if build else value
+            keep(self.kept, key, unpack(packed, memory))
         except BaseException as error:
-            self.send(wire.frame(wire.UNPUT, key, *_story(error)))
+            self.send(wire.frame(wire.UNPUT, key, *story(error)))
         else:
             self.send(wire.frame(wire.STORED, key))
 
     def task(self, task: int, round: int, function: int, packed: Any) -> None:
         """Run one task: each piece is sent when it is finished, the end with it where known."""
         memory = self.memory(packed)  # even if stale: its descriptor has come
-        if round <= self.cancelled[0]:
+        cancelled = self.cancelled
+        if round <= cancelled[0]:
             self.send(wire.frame(wire.DROPPED, task))
             return
-        pieces: Any = None
         try:
             body, args = self.body(function), unpack(packed, memory)
-            operand = self.operand(round)
-            start = perf_counter()  # imports for the body's sake are not its speed
-            pieces = body(self.kept, operand, *args)
-            ended = self.stream(task, round, pieces, start)
+            ended = run(
+                body,
+                self.kept,
+                self.operand(round),
+                args,
+                lambda: round <= cancelled[0],
+                partial(self.reply, task),
+            )
         except BaseException as error:
-            _close(pieces)
-            self.send(wire.frame(wire.FAILED, task, *_story(error)))
+            self.send(wire.frame(wire.FAILED, task, *story(error)))
             return
         if not ended:
-            _close(pieces)  # before the master hears of it: it may then write to the operand
             self.send(wire.frame(wire.DROPPED, task))
-
-    def stream(self, task: int, round: int, pieces: Any, start: float) -> bool:
-        """Send the pieces; return False when the round went stale meanwhile."""
-        # A list, or an iterator over one, knows how much is left: its last piece ends the task
-        # without a message of its own. A generator is never asked ahead of sending.
-        left = getattr(pieces, "__len__", getattr(pieces, "__length_hint__", None))
-        count = left() if left else -1
-        rows, spent = 0, 0.0
-        for what, value, read in pieces:
-            count -= 1
-            rows += read
-            spent += perf_counter() - start
-            if value is not None or count == 0:
-                self.reply(task, what, value, rows, spent, count == 0)
-                rows, spent = 0, 0.0
-            if count == 0:
-                return True
-            if round <= self.cancelled[0]:
-                return False
-            start = perf_counter()
-        spent += perf_counter() - start
-        self.reply(task, None, None, rows, spent, True)
-        return True
 
     def reply(
         self, task: int, what: Any, value: Any, read: int, seconds: float, last: bool
@@ -271,19 +249,3 @@ class Worker:
         if type(found) is tuple:
             found = self.operands[round] = [unpack(*found)]
         return found[0] if found else None
-
-
-def _close(pieces: Any) -> None:
-    if isinstance(pieces, Iterator) and hasattr(pieces, "close"):
-        try:
-            pieces.close()
-        except BaseException:  # the body's own clean-up failed; the task has ended already
-            traceback.print_exc()
-
-
-def _story(error: BaseException) -> tuple[str, str]:
-    try:
-        name = repr(error)
-    except BaseException:
-        name = type(error).__name__
-    return name, "".join(traceback.format_exception(error))

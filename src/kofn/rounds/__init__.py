@@ -4,6 +4,18 @@ from .base import Round
 from .cover import Cover
 from .drive import Drive
 from .elastic import ElasticRound, Late
-from .windows import Windows, cyclic
+from .windows import Layout, Windows, cyclic, fill, rows_moved, shifted
 
-__all__ = ["Cover", "Drive", "ElasticRound", "Late", "Round", "Windows", "cyclic"]
+__all__ = [
+    "Cover",
+    "Drive",
+    "ElasticRound",
+    "Late",
+    "Layout",
+    "Round",
+    "Windows",
+    "cyclic",
+    "fill",
+    "rows_moved",
+    "shifted",
+]

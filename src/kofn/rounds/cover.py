@@ -30,7 +30,8 @@ class Cover:
         self.delivered_rows = 0
         self.topped_up_rows = 0
         self.repeated_rows = 0  # asked again of a lane that had delivered them: a restart
-        self.as_planned = True  # nothing has been asked or cut beyond the windows
+        # Nothing has been asked or cut beyond windows that ask for just what is needed.
+        self.as_planned = windows.exact
         self._index = {row: j for j, row in enumerate(self.cuts.tolist())}
         self._place = {lane: i for i, lane in enumerate(self.lanes)}
         self._rows_needed = int(self.need @ np.diff(self.cuts))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
 from typing import Any, NoReturn
 
@@ -26,6 +26,7 @@ from ..model import (
 from .base import Round
 
 LOG_LENGTH = 1_000_000
+PATIENCE = 0.25  # seconds between two looks at a wait that events alone do not end
 
 Supplier = Callable[[int], None]
 
@@ -120,6 +121,10 @@ class Drive:
         before = self.engine.now() - seconds
         return {worker for worker, since in self._since.items() if since < before}
 
+    def owing(self, workers: Iterable[int]) -> set[int]:
+        """Those of these workers that owe an answer to a task."""
+        return {worker for worker in workers if worker in self._since}
+
     def _next_given_up(self) -> float:
         return min(self._since.values(), default=float("inf")) + self.lost_after
 
@@ -128,13 +133,34 @@ class Drive:
             del self._since[worker]  # once is enough; its Lost is on the way
             self.engine.lose(worker)
 
-    def await_stored(self, key: str, workers: Sequence[int]) -> None:
-        """Wait until each of these workers keeps `key` or is lost."""
-        for event in self._heard(
-            lambda: [w for w in workers if w in self.stored and key not in self.stored[w]]
-        ):
+    def await_stored(self, key: str, workers: Sequence[int], enough: int | None = None) -> None:
+        """Wait until each of these workers keeps `key` or is lost.
+
+        With `enough` of them there, the rest is waited for only a little longer.
+        """
+        began = self.engine.now()
+        end = float("inf")
+
+        def waiting() -> list[int]:
+            nonlocal end
+            late = [w for w in workers if w in self.stored and key not in self.stored[w]]
+            now = self.engine.now()
+            if enough is not None and len(workers) - len(late) >= enough:
+                end = min(end, now + max(PATIENCE, 3 * (now - began)))
+            return [] if now >= end else late
+
+        for event in self._heard(waiting):
             if type(event) is Failed and event.key == key:
                 raise WorkerError(event.worker, event.error, event.traceback)
+
+    def await_enough(self, ready: Callable[[], int], need: int) -> None:
+        """Wait for joiners, at most `wait` seconds, until `need` are ready; or TooFewWorkers."""
+        began = self.engine.now()
+        while (live := ready()) < need:
+            waited = self.engine.now() - began
+            if waited >= self.wait:
+                raise TooFewWorkers(live, need, waited)
+            self.settle(min(PATIENCE, self.wait - waited))
 
     def await_joined(self, worker: int) -> None:
         """Wait until a worker that was asked to join is live, or lost again."""
@@ -150,7 +176,7 @@ class Drive:
             now = self.engine.now()
             if now - heard > self.limit:
                 raise Stalled(-1, now - heard, late)
-            for event in self.engine.events(min(1.0, self.limit)):
+            for event in self.engine.events(min(PATIENCE, self.limit)):
                 heard = event.time
                 self._note(event)
                 yield event

@@ -39,17 +39,23 @@ class Work(Protocol):
 
 @dataclass(frozen=True)
 class Late:
-    """A worker is late `factor` times the time in which half of the tasks were done.
+    """When to stop counting on a worker: judged by this round's replies, once half are in.
 
-    Never before `least` seconds: below that, asking others costs more than waiting.
+    With `factor`, at so many times the seconds in which half of the tasks were done. Without, at
+    those seconds plus `spreads` times their spread, first reply to half of them. Never before
+    `least` seconds: below that, asking others costs more than waiting.
     """
 
-    factor: float = 3.0
-    least: float = 0.25
+    factor: float | None = None
+    spreads: float = 4.0
+    least: float = 0.02
 
-    def patience(self, half: float) -> float:
-        """Seconds to wait for a task, given the seconds in which half of them were done."""
-        return max(self.least, self.factor * half)
+    def patience(self, first: float, half: float) -> float:
+        """Seconds to wait for a task, given those of the first and of half of them."""
+        if self.factor is not None:
+            return max(self.least, self.factor * half)
+        # Equal machines in step have no spread to speak of: a tenth is noise.
+        return max(self.least, half + self.spreads * max(half - first, 0.1 * half))
 
 
 class ElasticRound(Round):
@@ -66,7 +72,8 @@ class ElasticRound(Round):
         self.windows = windows
         self.cover = Cover(windows)
         self.values: list[tuple[int, tuple[Run, ...], Any]] = []
-        self.read: dict[int, int] = {}
+        self.read: dict[int, int] = {}  # rows, by worker
+        self.spent: dict[int, float] = {}  # seconds, by worker
         self.late: list[int] = []
         self.lost: list[int] = []
         self.joined: list[int] = []
@@ -75,6 +82,7 @@ class ElasticRound(Round):
         self._open: dict[int, int] = {}  # task -> worker
         self._sent = 0
         self._start = 0.0
+        self._first: float | None = None
         self._patience = 0.0
         self._missing = 0
         self._slow: set[int] = set()  # late, and not caught up yet
@@ -125,10 +133,14 @@ class ElasticRound(Round):
             if event.value is not None:
                 self.values.append((lane, event.what, event.value))
         self.read[worker] = self.read.get(worker, 0) + event.read
+        self.spent[worker] = self.spent.get(worker, 0.0) + event.seconds
         if event.last:
             self._open.pop(event.task, None)
-            if self._late and self.wake == float("inf") and 2 * len(self._open) <= self._sent:
-                self._patience = self._late.patience(event.time - self._start)
+            took = event.time - self._start
+            if self._first is None:
+                self._first = took
+            if self._late and not self._patience and 2 * len(self._open) <= self._sent:
+                self._patience = self._late.patience(self._first, took)
                 self.wake = self._start + self._patience
             self._slow.discard(worker)  # it caught up: count on it again
         return self._finish()

@@ -7,12 +7,18 @@ of a worker that was lost, what that worker had delivered stays good, and is not
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..model import Run
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+
+EQUAL = 0.10  # speeds that agree to this are one speed
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,44 +30,164 @@ class Windows:
     """
 
     lanes: tuple[int, ...]
-    cuts: NDArray[np.intp]  # (segments + 1,), strictly rising from 0 to the rows of a share
+    cuts: Ints  # (segments + 1,), strictly rising from 0 to the rows of a share
     asked: NDArray[np.bool_]  # (lanes, segments)
-    need: NDArray[np.intp]  # (segments,)
+    need: Ints  # (segments,)
     runs: tuple[tuple[Run, ...], ...]  # at most two a lane
+    starts: Ints  # (lanes,) where each window begins on the circle
+    lengths: Ints  # (lanes,)
 
     @property
     def rows(self) -> int:
         """Rows of a share."""
         return int(self.cuts[-1])
 
+    @cached_property
+    def exact(self) -> bool:
+        """Whether just those are asked that are needed."""
+        return bool((self.asked.sum(axis=0) == self.need).all())
 
-def cyclic(lanes: Sequence[int], rows: int, threshold: int) -> Windows:
+
+@dataclass(frozen=True)
+class Layout:
+    """How windows are laid: the threshold, how many more are asked, and where the circle begins.
+
+    `shares` are the fractions of a share that the lanes read; None lays equal windows.
+    """
+
+    threshold: int
+    margin: int = 0
+    shares: tuple[float, ...] | None = None
+
+    def lay(self, lanes: Sequence[int], rows: int, offset: int = 0) -> Windows:
+        """Return windows that cover every row by exactly threshold + margin lanes.
+
+        Where fewer lanes are live, each reads everything.
+        """
+        n, span = len(lanes), min(self.threshold + self.margin, len(lanes))
+        if self.shares is None or span == n:
+            edge = [j * rows // n for j in range(n)] + [rows] if n else [0, rows]
+            starts = np.array(edge[:n], dtype=np.intp)
+            ends = [edge[(q + span) % n] + rows * ((q + span) // n) for q in range(n)]
+            lengths = np.array(ends, dtype=np.intp) - starts
+        else:
+            starts, lengths = _chain(np.asarray(self.shares), span, rows)
+        return _windows(lanes, rows, (starts + offset) % rows, lengths, self.threshold)
+
+
+def cyclic(lanes: Sequence[int], rows: int, threshold: int, margin: int = 0) -> Windows:
     """Equal windows: the lane at position q reads groups q, …, q + threshold − 1 (mod n).
 
-    Lanes are given in order of position. Groups are cut at ⌊j·rows/n⌋. Where fewer
-    than the threshold are live, each reads everything, and it is not enough.
+    Lanes are given in order of position. Groups are cut at ⌊j·rows/n⌋. Where fewer than the
+    threshold are live, each reads everything, and it is not enough.
     """
-    n = len(lanes)
-    span = min(threshold, n)
-    edge = [j * rows // n for j in range(n)] + [rows] if n else [0, rows]
-    cuts = np.unique(np.asarray(edge, dtype=np.intp))
-    asked = np.zeros((n, len(cuts) - 1), dtype=bool)
+    return Layout(threshold, margin).lay(lanes, rows)
+
+
+def fill(speeds: Sequence[float], threshold: int) -> tuple[float, ...] | None:
+    """Loads min(1, s·t) that add up to `threshold`: those who can finish together do.
+
+    None when the speeds agree to 10 %, or when everyone must read everything.
+    """
+    s = np.asarray(speeds, dtype=np.float64)
+    if len(s) <= threshold or s.max() <= (1 + EQUAL) * s.min():
+        return None
+    order = np.sort(s)[::-1]
+    # With the `full` fastest lanes reading everything, the rest share what remains.
+    for full in range(threshold):
+        t = (threshold - full) / order[full:].sum()
+        if order[full] * t <= 1.0:
+            break
+    load = np.minimum(1.0, s * t)
+    return tuple((load * (threshold / load.sum())).clip(max=1.0).tolist())
+
+
+def shifted(before: Windows, layout: Layout, lanes: Sequence[int]) -> Windows:
+    """Lay new windows, turned so that lanes that were there read as few other rows as they can.
+
+    O(n²) for n lanes: the rows moved are piecewise linear in the turn, so only the turns at
+    which some window begins or ends with its old self need trying.
+    """
+    rows = before.rows
+    fresh = layout.lay(lanes, rows)
+    old = {lane: i for i, lane in enumerate(before.lanes)}
+    stay = [i for i, lane in enumerate(lanes) if lane in old]
+    if not stay:
+        return fresh
+    was = np.array([old[lanes[i]] for i in stay])
+    s0, l0 = before.starts[was], before.lengths[was]
+    s1, l1 = fresh.starts[stay], fresh.lengths[stay]
+    turns = np.unique(np.concatenate([[0], (s0 - s1) % rows, (s0 + l0 - s1 - l1) % rows]))
+    moved = [_moved(s0, l0, (s1 + turn) % rows, l1, rows) for turn in turns.tolist()]
+    return layout.lay(lanes, rows, int(turns[int(np.argmin(moved))]))
+
+
+def rows_moved(before: Windows, after: Windows) -> int:
+    """Rows that lanes in both read now and did not before, beyond what their load has grown."""
+    old = {lane: i for i, lane in enumerate(before.lanes)}
+    pairs = [(old[lane], i) for i, lane in enumerate(after.lanes) if lane in old]
+    if not pairs:
+        return 0
+    was, now = (np.array(side) for side in zip(*pairs, strict=True))
+    return _moved(
+        before.starts[was],
+        before.lengths[was],
+        after.starts[now],
+        after.lengths[now],
+        before.rows,
+    )
+
+
+def _moved(s0: Ints, l0: Ints, s1: Ints, l1: Ints, rows: int) -> int:
+    gap = (s1 - s0) % rows
+    common = np.minimum(l0 - gap, l1).clip(0) + np.minimum(l0, gap + l1 - rows).clip(0)
+    return int(((l1 - common) - (l1 - l0).clip(0)).clip(0).sum())
+
+
+def _chain(shares: Floats, span: int, rows: int) -> tuple[Ints, Ints]:
+    """Windows of unequal lengths, laid end to end `span` times round the circle.
+
+    The order goes round in steps of `span`, as equal windows do, so that the lanes that meet at a
+    row are spread over all of them.
+    """
+    n = len(shares)
+    order: list[int] = []
+    for first in range(n):
+        at = first
+        while at not in order:
+            order.append(at)
+            at = (at + span) % n
+        if len(order) == n:
+            break
+    edges = np.floor(np.concatenate([[0.0], np.cumsum(shares[order])]) * rows + 0.5).astype(np.intp)
+    edges[-1] = span * rows
+    starts, lengths = np.empty(n, dtype=np.intp), np.empty(n, dtype=np.intp)
+    starts[order], lengths[order] = edges[:-1] % rows, np.diff(edges)
+    # Rounding may give a full window one row more than there are: the next one takes it.
+    return starts, lengths
+
+
+def _windows(
+    lanes: Sequence[int], rows: int, starts: Ints, lengths: Ints, threshold: int
+) -> Windows:
     runs: list[tuple[Run, ...]] = []
-    index = np.searchsorted(cuts, np.asarray(edge, dtype=np.intp))
-    for q in range(n):
-        last = q + span
-        if span == n:
-            pairs = [(0, n)]
-        elif last <= n:
-            pairs = [(q, last)]
+    for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
+        end = start + length
+        if length >= rows:
+            runs.append(((0, rows),))
+        elif end <= rows:
+            runs.append(((start, end),) if length else ())
         else:
-            pairs = [(0, last - n), (q, n)]
-        pairs = [(a, b) for a, b in pairs if edge[a] < edge[b]]
-        for a, b in pairs:
-            asked[q, index[a] : index[b]] = True
-        runs.append(tuple((edge[a], edge[b]) for a, b in pairs))
+            runs.append(((0, end - rows), (start, rows)))
+    edges = {0, rows, *(row for mine in runs for run in mine for row in run)}
+    cuts = np.array(sorted(edges), dtype=np.intp)
+    asked = np.zeros((len(runs), len(cuts) - 1), dtype=bool)
+    index = {row: j for j, row in enumerate(cuts.tolist())}
+    for i, mine in enumerate(runs):
+        for first, last in mine:
+            asked[i, index[first] : index[last]] = True
     need = np.full(len(cuts) - 1, threshold, dtype=np.intp)
-    return Windows(tuple(lanes), cuts, asked, need, tuple(runs))
+    return Windows(tuple(lanes), cuts, asked, need, tuple(runs), starts, lengths)
 
 
 def with_extra(windows: Windows, weak: Sequence[int]) -> Windows:
@@ -81,10 +207,10 @@ def with_extra(windows: Windows, weak: Sequence[int]) -> Windows:
         need[j] += 1
         extended[i] += size[j]
     runs = tuple(runs_of(asked[i], windows.cuts) for i in range(len(windows.lanes)))
-    return Windows(windows.lanes, windows.cuts, asked, need, runs)
+    return replace(windows, asked=asked, need=need, runs=runs)
 
 
-def runs_of(mask: NDArray[np.bool_], cuts: NDArray[np.intp]) -> tuple[Run, ...]:
+def runs_of(mask: NDArray[np.bool_], cuts: Ints) -> tuple[Run, ...]:
     """Return the runs of rows in the segments where `mask` holds, neighbours joined."""
     edges = np.flatnonzero(np.diff(np.concatenate(([0], mask.astype(np.int8), [0]))))
     return tuple((int(cuts[a]), int(cuts[b])) for a, b in edges.reshape(-1, 2))

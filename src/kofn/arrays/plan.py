@@ -1,0 +1,96 @@
+"""The windows for one set of holders, how to decode them, and how fast each worker is."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+
+from ..codes.mds import MDSCode
+from ..rounds import Cover, Layout, Windows, fill, rows_moved, shifted
+from ..rounds.windows import with_extra
+from .decode import Segment, segments, weak
+
+MEANINGFUL = 3e-3  # seconds: shorter tasks say more about the machine's mood than its speed
+BEST_OF, ENOUGH = 8, 4  # replies looked at, and how many there must be
+BLEND = 0.5  # weight of the newest in the moving average
+CHANGED = 0.10  # loads that differ by less are left as they are
+
+
+class Plan:
+    """Windows for one set of holders, and how to decode them. Made once a membership change."""
+
+    def __init__(
+        self,
+        code: MDSCode,
+        holders: dict[int, int],
+        layout: Layout,
+        rows: int,
+        before: Plan | None = None,
+        *,
+        values: bool = True,
+    ) -> None:
+        self.holders = holders  # worker -> share
+        self.layout = layout
+        lanes = tuple(sorted(holders.values()))
+        self.places = {lane: i for i, lane in enumerate(lanes)}
+        if before is None or not before.windows.lanes:
+            self.windows: Windows = layout.lay(lanes, rows)
+            self.rows_moved = 0
+        else:
+            self.windows = shifted(before.windows, layout, lanes)
+            self.rows_moved = rows_moved(before.windows, self.windows)
+        self.segments: list[Segment] = []
+        self.eta: float | None = None
+        if values and len(holders) >= code.k:
+            full = self._decoding(code)
+            while poor := weak(code, full):
+                asked = self.windows.asked.sum()
+                self.windows = with_extra(self.windows, poor)
+                if self.windows.asked.sum() == asked:
+                    break  # everyone is asked already: the bound will say how good it is
+                full = self._decoding(code)
+
+    def _decoding(self, code: MDSCode) -> Cover:
+        full = Cover(self.windows)
+        full.have[:] = full.asked
+        self.segments = segments(code, full)
+        self.eta = max(s.weights.eta for s in self.segments)
+        return full
+
+
+class Paces:
+    """Seconds a row takes on each worker: a moving average, of the best of its last few replies.
+
+    The best, because whatever else a machine does can only make a reply slower: on a busy machine
+    single replies differ by far more than the machines do.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[int, deque[float]] = {}
+        self._pace: dict[int, float] = {}
+
+    def learn(self, rows: Mapping[int, int], seconds: Mapping[int, float]) -> None:
+        """Take in what a round measured."""
+        for worker, spent in seconds.items():
+            if spent >= MEANINGFUL and rows.get(worker, 0) > 0:
+                last = self._last.setdefault(worker, deque(maxlen=BEST_OF))
+                last.append(spent / rows[worker])
+                if len(last) >= ENOUGH:
+                    best = min(last)
+                    old = self._pace.get(worker, best)
+                    self._pace[worker] = old + BLEND * (best - old)
+
+    def loads(self, holders: Mapping[int, int], span: int) -> tuple[float, ...] | None:
+        """Loads by measured speed, in the order of holders; None for equal ones."""
+        known = [self._pace[w] for w in holders if w in self._pace]
+        if not known:
+            return None
+        usual = sorted(known)[len(known) // 2]  # who is new is taken for usual
+        return fill([1.0 / self._pace.get(worker, usual) for worker in holders], span)
+
+    @staticmethod
+    def differ(old: tuple[float, ...] | None, new: tuple[float, ...] | None) -> bool:
+        """Whether loads have changed enough to lay other windows."""
+        if old is None or new is None:
+            return old is not new
+        return any(abs(a - b) > CHANGED * b for a, b in zip(old, new, strict=True))
