@@ -78,6 +78,29 @@ def demo(
     show(module.run(rounds, size, seed, plot, quiet=as_json), as_json, module.table)
 
 
+@app.command()
+def encode(
+    source: Annotated[
+        str, typer.Argument(help="The matrix: .npy, .npz, Zarr, Parquet or LIBSVM; path or URL.")
+    ],
+    store: Annotated[str, typer.Argument(help="The directory to write; path or URL.")],
+    n: Annotated[int, typer.Option("--n", help="Shares to write.")],
+    k: Annotated[int, typer.Option("--k", help="Shares that are enough.")],
+    fmt: Annotated[str, typer.Option("--format", help="npy or zarr.")] = "npy",
+    dtype: Annotated[
+        str | None, typer.Option(help="float64 or float32 (default: as the matrix).")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option(help="Begin anew, over what is there.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Write a matrix as n coded shares, any k of which are enough; a stopped run goes on."""
+    from . import encode as module
+
+    show(
+        module.run(source, store, n, k, fmt, dtype, overwrite, quiet=as_json), as_json, module.table
+    )
+
+
 @bench.command()
 def overhead(
     as_json: Json = False,

@@ -1,0 +1,168 @@
+"""From rows of a source to rows of shares, a few rows of every block at a time.
+
+Row r of share s is sum_i G[s, i] * (row r of block i), so rows r..r+m of all k blocks give rows
+r..r+m of all shares: one pass over the source, memory for one chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from ..codes.mds import MDSCode
+from ..errors import BadInput
+from .sources import Source, csr, open_source
+
+BUDGET = 48 << 20  # bytes of blocks and shares in one chunk
+# Multiply-adds in one product: below this OpenBLAS stays on one thread, and the operands in cache.
+PRODUCT = 200_000
+
+
+class Coder:
+    """Makes rows of the given shares of a source, chunk by chunk.
+
+    Plain blocks are copied; the rest is added up in double precision. `step` is the rows of a
+    chunk: BUDGET bytes of blocks and shares, or one row of each where that is more.
+    """
+
+    def __init__(
+        self, source: Source, code: MDSCode, shares: Sequence[int], check_finite: bool = True
+    ) -> None:
+        self.code, self.shares, self._check = code, list(shares), check_finite
+        self.rows = code.block_rows(source.shape[0])
+        G = np.array([code.row(s) for s in self.shares])
+        self._blocks = np.flatnonzero(G.any(axis=0)).tolist()  # those that these shares need
+        self._G = G[:, self._blocks]
+        ones = self._G == 1.0
+        plain = (np.count_nonzero(self._G, axis=1) == 1) & ones.any(axis=1)
+        self._plain = {int(j): int(ones[j].argmax()) for j in np.flatnonzero(plain)}
+        self._mixed = np.flatnonzero(~plain).tolist()
+        self.step = min(self.rows, self._chunk_rows(source))
+        self.source = source.ready(self.step)
+        self._buffer: NDArray[Any] | None = None
+
+    def _chunk_rows(self, source: Source) -> int:
+        blocks, mixed = len(self._blocks), len(self._mixed)
+        if source.sparse:
+            # A mixed share has up to the entries of all blocks; held are they, and one share
+            # while it is made and sorted. 16 bytes an entry.
+            row = 16 * 4 * blocks * (1 + source.nnz / source.shape[0])
+        else:
+            row = (blocks + mixed) * source.shape[1] * source.dtype.itemsize
+        return max(1, int(BUDGET / row))
+
+    def chunk(self, first: int, last: int) -> Iterator[tuple[int, Any]]:
+        """Yield (share, its rows first..last) for every share; use each before the next chunk."""
+        if self.source.sparse:
+            yield from self._sparse(first, last)
+        else:
+            yield from self._dense(first, last)
+
+    def _ranges(self, first: int, last: int) -> Iterator[tuple[int, int]]:
+        """The rows of the source that are rows first..last of each block, cut at its end."""
+        N = self.source.shape[0]
+        for block in self._blocks:
+            yield min(N, block * self.rows + first), min(N, block * self.rows + last)
+
+    def _dense(self, first: int, last: int) -> Iterator[tuple[int, NDArray[Any]]]:
+        d, dtype, m = self.source.shape[1], self.source.dtype, last - first
+        blocks, mixed = len(self._blocks), len(self._mixed)
+        if self._buffer is None:
+            self._buffer = np.empty((blocks + mixed) * self.step * d, dtype)
+        both = self._buffer[: (blocks + mixed) * m * d].reshape(blocks + mixed, m, d)
+        pieces, out = both[:blocks], both[blocks:]
+        for i, (a, b) in enumerate(self._ranges(first, last)):
+            if b > a:
+                self.source.fill(a, b, pieces[i, : b - a])
+                if self._check:
+                    finite(pieces[i, : b - a], a)
+            pieces[i, b - a :] = 0
+        if mixed:
+            G, flat, total = (
+                self._G[self._mixed],
+                pieces.reshape(blocks, -1),
+                out.reshape(mixed, -1),
+            )
+            width = max(256, PRODUCT // (blocks * mixed))
+            for a in range(0, m * d, width):
+                total[:, a : a + width] = G @ flat[:, a : a + width]
+        places = {j: i for i, j in enumerate(self._mixed)}
+        for j, share in enumerate(self.shares):
+            yield share, pieces[self._plain[j]] if j in self._plain else out[places[j]]
+
+    def _sparse(self, first: int, last: int) -> Iterator[tuple[int, Any]]:
+        m, d = last - first, self.source.shape[1]
+        pieces = []
+        for a, b in self._ranges(first, last):
+            piece = self.source.rows(a, b)
+            if self._check:
+                finite(piece, a)
+            piece.resize((m, d))
+            pieces.append(piece)
+        stack = sp.vstack(pieces, format="csr", dtype=np.float64)
+        column = np.arange(m)[:, None] + m * np.arange(len(pieces))
+        for j, share in enumerate(self.shares):
+            if j in self._plain:
+                yield share, pieces[self._plain[j]]
+                continue
+            used = np.flatnonzero(self._G[j])
+            weights = sp.csr_array(
+                (
+                    np.tile(self._G[j, used], m),
+                    column[:, used].ravel(),
+                    np.arange(m + 1) * len(used),
+                ),
+                shape=(m, m * len(pieces)),
+            )
+            total = weights @ stack
+            total.sort_indices()
+            yield share, total.astype(self.source.dtype)
+
+
+def make_share(data: object, code: MDSCode, share: int, check_finite: bool = False) -> Any:
+    """Return one share of a source, a path, an array or a CSR matrix: an array or a csr_array.
+
+    Reads only one block for a share that is a plain block. Memory: the share and one chunk.
+    """
+    coder = Coder(open_source(data), code, [share], check_finite)
+    source = coder.source
+    chunks = (
+        rows
+        for first in range(0, coder.rows, coder.step)
+        for _, rows in coder.chunk(first, min(first + coder.step, coder.rows))
+    )
+    if source.sparse:
+        return csr(sp.vstack(list(chunks), format="csr"), source.dtype)
+    out = np.empty((coder.rows, source.shape[1]), source.dtype)
+    done = 0
+    for rows in chunks:
+        out[done : done + len(rows)] = rows
+        done += len(rows)
+    return out
+
+
+def finite(rows: Any, first: int) -> None:
+    """Raise BadInput, naming the entry, if one of these rows from `first` on is not finite."""
+    sparse = bool(sp.issparse(rows))
+    values = rows.data if sparse else rows
+    # The sum is finite unless an entry is not (or it overflows): one cheap pass first.
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isfinite(values.sum()):
+            return
+    bad = np.flatnonzero(~np.isfinite(values.reshape(-1)))
+    if len(bad) == 0:
+        return
+    if sparse:
+        row = int(np.searchsorted(rows.indptr, bad[0], "right")) - 1
+        column = int(rows.indices[bad[0]])
+    else:
+        row, column = divmod(int(bad[0]), rows.shape[1])
+    raise BadInput(
+        f"the matrix to encode must be finite: one NaN would spread over every coded reply. Entry "
+        f"[{row + first}, {column}] is {values.reshape(-1)[bad[0]]}. Clean it, or pass "
+        f"check_finite=False to let it through."
+    )

@@ -1,0 +1,254 @@
+"""Places: a local path, or anything that fsspec reaches. Local paths need no fsspec.
+
+A place is named by a URL and pickles as such: whoever receives it opens it for itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import shutil
+import tempfile
+import weakref
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import BadInput
+
+
+@dataclass(frozen=True)
+class Place:
+    """A file or a directory. `url` is an absolute path, or a URL for fsspec."""
+
+    url: str
+
+    @classmethod
+    def of(cls, where: object) -> Place:
+        """Return the place that a str or a PathLike names."""
+        text = os.fspath(where)  # type: ignore[call-overload]
+        if not isinstance(text, str) or not text:
+            raise BadInput(f"a place is a path or a URL, as text; got {where!r}.")
+        text = text.removeprefix("file://")
+        if "://" in text or "::" in text:
+            return cls(text.rstrip("/"))
+        return cls(os.path.abspath(os.path.expanduser(text)))
+
+    @property
+    def local(self) -> Path | None:
+        """The path on this machine, None for a remote place."""
+        return None if "://" in self.url or "::" in self.url else Path(self.url)
+
+    @property
+    def name(self) -> str:
+        """The last part of the name, in small letters."""
+        return self.url.rsplit("/", 1)[-1].lower()
+
+    def child(self, name: str) -> Place:
+        """The file `name` in this directory."""
+        return Place(f"{self.url}/{name}")
+
+    def remote(self) -> tuple[Any, str]:
+        """The fsspec filesystem, and the path on it."""
+        try:
+            import fsspec
+        except ImportError as error:
+            raise BadInput(
+                f"{self.url} is not a local path, and fsspec is not installed: "
+                f"pip install 'kofn[store]' (and the package of that file system, as s3fs)."
+            ) from error
+        try:
+            fs, path = fsspec.core.url_to_fs(self.url)
+        except (ImportError, ValueError) as error:
+            raise BadInput(f"fsspec cannot reach {self.url}: {error}") from error
+        return fs, path
+
+    def is_dir(self) -> bool:
+        """Whether this is a directory."""
+        if self.local:
+            return self.local.is_dir()
+        fs, path = self.remote()
+        return bool(fs.isdir(path))
+
+    def exists(self) -> bool:
+        """Whether anything is there."""
+        if self.local:
+            return self.local.exists()
+        fs, path = self.remote()
+        return bool(fs.exists(path))
+
+    def size(self) -> int:
+        """Bytes in the file; FileNotFoundError when it is not there."""
+        if self.local:
+            return self.local.stat().st_size
+        fs, path = self.remote()
+        return int(fs.size(path))
+
+    def open(self) -> BinaryIO:
+        """Open the file to read it from front to back."""
+        if self.local:
+            return self.local.open("rb")
+        fs, path = self.remote()
+        return fs.open(path, "rb")  # type: ignore[no-any-return]
+
+    def write(self, data: bytes) -> None:
+        """Write a small file whole: locally under another name first, then renamed."""
+        if self.local is None:
+            fs, path = self.remote()
+            fs.pipe_file(path, data)
+            return
+        part = self.local.with_name(self.local.name + ".part")
+        with part.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(self.local)
+
+    def make_dir(self) -> None:
+        """Make the directory and those above it."""
+        if self.local:
+            self.local.mkdir(parents=True, exist_ok=True)
+        else:
+            fs, path = self.remote()
+            fs.makedirs(path, exist_ok=True)
+
+    def names(self) -> list[str]:
+        """Names of what is in the directory."""
+        if self.local:
+            return [path.name for path in self.local.iterdir()]
+        fs, path = self.remote()
+        return [str(name).rstrip("/").rsplit("/", 1)[-1] for name in fs.ls(path, detail=False)]
+
+    def remove(self) -> None:
+        """Remove a file or a directory with all in it; nothing happens where nothing is."""
+        if self.local is None:
+            fs, path = self.remote()
+            if fs.exists(path):
+                fs.rm(path, recursive=fs.isdir(path))
+        elif self.local.is_dir():
+            shutil.rmtree(self.local)
+        else:
+            self.local.unlink(missing_ok=True)
+
+    def fingerprint(self) -> str:
+        """A text that changes when the file, or a file below it, is written again."""
+        seen = hashlib.sha256()
+        if self.local is None:
+            fs, path = self.remote()
+            found = fs.find(path, detail=True) if fs.isdir(path) else {path: fs.info(path)}
+            seen.update(repr(sorted((p, str(i)) for p, i in found.items())).encode())
+        else:
+            top = self.local
+            files = sorted(p for p in top.rglob("*") if p.is_file()) if top.is_dir() else [top]
+            for file in files:
+                stat = file.stat()
+                seen.update(f"{file.relative_to(top)} {stat.st_size} {stat.st_mtime_ns}\n".encode())
+        return seen.hexdigest()[:32]
+
+
+class Ranges:
+    """Read byte ranges of a file into given memory, without mapping it.
+
+    Mapped pages count as resident until the kernel wants them back; plain reads do not.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self.place, self.size = place, place.size()
+        self._remote = None if place.local else place.remote()
+        if place.local:
+            self._fd = os.open(place.local, os.O_RDONLY)
+            weakref.finalize(self, os.close, self._fd)
+
+    def into(self, offset: int, out: NDArray[Any]) -> None:
+        """Fill the C-contiguous `out` with the bytes from `offset` on."""
+        if out.size == 0:
+            return
+        view = raw(out)
+        if self._remote is None:
+            read_into(self._fd, offset, view, self.place.url)
+            return
+        fs, path = self._remote
+        data = fs.cat_file(path, start=offset, end=offset + len(view))
+        if len(data) != len(view):
+            raise ended_early(self.place.url)
+        view[:] = data
+
+
+class Spool:
+    """A nameless temporary file of one dtype: append arrays, then read ranges back."""
+
+    def __init__(self, dtype: Any) -> None:
+        self.dtype, self.count = np.dtype(dtype), 0
+        self._file = temporary(self)
+
+    def append(self, values: NDArray[Any]) -> None:
+        """Add values at the end, converted to the dtype."""
+        flat = np.ascontiguousarray(values, self.dtype).reshape(-1)
+        try:
+            self._file.write(raw(flat))
+            self._file.flush()
+        except OSError as error:
+            raise BadInput(
+                f"unpacking needs room for temporary files in {tempfile.gettempdir()}: "
+                f"{error.strerror}. Set TMPDIR to a larger disk."
+            ) from error
+        self.count += flat.size
+
+    def read(self, first: int, last: int) -> NDArray[Any]:
+        """Return the values first..last."""
+        out = np.empty(last - first, self.dtype)
+        self.into(first, out)
+        return out
+
+    def into(self, first: int, out: NDArray[Any]) -> None:
+        """Fill the C-contiguous `out` with the values from `first` on."""
+        if out.size:
+            offset = first * self.dtype.itemsize
+            read_into(self._file.fileno(), offset, raw(out), "a temporary file")
+
+
+def temporary(owner: object) -> BinaryIO:
+    """Open a nameless temporary file that is gone when its owner is."""
+    file = tempfile.TemporaryFile(prefix="kofn-")  # noqa: SIM115
+    weakref.finalize(owner, file.close)
+    return file
+
+
+def raw(values: NDArray[Any]) -> memoryview:
+    """The bytes of a C-contiguous array, without a copy."""
+    flat: Any = values.reshape(-1).view(np.uint8)
+    return memoryview(flat)
+
+
+def read_into(fd: int, offset: int, view: memoryview, name: str) -> None:
+    """Fill `view` from a local file; one read may give less than was asked for."""
+    while view:
+        got = os.preadv(fd, [view[: 1 << 30]], offset)
+        if got == 0:
+            raise ended_early(name)
+        view, offset = view[got:], offset + got
+
+
+def ended_early(name: str) -> BadInput:
+    """The error for a file that became shorter while it was read."""
+    return BadInput(f"{name} ended early: it was cut while it was read. Copy it again.")
+
+
+def npy_header(place: Place) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
+    """Return shape, Fortran order, dtype and the place of the first number of a .npy file."""
+    with place.open() as file:
+        head = io.BytesIO(file.read(1 << 16))
+    try:
+        version = np.lib.format.read_magic(head)
+        if version == (1, 0):
+            shape, fortran, dtype = np.lib.format.read_array_header_1_0(head)
+        else:
+            shape, fortran, dtype = np.lib.format.read_array_header_2_0(head)
+    except (ValueError, EOFError) as error:
+        raise BadInput(f"{place.url} is not a .npy file ({error}). Save it again.") from error
+    # One row or one column is in both orders at once.
+    return shape, fortran and 1 not in shape, dtype, head.tell()

@@ -1,0 +1,156 @@
+"""The array files of a share store, and how to read them back safely.
+
+An array file is `.npy` or Zarr v3. Its checksum is the SHA-256 of its numbers in row order, little
+endian, the same for both.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import BadInput, BadStore
+from .files import Place, Ranges, npy_header, raw
+
+PIECE = 8 << 20  # bytes hashed at a time
+
+
+@dataclass(frozen=True)
+class ArrayFile:
+    """One array of a store: its file, and what must be in it."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str  # as NumPy writes it, "<f8"
+    sha256: str
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its numbers."""
+        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+
+
+def load(where: Place, entry: ArrayFile, verify: bool) -> NDArray[Any]:
+    """Return an array of a store, or raise BadStore, naming the file.
+
+    A local .npy is mapped, copy on write: nothing is read until it is used, and writing to it
+    changes no file. Everything else is fetched, and what is fetched is verified.
+    """
+    place = where.child(entry.name)
+    dtype = np.dtype(entry.dtype)
+    if entry.name.endswith(".npy"):
+        start = check_npy(place, entry)
+        if place.local:
+            if verify:
+                check_sum(where, entry)
+            if entry.nbytes == 0:
+                return np.empty(entry.shape, dtype)
+            found = np.memmap(place.local, dtype, "c", start, entry.shape)
+            return np.asarray(found)
+    out = np.empty(entry.shape, dtype)
+    seen, done = hashlib.sha256(), 0
+    for values in pieces(where, entry):
+        seen.update(raw(values))
+        out[done : done + len(values)] = values
+        done += len(values)
+    _same(place, entry, seen.hexdigest())
+    return out
+
+
+def check_sum(where: Place, entry: ArrayFile) -> None:
+    """Read the file once and raise BadStore unless its numbers have the checksum."""
+    seen = hashlib.sha256()
+    for values in pieces(where, entry):
+        seen.update(raw(values))
+    _same(where.child(entry.name), entry, seen.hexdigest())
+
+
+def _same(place: Place, entry: ArrayFile, found: str) -> None:
+    if found != entry.sha256:
+        raise BadStore(
+            place.url,
+            f"its numbers have checksum {found[:12]}…, the manifest says {entry.sha256[:12]}…: "
+            f"it was altered, or belongs to another store. Encode again.",
+        )
+
+
+def pieces(where: Place, entry: ArrayFile) -> Iterator[NDArray[Any]]:
+    """Yield the array a few rows at a time."""
+    place = where.child(entry.name)
+    if entry.name.endswith(".npy"):
+        start = check_npy(place, entry)
+        ranges, dtype = Ranges(place), np.dtype(entry.dtype)
+        tail = entry.shape[1:]
+        item = dtype.itemsize * int(np.prod(tail, dtype=np.int64))
+        step = max(1, PIECE // item)
+        try:
+            for first in range(0, entry.shape[0], step):
+                out = np.empty((min(step, entry.shape[0] - first), *tail), dtype)
+                ranges.into(start + first * item, out)
+                yield out
+        except BadInput as error:
+            raise BadStore(place.url, str(error)) from error
+        return
+    if entry.shape[0]:
+        for values in zarr_pieces(open_zarr(place, entry), entry.shape[0]):
+            yield np.ascontiguousarray(values, entry.dtype)
+
+
+def zarr_pieces(array: Any, rows: int) -> Iterator[NDArray[Any]]:
+    """Yield the first rows of a Zarr array, a chunk at a time."""
+    step = array.chunks[0]
+    for first in range(0, rows, step):
+        yield np.asarray(array[first : min(first + step, rows)])
+
+
+def check_npy(place: Place, entry: ArrayFile) -> int:
+    """Return where the numbers begin; raise BadStore unless header and size are as they must be."""
+    try:
+        size = place.size()
+        shape, fortran, dtype, start = npy_header(place)
+    except FileNotFoundError:
+        raise BadStore(place.url, "it is missing. Copy the store again, or encode again.") from None
+    except BadInput as error:
+        raise BadStore(place.url, str(error)) from error
+    except OSError as error:
+        raise BadStore(place.url, f"it cannot be read: {error.strerror or error}.") from error
+    _expect(place, entry, shape, dtype)
+    if fortran or size != start + entry.nbytes:
+        raise BadStore(
+            place.url,
+            f"it has {size} bytes and must have {start + entry.nbytes}: it was cut or altered. "
+            f"Copy it again, or encode again.",
+        )
+    return start
+
+
+def open_zarr(place: Place, entry: ArrayFile) -> Any:
+    """Open the array, or raise BadStore unless shape and dtype are as they must be."""
+    try:
+        import zarr
+    except ImportError as error:
+        raise BadInput(
+            f"{place.url} is read with zarr, which is not installed: pip install 'kofn[store]'."
+        ) from error
+    try:
+        array = zarr.open_array(place.url, mode="r")
+    except Exception as error:  # zarr and fsspec raise what they like
+        raise BadStore(
+            place.url, f"it is missing, or no Zarr array ({error}). Encode again."
+        ) from error
+    _expect(place, entry, tuple(array.shape), np.dtype(array.dtype))
+    return array
+
+
+def _expect(place: Place, entry: ArrayFile, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    if shape != entry.shape or dtype != np.dtype(entry.dtype):
+        raise BadStore(
+            place.url,
+            f"it holds shape {shape} of {dtype}; the manifest says {entry.shape} of "
+            f"{np.dtype(entry.dtype)}. It belongs to another store: copy the right one.",
+        )

@@ -1,0 +1,171 @@
+"""The manifest of a share store: a small JSON file, written last, that makes the store valid."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from ..codes.mds import MDSCode
+from ..errors import BadInput, BadStore
+from .files import Place
+from .formats import ArrayFile
+
+NAME, PROGRESS = "manifest.json", "progress.json"
+VERSION = 1
+PARTS = ("data", "indices", "indptr")  # the arrays of a sparse share
+OURS = re.compile(r"share-\d{4,}(\.(data|indices|indptr))?\.(npy|zarr)")
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a store holds: n shares of a matrix (N, d), any k of them enough.
+
+    `shares[s]` are the files of share s: one array (ceil(N / k), d), or the three arrays of a CSR
+    matrix of that shape. `source` says where the matrix came from.
+    """
+
+    code: MDSCode
+    shape: tuple[int, int]
+    dtype: str
+    sparse: bool
+    source: Mapping[str, Any]
+    shares: tuple[tuple[ArrayFile, ...], ...]
+
+    @property
+    def rows(self) -> int:
+        """Rows of a share."""
+        return self.code.block_rows(self.shape[0])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all shares."""
+        return sum(file.nbytes for files in self.shares for file in files)
+
+    def write(self, where: Place) -> None:
+        """Make the store valid."""
+        content = {
+            "kofn_store": VERSION,
+            "code": code_facts(self.code),
+            "shape": self.shape,
+            "dtype": self.dtype,
+            "sparse": self.sparse,
+            "source": dict(self.source),
+            "shares": [[asdict(file) for file in files] for files in self.shares],
+        }
+        where.child(NAME).write(json.dumps(content, indent=1).encode())
+
+
+def code_facts(code: MDSCode) -> dict[str, Any]:
+    """The code as JSON; `check` tells one generator from another, beyond rounding."""
+    check = [float(f"{x:.9g}") for x in _probe(code)]
+    facts = {"n": code.n, "k": code.k, "construction": code.construction, "seed": code.seed}
+    return {**facts, "check": check}
+
+
+def _probe(code: MDSCode) -> list[float]:
+    found: list[float] = (code.generator @ np.cos(np.arange(code.k))).tolist()
+    return found
+
+
+def read_manifest(where: Place) -> Manifest:
+    """Return the manifest of the store at `where`; BadStore says what is wrong with it."""
+    place = where.child(NAME)
+    try:
+        with place.open() as file:
+            text = file.read()
+    except (FileNotFoundError, NotADirectoryError):
+        raise BadStore(where.url, _why_none(where)) from None
+    except OSError as error:
+        raise BadStore(place.url, f"it cannot be read: {error.strerror or error}.") from error
+    try:
+        content = json.loads(text)
+        version = content["kofn_store"]
+    except (ValueError, TypeError, KeyError):
+        raise BadStore(
+            place.url, "it is not the manifest of a kofn store. Encode again, elsewhere."
+        ) from None
+    if version != VERSION:
+        raise BadStore(
+            place.url,
+            f"it is of format {version!r}; this kofn reads format {VERSION}. Update kofn, or "
+            f"encode again.",
+        )
+    try:
+        manifest = _parse(content)
+    except (KeyError, TypeError, ValueError, IndexError, BadInput) as error:
+        raise BadStore(
+            place.url, f"it was altered or cut ({type(error).__name__}: {error}). Encode again."
+        ) from error
+    _agree(place, manifest, content["code"]["check"])
+    return manifest
+
+
+def _why_none(where: Place) -> str:
+    if where.child(PROGRESS).exists():
+        return (
+            "this store is not complete: its encoding was stopped. Run the same encode again, it "
+            "goes on from there."
+        )
+    if where.is_dir():
+        return f"this directory is no kofn store: it has no {NAME}. Make one with kofn encode."
+    return "there is no store. Make one with kofn encode."
+
+
+def _parse(content: Mapping[str, Any]) -> Manifest:
+    code = content["code"]
+    N, d = (int(x) for x in content["shape"])
+    return Manifest(
+        code=MDSCode(code["n"], code["k"], code["construction"], code["seed"]),
+        shape=(N, d),
+        dtype=np.dtype(content["dtype"]).name,
+        sparse=bool(content["sparse"]),
+        source=dict(content["source"]),
+        shares=tuple(
+            tuple(
+                ArrayFile(
+                    str(file["name"]),
+                    tuple(int(x) for x in file["shape"]),
+                    np.dtype(file["dtype"]).str,
+                    str(file["sha256"]),
+                )
+                for file in files
+            )
+            for files in content["shares"]
+        ),
+    )
+
+
+def _agree(place: Place, manifest: Manifest, check: Any) -> None:
+    """Raise BadStore unless the manifest agrees with itself and with this kofn's generator."""
+
+    def bad(problem: str) -> BadStore:
+        return BadStore(place.url, f"{problem}: it was altered. Encode again.")
+
+    code, (N, d) = manifest.code, manifest.shape
+    if N < 1 or d < 1 or manifest.dtype not in ("float64", "float32"):
+        raise bad(f"it names a matrix {N} x {d} of {manifest.dtype}")
+    if len(manifest.shares) != code.n:
+        raise bad(f"it lists {len(manifest.shares)} shares, and its code has n={code.n}")
+    for s, files in enumerate(manifest.shares):
+        if len(files) != (3 if manifest.sparse else 1):
+            raise bad(f"share {s} has {len(files)} files")
+        if not all(OURS.fullmatch(file.name) for file in files):
+            raise bad(f"share {s} has files named {[file.name for file in files]}")
+        if manifest.sparse:
+            (nnz,), (also,), (ends,) = (file.shape for file in files)
+            fits = nnz == also and ends == manifest.rows + 1
+        else:
+            fits = files[0].shape == (manifest.rows, d)
+        if not fits:
+            raise bad(f"share {s} has shapes {[file.shape for file in files]}")
+    if len(check) != code.n or not np.allclose(check, _probe(code), rtol=1e-6, atol=1e-6):
+        raise BadStore(
+            place.url,
+            f"its shares were made with another generator than this kofn's {code.name} "
+            f"({code.construction}). Read it with the kofn that wrote it, or encode again.",
+        )

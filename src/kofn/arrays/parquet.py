@@ -1,0 +1,83 @@
+"""Parquet as a source: numeric columns, unpacked once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import BadInput
+from .files import Place
+from .sources import PIECE, Source, Unpacked, checked
+
+
+class ParquetSource(Source):
+    """A Parquet file whose columns are all numbers, one matrix column each.
+
+    float32 if every column is, float64 otherwise. A range of rows decodes the row groups that it
+    touches, so encoding unpacks the file first, a batch at a time.
+    """
+
+    kind = "parquet"
+
+    def __init__(self, place: Place) -> None:
+        try:
+            import pyarrow as pa
+            import pyarrow.parquet as pq
+        except ImportError as error:
+            raise BadInput(
+                f"{place.url} is read with pyarrow, which is not installed: "
+                f"pip install 'kofn[store]'."
+            ) from error
+        try:
+            # Buffered: a column chunk is decoded page by page, not held whole.
+            self._file = pq.ParquetFile(
+                str(place.local) if place.local else place.open(), buffer_size=1 << 16
+            )
+        except pa.ArrowInvalid as error:
+            raise BadInput(f"{place.url} is not a whole Parquet file: {error}") from error
+        schema = self._file.schema_arrow
+        for field in schema:
+            kind = field.type
+            if not (
+                pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+            ):
+                raise BadInput(
+                    f"a matrix to encode has numeric columns only; column {field.name!r} of "
+                    f"{place.url} is of type {kind}. Drop it, or turn it into numbers."
+                )
+        single = all(field.type == pa.float32() for field in schema)
+        self.dtype = np.dtype(np.float32 if single else np.float64)
+        self.shape = checked(place.url, (self._file.metadata.num_rows, len(schema)))
+        self.path, self.fingerprint = place.url, place.fingerprint()
+
+    def rows(self, first: int, last: int) -> NDArray[Any]:
+        meta = self._file.metadata
+        counts = [meta.row_group(i).num_rows for i in range(meta.num_row_groups)]
+        ends = np.cumsum(counts)
+        a, b = np.searchsorted(ends, (first, last - 1), "right").tolist()
+        table = self._file.read_row_groups(list(range(a, b + 1)))
+        return self._matrix(table.slice(first - int(ends[a]) + counts[a], last - first))
+
+    def ready(self, step: int) -> Source:
+        return Unpacked(self, self._batches())
+
+    def _batches(self) -> Iterator[NDArray[Any]]:
+        rows = max(1, PIECE // (8 * self.shape[1]))
+        for batch in self._file.iter_batches(rows):
+            yield self._matrix(batch)
+
+    def _matrix(self, table: Any) -> NDArray[Any]:
+        out = np.empty((table.num_rows, self.shape[1]), self.dtype)
+        for j, (name, column) in enumerate(zip(table.schema.names, table.columns, strict=True)):
+            if column.null_count:
+                raise BadInput(
+                    f"a matrix to encode has a number everywhere; column {name!r} of {self.path} "
+                    f"has empty cells. Fill them first."
+                )
+            # Arrow keeps booleans as bits; only NumPy's own widths convert without a copy.
+            flat = column.combine_chunks() if hasattr(column, "combine_chunks") else column
+            out[:, j] = flat.to_numpy(zero_copy_only=False)
+        return out

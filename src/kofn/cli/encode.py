@@ -1,0 +1,81 @@
+"""kofn encode: a matrix to a share store."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from ..arrays.files import Place
+from ..arrays.sources import Recast, open_source
+from ..arrays.store import write_store
+from ..codes.mds import MDSCode
+from ..errors import BadInput
+
+
+def run(
+    source: str,
+    store: str,
+    n: int,
+    k: int,
+    fmt: str = "npy",
+    dtype: str | None = None,
+    overwrite: bool = False,
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Write the store; return sizes, seconds and the peak of this process's memory."""
+    code = MDSCode(n, k)
+    if dtype not in (None, "float64", "float32"):
+        raise BadInput(f"--dtype is float64 or float32; got {dtype!r}.")
+    began = time.perf_counter()
+    opened = open_source(source)
+    if dtype is not None and opened.dtype.name != dtype:
+        opened = Recast(opened, dtype)
+    console = Console(stderr=True)
+    columns = TextColumn("encoding"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
+    with Progress(
+        *columns, console=console, transient=True, disable=quiet or not console.is_terminal
+    ) as bar:
+        task = bar.add_task("", total=None)
+        manifest = write_store(
+            opened,
+            store,
+            code,
+            fmt=fmt,
+            resume=not overwrite,
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )
+    spent = time.perf_counter() - began
+    # Kilobytes on Linux, bytes on macOS.
+    unit = 1 if sys.platform == "darwin" else 1024
+    return {
+        "store": Place.of(store).url,
+        "rows": manifest.shape[0],
+        "columns": manifest.shape[1],
+        "dtype": manifest.dtype,
+        "sparse": manifest.sparse,
+        "format": fmt,
+        "n": n,
+        "k": k,
+        "share_rows": manifest.rows,
+        "bytes": manifest.nbytes,
+        "seconds": spent,
+        "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit,
+    }
+
+
+def table(console: Console, result: dict[str, Any]) -> None:
+    """Print the result for a person."""
+    sparse = "sparse " if result["sparse"] else ""
+    console.print(
+        f"{result['rows']} x {result['columns']} {sparse}{result['dtype']} -> {result['n']} shares "
+        f"of {result['share_rows']} rows, any {result['k']} are enough\n"
+        f"{result['bytes'] / 1e6:.1f} MB in {result['seconds']:.1f} s, "
+        f"peak memory {result['peak_memory_bytes'] / 1e6:.0f} MB\n{result['store']}",
+        highlight=False,
+        soft_wrap=True,
+    )
