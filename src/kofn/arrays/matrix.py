@@ -178,6 +178,7 @@ class CodedMatrix:
         round = SumRound(
             drive.next_round(),
             self._items(plan, z.reshape(len(z), width)),
+            plan.holders,
             self._holders.shares,
             _Adjoint(drive, code, self._holders.key),
             self._options.late,
@@ -253,15 +254,9 @@ class CodedMatrix:
 
     def _planned(self, margin: int) -> Plan:
         """The plan for those that can take part now, made anew only when something changed."""
-        holders = self._holders
-        holders.enlist()
-        for worker, share in holders.vacant():
+        for worker, share in self._holders.vacant():
             self._rebuild(worker, share)
-        ready = holders.ready()
-        if len(ready) < self.code.k:
-            # Those that are fetching their share are worth waiting for now.
-            self._drive.await_stored(holders.key, list(holders.shares))
-            ready = holders.ready()
+        ready = self._ready()
         silent = self._drive.silent(SILENT) | self._drive.owing(self._laggards)
         if silent and len(ready.keys() - silent) >= self.code.k:
             # Still at the work of an earlier round: stopped, or far behind. It is counted on
@@ -300,8 +295,17 @@ class CodedMatrix:
         self._holders.give(worker, share, value)
 
     def _live(self) -> int:
-        self._holders.enlist()
-        return len(self._holders.ready())
+        return len(self._ready())
+
+    def _ready(self) -> dict[int, int]:
+        """Live workers with their shares; when few, those fetching theirs are waited for."""
+        holders = self._holders
+        holders.enlist()
+        ready = holders.ready()
+        if len(ready) < self.code.k:
+            self._drive.await_stored(holders.key, list(holders.shares))
+            ready = holders.ready()
+        return ready
 
 
 class CodedTranspose:

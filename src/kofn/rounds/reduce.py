@@ -60,12 +60,17 @@ class SumWork(Protocol):
 
 
 class SumRound(Round):
-    """Sum the items; re-express what is lost or late."""
+    """Sum the items; re-express what is lost or late.
+
+    `holders`: worker -> lane of those that take part; `shares` the same of all, also of those
+    that join during the round.
+    """
 
     def __init__(
         self,
         id: int,
         items: Sequence[Item],
+        holders: Mapping[int, int],
         shares: Mapping[int, int],
         work: SumWork,
         late: Late | None,
@@ -79,8 +84,7 @@ class SumRound(Round):
         self.joined: list[int] = []
         self.rows_topped_up = 0
         self._shares, self._work, self._late = shares, work, late
-        lanes = {item.lane for item in items}
-        self._holder = {lane: worker for worker, lane in shares.items() if lane in lanes}
+        self._holder = {lane: worker for worker, lane in holders.items()}
         self._numbered: list[Item] = []
         self._open: dict[int, tuple[int, Item]] = {}  # task -> worker, item
         self._slow: set[int] = set()
