@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-EXTRAS := plot
+EXTRAS := plot,store,ray,dask,mpi
 
 .PHONY: demo test check soak bench clean
 

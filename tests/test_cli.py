@@ -74,6 +74,16 @@ def test_bench_reaction_json_has_what_it_measured() -> None:
     assert result["kill_noticed_ms"]["median"] < 5_000
 
 
+def test_engines_are_listed() -> None:
+    result = json.loads(kofn("engines", "--json").stdout)
+    found = {engine["name"]: engine for engine in result["engines"]}
+    assert set(found) >= {"local", "virtual", "ray", "dask", "mpi"}
+    assert found["local"]["installed"]
+    for engine in found.values():
+        assert engine["installed"] == (engine["install"] is None)
+    assert "local" in kofn("engines").stdout
+
+
 def test_help_and_version() -> None:
     assert "demo" in kofn("--help").stdout
     assert kofn("--version").stdout.startswith("kofn 0.")

@@ -208,11 +208,13 @@ def test_bad_updates_and_bad_formats() -> None:
             X @ np.ones((5, 2))
         with pytest.raises(kofn.BadInput, match="sparse w"):
             X @ scipy.sparse.eye_array(4, format="csr")
-        for options in ({"axis": 2}, {"margin": -1}, {"loads": "guess"}, {"late": 0.5}):
+        wrong: list[dict[str, Any]] = [{"axis": 2}, {"margin": -1}, {"loads": "?"}, {"late": 0.5}]
+        for options in wrong:
             with pytest.raises(kofn.BadInput, match=next(iter(options))):
-                cluster.encode(np.ones((6, 4)), k=2, **options)  # type: ignore[call-overload]
+                cluster.encode(np.ones((6, 4)), k=2, **options)
+        anything: Any = X
         with pytest.raises(TypeError):
-            np.ones((2, 6)) @ X
+            np.ones((2, 6)) @ anything
 
 
 # Margin, speeds, and many scripts.

