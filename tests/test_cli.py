@@ -81,7 +81,10 @@ def test_engines_are_listed() -> None:
     assert found["local"]["installed"]
     for engine in found.values():
         assert engine["installed"] == (engine["install"] is None)
-    assert "local" in kofn("engines").stdout
+    shown = kofn("engines").stdout
+    assert "local" in shown
+    for engine in found.values():
+        assert engine["install"] is None or engine["install"] in shown
 
 
 def test_help_and_version() -> None:

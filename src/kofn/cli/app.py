@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from .. import __version__
 from ..errors import KofnError
@@ -31,7 +32,8 @@ def main() -> None:
     try:
         app()
     except KofnError as error:
-        Console(stderr=True).print(f"[bold red]kofn:[/] {error}", highlight=False, soft_wrap=True)
+        text = f"[bold red]kofn:[/] {escape(str(error))}"
+        Console(stderr=True).print(text, highlight=False, soft_wrap=True)
         sys.exit(1)
     except BrokenPipeError:
         # The reader of our output went away (`kofn demo | head`): nothing to say to anyone.

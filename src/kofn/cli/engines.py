@@ -6,6 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from ..cluster import engines, find
@@ -43,5 +44,7 @@ def table(console: Console, result: dict[str, Any]) -> None:
     for engine in result["engines"]:
         versions = ", ".join(f"{name} {number}" for name, number in engine["versions"].items())
         good = "[green]yes[/]" if engine["installed"] else "no"
-        out.add_row(engine["name"], good, versions if engine["installed"] else engine["install"])
+        out.add_row(
+            engine["name"], good, versions if engine["installed"] else escape(engine["install"])
+        )
     console.print(out)
