@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import resource
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -50,8 +52,6 @@ def run(
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
     spent = time.perf_counter() - began
-    # Kilobytes on Linux, bytes on macOS.
-    unit = 1 if sys.platform == "darwin" else 1024
     return {
         "store": Place.of(store).url,
         "rows": manifest.shape[0],
@@ -64,8 +64,19 @@ def run(
         "share_rows": manifest.rows,
         "bytes": manifest.nbytes,
         "seconds": spent,
-        "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit,
+        "peak_memory_bytes": _peak(),
     }
+
+
+def _peak() -> int:
+    """The most bytes that were resident in this process."""
+    status = Path("/proc/self/status")
+    if status.exists():  # getrusage would count what the parent had at the fork
+        found = re.search(r"VmHWM:\s*(\d+) kB", status.read_text())
+        if found:
+            return 1024 * int(found[1])
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def table(console: Console, result: dict[str, Any]) -> None:
