@@ -250,6 +250,9 @@ class Cluster:
     ) -> None:
         self.close()
 
+    def __deepcopy__(self, memo: object) -> Self:
+        return self  # scikit-learn's clone copies parameters; there is only one of these workers
+
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{len(self.engine.workers)} workers"
         return f"<kofn cluster on engine {self.engine.name!r}, {state}>"

@@ -1,0 +1,322 @@
+"""Linear models, trained through coded products: they go on while workers are lost and join."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit, softmax
+from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.extmath import safe_sparse_dot
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from ..arrays import CodedMatrix
+from ..errors import BadInput
+from .base import Callback, CodedEstimator
+from .losses import LinearObjective, Loss, logistic, multinomial, squared, squared_hinge
+from .solvers import SOLVERS, Floats, Solution, conjugate_gradients
+
+
+class _Linear(CodedEstimator):
+    """Fitting and scoring that all linear models share."""
+
+    coef_: NDArray[Any]
+    intercept_: Any
+    n_iter_: int
+    fit_intercept: bool
+    solver: str
+    tol: float
+    max_iter: int
+
+    def _solve(self, X: CodedMatrix, objective: LinearObjective) -> Solution:
+        if self.solver not in SOLVERS:
+            raise BadInput(f"solver must be one of {sorted(SOLVERS)} here; got {self.solver!r}.")
+        start = np.zeros(objective.size)
+        found = SOLVERS[self.solver](objective, start, self.tol, self.max_iter, self._tell(X))
+        if not found.converged:
+            warnings.warn(
+                f"{type(self).__name__} stopped after max_iter={self.max_iter} iterations before "
+                f"the gradient fell below tol={self.tol:g}. Raise max_iter, or scale the data.",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+        return found
+
+    def _scores(self, X: Any) -> Any:
+        check_is_fitted(self)
+        X = validate_data(self, X, accept_sparse="csr", reset=False)
+        return safe_sparse_dot(X, self.coef_.T, dense_output=True) + self.intercept_
+
+
+class Ridge(MultiOutputMixin, RegressorMixin, _Linear):
+    """Least squares with penalty `alpha` ‖w‖², as scikit-learn's Ridge.
+
+    solver: "cg" (conjugate gradients on the normal equations, the default), "gd" (batch gradient
+    descent with line search, as in the elastic computing paper) or "lbfgs". Every iteration is
+    one product with X and one with X.T. `n_iter_` counts them.
+
+    cluster: an open Cluster, or an engine's name to open one with `workers` workers; any `k` of
+    them are enough. callback(iteration, loss, matrix) is called after every iteration.
+    """
+
+    def __init__(
+        self,
+        alpha: float = 1.0,
+        *,
+        fit_intercept: bool = True,
+        solver: str = "cg",
+        tol: float = 1e-10,
+        max_iter: int = 10_000,
+        cluster: Any = "local",
+        workers: int | None = None,
+        k: int | None = None,
+        callback: Callback | None = None,
+    ) -> None:
+        self.alpha = alpha
+        self.fit_intercept = fit_intercept
+        self.solver = solver
+        self.tol = tol
+        self.max_iter = max_iter
+        self.cluster = cluster
+        self.workers = workers
+        self.k = k
+        self.callback = callback
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Fit to X (N, d), an array, CSR matrix, CodedMatrix or store path; y is (N,) or (N, t)."""
+        X, y = self._check(X, y, multi_output=True, y_numeric=True)
+        if not float(self.alpha) >= 0:
+            raise BadInput(f"alpha must be a number >= 0; got {self.alpha!r}.")
+        weight = self._weight(sample_weight, X)
+        targets = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
+        with self._encoded(X) as matrix:
+            if self.solver == "cg":
+                W, b, self.n_iter_ = self._normal_equations(matrix, targets, weight)
+            else:
+                objective = LinearObjective(
+                    matrix,
+                    squared(targets, weight),
+                    targets.shape[1],
+                    penalty=float(self.alpha),
+                    intercept=self.fit_intercept,
+                )
+                found = self._solve(matrix, objective)
+                W, b = objective.split(found.x)
+                self.n_iter_ = found.iterations
+        one = np.ndim(y) == 1
+        self.coef_ = W[:, 0] if one else W.T
+        self.intercept_ = (float(b[0]) if one else b) if self.fit_intercept else 0.0
+        return self
+
+    def predict(self, X: Any) -> Any:
+        """Return the predictions (N,) or (N, t), computed here."""
+        return self._scores(X)
+
+    def _normal_equations(
+        self, X: CodedMatrix, y: Floats, weight: Floats
+    ) -> tuple[Floats, Floats, int]:
+        """Solve (Xcᵀ D Xc + alpha) w = Xcᵀ D yc with X and y centred, never forming either."""
+        total = float(weight.sum())
+        mean, shift = np.zeros(X.shape[1]), np.zeros(y.shape[1])
+        if self.fit_intercept:
+            mean = np.asarray(X.T @ weight[:, 0], dtype=np.float64) / total
+            shift = (weight * y).sum(axis=0) / total
+        tell, steps = self._tell(X), 0
+        W = np.zeros((X.shape[1], y.shape[1]))
+        for t in range(y.shape[1]):
+            b = _centred_back(X, weight[:, 0] * (y[:, t] - shift[t]), mean)
+
+            def apply(p: Floats) -> Floats:
+                scores = np.asarray(X @ p, dtype=np.float64) - float(mean @ p)
+                return _centred_back(X, weight[:, 0] * scores, mean) + self.alpha * p
+
+            def count(iteration: int, residual: float) -> None:
+                nonlocal steps
+                steps = max(steps, iteration)
+                tell(iteration, residual)
+
+            within = self.tol * float(np.linalg.norm(b))
+            W[:, t] = conjugate_gradients(apply, b, within, self.max_iter, count)
+        return W, shift - mean @ W, steps
+
+
+def _centred_back(X: CodedMatrix, r: Floats, mean: Floats) -> Floats:
+    return np.asarray(X.T @ r, dtype=np.float64) - mean * float(r.sum())
+
+
+class LinearRegression(Ridge):
+    """Ordinary least squares: Ridge without a penalty."""
+
+    def __init__(
+        self,
+        *,
+        fit_intercept: bool = True,
+        solver: str = "cg",
+        tol: float = 1e-12,
+        max_iter: int = 10_000,
+        cluster: Any = "local",
+        workers: int | None = None,
+        k: int | None = None,
+        callback: Callback | None = None,
+    ) -> None:
+        super().__init__(
+            0.0,
+            fit_intercept=fit_intercept,
+            solver=solver,
+            tol=tol,
+            max_iter=max_iter,
+            cluster=cluster,
+            workers=workers,
+            k=k,
+            callback=callback,
+        )
+
+
+class _LinearClassifier(ClassifierMixin, _Linear):
+    classes_: NDArray[Any]
+    C: float
+
+    def _fit(self, X: Any, y: Any, sample_weight: Any, loss_of: Any, *, hinge: bool) -> Self:
+        X, y = self._check(X, y)
+        check_classification_targets(y)
+        if not float(self.C) > 0:
+            raise BadInput(f"C must be a number > 0; got {self.C!r}.")
+        self.classes_, codes = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise BadInput(
+                f"a classifier needs at least 2 classes; got 1 class, {self.classes_[0]!r}. Check "
+                f"how the labels were read."
+            )
+        weight = self._weight(sample_weight, X)
+        loss, columns = loss_of(codes, len(self.classes_), weight)
+        with self._encoded(X) as matrix:
+            objective = LinearObjective(
+                matrix,
+                loss,
+                columns,
+                scale=float(self.C),
+                penalty=1.0,
+                intercept=self.fit_intercept,
+                penalise_intercept=hinge,
+            )
+            found = self._solve(matrix, objective)
+        W, b = objective.split(found.x)
+        self.coef_, self.n_iter_ = W.T.copy(), found.iterations
+        self.intercept_ = b.copy() if self.fit_intercept else np.zeros(columns)
+        return self
+
+    def decision_function(self, X: Any) -> Any:
+        """Scores: (N,) for two classes, (N, classes) for more."""
+        scores = self._scores(X)
+        return scores[:, 0] if scores.shape[1] == 1 else scores
+
+    def predict(self, X: Any) -> Any:
+        """Return the most likely classes, computed here."""
+        scores = self.decision_function(X)
+        at = (scores > 0).astype(np.intp) if scores.ndim == 1 else scores.argmax(axis=1)
+        return self.classes_[at]
+
+
+def _signs(codes: NDArray[np.intp], classes: int) -> Floats:
+    """±1 labels: one column for two classes, one a class for more."""
+    if classes == 2:
+        return np.where(codes == 1, 1.0, -1.0)[:, None]
+    return np.where(codes[:, None] == np.arange(classes), 1.0, -1.0)
+
+
+class LogisticRegression(_LinearClassifier):
+    """Logistic regression, C · Σ loss + ½‖w‖², as scikit-learn's (multinomial beyond two classes).
+
+    solver: "lbfgs" (the default), "newton-cg" (to the last digits) or "gd" (batch gradient
+    descent with line search). The intercept is not penalised. See Ridge for the rest.
+    """
+
+    def __init__(
+        self,
+        C: float = 1.0,
+        *,
+        fit_intercept: bool = True,
+        solver: str = "lbfgs",
+        tol: float = 1e-4,
+        max_iter: int = 1000,
+        cluster: Any = "local",
+        workers: int | None = None,
+        k: int | None = None,
+        callback: Callback | None = None,
+    ) -> None:
+        self.C = C
+        self.fit_intercept = fit_intercept
+        self.solver = solver
+        self.tol = tol
+        self.max_iter = max_iter
+        self.cluster = cluster
+        self.workers = workers
+        self.k = k
+        self.callback = callback
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Fit to X (N, d): an array, CSR matrix, CodedMatrix or store path, and labels y (N,)."""
+
+        def loss_of(codes: NDArray[np.intp], classes: int, weight: Floats) -> tuple[Loss, int]:
+            if classes == 2:
+                return logistic(_signs(codes, 2), weight), 1
+            return multinomial(np.eye(classes)[codes], weight), classes
+
+        return self._fit(X, y, sample_weight, loss_of, hinge=False)
+
+    def predict_proba(self, X: Any) -> Any:
+        """Probabilities of the classes, (N, classes)."""
+        scores = self.decision_function(X)
+        if scores.ndim == 1:
+            p = expit(scores)
+            return np.stack([1 - p, p], axis=1)
+        return softmax(scores, axis=1)
+
+    def predict_log_proba(self, X: Any) -> Any:
+        """Logarithms of the probabilities, (N, classes)."""
+        return np.log(self.predict_proba(X))
+
+
+class LinearSVC(_LinearClassifier):
+    """Linear support vector machine with the squared hinge loss: ½‖w‖² + C · Σ max(0, 1 − y f)².
+
+    The primal problem, one against the rest beyond two classes; the intercept is penalised, as in
+    scikit-learn's LinearSVC. solver: "newton-cg" (the default, to the last digits), "lbfgs" or
+    "gd". See Ridge for the rest.
+    """
+
+    def __init__(
+        self,
+        C: float = 1.0,
+        *,
+        fit_intercept: bool = True,
+        solver: str = "newton-cg",
+        tol: float = 1e-6,
+        max_iter: int = 1000,
+        cluster: Any = "local",
+        workers: int | None = None,
+        k: int | None = None,
+        callback: Callback | None = None,
+    ) -> None:
+        self.C = C
+        self.fit_intercept = fit_intercept
+        self.solver = solver
+        self.tol = tol
+        self.max_iter = max_iter
+        self.cluster = cluster
+        self.workers = workers
+        self.k = k
+        self.callback = callback
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Fit to X (N, d): an array, CSR matrix, CodedMatrix or store path, and labels y (N,)."""
+
+        def loss_of(codes: NDArray[np.intp], classes: int, weight: Floats) -> tuple[Loss, int]:
+            signs = _signs(codes, classes)
+            return squared_hinge(signs, weight), signs.shape[1]
+
+        return self._fit(X, y, sample_weight, loss_of, hinge=True)

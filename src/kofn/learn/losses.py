@@ -1,0 +1,170 @@
+"""Losses of linear models: what is done with the scores X W + b, all on the master."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit, logsumexp, softmax
+
+from .solvers import Floats, Objective
+
+
+class Products(Protocol):
+    """A matrix as far as fitting is concerned: a CodedMatrix, or an array for comparison."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def T(self) -> Any: ...
+
+    def __matmul__(self, other: Any, /) -> NDArray[Any]: ...
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Loss of scores (N, m): the sum over rows, its slope and its curvature by score."""
+
+    value: Callable[[Floats], float]
+    slope: Callable[[Floats], Floats]  # (N, m)
+    curve: Callable[[Floats, Floats], Floats]  # scores, direction of scores -> (N, m)
+
+
+def squared(y: Floats, weight: Floats) -> Loss:
+    """½ Σ weight (score − y)²; y (N, m), weight (N, 1)."""
+    return Loss(
+        lambda s: 0.5 * float((weight * (s - y) ** 2).sum()),
+        lambda s: weight * (s - y),
+        lambda s, ds: weight * ds,
+    )
+
+
+def logistic(y: Floats, weight: Floats) -> Loss:
+    """Σ weight log(1 + exp(−y score)), y = ±1."""
+
+    def curve(s: Floats, ds: Floats) -> Floats:
+        p = expit(s)
+        return np.asarray(weight * p * (1 - p) * ds)
+
+    return Loss(
+        lambda s: float((weight * np.logaddexp(0.0, -y * s)).sum()),
+        lambda s: np.asarray(-weight * y * expit(-y * s)),
+        curve,
+    )
+
+
+def multinomial(y: Floats, weight: Floats) -> Loss:
+    """Σ weight (logsumexp(scores) − score of the class); y (N, classes) one-hot."""
+
+    def curve(s: Floats, ds: Floats) -> Floats:
+        p = softmax(s, axis=1)
+        return np.asarray(weight * p * (ds - (p * ds).sum(axis=1, keepdims=True)))
+
+    return Loss(
+        lambda s: float((weight[:, 0] * (logsumexp(s, axis=1) - (y * s).sum(axis=1))).sum()),
+        lambda s: np.asarray(weight * (softmax(s, axis=1) - y)),
+        curve,
+    )
+
+
+def squared_hinge(y: Floats, weight: Floats) -> Loss:
+    """Σ weight max(0, 1 − y score)², y = ±1, one column a class."""
+    return Loss(
+        lambda s: float((weight * np.maximum(0.0, 1 - y * s) ** 2).sum()),
+        lambda s: -2.0 * weight * y * np.maximum(0.0, 1 - y * s),
+        lambda s, ds: 2.0 * weight * (y * s < 1) * ds,
+    )
+
+
+class LinearObjective(Objective):
+    """scale · loss(X W + b) + ½ penalty ‖W‖² (+ ½ penalty ‖b‖² if `penalise_intercept`).
+
+    Parameters are flat: W (d, m) row by row, then b (m,) if there is an intercept. The scores of
+    the last point are kept, so that a value and a gradient there cost one pass with X.
+    """
+
+    def __init__(
+        self,
+        X: Products,
+        loss: Loss,
+        columns: int,
+        *,
+        scale: float = 1.0,
+        penalty: float = 0.0,
+        intercept: bool = True,
+        penalise_intercept: bool = False,
+    ) -> None:
+        self.X, self.loss, self.m = X, loss, columns
+        self.d = X.shape[1]
+        self.scale, self.penalty = scale, penalty
+        self.intercept, self.penalise_intercept = intercept, penalise_intercept
+        self._at: tuple[bytes, Floats] | None = None
+
+    @property
+    def size(self) -> int:
+        """How many parameters there are."""
+        return (self.d + self.intercept) * self.m
+
+    def split(self, x: Floats) -> tuple[Floats, Floats]:
+        """Return W (d, m) and b (m,)."""
+        W = x[: self.d * self.m].reshape(self.d, self.m)
+        return W, x[self.d * self.m :] if self.intercept else np.zeros(self.m)
+
+    def value(self, x: Floats) -> float:
+        return self.scale * self.loss.value(self._scores(x)) + self._ridge(x)
+
+    def value_and_gradient(self, x: Floats) -> tuple[float, Floats]:
+        scores = self._scores(x)
+        value = self.scale * self.loss.value(scores) + self._ridge(x)
+        return value, self._back(self.scale * self.loss.slope(scores)) + self._weights() * x
+
+    def curvature(self, x: Floats) -> Callable[[Floats], Floats]:
+        scores = self._scores(x)
+
+        def apply(p: Floats) -> Floats:
+            W, b = self.split(p)
+            along = self._forward(W) + b
+            return self._back(self.scale * self.loss.curve(scores, along)) + self._weights() * p
+
+        return apply
+
+    def _scores(self, x: Floats) -> Floats:
+        key = x.tobytes()
+        if self._at is None or self._at[0] != key:
+            W, b = self.split(x)
+            self._at = (key, self._forward(W) + b)
+        return self._at[1]
+
+    def _forward(self, W: Floats) -> Floats:
+        # One column travels and multiplies best as a vector.
+        product = self.X @ W[:, 0] if self.m == 1 else self.X @ W
+        return np.asarray(product, dtype=np.float64).reshape(-1, self.m)
+
+    def _back(self, r: Floats) -> Floats:
+        product = self.X.T @ (r[:, 0] if self.m == 1 else r)
+        G = np.asarray(product, dtype=np.float64).reshape(self.d, self.m)
+        return np.concatenate([G.ravel(), r.sum(axis=0)]) if self.intercept else G.ravel()
+
+    def _weights(self) -> Floats:
+        weights = np.full(self.size, self.penalty)
+        if self.intercept and not self.penalise_intercept:
+            weights[self.d * self.m :] = 0.0
+        return weights
+
+    def _ridge(self, x: Floats) -> float:
+        return 0.5 * float((self._weights() * x) @ x)
+
+
+__all__ = [
+    "LinearObjective",
+    "Loss",
+    "Products",
+    "logistic",
+    "multinomial",
+    "squared",
+    "squared_hinge",
+]

@@ -1,0 +1,148 @@
+"""Solvers that see the data only through two products: X @ v and X.T @ z.
+
+Each takes an objective, reports every iteration to `tell`, and returns a frozen Solution. Nothing
+here knows of workers: a loss in the middle of a fit is the products' business.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.optimize
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Tell = Callable[[int, float], None]  # iteration, loss
+
+
+@dataclass(frozen=True)
+class Solution:
+    """What a solver found: parameters (flat), iterations, and whether it met the tolerance."""
+
+    x: Floats
+    iterations: int
+    converged: bool
+
+
+class Objective(ABC):
+    """A smooth function of flat parameters, and how it curves."""
+
+    @abstractmethod
+    def value_and_gradient(self, x: Floats) -> tuple[float, Floats]:
+        """One pass with X and one with X.T."""
+
+    @abstractmethod
+    def value(self, x: Floats) -> float:
+        """One pass with X."""
+
+    @abstractmethod
+    def curvature(self, x: Floats) -> Callable[[Floats], Floats]:
+        """Return p -> H(x) p; each call is one pass with X and one with X.T."""
+
+
+def gradient_descent(f: Objective, x: Floats, tol: float, max_iter: int, tell: Tell) -> Solution:
+    """Batch gradient descent with backtracking line search, as in the elastic computing paper.
+
+    The first step tried is twice the last one taken; it is halved until the loss falls by a tenth
+    of what the slope promises (Armijo).
+    """
+    step = 1.0
+    value, gradient = f.value_and_gradient(x)
+    start = float(np.abs(gradient).max(initial=0.0))
+    for iteration in range(1, max_iter + 1):
+        slope = float(gradient @ gradient)
+        if np.abs(gradient).max(initial=0.0) <= tol * max(1.0, start):
+            return Solution(x, iteration - 1, True)
+        step *= 2.0
+        while (trial := f.value(x - step * gradient)) > value - 0.1 * step * slope:
+            step /= 2.0
+            if step * np.sqrt(slope) < 1e-16 * (1.0 + float(np.linalg.norm(x))):
+                return Solution(x, iteration, True)  # no step is small enough to help: rounding
+        x = x - step * gradient
+        value, gradient = f.value_and_gradient(x)
+        tell(iteration, min(trial, value))
+    return Solution(x, max_iter, False)
+
+
+def lbfgs(f: Objective, x: Floats, tol: float, max_iter: int, tell: Tell) -> Solution:
+    """Limited-memory BFGS (SciPy's), until the largest entry of the gradient is below `tol`."""
+    seen = {"iteration": 0}
+
+    def told(intermediate_result: Any) -> None:
+        seen["iteration"] += 1
+        tell(seen["iteration"], float(intermediate_result.fun))
+
+    found = scipy.optimize.minimize(
+        f.value_and_gradient,
+        x,
+        jac=True,
+        method="L-BFGS-B",
+        callback=told,
+        options={"maxiter": max_iter, "gtol": tol, "ftol": 0.0, "maxfun": 20 * max_iter + 100},
+    )
+    # "ABNORMAL" is a line search that rounding stopped: as far as the numbers go.
+    return Solution(np.asarray(found.x), int(found.nit), found.status != 1)
+
+
+def newton_cg(f: Objective, x: Floats, tol: float, max_iter: int, tell: Tell) -> Solution:
+    """Newton steps, each found by conjugate gradients; converges to the last digits.
+
+    Steps are halved until the loss falls (Armijo). Conjugate gradients stop early far from the
+    optimum, so that a step costs what it is worth.
+    """
+    value, gradient = f.value_and_gradient(x)
+    start = float(np.linalg.norm(gradient)) or 1.0
+    for iteration in range(1, max_iter + 1):
+        size = float(np.linalg.norm(gradient))
+        if float(np.abs(gradient).max(initial=0.0)) <= tol:
+            return Solution(x, iteration - 1, True)
+        hessian = f.curvature(x)
+        within = min(0.5, np.sqrt(size / start)) * size
+        p = conjugate_gradients(hessian, -gradient, within, 50 + len(x))
+        slope, step = float(gradient @ p), 1.0
+        while True:
+            trial, next_gradient = f.value_and_gradient(x + step * p)
+            if trial <= value + 1e-4 * step * slope or step < 1e-10:
+                break
+            step /= 2.0
+        if step < 1e-10 or not trial <= value + 1e-12 * abs(value):
+            return Solution(x, iteration, True)  # rounding: no step makes it better
+        stuck = bool(np.array_equal(x + step * p, x))
+        x, value, gradient = x + step * p, trial, next_gradient
+        tell(iteration, value)
+        if stuck:
+            return Solution(x, iteration, True)
+    return Solution(x, max_iter, False)
+
+
+def conjugate_gradients(
+    apply: Callable[[Floats], Floats],
+    b: Floats,
+    within: float,
+    max_iter: int,
+    tell: Tell | None = None,
+) -> Floats:
+    """Solve H x = b for positive definite H, to a residual of norm `within`."""
+    x, r = np.zeros_like(b), b.copy()
+    p, rr = r.copy(), float(r @ r)
+    for iteration in range(max_iter):
+        if np.sqrt(rr) <= within:
+            break
+        Hp = apply(p)
+        curve = float(p @ Hp)
+        if curve <= 0.0:
+            break  # rounding: nothing more to gain in this direction
+        x += (rr / curve) * p
+        r -= (rr / curve) * Hp
+        rr, old = float(r @ r), rr
+        p = r + (rr / old) * p
+        if tell is not None:
+            tell(iteration + 1, float(np.sqrt(rr)))
+    return x
+
+
+SOLVERS = {"gd": gradient_descent, "lbfgs": lbfgs, "newton-cg": newton_cg}

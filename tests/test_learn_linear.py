@@ -1,0 +1,191 @@
+"""Linear models: scikit-learn's own checks, its own optimum, and workers killed during the fit."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse
+import sklearn.linear_model
+import sklearn.svm
+from sklearn.base import clone
+from sklearn.datasets import make_classification, make_regression
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import kofn
+from kofn.learn import LinearRegression, LinearSVC, LogisticRegression, Ridge
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[kofn.Cluster]:
+    with kofn.connect("local", workers=4) as cluster:
+        yield cluster
+
+
+# "virtual" runs the very same master and products in this process: the checks are many.
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
+@parametrize_with_checks(  # type: ignore[untyped-decorator]
+    [
+        Ridge(cluster="virtual"),
+        LinearRegression(cluster="virtual"),
+        LogisticRegression(cluster="virtual"),
+        LinearSVC(cluster="virtual"),
+    ]
+)
+def test_scikit_learns_own_checks(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+X, Y = make_regression(400, 25, noise=5.0, random_state=0)
+XC, YC = make_classification(600, 20, n_informative=8, random_state=0)
+XM, YM = make_classification(600, 20, n_informative=8, n_classes=4, random_state=0)
+WEIGHT = np.random.default_rng(0).random(400)
+
+PAIRS: dict[str, tuple[Any, Any, Any, Any, dict[str, Any]]] = {
+    "ridge": (Ridge(2.0), sklearn.linear_model.Ridge(2.0), X, Y, {}),
+    "ridge, weights": (
+        Ridge(2.0),
+        sklearn.linear_model.Ridge(2.0),
+        X,
+        Y,
+        {"sample_weight": WEIGHT},
+    ),
+    "ridge, descent": (
+        Ridge(2.0, solver="gd", tol=1e-9),
+        sklearn.linear_model.Ridge(2.0),
+        X,
+        Y,
+        {},
+    ),
+    "ridge, no intercept": (
+        Ridge(2.0, fit_intercept=False),
+        sklearn.linear_model.Ridge(2.0, fit_intercept=False),
+        X,
+        Y,
+        {},
+    ),
+    "ridge, lbfgs, sparse": (
+        Ridge(2.0, solver="lbfgs", tol=1e-8),
+        sklearn.linear_model.Ridge(2.0, tol=1e-10),
+        scipy.sparse.csr_array(np.where(np.abs(X) > 1, X, 0)),
+        Y,
+        {},
+    ),
+    "least squares, two targets": (
+        LinearRegression(),
+        sklearn.linear_model.LinearRegression(),
+        X,
+        np.stack([Y, Y**2], axis=1),
+        {},
+    ),
+    "logistic": (
+        LogisticRegression(tol=1e-8),
+        sklearn.linear_model.LogisticRegression(tol=1e-10, max_iter=1000),
+        XC,
+        YC,
+        {},
+    ),
+    "multinomial": (
+        LogisticRegression(tol=1e-7, solver="newton-cg"),
+        sklearn.linear_model.LogisticRegression(tol=1e-10, max_iter=1000),
+        XM,
+        YM,
+        {},
+    ),
+    "svm": (
+        LinearSVC(),
+        sklearn.svm.LinearSVC(dual=False, tol=1e-10, max_iter=10_000),
+        XC,
+        YC,
+        {},
+    ),
+    "svm, four classes": (
+        LinearSVC(),
+        sklearn.svm.LinearSVC(dual=False, tol=1e-10, max_iter=10_000),
+        XM,
+        YM,
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PAIRS)
+def test_the_optimum_is_scikit_learns(cluster: kofn.Cluster, case: str) -> None:
+    ours, theirs, data, target, options = PAIRS[case]
+    ours = clone(ours).set_params(cluster=cluster, k=2)
+    ours.fit(data, target, **options)
+    theirs.fit(data, target, **options)
+    scale = np.abs(theirs.coef_).max()
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-6 * scale)
+    np.testing.assert_allclose(ours.intercept_, theirs.intercept_, atol=1e-5 * scale)
+    assert ours.n_iter_ > 0
+    assert ours.score(data, target) == pytest.approx(theirs.score(data, target), abs=1e-6)
+
+
+def test_workers_killed_during_the_fit_change_nothing() -> None:
+    undisturbed = LinearSVC(cluster="virtual", workers=4, k=2).fit(XC, YC)
+    with kofn.connect("local", workers=4) as cluster:
+        seen: list[float] = []
+
+        def strike(iteration: int, loss: float, matrix: kofn.CodedMatrix) -> None:
+            seen.append(loss)
+            if iteration in (1, 3):
+                pid = cluster.engine.pid(iteration)
+                assert pid is not None
+                os.kill(pid, signal.SIGKILL)
+            if iteration == 4:
+                cluster.join()
+
+        model = LinearSVC(cluster=cluster, k=2, callback=strike).fit(XC, YC)
+        assert set(cluster.workers) == {0, 2, 4}
+    np.testing.assert_allclose(model.coef_, undisturbed.coef_, rtol=1e-8, atol=1e-10)
+    assert seen == sorted(seen, reverse=True)
+    assert len(seen) == model.n_iter_
+
+
+def test_a_model_is_fitted_on_a_coded_matrix_and_travels_without_its_cluster(
+    cluster: kofn.Cluster,
+) -> None:
+    coded = cluster.encode(XC, k=2)
+    model = LogisticRegression(cluster=cluster, callback=lambda *_: None).fit(coded, YC)
+    again = pickle.loads(pickle.dumps(model))
+    assert again.cluster == "local"
+    np.testing.assert_array_equal(again.predict(XC), model.predict(XC))
+    p = again.predict_proba(XC)
+    np.testing.assert_allclose(p.sum(axis=1), 1.0)
+    np.testing.assert_allclose(np.exp(again.predict_log_proba(XC)), p)
+    assert clone(model).get_params()["cluster"] is cluster
+
+
+def test_an_engines_name_opens_a_cluster_for_the_fit() -> None:
+    model = Ridge(cluster="virtual", workers=3, k=2).fit(X, Y)
+    assert model.score(X, Y) > 0.9
+
+
+def test_bad_input_gets_one_clear_error(cluster: kofn.Cluster) -> None:
+    coded = cluster.encode(XC, k=2)
+    with pytest.raises(kofn.BadInput, match="same number of rows; got 600 and 5"):
+        LogisticRegression().fit(coded, np.ones(5))
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        LogisticRegression(cluster=cluster).fit(XC, YC[:5])
+    with pytest.raises(ValueError, match="at least 2 classes; got 1 class"):
+        LinearSVC(cluster=cluster).fit(XC, np.zeros(600))
+    with pytest.raises(ValueError, match="NaN"):
+        Ridge(cluster=cluster).fit(np.full((5, 2), np.nan), np.ones(5))
+    with pytest.raises(kofn.BadInput, match="solver must be one of"):
+        LinearSVC(cluster=cluster, solver="magic").fit(XC, YC)
+    with pytest.raises(kofn.BadInput, match="C must be"):
+        LinearSVC(cluster=cluster, C=0).fit(XC, YC)
+    with pytest.raises(kofn.BadInput, match="alpha must be"):
+        Ridge(-1.0, cluster=cluster).fit(X, Y)
+    with pytest.raises(kofn.BadInput, match="sample_weight"):
+        Ridge().fit(coded, YC.astype(float), sample_weight=np.ones(3))
+    with pytest.warns(ConvergenceWarning, match="Raise max_iter"):
+        LogisticRegression(cluster=cluster, max_iter=2).fit(XC, YC)
