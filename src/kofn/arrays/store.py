@@ -217,7 +217,7 @@ def _write(
     progress: Progress | None,
 ) -> Manifest:
     coder = Coder(source, code, range(code.n), check_finite)
-    writers = [_writers(place, source, s, facts["fmt"]) for s in range(code.n)]
+    writers = [_writers(place, source, s, coder.rows, facts["fmt"]) for s in range(code.n)]
     facts = {**facts, "step": coder.step}
     start, bad = _resumed(place, facts, writers) if resume else (0, [])
     if not start:
@@ -268,15 +268,15 @@ def _clear(place: Place) -> None:
             place.child(name).remove()
 
 
-def _writers(place: Place, source: Source, share: int, fmt: str) -> list[Writer]:
+def _writers(place: Place, source: Source, share: int, rows: int, fmt: str) -> list[Writer]:
     kind = ZarrWriter if fmt == "zarr" else NpyWriter if place.local else RemoteNpyWriter
     name = f"share-{share:04d}"
     if not source.sparse:
-        return [kind(place, f"{name}.{fmt}", source.dtype, (source.shape[1],))]
+        return [kind(place, f"{name}.{fmt}", source.dtype, (rows, source.shape[1]))]
     wide = np.dtype(np.int64 if source.shape[1] > np.iinfo(np.int32).max else np.int32)
     types = (source.dtype, wide, np.dtype(np.int64))
     return [
-        kind(place, f"{name}.{part}.npy", dtype, ())
+        kind(place, f"{name}.{part}.npy", dtype, (0,))
         for part, dtype in zip(PARTS, types, strict=True)
     ]
 

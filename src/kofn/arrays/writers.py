@@ -31,10 +31,11 @@ class Writer(ABC):
     """An array file that grows at its end. It has its own name only when it is whole."""
 
     def __init__(
-        self, where: Place, name: str, dtype: np.dtype[Any], tail: tuple[int, ...]
+        self, where: Place, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]
     ) -> None:
         self.where, self.name = where, name
-        self.dtype, self.tail = dtype.newbyteorder("<"), tail
+        # `rows` is the expected length: only Zarr must know it beforehand.
+        self.dtype, self.rows, self.tail = dtype.newbyteorder("<"), shape[0], shape[1:]
         self.count, self.hash = 0, hashlib.sha256()
 
     def begin(self) -> None:
@@ -182,14 +183,13 @@ class ZarrWriter(Writer):
             array: Any = zarr.open_array(place.url, mode="r+")
         except Exception:  # zarr and fsspec raise what they like
             return False
-        if array.shape[0] < mark.count:
+        if array.shape != (self.rows, *self.tail):
             return False
         for values in zarr_pieces(array, mark.count):
             self.hash.update(raw(np.ascontiguousarray(values, self.dtype)))
         if self.hash.hexdigest() != mark.sha256:
             self.hash = hashlib.sha256()
             return False
-        array.resize((mark.count, *self.tail))
         self._array, self.count = array, mark.count
         return True
 
@@ -199,14 +199,14 @@ class ZarrWriter(Writer):
         if self._array is None:
             self._array = zarr.create_array(
                 self._place().url,
-                shape=(0, *self.tail),
+                shape=(self.rows, *self.tail),
                 chunks=values.shape,
                 dtype=self.dtype,
                 compressors=None,
                 fill_value=np.nan,  # a chunk that is missing must not read as zeros
+                config={"write_empty_chunks": True},  # or each is compared with the fill value
             )
-        self._array.resize((self.count + len(values), *self.tail))
-        self._array[self.count :] = values
+        self._array[self.count : self.count + len(values)] = values
 
     def flush(self) -> None:
         pass
