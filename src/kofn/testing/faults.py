@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..engines.base import Engine
+from ..engines.wrapped import Wrapped
 from ..errors import CannotDo
-from ..model import Body, Event, Piece, Task
+from ..model import Body, Piece, Task
 
 _LOOK = 0.005  # seconds between two looks of a slowed worker at the current round
 
@@ -96,53 +97,21 @@ class _Slow:
             start = time.perf_counter()
 
 
-class _Faulty(Engine):
-    """An engine that delegates everything and plays a script."""
+class _Faulty(Wrapped):
+    """An engine that plays a script."""
 
     name = "faulty"
 
     def __init__(self, engine: Engine, faults: tuple[_Fault, ...]) -> None:
-        self.engine = engine
-        self.capabilities = engine.capabilities
+        super().__init__(engine)
         self._waiting = list(faults)
         self._numbers: dict[int, int] = {}  # by round id, from 1
         self._slow: dict[tuple[int, float], tuple[Body, _Slow]] = {}
         self._frozen: list[tuple[int, int]] = []  # thaw when this round begins, pid
 
-    @property
-    def workers(self) -> tuple[int, ...]:
-        return self.engine.workers
-
-    def now(self) -> float:
-        return self.engine.now()
-
-    def put(self, worker: int, key: str, value: Any) -> None:
-        self.engine.put(worker, key, value)
-
-    def forget(self, key: str) -> None:
-        self.engine.forget(key)
-
-    def broadcast(self, round: int, value: Any) -> None:
-        self.engine.broadcast(round, value)
-
-    def cancel(self, round: int) -> None:
-        self.engine.cancel(round)
-
-    def events(self, timeout: float) -> list[Event]:
-        return self.engine.events(timeout)
-
-    def lose(self, worker: int) -> None:
-        self.engine.lose(worker)
-
-    def join(self) -> int:
-        return self.engine.join()
-
-    def pid(self, worker: int) -> int | None:
-        return self.engine.pid(worker)
-
     def close(self) -> None:
         self._thaw(lambda _: True)
-        self.engine.close()
+        super().close()
 
     def submit(self, task: Task) -> None:
         number = self._numbers.setdefault(task.round, len(self._numbers) + 1)

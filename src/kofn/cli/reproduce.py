@@ -1,0 +1,77 @@
+"""kofn reproduce: measure the papers' figures again, and write them down."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from ..errors import BadInput
+from ..reproduce import elastic as paper
+from ..reproduce import figures, page
+
+
+def elastic(
+    out: Path, data: Path | None, quick: bool, *, quiet: bool, settings: Any = None
+) -> dict[str, Any]:
+    """Measure, write results.json, the figures and index.html into `out`, return the results.
+
+    `data` is for the linear models, which are not here yet; it is only looked at.
+    """
+    if data is not None and not data.is_dir():
+        raise BadInput(f"--data must be a directory that exists; {data} does not.")
+    if out.exists() and not out.is_dir():
+        raise BadInput(f"--out must be a directory; {out} is a file. Name another.")
+    figures.sheet(1, 1)  # says so before the run, not after it, when nothing can be drawn
+    out.mkdir(parents=True, exist_ok=True)
+    settings = settings or (paper.QUICK if quick else paper.FULL)
+    with _progress(settings.steps, quiet) as tell:
+        results = paper.measure(settings, tell)
+    (out / "results.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    figures.draw(results, out)
+    page.write(results, out)
+    return results
+
+
+@contextmanager
+def _progress(steps: int, quiet: bool) -> Iterator[Callable[[str], None]]:
+    console = Console(stderr=True)
+    bar = Progress(
+        TextColumn("[bold]reproduce elastic"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[what]}"),
+        TimeElapsedColumn(),
+        console=console,
+        disable=quiet or not console.is_terminal,
+    )
+    with bar:
+        task = bar.add_task("steps", total=steps, what="")
+        yield lambda what: bar.update(task, advance=1, what=what)
+
+
+def table(console: Console, result: dict[str, Any]) -> None:
+    """Print the results for a person."""
+    out = Table(title="time per adaptive round / non-adaptive", title_justify="left")
+    for name in ("machines live", "measured", "simulated, full size"):
+        out.add_column(name, justify="right")
+    virtual = result["virtual_adaptive_over_nonadaptive"]
+    for n, ratio in result["adaptive_over_nonadaptive"].items():
+        out.add_row(n, f"{ratio:.3f}", f"{virtual[n]:.3f}")
+    console.print(out)
+    moved = Table(title="rows moved, % of N", title_justify="left")
+    for name in ("transition", "plain cyclic", "ours"):
+        moved.add_column(name, justify="right")
+    total = result["rows_moved_total"]
+    for step, row in [*result["rows_moved"].items(), *total.items()]:
+        name = f"[bold]{step}[/] in all" if step in total else step
+        moved.add_row(name, f"{100 * row['cyclic']:.2f}", f"{100 * row['ours']:.2f}")
+    console.print(moved)
+    for text in page.sentences(result).values():
+        console.print(f"- {text}", soft_wrap=True, highlight=False)

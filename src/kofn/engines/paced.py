@@ -1,0 +1,80 @@
+"""An engine whose workers take the time that a delay model says: few cores stand in for many.
+
+A worker that sleeps needs no core. So two cores can stand in for twenty machines, as long as what
+the twenty really compute is little against what they are said to take. The clock, the messages and
+the master's own work stay real.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ..delays import Delays
+from ..errors import BadInput
+from ..model import Body, Piece, Task
+from .base import Engine
+from .wrapped import Wrapped
+
+LOOK = 0.008  # seconds between two looks of a waiting worker at the current round
+
+
+class Paced(Wrapped):
+    """`engine`, each task of which takes the seconds that `delays` draws for it.
+
+    Drawn at the master when the task is submitted, from one seeded stream. The task's real work
+    counts towards them; work that takes longer is not made faster. A piece is there when its part
+    of the seconds has passed: rows read of `task.cost`. A cancel is seen within LOOK seconds.
+    """
+
+    name: ClassVar[str] = "paced"
+
+    def __init__(self, engine: Engine, delays: Delays, seed: int = 0) -> None:
+        if engine.capabilities.virtual_time:
+            raise BadInput(
+                f"Paced makes workers really wait; engine {engine.name!r} has a simulated clock. "
+                f"Give it the delays itself: VirtualEngine(n, delays=...)."
+            )
+        super().__init__(engine)
+        self._delays = delays
+        self._rng = np.random.default_rng(seed)
+        # One object per body: engines send a body once, and know it by identity.
+        self._bodies: dict[int, _Pacing] = {}
+
+    def submit(self, task: Task) -> None:
+        seconds = self._delays.seconds(self._rng, task.worker, task.round, task.cost)
+        body = self._bodies.setdefault(id(task.body), _Pacing(task.body))
+        args = (seconds, task.cost, *task.args)
+        self.engine.submit(replace(task, body=body, args=args))
+
+
+class _Pacing:
+    """A body that holds back each piece of another until it is due."""
+
+    def __init__(self, body: Body) -> None:
+        self.body = body
+
+    def __call__(
+        self, kept: Any, operand: Any, seconds: float, cost: float, *args: Any
+    ) -> Iterator[Piece]:
+        start = time.perf_counter()
+        read = 0
+        for piece in self.body(kept, operand, *args):
+            rows = Piece(*piece).read
+            read += rows
+            # A piece that counts no rows may hold all the work: it waits for the end.
+            part = min(1.0, read / cost) if rows and cost > 0 else 1.0
+            yield from _until(start + part * seconds)
+            yield piece
+        yield from _until(start + seconds)
+
+
+def _until(due: float) -> Iterator[Piece]:
+    """Sleep in steps; after each, the worker may look whether the round is stale."""
+    while (left := due - time.perf_counter()) > 0:
+        time.sleep(min(left, LOOK))
+        yield Piece(None, None)

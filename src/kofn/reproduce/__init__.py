@@ -1,0 +1,1 @@
+"""The papers' figures, measured again: one module a paper, pages and pictures beside."""

@@ -1,0 +1,211 @@
+"""Coded elastic computing: Figure 2(a), stragglers, unequal machines and rows moved."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from ..arrays.baselines import Replicated, uncoded, whole_shares
+from ..arrays.matrix import CodedMatrix, Options
+from ..cluster import Cluster, connect
+from ..codes.mds import MDSCode
+from ..delays import Delays, Exponential, PerUnit
+from ..engines.virtual import VirtualEngine
+from . import moved
+from .timing import Tell, Timer, drain, paced, summary
+
+MACHINES, THRESHOLD = 20, 10
+PAPER = (100_000, 10_000)  # the matrix of Figure 2(a)
+PAPER_ROW = 8e-6  # seconds a row of it takes: 80 KB at 10 GB/s. Ratios do not depend on it.
+
+STOOD_IN = (
+    "Each of the twenty (twelve, six) machines is a process on this machine's few cores. Its pace "
+    "is set: a task takes a fixed time for each row that it reads, most of which the process "
+    "sleeps. Messages, the master's work and decoding are real, and in the clock. Where machines "
+    "leave, their processes are killed; the first rounds without them, with new windows, are in "
+    "the clock too. On the virtual engine all times are simulated, and the master costs nothing."
+)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Sizes of one run. `rounds` of each kind are timed at every point."""
+
+    rounds: int = 15
+    rows: int = 20_000  # of the matrix, a multiple of 10 x 8 x 3
+    columns: int = 100  # few: what workers really compute must be little against their pace
+    share_seconds: float = 0.4  # pace: a whole share at threshold 10
+    straggler_seconds: float = 0.3  # the same at threshold 8
+    speeds_seconds: float = 0.2  # the same at threshold 3, on the fastest machines
+    virtual_rounds: int = 20
+    sequences: int = 400  # orders of leaving, 20 to 10
+    seed: int = 0
+
+    @property
+    def steps(self) -> int:
+        """How often `measure` tells that it has moved on."""
+        live = MACHINES - THRESHOLD + 1
+        return (1 + live * self.rounds) + (1 + self.rounds) + (LEARN + self.rounds) + 2
+
+
+FULL = Settings()
+QUICK = Settings(
+    rounds=3,
+    share_seconds=0.25,
+    straggler_seconds=0.12,
+    speeds_seconds=0.15,
+    virtual_rounds=3,
+    sequences=40,
+)
+LEARN = 5  # rounds in which speeds are learnt, uncounted
+
+
+def measure(settings: Settings, tell: Tell) -> dict[str, Any]:
+    """Run everything and return what goes to results.json."""
+    rng = np.random.default_rng(settings.seed)
+    A, w = (
+        rng.standard_normal((settings.rows, settings.columns)),
+        rng.standard_normal(settings.columns),
+    )
+    timer = Timer(A @ w)
+    results: dict[str, Any] = {"stood_in": STOOD_IN}
+    results |= figure_2a(A, w, settings, timer, tell)
+    results |= virtual_2a(settings)
+    tell("full size, simulated")
+    results |= straggler(A, w, settings, timer, tell)
+    results |= speeds(A, w, settings, timer, tell)
+    results |= moved.tables(settings.sequences, settings.seed)
+    tell("rows moved")
+    results["largest_relative_error"] = timer.worst
+    results["settings"] = asdict(settings) | {
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "system": platform.system(),
+    }
+    return results
+
+
+def figure_2a(A: Any, w: Any, settings: Settings, timer: Timer, tell: Tell) -> dict[str, Any]:
+    """Twenty workers that leave one by one: adaptive against whole shares, wall clock."""
+    leaving = _leaving(settings.seed)
+    times: dict[int, dict[str, dict[str, float]]] = {}
+    with paced(MACHINES, A.shape[0] // THRESHOLD, settings.share_seconds) as cluster:
+        X, Y = cluster.encode(A, k=THRESHOLD), whole_shares(cluster, A, THRESHOLD)
+        kinds = {
+            "adaptive": (cluster, lambda: X @ w),
+            "nonadaptive": (cluster, lambda: Y @ w),
+        }
+        for n in range(MACHINES, THRESHOLD - 1, -1):
+            if n < MACHINES:
+                cluster.lose(next(leaving))
+            warm = int(n == MACHINES)  # the first round also sends the workers their code
+            seconds = timer.rounds(kinds, settings.rounds, lambda n=n: tell(f"{n} of 20"), warm)  # type: ignore[misc]
+            times[n] = summary(seconds)
+    return {
+        "adaptive_over_nonadaptive": {str(n): _ratio(t) for n, t in sorted(times.items())},
+        "figure_2a_seconds": {str(n): t for n, t in sorted(times.items())},
+    }
+
+
+def virtual_2a(settings: Settings) -> dict[str, Any]:
+    """The same at the paper's size in simulated time: equal machines, and with random waits."""
+    share = PAPER_ROW * PAPER[0] / THRESHOLD
+    even = _virtual(PerUnit(PAPER_ROW), settings)
+    waits = _virtual(Exponential(PAPER_ROW, 0.02 * share), settings)
+    return {
+        "virtual_adaptive_over_nonadaptive": {n: _ratio(t) for n, t in even.items()},
+        "virtual_with_waits": {n: _ratio(t) for n, t in waits.items()},
+        "virtual_seconds": even,
+        "virtual_means": "every row takes the same time; with_waits adds to each task an "
+        "exponential wait with a mean of 2 % of a whole share's time",
+    }
+
+
+def _virtual(delays: Delays, settings: Settings) -> dict[str, dict[str, dict[str, float]]]:
+    leaving = _leaving(settings.seed)
+    times: dict[str, dict[str, dict[str, float]]] = {}
+    engine = VirtualEngine(MACHINES, delays=delays, compute=False, seed=settings.seed)
+    w = np.zeros(PAPER[1])
+    with connect(engine) as cluster:
+        adaptive = _unvalued(cluster, Options())
+        whole = Options(margin=MACHINES - THRESHOLD, late=None, measured_loads=False)
+        kinds = {"adaptive": adaptive, "nonadaptive": _unvalued(cluster, whole)}
+        for n in range(MACHINES, THRESHOLD - 1, -1):
+            if n < MACHINES:
+                cluster.lose(next(leaving))
+            seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
+            for _ in range(settings.virtual_rounds):
+                for kind, X in kinds.items():
+                    drain(cluster)
+                    X @ w
+                    seconds[kind].append(X.report.seconds["total"])
+            times[str(n)] = summary(seconds)
+    return {str(n): times[str(n)] for n in range(THRESHOLD, MACHINES + 1)}
+
+
+def _unvalued(cluster: Cluster, options: Options) -> CodedMatrix:
+    """A coded matrix of the paper's size, of which only the sizes exist."""
+    code = MDSCode(MACHINES, THRESHOLD)
+    return CodedMatrix(
+        cluster._drive, PAPER, np.dtype(np.float64), code, lambda share: None, options
+    )
+
+
+def straggler(A: Any, w: Any, settings: Settings, timer: Timer, tell: Tell) -> dict[str, Any]:
+    """One of twelve is ten times slower, threshold 8: what each remedy leaves of that."""
+    n, k, late = 12, 8, 3
+    rows, pace = A.shape[0] // k, settings.straggler_seconds
+    with paced(n, rows, pace) as fine, paced(n, rows, pace, {late: 10.0}) as slow:
+        matrices: dict[str, tuple[Cluster, Any]] = {
+            "no_straggler": (fine, fine.encode(A, k=k, late=None, loads="equal")),
+            "margin": (slow, slow.encode(A, k=k, margin=1, late=None, loads="equal")),
+            "top_up": (slow, slow.encode(A, k=k, loads="equal")),
+            "neither": (slow, slow.encode(A, k=k, late=None, loads="equal")),
+            "nonadaptive": (slow, whole_shares(slow, A, k)),
+            "replication_2": (slow, Replicated(slow, A, 2)),
+            "backup_3x_median": (slow, Replicated(slow, A, 2, backup=3.0)),
+            "uncoded": (slow, uncoded(slow, A)),
+        }
+        kinds = {name: (c, lambda X=X: X @ w) for name, (c, X) in matrices.items()}
+        times = summary(timer.rounds(kinds, settings.rounds, lambda: tell("a straggler")))
+    usual = times["no_straggler"]["median"]
+    return {
+        "straggler": {kind: t["median"] / usual for kind, t in times.items()},
+        "straggler_seconds": times,
+    }
+
+
+def speeds(A: Any, w: Any, settings: Settings, timer: Timer, tell: Tell) -> dict[str, Any]:
+    """Six machines with speeds 1:2:4, threshold 3: loads by measured speed against equal ones."""
+    k, slow = 3, {0: 4.0, 1: 4.0, 2: 2.0, 3: 2.0}
+    with paced(6, A.shape[0] // k, settings.speeds_seconds, slow) as cluster:
+        measured = cluster.encode(A, k=k, late=None)
+        equal = cluster.encode(A, k=k, late=None, loads="equal")
+        kinds = {
+            "measured": (cluster, lambda: measured @ w),
+            "equal": (cluster, lambda: equal @ w),
+        }
+        seconds = timer.rounds(kinds, settings.rounds, lambda: tell("speeds 1:2:4"), LEARN)
+        rows = {str(worker): read for worker, read in sorted(measured.report.rows_read.items())}
+    times = summary(seconds)
+    return {
+        "speeds_1_2_4": times["equal"]["median"] / times["measured"]["median"],
+        "speeds_1_2_4_best_possible": 7 / 3,
+        "speeds_1_2_4_seconds": times,
+        "speeds_1_2_4_rows_read": rows,
+    }
+
+
+def _leaving(seed: int) -> Iterator[int]:
+    """The machines in the order in which they leave."""
+    return iter(np.random.default_rng((seed, 1)).permutation(MACHINES).tolist())
+
+
+def _ratio(times: dict[str, dict[str, float]]) -> float:
+    return times["adaptive"]["median"] / times["nonadaptive"]["median"]

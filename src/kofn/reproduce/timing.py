@@ -1,0 +1,85 @@
+"""Wall clocks around whole rounds, kinds interleaved in one run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..cluster import Cluster, connect
+from ..delays import PerUnit
+from ..engines.local import LocalEngine
+from ..engines.paced import Paced
+
+Tell = Callable[[str], None]  # called after each step, with what is being done
+Product = Callable[[], NDArray[Any]]
+
+DRAIN = 2.0  # seconds at most that workers get to drop the work of the round before
+
+
+@contextmanager
+def paced(
+    workers: int, rows: int, share_seconds: float, slow: Mapping[int, float] | None = None
+) -> Iterator[Cluster]:
+    """Local workers, each a stand-in for a machine that reads `rows` rows in `share_seconds`."""
+    delays = PerUnit(share_seconds / rows, slow or {})
+    with connect(Paced(LocalEngine(workers), delays)) as cluster:
+        yield cluster
+
+
+class Timer:
+    """Times rounds and checks each result against `exact`."""
+
+    def __init__(self, exact: NDArray[Any]) -> None:
+        self.exact, self.worst = exact, 0.0
+        self._norm = float(np.linalg.norm(exact))
+
+    def rounds(
+        self,
+        kinds: Mapping[str, tuple[Cluster, Product]],
+        rounds: int,
+        tell: Callable[[], None],
+        warm: int = 1,
+    ) -> dict[str, list[float]]:
+        """Seconds of each round by kind; one round of each in turn, `warm` turns uncounted.
+
+        What a round leaves running is cancelled with it; the next one begins when it has been
+        dropped, so that no kind pays for the one before it.
+        """
+        seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
+        for turn in range(warm + rounds):
+            for kind, (cluster, product) in kinds.items():
+                drain(cluster)
+                start = time.perf_counter()
+                y = product()
+                spent = time.perf_counter() - start
+                self.worst = max(self.worst, float(np.linalg.norm(y - self.exact)) / self._norm)
+                if turn >= warm:
+                    seconds[kind].append(spent)
+            tell()
+        return seconds
+
+
+def drain(cluster: Cluster) -> None:
+    """Wait until no worker is at the work of an earlier round."""
+    drive, end = cluster._drive, time.perf_counter() + DRAIN
+    drive.settle()
+    while drive.owing(drive.engine.workers) and time.perf_counter() < end:
+        drive.settle(0.01)
+
+
+def summary(seconds: Mapping[str, list[float]]) -> dict[str, dict[str, float]]:
+    """Median and quartiles of each kind, in seconds."""
+    return {
+        kind: {
+            "median": float(np.median(values)),
+            "lower": float(np.quantile(values, 0.25)),
+            "upper": float(np.quantile(values, 0.75)),
+            "rounds": len(values),
+        }
+        for kind, values in seconds.items()
+    }
