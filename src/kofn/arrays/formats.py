@@ -62,6 +62,15 @@ def load(where: Place, entry: ArrayFile, verify: bool) -> NDArray[Any]:
     return out
 
 
+def check(where: Place, entry: ArrayFile) -> None:
+    """Raise BadStore unless the file is there with the right size, shape and dtype."""
+    place = where.child(entry.name)
+    if entry.name.endswith(".npy"):
+        check_npy(place, entry)
+    else:
+        open_zarr(place, entry)
+
+
 def check_sum(where: Place, entry: ArrayFile) -> None:
     """Read the file once and raise BadStore unless its numbers have the checksum."""
     seen = hashlib.sha256()
@@ -94,7 +103,7 @@ def pieces(where: Place, entry: ArrayFile) -> Iterator[NDArray[Any]]:
                 ranges.into(start + first * item, out)
                 yield out
         except BadInput as error:
-            raise BadStore(place.url, str(error)) from error
+            raise BadStore(place.url, "it was cut while it was read. Copy it again.") from error
         return
     if entry.shape[0]:
         for values in zarr_pieces(open_zarr(place, entry), entry.shape[0]):
@@ -116,7 +125,11 @@ def check_npy(place: Place, entry: ArrayFile) -> int:
     except FileNotFoundError:
         raise BadStore(place.url, "it is missing. Copy the store again, or encode again.") from None
     except BadInput as error:
-        raise BadStore(place.url, str(error)) from error
+        raise BadStore(
+            place.url,
+            "it does not begin as a .npy file does: it was cut or altered. Copy it again, or "
+            "encode again.",
+        ) from error
     except OSError as error:
         raise BadStore(place.url, f"it cannot be read: {error.strerror or error}.") from error
     _expect(place, entry, shape, dtype)

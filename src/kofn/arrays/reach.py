@@ -45,11 +45,13 @@ def elsewhere(A: object) -> Store | Source | None:
 def shares_from(data: Store | Source, code: MDSCode, check_finite: bool = True) -> Shares:
     """Return the shares of a store, or those of a source under a code.
 
-    A store's workers load their share. Of a file whose rows are cheap to reach, each worker codes
-    its own share (one pass over the file); of others they are made here. For a source,
-    `check_finite` reads it once, here; a store was checked when it was written.
+    A store's workers load their share; its files are looked at here first. Of a file whose rows
+    are cheap to reach, each worker codes its own share (one pass over the file); of others they
+    are made here. For a source, `check_finite` reads it once, here; a store was checked when it
+    was written.
     """
     if isinstance(data, Store):
+        data.check()  # better said here than by every worker
         return Shares(data.code, data.shape, data.dtype, data.sparse, data.share_build)
     step = rows_at_once(data)
     source = data.ready(step)

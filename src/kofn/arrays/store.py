@@ -23,7 +23,7 @@ from ..errors import BadInput, BadStore
 from ..model import Build
 from .coding import Coder
 from .files import Place
-from .formats import ArrayFile, check_sum, load
+from .formats import ArrayFile, check, check_sum, load
 from .manifest import NAME, OURS, PARTS, PROGRESS, VERSION, Manifest, code_facts, read_manifest
 from .sources import Source, open_source
 from .writers import Mark, NpyWriter, RemoteNpyWriter, Writer, ZarrWriter
@@ -80,6 +80,11 @@ class Store:
         """Return a share here: an array (ceil(N / k), d), or a csr_array of that shape."""
         build = self.share_build(share, verify)
         return build.fn(*build.args)
+
+    def check(self) -> None:
+        """Raise BadStore for the first file that has not the right size, shape and dtype."""
+        for file in (file for files in self.manifest.shares for file in files):
+            check(self.where, file)
 
     def verify(self, progress: Progress | None = None) -> None:
         """Read every share once; raise BadStore for the first file that is not as written."""
