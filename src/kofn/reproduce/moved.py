@@ -60,10 +60,10 @@ def tables(sequences: int, seed: int = 0) -> dict[str, Any]:
         "rows_moved_total": {"6-3": _total(small), "20-10": _total(large)},
         "rows_moved_means": {
             "measure": "rows taken up by survivors beyond what their load must grow by, of N; "
-            "counting also the rows they put down (the transition waste of the errata) is twice it",
+            "with the rows that they put down (the transition waste) it is twice as much",
             "6-3": "mean over all 120 orders in which three of six machines leave",
-            "20-10": f"mean over {len(orders)} orders: random ones (seed {seed}), each turned so that every "
-            "machine is the first to leave equally often",
+            "20-10": f"mean over {len(orders)} orders: random ones (seed {seed}), each turned so "
+            "that every machine is the first to leave equally often",
         },
     }
 
