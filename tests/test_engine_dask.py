@@ -2,20 +2,518 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("distributed", reason="kofn[dask] is not installed")
 
+import distributed
+
+import kofn
 from kofn.engines.dask import DaskEngine
-from kofn.testing.engines import EngineChecks
+from kofn.errors import BadInput, CannotDo, Closed, EngineUnavailable
+from kofn.model import Joined, Lost, Piece
+from kofn.testing import Faults
+from kofn.testing._bodies import echo, measure, toil
+from kofn.testing.engines import Desk, EngineChecks, descendants, gone
+
+ROOT = Path(__file__).parent.parent
+Matrix = np.ndarray[tuple[int, int], np.dtype[np.float64]]
+
+
+@contextlib.contextmanager
+def dask_worker(address: str, *options: str, before: str = "") -> Iterator[subprocess.Popen[bytes]]:
+    """A `dask worker` process as a user starts it; `before` runs first in it."""
+    code = f"{before}\nfrom distributed.cli.dask_worker import main; main()"
+    place = ["--host", "127.0.0.1", "--nthreads", "1", "--no-dashboard"]
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        subprocess.Popen(
+            [sys.executable, "-c", code, address, *place, "--local-directory", directory, *options],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        ) as process,
+    ):
+        try:
+            yield process
+        finally:
+            process.send_signal(signal.SIGCONT)
+            process.terminate()
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[str]:
+    """The address of a running cluster with four workers."""
+    with DaskEngine(4) as engine:
+        yield engine._scheduler
+
+
+def threads(kept: Any, operand: Any) -> Iterator[Piece]:
+    import threadpoolctl
+
+    np.ones((50, 50)) @ np.ones((50, 50))
+    pools = threadpoolctl.threadpool_info()
+    yield Piece(None, [p["num_threads"] for p in pools if p["user_api"] == "blas"])
+
+
+def writable(kept: Any, operand: Any, argument: Any) -> Iterator[Piece]:
+    arrays = (operand, kept["key"], argument)
+    yield Piece(None, [(a.flags.writeable, a.flags.aligned) for a in arrays])
+
+
+def dies(kept: Any, operand: Any) -> Iterator[Piece]:
+    yield Piece("before", np.ones(50_000))
+    time.sleep(0.2)  # until it is on its way: what has not left a process dies with it
+    os._exit(3)
 
 
 class TestDaskEngine(EngineChecks):
-    kills = 20
+    kills = 30
 
     @pytest.fixture
-    def engine(self) -> Iterator[DaskEngine]:
-        with DaskEngine(4) as engine:
+    def engine(self, request: pytest.FixtureRequest, running: str) -> Iterator[DaskEngine]:
+        """Its own cluster where workers come and go, sessions on a running one elsewhere."""
+        own = re.search("starts|lost|join|storm|frozen|close_leaves|own", request.node.name)
+        with DaskEngine(4) if own else DaskEngine(address=running) as engine:
             yield engine
+
+    def test_own_processes_listen_on_loopback_only(self, engine: DaskEngine) -> None:
+        ours = descendants()
+        assert ours is not None
+        sockets = set()
+        for pid in ours:
+            for link in Path(f"/proc/{pid}/fd").iterdir():
+                with contextlib.suppress(OSError):
+                    sockets.add(os.readlink(link))
+        for table in ("tcp", "tcp6"):
+            for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+                field = line.split()
+                if field[3] == "0A" and f"socket:[{field[9]}]" in sockets:
+                    assert field[1].startswith("0100007F:")
+
+    def test_one_blas_thread_each(self, desk: Desk) -> None:
+        for worker in desk.engine.workers:
+            assert set(desk.value(desk.submit(worker, threads))) <= {1}
+
+    def test_workers_read_and_the_master_owns(self, desk: Desk) -> None:
+        worker = desk.engine.workers[0]
+        for size in (3, 100_000):
+            desk.engine.broadcast(size, np.ones(size))
+            desk.engine.put(worker, "key", np.ones(size))
+            task = desk.submit(worker, writable, np.ones(size), round=size)
+            assert desk.value(task) == [(False, True)] * 3
+            value = desk.value(desk.submit(worker, echo, np.ones(size)))[0]
+            assert value.flags.writeable
+            assert value.flags.aligned
+
+    def test_what_is_sent_is_what_it_was(self, desk: Desk) -> None:
+        worker, array = desk.engine.workers[0], np.ones(300_000)
+        pid = desk.engine.pid(worker)
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            desk.engine.broadcast(1, array)
+            task = desk.submit(worker, measure)
+            array[:] = 0
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        assert desk.value(task)[1] == 300_000
+
+    def test_rounds_that_nobody_cancels(self, desk: Desk) -> None:
+        worker, other = desk.engine.workers[:2]
+        for round in range(100):
+            desk.engine.broadcast(round, np.full(10, 1.0))
+            desk.submit(worker, measure, round=round)
+        desk.until_ended()
+        with pytest.raises(BadInput, match="Cancel rounds"):
+            desk.submit(worker, measure, round=3)
+        assert desk.value(desk.submit(other, measure, round=99))[1] == 10
+        with pytest.raises(BadInput, match="one operand"):
+            desk.engine.broadcast(99, 1)
+
+    def test_many_bodies(self, desk: Desk) -> None:
+        def make(i: int) -> Any:
+            return lambda kept, operand: iter([Piece(i, i)])
+
+        tasks = [desk.submit(w, make(i)) for i in range(600) for w in desk.engine.workers[:2]]
+        assert [desk.value(t) for t in tasks] == [i for i in range(600) for _ in range(2)]
+
+    def test_replies_before_a_death_come_before_the_lost(self, desk: Desk) -> None:
+        victim = desk.engine.workers[0]
+        task = desk.submit(victim, dies)
+        lost = desk.wait(Lost, worker=victim)
+        assert lost.tasks == (task,)
+        assert [r.what for r in desk.pieces[task]] == ["before"]
+        assert desk.log.index(desk.pieces[task][0]) < desk.log.index(lost)
+
+    def test_a_lost_launcher_is_said_at_the_next_join(self, desk: Desk, engine: DaskEngine) -> None:
+        assert engine._house.launcher is not None
+        process = engine._house.launcher.process
+        pids = [engine.pid(w) for w in engine.workers]
+        process.kill()
+        process.wait()
+        with pytest.raises(CannotDo, match="dask worker tcp://127"):
+            engine.join()
+        limit = time.monotonic() + 10  # the others see that they have no parent, and end too
+        while not all(gone(p) for p in pids if p):
+            assert time.monotonic() < limit
+            time.sleep(0.02)
+
+    def test_a_joiner_that_dies_on_its_way_is_lost(self, desk: Desk, engine: DaskEngine) -> None:
+        before = descendants() or set()
+        worker = engine.join()
+        while not (new := (descendants() or set()) - before):
+            pass
+        for pid in new:
+            os.kill(pid, signal.SIGKILL)
+        desk.wait(Lost, worker=worker)
+
+    def test_a_frozen_worker_is_lost_when_we_say_so(self, desk: Desk) -> None:
+        engine, victim = desk.engine, desk.engine.workers[0]
+        pid = engine.pid(victim)
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        task = desk.submit(victim, echo, 1)
+        began = engine.now()
+        engine.lose(victim)
+        assert desk.wait(Lost, worker=victim).tasks == (task,)
+        assert engine.now() - began < 1
+
+
+# The scenario: six of twelve killed in flight, two join, one of them from outside.
+
+WORKERS, THRESHOLD, ROWS, COLUMNS = 12, 6, 6000, 200
+
+
+@pytest.fixture(scope="module")
+def A() -> Matrix:
+    return np.random.default_rng(0).standard_normal((ROWS, COLUMNS))
+
+
+def check(X: kofn.CodedMatrix, A: Matrix) -> kofn.Report:
+    """One product, right to the stated bound, not restarted."""
+    w = np.random.default_rng(time.monotonic_ns()).standard_normal(A.shape[1])
+    y, exact = X @ w, A @ w
+    report = X.report
+    assert report.error_bound is not None
+    assert report.error_bound < 1e-12
+    assert np.linalg.norm(y - exact) <= report.error_bound * np.linalg.norm(exact)
+    assert not report.restarted
+    return report
+
+
+def test_six_of_twelve_killed_in_flight_then_two_join(A: Matrix) -> None:
+    victims = [3, 0, 8, 11, 5, 1]
+    faults = Faults()
+    for i, victim in enumerate(victims):
+        # Slow in its last round, so that the kill surely falls into work in flight.
+        round = 2 * i + 2
+        faults = faults.slow(worker=victim, by=1000.0, round=round).lose(worker=victim, round=round)
+    own = DaskEngine(WORKERS)
+    with kofn.connect(faults.on(own)) as cluster:
+        # Nobody is left out for being late on a busy machine: each victim is asked, and dies.
+        X = cluster.encode(A, k=THRESHOLD, late=None)
+        reports = [check(X, A) for _ in range(2 * len(victims) + 1)]
+        assert sorted(w for r in reports for w in r.lost) == sorted(victims)
+        assert all(len(r.lost) <= 1 for r in reports)
+        assert sum(r.rows_topped_up > 0 for r in reports) >= len(victims)
+        assert set(cluster.workers) == set(range(WORKERS)) - set(victims)
+
+        assert cluster.join() == WORKERS
+        with dask_worker(own._scheduler, "--no-nanny") as process:
+            cluster.wait_for(THRESHOLD + 2, timeout=30)
+            assert own.pid(WORKERS + 1) == process.pid
+            for newcomer in (WORKERS, WORKERS + 1):
+                until_it_takes_part(newcomer, X, A)
+
+
+def test_a_frozen_worker_never_blocks_a_round_and_takes_part_again(A: Matrix) -> None:
+    with kofn.connect("dask", workers=4) as cluster:
+        X = cluster.encode(A, k=2)
+        until_it_takes_part(1, X, A)
+        pid = cluster.engine.pid(1)
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            began = time.monotonic()
+            assert not any(1 in check(X, A).rows_read for _ in range(5))
+            assert time.monotonic() - began < 10
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        until_it_takes_part(1, X, A)
+        assert cluster.workers == (0, 1, 2, 3)
+
+
+def until_it_takes_part(worker: int, X: kofn.CodedMatrix, A: Matrix) -> None:
+    limit = time.monotonic() + 30
+    while worker not in check(X, A).rows_read:
+        assert time.monotonic() < limit
+
+
+# Clusters that are not ours.
+
+
+def state(client: Any) -> Any:
+    """What a guest could leave behind."""
+
+    def scheduler(dask_scheduler: Any) -> Any:
+        plugins = {name.split("-")[0] for name in dask_scheduler.plugins}
+        working = [len(w.processing) for w in dask_scheduler.workers.values()]
+        return set(dask_scheduler.clients), plugins, dict(dask_scheduler.tasks), working
+
+    def worker(dask_worker: Any) -> Any:
+        import threading
+
+        threads = [t.name for t in threading.enumerate()].count("kofn")
+        return set(dask_worker.handlers), set(dask_worker.plugins), threads, set(dask_worker.data)
+
+    return client.run_on_scheduler(scheduler), client.run(worker)
+
+
+def settled(client: Any, before: Any) -> bool:
+    """Whether all is as it was, within the moment that a session takes to end."""
+    limit = time.monotonic() + 10
+    while state(client) != before:
+        if time.monotonic() > limit:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def fails_at_work(address: str) -> None:
+    with DaskEngine(address=address) as engine:
+        desk = Desk(engine, 30)
+        tasks = [desk.submit(worker, toil, 10**9) for worker in engine.workers]
+        desk.until(lambda: all(desk.pieces[t] for t in tasks), "the first pieces")
+        raise ZeroDivisionError
+
+
+def test_a_users_client_and_cluster_are_left_as_they_were(running: str, A: Matrix) -> None:
+    with distributed.Client(running) as client:  # type: ignore[no-untyped-call,unused-ignore]
+        before = state(client)
+        with kofn.connect("dask", address=client) as cluster:
+            check(cluster.encode(A, k=2), A)
+            # Dask sees that its workers are in use: it would shut an idle cluster down.
+            while not all(client.processing().values()):
+                pass
+            assert client.submit(sum, [1, 2]).result() == 3  # and has room for other work
+            cluster.lose(0)
+            while 0 in cluster.workers:
+                pass
+            with pytest.raises(CannotDo, match="dask worker tcp://127"):
+                cluster.join()
+        assert settled(client, before)
+        assert distributed.default_client() is client  # type: ignore[no-untyped-call,unused-ignore]
+        assert client.submit(sum, [1, 2]).result() == 3
+
+        with pytest.raises(ZeroDivisionError):
+            fails_at_work(running)
+        assert settled(client, before)
+    with pytest.raises(EngineUnavailable, match="this one is closed"):
+        DaskEngine(address=client)
+
+
+def test_some_of_the_workers_and_two_masters_at_a_time(running: str) -> None:
+    with DaskEngine(2, address=running) as one, DaskEngine(address=running) as two:
+        assert (len(one.workers), len(two.workers)) == (2, 4)
+        assert {one.pid(w) for w in one.workers} < {two.pid(w) for w in two.workers}
+        for engine in (one, two):
+            desk = Desk(engine, 30)
+            engine.put(0, "key", id(engine))
+            engine.broadcast(1, np.full(3, float(id(engine))))
+            assert desk.value(desk.submit(0, measure))[2] == id(engine)
+        desk = Desk(one, 30)
+        desk.wait(Joined, worker=one.join())
+        assert one.workers == (0, 1, 2)
+        one.close()
+        with pytest.raises(Closed):
+            one.join()
+        assert len(two.workers) == 4
+        assert not [e for e in two.events(0.1) if isinstance(e, Lost)]
+
+
+def test_a_nannys_replacement_is_a_newcomer() -> None:
+    with DaskEngine(1) as engine:
+        desk = Desk(engine, 30)
+        with dask_worker(engine._scheduler, "--nanny"):
+            desk.wait(Joined, worker=1)
+            pid = engine.pid(1)
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+            desk.wait(Lost, worker=1)
+            desk.wait(Joined, worker=2)
+            assert desk.value(desk.submit(2, echo, 7)) == (7,)
+
+
+def test_workers_that_cannot_import_kofn_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    with DaskEngine(1) as engine:
+        desk = Desk(engine, 30)
+        with dask_worker(
+            engine._scheduler, "--no-nanny", before="import sys; sys.modules['kofn'] = None"
+        ):
+            with caplog.at_level(logging.WARNING, "kofn"):
+                desk.until(lambda: bool(caplog.records), "the warning")
+            assert "cannot import kofn" in caplog.text
+            assert "pip install kofn" in caplog.text
+            assert engine.workers == (0,)
+            with DaskEngine(address=engine._scheduler) as other:  # the others are of use
+                assert len(other.workers) == 1
+            engine.lose(0)
+            desk.wait(Lost, worker=0)
+            with pytest.raises(EngineUnavailable, match=r"cannot import kofn.*pip install kofn"):
+                DaskEngine(address=engine._scheduler)
+
+
+# Bad input.
+
+
+def test_no_such_address() -> None:
+    began = time.monotonic()
+    with pytest.raises(EngineUnavailable, match=r"tcp://127\.0\.0\.1:1 in \d+ s of trying"):
+        kofn.connect("dask", address="tcp://127.0.0.1:1")
+    assert time.monotonic() - began < 20
+
+
+@pytest.mark.parametrize("address", ["nonsense", "http://127.0.0.1:99", "", 5])
+def test_what_is_no_address(address: Any) -> None:
+    with pytest.raises(BadInput, match="must be like 'tcp://host:8786'"):
+        kofn.connect("dask", address=address)
+
+
+def test_a_tls_address_needs_certificates() -> None:
+    with pytest.raises(EngineUnavailable, match="needs certificates"):
+        DaskEngine(address="tls://127.0.0.1:1")
+
+
+def test_fewer_workers_than_asked(running: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kofn.engines.dask._COME", 1.0)
+    with pytest.raises(EngineUnavailable, match=r"9 are needed.*4 came within 1 s.*dask worker"):
+        DaskEngine(9, address=running)
+
+
+def test_an_old_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kofn.engines.dask.version", lambda package: "2024.7.1")
+    with pytest.raises(EngineUnavailable, match=r"needs distributed 2024\.8 or newer; 2024\.7\.1"):
+        kofn.connect("dask", workers=2)
+
+
+@pytest.mark.parametrize("workers", [0, -1, 2.0, "4", True])
+def test_a_wrong_number_of_workers_is_refused(workers: Any) -> None:
+    with pytest.raises(BadInput, match="at least 1"):
+        DaskEngine(workers)
+
+
+# The end.
+
+
+def run(script: str, tmp_path: Path) -> subprocess.Popen[str]:
+    path = tmp_path / "script.py"
+    path.write_text(script)
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", str(path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        text=True,
+    )
+
+
+UNGUARDED = """
+import numpy as np
+from kofn.engines.dask import DaskEngine
+from kofn.model import Build, Piece, Task
+
+class Point:
+    def __init__(self, x): self.x = x
+
+def helper(p): return p.x + 1
+
+def body(kept, operand, p, f):
+    yield Piece(p, Point(f(p) + kept["k"] + operand[0]))
+
+engine = DaskEngine(2)
+engine.put(0, "k", Build(lambda: 100))
+engine.broadcast(1, np.ones(5))
+engine.submit(Task(0, 1, 0, body, (Point(3), helper)))
+while True:
+    for e in engine.events(10):
+        if getattr(e, "value", None) is not None:
+            assert type(e.value) is Point, type(e.value)
+            print(e.value.x)
+            raise SystemExit  # and no close: the engine ends with the process
+        assert type(e).__name__ == "Stored", e
+"""
+
+
+def test_a_script_without_guard_and_functions_of_main(tmp_path: Path) -> None:
+    with run(UNGUARDED, tmp_path) as process:
+        out, err = process.communicate(timeout=60)
+    assert (out, err, process.returncode) == ("105.0\n", "", 0)
+    assert [p.name for p in tmp_path.iterdir()] == ["script.py"]
+
+
+DOOMED = """
+import kofn
+from kofn.model import Task
+from kofn.testing._bodies import toil
+from kofn.testing.engines import descendants
+with kofn.connect("dask", workers=3) as cluster:
+    engine = cluster.engine
+    for w in engine.workers:
+        engine.submit(Task(w, 1, w, toil, (10**9,)))
+    print(*descendants(), flush=True)
+    while True:
+        engine.events(60)
+"""
+
+
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGINT])
+def test_the_death_of_the_master_leaves_nothing(tmp_path: Path, sign: int) -> None:
+    with run(DOOMED, tmp_path) as process:
+        assert process.stdout is not None
+        pids = [int(p) for p in process.stdout.readline().split()]
+        assert len(pids) == 5  # the launcher, the scheduler and the workers
+        process.send_signal(sign)
+        _, err = process.communicate(timeout=60)
+    assert (sign == signal.SIGKILL) or "KeyboardInterrupt" in err
+    limit = time.monotonic() + 10
+    while not all(gone(p) for p in pids) or len(list(tmp_path.iterdir())) > 1:
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+
+
+def test_a_forgotten_engine_is_closed() -> None:
+    before = descendants()
+    engine = DaskEngine(1)
+    assert descendants() != before
+    del engine
+    assert descendants() == before
+
+
+def test_the_example(running: str) -> None:
+    for arguments in ([], [running]):
+        done = subprocess.run(
+            [sys.executable, "-W", "error", str(ROOT / "examples" / "dask_cluster.py"), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
+        assert (done.stderr, done.returncode) == ("", 0)
+        assert done.stdout.count("product right") == 3 - len(arguments)

@@ -12,6 +12,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from importlib import import_module
 from queue import SimpleQueue
 from threading import Thread
@@ -27,9 +28,10 @@ comms: Any = import_module("distributed.comm")
 
 CONNECT = 10.0  # seconds to find the scheduler
 _ATTACH = 20.0  # seconds for a worker to answer
+_REACH = 5.0  # of these, seconds for it to be reached from here
 _AGAIN = 1.0  # seconds between two attempts at a worker
-_ATTEMPTS = 3
-_LIST = 2.0  # seconds between two looks at the scheduler's list of workers
+_ATTEMPTS = 3  # if it answers, and in a way that makes no sense
+_LIST = 0.4  # seconds between two looks at the scheduler's list of workers
 
 
 class Refused(Exception):
@@ -102,10 +104,11 @@ class Link:
         self.client: Any = None
         self.listed: set[str] = set()  # workers that the scheduler knows
         self.reserve: list[str] = []  # of those, the ones not to be used unasked
-        self.unanswered: set[str] = set()  # attended to, neither joined nor refused so far
+        self.unanswered: dict[str, str] = {}  # neither joined nor refused so far, and why
         self._missing: set[str] = set()
         self._attending: dict[str, asyncio.Task[None]] = {}
         self._channels: dict[str, Channel] = {}
+        self._watching: asyncio.Task[None] | None = None
         self._dirty: deque[Channel] = deque()
         self._poked = False
         self._loop = asyncio.new_event_loop()
@@ -137,17 +140,28 @@ class Link:
         self._loop.call_soon_threadsafe(channel.comm.abort)
 
     def listen(self, control: socket.socket, news: Callable[[], list[list[str]] | None]) -> None:
-        """Tell the deaths that our launcher reports on its socket, and its own."""
+        """Hear of the workers that come up, and of deaths, from our launcher's socket."""
 
         def hear() -> None:
             lines = news()
             if lines is None:
                 self._loop.remove_reader(control)
                 self.tell("died", None)
-            for _, name in lines or ():
-                self.tell("died", name)
+            for kind, what in lines or ():
+                if kind == "died":
+                    self.tell("died", what)
+                elif self.client is not None:  # sooner than the scheduler's list is looked at
+                    self._list([what])
 
         self._loop.call_soon_threadsafe(self._loop.add_reader, control, hear)
+
+    def expect(self, name: str, limit: float) -> None:
+        """Report a joiner that has not come by then, like one whose process died."""
+
+        def wait() -> None:
+            self._loop.call_later(limit, self.tell, "died", name)
+
+        self._loop.call_soon_threadsafe(wait)
 
     def worker_name(self, worker: int) -> str:
         """Return the Dask name of a worker that we start."""
@@ -175,8 +189,9 @@ class Link:
 
     async def open(self, address: Any, security: Any, limit: int | None) -> None:
         """Connect to a scheduler and, in the background, to its workers; `limit`: to so many."""
+        client, began = None, time.monotonic()
         try:
-            self.client = await distributed.Client(
+            client = distributed.Client(
                 address,
                 security=security,
                 asynchronous=True,
@@ -184,18 +199,27 @@ class Link:
                 timeout=CONNECT,
                 name="kofn",
             )
+            self.client = await client
         except OSError as error:
             raise EngineUnavailable(
-                f"there must be a Dask scheduler at the address; none answered at {address} within "
-                f"{CONNECT:.0f} s ({error}). Start one with: dask scheduler"
+                f"there must be a Dask scheduler at the address; none answered at {address} in "
+                f"{time.monotonic() - began:.0f} s of trying ({error}). "
+                f"Start one with: dask scheduler"
             ) from error
-        except (ValueError, TypeError) as error:
+        except TypeError as error:
+            raise EngineUnavailable(
+                f"{address} needs certificates ({error}). Name them in Dask's configuration "
+                f"(distributed.comm.tls), or connect with address=Client(..., security=...)."
+            ) from error
+        except ValueError as error:
             raise BadInput(
                 f"address must be like 'tcp://host:8786', or a distributed.Client; "
                 f"got {address!r} ({error})."
             ) from error
-        self.client.subscribe_topic("all", self._on_event)
-        names = sorted(await self.client.nthreads())
+        finally:
+            if client is not None and self.client is None:
+                await client.close(timeout=1)
+        names = sorted(await self._names())
         if limit is not None:
             self.reserve = names[limit:]
         self._list(names)
@@ -211,15 +235,13 @@ class Link:
 
     async def _close(self) -> None:
         self.listed.clear()
-        tasks = [self._watching] if self.client is not None else []
         for channel in self._channels.values():
             channel.comm.abort()
-        tasks += self._attending.values()
+        tasks = [t for t in (self._watching, *self._attending.values()) if t is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         if self.client is not None:
-            self.client.unsubscribe_topic("all")
             await self.client.close(timeout=2)
 
     def _run(self) -> None:
@@ -240,24 +262,22 @@ class Link:
 
     # Who is there.
 
-    def _on_event(self, event: tuple[float, Any]) -> None:
-        """Take what the scheduler logs for everyone; unknown news are not for us."""
-        news = event[1]
-        action = news.get("action") if isinstance(news, dict) else None
-        if action == "add-worker":
-            self._list([news["worker"]])
-        elif action == "remove-worker":
-            self._unlist(news["worker"])
+    async def _names(self) -> dict[str, int]:
+        return await self.client.nthreads()  # type: ignore[no-any-return]
 
     async def _watch(self) -> None:
-        """Look at the list now and then: what happened before the subscription was not told."""
+        """Look at the scheduler's list again and again.
+
+        Dask's events would save that, but the topic that tells of workers tells also what Dask
+        cannot pickle, which ends the connection; and a plugin would be left behind by a kill -9.
+        """
         while True:
             await asyncio.sleep(_LIST)
-            with contextlib.suppress(OSError, asyncio.TimeoutError):
-                there = set(await self.client.nthreads())
+            with contextlib.suppress(Exception):  # the scheduler is busy, or gone
+                there = set(await self._names())
                 self._list(there - self.listed)
                 missing = self.listed - there
-                for address in missing & self._missing:  # an answer may be older than an event
+                for address in missing & self._missing:  # twice: our own are listed early
                     self._unlist(address)
                 self._missing = missing
 
@@ -269,6 +289,7 @@ class Link:
 
     def _unlist(self, address: str) -> None:
         self.listed.discard(address)
+        self.unanswered.pop(address, None)
         if address in self.reserve:
             self.reserve.remove(address)
         channel = self._channels.get(address)
@@ -278,7 +299,7 @@ class Link:
     def _attend_to(self, address: str) -> None:
         known = self._attending.get(address)
         if known is None or known.done():
-            self.unanswered.add(address)
+            self.unanswered[address] = "no answer"
             self._attending[address] = asyncio.create_task(self._attend(address))
 
     async def _attend(self, address: str) -> None:
@@ -287,17 +308,20 @@ class Link:
         while address in self.listed:
             try:
                 channel = await asyncio.wait_for(self._attach(address), _ATTACH)
+            except OSError as error:  # frozen, far, or about to go
+                if address in self.unanswered:
+                    self.unanswered[address] = str(error) or f"no answer within {_ATTACH:.0f} s"
             except Exception as error:
                 failed += 1
                 if isinstance(error, Refused) or failed == _ATTEMPTS:
                     self.tell("refused", address, str(error) or repr(error))
-                    self.unanswered.discard(address)
+                    self.unanswered.pop(address, None)
                     return
             else:
                 failed = 0
                 self._channels[address] = channel
                 self.tell("joined", channel)
-                self.unanswered.discard(address)
+                self.unanswered.pop(address, None)
                 with self._held(address):
                     await channel.read(self)
                 del self._channels[address]
@@ -307,19 +331,22 @@ class Link:
             await asyncio.sleep(_AGAIN)
 
     async def _attach(self, address: str) -> Channel:
+        run = partial(self.client.run, workers=[address])
         try:
-            found = await self.client.run(install, self.op, workers=[address])
-        except (ImportError, AttributeError) as error:
+            # First, as Dask does not say clearly why a function could not be unpickled there.
+            await run(import_module, install.__module__)
+        except ImportError as error:
             raise Refused(
                 f"it cannot import kofn ({error}); install the same kofn there: pip install kofn"
             ) from error
+        found = await run(install, self.op)
         facts = found[address]
         if facts["protocol"] != PROTOCOL:
             raise Refused(
                 f"it runs another version of kofn; install the same kofn there as here "
                 f"(protocol {facts['protocol']} there, {PROTOCOL} here)"
             )
-        comm = await comms.connect(address, timeout=_ATTACH, **self.client.connection_args)
+        comm = await comms.connect(address, timeout=_REACH, **self.client.connection_args)
         try:
             await comm.write({"op": self.op, "reply": False})
             await comm.read()

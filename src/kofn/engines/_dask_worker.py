@@ -286,7 +286,8 @@ def launch(fd: int, directory: str) -> None:
     """Fork a process per order on socket `fd`; at its end kill and reap them all.
 
     The end comes when the master closes or dies, be it by kill -9. Orders and news are lines of
-    JSON: ["scheduler"] and ["worker", name, address]; ["at", address] and ["died", name].
+    JSON: ["scheduler"] and ["worker", name, scheduler]; ["at", address] of the scheduler, ["up",
+    address] of a worker and ["died", name].
     """
     import_module("distributed")  # once, for all that are forked
     import_module("dask").config.set(_SETTINGS)
@@ -351,10 +352,9 @@ def _become(kind: str, args: list[str], control: socket.socket, directory: str) 
     try:
         logging.getLogger("distributed").setLevel(logging.CRITICAL)
         if kind == "scheduler":
-            asyncio.run(_with_parent(_scheduler(control)))
+            asyncio.run(_with_parent(_scheduler(control, directory)))
         else:
-            control.close()
-            asyncio.run(_with_parent(_worker(directory, *args)))
+            asyncio.run(_with_parent(_worker(control, directory, *args)))
         code = 0
     except BaseException as error:
         print(f"kofn: a Dask {kind} ended: {error!r}", file=sys.stderr, flush=True)
@@ -371,7 +371,7 @@ async def _with_parent(main: Coroutine[Any, Any, None]) -> None:
         task.result()
 
 
-async def _scheduler(control: socket.socket) -> None:
+async def _scheduler(control: socket.socket, directory: str) -> None:
     distributed = import_module("distributed")
     security = distributed.Security()
     scheme = "tls" if security.require_encryption else "tcp"
@@ -382,13 +382,14 @@ async def _scheduler(control: socket.socket) -> None:
         security=security,
         dashboard=False,
         dashboard_address="127.0.0.1:0",
+        local_directory=directory,
     ) as scheduler:
         control.sendall(_line("at", scheduler.address))
         control.close()
         await scheduler.finished()
 
 
-async def _worker(directory: str, name: str, address: str) -> None:
+async def _worker(control: socket.socket, directory: str, name: str, address: str) -> None:
     np.random.seed()  # noqa: NPY002  (the launcher's state, which bodies may use, is everyone's)
     async with import_module("distributed").Worker(
         address,
@@ -400,4 +401,6 @@ async def _worker(directory: str, name: str, address: str) -> None:
         local_directory=directory,
         death_timeout=30,
     ) as worker:
+        control.sendall(_line("up", worker.address))
+        control.close()
         await worker.finished()

@@ -222,9 +222,10 @@ class DaskEngine(Engine):
             if self._refused and not self._link.unanswered and waited > _GRACE:
                 break  # nobody else is in sight
         if live < need:
-            why = "".join(f" {address} was refused: {w}." for address, w in self._refused.items())
+            trouble = {**self._refused, **self._link.unanswered}
+            why = "".join(f" {address}: {what}." for address, what in trouble.items())
             raise EngineUnavailable(
-                f"{need} Dask workers are needed at {self._scheduler}; {live} came within "
+                f"Dask workers at {self._scheduler}: {need} are needed; {live} came within "
                 f"{time.monotonic() - began:.0f} s.{why} "
                 f"Start more with: dask worker {self._scheduler}"
             )
@@ -264,6 +265,7 @@ class DaskEngine(Engine):
                 )
         self._next += 1
         self._promised[name] = worker
+        self._link.expect(name, _START)
         return worker
 
     def lose(self, worker: int) -> None:
