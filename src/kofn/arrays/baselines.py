@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -83,11 +85,12 @@ class Replicated:
             tuple((seat + i) % self.blocks for i in range(copies)) for seat in range(n)
         ]
         self._cuts = cuts = [b * int(array.shape[0]) // self.blocks for b in range(self.blocks + 1)]
-        self._holders = Holders(
+        self._holders = _Seats(
             drive,
             MDSCode(n, 1),
             lambda seat: np.concatenate([array[cuts[b] : cuts[b + 1]] for b in seats[seat]]),
         )
+        self._holders.seats = seats
         self._holders.enlist()
         drive.await_stored(self._holders.key, list(self._holders.shares))
         self.key = self._holders.key
@@ -157,6 +160,20 @@ class Replicated:
             eta=1.0,
             error_bound=error_bound(self.shape[1], self.dtype, 1.0),
         )
+
+
+class _Seats(Holders):
+    """Who sits where; a newcomer takes the free seat whose blocks have the fewest holders."""
+
+    seats: Sequence[tuple[int, ...]]  # the blocks of each
+
+    def _free(self, worker: int, taken: set[int] | None = None) -> int | None:
+        if super()._free(worker, taken) is None:
+            return None
+        held = {seat for w, seat in self.shares.items() if w in self.drive.stored}
+        holders = Counter(block for seat in held for block in self.seats[seat])
+        free = [seat for seat in range(len(self.seats)) if seat not in held]
+        return min(free, key=lambda seat: min(holders[block] for block in self.seats[seat]))
 
 
 def _drive(where: Drive | HasDrive) -> Drive:

@@ -53,6 +53,7 @@ class ReplicatedRound(Round):
     ) -> None:
         self.id = id
         blocks = sorted({block for seat in seats for block in seat})
+        self.threshold = -(-len(blocks) // max(len(seat) for seat in seats))
         self.values: dict[int, list[tuple[Any, Any]]] = {}  # block -> (what, value) of its pieces
         self.read: dict[int, int] = {}
         self.late: list[int] = []
@@ -155,7 +156,7 @@ class ReplicatedRound(Round):
         self._open = {task: (w, block) for task, (w, block) in self._open.items() if w != worker}
         return self._mend()
 
-    def _mend(self) -> list[Command]:
+    def _mend(self) -> Sequence[Command]:
         """Ask for every block that nobody is at."""
         at_work = {block for _, block in self._open.values()}
         return [c for block in sorted(self._undone - at_work) for c in self._ask_another(block)]

@@ -1,0 +1,244 @@
+"""What coding is compared with: right results, and what stragglers and losses do to each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse
+
+import kofn
+from kofn.arrays.baselines import Replicated, uncoded, whole_shares
+from kofn.delays import Exponential, PerUnit
+from kofn.engines.base import Engine
+from kofn.engines.local import LocalEngine
+from kofn.engines.paced import Paced
+from kofn.engines.virtual import VirtualEngine
+from kofn.engines.wrapped import Wrapped
+from kofn.model import Dropped, Lost, Reply, Send, Task, Tick
+from kofn.reproduce.timing import drain
+from kofn.rounds import Late
+from kofn.rounds.replicated import ReplicatedRound
+from kofn.testing import EngineChecks, Faults
+
+N, D = 1200, 5
+ROW = 1e-3  # simulated seconds a row
+
+
+@pytest.fixture(scope="module")
+def A() -> Any:
+    return np.random.default_rng(0).standard_normal((N, D))
+
+
+w = np.arange(1.0, D + 1)
+
+
+def seconds(X: Any, A: Any) -> float:
+    """Simulated seconds of one product, which is right."""
+    assert np.allclose(X @ w, A @ w, rtol=1e-12)
+    return float(X.report.seconds["total"])
+
+
+def virtual(workers: int, slow: dict[int, float] | None = None, **more: Any) -> kofn.Cluster:
+    return kofn.connect(VirtualEngine(workers, delays=PerUnit(ROW, slow or {})), **more)
+
+
+# The time of each baseline, equal machines and one that is ten times slower.
+
+
+def test_uncoded_reads_each_row_once_and_waits_for_the_slowest(A: Any) -> None:
+    with virtual(6) as fine, virtual(6, {2: 10.0}) as slow:
+        X, Y = uncoded(fine, A), uncoded(slow, A)
+        assert seconds(X, A) == pytest.approx(N / 6 * ROW)
+        assert sum(X.report.rows_read.values()) == N
+        assert seconds(Y, A) == pytest.approx(10 * N / 6 * ROW)
+
+
+def test_uncoded_needs_everyone(A: Any) -> None:
+    with virtual(6) as cluster:
+        X = uncoded(cluster, A)
+        cluster.lose(4)
+        with pytest.raises(kofn.TooFewWorkers, match="1 missing"):
+            X @ w
+
+
+def test_whole_shares_take_the_first_replies_whoever_is_slow(A: Any) -> None:
+    with virtual(6, {0: 10.0, 5: 10.0, 1: 10.0}) as cluster:
+        X = whole_shares(cluster, A, 3)
+        assert seconds(X, A) == pytest.approx(N / 3 * ROW)
+        cluster.lose(0)
+        cluster.lose(5)
+        assert seconds(X, A) == pytest.approx(N / 3 * ROW)
+        cluster.lose(2)
+        assert seconds(X, A) == pytest.approx(10 * N / 3 * ROW)  # the slow one is needed now
+
+
+def test_replicas_hide_a_straggler_for_twice_the_work(A: Any) -> None:
+    with virtual(6, {2: 10.0}) as cluster:
+        X = Replicated(cluster, A, 2)
+        assert X.blocks == 3
+        assert seconds(X, A) == pytest.approx(N / 3 * ROW)
+        assert X.report.rows_used == N
+        assert X.report.late == ()
+
+
+def test_a_backup_starts_at_three_times_the_median(A: Any) -> None:
+    with virtual(6, {2: 10.0}) as cluster:
+        X = Replicated(cluster, A, 2, backup=3.0)
+        usual = N / 6 * ROW
+        assert seconds(X, A) == pytest.approx(3 * usual + usual)
+        assert X.report.late == (2,)
+        assert X.report.rows_topped_up == N // 6
+    with virtual(6) as cluster:
+        X = Replicated(cluster, A, 2, backup=3.0)
+        assert seconds(X, A) == pytest.approx(usual)
+        assert X.report.rows_topped_up == 0
+        assert sum(X.report.rows_read.values()) == N
+
+
+# Losses.
+
+
+@pytest.mark.parametrize("backup", [None, 3.0])
+def test_lost_holders_are_fine_while_one_of_each_block_lives(A: Any, backup: float | None) -> None:
+    with virtual(6) as cluster:
+        X = Replicated(cluster, A, 2, backup=backup)
+        for worker in (0, 2):
+            cluster.lose(worker)
+            seconds(X, A)
+        cluster.lose(3)
+        # Blocks lie on (0, 3), (1, 4), (2, 5); with backup, block 3 on 3 and 2.
+        with pytest.raises(kofn.TooFewWorkers, match="1 missing"):
+            X @ w
+        cluster.join()
+        seconds(X, A)  # it has taken a lost one's place
+        assert len(X.report.live) == 4
+
+
+@pytest.mark.parametrize("backup", [None, 2.0])
+def test_a_loss_in_mid_round_goes_to_the_other_holder(A: Any, backup: float | None) -> None:
+    engine = VirtualEngine(6, delays=PerUnit(ROW, {1: 5.0}))
+    with kofn.connect(Faults().lose(worker=1, round=2).on(engine)) as cluster:
+        X = Replicated(cluster, A, 2, backup=backup)
+        seconds(X, A)
+        seconds(X, A)
+        assert X.report.lost == (1,)
+
+
+def test_random_scripts_give_right_results(A: Any) -> None:
+    rng = np.random.default_rng(1)
+    for seed in range(40):
+        n = int(rng.integers(2, 9))
+        r = int(rng.integers(1, n + 1))
+        backup = [None, 1.5, 3.0][seed % 3]
+        engine = VirtualEngine(n, delays=Exponential(1e-4, 0.1), seed=seed)
+        victims = rng.permutation(n)[: int(rng.integers(0, r))].tolist()  # a holder is left
+        faults = Faults()
+        for victim in victims:
+            faults = faults.lose(worker=victim, round=int(rng.integers(1, 4)))
+        with kofn.connect(faults.join(round=3).on(engine)) as cluster:
+            X = Replicated(cluster, A[: int(rng.integers(1, N))], r, backup=backup)
+            for _ in range(5):
+                assert np.allclose(X @ w, A[: X.shape[0]] @ w, rtol=1e-12)
+
+
+def test_bad_input_is_told_before_a_worker_is_touched(A: Any) -> None:
+    with virtual(4) as cluster:
+        for r in (0, 5, 1.5):
+            with pytest.raises(kofn.BadInput, match="r "):
+                Replicated(cluster, A, r)  # type: ignore[arg-type]
+        with pytest.raises(kofn.BadInput, match="backup"):
+            Replicated(cluster, A, 2, backup=0.5)
+        with pytest.raises(kofn.BadInput, match="dense"):
+            Replicated(cluster, scipy.sparse.csr_array(A), 2)
+        X = Replicated(cluster, A, 2)
+        with pytest.raises(kofn.NothingYet):
+            _ = X.report
+        with pytest.raises(kofn.BadInput, match="vectors"):
+            X @ np.ones((D, 2))
+
+
+# The master alone: events in, commands out.
+
+
+class Work:
+    key = "blocks"
+
+    def __init__(self) -> None:
+        self.tasks: list[tuple[int, int]] = []  # worker, block
+
+    def task(self, round: int, worker: int, seat: int, block: int) -> Task:
+        self.tasks.append((worker, block))
+        return Task(len(self.tasks) - 1, round, worker, lambda kept, operand: (), what=block)
+
+
+def reply(time: float, task: int, worker: int) -> Reply:
+    return Reply(time, worker, 0, task, "rows", "value", 1, time, True)
+
+
+def test_commands_of_a_round_with_backups() -> None:
+    work = Work()
+    seats = [(0, 1), (1, 2), (2, 0)]
+    holders = {10: 0, 11: 1, 12: 2}
+    round = ReplicatedRound(0, seats, holders, holders, work, Late(factor=3.0, least=0.0))
+    assert len(round.start(0.0)) == 3
+    assert work.tasks == [(10, 0), (11, 1), (12, 2)]
+    assert round.on(reply(1.0, 0, 10)) == ()
+    assert round.on(reply(2.0, 1, 11)) == ()
+    assert round.wake == 6.0
+    assert round.owing == (12,)
+    (send,) = round.on(Tick(6.0))
+    assert isinstance(send, Send)
+    assert work.tasks[-1] == (11, 2)
+    assert round.on(Dropped(6.5, 12, 0, 2)) == ()
+    assert not round.on(Lost(7.0, 11, (3,)))  # block 2 was asked of both: nobody is left
+    assert not round.done
+    assert round.missing == 0  # the one that is left still holds it
+    assert not round.on(Lost(7.5, 12))
+    assert round.missing == 1
+
+
+# On real processes.
+
+
+def test_on_local_workers_with_a_straggler_and_a_loss(A: Any) -> None:
+    engine = Paced(LocalEngine(4), PerUnit(1e-4, {1: 20.0}))
+    with kofn.connect(engine) as cluster:
+        copies = [Replicated(cluster, A, 2), Replicated(cluster, A, 2, backup=2.0)]
+        copies = [*copies, whole_shares(cluster, A, 2)]  # type: ignore[list-item]
+        for X in copies:
+            # 2.4 s if the straggler were waited for on r-replication, 0.6 s with backup.
+            assert seconds(X, A) < 0.5
+        cluster.lose(0)
+        for X in copies:
+            seconds(X, A)
+
+
+class TestWrappedEngine(EngineChecks):
+    """The contract holds around an engine, too."""
+
+    @pytest.fixture
+    def engine(self) -> Iterator[Engine]:
+        with Wrapped(VirtualEngine(4)) as engine:
+            yield engine
+
+
+def test_a_paced_task_takes_its_seconds_and_sees_a_cancel(A: Any) -> None:
+    with kofn.connect(Paced(LocalEngine(2), PerUnit(0.3 / N))) as cluster:
+        X = uncoded(cluster, A)
+        for _ in range(2):
+            assert 0.15 <= seconds(X, A) < 2.0
+        assert X.report.rows_read == {0: N // 2, 1: N // 2}
+    with kofn.connect(Paced(LocalEngine(2), PerUnit(1e-6, {0: 1e5}))) as cluster:
+        Y = whole_shares(cluster, A, 1)
+        for _ in range(5):  # 120 s each if the cancelled worker went on
+            seconds(Y, A)
+        drain(cluster)
+        assert not cluster._drive.owing(cluster.workers)
+
+
+def test_a_simulated_clock_cannot_be_paced() -> None:
+    with pytest.raises(kofn.BadInput, match="VirtualEngine"):
+        Paced(VirtualEngine(2), PerUnit())

@@ -1,0 +1,119 @@
+"""kofn reproduce elastic: what it writes, at sizes that say nothing about speed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kofn.cli import reproduce
+from kofn.errors import BadInput
+from kofn.reproduce import elastic, moved
+
+TINY = replace(
+    elastic.QUICK,
+    rounds=1,
+    rows=2400,
+    columns=10,
+    share_seconds=0.1,
+    straggler_seconds=0.04,
+    speeds_seconds=0.05,
+    virtual_rounds=1,
+    sequences=20,
+)
+MACHINES = [str(n) for n in range(10, 21)]
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("matplotlib")
+    out = tmp_path_factory.mktemp("reproduce") / "new" / "folder"
+    reproduce.elastic(out, None, True, quiet=True, settings=TINY)
+    return out
+
+
+@pytest.fixture(scope="module")
+def results(out: Path) -> Any:
+    return json.loads((out / "results.json").read_text())
+
+
+def test_every_key_that_is_promised_is_there(results: Any) -> None:
+    for key in ("adaptive_over_nonadaptive", "virtual_adaptive_over_nonadaptive"):
+        assert list(results[key]) == MACHINES
+    assert set(results["straggler"]) >= {"margin", "top_up", "neither", "uncoded"}
+    assert set(results["rows_moved"]) >= {"6-5", "4-3", "20-19", "11-10"}
+    assert results["settings"]["rounds"] == 1
+    assert "sleeps" in results["stood_in"]
+    assert results["largest_relative_error"] < 1e-10
+
+
+def test_the_simulated_ratio_is_the_bound(results: Any) -> None:
+    for n, ratio in results["virtual_adaptive_over_nonadaptive"].items():
+        # Windows are cut at whole rows: one row of a share of 10,000, at most.
+        assert ratio == pytest.approx(10 / int(n), abs=1.1e-4)
+
+
+def test_measured_figures_are_of_the_right_kind(results: Any) -> None:
+    # One round each on a busy machine: only what could not come from noise.
+    assert results["adaptive_over_nonadaptive"]["20"] < 0.95
+    late = results["straggler"]
+    assert late["neither"] > 2
+    assert late["margin"] < late["neither"]
+    assert late["top_up"] < late["neither"]
+    assert results["speeds_1_2_4"] > 1
+
+
+def test_rows_moved_is_at_most_a_quarter_of_cyclic(results: Any) -> None:
+    for total in results["rows_moved_total"].values():
+        assert total["ours"] <= 0.25 * total["cyclic"]
+    table = results["rows_moved"]
+    assert table["6-5"]["cyclic"] == pytest.approx(2 / 45)  # by hand: 6, 6, 12 ... of 180 rows
+    assert table["6-5"]["ours"] == pytest.approx(1 / 90)
+    assert all(row["ours"] <= row["cyclic"] for row in table.values())
+
+
+def test_rows_moved_by_hand() -> None:
+    # Machine 1 leaves 0, 1, 2 at threshold 2: everyone reads everything, no row must move.
+    assert moved.transitions(3, 2, [(1,)]) == {"3-2": {"cyclic": 0.0, "ours": 0.0}}
+
+
+def test_pictures_and_page(out: Path, results: Any) -> None:
+    names = ["figure_2a.png", "rows_moved.png", "speeds.png", "straggler.png"]
+    assert sorted(path.name for path in out.iterdir()) == sorted(
+        [*names, "index.html", "results.json"]
+    )
+    for name in names:
+        assert (out / name).read_bytes().startswith(b"\x89PNG")
+    page = (out / "index.html").read_text()
+    assert page.count("data:image/png;base64,") == len(names)
+    assert f"{results['speeds_1_2_4']:.2f} times faster" in page
+    assert 'src="http' not in page
+
+
+def test_bad_places_are_told_before_the_run(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    with pytest.raises(BadInput, match="--out"):
+        reproduce.elastic(file, None, True, quiet=True)
+    with pytest.raises(BadInput, match="--data"):
+        reproduce.elastic(tmp_path, tmp_path / "none", True, quiet=True)
+
+
+def test_the_command_is_there() -> None:
+    command = [sys.executable, "-W", "error", "-c", "from kofn.cli import main; main()"]
+    done = subprocess.run(
+        [*command, "reproduce", "elastic", "--help"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={"COLUMNS": "120", "TERM": "dumb"},
+    )
+    assert done.returncode == 0, done.stderr
+    for option in ("--data", "--out", "--quick", "--json"):
+        assert option in done.stdout
