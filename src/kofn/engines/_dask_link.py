@@ -20,7 +20,7 @@ from typing import Any
 from uuid import uuid4
 
 from ..errors import BadInput, EngineUnavailable
-from ._dask_worker import PROTOCOL, frame, hold, install, unframe
+from ._dask_worker import PROTOCOL, frame, hold, install, patient, unframe
 
 # As Any: how much of it is typed differs from release to release.
 distributed: Any = import_module("distributed")
@@ -47,6 +47,7 @@ class Channel:
         self.wake = asyncio.Event()
         self.owner: Any = None  # whom the engine takes it for
         self.banned = False  # lost on purpose: not to be used again
+        patient(comm)
         comm.allow_offload = False  # frames are made already; sizing them up is a waste
 
     async def write(self) -> None:
@@ -360,9 +361,10 @@ class Link:
         if not self.holds:
             yield
             return
+        # Not the function itself: the scheduler unpickles it, and need not have kofn.
         future = self.client.submit(
-            hold,
-            self.op,
+            exec,
+            f"from {hold.__module__} import hold; hold({self.op!r})",
             key=f"{self.op}-{uuid4().hex[:6]}",
             workers=[address],
             allow_other_workers=False,

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import pickle
-import shutil
 import signal
-import socket
-import subprocess
-import sys
-import tempfile
 import time
 import traceback
 import weakref
@@ -27,6 +21,7 @@ import cloudpickle
 from ..errors import BadInput, CannotDo, Closed, EngineUnavailable, UnknownWorker
 from ..model import Body, Dropped, Event, Failed, Joined, Lost, Reply, Stored, Task
 from . import _dask_worker as far
+from ._dask_launch import START, Launcher
 from .base import Capabilities, Engine
 
 if TYPE_CHECKING:
@@ -36,13 +31,11 @@ if find_spec("distributed") is None:
     raise ModuleNotFoundError("No module named 'distributed'", name="distributed")
 
 OLDEST = "2024.8"  # the oldest distributed that this was tried with
-_START = 60.0  # seconds for our own workers to come
 _COME = 20.0  # seconds for as many workers of a running cluster as are needed to answer
 _GRACE = 3.0  # seconds for the others
 _FUNCTIONS = 256  # bodies remembered; beyond, all are forgotten and sent again as needed
 _OPERANDS = 64  # operands kept of rounds that nobody cancelled
 _NEVER = -(2**63)  # lower than every round
-_ONE_THREAD = ("OPENBLAS", "OMP", "MKL", "VECLIB_MAXIMUM", "NUMEXPR", "BLIS")
 
 _log = logging.getLogger("kofn")
 
@@ -56,55 +49,13 @@ def _check_version() -> None:
         )
 
 
-class _Launcher:
-    """The master's hold on the process that forks our own scheduler and workers."""
-
-    def __init__(self) -> None:
-        self.directory = tempfile.mkdtemp(prefix="kofn-dask-")
-        self.control, theirs = socket.socketpair()
-        threads = {f"{name}_NUM_THREADS": "1" for name in _ONE_THREAD}
-        command = [sys.executable, "-c", far.BOOT, str(theirs.fileno()), self.directory, *sys.path]
-        with theirs:
-            self.process = subprocess.Popen(
-                command,
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                env={**os.environ, **threads, "VECLIB_MAXIMUM_THREADS": "1"},
-            )
-        self.control.settimeout(_START)
-        self._rest = b""
-
-    def order(self, *words: str) -> None:
-        """Ask for a process."""
-        self.control.sendall(json.dumps(words).encode() + b"\n")
-
-    def news(self) -> list[list[str]] | None:
-        """Return what it says next, None at its end."""
-        try:
-            data = self.control.recv(1 << 16)
-        except ConnectionError:
-            return None
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        return [json.loads(line) for line in lines] if data else None
-
-    def close(self) -> None:
-        """Make it kill and reap its children and end."""
-        self.control.close()
-        try:
-            self.process.wait(10)
-        except subprocess.TimeoutExpired:  # somebody stopped it
-            self.process.kill()
-            self.process.wait()
-        shutil.rmtree(self.directory, ignore_errors=True)
-
-
 class _House:
     """All that must be let go at the end; apart from the engine, so a finaliser can hold it."""
 
     def __init__(self) -> None:
         self.owner = os.getpid()
         self.link: Link | None = None
-        self.launcher: _Launcher | None = None
+        self.launcher: Launcher | None = None
 
     def close(self) -> None:
         """End our sessions, and what we started."""
@@ -182,7 +133,7 @@ class DaskEngine(Engine):
     # The beginning.
 
     def _start(self, workers: int) -> None:
-        launcher = self._house.launcher = _Launcher()
+        launcher = self._house.launcher = Launcher()
         launcher.order("scheduler")
         # Only now: this takes a second, in which the launcher does the same.
         from ._dask_link import Link
@@ -199,7 +150,7 @@ class DaskEngine(Engine):
         for _ in range(workers):
             self.join()
         self._link.call(self._link.open(self._scheduler, None, None))
-        self._await(workers, _START)
+        self._await(workers, START)
 
     def _connect(self, address: Any, workers: int | None) -> None:
         from ._dask_link import Link, where
@@ -265,7 +216,7 @@ class DaskEngine(Engine):
                 )
         self._next += 1
         self._promised[name] = worker
-        self._link.expect(name, _START)
+        self._link.expect(name, START)
         return worker
 
     def lose(self, worker: int) -> None:

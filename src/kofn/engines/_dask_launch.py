@@ -1,0 +1,211 @@
+"""Our own Dask scheduler and workers: processes of this machine, forked by a launcher.
+
+The launcher is a fresh interpreter with a single thread that imports Dask once: forking it is safe
+whatever threads the user's own process has, and a worker comes in a tenth of the time that a
+`dask worker` command takes. All listen on 127.0.0.1 only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Coroutine
+from importlib import import_module
+from typing import Any, NoReturn
+
+import numpy as np
+
+START = 60.0  # seconds for a process to come up
+_ONE_THREAD = ("OPENBLAS", "OMP", "MKL", "VECLIB_MAXIMUM", "NUMEXPR", "BLIS")
+_BOOT = (
+    "import sys; fd, directory = int(sys.argv[1]), sys.argv[2]; sys.path[:] = sys.argv[3:]; "
+    "from kofn.engines._dask_launch import launch; launch(fd, directory)"
+)
+_SETTINGS: dict[str, Any] = {
+    "distributed.scheduler.worker-ttl": None,  # a silent worker is a straggler, not a loss
+    "distributed.scheduler.http.routes": [],
+    "distributed.worker.http.routes": [],
+    "distributed.worker.profile.enabled": False,
+    "distributed.worker.memory.target": False,
+    "distributed.worker.memory.spill": False,
+    "distributed.worker.memory.pause": False,
+    "distributed.worker.memory.terminate": False,
+}
+
+
+class Launcher:
+    """The master's hold on the process that forks our own scheduler and workers."""
+
+    def __init__(self) -> None:
+        self.directory = tempfile.mkdtemp(prefix="kofn-dask-")
+        self.control, theirs = socket.socketpair()
+        threads = {f"{name}_NUM_THREADS": "1" for name in _ONE_THREAD}
+        command = [sys.executable, "-c", _BOOT, str(theirs.fileno()), self.directory, *sys.path]
+        with theirs:
+            self.process = subprocess.Popen(
+                command,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, **threads, "VECLIB_MAXIMUM_THREADS": "1"},
+            )
+        self.control.settimeout(START)
+        self._rest = b""
+
+    def order(self, *words: str) -> None:
+        """Ask for a process."""
+        self.control.sendall(_line(*words))
+
+    def news(self) -> list[list[str]] | None:
+        """Return what it says next, None at its end (or after START seconds)."""
+        try:
+            data = self.control.recv(1 << 16)
+        except OSError:
+            return None
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        return [json.loads(line) for line in lines] if data else None
+
+    def close(self) -> None:
+        """Make it kill and reap its children and end."""
+        self.control.close()
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:  # somebody stopped it
+            self.process.kill()
+            self.process.wait()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+# On the other side.
+
+
+def launch(fd: int, directory: str) -> None:
+    """Fork a process per order on socket `fd`; at its end kill and reap them all.
+
+    The end comes when the master closes or dies, be it by kill -9. Orders and news are lines of
+    JSON: ["scheduler"] and ["worker", name, scheduler]; ["at", address] of the scheduler, ["up",
+    address] of a worker and ["died", name].
+    """
+    import_module("distributed")  # once, for all that are forked
+    import_module("dask").config.set(_SETTINGS)
+    # Ctrl-C goes to the whole process group; only the master decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(line_buffering=True)
+    control = socket.socket(fileno=fd)
+    bell, ring = os.pipe()
+    os.set_blocking(ring, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(ring, warn_on_full_buffer=False)
+    children: dict[int, str] = {}
+    rest = b""
+    try:
+        while True:
+            ready = select.select([fd, bell], [], [])[0]
+            if bell in ready:
+                os.read(bell, 4096)
+                for name in _reap(children):
+                    control.sendall(_line("died", name))
+            if fd in ready:
+                data = control.recv(1 << 16)
+                if not data:
+                    return
+                *orders, rest = (rest + data).split(b"\n")
+                for kind, *args in map(json.loads, orders):
+                    pid = os.fork()
+                    if pid == 0:
+                        signal.set_wakeup_fd(-1)
+                        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                        os.close(bell)
+                        os.close(ring)
+                        _become(kind, args, control, directory)
+                    children[pid] = args[0] if args else kind
+    except ConnectionError:
+        pass
+    finally:
+        for pid in children:
+            os.kill(pid, signal.SIGKILL)
+        for pid in children:
+            os.waitpid(pid, 0)
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _reap(children: dict[int, str]) -> list[str]:
+    names = []
+    for pid in list(children):
+        if os.waitpid(pid, os.WNOHANG)[0]:
+            names.append(children.pop(pid))
+    return names
+
+
+def _line(*news: str) -> bytes:
+    return json.dumps(news).encode() + b"\n"
+
+
+def _become(kind: str, args: list[str], control: socket.socket, directory: str) -> NoReturn:
+    """Be a scheduler or a worker until the end of this process."""
+    code = 1
+    try:
+        logging.getLogger("distributed").setLevel(logging.CRITICAL)
+        if kind == "scheduler":
+            asyncio.run(_with_parent(_scheduler(control, directory)))
+        else:
+            asyncio.run(_with_parent(_worker(control, directory, *args)))
+        code = 0
+    except BaseException as error:
+        print(f"kofn: a Dask {kind} ended: {error!r}", file=sys.stderr, flush=True)
+    finally:
+        os._exit(code)
+
+
+async def _with_parent(main: Coroutine[Any, Any, None]) -> None:
+    """Run until `main` ends or the launcher is gone, which kills its children if it can."""
+    parent, task = os.getppid(), asyncio.ensure_future(main)
+    while not task.done() and os.getppid() == parent:
+        await asyncio.wait([task], timeout=1.0)
+    if task.done():
+        task.result()
+
+
+async def _scheduler(control: socket.socket, directory: str) -> None:
+    distributed = import_module("distributed")
+    security = distributed.Security()
+    scheme = "tls" if security.require_encryption else "tcp"
+    async with distributed.Scheduler(
+        host="127.0.0.1",
+        port=0,
+        protocol=f"{scheme}://",
+        security=security,
+        dashboard=False,
+        dashboard_address="127.0.0.1:0",
+        local_directory=directory,
+    ) as scheduler:
+        control.sendall(_line("at", scheduler.address))
+        control.close()
+        await scheduler.finished()
+
+
+async def _worker(control: socket.socket, directory: str, name: str, address: str) -> None:
+    np.random.seed()  # noqa: NPY002  (the launcher's state, which bodies may use, is everyone's)
+    async with import_module("distributed").Worker(
+        address,
+        name=name,
+        nthreads=1,
+        host="127.0.0.1",
+        dashboard=False,
+        memory_limit=0,
+        local_directory=directory,
+        death_timeout=30,
+    ) as worker:
+        control.sendall(_line("up", worker.address))
+        control.close()
+        await worker.finished()
