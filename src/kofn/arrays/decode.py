@@ -3,17 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..codes.linear import Weights
-from ..codes.mds import MDSCode
 from ..model import Run
 from ..rounds import Cover
 
 ETA_WANTED = 100.0  # above it, one more reply is worth its cost (docs/numerics.md)
+
+
+class Code(Protocol):
+    """What arrays need of a code: its shares, and how to combine any k of the n replies."""
+
+    @property
+    def n(self) -> int: ...
+
+    @property
+    def k(self) -> int: ...
+
+    def row(self, share: int) -> NDArray[np.float64]:
+        """The coefficients of one share."""
+
+    def weights(self, shares: tuple[int, ...]) -> Weights:
+        """How to combine the replies of these shares."""
+
+
+class DataCode(Code, Protocol):
+    """A code that also makes the shares of a matrix."""
+
+    def block_rows(self, N: int) -> int:
+        """Rows of a share of a matrix with N rows."""
+
+    def encode_share(self, share: int, A: NDArray[Any]) -> NDArray[Any]:
+        """One share of A."""
 
 
 class Segment(NamedTuple):
@@ -25,7 +50,7 @@ class Segment(NamedTuple):
     weights: Weights
 
 
-def segments(code: MDSCode, cover: Cover) -> list[Segment]:
+def segments(code: Code, cover: Cover) -> list[Segment]:
     """Return how to decode what a cover holds; neighbours with the same replies are joined."""
     have = cover.have
     change = np.flatnonzero((have[:, 1:] != have[:, :-1]).any(axis=0)) + 1
@@ -41,7 +66,7 @@ def segments(code: MDSCode, cover: Cover) -> list[Segment]:
     return found
 
 
-def weak(code: MDSCode, cover: Cover) -> list[int]:
+def weak(code: Code, cover: Cover) -> list[int]:
     """Return the segments (by index) whose replies amplify rounding more than is wanted."""
     poor = [s for s in segments(code, cover) if s.weights.eta > ETA_WANTED]
     if not poor:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 
-from ..codes.mds import MDSCode
 from ..rounds import Cover, Layout, Windows, fill, rows_moved, shifted
 from ..rounds.windows import with_extra
-from .decode import Segment, segments, weak
+from .decode import Code, Segment, segments, weak
 
 MEANINGFUL = 3e-3  # seconds: shorter tasks say more about the machine's mood than its speed
 BEST_OF, ENOUGH = 8, 4  # replies looked at, and how many there must be
@@ -21,7 +20,7 @@ class Plan:
 
     def __init__(
         self,
-        code: MDSCode,
+        code: Code,
         holders: dict[int, int],
         layout: Layout,
         rows: int,
@@ -50,7 +49,7 @@ class Plan:
                     break  # everyone is asked already: the bound will say how good it is
                 full = self._decoding(code)
 
-    def _decoding(self, code: MDSCode) -> Cover:
+    def _decoding(self, code: Code) -> Cover:
         full = Cover(self.windows)
         full.have[:] = full.asked
         self.segments = segments(code, full)

@@ -1,0 +1,105 @@
+"""CodedGrid: a coded matrix cut both ways, by rows and by columns."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..codes.polydot import PolyDotCode, PolyDotPass
+from ..errors import BadInput
+from ..rounds import Drive
+from . import checks
+from .decode import Code
+from .matrix import CodedMatrix, Options
+from .tasks import Mixed
+
+
+class HasDrive(Protocol):
+    """A Cluster, as far as this module needs one."""
+
+    _drive: Drive
+
+
+class CodedGrid(CodedMatrix):
+    """A CodedMatrix of which every worker holds 1/(mp), by a PolyDot code (codes/polydot.py).
+
+    X @ w needs m(2p-1) live workers, X.T @ z p(2m-1); with fewer than the larger of the two no
+    product is begun. Unlike with rows alone, both products take any so many replies, so neither
+    waits for a given worker. The rows of the shares (forward) or their columns (backward) are cut
+    among the live workers, as everywhere. Dense matrices only.
+    """
+
+    code: PolyDotCode
+
+    def __init__(self, drive: Drive, A: NDArray[Any], code: PolyDotCode, options: Options) -> None:
+        shape = (A.shape[0], A.shape[1])
+        share_of = lambda share: code.encode_share(share, A)  # noqa: E731
+        super().__init__(drive, shape, A.dtype, code, share_of, options)
+
+    @property
+    def _columns(self) -> int:
+        return self.code.block_columns(self.shape[1])
+
+    @property
+    def _stored(self) -> Code:
+        return self.code.stored
+
+    def _coded(
+        self, share: int, U: NDArray[Any], V: NDArray[Any] | None
+    ) -> tuple[NDArray[Any] | None, NDArray[Any] | None]:
+        if not self._values:
+            return None, None
+        if V is None:
+            return self.code.encode_share(share, U), None
+        return self.code.encode_rows(share, U), self.code.encode_columns(share, V)
+
+    def _joined(self, blocks: NDArray[Any]) -> NDArray[Any]:
+        m, p = self.code.m, self.code.p
+        grid = blocks.reshape(m, p, self._rows, self._columns).transpose(0, 2, 1, 3)
+        whole = grid.reshape(m * self._rows, p * self._columns)
+        return np.ascontiguousarray(whole[: self.shape[0], : self.shape[1]])
+
+    def _product(self, operand: NDArray[Any]) -> NDArray[Any]:
+        return self._aligned(self.code.forward, self._rows, operand, self.shape)
+
+    def _adjoint(self, z: NDArray[Any]) -> NDArray[Any]:
+        return self._aligned(self.code.backward, self._columns, z, self.shape[::-1])
+
+    def _aligned(
+        self, one: PolyDotPass, rows: int, operand: NDArray[Any], shape: tuple[int, int]
+    ) -> NDArray[Any]:
+        holders = self._holders
+        work = Mixed(self._drive, one, holders.key, self._columns, holders.shares)
+        blocks = self._pass(one, rows, work, operand, shape[1])
+        return blocks[: shape[0]].reshape(shape[0], *operand.shape[1:])
+
+    def __repr__(self) -> str:
+        code = self.code
+        return (
+            f"<CodedGrid {self.shape[0]} x {self.shape[1]} {self.dtype} in {code.m} x {code.p}, "
+            f"any {code.k} of {code.n} shares; {len(self._holders.ready())} live>"
+        )
+
+
+def encode_grid(
+    where: Drive | HasDrive,
+    A: object,
+    grid: tuple[int, int] = (2, 2),
+    *,
+    n: int | None = None,
+    options: Options = Options(),  # noqa: B008 - frozen
+) -> CodedGrid:
+    """Cut A (N x d, dense) in a grid of m x p blocks and give every live worker a coded one.
+
+    `n`: shares, at least the live workers (default: just those). Each is ceil(N/m) x ceil(d/p).
+    """
+    array = checks.matrix(A, options.check_finite)
+    if not isinstance(array, np.ndarray):
+        raise BadInput("a grid takes a dense matrix; got a sparse one. Pass A.toarray().")
+    drive = where if isinstance(where, Drive) else where._drive
+    drive.settle()
+    live = len(drive.engine.workers)
+    count = live if n is None else checks.whole(n, "n (shares)", live)
+    return CodedGrid(drive, array, PolyDotCode(count, *grid), options)

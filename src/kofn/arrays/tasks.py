@@ -1,0 +1,84 @@
+"""The tasks of each kind of pass over the shares of one matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..codes.polydot import PolyDotPass
+from ..model import Run, Task
+from ..rounds import Cover, Drive
+from ..rounds.reduce import Item
+from . import work
+from .decode import Code, weak
+
+
+class _Work:
+    def __init__(self, drive: Drive, code: Code, key: str) -> None:
+        self.key, self.threshold = key, code.k
+        self._drive, self._code = drive, code
+        self._values = drive.engine.capabilities.values
+
+    def weak(self, cover: Cover) -> list[int]:
+        """Segments that need one more reply to decode well."""
+        return weak(self._code, cover) if self._values else []
+
+
+class Product(_Work):
+    """The work of X @ w: tasks over runs of a share."""
+
+    def task(self, round: int, worker: int, runs: tuple[Run, ...]) -> Task:
+        task = self._drive.next_task()
+        return Task(task, round, worker, work.product, (self.key, runs), runs, _rows(runs))
+
+
+class Mixed(_Work):
+    """The work of a pass over a grid: each share has its own mixture of the operand's blocks."""
+
+    def __init__(
+        self, drive: Drive, code: PolyDotPass, key: str, columns: int, shares: Mapping[int, int]
+    ) -> None:
+        super().__init__(drive, code, key)
+        self._pass, self._columns, self._shares = code, columns, shares
+
+    def task(self, round: int, worker: int, runs: tuple[Run, ...]) -> Task:
+        mixture = self._pass.operand(self._shares[worker])
+        args = (self.key, runs, self._columns, mixture, self._pass.kind == "backward")
+        task = self._drive.next_task()
+        return Task(task, round, worker, work.mixed, args, runs, _rows(runs))
+
+
+class Fetch(_Work):
+    """The work of rebuilding a share: rows from `first` on, as they are."""
+
+    def __init__(self, drive: Drive, code: Code, key: str, first: int, columns: int) -> None:
+        super().__init__(drive, code, key)
+        self._first, self._columns = first, columns
+
+    def task(self, round: int, worker: int, runs: tuple[Run, ...]) -> Task:
+        args = (self.key, runs, self._first, self._columns)
+        return Task(self._drive.next_task(), round, worker, work.fetch, args, runs, _rows(runs))
+
+
+class Adjoint(_Work):
+    """The work of X.T @ z: tasks over runs of a share, each with its own operand."""
+
+    def __init__(self, drive: Drive, code: Code, key: str, columns: int) -> None:
+        super().__init__(drive, code, key)
+        self._columns = columns
+
+    def task(self, round: int, worker: int, number: int, item: Item) -> Task:
+        args = (self.key, number, item.runs, item.u, self._columns)
+        task = self._drive.next_task()
+        return Task(task, round, worker, work.adjoint, args, number, item.rows)
+
+    def express(self, lane: int, others: Sequence[int]) -> NDArray[np.float64]:
+        weights = self._code.weights(tuple(others))
+        c: NDArray[np.float64] = self._code.row(lane) @ weights.matrix
+        return c
+
+
+def _rows(runs: tuple[Run, ...]) -> int:
+    return sum(last - first for first, last in runs)
