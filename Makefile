@@ -13,8 +13,8 @@ test: check
 	$(BIN)/python -m pytest
 
 check: $(VENV)/.dev
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+	$(BIN)/ruff check src tests examples
+	$(BIN)/ruff format --check src tests examples
 	$(BIN)/mypy
 
 # Long runs: many more random scripts and kills than `make test` has time for.

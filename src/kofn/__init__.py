@@ -4,6 +4,7 @@ from .arrays import CodedMatrix, CodedTranspose, LowRank, low_rank
 from .cluster import Cluster, connect
 from .errors import (
     BadInput,
+    BadStore,
     CannotDo,
     Closed,
     EngineUnavailable,
@@ -11,6 +12,7 @@ from .errors import (
     KofnError,
     NotDecodable,
     NothingYet,
+    Overflowed,
     Stalled,
     TooFewWorkers,
     UnknownWorker,
@@ -23,6 +25,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BadInput",
+    "BadStore",
     "CannotDo",
     "Closed",
     "Cluster",
@@ -35,6 +38,7 @@ __all__ = [
     "LowRank",
     "NotDecodable",
     "NothingYet",
+    "Overflowed",
     "Report",
     "Stalled",
     "TooFewWorkers",

@@ -6,15 +6,17 @@ from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 from inspect import signature
 from types import TracebackType
-from typing import Any, Literal, Self, overload
+from typing import Any, Literal, NoReturn, Self, overload
 
 from scipy.sparse import issparse
 
 from .arrays import CodedMatrix, CodedTranspose, checks
 from .arrays.matrix import Options, threshold
+from .arrays.reach import elsewhere, shares_from
 from .arrays.shares import shares_of
+from .arrays.store import Store
 from .engines.base import Engine
-from .errors import BadInput, Closed, EngineUnavailable, TooFewWorkers
+from .errors import BadInput, CannotDo, EngineUnavailable, TooFewWorkers
 from .model import Record
 from .rounds import Drive, Late
 
@@ -40,8 +42,9 @@ def connect(
     Stalled. `lost_after`: a worker that owes an answer and is silent for so many seconds counts
     as lost (default: never; until then it is a straggler, and others do its work).
     """
-    wait, limit = checks.seconds(wait, "wait"), checks.seconds(limit, "limit")
-    lost_after = checks.seconds(lost_after, "lost_after")
+    wait = checks.seconds(wait, "wait")
+    limit = checks.positive(limit, "limit", "Leave it out for 300 seconds.")
+    lost_after = checks.positive(lost_after, "lost_after", "Leave it out for never.")
     if isinstance(engine, Engine):
         if workers is not None or address is not None:
             raise BadInput(
@@ -82,9 +85,10 @@ def find(name: object) -> Callable[..., Engine]:
 def _late(late: Late | float | None) -> Late | None:
     if late is None or isinstance(late, Late):
         return late
-    if not checks.seconds(late, "late") > 1:
+    factor = checks.positive(late, "late", "Leave it out to judge by the spread of replies.")
+    if factor <= 1:
         raise BadInput(f"late must be a factor > 1, a kofn.Late, or None; got {late!r}.")
-    return Late(factor=float(late))
+    return Late(factor=factor)
 
 
 class Cluster:
@@ -99,19 +103,17 @@ class Cluster:
     ) -> None:
         self.engine = engine
         self._drive = Drive(engine, wait, limit, lost_after)
-        self._closed = False
 
     @property
     def workers(self) -> tuple[int, ...]:
         """Ids of the workers that are live now."""
-        self._check_open()
         self._drive.settle()
         return self.engine.workers
 
     @property
     def log(self) -> list[Record]:
         """The event log so far, oldest first: what pictures are drawn from."""
-        if not self._closed:
+        if not self._drive.closed:
             self._drive.settle()
         return list(self._drive.log)
 
@@ -160,7 +162,9 @@ class Cluster:
     ) -> CodedMatrix | CodedTranspose:
         """Cut A (N x d) into k blocks, code them as n shares, and give every worker one.
 
-        A: a NumPy array or a scipy.sparse CSR matrix, float64 or float32.
+        A: a NumPy array or a scipy.sparse CSR matrix, float64 or float32; or what need not be in
+        memory here: a Zarr array, a share store, or the path or URL of one or of a .npy, Zarr,
+        Parquet or LIBSVM file (docs/store.md). A store has its own k and n.
         k: the threshold, any k live workers are enough (default: half of the workers, rounded
         up). n: shares, at least the live workers (default: just those); more leave room for
         workers beyond them. axis: 0 cuts A by rows, 1 by columns (for a wide A).
@@ -174,13 +178,18 @@ class Cluster:
 
         Cost: every share is one pass over A; each worker keeps ceil(N / k) rows.
         """
-        self._check_open()
         self._drive.settle()
         live = len(self.engine.workers)
-        if tolerance is not None and not checks.seconds(tolerance, "tolerance") > 0:
-            raise BadInput(f"tolerance must be a number > 0; got {tolerance!r}.")
-        code = threshold((live + 1) // 2 if k is None else k, live if n is None else n)
-        if code.n < live:
+        if live == 0:
+            raise TooFewWorkers(0, 1, 0.0)
+        if tolerance is not None:
+            tolerance = checks.positive(tolerance, "tolerance", "Leave it out for the default.")
+        found = elsewhere(A)
+        if isinstance(found, Store):
+            code = found.agree(k, n)  # workers beyond its n shares wait for one to be free
+        else:
+            code = threshold((live + 1) // 2 if k is None else k, live if n is None else n)
+        if code.n < live and not isinstance(found, Store):
             raise BadInput(
                 f"n must be at least the number of live workers; got n={code.n} and {live} live. "
                 f"Leave n out, or connect fewer workers."
@@ -196,32 +205,45 @@ class Cluster:
             late=_late(late),
             measured_loads=loads == "measured",
         )
+        if found is not None:
+            if axis == 1:
+                raise BadInput(
+                    "axis=1 cuts a matrix in memory by columns; a file or a store is cut by rows. "
+                    "Leave axis out and use X.T, or load the matrix first."
+                )
+            s = shares_from(found, code, check_finite)
+            with self._drive.lock:
+                return CodedMatrix(
+                    self._drive, s.shape, s.dtype, s.code, s.share_of, options, s.sparse
+                )
         array = checks.matrix(A, check_finite)
         sparse = issparse(array)
         if axis == 1:
             array = array.T.tocsr() if sparse else array.T
         shares = shares_of(array, code)
-        X = CodedMatrix(self._drive, array.shape, array.dtype, code, shares, options, sparse)
+        with self._drive.lock:
+            X = CodedMatrix(self._drive, array.shape, array.dtype, code, shares, options, sparse)
         return X if axis == 0 else X.T
 
     def lose(self, worker: int) -> None:
-        """End a worker at once, as a spot market does."""
-        self._check_open()
-        self.engine.lose(worker)
+        """End a worker at once, as a spot market does, and wait until that has been noticed."""
+        self._drive.check()
+        self._drive.call(lambda: self.engine.lose(worker))
+        self._drive.await_lost(worker)
 
     def join(self) -> int:
         """Start one more worker, wait until it is live, and return its id.
 
         It is given its share at the next product and takes part from then on.
         """
-        self._check_open()
-        worker = self.engine.join()
+        self._drive.check()
+        worker: int = self._drive.call(self.engine.join)
         self._drive.await_joined(worker)
         return worker
 
     def wait_for(self, workers: int, timeout: float = 60.0) -> None:
         """Wait until at least so many workers are live; raise TooFewWorkers after `timeout`."""
-        self._check_open()
+        self._drive.check()
         need, limit = checks.whole(workers, "workers", 1), checks.seconds(timeout, "timeout")
         engine = self.engine
         end = engine.now() + limit
@@ -232,12 +254,8 @@ class Cluster:
 
     def close(self) -> None:
         """End the workers and free what they held. Idempotent."""
-        self._closed = True
+        self._drive.closed = True
         self.engine.close()
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise Closed("this cluster is closed; call kofn.connect again.")
 
     def __enter__(self) -> Self:
         return self
@@ -250,9 +268,12 @@ class Cluster:
     ) -> None:
         self.close()
 
+    def __reduce__(self) -> NoReturn:
+        raise CannotDo("a cluster cannot be pickled: its workers stay here. Connect there instead.")
+
     def __deepcopy__(self, memo: object) -> Self:
         return self  # scikit-learn's clone copies parameters; there is only one of these workers
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else f"{len(self.engine.workers)} workers"
+        state = "closed" if self._drive.closed else f"{len(self.engine.workers)} workers"
         return f"<kofn cluster on engine {self.engine.name!r}, {state}>"

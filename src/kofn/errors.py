@@ -65,6 +65,10 @@ class Inaccurate(KofnError):
         )
 
 
+class Overflowed(KofnError, OverflowError):
+    """Coded sums of finite numbers left the range of floating point."""
+
+
 class TooFewWorkers(KofnError):
     """Fewer live workers than the threshold, and none joined in time."""
 
@@ -94,8 +98,9 @@ class Stalled(KofnError):
         super().__init__(round, waited, self.owing)
 
     def __str__(self) -> str:
+        what = f"round {self.round}" if self.round >= 0 else "waiting for workers"
         return (
-            f"round {self.round} heard nothing for {self.waited:.1f} s; workers {self.owing} "
+            f"{what} heard nothing for {self.waited:.1f} s; workers {self.owing} "
             f"still owe a reply and no other worker can stand in. Lose them "
             f"(cluster.lose), add workers (cluster.join), or raise connect(..., limit=)."
         )

@@ -18,15 +18,44 @@ CHUNK = 1 << 20  # numbers looked at at a time
 def whole(value: object, name: str, least: int) -> int:
     """Return `value` as an int of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
-        raise BadInput(f"{name} must be a whole number >= {least}; got {value!r}.")
+        raise BadInput(
+            f"{name} must be a whole number >= {least}; got {value!r}. Pass an int, or leave it "
+            f"out for the default."
+        )
     return int(value)
 
 
 def seconds(value: object, name: str) -> float:
     """Return `value` as a number of seconds >= 0 (infinity is fine, NaN is not)."""
     if isinstance(value, bool) or not isinstance(value, Real) or not float(value) >= 0:
-        raise BadInput(f"{name} must be a number of seconds >= 0; got {value!r}.")
+        raise BadInput(
+            f"{name} must be a number of seconds >= 0; got {value!r}. Use 0 for not at all, "
+            f"float('inf') for ever."
+        )
     return float(value)
+
+
+def positive(value: object, name: str, remedy: str) -> float:
+    """Return `value` as a number > 0 (infinity is fine, NaN is not)."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not float(value) > 0:
+        raise BadInput(f"{name} must be a number > 0; got {value!r}. {remedy}")
+    return float(value)
+
+
+def plain(value: Any, name: str) -> NDArray[Any]:
+    """Return `value` as a base NumPy array; masks and ragged lists are refused."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise BadInput(
+            f"{name} must be a plain array: a mask cannot be coded. Got a masked array; pass "
+            f"x.filled(0), or drop the masked rows."
+        )
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise BadInput(
+            f"{name} must be an array, or rows of equal length; NumPy says: {error}. Check the "
+            f"lengths of its rows."
+        ) from None
 
 
 def matrix(A: Any, check_finite: bool) -> Any:
@@ -37,11 +66,12 @@ def matrix(A: Any, check_finite: bool) -> Any:
             f"a sparse matrix to encode must be in CSR format, whose rows can be cut; got "
             f"{A.format.upper()}. Pass A.tocsr()."
         )
-    array: Any = A if sparse or isinstance(A, np.ndarray) else np.asarray(A)
+    array: Any = A if sparse else plain(A, "a matrix to encode")
     if array.ndim != 2:
+        hint = "A.reshape(-1, 1) for a single column" if array.ndim < 2 else "A.reshape(len(A), -1)"
         raise BadInput(
             f"a matrix to encode must have 2 dimensions; got {array.ndim} (shape {array.shape}). "
-            f"Use A.reshape(-1, 1) for a single column."
+            f"Use {hint}."
         )
     if array.shape[0] == 0 or array.shape[1] == 0:
         raise BadInput(
@@ -64,11 +94,12 @@ def operand(
             f"{name} takes a dense vector or matrix; got a sparse {letter}. Pass "
             f"{letter}.toarray()."
         )
-    array = w if isinstance(w, np.ndarray) else np.asarray(w)
+    array = plain(w, letter)
     if array.ndim not in (1, 2):
+        got = f"{array.ndim} dimensions" if array.dtype != object else f"a {type(w).__name__}"
         raise BadInput(
-            f"{name} takes a vector or a matrix of columns; got {array.ndim} dimensions "
-            f"(shape {array.shape})."
+            f"{name} takes a vector or a matrix of columns; got {got}. Pass a NumPy array of "
+            f"{d} rows."
         )
     if array.shape[0] != d:
         matrix = name.split(" ")[0]
@@ -86,7 +117,7 @@ def change(
     value: object, shape: tuple[int, int], dtype: np.dtype[Any], check_finite: bool
 ) -> tuple[NDArray[Any], NDArray[Any] | None]:
     """Return (U, V) of an update U Vᵀ, or (array, None) of a plain one."""
-    made = value if isinstance(value, LowRank) else np.asarray(value)
+    made = value if isinstance(value, LowRank) else plain(value, "an update")
     if made.shape != shape:
         raise BadInput(
             f"an update of X must have its shape {shape}; got {made.shape}. Use "
@@ -103,6 +134,8 @@ def change(
 def _floats(array: Any, name: str) -> Any:
     if array.dtype in (np.float64, np.float32) and array.dtype.isnative:
         return array
+    if array.dtype.kind == "f" and array.dtype.itemsize == 4:
+        return array.astype(np.float32)  # the other byte order
     if array.dtype.kind in "biuf":
         return array.astype(np.float64)
     raise BadInput(

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
-from ..codes.mds import MDSCode
-from ..errors import KofnError
-from ..model import Update
+from ..model import Build, Update
 from ..rounds import Drive
+from .decode import Code
 
 ShareOf = Callable[[int], Any]  # a share's number -> its value, or a Build that a worker runs
 
@@ -22,14 +20,14 @@ class Holders:
     being stored counts as held, but not as ready.
     """
 
-    def __init__(self, drive: Drive, code: MDSCode, share_of: ShareOf) -> None:
+    def __init__(self, drive: Drive, code: Code, share_of: ShareOf) -> None:
         self.drive, self.code = drive, code
         self.key = f"share-{drive.next_task()}"
         self.shares: dict[int, int] = {}  # worker -> the share it holds or is being given
         self.updates = 0
         self._share_of: ShareOf | None = share_of
         # Workers forget their shares when nobody can multiply with them any more.
-        weakref.finalize(self, _forget, drive, self.key)
+        weakref.finalize(self, drive.unwanted.append, self.key)
 
     def ready(self) -> dict[int, int]:
         """Live workers that hold their share as it is now, in the order of shares."""
@@ -44,25 +42,31 @@ class Holders:
             return
         for worker in [w for w in self.shares if w not in live]:
             del self.shares[worker]
-        for worker in live:
-            self.supply(worker)
+        given = [worker for worker in live if self.supply(worker)]
+        if given:
+            # What came from here is there in a moment; what a worker fetches itself may take long.
+            self.drive.await_stored(self.key, given, enough=0)
 
-    def supply(self, worker: int) -> None:
-        """Give one worker a share, if it has none and one is free.
+    def supply(self, worker: int) -> bool:
+        """Give one worker a share, if it has none and one is free; whether it was sent from here.
 
         A matrix that has been updated is no longer what it was made of: see `vacant`.
         """
-        if self._share_of is not None:
-            share = self._free(worker)
-            if share is not None:
-                self.give(worker, share, self._share_of(share))
+        share = None if self._share_of is None else self._free(worker)
+        if self._share_of is None or share is None:
+            return False
+        value = self._share_of(share)
+        self.give(worker, share, value)
+        return not isinstance(value, Build)
 
     def vacant(self) -> list[tuple[int, int]]:
         """Workers to be given a share that must be rebuilt from live ones, and which."""
-        if self._share_of is not None:
-            return []
         found: list[tuple[int, int]] = []
         for worker in self.drive.stored:
+            if (worker, self.key) in self.drive.refused and worker in self.shares:
+                # It could not fetch its share (a file is gone or spoiled): the others have it.
+                found.append((worker, self.shares[worker]))
+        for worker in self.drive.stored if self._share_of is None else ():
             share = self._free(worker, {s for _, s in found})
             if share is not None:
                 found.append((worker, share))
@@ -70,8 +74,9 @@ class Holders:
 
     def give(self, worker: int, share: int, value: Any) -> None:
         """Store a share at a worker."""
+        self.drive.refused.discard((worker, self.key))
         self.shares[worker] = share
-        self.drive.engine.put(worker, self.key, value)
+        self.drive.put(worker, self.key, value)
 
     def update(self, change: Callable[[int], Update]) -> None:
         """Let every holder change its share in place; who has not confirmed is not ready.
@@ -84,7 +89,7 @@ class Holders:
         for worker, share in list(self.shares.items()):
             if worker in self.drive.stored:
                 self.drive.stored[worker].discard(self.key)
-                self.drive.engine.put(worker, self.key, change(share))
+                self.drive.put(worker, self.key, change(share))
         self.drive.await_stored(self.key, list(self.shares), enough=self.code.k)
 
     def _free(self, worker: int, taken: set[int] | None = None) -> int | None:
@@ -92,8 +97,3 @@ class Holders:
             return None
         held = {s for w, s in self.shares.items() if w in self.drive.stored} | (taken or set())
         return next((s for s in range(self.code.n) if s not in held), None)
-
-
-def _forget(drive: Drive, key: str) -> None:
-    with suppress(KofnError):  # closed already: nothing is kept any more
-        drive.engine.forget(key)

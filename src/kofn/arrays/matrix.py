@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..codes.linear import error_bound
 from ..codes.mds import MDSCode
-from ..errors import BadInput, Inaccurate, NothingYet
-from ..model import Report, Run, Task, Update
-from ..rounds import Cover, Drive, ElasticRound, Late, Layout
+from ..errors import BadInput, CannotDo, Inaccurate, NothingYet, Overflowed
+from ..model import Report, Run, Update
+from ..rounds import Drive, ElasticRound, Late, Layout
+from ..rounds.elastic import Work
 from ..rounds.reduce import Item, SumRound
 from . import checks, work
-from .decode import combine, gather, recode, segments, weak
+from .decode import Code, DataCode, combine, gather, recode, segments
 from .holders import Holders, ShareOf
 from .lowrank import LowRank
 from .plan import Paces, Plan
+from .tasks import Adjoint, Fetch, Product
 
 TOLERANCE = {np.dtype(np.float64): 1e-6, np.dtype(np.float32): 1e-2}
 SILENT = 0.25  # seconds: who owes an answer from an earlier round for so long is left out
@@ -51,7 +54,7 @@ class CodedMatrix:
         drive: Drive,
         shape: tuple[int, int],
         dtype: np.dtype[Any],
-        code: MDSCode,
+        code: DataCode,
         share_of: ShareOf,
         options: Options,
         sparse: bool = False,
@@ -60,15 +63,17 @@ class CodedMatrix:
         self.tolerance = TOLERANCE[dtype] if options.tolerance is None else options.tolerance
         self._drive, self._options = drive, options
         self._rows = code.block_rows(shape[0])
+        self._moving = False  # whether shares carry a velocity
         self._holders = Holders(drive, code, share_of)
-        self._work = _Product(drive, code, self._holders.key)
+        self._work = Product(drive, code, self._holders.key)
         self._paces = Paces()
-        self._plans: dict[int, Plan] = {}  # by margin
+        self._plans: dict[tuple[Code, int], Plan] = {}  # by code and margin
         self._report: Report | None = None
         self._laggards: set[int] = set()  # late, and still at it
         self._values = drive.engine.capabilities.values
         self._holders.enlist()
-        drive.await_stored(self._holders.key, list(self._holders.shares))
+        # A worker that is stopped must not keep the others waiting for long.
+        drive.await_stored(self._holders.key, list(self._holders.shares), enough=code.k)
 
     @property
     def T(self) -> CodedTranspose:
@@ -90,8 +95,9 @@ class CodedMatrix:
 
     def windows(self) -> dict[int, tuple[Run, ...]]:
         """Rows of its share that each live worker reads in the next product, as runs."""
-        self._drive.settle()
-        plan = self._planned(self._options.margin)
+        with self._drive.lock:
+            self._drive.settle()
+            plan = self._planned(self.code, self._rows, self._options.margin)
         return {w: plan.windows.runs[plan.places[share]] for w, share in plan.holders.items()}
 
     def __matmul__(self, w: object) -> NDArray[Any]:
@@ -100,29 +106,52 @@ class CodedMatrix:
         Any k live workers are enough. Raises TooFewWorkers below that, and keeps the matrix
         usable: the next product works as soon as enough workers have joined.
         """
+        self._drive.check()
         operand = checks.operand(w, self.shape[1], self.dtype, self._options.check_finite)
-        return self._product(operand)
+        with self._drive.lock, np.errstate(over="ignore", invalid="ignore"):
+            return self._finite(self._product(operand))
 
     def __iadd__(self, change: object) -> Self:
         """X += kofn.low_rank(U, V): add U Vᵀ to the matrix, in place, on the workers.
 
         Only the coded U and V travel. A plain array of X's shape is taken too, and travels whole.
         """
-        if self.sparse:
-            raise BadInput(
-                "a sparse matrix cannot take a low-rank update: its shares would become dense. "
-                "Encode A.toarray() if it fits, or X of the dense part and the rest apart."
-            )
+        self._check_dense()
         U, V = checks.change(change, self.shape, self.dtype, self._options.check_finite)
-        self._drive.settle()
-        self._drive.await_enough(self._live, self.code.k)
-        code = self.code
-        self._holders.update(
-            lambda share: Update(
-                work.add_low_rank, (code.encode_share(share, U) if self._values else None, V)
-            )
-        )
+        self._update(lambda share: Update(work.add_low_rank, self._coded(share, U, V)))
         return self
+
+    def move(self, change: object, momentum: float) -> None:
+        """Gradient descent with momentum: velocity = momentum · velocity + change, X += velocity.
+
+        The velocity, zero at first, is of X's shape and full rank; it is kept coded beside the
+        shares, on the workers, and rebuilt with them. Only the coded change travels, as in
+        X += kofn.low_rank(U, V). Doubles the memory of a share.
+        """
+        self._check_dense()
+        if not 0.0 <= momentum < 1.0:
+            raise BadInput(f"momentum must be a number in [0, 1); got {momentum!r}.")
+        U, V = checks.change(change, self.shape, self.dtype, self._options.check_finite)
+        made = float(momentum)
+        self._update(lambda share: Update(work.add_velocity, (*self._coded(share, U, V), made)))
+        self._moving = True
+
+    def toarray(self) -> NDArray[Any]:
+        """The matrix as it is now, updates included: (N, d), decoded from live shares."""
+        self._drive.check()
+        with self._drive.lock:
+            self._drive.settle()
+            self._drive.await_enough(self._live, self.code.k)
+            blocks = self._fetched(self._holders.ready(), self._columns)
+        if blocks is None:
+            return np.full(self.shape, np.nan, self.dtype)
+        return self._joined(blocks)
+
+    def __reduce__(self) -> NoReturn:
+        raise CannotDo(
+            "a coded matrix cannot be pickled: its shares stay with its workers. Encode it there, "
+            "or write a store (kofn encode) and pass its path."
+        )
 
     def __repr__(self) -> str:
         return (
@@ -130,42 +159,99 @@ class CodedMatrix:
             f"{self.code.n} shares; {len(self._holders.ready())} live>"
         )
 
+    # What another way of cutting a matrix does otherwise (see grid.py).
+
+    @property
+    def _columns(self) -> int:
+        """Columns of a share that belong to the matrix."""
+        return self.shape[1]
+
+    @property
+    def _stored(self) -> Code:
+        """The code of the shares themselves: by it they are rebuilt and read."""
+        return self.code
+
+    def _coded(
+        self, share: int, U: NDArray[Any], V: NDArray[Any] | None
+    ) -> tuple[NDArray[Any] | None, NDArray[Any] | None]:
+        """What a change U Vᵀ (or U) is to one share, in the same form."""
+        return self.code.encode_share(share, U) if self._values else None, V
+
+    def _joined(self, blocks: NDArray[Any]) -> NDArray[Any]:
+        """The matrix that these blocks are of."""
+        return blocks.reshape(-1, self.shape[1])[: self.shape[0]]
+
+    # Updates: puts that change what is kept.
+
+    def _check_dense(self) -> None:
+        if self.sparse:
+            raise BadInput(
+                "a sparse matrix cannot take a low-rank update: its shares would become dense. "
+                "Encode A.toarray() if it fits, or X of the dense part and the rest apart."
+            )
+
+    def _update(self, change: Callable[[int], Update]) -> None:
+        with self._drive.lock:
+            self._drive.settle()
+            self._drive.await_enough(self._live, self.code.k)
+            self._holders.update(change)
+
     # One product: plan, round, decode.
 
     def _product(self, operand: NDArray[Any]) -> NDArray[Any]:
+        N = self.shape[0]
+        blocks = self._pass(self.code, self._rows, self._work, operand, self.shape[1])
+        return blocks[:N].reshape(N, *operand.shape[1:])
+
+    def _pass(
+        self, code: Code, rows: int, work: Work, operand: NDArray[Any], inner: int
+    ) -> NDArray[Any]:
+        """One elastic round over so many rows of the shares: the decoded blocks, one by one."""
         drive = self._drive
         began = drive.engine.now()
         drive.settle()
-        plan = self._planned(self._options.margin)
+        plan = self._planned(code, rows, self._options.margin)
         round = ElasticRound(
-            drive.next_round(), plan.windows, self._holders.shares, self._work, self._options.late
+            drive.next_round(), plan.windows, self._holders.shares, work, self._options.late
         )
         drive.run(round, operand, self._holders.supply)
         gathered = drive.engine.now()
-        result, eta = self._decode(round, plan, operand)
+        result, eta = self._decode(code, round, plan, operand)
         cover = round.cover
-        rows = (cover.rows_used, cover.delivered_rows - cover.rows_used, cover.topped_up_rows)
-        self._conclude(round, plan, eta, rows, (began, gathered), self.shape[1])
+        count = (cover.rows_used, cover.delivered_rows - cover.rows_used, cover.topped_up_rows)
+        self._conclude(round, plan, eta, count, (began, gathered), inner)
+        return result
+
+    def _finite(self, result: NDArray[Any]) -> NDArray[Any]:
+        """Refuse infinities that finite data and operands cannot have meant."""
+        if not self._options.check_finite or not self._values:
+            return result
+        if not np.isfinite(result.sum()) and not np.isfinite(result).all():
+            most = np.finfo(self.dtype).max
+            raise Overflowed(
+                f"coded products of finite numbers must stay below {most:.1e}; this one, or a "
+                f"coded sum on the way to it, does not. Scale the data or the operand down, or "
+                f"pass check_finite=False to encode."
+            )
         return result
 
     def _decode(
-        self, round: ElasticRound, plan: Plan, operand: NDArray[Any]
+        self, code: Code, round: ElasticRound, plan: Plan, operand: NDArray[Any]
     ) -> tuple[NDArray[Any], float | None]:
         width = 1 if operand.ndim == 1 else operand.shape[1]
-        shape = (self.shape[0], *operand.shape[1:])
+        rows = plan.windows.rows
         if not self._values:
-            return np.full(shape, np.nan, self.dtype), None
+            return np.full((code.k * rows, width), np.nan, self.dtype), None
         if width == 0:
-            return np.empty(shape, self.dtype), plan.eta
+            return np.empty((code.k * rows, width), self.dtype), plan.eta
         if round.cover.as_planned:
             parts, places, eta = plan.segments, plan.places, plan.eta
         else:
-            parts = segments(self.code, round.cover)
+            parts = segments(code, round.cover)
             places = {lane: i for i, lane in enumerate(round.cover.lanes)}
             eta = max(s.weights.eta for s in parts)
-        replies = gather(round.values, places, (len(places), self._rows, width))
-        blocks = combine(parts, replies).reshape(-1, width)
-        return blocks[: self.shape[0]].reshape(shape), eta
+        replies = gather(round.values, places, (len(places), rows, width))
+        return combine(parts, replies).reshape(-1, width), eta
 
     def _adjoint(self, z: NDArray[Any]) -> NDArray[Any]:
         """Aᵀ z, for z (N,) or (N, c): every reply is needed, and what is lost is re-expressed."""
@@ -173,14 +259,14 @@ class CodedMatrix:
         began = drive.engine.now()
         drive.settle()
         drive.await_enough(self._live, code.k)
-        plan = self._planned(0)
+        plan = self._planned(code, self._rows, 0)
         width = 1 if z.ndim == 1 else z.shape[1]
         round = SumRound(
             drive.next_round(),
             self._items(plan, z.reshape(len(z), width)),
             plan.holders,
             self._holders.shares,
-            _Adjoint(drive, code, self._holders.key),
+            Adjoint(drive, code, self._holders.key, self._columns),
             self._options.late,
         )
         drive.run(round, None, self._holders.supply)
@@ -252,47 +338,58 @@ class CodedMatrix:
 
     # Who takes part.
 
-    def _planned(self, margin: int) -> Plan:
+    def _planned(self, code: Code, rows: int, margin: int) -> Plan:
         """The plan for those that can take part now, made anew only when something changed."""
         for worker, share in self._holders.vacant():
             self._rebuild(worker, share)
         ready = self._ready()
         silent = self._drive.silent(SILENT) | self._drive.owing(self._laggards)
-        if silent and len(ready.keys() - silent) >= self.code.k:
+        if silent and len(ready.keys() - silent) >= code.k:
             # Still at the work of an earlier round: stopped, or far behind. It is counted on
             # again as soon as it answers.
             ready = {worker: share for worker, share in ready.items() if worker not in silent}
-        span = self.code.k + margin
+        span = code.k + margin
         loads = self._paces.loads(ready, span) if self._options.measured_loads else None
-        plan = self._plans.get(margin)
+        plan = self._plans.get((code, margin))
         if plan is None or plan.holders != ready or Paces.differ(plan.layout.shares, loads):
-            layout = Layout(self.code.k, margin, loads)
-            plan = Plan(self.code, ready, layout, self._rows, plan, values=self._values)
-            self._plans[margin] = plan
+            layout = Layout(code.k, margin, loads)
+            plan = Plan(code, ready, layout, rows, plan, values=self._values)
+            self._plans[code, margin] = plan
         return plan
 
     def _rebuild(self, worker: int, share: int) -> None:
         """Give a worker a share that is rebuilt from live ones: the source no longer has it."""
         ready = self._holders.ready()
-        if len(ready) < self.code.k:
-            return
-        value = np.empty((self._rows, self.shape[1]), self.dtype) if self._values else None
-        step = max(1, FETCH // max(1, self.shape[1] * self.dtype.itemsize))
-        row = self.code.row(share)
+        if len(ready) >= self._stored.k:
+            width = self._columns * (1 + self._moving)
+            value = self._fetched(ready, width, self._stored.row(share))
+            self._holders.give(worker, share, None if value is None else value[0])
+
+    def _fetched(
+        self, ready: dict[int, int], columns: int, row: NDArray[np.float64] | None = None
+    ) -> NDArray[Any] | None:
+        """The blocks (k, rows, columns), or with `row` the share of these coefficients (1, …).
+
+        An elastic round that fetches rows, a bounded number at a time. None where values are
+        skipped.
+        """
+        code = self._stored
+        blocks = code.k if row is None else 1
+        value = np.empty((blocks, self._rows, columns), self.dtype) if self._values else None
+        step = max(1, FETCH // max(1, columns * self.dtype.itemsize))
         for first in range(0, self._rows, step):
             rows = min(step, self._rows - first)
-            plan = Plan(self.code, ready, Layout(self.code.k), rows, values=self._values)
-            fetch = _Fetch(self._drive, self.code, self._holders.key, first)
+            plan = Plan(code, ready, Layout(code.k), rows, values=self._values)
+            fetch = Fetch(self._drive, code, self._holders.key, first, columns)
             round = ElasticRound(
                 self._drive.next_round(), plan.windows, self._holders.shares, fetch, None
             )
             self._drive.run(round, None, lambda _: None)
             if value is not None:
                 places = {lane: i for i, lane in enumerate(round.cover.lanes)}
-                replies = gather(round.values, places, (len(places), rows, self.shape[1]))
-                parts = segments(self.code, round.cover)
-                value[first : first + rows] = combine(parts, replies, row)[0]
-        self._holders.give(worker, share, value)
+                replies = gather(round.values, places, (len(places), rows, columns))
+                value[:, first : first + rows] = combine(segments(code, round.cover), replies, row)
+        return value
 
     def _live(self) -> int:
         return len(self._ready())
@@ -325,12 +422,14 @@ class CodedTranspose:
 
     def __matmul__(self, z: object) -> NDArray[Any]:
         """X.T @ z for a vector (N,) or columns (N, c): exact to `report.error_bound`."""
+        self.T._drive.check()
         operand = checks.operand(
             z, self.shape[1], self.dtype, self.T._options.check_finite, name="X.T @ z"
         )
         if operand.ndim == 2 and operand.shape[1] == 0:
             return np.empty((self.shape[0], 0), self.dtype)
-        return self.T._adjoint(operand)
+        with self.T._drive.lock, np.errstate(over="ignore", invalid="ignore"):
+            return self.T._finite(self.T._adjoint(operand))
 
     def __iadd__(self, change: object) -> Self:
         """Add kofn.low_rank(U, V), or an array of this shape, to the transpose."""
@@ -340,52 +439,6 @@ class CodedTranspose:
 
     def __repr__(self) -> str:
         return f"<transpose of {self.T!r}>"
-
-
-class _Work:
-    def __init__(self, drive: Drive, code: MDSCode, key: str) -> None:
-        self.key, self.threshold = key, code.k
-        self._drive, self._code = drive, code
-        self._values = drive.engine.capabilities.values
-
-    def weak(self, cover: Cover) -> list[int]:
-        return weak(self._code, cover) if self._values else []
-
-
-class _Product(_Work):
-    """The work of X @ w: tasks over runs of a share."""
-
-    def task(self, round: int, worker: int, runs: tuple[Run, ...]) -> Task:
-        rows = sum(last - first for first, last in runs)
-        task = self._drive.next_task()
-        return Task(task, round, worker, work.product, (self.key, runs), runs, rows)
-
-
-class _Fetch(_Work):
-    """The work of rebuilding a share: rows from `first` on, as they are."""
-
-    def __init__(self, drive: Drive, code: MDSCode, key: str, first: int) -> None:
-        super().__init__(drive, code, key)
-        self._first = first
-
-    def task(self, round: int, worker: int, runs: tuple[Run, ...]) -> Task:
-        rows = sum(last - first for first, last in runs)
-        task = self._drive.next_task()
-        return Task(task, round, worker, work.fetch, (self.key, runs, self._first), runs, rows)
-
-
-class _Adjoint(_Work):
-    """The work of X.T @ z: tasks over runs of a share, each with its own operand."""
-
-    def task(self, round: int, worker: int, number: int, item: Item) -> Task:
-        args = (self.key, number, item.runs, item.u)
-        task = self._drive.next_task()
-        return Task(task, round, worker, work.adjoint, args, number, item.rows)
-
-    def express(self, lane: int, others: Any) -> NDArray[np.float64]:
-        weights = self._code.weights(tuple(others))
-        c: NDArray[np.float64] = self._code.row(lane) @ weights.matrix
-        return c
 
 
 def threshold(k: object, n: object) -> MDSCode:

@@ -6,32 +6,22 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse
-from numpy.typing import NDArray
 
 from ..codes.mds import MDSCode
+from .coding import make_share
 from .holders import ShareOf
 
 
-def shares_of(A: NDArray[Any] | scipy.sparse.csr_array, code: MDSCode) -> ShareOf:
-    """Return how to make any share of A. The matrix is kept, not copied."""
-    if scipy.sparse.issparse(A):
-        return lambda share: sparse_share(code, share, A)
-    return lambda share: code.encode_share(share, A)
+def shares_of(A: Any, code: MDSCode) -> ShareOf:
+    """Return how to make any share of A. The matrix is kept, not copied.
 
-
-def sparse_share(code: MDSCode, share: int, A: Any) -> Any:
-    """One share of a CSR matrix, as CSR with sorted indices: Σ coefficient · block.
-
-    A parity share holds the non-zeros of up to k blocks: sparse shares are that much denser.
+    A sparse parity share holds the non-zeros of up to k blocks: it is that much denser.
     """
-    B, row = code.block_rows(A.shape[0]), code.row(share)
-    total: Any = None
-    for i in np.flatnonzero(row).tolist():
-        block: Any = scipy.sparse.csr_array(A[i * B : (i + 1) * B])
-        if block.shape[0] < B:
-            block.resize((B, A.shape[1]))
-        part = block if row[i] == 1.0 else block * A.dtype.type(row[i])
-        total = part if total is None else total + part
-    found = scipy.sparse.csr_array(total, dtype=A.dtype)
-    found.sort_indices()
-    return found
+    sparse = scipy.sparse.issparse(A)
+
+    def share_of(share: int) -> Any:
+        # Sums of huge entries may overflow: products look at what comes out.
+        with np.errstate(over="ignore", invalid="ignore"):
+            return make_share(A, code, share) if sparse else code.encode_share(share, A)
+
+    return share_of

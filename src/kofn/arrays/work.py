@@ -1,6 +1,7 @@
 """What workers do with a share. Runs where the share is; imports nothing heavy.
 
 A share is a dense array or a scipy.sparse CSR matrix; slicing rows and `@` are all that is used.
+A dense share may carry more columns than its matrix has: a velocity, which products leave out.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..codes.polydot import mix
 from ..model import Piece, Run
 
 # Multiply-adds in a slice: about ten milliseconds of a product that is bound by memory.
@@ -37,20 +39,49 @@ def _rows(runs: Sequence[Run]) -> int:
 
 def product(kept: Any, operand: NDArray[Any], key: str, runs: Sequence[Run]) -> Iterable[Piece]:
     """Rows `runs` of the share times the operand: one product a run, cut in slices if long."""
-    share = kept[key]
+    return _product(_matrix(kept[key], len(operand)), operand, runs)
+
+
+def mixed(
+    kept: Any,
+    operand: NDArray[Any],
+    key: str,
+    runs: Sequence[Run],
+    columns: int,
+    coefficients: NDArray[np.float64],
+    turned: bool,
+) -> Iterable[Piece]:
+    """The same, the operand's blocks added up first; `turned` takes the share's transpose."""
+    share = _matrix(kept[key], columns)
+    return _product(share.T if turned else share, mix(coefficients, operand), runs)
+
+
+def _matrix(share: Any, columns: int | None) -> Any:
+    """The share without what it carries beyond its matrix."""
+    return share if columns in (None, share.shape[1]) else share[:, :columns]
+
+
+def _product(share: Any, operand: NDArray[Any], runs: Sequence[Run]) -> Iterable[Piece]:
     step = _step(share, 1 if operand.ndim == 1 else operand.shape[1])
     if _rows(runs) <= step:
-        parts = [share[first:last] @ operand for first, last in runs]
+        with np.errstate(over="ignore", invalid="ignore"):  # the master looks at the result
+            parts = [share[first:last] @ operand for first, last in runs]
         value = parts[0] if len(parts) == 1 else np.concatenate(parts)
         return (Piece(runs, value, len(value)),)  # a known number of pieces: one message
     return (Piece(((a, b),), share[a:b] @ operand, b - a) for a, b in _slices(runs, step))
 
 
 def adjoint(
-    kept: Any, operand: None, key: str, item: int, runs: Sequence[Run], u: NDArray[Any]
+    kept: Any,
+    operand: None,
+    key: str,
+    item: int,
+    runs: Sequence[Run],
+    u: NDArray[Any],
+    columns: int | None = None,
 ) -> Iterable[Piece]:
     """Σ share[r]ᵀ u[r] over the rows of `runs`; u holds just those rows, in order."""
-    share = kept[key]
+    share = _matrix(kept[key], columns)
     step = _step(share, 1 if u.ndim == 1 else u.shape[1])
     if _rows(runs) <= step:
         return (Piece(item, _adjoint(share, runs, u), _rows(runs)),)
@@ -79,20 +110,48 @@ def _long_adjoint(
     yield Piece(item, total, 0)
 
 
-def fetch(kept: Any, operand: None, key: str, runs: Sequence[Run], offset: int) -> Iterator[Piece]:
-    """The rows themselves, to rebuild a share that nobody holds; runs count from `offset`."""
+def fetch(
+    kept: Any, operand: None, key: str, runs: Sequence[Run], offset: int, columns: int
+) -> Iterator[Piece]:
+    """The rows themselves, up to a column; runs count from `offset`."""
     share = kept[key]
-    for a, b in _slices(runs, max(1, 1_000_000 // max(1, share.shape[1]))):
-        yield Piece(((a, b),), share[offset + a : offset + b], b - a)
+    dense = isinstance(share, np.ndarray)
+    for a, b in _slices(runs, max(1, 1_000_000 // max(1, columns))):
+        rows = share[offset + a : offset + b, :columns]
+        yield Piece(((a, b),), rows if dense else rows.toarray(), b - a)
 
 
 def add_low_rank(share: NDArray[Any], U: NDArray[Any], V: NDArray[Any] | None) -> NDArray[Any]:
     """The share plus U Vᵀ (or plus U): in place once it is the worker's own memory."""
     if not share.flags.writeable:
         share = share.copy()
-    if V is None:
-        share += U
-        return share
-    for a in range(0, len(share), 1024):  # bounded temporary memory
-        share[a : a + 1024] += U[a : a + 1024] @ V.T
+    _add(share, U, V)
     return share
+
+
+def add_velocity(
+    share: NDArray[Any], U: NDArray[Any], V: NDArray[Any] | None, momentum: float
+) -> NDArray[Any]:
+    """The share and its velocity, side by side: velocity = momentum · velocity + U Vᵀ, share += it.
+
+    A share without a velocity gets one, zero before this change.
+    """
+    d = U.shape[1] if V is None else len(V)
+    if share.shape[1] == d:
+        share = np.hstack([share, np.zeros_like(share)])
+    elif not share.flags.writeable:
+        share = share.copy()
+    velocity = share[:, d:]
+    velocity *= momentum
+    _add(velocity, U, V)
+    share[:, :d] += velocity
+    return share
+
+
+def _add(to: NDArray[Any], U: NDArray[Any], V: NDArray[Any] | None) -> None:
+    """Add U Vᵀ (or U) to the leading columns, in place."""
+    if V is None:
+        to[:, : U.shape[1]] += U
+        return
+    for a in range(0, len(to), 1024):  # bounded temporary memory
+        to[a : a + 1024, : len(V)] += U[a : a + 1024] @ V.T

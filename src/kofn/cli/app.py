@@ -70,7 +70,7 @@ def _root(
 def demo(
     as_json: Json = False,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw the run as a timeline, PNG or SVG (kofn[plot]).")
+        Path | None, typer.Option(help="Draw some rounds as a timeline: .png, .svg or .pdf.")
     ] = None,
     rounds: Annotated[int, typer.Option(min=60, help="Rounds of power iteration.")] = 300,
     size: Annotated[int, typer.Option(min=30, help="Rows and columns of the matrix.")] = 2000,

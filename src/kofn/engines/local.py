@@ -78,6 +78,7 @@ class _House:
         self.cancelled[0] = -(2**63)
         self.launcher: Launcher | None = None
         self.peers: dict[int, _Peer] = {}  # by descriptor, the joining ones too
+        _houses.add(self)
 
     def close(self) -> None:
         """Kill the workers, wait for the launcher, close descriptors and maps."""
@@ -94,6 +95,24 @@ class _House:
         self.pool.close()
         self.cancelled.release()
         self.word.close()
+
+    def abandon(self) -> None:
+        """In a forked child: let go of the parent's sockets, so that its death is still seen."""
+        for peer in self.peers.values():
+            peer.sock.close()  # and nothing else: the parent's epoll is this one's too
+        if self.launcher is not None:
+            self.launcher.control.close()
+
+
+_houses: weakref.WeakSet[_House] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for house in list(_houses):
+        house.abandon()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _kill(pid: int) -> None:

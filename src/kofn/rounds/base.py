@@ -12,6 +12,7 @@ class Round(ABC):
     """A state machine: events in, commands out. It reads no clock: time comes in the event."""
 
     id: int
+    threshold: int  # live workers without which no round of this kind ends
     done: bool = False
     wake: float = float("inf")  # it wants a Tick at this time
 

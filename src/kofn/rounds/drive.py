@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from itertools import count
 from typing import Any, NoReturn
 
 from ..engines.base import Engine
-from ..errors import Stalled, TooFewWorkers, WorkerError
+from ..errors import Closed, Stalled, TooFewWorkers, WorkerError
 from ..model import (
     Command,
     Dropped,
@@ -25,10 +28,10 @@ from ..model import (
 )
 from .base import Round
 
-LOG_LENGTH = 1_000_000
+LOG_LENGTH = 200_000  # records; older ones are dropped
 PATIENCE = 0.25  # seconds between two looks at a wait that events alone do not end
 
-Supplier = Callable[[int], None]
+Supplier = Callable[[int], object]
 
 
 class Drive:
@@ -37,6 +40,9 @@ class Drive:
     `wait`: seconds to wait for joiners below the threshold. `limit`: seconds to wait in silence
     for workers that are live. `lost_after`: a worker that owes an answer and says nothing for so
     many seconds is given up: ended, and from then on lost.
+
+    Engines know one caller. Whoever holds `lock` is it; other threads have what they want done
+    by that one (`call`), or by themselves when nobody is at it.
     """
 
     def __init__(
@@ -50,12 +56,58 @@ class Drive:
         self.wait = wait
         self.limit = limit
         self.lost_after = lost_after
+        self.closed = False
+        self.lock = threading.RLock()
         self.log: deque[Record] = deque(maxlen=LOG_LENGTH)
         self.stored: dict[int, set[str]] = {worker: set() for worker in engine.workers}
-        self._rounds = count()
+        self.refused: set[tuple[int, str]] = set()  # puts that failed: worker, key
+        self.unwanted: deque[str] = deque()  # keys to forget; appended to from anywhere
+        self._rounds = count(1)
         self._tasks = count()
-        self._owed: dict[int, int] = {}  # worker -> tasks it has not ended
+        self._owed: dict[int, int] = {}  # worker -> tasks and puts it has not ended
         self._since: dict[int, float] = {}  # worker -> when it last answered, or first owed
+        self._gone: set[int] = set()
+        self._asked: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
+        # Other threads must not wait for long until a round looks up; in virtual time nobody does.
+        self._home = os.getpid()
+        self._nap = float("inf") if engine.capabilities.virtual_time else PATIENCE
+
+    def check(self) -> None:
+        """Raise Closed where the engine cannot be used any more, or not from this process."""
+        if self.closed:
+            raise Closed("this cluster is closed; call kofn.connect again.")
+        if os.getpid() != self._home:
+            raise Closed(
+                f"this cluster belongs to process {self._home}, and this is a process forked from "
+                f"it. Call kofn.connect here, or use the cluster in the process that opened it."
+            )
+
+    def call(self, action: Callable[[], Any]) -> Any:
+        """Do something to the engine, in whichever thread is driving it now."""
+        done: Future[Any] = Future()
+        self._asked.append((action, done))
+        while not done.done():
+            if self.lock.acquire(timeout=0.01):
+                try:
+                    self._serve()
+                finally:
+                    self.lock.release()
+        return done.result()
+
+    def _serve(self) -> None:
+        while self._asked:
+            action, done = self._asked.popleft()
+            try:
+                done.set_result(action())
+            except BaseException as error:
+                done.set_exception(error)
+        while self.unwanted and not self.closed:
+            self.engine.forget(self.unwanted.popleft())
+
+    def put(self, worker: int, key: str, value: Any) -> None:
+        """Have a worker keep something; it owes an answer to that too."""
+        self.engine.put(worker, key, value)
+        self._owe(worker)
 
     def next_round(self) -> int:
         """Return a round id, larger than all before."""
@@ -70,6 +122,10 @@ class Drive:
 
         Raises TooFewWorkers, Stalled, or WorkerError with the worker's own traceback.
         """
+        with self.lock:
+            self._run(round, operand, supply)
+
+    def _run(self, round: Round, operand: Any, supply: Supplier) -> None:
         engine, log = self.engine, self.log
         began = engine.now()
         log.append(Record(began, "round", round.id, -1, -1, 0))
@@ -87,7 +143,8 @@ class Drive:
                     end = short + self.wait
                 if now >= end:
                     self._give_up(round, now - (heard if short is None else short))
-                events = engine.events(max(0.0, min(end, round.wake, self._next_given_up()) - now))
+                until = min(end, round.wake, self._next_given_up(), now + self._nap)
+                events = engine.events(max(0.0, until - now))
                 for event in events:
                     self._note(event)
                 for event in events:  # a second pass: by now we know everyone who is lost
@@ -99,8 +156,8 @@ class Drive:
                     heard = engine.now()
                 elif engine.now() >= round.wake:
                     self._obey(round.on(Tick(engine.now())), supply)
-                if self.lost_after < float("inf"):
-                    self._give_up_silent()
+                self._give_up_silent()
+                self._serve()
         finally:
             engine.cancel(round.id)
             kind = "done" if round.done else "raised"
@@ -111,10 +168,17 @@ class Drive:
 
         Waits at most `timeout` seconds for something to arrive.
         """
-        while events := self.engine.events(timeout):
-            timeout = 0.0
-            for event in events:
-                self._note(event)
+        self.check()
+        if not self.lock.acquire(blocking=False):
+            return  # another thread is at it, and takes in what arrives
+        try:
+            self._serve()
+            while events := self.engine.events(timeout):
+                timeout = 0.0
+                for event in events:
+                    self._note(event)
+        finally:
+            self.lock.release()
 
     def silent(self, seconds: float) -> set[int]:
         """Workers that have owed an answer for so many seconds: stopped, or far behind."""
@@ -129,6 +193,8 @@ class Drive:
         return min(self._since.values(), default=float("inf")) + self.lost_after
 
     def _give_up_silent(self) -> None:
+        if self.lost_after == float("inf"):
+            return
         for worker in self.silent(self.lost_after):
             del self._since[worker]  # once is enough; its Lost is on the way
             self.engine.lose(worker)
@@ -164,26 +230,40 @@ class Drive:
 
     def await_joined(self, worker: int) -> None:
         """Wait until a worker that was asked to join is live, or lost again."""
-        gone = set[int]()
-        for event in self._heard(lambda: [worker][: worker not in self.stored.keys() | gone]):
-            if type(event) is Lost:
-                gone.add(event.worker)
+        self._await(lambda: [] if worker in self.stored or worker in self._gone else [worker])
+
+    def await_lost(self, worker: int) -> None:
+        """Wait until the loss of a worker has been noticed."""
+        self._await(lambda: [worker] if worker in self.stored else [])
+
+    def _await(self, waiting: Callable[[], list[int]]) -> None:
+        for _ in self._heard(waiting):
+            pass
 
     def _heard(self, waiting: Callable[[], list[int]]) -> Iterator[Event]:
         """Yield events while someone is waited for; raise Stalled after `limit` of silence."""
         heard = self.engine.now()
         while late := waiting():
-            now = self.engine.now()
-            if now - heard > self.limit:
-                raise Stalled(-1, now - heard, late)
-            for event in self.engine.events(min(PATIENCE, self.limit)):
-                heard = event.time
-                self._note(event)
-                yield event
+            if not self.lock.acquire(timeout=0.01):
+                heard = self.engine.now()  # another thread drives, and keeps watch itself
+                continue
+            try:
+                now = self.engine.now()
+                if now - heard > self.limit:
+                    raise Stalled(-1, now - heard, late)
+                events = self.engine.events(min(PATIENCE, self.limit))
+                for event in events:
+                    heard = event.time
+                    self._note(event)
+                self._give_up_silent()
+                self._serve()
+            finally:
+                self.lock.release()
+            yield from events
 
     def _give_up(self, round: Round, waited: float) -> NoReturn:
         if round.missing:
-            raise TooFewWorkers(round.live, round.live + round.missing, waited)
+            raise TooFewWorkers(round.live, max(round.threshold, round.live + 1), waited)
         raise Stalled(round.id, waited, round.owing)
 
     def _obey(self, commands: Sequence[Command], supply: Supplier) -> None:
@@ -198,12 +278,15 @@ class Drive:
                     )
                 )
                 self.engine.submit(task)
-                owed = self._owed.get(task.worker, 0)
-                self._owed[task.worker] = owed + 1
-                if not owed:
-                    self._since[task.worker] = self.engine.now()
+                self._owe(task.worker)
             elif type(command) is Supply:
                 supply(command.worker)
+
+    def _owe(self, worker: int) -> None:
+        owed = self._owed.get(worker, 0)
+        self._owed[worker] = owed + 1
+        if not owed:
+            self._since[worker] = self.engine.now()
 
     def _note(self, event: Event) -> None:
         log, time = self.log, event.time
@@ -216,6 +299,7 @@ class Drive:
             self._answered(event.worker, time, True)
         elif type(event) is Lost:
             self.stored.pop(event.worker, None)
+            self._gone.add(event.worker)
             self._owed.pop(event.worker, None)
             self._since.pop(event.worker, None)
             log.append(Record(time, "lost", -1, event.worker, -1, 0))
@@ -225,12 +309,14 @@ class Drive:
         elif type(event) is Stored:
             if event.worker in self.stored:
                 self.stored[event.worker].add(event.key)
+            self._answered(event.worker, time, True)
             log.append(Record(time, "stored", -1, event.worker, -1, 0))
         elif type(event) is Failed:
             task = -1 if event.task is None else event.task
             log.append(Record(time, "failed", event.round, event.worker, task, 0))
-            if event.task is not None:
-                self._answered(event.worker, time, True)
+            self._answered(event.worker, time, True)
+            if event.key is not None:
+                self.refused.add((event.worker, event.key))
 
     def _answered(self, worker: int, time: float, ended: bool) -> None:
         owed = self._owed.get(worker, 0) - ended

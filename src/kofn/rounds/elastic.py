@@ -68,7 +68,7 @@ class ElasticRound(Round):
     def __init__(
         self, id: int, windows: Windows, shares: Mapping[int, int], work: Work, late: Late | None
     ) -> None:
-        self.id = id
+        self.id, self.threshold = id, windows.threshold
         self.windows = windows
         self.cover = Cover(windows)
         self.values: list[tuple[int, tuple[Run, ...], Any]] = []

@@ -75,7 +75,7 @@ class SumRound(Round):
         work: SumWork,
         late: Late | None,
     ) -> None:
-        self.id = id
+        self.id, self.threshold = id, work.threshold
         self.items = list(items)
         self.read: dict[int, int] = {}
         self.spent: dict[int, float] = {}

@@ -36,6 +36,7 @@ class Windows:
     runs: tuple[tuple[Run, ...], ...]  # at most two a lane
     starts: Ints  # (lanes,) where each window begins on the circle
     lengths: Ints  # (lanes,)
+    threshold: int
 
     @property
     def rows(self) -> int:
@@ -187,7 +188,7 @@ def _windows(
         for first, last in mine:
             asked[i, index[first] : index[last]] = True
     need = np.full(len(cuts) - 1, threshold, dtype=np.intp)
-    return Windows(tuple(lanes), cuts, asked, need, tuple(runs), starts, lengths)
+    return Windows(tuple(lanes), cuts, asked, need, tuple(runs), starts, lengths, threshold)
 
 
 def with_extra(windows: Windows, weak: Sequence[int]) -> Windows:

@@ -1,0 +1,242 @@
+"""A cluster in other people's programs: threads, forks, garbage, stores, and bad moments."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kofn
+from kofn.arrays.store import write_store
+from kofn.codes.mds import MDSCode
+
+A = np.random.default_rng(0).standard_normal((300, 20))
+W = np.ones(20)
+
+
+def test_two_threads_may_multiply_and_a_third_may_look() -> None:
+    wrong: list[BaseException] = []
+    with kofn.connect("local", workers=4, limit=30) as cluster:
+        X = cluster.encode(A, k=2)
+        stop = threading.Event()
+
+        def multiply() -> None:
+            try:
+                for _ in range(50):
+                    np.testing.assert_allclose(X @ W, A @ W, rtol=1e-10)
+            except BaseException as error:
+                wrong.append(error)
+
+        def look() -> None:
+            while not stop.is_set():
+                assert len(cluster.workers) == 4
+                len(cluster.log)
+
+        watcher = threading.Thread(target=look)
+        threads = [threading.Thread(target=multiply) for _ in range(2)]
+        for thread in (watcher, *threads):
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+        stop.set()
+        watcher.join(30)
+        assert wrong == []
+
+
+def test_a_join_from_another_thread_saves_a_round_that_waits() -> None:
+    with kofn.connect("local", workers=4, wait=60) as cluster:
+        X = cluster.encode(A, k=3)
+        cluster.lose(0)
+        cluster.lose(1)
+        assert cluster.workers == (2, 3)
+        joined: list[int] = []
+        timer = threading.Timer(0.3, lambda: joined.append(cluster.join()))
+        timer.start()
+        np.testing.assert_allclose(X @ W, A @ W, rtol=1e-10)
+        timer.join()
+        assert joined == [4]
+        assert 4 in X.report.joined
+
+
+def test_a_newcomer_takes_part_at_once() -> None:
+    with kofn.connect("local", workers=3) as cluster:
+        X = cluster.encode(A, k=2)
+        X @ W
+        cluster.lose(1)
+        cluster.join()
+        X @ W
+        assert sorted(X.report.live) == [0, 2, 3]
+
+
+def test_workers_forget_a_matrix_that_nobody_can_use_any_more() -> None:
+    with kofn.connect("virtual", workers=2) as cluster:
+        engine: Any = cluster.engine
+        for _ in range(3):
+            X = cluster.encode(A, k=1)
+            X @ W
+        del X
+        gc.collect()
+        assert cluster.workers == (0, 1)
+        assert all(home.kept == {} for home in engine._workers.values())
+
+
+def test_a_worker_that_is_stopped_does_not_keep_encode_waiting() -> None:
+    with kofn.connect("local", workers=4, lost_after=60) as cluster:
+        pid = cluster.engine.pid(0)
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        X = cluster.encode(A, k=2)
+        np.testing.assert_allclose(X @ W, A @ W, rtol=1e-10)
+        assert 0 not in X.report.live
+        os.kill(pid, signal.SIGCONT)
+        for _ in range(2000):
+            X @ W
+            if 0 in X.report.live:
+                break
+        assert 0 in X.report.live
+
+
+def test_a_forked_child_is_told_and_the_parent_goes_on() -> None:
+    with kofn.connect("local", workers=3) as cluster:
+        X = cluster.encode(A, k=2)
+        X @ W
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:  # pragma: no cover - another process
+            try:
+                X @ W
+                said = b"no error"
+            except kofn.Closed as error:
+                said = str(error).encode()
+            except BaseException as error:
+                said = repr(error).encode()
+            os.write(write, said)
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert b"forked" in os.read(read, 1000)
+        os.close(read)
+        os.close(write)
+        np.testing.assert_allclose(X @ W, A @ W, rtol=1e-10)
+
+
+def test_workers_end_with_their_master_even_if_a_forked_child_of_it_lives_on(
+    tmp_path: Path,
+) -> None:
+    note = tmp_path / "pids"
+    child = os.fork()
+    if child == 0:  # pragma: no cover - another process
+        cluster = kofn.connect("local", workers=2)
+        pids = [cluster.engine.pid(w) for w in cluster.workers]
+        grandchild = os.fork()
+        if grandchild == 0:
+            time.sleep(8)
+            os._exit(0)
+        note.write_text(" ".join(map(str, pids)))
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    workers = [int(pid) for pid in note.read_text().split()]
+    deadline = time.monotonic() + 6
+    while time.monotonic() < deadline and any(map(alive, workers)):
+        time.sleep(0.05)
+    assert not any(map(alive, workers))
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_what_cannot_be_pickled_says_why() -> None:
+    with kofn.connect("virtual", workers=2) as cluster:
+        X = cluster.encode(A, k=1)
+        for thing in (cluster, X):
+            with pytest.raises(kofn.CannotDo, match="cannot be pickled"):
+                pickle.dumps(thing)
+
+
+@pytest.mark.filterwarnings("ignore:the matrix subclass:PendingDeprecationWarning")
+def test_masks_matrices_and_other_arrays() -> None:
+    with kofn.connect("virtual", workers=4) as cluster:
+        with pytest.raises(kofn.BadInput, match="a mask cannot be coded"):
+            cluster.encode(np.ma.masked_array(A, mask=A > 1), k=2)
+        X = cluster.encode(np.asmatrix(A), k=2)
+        np.testing.assert_allclose(X @ W, A @ W, rtol=1e-10)
+        with pytest.raises(kofn.BadInput, match="a mask cannot be coded"):
+            X @ np.ma.masked_array(W, mask=False)
+        with pytest.raises(kofn.BadInput, match="rows of equal length"):
+            cluster.encode([[1.0, 2.0], [3.0]], k=1)
+        with pytest.raises(kofn.BadInput, match="got a CodedMatrix"):
+            X @ X
+        with pytest.raises(kofn.BadInput, match="got a NoneType"):
+            X @ None
+        assert cluster.encode(A.astype(">f4"), k=2).dtype == np.float32
+
+
+def test_an_overflow_on_the_way_is_an_error_not_an_infinity() -> None:
+    with kofn.connect("local", workers=6) as cluster:
+        X = cluster.encode(np.full((12, 2), 1.7e308), k=3)
+        with pytest.raises(kofn.Overflowed, match="Scale the data"):
+            X @ np.array([0.5, 0.5])
+        with pytest.raises(kofn.Overflowed):
+            X.T @ np.full(12, 100.0)
+
+
+def test_limits_of_nothing_are_refused() -> None:
+    for option in ("limit", "lost_after"):
+        with pytest.raises(kofn.BadInput, match=f"{option} must be a number > 0"):
+            kofn.connect("virtual", workers=2, **{option: 0})
+
+
+def test_nobody_left_is_said_as_such() -> None:
+    with kofn.connect("virtual", workers=2) as cluster:
+        cluster.lose(0)
+        cluster.lose(1)
+        with pytest.raises(kofn.TooFewWorkers, match="0 are live"):
+            cluster.encode(A, k=1)
+
+
+def test_the_error_names_the_whole_threshold() -> None:
+    with kofn.connect("virtual", workers=6) as cluster:
+        X = cluster.encode(A, k=5)
+        for worker in range(4):
+            cluster.lose(worker)
+        with pytest.raises(
+            kofn.TooFewWorkers, match=r"needs 5 live workers; 2 are live, so 3 miss"
+        ):
+            X @ W
+
+
+def test_products_from_a_store_and_a_share_whose_file_is_gone(tmp_path: Path) -> None:
+    write_store(A, tmp_path / "store", MDSCode(4, 2))
+    np.save(tmp_path / "A.npy", A)
+    with kofn.connect("local", workers=3) as cluster:
+        Y = cluster.encode(str(tmp_path / "A.npy"), k=2)
+        np.testing.assert_allclose(Y @ W, A @ W, rtol=1e-10)
+        X = cluster.encode(tmp_path / "store")
+        np.testing.assert_allclose(X @ W, A @ W, rtol=1e-10)
+        np.testing.assert_allclose(X.T @ np.ones(300), A.T @ np.ones(300), rtol=1e-10)
+        held = set(X.shares.values())
+        (spare,) = set(range(4)) - held
+        for file in (tmp_path / "store").iterdir():
+            if file.name.startswith(f"share-{spare:0}") or f"{spare}" in file.stem.split("-"):
+                file.unlink()
+        joiner = cluster.join()  # its file is gone: the share is rebuilt from live ones
+        for _ in range(200):
+            np.testing.assert_allclose(X @ W, A @ W, rtol=1e-10)
+            if joiner in X.report.live:
+                break
+        assert X.shares[joiner] == spare
+        with pytest.raises(kofn.KofnError, match="k"):
+            cluster.encode(tmp_path / "store", k=3)
+        with pytest.raises(kofn.BadInput, match="axis=1"):
+            cluster.encode(tmp_path / "store", axis=1)
