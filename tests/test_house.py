@@ -21,6 +21,7 @@ ALLOWED: dict[str, set[str]] = {
     "sums": {"codes", "rounds"},
     "sequence": {"codes", "rounds"},
     "cluster": {"arrays", "sums", "sequence", "rounds", "engines.base"},
+    "market": {"cluster", "delays"},
     "learn": {"arrays", "sums", "sequence", "rounds", "codes", "cluster"},
     "plan": {"codes", "delays", "rounds", "engines.virtual"},
     "report": set(),

@@ -106,6 +106,29 @@ def encode(
 
 
 @app.command()
+def fit(
+    data: Annotated[Path, typer.Argument(help="CSV, Parquet, .npy or LIBSVM text; .gz is fine.")],
+    model: Annotated[str, typer.Option(help="ridge, logistic or svm.")],
+    workers: Annotated[int, typer.Option(min=1, help="Shares, and workers at most.")] = 4,
+    k: Annotated[int | None, typer.Option(help="How many workers must be enough.")] = None,
+    engine: Annotated[str, typer.Option(help="Where the workers are.")] = "local",
+    target: Annotated[str | None, typer.Option(help="Column to predict (default: last).")] = None,
+    labels: Annotated[Path | None, typer.Option(help="y.npy, beside X.npy.")] = None,
+    spot: Annotated[
+        Path | None, typer.Option(help="Kill and add workers as this recorded trace says.")
+    ] = None,
+    scale: Annotated[float, typer.Option(help="Trace seconds per second.")] = 600.0,
+    out: Annotated[Path | None, typer.Option(help="Save the model (pickle) here.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Train a model; workers may come and go."""
+    from . import fit as module
+
+    job = module.Job(data, model, workers, k, engine, target, labels, spot, scale, out)
+    show(module.run(job, quiet=as_json), as_json, module.table)
+
+
+@app.command()
 def engines(as_json: Json = False) -> None:
     """List the engines: what is installed, and how to install the rest."""
     from . import engines as module

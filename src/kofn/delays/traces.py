@@ -1,0 +1,106 @@
+"""Recorded membership: who came and who went, as a spot market really did it."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from typing import NamedTuple
+
+from numpy.random import Generator
+
+from ..errors import BadInput
+from .spot import Change, Membership
+
+
+class Event(NamedTuple):
+    """At `time` seconds a node was added, or removed."""
+
+    time: float
+    added: bool
+    node: str
+
+
+@dataclass(frozen=True)
+class SpotTrace:
+    """A recorded run of a spot market; times in seconds from its start, never decreasing."""
+
+    events: tuple[Event, ...]
+    name: str = "trace"
+
+    @property
+    def at_start(self) -> int:
+        """Nodes that are there at time zero."""
+        return sum(event.added for event in self.events if event.time <= 0)
+
+    @property
+    def most(self) -> int:
+        """The most nodes alive at any time."""
+        alive, most = 0, 0
+        for event in self.events:
+            alive += 1 if event.added else -1
+            most = max(most, alive)
+        return most
+
+    def until(self, seconds: float) -> SpotTrace:
+        """The first so many seconds of it."""
+        return SpotTrace(tuple(e for e in self.events if e.time <= seconds), self.name)
+
+    def membership(self, scale: float) -> Membership:
+        """As a membership model for the virtual engine, `scale` trace seconds a second.
+
+        The nodes of time zero are those the engine starts with.
+        """
+        return _Replay(self, scale)
+
+
+@dataclass(frozen=True)
+class _Replay(Membership):
+    trace: SpotTrace
+    scale: float
+
+    def changes(self, rng: Generator) -> Iterator[Change]:
+        worker: dict[str, int] = {}
+        for event in self.trace.events:
+            if event.added:
+                worker[event.node] = len(worker)  # ids are given in order of arrival
+                if event.time > 0:
+                    yield Change(event.time / self.scale, None)
+            else:
+                yield Change(event.time / self.scale, worker[event.node])
+
+
+def read_spot_trace(path: str | PathLike[str]) -> SpotTrace:
+    """Read a CSV file with the columns time_ms, event (add or remove) and node."""
+    try:
+        with open(path, newline="") as file:
+            rows = list(csv.DictReader(file))
+    except OSError as error:
+        raise BadInput(f"a spot trace is a CSV file; {path}: {error.strerror}.") from None
+    return _parse(rows, str(path))
+
+
+def _parse(rows: Sequence[dict[str, str]], path: str) -> SpotTrace:
+    events: list[Event] = []
+    alive: set[str] = set()
+    for line, row in enumerate(rows, 2):
+        try:
+            time, kind, node = float(row["time_ms"]) / 1e3, row["event"], row["node"]
+            if kind not in ("add", "remove"):
+                raise ValueError(kind)
+        except (KeyError, TypeError, ValueError):
+            raise BadInput(
+                f"a spot trace has the columns time_ms, event (add or remove) and node; line "
+                f"{line} of {path} is {dict(row)}."
+            ) from None
+        if (kind == "add") == (node in alive):
+            state = "is there already" if kind == "add" else "is not there"
+            raise BadInput(f"line {line} of {path} would {kind} {node}, which {state}.")
+        (alive.add if kind == "add" else alive.discard)(node)
+        events.append(Event(time, kind == "add", node))
+    if not any(event.time <= 0 for event in events):
+        raise BadInput(
+            f"a spot trace starts with the nodes that are there at time 0; {path} has none."
+        )
+    return SpotTrace(tuple(sorted(events, key=lambda event: event.time)), path)

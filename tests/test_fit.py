@@ -1,0 +1,161 @@
+"""kofn fit, the tables it reads, and a spot market that really kills."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.datasets import dump_svmlight_file, make_classification
+
+import kofn
+from kofn.cli import tables
+from kofn.cli.fit import Job, run
+from kofn.delays import read_spot_trace
+from kofn.engines.virtual import VirtualEngine
+from kofn.learn import LinearSVC
+from kofn.market import Market
+
+X, Y = make_classification(300, 8, n_informative=5, random_state=0)
+
+TRACE = """time_ms,event,node
+0,add,a
+0,add,b
+0,add,c
+200,add,d
+400,remove,a
+600,remove,c
+900,add,e
+1200,remove,b
+1300,add,f
+"""
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    path = tmp_path / "trace.csv"
+    path.write_text(TRACE)
+    return path
+
+
+def write(tmp_path: Path, kind: str) -> dict[str, Any]:
+    """Write the data in one of the formats, and return how to name it."""
+    if kind == "npy":
+        np.save(tmp_path / "X.npy", X)
+        np.save(tmp_path / "y.npy", Y)
+        return {"data": tmp_path / "X.npy", "labels": tmp_path / "y.npy"}
+    if kind == "csv":
+        names = [f"x{i}" for i in range(8)]
+        lines = [",".join(["label", *names])]
+        lines += [
+            ",".join([f"class{y}", *map(repr, row)]) for row, y in zip(X.tolist(), Y, strict=True)
+        ]
+        (tmp_path / "d.csv").write_text("\n".join(lines))
+        return {"data": tmp_path / "d.csv", "target": "label"}
+    if kind == "svm":
+        dump_svmlight_file(X, Y, str(tmp_path / "d.svm"), zero_based=False)
+        return {"data": tmp_path / "d.svm"}
+    parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
+    pyarrow = pytest.importorskip("pyarrow")
+    columns = {f"x{i}": X[:, i] for i in range(8)} | {"y": Y}
+    parquet.write_table(pyarrow.table(columns), tmp_path / "d.parquet")
+    return {"data": tmp_path / "d.parquet"}
+
+
+@pytest.mark.parametrize("kind", ["npy", "csv", "svm", "parquet"])
+def test_every_format_gives_the_same_model(tmp_path: Path, kind: str) -> None:
+    out = tmp_path / "model.pkl"
+    job = Job(**write(tmp_path, kind), model="svm", workers=3, k=2, engine="virtual", out=out)
+    result = run(job, quiet=True)
+    model = pickle.loads(out.read_bytes())
+    expected = LinearSVC(cluster="virtual").fit(X, Y)
+    np.testing.assert_allclose(model.coef_, expected.coef_, rtol=1e-5, atol=1e-7)
+    assert result["score"] == pytest.approx(expected.score(X, Y))
+    report = json.loads((tmp_path / "model.pkl.report.json").read_text())
+    assert report["iterations"] == len(report["losses"]) == model.n_iter_
+
+
+@pytest.mark.parametrize("model", ["ridge", "logistic"])
+def test_the_other_models(tmp_path: Path, model: str) -> None:
+    result = run(
+        Job(**write(tmp_path, "npy"), model=model, workers=3, engine="virtual"), quiet=True
+    )
+    assert result["losses"][-1] <= result["losses"][0]
+
+
+def test_a_spot_trace_really_kills_and_adds_workers(tmp_path: Path, trace: Path) -> None:
+    calm = LinearSVC(cluster="virtual").fit(X, Y)
+    out = tmp_path / "model.pkl"
+    job = Job(**write(tmp_path, "npy"), model="svm", workers=4, k=1, spot=trace, scale=4.0, out=out)
+    result = run(job, quiet=True)
+    model = pickle.loads(out.read_bytes())
+    np.testing.assert_allclose(model.coef_, calm.coef_, rtol=1e-8, atol=1e-10)
+    assert set(result["killed"]) <= {0, 1, 2}
+
+
+def test_a_market_does_what_the_trace_says(trace: Path) -> None:
+    A = np.random.default_rng(0).standard_normal((200, 6))
+    spot = read_spot_trace(trace)
+    assert (spot.at_start, spot.most) == (3, 4)
+    with kofn.connect("local", workers=3, wait=60.0) as cluster:
+        M = cluster.encode(A, k=1, n=4)
+        with Market(cluster, spot, scale=2.0, shares=4) as market:
+            while len(market.killed) + len(market.added) < 6:
+                np.testing.assert_allclose(M @ np.ones(6), A @ np.ones(6), rtol=1e-9)
+        assert market.killed == [0, 2, 1]
+        assert market.added == [3, 4, 5]
+        assert cluster.workers == (3, 4, 5)
+
+
+def test_the_same_trace_in_virtual_time(trace: Path) -> None:
+    spot = read_spot_trace(trace)
+    engine = VirtualEngine(spot.at_start, membership=spot.membership(scale=1.0))
+    with kofn.connect(engine) as cluster:
+        M = cluster.encode(np.eye(12), k=1, n=4)
+        while cluster.engine.now() < 2:
+            np.testing.assert_array_equal(M @ np.arange(12.0), np.arange(12.0))
+            cluster._drive.settle(0.1)
+        assert cluster.workers == (3, 4, 5)
+
+
+def test_bad_traces_and_bad_places(tmp_path: Path, trace: Path) -> None:
+    data = write(tmp_path, "npy")
+    with pytest.raises(kofn.BadInput, match=r"up to 4 nodes alive, and the code 3 shares"):
+        run(Job(**data, model="svm", workers=3, spot=trace), quiet=True)
+    with pytest.raises(kofn.BadInput, match="No such file"):
+        run(Job(**data, model="svm", workers=3, spot=tmp_path / "no.csv"), quiet=True)
+    for text, problem in (
+        ("a,b\n1,2\n", "has the columns time_ms"),
+        ("time_ms,event,node\n0,add,a\n1,add,a\n", "is there already"),
+        ("time_ms,event,node\n0,remove,a\n", "is not there"),
+        ("time_ms,event,node\n5,add,a\n", "at time 0"),
+    ):
+        trace.write_text(text)
+        with pytest.raises(kofn.BadInput, match=problem):
+            read_spot_trace(trace)
+    with pytest.raises(kofn.BadInput, match="--out must be a file in a directory"):
+        run(Job(**data, model="svm", workers=3, out=tmp_path / "no" / "m.pkl"), quiet=True)
+    with pytest.raises(kofn.BadInput, match="--model must be one of"):
+        run(Job(**data, model="tree", workers=3), quiet=True)
+
+
+def test_bad_tables(tmp_path: Path) -> None:
+    def broken(name: str, text: str, problem: str, target: str | None = None) -> None:
+        (tmp_path / name).write_text(text)
+        with pytest.raises(kofn.BadInput, match=problem):
+            tables.load(tmp_path / name, target, None)
+
+    broken("a.csv", "x,y\n1\n", "must have 2 fields.*line 2 has 1")
+    broken("b.csv", "x,y\n", "at least one row")
+    broken("c.csv", "x,y\nred,1\n", "'x' of c.csv has .*red")
+    broken("d.csv", "x,y\n1,2\n", "--target must be a column.*It has: x, y", "z")
+    broken("e.svm", "this is not it\n", "is not LIBSVM text")
+    broken("f.xls", "", "must be .csv, .parquet")
+    np.save(tmp_path / "X.npy", X)
+    with pytest.raises(kofn.BadInput, match="--labels"):
+        tables.load(tmp_path / "X.npy", None, None)
+    with pytest.raises(kofn.BadInput, match=r"is not\. Check the path"):
+        tables.load(tmp_path / "nowhere.csv", None, None)
