@@ -1,0 +1,185 @@
+"""A neural network trained with coded layers: it goes on while workers are lost and join."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from numbers import Integral
+from typing import Any, Self
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import NDArray
+from scipy.special import softmax
+from sklearn.base import ClassifierMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from ..arrays import CodedMatrix
+from ..arrays.grid import encode_grid
+from ..cluster import Cluster, connect
+from ..errors import BadInput
+from ._layers import CodedNetwork, Floats, scores
+from .base import Callback, CodedEstimator
+
+
+class MLPClassifier(ClassifierMixin, CodedEstimator):
+    """Multi-layer perceptron: ReLU, softmax cross-entropy, mini-batch SGD with momentum.
+
+    The weights, and their velocity, live only as coded shares on the workers (model parallel); a
+    forward pass is W a, a backward pass Wᵀ δ, a step a coded low-rank update. The batches and the
+    biases stay here. At the end of fit the weights are read back: `coefs_`, `intercepts_`.
+
+    hidden: widths of the hidden layers. partition: "rows" cuts each W by rows, and any `k` workers
+    are enough (default: half of them, rounded up); "grid" cuts it in `grid` = (m, p) blocks, a
+    share being 1/(mp) of it, and the larger of m(2p-1) and p(2m-1) workers are enough.
+    A worker that joins has its share of the weights rebuilt from live ones.
+
+    Drawn from `random_state`, in this order: the weights, layer by layer, normal with deviation
+    sqrt(2 / in) as an (out, in) matrix; then one permutation of the rows an epoch. All is done in
+    float64. cluster, workers: an open Cluster, or an engine's name to open one.
+    callback(epoch, loss, network) is called after every epoch, from 1, with its mean loss;
+    `network.coefs()` and `network.intercepts()` are the parameters so far.
+    """
+
+    classes_: NDArray[Any]
+    coefs_: list[Floats]
+    intercepts_: list[Floats]
+    loss_curve_: list[float]
+    n_iter_: int
+
+    def __init__(
+        self,
+        hidden: Sequence[int] = (300, 100),
+        *,
+        parallel: str = "model",
+        partition: str = "rows",
+        grid: tuple[int, int] = (2, 2),
+        learning_rate: float = 0.05,
+        momentum: float = 0.9,
+        batch_size: int = 200,
+        max_epochs: int = 20,
+        random_state: Any = None,
+        cluster: Any = "local",
+        workers: int | None = None,
+        k: int | None = None,
+        callback: Callback | None = None,
+    ) -> None:
+        self.hidden = hidden
+        self.parallel = parallel
+        self.partition = partition
+        self.grid = grid
+        self.learning_rate = learning_rate
+        self.momentum = momentum
+        self.batch_size = batch_size
+        self.max_epochs = max_epochs
+        self.random_state = random_state
+        self.cluster = cluster
+        self.workers = workers
+        self.k = k
+        self.callback = callback
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Fit to X (N, d), an array or CSR matrix, and labels y (N,)."""
+        self._check_parameters()
+        if isinstance(X, CodedMatrix):
+            raise BadInput(
+                "MLPClassifier keeps its weights coded, not the data; got a CodedMatrix. Pass the "
+                "array or the CSR matrix itself."
+            )
+        X, y = self._check(X, y)
+        check_classification_targets(y)
+        self.classes_, codes = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise BadInput(
+                f"a classifier needs at least 2 classes; got 1 class, {self.classes_[0]!r}. Check "
+                f"how the labels were read."
+            )
+        rng = check_random_state(self.random_state)
+        widths = [X.shape[1], *(int(width) for width in self.hidden), len(self.classes_)]
+        start = [
+            rng.standard_normal((out, into)) * np.sqrt(2.0 / into) for into, out in pairwise(widths)
+        ]
+        self.loss_curve_ = []
+        with self._network(start) as network:
+            for epoch in range(1, int(self.max_epochs) + 1):
+                loss = self._epoch(network, X, codes, rng.permutation(X.shape[0]))
+                self.loss_curve_.append(loss)
+                if self.callback is not None:
+                    self.callback(epoch, loss, network)
+            self.coefs_, self.intercepts_ = network.coefs(), network.intercepts()
+        self.n_iter_ = len(self.loss_curve_)
+        return self
+
+    def predict_proba(self, X: Any) -> Any:
+        """Probabilities of the classes, (N, classes), computed here."""
+        return softmax(self._scores(X), axis=1)
+
+    def predict_log_proba(self, X: Any) -> Any:
+        """Logarithms of the probabilities, (N, classes)."""
+        return np.log(self.predict_proba(X))
+
+    def predict(self, X: Any) -> Any:
+        """Return the most likely classes, computed here."""
+        best = self._scores(X).argmax(axis=1)
+        return self.classes_[best]
+
+    def _scores(self, X: Any) -> Floats:
+        check_is_fitted(self)
+        X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
+        return scores(X, self.coefs_, self.intercepts_)
+
+    def _epoch(
+        self, network: CodedNetwork, X: Any, codes: NDArray[np.intp], order: NDArray[np.intp]
+    ) -> float:
+        """One pass over the rows in the given order; the mean loss of its batches, by rows."""
+        total, size, sparse = 0.0, int(self.batch_size), bool(scipy.sparse.issparse(X))
+        for first in range(0, len(order), size):
+            rows = order[first : first + size]
+            batch = X[rows].toarray() if sparse else X[rows]
+            a = np.ascontiguousarray(batch.T, dtype=np.float64)
+            target = (codes[rows] == np.arange(len(self.classes_))[:, None]).astype(np.float64)
+            loss = network.learn(a, target, float(self.learning_rate), float(self.momentum))
+            total += loss * len(rows)
+        return total / len(order)
+
+    @contextmanager
+    def _network(self, weights: Sequence[Floats]) -> Iterator[CodedNetwork]:
+        """The weights, coded, on a cluster that is open for as long as it takes."""
+        if isinstance(self.cluster, Cluster):
+            yield self._encode(self.cluster, weights)
+        else:
+            with connect(self.cluster, self.workers) as cluster:
+                yield self._encode(cluster, weights)
+
+    def _encode(self, cluster: Cluster, weights: Sequence[Floats]) -> CodedNetwork:
+        if self.partition == "grid":
+            m, p = self.grid
+            return CodedNetwork([encode_grid(cluster, W, (m, p)) for W in weights])
+        return CodedNetwork([cluster.encode(W, self.k) for W in weights])
+
+    def _check_parameters(self) -> None:
+        """Refuse what cannot be meant, before any worker is touched."""
+        if self.parallel != "model":
+            raise BadInput(
+                f"parallel must be 'model': the weights are spread over the workers; got "
+                f"{self.parallel!r}."
+            )
+        if self.partition not in ("rows", "grid"):
+            raise BadInput(f"partition must be 'rows' or 'grid'; got {self.partition!r}.")
+        if self.partition == "grid" and self.k is not None:
+            raise BadInput(
+                f"with partition='grid' the grid decides how many workers are enough; got "
+                f"k={self.k!r} as well. Leave k out, or choose another grid=(m, p)."
+            )
+        whole = {"batch_size": self.batch_size, "max_epochs": self.max_epochs}
+        whole |= {f"hidden[{i}]": width for i, width in enumerate(self.hidden)}
+        for name, value in whole.items():
+            if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+                raise BadInput(f"{name} must be a whole number >= 1; got {value!r}.")
+        if not float(self.learning_rate) > 0:
+            raise BadInput(f"learning_rate must be a number > 0; got {self.learning_rate!r}.")
+        if not 0.0 <= float(self.momentum) < 1.0:
+            raise BadInput(f"momentum must be a number in [0, 1); got {self.momentum!r}.")
