@@ -97,7 +97,7 @@ class TestDaskEngine(EngineChecks):
     @pytest.fixture
     def engine(self, request: pytest.FixtureRequest, running: str) -> Iterator[DaskEngine]:
         """Its own cluster where workers come and go, sessions on a running one elsewhere."""
-        own = re.search("starts|lost|join|storm|frozen|close_leaves|own", request.node.name)
+        own = re.search("starts|lost|join|storm|frozen|leaves|own_proc", request.node.name)
         with DaskEngine(4) if own else DaskEngine(address=running) as engine:
             yield engine
 

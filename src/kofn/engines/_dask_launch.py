@@ -170,10 +170,11 @@ def _become(kind: str, args: list[str], control: socket.socket, directory: str) 
 async def _with_parent(main: Coroutine[Any, Any, None]) -> None:
     """Run until `main` ends or the launcher is gone, which kills its children if it can."""
     parent, task = os.getppid(), asyncio.ensure_future(main)
-    while not task.done() and os.getppid() == parent:
+    while not task.done():
         await asyncio.wait([task], timeout=1.0)
-    if task.done():
-        task.result()
+        if os.getppid() != parent:
+            os._exit(1)  # politeness could take Dask half a minute
+    task.result()
 
 
 async def _scheduler(control: socket.socket, directory: str) -> None:

@@ -200,12 +200,16 @@ class Session:
         from threadpoolctl import threadpool_limits
 
         # As many BLAS threads as Dask gave the worker; set back for Dask's own tasks at the end.
-        with threadpool_limits(self.threads):
-            while (message := self.inbox.get()) is not None:
-                self.on[message[0]](*message[1:])
-                message = None
-                for round in [r for r in self.operands if r <= self.cancelled]:
-                    del self.operands[round]
+        try:
+            with threadpool_limits(self.threads):
+                while (message := self.inbox.get()) is not None:
+                    self.on[message[0]](*message[1:])
+                    message = None
+                    for round in [r for r in self.operands if r <= self.cancelled]:
+                        del self.operands[round]
+        finally:
+            if not self.ended.is_set():  # out of memory, say: better lost than silent
+                self.loop.call_soon_threadsafe(self.comm.abort)
 
     def say(self, *message: Any) -> None:
         """Send a message, without waiting."""
