@@ -203,6 +203,7 @@ async def _worker(control: socket.socket, directory: str, name: str, address: st
         nthreads=1,
         host="127.0.0.1",
         dashboard=False,
+        dashboard_address="127.0.0.1:0",
         memory_limit=0,
         local_directory=directory,
         death_timeout=30,
