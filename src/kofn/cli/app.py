@@ -147,6 +147,20 @@ def overhead(
     show(module.run(rounds), as_json, module.table)
 
 
+@bench.command(name="engines")
+def bench_engines(
+    engine: Annotated[
+        list[str] | None, typer.Argument(help="Engines to measure (default: all installed).")
+    ] = None,
+    as_json: Json = False,
+    rounds: Annotated[int, typer.Option(min=20, help="Tiny rounds measured of each kind.")] = 500,
+) -> None:
+    """Each engine: kofn's round against the engine's own fastest primitive, in the same run."""
+    from . import bench_engines as module
+
+    show(module.run(engine or [], rounds), as_json, module.table)
+
+
 @bench.command()
 def reaction(
     as_json: Json = False,

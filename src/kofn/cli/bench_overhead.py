@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from itertools import count
-from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
-from threadpoolctl import threadpool_limits
 
 from ..cluster import connect
 from ..engines.base import Engine
 from ..engines.local import LocalEngine
 from ..model import Piece, Reply, Task
+from .bare import pipes
 
 ROWS, COLUMNS, WORKERS, THRESHOLD = 600, 20, 6, 3
 BLOCK = 50  # rounds of one kind before the other has its turn
@@ -35,12 +32,12 @@ def run(rounds: int) -> dict[str, Any]:
 def _tiny(rounds: int) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     A, w = rng.standard_normal((ROWS, COLUMNS)), rng.standard_normal(COLUMNS)
-    with _bare_pipes(A) as bare, connect("local", workers=WORKERS) as cluster:
+    with pipes(A, 0.0) as bare, connect("local", workers=WORKERS) as cluster:
         X = cluster.encode(A, k=THRESHOLD)
-        times = _interleaved({"bare": lambda: bare(w), "kofn": lambda: X @ w}, rounds)
+        times = interleaved({"bare": lambda: bare(w), "kofn": lambda: X @ w}, rounds)
         assert np.allclose(bare(w), X @ w)
         report = X.report
-    result = _summary(times)
+    result = summary(times)
     result |= {
         "rows": ROWS,
         "columns": COLUMNS,
@@ -57,11 +54,11 @@ def _broadcast(rounds: int) -> dict[str, Any]:
         ids = count()
         large, small = np.ones(LARGE), np.ones(1)
         kinds = {
-            "800_KB": lambda: _touch(engine, ids, large),
-            "8_B": lambda: _touch(engine, ids, small),
+            "800_KB": lambda: touch(engine, ids, large),
+            "8_B": lambda: touch(engine, ids, small),
         }
-        times = _interleaved(kinds, rounds)
-    result = _summary(times)
+        times = interleaved(kinds, rounds)
+    result = summary(times)
     result |= {
         "workers": MANY,
         "ratio": result["800_KB"]["median_us"] / result["8_B"]["median_us"],
@@ -70,7 +67,7 @@ def _broadcast(rounds: int) -> dict[str, Any]:
     return result
 
 
-def _touch(engine: Engine, ids: Iterator[int], operand: NDArray[np.float64]) -> None:
+def touch(engine: Engine, ids: Iterator[int], operand: NDArray[np.float64]) -> None:
     """One round: the operand to every worker, each adds it all up and replies with the sum."""
     round = next(ids)
     engine.broadcast(round, operand)
@@ -90,9 +87,10 @@ def total(kept: Mapping[str, Any], operand: NDArray[np.float64]) -> tuple[Piece]
     return (Piece(None, float(operand.sum())),)
 
 
-def _interleaved(
+def interleaved(
     kinds: Mapping[str, Callable[[], Any]], rounds: int
 ) -> dict[str, NDArray[np.float64]]:
+    """Seconds of each call, the kinds taking turns, so that a noisy minute hits them all."""
     times: dict[str, list[float]] = {name: [] for name in kinds}
     for call in kinds.values():  # warm caches, mappings and branch predictors
         for _ in range(BLOCK):
@@ -106,7 +104,8 @@ def _interleaved(
     return {name: np.asarray(values) for name, values in times.items()}
 
 
-def _summary(times: Mapping[str, NDArray[np.float64]]) -> dict[str, Any]:
+def summary(times: Mapping[str, NDArray[np.float64]]) -> dict[str, Any]:
+    """Medians and tails, in microseconds."""
     return {
         name: {
             "median_us": 1e6 * float(np.median(values)),
@@ -115,46 +114,6 @@ def _summary(times: Mapping[str, NDArray[np.float64]]) -> dict[str, Any]:
         }
         for name, values in times.items()
     }
-
-
-@contextmanager
-def _bare_pipes(A: NDArray[np.float64]) -> Iterator[Callable[[Any], NDArray[np.float64]]]:
-    """Uncoded: one multiprocessing pipe a worker, its rows sent once; send w, receive rows."""
-    context = multiprocessing.get_context("spawn")
-    pipes: list[Connection] = []
-    processes = []
-    for rows in np.array_split(A, WORKERS):
-        ours, theirs = context.Pipe()
-        process = context.Process(target=_bare_worker, args=(theirs,), daemon=True)
-        process.start()
-        theirs.close()
-        ours.send(rows)
-        pipes.append(ours)
-        processes.append(process)
-
-    def product(w: NDArray[np.float64]) -> NDArray[np.float64]:
-        for pipe in pipes:
-            pipe.send(w)
-        return np.concatenate([pipe.recv() for pipe in pipes])
-
-    try:
-        yield product
-    finally:
-        for pipe in pipes:
-            pipe.close()
-        for process in processes:
-            process.join()
-
-
-def _bare_worker(pipe: Connection) -> None:
-    with threadpool_limits(1):
-        rows = pipe.recv()
-        while True:
-            try:
-                w = pipe.recv()
-            except (EOFError, OSError):
-                return
-            pipe.send(rows @ w)
 
 
 def table(console: Console, result: dict[str, Any]) -> None:
