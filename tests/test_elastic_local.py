@@ -42,7 +42,7 @@ def test_ten_of_twenty_killed_in_flight_then_five_join(
         round = 2 * i + 2
         faults = faults.slow(worker=victim, by=1000.0, round=round).lose(worker=victim, round=round)
     with kofn.connect(faults.on(LocalEngine(WORKERS)), wait=60.0) as cluster:
-        # late=None: a round that others had finished before the kill was noticed would not count it.
+        # late=None: a round that others finish before the kill is noticed would not count it.
         X = cluster.encode(A, k=THRESHOLD, loads="equal", late=None)
         reports = [check(X, A) for _ in range(2 * len(victims) + 2)]
         # Each kill fell into a round in flight, which was counted like any other.
