@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -120,6 +121,11 @@ def test_bad_codes_get_one_clear_error() -> None:
             encode_grid(cluster, np.ones((4, 4)))
         with pytest.raises(kofn.BadInput, match=r"n \(shares\) must be a whole number >= 5"):
             encode_grid(cluster, np.ones((4, 4)), n=4)
+        with pytest.raises(kofn.BadInput, match="grid takes a dense matrix"):
+            encode_grid(cluster, scipy.sparse.eye_array(4, format="csr"))
+        X = encode_grid(cluster, np.ones((4, 4)), (1, 2))
+        with pytest.raises(kofn.CannotDo, match="cut by rows"):
+            X.iterate(lambda w: w, np.ones(4))
 
 
 @settings(max_examples=60, deadline=None)

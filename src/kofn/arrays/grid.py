@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..codes.polydot import PolyDotCode, PolyDotPass
-from ..errors import BadInput
+from ..errors import BadInput, CannotDo
 from ..rounds import Drive
 from . import checks
 from .decode import Code
@@ -37,6 +37,13 @@ class CodedGrid(CodedMatrix):
         shape = (A.shape[0], A.shape[1])
         share_of = lambda share: code.encode_share(share, A)  # noqa: E731
         super().__init__(drive, shape, A.dtype, code, share_of, options)
+
+    def iterate(self, *_: Any, **__: Any) -> NoReturn:
+        """Not with a grid."""
+        raise CannotDo(
+            "iterate needs a matrix cut by rows: in a grid every worker's operand is coded apart. "
+            "Use cluster.encode."
+        )
 
     @property
     def _columns(self) -> int:

@@ -86,11 +86,12 @@ class Holders:
         """
         self._share_of = None
         self.updates += 1
+        ready = list(self.ready())  # who was behind before this is not waited for
         for worker, share in list(self.shares.items()):
             if worker in self.drive.stored:
                 self.drive.stored[worker].discard(self.key)
                 self.drive.put(worker, self.key, change(share))
-        self.drive.await_stored(self.key, list(self.shares), enough=self.code.k)
+        self.drive.await_stored(self.key, ready, enough=self.code.k)
 
     def _free(self, worker: int, taken: set[int] | None = None) -> int | None:
         if worker in self.shares or worker not in self.drive.stored:

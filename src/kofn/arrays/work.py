@@ -57,8 +57,9 @@ def mixed(
 
 
 def _matrix(share: Any, columns: int | None) -> Any:
-    """The share without what it carries beyond its matrix."""
-    return share if columns in (None, share.shape[1]) else share[:, :columns]
+    """The share without its velocity, if it has one."""
+    moving = columns is not None and share.shape[1] == 2 * columns
+    return share[:, :columns] if moving else share
 
 
 def _product(share: Any, operand: NDArray[Any], runs: Sequence[Run]) -> Iterable[Piece]:
