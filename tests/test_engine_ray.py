@@ -2,19 +2,80 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import os
+import runpy
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import count
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-pytest.importorskip("ray", reason="engine 'ray' is not installed: pip install 'kofn[ray]'")
+pytest.importorskip("ray", reason="kofn[ray] is not installed")
 
+import ray
+
+import kofn
+from kofn.engines import _ray_runtime
 from kofn.engines.base import Engine
 from kofn.engines.ray import RayEngine
-from kofn.model import Dropped, Event, Failed, Reply, Task
-from kofn.testing._bodies import echo
-from kofn.testing.engines import Desk, EngineChecks
+from kofn.errors import BadInput, Closed, EngineUnavailable
+from kofn.model import Dropped, Event, Failed, Lost, Piece, Reply, Task
+from kofn.testing import Faults
+from kofn.testing._bodies import echo, measure, toil
+from kofn.testing.engines import Desk, EngineChecks, descendants, gone
+
+ROOT = Path(__file__).parent.parent
+Array = np.ndarray[tuple[int, int], np.dtype[np.float64]]
+seeds = count()
+
+
+def threads(kept: Any, operand: Any) -> Iterator[Piece]:
+    import threadpoolctl
+
+    np.ones((50, 50)) @ np.ones((50, 50))
+    pools = threadpoolctl.threadpool_info()
+    yield Piece(None, [p["num_threads"] for p in pools if p["user_api"] == "blas"])
+
+
+def writable(kept: Any, operand: Any, argument: Any) -> Iterator[Piece]:
+    yield Piece(None, [a.flags.writeable for a in (operand, kept["key"], argument)])
+
+
+def total(kept: Any, operand: Any) -> tuple[Piece]:
+    return (Piece(None, np.sum(operand)),)
+
+
+def uneven(kept: Any, operand: Any, pieces: int) -> Iterator[Piece]:
+    for i in range(pieces):
+        yield Piece(i, np.full(200_000 if i % 3 else 2, float(i)))
+
+
+class Poison:
+    def __reduce__(self) -> Any:
+        return only_there, (os.getpid(),)
+
+
+def only_there(pid: int) -> Any:
+    if pid != os.getpid():
+        raise ValueError("only where it was made")
+
+
+def poison(kept: Any, operand: Any) -> Iterator[Piece]:
+    yield Piece(None, Poison())
+    yield Piece(None, 1)
 
 
 class Lent(Engine):
@@ -125,3 +186,475 @@ class TestRayEngine(EngineChecks):
             shelf["shift"] = lent.give_back(4)
         else:
             shelf.update(engine=None, shift=0)
+
+    def test_one_blas_thread_each(self, desk: Desk) -> None:
+        for worker in desk.engine.workers:
+            assert set(desk.value(desk.submit(worker, threads))) <= {1}
+
+    def test_workers_read_and_the_master_owns(self, desk: Desk) -> None:
+        worker = desk.engine.workers[0]
+        for size in (3, 100_000):
+            desk.engine.broadcast(size, np.ones(size))
+            desk.engine.put(worker, "key", np.ones(size))
+            task = desk.submit(worker, writable, np.ones(size), round=size)
+            assert desk.value(task) == [False, False, False]
+            value = desk.value(desk.submit(worker, echo, np.ones(size)))[0]
+            assert value.flags.writeable
+
+    def test_a_large_operand_is_stored_once_a_small_one_never(
+        self, desk: Desk, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        stored: list[Any] = []
+        put = ray.put
+
+        def spy(value: Any) -> Any:
+            stored.append(value)
+            return put(value)
+
+        monkeypatch.setattr(ray, "put", spy)
+        operands: list[Any] = [np.ones(100_000), np.ones(3), [float(i) for i in range(20_000)]]
+        for round, operand in enumerate(operands):
+            desk.engine.broadcast(round, operand)
+            for worker in desk.engine.workers:
+                desk.submit(worker, total, round=round)
+        desk.until_ended()
+        assert len(stored) == 2
+        for task, pieces in desk.pieces.items():
+            assert pieces[0].value == np.sum(operands[task // 4])
+
+    def test_an_operand_is_let_go_with_its_round(self, desk: Desk) -> None:
+        for round in range(1, 30):
+            desk.engine.broadcast(round, np.full(2_000_000, 1.0))
+            for worker in desk.engine.workers:
+                desk.submit(worker, measure, round=round)
+            desk.until_ended()
+            desk.engine.cancel(round)
+        for worker in desk.engine.workers:  # each hears of the last cancel
+            desk.value(desk.submit(worker, echo, round=100))
+        resources: Any = ray.cluster_resources, ray.available_resources
+        total, free = (r().get("object_store_memory", 0) for r in resources)
+        assert total - free < 10 * 16_000_000
+
+    def test_pieces_keep_their_order_by_whichever_way_they_come(self, desk: Desk) -> None:
+        tasks = [desk.submit(w, uneven, 30) for w in desk.engine.workers[:2] for _ in range(2)]
+        desk.until_ended()
+        for task in tasks:
+            values = [r.value for r in desk.pieces[task] if r.value is not None]
+            assert [v[0] for v in values] == list(range(30))
+
+    def test_many_bodies(self, desk: Desk) -> None:
+        def make(i: int) -> Any:
+            return lambda kept, operand: iter([Piece(i, i)])
+
+        bodies = [make(i) for i in range(600)]
+        workers = desk.engine.workers[:2]
+        tasks = [desk.submit(w, bodies[i]) for i in (*range(600), *range(10)) for w in workers]
+        want = [i for i in (*range(600), *range(10)) for _ in range(2)]
+        assert [desk.value(t) for t in tasks] == want
+
+    def test_a_reply_that_cannot_be_read_is_a_failure(self, desk: Desk) -> None:
+        worker = desk.engine.workers[0]
+        failed = desk.until_ended(desk.submit(worker, poison))[0]
+        assert isinstance(failed, Failed)
+        assert "only where it was made" in failed.error
+        assert desk.value(desk.submit(worker, echo, 5)) == (5,)
+        assert all(len(ends) == 1 for ends in desk.ends.values())
+
+    def test_what_cannot_be_pickled_is_refused(self, desk: Desk) -> None:
+        worker = desk.engine.workers[0]
+        with pytest.raises(BadInput, match="pickling"):
+            desk.engine.put(worker, "key", (i for i in range(3)))
+        with pytest.raises(BadInput, match="pickling"):
+            desk.engine.submit(Task(0, 1, worker, echo, ((i for i in range(3)),)))
+        desk.engine.broadcast(1, 1)
+        with pytest.raises(BadInput, match="one operand"):
+            desk.engine.broadcast(1, 1)
+
+    def test_a_queue_of_stale_tasks_goes_fast(self, desk: Desk) -> None:
+        first = desk.submit(desk.engine.workers[0], toil, 3000)
+        queue = [desk.submit(desk.engine.workers[0], toil, 3000) for _ in range(1000)]
+        desk.until(lambda: bool(desk.pieces[first]), "the first piece")
+        began = desk.engine.now()
+        desk.engine.cancel(1)
+        assert all(isinstance(end, Dropped) for end in desk.until_ended(first, *queue))
+        assert desk.engine.now() - began < 5
+
+    @pytest.mark.parametrize("here", [True, False], ids=["here", "elsewhere"])
+    def test_a_frozen_worker_can_be_lost(
+        self, desk: Desk, shelf: dict[str, Any], here: bool
+    ) -> None:
+        engine, worker = desk.engine, desk.engine.workers[0]
+        pid = engine.pid(worker)
+        assert pid is not None
+        if not here:  # as if on another machine: then Ray has to end it
+            shelf["engine"]._live[worker].pid = None
+        os.kill(pid, signal.SIGSTOP)
+        task = desk.submit(worker, echo)
+        began = engine.now()
+        engine.lose(worker)
+        assert desk.wait(Lost, worker=worker).tasks == (task,)
+        assert engine.now() - began < 1
+        desk.until(lambda: gone(pid), "the frozen process to end")
+
+    def test_the_example_runs(self, desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+        runpy.run_path(str(ROOT / "examples" / "ray_cluster.py"), run_name="example")["main"]()
+        out = capsys.readouterr().out.splitlines()
+        assert [line.split(":")[0].strip() for line in out] == [
+            "all",
+            "half of them lost",
+            "one joined",
+        ]
+
+    # Products, on the same Ray.
+
+    def test_six_of_twelve_killed_in_flight_then_two_join(
+        self, shelf: dict[str, Any], A: Array
+    ) -> None:
+        victims = [3, 0, 8, 5, 11, 6]
+        faults = Faults()
+        for i, victim in enumerate(victims):
+            # Slow in its last round, so that the kill surely falls into work in flight.
+            round = 2 * i + 2
+            faults = faults.slow(worker=victim, by=1000.0, round=round)
+            faults = faults.lose(worker=victim, round=round)
+        with kofn.connect(faults.on(RayEngine(12)), wait=60.0) as cluster:
+            # Nobody is left out for being late on a busy machine: each victim is asked, and dies.
+            X = cluster.encode(A, k=6, late=None)
+            reports = [check(X, A) for _ in range(2 * len(victims) + 2)]
+            assert sorted(w for r in reports for w in r.lost) == sorted(victims)
+            assert all(len(r.lost) <= 1 for r in reports)
+            assert sum(r.rows_topped_up > 0 for r in reports) >= len(victims)
+            assert set(cluster.workers) == set(range(12)) - set(victims)
+            for newcomer in [cluster.join() for _ in range(2)]:
+                until_it_takes_part(newcomer, X, A)
+            assert len(cluster.workers) == 8
+
+    def test_a_frozen_worker_blocks_no_product_and_takes_part_again(
+        self, shelf: dict[str, Any], A: Array
+    ) -> None:
+        with kofn.connect(RayEngine(4)) as cluster:
+            X = cluster.encode(A, k=2)
+            until_it_takes_part(1, X, A)
+            pid = cluster.engine.pid(1)
+            assert pid is not None
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                began = time.monotonic()
+                assert not any(1 in check(X, A).rows_read for _ in range(5))
+                assert time.monotonic() - began < 10
+            finally:
+                os.kill(pid, signal.SIGCONT)
+            until_it_takes_part(1, X, A)
+            assert cluster.workers == (0, 1, 2, 3)
+
+    def test_a_frozen_worker_is_lost_after_the_limit_that_the_user_sets(
+        self, shelf: dict[str, Any], A: Array
+    ) -> None:
+        faults = Faults().freeze(worker=0, round=2, rounds=1000)
+        with kofn.connect(faults.on(RayEngine(2)), lost_after=0.5) as cluster:
+            X = cluster.encode(A, k=1)
+            limit = time.monotonic() + 30
+            while cluster.workers != (1,):
+                check(X, A)
+                assert time.monotonic() < limit
+
+    def test_a_worker_of_another_version_is_refused(
+        self, shelf: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("kofn.engines.ray.__version__", "99.9")
+        with pytest.raises(EngineUnavailable, match=r"is installed on .* 'kofn\[ray\]==99\.9'"):
+            RayEngine(1)
+
+    # Engines beside each other.
+
+    def test_a_second_engine_shares_the_ray_of_the_first(self, shelf: dict[str, Any]) -> None:
+        with RayEngine(1) as one, RayEngine(1) as two:
+            assert one.pid(0) != two.pid(0)
+            one.close()
+            with pytest.raises(Closed):
+                one.join()
+            desk = Desk(two, 30)
+            assert desk.value(desk.submit(0, echo, 1)) == (1,)
+            with pytest.raises(BadInput, match="one Ray cluster at a time"):
+                RayEngine(1, address="127.0.0.1:1")
+        assert ray.is_initialized()
+
+
+@pytest.fixture(scope="module")
+def A() -> Array:
+    return np.random.default_rng(0).standard_normal((6_000, 300))
+
+
+def check(X: kofn.CodedMatrix, A: Array) -> kofn.Report:
+    """One product, right to the stated bound, not restarted."""
+    w = np.random.default_rng(next(seeds)).standard_normal(A.shape[1])
+    y, exact = X @ w, A @ w
+    report = X.report
+    assert report.error_bound is not None
+    assert report.error_bound < 1e-12
+    assert np.linalg.norm(y - exact) <= report.error_bound * np.linalg.norm(exact)
+    assert not report.restarted
+    return report
+
+
+def until_it_takes_part(worker: int, X: kofn.CodedMatrix, A: Array) -> None:
+    limit = time.monotonic() + 30
+    while worker not in check(X, A).rows_read:
+        assert time.monotonic() < limit
+
+
+# A cluster that runs already, of several machines.
+
+
+@pytest.fixture(scope="class")
+def running() -> Iterator[Any]:
+    from ray.cluster_utils import Cluster
+
+    # Below it are sockets, whose paths must be short; and nobody else is to find this cluster.
+    temp = tempfile.mkdtemp(prefix="kofn-test-", dir="/tmp")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_TMPDIR", temp)
+        cluster: Any = Cluster(
+            initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False}
+        )
+        try:
+            yield cluster
+        finally:
+            cluster.shutdown()
+            shutil.rmtree(temp, ignore_errors=True)
+
+
+class TestRunningCluster:
+    def test_machines_leave_and_come(self, running: Any, A: Array) -> None:
+        """Three workers a machine; (6, 3): a machine may go."""
+        doomed = [running.add_node(num_cpus=3) for _ in range(2)][-1]
+        with kofn.connect("ray", address=running.address, wait=60.0) as cluster:
+            assert len(cluster.workers) == 6
+            X = cluster.encode(A, k=3)
+            check(X, A)
+            there = set(cluster.workers)
+            running.remove_node(doomed)
+            limit = time.monotonic() + 30
+            while len(cluster.workers) > 3:
+                check(X, A)
+                assert time.monotonic() < limit
+            check(X, A)
+            running.add_node(num_cpus=3)
+            cluster.wait_for(6)  # nothing else is asked of the user
+            newcomers = set(cluster.workers) - there
+            assert len(newcomers) == 3
+            for newcomer in newcomers:
+                until_it_takes_part(newcomer, X, A)
+        assert not ray.is_initialized()
+
+    def test_a_cluster_that_runs_is_left_as_it_was(self, running: Any) -> None:
+        ray.init(address=running.address, log_to_driver=False, logging_level=logging.ERROR)
+        try:
+
+            class Counter:
+                """An actor of somebody else."""
+
+                def __init__(self) -> None:
+                    self.count = 0
+
+                def more(self) -> int:
+                    self.count += 1
+                    return self.count
+
+            counter: Any = ray.remote(num_cpus=0)(Counter).remote()
+            assert ray.get(counter.more.remote()) == 1
+            resources: Any = ray.cluster_resources
+            before = resources()
+            pids = raising(None, frozen=False)
+            assert all(gone(p) for p in pids)
+            assert ray.is_initialized()
+            assert ray.get(counter.more.remote()) == 2
+            assert resources() == before
+        finally:
+            ray.shutdown()
+
+    def test_a_ray_that_is_shut_down_under_us(self, running: Any) -> None:
+        ray.init(address=running.address, log_to_driver=False, logging_level=logging.ERROR)
+        engine = RayEngine(1)
+        ray.shutdown()
+        with pytest.raises(Closed, match="shut down under"):
+            engine.events(0)
+        engine.close()
+        assert not ray.is_initialized()
+
+    def test_a_machine_that_cannot_import_kofn(self, running: Any, tmp_path: Path) -> None:
+        (tmp_path / "kofn").mkdir()
+        (tmp_path / "kofn" / "__init__.py").write_text(
+            "raise ModuleNotFoundError(\"No module named 'kofn'\", name='kofn')"
+        )
+        with RayEngine(1, address=running.address) as engine:
+            running.add_node(num_cpus=1, env_vars={"PYTHONPATH": str(tmp_path)})
+            desk = Desk(engine, 30)
+            with pytest.warns(RuntimeWarning, match="one of them cannot") as told:
+                desk.until(lambda: bool(told.list), "the warning")
+            assert desk.value(desk.submit(0, echo, 1)) == (1,)
+        with pytest.raises(EngineUnavailable, match=r"pip install 'kofn\[ray\]=="):
+            RayEngine(address=running.address)
+        assert not ray.is_initialized()
+
+
+# What goes wrong at connect.
+
+
+def test_nobody_at_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    began = time.monotonic()
+    with pytest.raises(EngineUnavailable, match=f"tried to connect to 127.0.0.1 port {port}"):
+        kofn.connect("ray", address=f"127.0.0.1:{port}")
+    monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{port}")
+    with pytest.raises(EngineUnavailable, match="as RAY_ADDRESS says"):
+        kofn.connect("ray")
+    with pytest.raises(EngineUnavailable, match="no Ray cluster answers"):
+        kofn.connect("ray", address="no-such-host.invalid:6379")
+    assert time.monotonic() - began < 20
+    assert not ray.is_initialized()
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b""])
+def test_somebody_else_at_the_address(answer: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_ray_runtime, "_ANSWER", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            client, _ = server.accept()
+            with client:
+                client.recv(100)
+                client.sendall(answer)
+                with contextlib.suppress(ConnectionError):
+                    client.recv(100)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with pytest.raises(EngineUnavailable, match="not Ray" if answer else "timed out"):
+            kofn.connect("ray", address=f"127.0.0.1:{server.getsockname()[1]}")
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("address", "says"),
+    [
+        ("somewhere", "host:port"),
+        (":6379", "host:port"),
+        (6379, "is a string"),
+        ("ray://somewhere:10001", "goes through a proxy"),
+    ],
+)
+def test_an_address_that_is_none(address: Any, says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        kofn.connect("ray", address=address)
+
+
+def test_no_running_cluster_for_auto(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(_ray_runtime, "_canonical", lambda _: None)
+    with pytest.raises(EngineUnavailable, match="none was found"):
+        kofn.connect("ray", address="auto")
+
+
+def test_a_ray_that_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "__version__", "2.9.3")
+    with pytest.raises(EngineUnavailable, match=r"Ray 2\.40 or later; 2\.9\.3 is installed"):
+        kofn.connect("ray")
+
+
+@pytest.mark.parametrize("workers", [0, -1, 2.0, "4", True])
+def test_a_wrong_number_of_workers_is_refused(workers: Any) -> None:
+    with pytest.raises(BadInput, match="at least 1"):
+        RayEngine(workers)
+
+
+# The end of what we started.
+
+
+SCRIPT = """
+import sys
+import numpy as np
+from kofn.engines.ray import RayEngine
+from kofn.engines._ray_runtime import _hold
+from kofn.model import Build, Piece, Task
+from kofn.testing._bodies import toil
+
+class Point:
+    def __init__(self, x): self.x = x
+
+def helper(p): return p.x + 1
+
+def body(kept, operand, p, f):
+    yield Piece(p, Point(f(p) + kept["k"] + operand[0]))
+
+engine = RayEngine(2, address="local")
+print(_hold.temp, engine.pid(0), engine.pid(1), flush=True)
+engine.put(0, "k", Build(lambda: 100))
+engine.broadcast(1, np.ones(5))
+engine.submit(Task(0, 1, 0, body, (Point(3), helper)))
+while True:
+    for e in engine.events(60):
+        if getattr(e, "task", None) == 0 and e.value is not None:
+            assert type(e.value) is Point, type(e.value)
+            print(e.value.x, flush=True)
+            if sys.argv[1] == "exit":
+                raise SystemExit  # and no close: the engine ends with the process
+            engine.submit(Task(1, 1, 1, toil, (10**9,)))
+"""
+
+
+@pytest.mark.parametrize("how", ["exit", "interrupt"])
+def test_the_end_of_the_master_leaves_nothing(tmp_path: Path, how: str) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT)
+    with subprocess.Popen(
+        [sys.executable, "-W", "error", str(path), how],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        temp, *workers = process.stdout.readline().split()
+        assert process.stdout.readline() == "105.0\n"
+        started = {int(p) for p in workers} | (descendants() or set())
+        started -= {process.pid}
+        if how == "interrupt":
+            process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert out == ""
+    if how == "interrupt":
+        assert err.rstrip().endswith("KeyboardInterrupt")
+    else:
+        assert err == ""
+    limit = time.monotonic() + 30
+    while not all(gone(p) for p in started):
+        assert time.monotonic() < limit
+        time.sleep(0.05)
+    assert not Path(temp).exists()
+
+
+def raising(address: str | None, frozen: bool) -> list[int]:
+    """Leave a cluster by an exception; return the process ids of its workers."""
+    pids: list[int] = []
+    with contextlib.suppress(ZeroDivisionError), kofn.connect("ray", 2, address=address) as cluster:
+        for worker in cluster.workers:
+            pid = cluster.engine.pid(worker)
+            assert pid is not None
+            pids.append(pid)
+        if frozen:
+            os.kill(pids[0], signal.SIGSTOP)
+        pids.append(0 // 0)
+    return pids
+
+
+def test_close_leaves_the_process_as_it_was() -> None:
+    handler, variables, before = signal.getsignal(signal.SIGTERM), dict(os.environ), descendants()
+    ours = set(Path(tempfile.gettempdir()).glob("kofn-ray-*"))
+    pids = raising("local", frozen=True)
+    assert all(gone(p) for p in pids)
+    assert set(Path(tempfile.gettempdir()).glob("kofn-ray-*")) <= ours
+    assert signal.getsignal(signal.SIGTERM) is handler
+    assert dict(os.environ) == variables
+    assert not ray.is_initialized()
+    if before is not None:
+        assert (descendants() or set()) <= before

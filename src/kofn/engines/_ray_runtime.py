@@ -12,28 +12,25 @@ import socket
 import tempfile
 import threading
 from collections.abc import Iterator
-from typing import Any
+from importlib import import_module
+from typing import Any, NoReturn
 
 import ray
+from ray._private.client_mode_hook import client_mode_should_convert
 from ray._private.services import canonicalize_bootstrap_address
 
 from ..errors import BadInput, EngineUnavailable
+from ._ray_worker import ONE_THREAD
 
 OLDEST = (2, 40)
 _ANSWER = 5.0  # seconds for an address to answer
 
 # For a cluster of our own. Workers at Ray's nice 15 would starve beside anything else.
-_SETTINGS = {
-    "RAY_worker_niceness": "0",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    **{
-        f"{name}_NUM_THREADS": "1"
-        for name in ("OPENBLAS", "OMP", "MKL", "VECLIB_MAXIMUM", "NUMEXPR", "BLIS")
-    },
-    "VECLIB_MAXIMUM_THREADS": "1",
-}
-# A worker's death is an event here, and nothing to be printed to the user's terminal.
-_NOISE = re.compile("A worker died or was killed while executing")
+_SETTINGS = {"RAY_worker_niceness": "0", "RAY_USAGE_STATS_ENABLED": "0"} | ONE_THREAD
+_JOINING = {"RAY_gcs_server_port_wait_time_s": "5"}  # tries, one a second
+_LAST = "as the last `ray start` on this machine said"
+# A death is an event here, and nothing to be printed to the user's terminal.
+_NOISE = re.compile("A worker died or was killed|Raylet is terminated|has been marked dead")
 # What ray.init leaves in the environment of its caller.
 _LEFT = ("RAY_AUTH_MODE", "PYTHONBREAKPOINT")
 
@@ -81,9 +78,11 @@ class _Hold:
                 signal.signal(signal.SIGTERM, self.terminate or signal.SIG_DFL)
             _restore(self.before)
             _skip_lines(self.skipped)
+            _forget_tokens()
 
 
 _canonical: Any = canonicalize_bootstrap_address
+_by_proxy: Any = client_mode_should_convert
 _hold = _Hold()
 _lock = threading.RLock()
 
@@ -102,7 +101,7 @@ def enter(address: Any, workers: int | None) -> Lease:
         )
     with _lock:
         if ray.is_initialized():
-            _check_same(address)
+            _check_connected(address)
             counted = _hold.users > 0
             _hold.users += counted
             return Lease(counted)
@@ -132,11 +131,12 @@ def _check_version() -> None:
         )
 
 
-def _check_same(address: str | None) -> None:
-    if address in (None, "auto"):
-        return
+def _check_connected(address: str | None) -> None:
+    """Refuse a Ray that this engine cannot use, or that is not the one asked for."""
+    if _by_proxy():
+        _refuse_proxy("ray://")
     connected = ray.get_runtime_context().gcs_address
-    if address == "local" and _hold.temp is not None:
+    if address in (None, "auto") or (address == "local" and _hold.temp is not None):
         return
     with contextlib.suppress(Exception):
         if _canonical(address) == connected:
@@ -154,10 +154,10 @@ def _find(address: str | None) -> tuple[str | None, str]:
         return (None, "") if address == "local" else (address, "as asked for")
     named = os.environ.get("RAY_ADDRESS", "")
     if named not in ("", "auto"):
-        return (None, "") if named == "local" else (named, "as the variable RAY_ADDRESS says")
+        return (None, "") if named == "local" else (named, "as RAY_ADDRESS says")
     found = _canonical(None)
     if found is not None and not _refusal(*_host_and_port(found)):
-        return found, "as the last `ray start` on this machine said"
+        return found, _LAST
     if address == "auto":
         raise EngineUnavailable(
             "address='auto' joins a running Ray cluster; none was found: RAY_ADDRESS is not set, "
@@ -191,27 +191,54 @@ def _refusal(host: str, port: int) -> str:
 
 
 def _join(address: str, source: str) -> None:
-    if not address.startswith("ray://"):
-        host, port = _host_and_port(address)
-        if refusal := _refusal(host, port):
-            raise EngineUnavailable(
-                f"no Ray cluster answers at {address}, {source}: tried to connect to {host} port "
-                f"{port} for up to {_ANSWER:.0f} s: {refusal}. Start one there (ray start --head "
-                f"--port={port}), or pass address='local' to have one started here."
-            )
+    if address.startswith("ray://"):
+        _refuse_proxy(address)
+    host, port = _host_and_port(address)
+    if refusal := _refusal(host, port):
+        raise EngineUnavailable(
+            f"no Ray cluster answers at {address}, {source}: tried to connect to {host} port "
+            f"{port} for up to {_ANSWER:.0f} s: {refusal}. Start one there (ray start --head "
+            f"--port={port}), or pass address='local' to have one started here."
+        )
     try:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        with _environment(_JOINING):
+            ray.init(
+                # Ray may use this machine's token for a cluster that it finds itself, only.
+                address=None if source == _LAST else address,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+            )
     except Exception as error:
         raise EngineUnavailable(
-            f"Ray answers at {address}, {source}, but could not be joined: {error}"
+            f"a cluster answers at {address}, {source}, but could not be joined. {_reason(error)}"
         ) from error
+
+
+def _refuse_proxy(address: str) -> NoReturn:
+    raise BadInput(
+        f"engine 'ray' needs Ray's object store on this machine; {address} goes through a proxy. "
+        f"Make this machine a part of the cluster, without workers if you like (ray start "
+        f"--address=host:6379 --num-cpus=0), then connect with that address."
+    )
+
+
+def _reason(error: BaseException) -> str:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    text = str(error).strip()
+    if "AuthToken" in text or "AuthenticationError" in text:
+        return (
+            "It asks for a token: set RAY_AUTH_MODE=token, with the cluster's token in "
+            "~/.ray/auth_token (the same file on every machine) or in RAY_AUTH_TOKEN."
+        )
+    return f"Ray says: {text}"
 
 
 def _start(workers: int | None) -> None:
     # Unix sockets lie below it, whose paths must be short.
     base = tempfile.gettempdir()
     _hold.temp = tempfile.mkdtemp(prefix="kofn-ray-", dir=base if len(base) < 30 else "/tmp")
-    with _environment():
+    with _environment(_SETTINGS):
         try:
             ray.init(
                 address="local",
@@ -229,10 +256,10 @@ def _start(workers: int | None) -> None:
 
 
 @contextlib.contextmanager
-def _environment() -> Iterator[None]:
+def _environment(settings: dict[str, str]) -> Iterator[None]:
     """Settings that Ray reads from the environment only; what the user has set stays."""
-    before = {name: os.environ.get(name) for name in _SETTINGS}
-    for name, value in _SETTINGS.items():
+    before = {name: os.environ.get(name) for name in settings}
+    for name, value in settings.items():
         os.environ.setdefault(name, value)
     try:
         yield
@@ -248,6 +275,18 @@ def _skip_lines(pattern: Any) -> Any:
         before, stdout_deduplicator.skip_re = stdout_deduplicator.skip_re, pattern
         return before
     return None
+
+
+def _forget_tokens() -> None:
+    """Have Ray look again whether it uses tokens.
+
+    It turns them on for a cluster of its own, and remembers. A process that still asked for them
+    would refuse the calls of the next cluster, one without, and have its actors ended there.
+    """
+    with contextlib.suppress(Exception):
+        raylet: Any = import_module("ray._raylet")
+        raylet.Config.initialize("")
+        raylet.AuthenticationTokenLoader.instance().reset_cache()
 
 
 def _restore(before: dict[str, str | None]) -> None:

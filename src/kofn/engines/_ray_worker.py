@@ -6,8 +6,9 @@ import contextlib
 import os
 import pickle
 import socket
+import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -15,42 +16,51 @@ import ray
 from threadpoolctl import threadpool_limits
 
 from .. import __version__
-from .memory import LARGE, dumps, solid
+from .memory import dumps, solid
 from .running import keep, run, story
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+LARGE = 64 * 1024  # bytes; from here on the object store is faster than a copy for each worker
+
+ONE_THREAD = {
+    f"{name}_NUM_THREADS": "1"
+    for name in ("OPENBLAS", "OMP", "MKL", "VECLIB_MAXIMUM", "NUMEXPR", "BLIS")
+} | {"VECLIB_MAXIMUM_THREADS": "1"}
 
 # Kinds of what a worker says.
 REPLY, DROPPED, FAILED, STORED, UNPUT = range(5)
 
 
 def split(value: Any) -> tuple[bytes, list[Any], list[Any]]:
-    """Pickle: return the head, its buffers (None where large), and the large ones.
+    """Pickle: return the head, its buffers (None where they stand apart), and those apart.
 
-    What is small travels inside a message of bytes, which Ray hands over as it is; what is large
-    stands beside the message and goes by the object store.
+    What is small all in all travels in a message of bytes, which Ray hands over as it is. Else
+    the large buffers stand apart, for the object store.
     """
     head, found = dumps(value)
-    inside: list[Any] = []
-    large: list[Any] = []
-    for buffer in found:
-        raw = buffer.raw()
-        if raw.nbytes < LARGE:
-            inside.append(raw.tobytes())
-        else:
-            inside.append(None)
-            large.append(np.frombuffer(raw, np.uint8))
-    return head, inside, large
+    raws = [buffer.raw() for buffer in found]
+    apart = 4096 if len(head) + sum(raw.nbytes for raw in raws) >= LARGE else LARGE
+    return (
+        head,
+        [raw.tobytes() if raw.nbytes < apart else None for raw in raws],
+        [np.frombuffer(raw, np.uint8) for raw in raws if raw.nbytes >= apart],
+    )
+
+
+def large(head: bytes, inside: list[Any], apart: list[Any]) -> bool:
+    """Tell whether a split value is too large to be sent once per worker."""
+    return bool(apart) or len(head) + sum(map(len, inside)) >= LARGE
 
 
 def unite(
     head: bytes,
     inside: Iterable[Any],
-    large: Iterable[Any],
+    apart: Iterable[Any],
     copy: Callable[[Any], Any] | None = None,
 ) -> Any:
     """Return the value again; `copy`, if given, is applied to every buffer first."""
-    rest = iter(large)
+    rest = iter(apart)
     buffers = [next(rest) if part is None else part for part in inside]
     return pickle.loads(head, buffers=[copy(b) for b in buffers] if copy else buffers)
 
@@ -95,7 +105,10 @@ class Worker:
     can take them in the order in which they were made, whichever way they came.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, paths: Sequence[str]) -> None:
+        # Bodies are known by the names of their modules, which the master may find elsewhere.
+        sys.path += [path for path in paths if path not in sys.path and os.path.isdir(path)]
+        os.environ.update(ONE_THREAD)  # for libraries that are loaded later
         threadpool_limits(1)
         # Ray runs workers at nice 15. Being as important as the master may take a privilege.
         with contextlib.suppress(OSError):
@@ -105,7 +118,7 @@ class Worker:
         self.operands: dict[int, Any] = {}  # as they came until first used, then [value]
         self.functions: dict[int, Any] = {}  # bytes until first used
         self.changed = threading.Condition()
-        self.outbox: list[tuple[tuple[Any, ...], list[Any]]] = []
+        self.outbox: list[tuple[tuple[Any, ...], Sequence[Any]]] = []
         self.returns = 0
 
     @_in("control")
@@ -118,7 +131,7 @@ class Worker:
         """Make rounds stale: a running body is asked between two pieces."""
         self.cancelled = max(self.cancelled, round)
 
-    @_in("control")
+    @_in("look")
     def nodes(self) -> Any:
         """Look at the machines of the cluster, in place of the master, who must not wait."""
         return look()
@@ -137,16 +150,16 @@ class Worker:
         self.kept.pop(key, None)
 
     @_in("work")
-    def put(self, key: str, head: bytes, inside: list[Any], *large: Any) -> Any:
-        """Keep a value, or build it here."""
+    def put(self, key: str, head: bytes, inside: list[Any], apart: list[Any]) -> Any:
+        """Keep a value, build it here, or change what is kept."""
         try:
-            keep(self.kept, key, unite(head, inside, large, frozen))
+            keep(self.kept, key, unite(head, inside, apart, frozen))
         except BaseException as error:
             return self._end((UNPUT, key, *story(error)))
         return self._end((STORED, key))
 
     @_in("work")
-    def task(self, message: bytes, *large: Any) -> Any:
+    def task(self, message: bytes, stored: Any = None, apart: Sequence[Any] = ()) -> Any:
         """Run one task; return its end, and the pieces that have not left yet."""
         cancelled, task, round, number, function, operand, head, inside = pickle.loads(message)
         if cancelled > self.cancelled:
@@ -157,17 +170,15 @@ class Worker:
             floor, self.functions[number] = function
             for old in [n for n in self.functions if n < floor]:
                 del self.functions[old]  # the master has forgotten them
-        if operand is not None:
-            # By the object store it came beside the message, as Ray resolved it.
-            stored, large = (large[:1], large[1:]) if operand == () else ((operand,), large)
-            self.operands[round] = stored[0]
+        if operand is not None or stored is not None:
+            self.operands[round] = stored or operand
         if round <= self.cancelled:
             return self._end((DROPPED, task))
-        ends: list[tuple[tuple[Any, ...], list[Any]]] = []
+        ends: list[tuple[tuple[Any, ...], Sequence[Any]]] = []
 
         def say(what: Any, value: Any, read: int, seconds: float, last: bool) -> None:
-            packed, inner, outer = split((what, solid(value)))
-            said = ((REPLY, task, int(read), seconds, last, packed, inner), outer)
+            *packed, buffers = split((what, solid(value)))
+            said = ((REPLY, task, int(read), seconds, last, *packed), buffers)
             if last:
                 ends.append(said)
                 return
@@ -176,7 +187,7 @@ class Worker:
                 self.changed.notify()
 
         try:
-            body, args = self._body(number), unite(head, inside, large)
+            body, args = self._body(number), unite(head, inside, apart)
             ended = run(
                 body, self.kept, self._operand(round), args, lambda: round <= self.cancelled, say
             )
@@ -184,9 +195,9 @@ class Worker:
             return self._end((FAILED, task, *story(error)))
         return self._end(*ends[0]) if ended else self._end((DROPPED, task))
 
-    def _end(self, said: tuple[Any, ...], large: Iterable[Any] = ()) -> Any:
+    def _end(self, said: tuple[Any, ...], apart: Sequence[Any] = ()) -> Any:
         with self.changed:
-            self.outbox.append((said, list(large)))
+            self.outbox.append((said, apart))
             return self._return()
 
     def _return(self) -> Any:
@@ -194,8 +205,8 @@ class Worker:
         said, self.outbox = self.outbox, []
         message = pickle.dumps((self.returns, [s for s, _ in said]), 5)
         self.returns += 1
-        large = [buffer for _, buffers in said for buffer in buffers]
-        return (message, *large) if large else message
+        apart = [buffer for _, buffers in said for buffer in buffers]
+        return (message, *apart) if apart else message
 
     def _body(self, number: int) -> Any:
         function = self.functions[number]
@@ -206,5 +217,5 @@ class Worker:
     def _operand(self, round: int) -> Any:
         found = self.operands.get(round)
         if type(found) is tuple:  # unpickled here, so that what goes wrong is the task's failure
-            found = self.operands[round] = [unite(found[0], found[1], found[2:])]
+            found = self.operands[round] = [unite(*found)]
         return found[0] if found else None

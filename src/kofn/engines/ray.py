@@ -6,6 +6,7 @@ import contextlib
 import os
 import pickle
 import signal
+import sys
 import time
 import traceback
 import warnings
@@ -30,6 +31,7 @@ from ._ray_worker import (
     STORED,
     UNPUT,
     Worker,
+    large,
     look,
     place,
     private,
@@ -54,7 +56,7 @@ _ACTOR = _remote(
     num_cpus=0,
     max_restarts=0,
     max_task_retries=0,
-    concurrency_groups={"control": 1, "listen": 1, "work": 1},
+    concurrency_groups={"control": 1, "listen": 1, "look": 1, "work": 1},
 )(Worker)
 
 
@@ -262,6 +264,8 @@ class RayEngine(Engine):
     def _check(self) -> None:
         if not self._finalize.alive:
             raise Closed("this RayEngine was closed; make a new one.")
+        if not ray.is_initialized():  # or the next call would start another, silently
+            raise Closed("Ray was shut down under this RayEngine; close it and make a new one.")
 
     def _peer(self, worker: int) -> _Peer:
         peer = self._live.get(worker)
@@ -275,7 +279,7 @@ class RayEngine(Engine):
         self._next += 1
         self._peers[peer.id] = peer
         where = NodeAffinitySchedulingStrategy(node, soft=False)
-        peer.actor = _ACTOR.options(scheduling_strategy=where).remote()
+        peer.actor = _ACTOR.options(scheduling_strategy=where).remote(sys.path)
         self._call(peer, _HELLO, peer.actor.hello.remote())
         return peer.id
 
@@ -289,8 +293,7 @@ class RayEngine(Engine):
     def put(self, worker: int, key: str, value: Any) -> None:
         """Send a value for the worker to keep: it makes a copy of its own."""
         peer = self._peer(worker)
-        head, inside, large = split(value)
-        self._call(peer, _RETURN, peer.actor.put.remote(key, head, inside, *large))
+        self._call(peer, _RETURN, peer.actor.put.remote(key, *split(value)))
 
     def forget(self, key: str) -> None:
         """Tell every worker to drop a kept value."""
@@ -303,34 +306,32 @@ class RayEngine(Engine):
         self._check()
         if round in self._operands:
             raise BadInput(f"a round has one operand; round {round} was broadcast before.")
-        head, inside, large = split(value)
-        if large:
-            self._operands[round] = ((), ray.put((head, inside, *large)))
-        else:
-            self._operands[round] = ((head, inside), None)
+        packed = split(value)
+        self._operands[round] = (None, ray.put(packed)) if large(*packed) else (packed, None)
 
     def submit(self, task: Task) -> None:
         """Send a task: one call to its actor."""
         peer = self._live.get(task.worker)
         if peer is None:
             peer = self._peer(task.worker)
-        round, function, operand = task.round, None, None
+        round, function, operand, stored = task.round, None, None, None
         known = self._functions.get(id(task.body))
         if known is None:
             known = self._register(task.body)
-        head, inside, beside = split(task.args)
+        head, inside, apart = split(task.args)
         if known[1] not in peer.functions:
             peer.functions.add(known[1])
             function = (self._floor, known[2])
         if round in self._operands and round not in peer.rounds:
             peer.rounds.add(round)
-            operand, ref = self._operands[round]
-            if ref is not None:
-                beside.insert(0, ref)
+            operand, stored = self._operands[round]
         peer.told = self._cancelled
         message = (self._cancelled, task.id, round, known[1], function, operand, head, inside)
         peer.tasks[task.id] = round
-        self._call(peer, _RETURN, peer.actor.task.remote(pickle.dumps(message, 5), *beside))
+        call: tuple[Any, ...] = (pickle.dumps(message, 5),)
+        if apart or stored is not None:
+            call += (stored, apart)
+        self._call(peer, _RETURN, peer.actor.task.remote(*call))
 
     def _register(self, body: Body) -> tuple[Body, int, bytes]:
         if len(self._functions) >= _FUNCTIONS:
@@ -396,6 +397,10 @@ class RayEngine(Engine):
 
     def _on_hello(self, peer: _Peer, now: float, pid: int, where: Any, version: str) -> None:
         peer.pid = pid if where == self._here else None
+        if version != __version__:
+            host = where[0]
+            self._lost(peer, now, EngineUnavailable(f"kofn {version} is installed on {host}."))
+            return
         peer.live = True
         self._live[peer.id] = peer
         self._workers = tuple(sorted(self._live))
@@ -404,13 +409,13 @@ class RayEngine(Engine):
 
     def _on_return(self, peer: _Peer, now: float, returned: Any) -> None:
         """Handle what a worker said, in the order in which it did."""
-        message, *large = (returned,) if type(returned) is bytes else returned
+        message, *apart = (returned,) if type(returned) is bytes else returned
         number, said = pickle.loads(message)
-        peer.early[number] = (said, large)
+        peer.early[number] = (said, apart)
         while peer.returns in peer.early:
-            said, large = peer.early.pop(peer.returns)
+            said, apart = peer.early.pop(peer.returns)
             peer.returns += 1
-            rest = iter(large)
+            rest = iter(apart)
             for kind, name, *facts in said:
                 if kind == STORED:
                     self._ready.append(Stored(now, peer.id, name))
@@ -439,12 +444,12 @@ class RayEngine(Engine):
         inside: list[Any],
     ) -> None:
         # Taken even if nobody wants them: the next reply's are behind them.
-        large = [next(rest) for part in inside if part is None]
+        apart = [next(rest) for part in inside if part is None]
         round = peer.tasks.get(task)
         if round is None:
             return
         try:
-            what, value = unite(head, inside, large, private)
+            what, value = unite(head, inside, apart, private)
         except Exception as error:
             # The reply cannot be read here: the task failed, even if its worker goes on with it.
             del peer.tasks[task]
@@ -505,9 +510,10 @@ class RayEngine(Engine):
 
 def _why(error: BaseException | None) -> str:
     text = str(error or "")
-    if "No module named 'kofn" in text:
+    if "No module named 'kofn" in text or isinstance(error, EngineUnavailable):
+        fact = text if isinstance(error, EngineUnavailable) else "one of them cannot."
         return (
-            "Its machines must be able to import kofn, and one cannot: run pip install "
-            f"'kofn[ray]=={__version__}' in the environment of every machine's `ray start`."
+            f"Every machine must be able to import the kofn that is used here; {fact} Run pip "
+            f"install 'kofn[ray]=={__version__}' in the environment of each `ray start`."
         )
     return f"Ray says: {text}" if text else "Ray says nothing; see if its machines are overloaded."
