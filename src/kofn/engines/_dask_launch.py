@@ -153,28 +153,28 @@ def _line(*news: str) -> bytes:
 
 def _become(kind: str, args: list[str], control: socket.socket, directory: str) -> NoReturn:
     """Be a scheduler or a worker until the end of this process."""
-    code = 1
     try:
         logging.getLogger("distributed").setLevel(logging.CRITICAL)
-        if kind == "scheduler":
-            asyncio.run(_with_parent(_scheduler(control, directory)))
-        else:
-            asyncio.run(_with_parent(_worker(control, directory, *args)))
-        code = 0
-    except BaseException as error:
-        print(f"kofn: a Dask {kind} ended: {error!r}", file=sys.stderr, flush=True)
+        be = _scheduler if kind == "scheduler" else _worker
+        asyncio.run(_with_parent(kind, be(control, directory, *args)))
     finally:
-        os._exit(code)
+        os._exit(1)
 
 
-async def _with_parent(main: Coroutine[Any, Any, None]) -> None:
-    """Run until `main` ends or the launcher is gone, which kills its children if it can."""
+async def _with_parent(kind: str, main: Coroutine[Any, Any, None]) -> NoReturn:
+    """Run until `main` ends or the launcher is gone, which kills its children if it can.
+
+    Then leave at once: to be polite to what is gone could take Dask half a minute.
+    """
     parent, task = os.getppid(), asyncio.ensure_future(main)
     while not task.done():
         await asyncio.wait([task], timeout=1.0)
         if os.getppid() != parent:
-            os._exit(1)  # politeness could take Dask half a minute
-    task.result()
+            os._exit(1)
+    error = task.exception()
+    if error is not None:
+        print(f"kofn: a Dask {kind} ended: {error!r}", file=sys.stderr, flush=True)
+    os._exit(1 if error else 0)
 
 
 async def _scheduler(control: socket.socket, directory: str) -> None:
