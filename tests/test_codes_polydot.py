@@ -39,7 +39,7 @@ def replies(
     return found
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(codes(), st.data())
 def test_random_live_sets_decode_either_product_to_the_bound(
     code: PolyDotCode, data: st.DataObject
@@ -128,7 +128,7 @@ def test_bad_codes_get_one_clear_error() -> None:
             X.iterate(lambda w: w, np.ones(4))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_a_grid_multiplies_and_moves_through_losses_and_joins(data: st.DataObject) -> None:
     m, p = data.draw(st.sampled_from([(1, 2), (2, 1), (2, 2)]))
