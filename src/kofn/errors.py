@@ -69,6 +69,21 @@ class Overflowed(KofnError, OverflowError):
     """Coded sums of finite numbers left the range of floating point."""
 
 
+class Diverged(KofnError, ArithmeticError):
+    """An iteration reached a vector that is not finite."""
+
+    def __init__(self, round: int, entry: int, value: float) -> None:
+        self.round, self.entry, self.value = round, entry, value
+        super().__init__(round, entry, value)
+
+    def __str__(self) -> str:
+        return (
+            f"f must return finite numbers; after round {self.round} entry [{self.entry}] is "
+            f"{self.value}. Scale the vector in f, or pass encode(..., check_finite=False) to let "
+            f"it through."
+        )
+
+
 class TooFewWorkers(KofnError):
     """Fewer live workers than the threshold, and none joined in time."""
 

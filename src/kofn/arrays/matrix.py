@@ -19,9 +19,11 @@ from ..rounds.reduce import Item, SumRound
 from . import checks, work
 from .decode import Code, DataCode, combine, gather, recode, segments
 from .holders import Holders, ShareOf
+from .iterate import iterate
 from .lowrank import LowRank
 from .plan import Paces, Plan
 from .tasks import Adjoint, Fetch, Product
+from .walk import Step
 
 TOLERANCE = {np.dtype(np.float64): 1e-6, np.dtype(np.float32): 1e-2}
 SILENT = 0.25  # seconds: who owes an answer from an earlier round for so long is left out
@@ -135,6 +137,32 @@ class CodedMatrix:
         made = float(momentum)
         self._update(lambda share: Update(work.add_velocity, (*self._coded(share, U, V), made)))
         self._moving = True
+
+    def iterate(
+        self,
+        f: Step,
+        w0: object,
+        rounds: int | None = None,
+        tol: float | None = None,
+        *,
+        report_every: int = 1,
+        on_round: Callable[[int, float], object] | None = None,
+    ) -> NDArray[Any]:
+        """w ← f(X w), from w0 on, without the master touching the values; returns the last w.
+
+        X must be square. f takes the decoded X w, or that and w, and returns the next w; every
+        worker applies it to the whole vector, so it must be deterministic (and picklable).
+        Stops after `rounds`, or when the Euclidean norm of the change of w is at most `tol` (at
+        most 10,000 rounds then, if `rounds` is left out); `report.extra` says which. `on_round` is
+        called here with the round and the change, every `report_every` rounds, and may end
+        workers, but not multiply.
+
+        Workers exchange their pieces among themselves, once a round. What passes here a round is
+        some hundred bytes, whatever the length of w; w0 and the last w pass once each. A round that
+        loses a worker is repaired by the others; who joins takes part as soon as it has its share.
+        Raises CannotDo on engines whose workers cannot exchange, Diverged when w is not finite.
+        """
+        return iterate(self, f, w0, rounds, tol, report_every, on_round)
 
     def toarray(self) -> NDArray[Any]:
         """The matrix as it is now, updates included: (N, d), decoded from live shares."""

@@ -21,6 +21,7 @@ from .memory import Segment
 
 # Master to worker.
 TASK, FUNCTION, OPERAND, PUT, FORGET, DROP, UNMAP, CLEAR = range(8)
+EXCHANGE = 15
 # Worker to master.
 HELLO, REPLY, DROPPED, FAILED, STORED, UNPUT, GONE = range(8, 15)
 
@@ -76,6 +77,7 @@ class Reader:
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         self.fds: deque[int] = deque()
+        self.received = 0  # bytes
         self._rest = bytearray()
 
     def receive(self) -> list[Any] | None:
@@ -91,6 +93,7 @@ class Reader:
             self.fds.extend(take_fds(ancillary))
         if not data:
             return None
+        self.received += len(data)
         rest = self._rest
         if rest:
             rest += data
@@ -126,6 +129,7 @@ class Channel(Reader):
         self.outbox: deque[tuple[memoryview, list[int], Segment | None]] = deque()
         self.notes: list[bytes] = []  # frames that can wait for the next message
         self.broken = False  # the other end is gone; receive() will say so
+        self.sent = 0  # bytes
         sock.setblocking(False)
         poll.register(self.fd, IN)
 
@@ -163,9 +167,9 @@ class Channel(Reader):
 
     def _try(self, data: bytes | memoryview, fds: list[int] | None) -> int:
         try:
-            if fds:
-                return self.sock.sendmsg([data], with_fds(fds))
-            return self.sock.send(data)
+            sent = self.sock.sendmsg([data], with_fds(fds)) if fds else self.sock.send(data)
+            self.sent += sent
+            return sent
         except BlockingIOError:
             return 0
         except OSError as error:

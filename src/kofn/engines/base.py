@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
 from ..errors import CannotDo
 from ..model import Event, Task
+from .exchange import GATHER as GATHER  # for rounds, which know engines by this module
+from .exchange import REST as REST
+from .exchange import TASK as TASK
+from .exchange import WORK as WORK
+from .exchange import Exchange as Exchange
+from .exchange import Progress as Progress
+from .exchange import Shape as Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +29,7 @@ class Capabilities:
     can_join: bool  # join() starts one
     virtual_time: bool = False  # now() is simulated
     values: bool = True  # replies carry values; False where only time is simulated
+    exchange: bool = False  # workers can exchange among themselves (see Engine.exchange)
 
 
 class Engine(ABC):
@@ -31,6 +41,12 @@ class Engine(ABC):
 
     name: ClassVar[str]
     capabilities: Capabilities
+
+    def counters(self) -> tuple[Iterator[int], Iterator[int]]:
+        """The ids of rounds (from 1) and of tasks (from 0): never used twice on one engine."""
+        counters: tuple[Iterator[int], Iterator[int]]
+        counters = self.__dict__.setdefault("_counters", (count(1), count()))
+        return counters
 
     @property
     @abstractmethod
@@ -91,6 +107,22 @@ class Engine(ABC):
         A joiner that never comes ends in its Lost.
         """
         raise CannotDo(f"engine {self.name!r} cannot start workers itself; add a machine to it.")
+
+    def exchange(self, shape: Shape) -> Exchange:
+        """Return memory that the master and the workers share; `put` it at those that take part.
+
+        A worker finds it among what it keeps, as an Exchange. It lives until it is closed, and is
+        forgotten like anything that was put.
+        """
+        raise CannotDo(
+            f"engine {self.name!r} cannot let its workers exchange pieces among themselves; "
+            f"use the local engine, or multiply round by round: w = f(X @ w)."
+        )
+
+    @property
+    def traffic(self) -> int | None:
+        """Bytes that went through the master so far, both ways; None where nobody counts."""
+        return None
 
     def pid(self, worker: int) -> int | None:
         """Process id of a worker on this machine, None where that makes no sense."""

@@ -11,6 +11,7 @@ import time
 import traceback
 import weakref
 from collections.abc import Callable
+from dataclasses import astuple
 from typing import Any, ClassVar
 
 import cloudpickle
@@ -19,6 +20,7 @@ from ..errors import BadInput, Closed, EngineUnavailable, UnknownWorker
 from ..model import Body, Dropped, Event, Failed, Joined, Lost, Reply, Stored, Task
 from . import _wire as wire
 from .base import Capabilities, Engine
+from .exchange import Exchange, Shape
 from .memory import Packed, Pool, Segment, attach, pack, private, unpack
 from .worker import ORDER, Launcher
 
@@ -66,6 +68,18 @@ class _Peer(wire.Channel):
         self.maps.clear()
 
 
+class _Handle(Segment):
+    """A second descriptor of a segment, to be closed once it has been passed."""
+
+    __slots__ = ()
+
+    def __init__(self, segment: Segment) -> None:
+        self.fd = os.dup(segment.fd)
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+
 class _House:
     """All that must be let go at the end; apart from the engine, so a finaliser can hold it."""
 
@@ -76,6 +90,7 @@ class _House:
         self.word = Segment(8)
         self.cancelled = memoryview(self.word.map).cast("q")  # [0]: the highest cancelled round
         self.cancelled[0] = -(2**63)
+        self.exchanges: list[Exchange] = []
         self.launcher: Launcher | None = None
         self.peers: dict[int, _Peer] = {}  # by descriptor, the joining ones too
         _houses.add(self)
@@ -93,6 +108,8 @@ class _House:
             self.launcher.close()
         self.poll.close()
         self.pool.close()
+        for exchange in self.exchanges:
+            exchange.close()
         self.cancelled.release()
         self.word.close()
 
@@ -115,6 +132,12 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
+def _large(packed: Packed) -> int:
+    """Bytes of a packed value that lie in a segment."""
+    parts = (packed[0], *packed[1])
+    return sum(int(part[1]) for part in parts if type(part) is tuple and len(part) == 2)
+
+
 def _kill(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
@@ -130,7 +153,7 @@ class LocalEngine(Engine):
     """
 
     name: ClassVar[str] = "local"
-    capabilities = Capabilities(processes=True, can_lose=True, can_join=True)
+    capabilities = Capabilities(processes=True, can_lose=True, can_join=True, exchange=True)
 
     def __init__(self, workers: int | None = None) -> None:
         if workers is None:
@@ -152,6 +175,8 @@ class LocalEngine(Engine):
         self._operands: dict[int, _Operand] = {}
         self._gone: set[int] = set()  # rounds never cancelled whose operand had to make room
         self._ready: list[Event] = []
+        self._copied = 0  # bytes through memory that one worker and the master share
+        self._before = 0  # bytes through the sockets of workers that are gone
         self._started = False
         try:
             for _ in range(workers):
@@ -252,7 +277,13 @@ class LocalEngine(Engine):
     def put(self, worker: int, key: str, value: Any) -> None:
         """Send a value for the worker to keep: one copy, into memory that only it will hold."""
         peer = self._peer(worker)
+        if isinstance(value, Exchange):
+            handle = _Handle(value.owner)
+            frame = wire.frame(wire.EXCHANGE, key, astuple(value.shape))
+            peer.send(frame, [handle.fd], handle)
+            return
         packed, own = pack(value, private)
+        self._copied += _large(packed)
         data = wire.frame(wire.PUT, key, packed)
         peer.send(data, [] if own is None else [own.fd], own)
 
@@ -261,6 +292,22 @@ class LocalEngine(Engine):
         self._check()
         for peer in self._live.values():
             peer.send(wire.frame(wire.FORGET, key))
+
+    def exchange(self, shape: Shape) -> Exchange:
+        """Make anonymous memory that all workers may map, those that join later too."""
+        self._check()
+        segment = Segment(shape.size)
+        exchange = Exchange(segment.map, shape)
+        exchange.owner = segment
+        open_ = [old for old in self._house.exchanges if old.owner is not None]
+        self._house.exchanges = [*open_, exchange]
+        return exchange
+
+    @property
+    def traffic(self) -> int | None:
+        """Bytes over the sockets, and those that lay in shared memory for or from the master."""
+        now = sum(peer.sent + peer.received for peer in self._house.peers.values())
+        return now + self._before + self._copied + self._pool.written
 
     def broadcast(self, round: int, value: Any) -> None:
         """Write the operand once; each worker gets its place with its first task of the round."""
@@ -389,6 +436,7 @@ class LocalEngine(Engine):
         last: bool,
     ) -> None:
         open_ = peer.tasks[task]
+        self._copied += _large(packed)
         memory = None
         if packed[2] is not None:
             memory = peer.maps.get(packed[2])
@@ -438,6 +486,7 @@ class LocalEngine(Engine):
     def _on_end(self, peer: _Peer, now: float) -> None:
         """Handle a worker's death, after all that it had sent."""
         del self._house.peers[peer.fd]
+        self._before += peer.sent + peer.received
         peer.close()
         if not peer.pid and not peer.retried and self._started:
             # Never there: its order may have died with a launcher. Try a new one once.

@@ -20,6 +20,7 @@ from ..delays import Change, Delays, Membership, PerUnit
 from ..errors import BadInput, Closed, UnknownWorker
 from ..model import Dropped, Event, Failed, Joined, Lost, Piece, Reply, Stored, Task
 from .base import Capabilities, Engine
+from .exchange import GATHER, REST, TASK, WORK, Exchange, Link, Shape
 from .running import keep
 
 SLICE = 0.01  # seconds between two looks of a worker at the current round
@@ -32,6 +33,10 @@ class _Worker:
     token: int = 0  # steps scheduled under an older token are void
     # when each piece is due, the worker's seconds over it, the piece
     rest: deque[tuple[float, float, Piece | Failed]] = field(default_factory=deque)
+    # a body that exchanges with others, run step by step; the rows it read since its last reply
+    body: Iterator[Piece] | None = None
+    read: int = 0
+    parked: bool = False  # until somebody writes something
 
 
 class VirtualEngine(Engine):
@@ -47,13 +52,20 @@ class VirtualEngine(Engine):
         membership: Membership | None = None,
         compute: bool = True,
         seed: int = 0,
+        link: Link = Link(),  # noqa: B008 - frozen
     ) -> None:
         if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
             raise BadInput(f"workers must be a whole number >= 1; got {workers!r}.")
         self.compute = compute
         self.capabilities = Capabilities(
-            processes=False, can_lose=True, can_join=True, virtual_time=True, values=compute
+            processes=False,
+            can_lose=True,
+            can_join=True,
+            virtual_time=True,
+            values=compute,
+            exchange=True,
         )
+        self._link = link
         self._delays = PerUnit() if delays is None else delays
         self._rng = np.random.default_rng(seed)
         self._now = 0.0
@@ -80,7 +92,7 @@ class VirtualEngine(Engine):
 
     def put(self, worker: int, key: str, value: Any) -> None:
         home = self._home(worker)
-        if self.compute:
+        if self.compute or isinstance(value, Exchange):
             try:
                 keep(home.kept, key, value)
             except Exception as error:
@@ -92,6 +104,10 @@ class VirtualEngine(Engine):
         self._check_open()
         for home in self._workers.values():
             home.kept.pop(key, None)
+
+    def exchange(self, shape: Shape) -> Exchange:
+        self._check_open()
+        return Exchange(bytearray(shape.size), shape, self.now, self._wake)
 
     def broadcast(self, round: int, value: Any) -> None:
         self._check_open()
@@ -113,7 +129,9 @@ class VirtualEngine(Engine):
         soon = self._now + SLICE
         for worker, home in self._workers.items():
             # A worker busy with stale work looks up at the end of its slice.
-            if home.queue and home.queue[0].round <= round and home.rest[0][0] > soon:
+            if not home.queue or home.queue[0].round > round:
+                continue
+            if home.body is not None or home.rest[0][0] > soon:
                 self._step_at(soon, worker, home)
 
     def events(self, timeout: float) -> list[Event]:
@@ -198,6 +216,10 @@ class VirtualEngine(Engine):
         home.rest.clear()
         if task.round <= self._floor:
             home.rest.append((self._now, 0.0, Piece(None, None)))
+        elif task.what == TASK:
+            home.body = iter(task.body(home.kept, self._operands.get(task.round), *task.args))
+            self._step_at(self._now, worker, home)
+            return
         else:
             pieces = self._pieces(task, home)
             seconds = self._delays.seconds(self._rng, worker, task.round, task.cost)
@@ -230,6 +252,8 @@ class VirtualEngine(Engine):
         task = home.queue[0]
         if task.round <= self._floor:
             return self._end(worker, home, Dropped(self._now, worker, task.round, task.id))
+        if home.body is not None:
+            return self._go_on(worker, home, task, home.body)
         _, seconds, piece = home.rest.popleft()
         if isinstance(piece, Failed):
             return self._end(worker, home, replace(piece, time=self._now))
@@ -250,9 +274,49 @@ class VirtualEngine(Engine):
         self._step_at(home.rest[0][0], worker, home)
         return None if piece.value is None else reply
 
+    # Bodies that exchange with others. Each runs up to its next piece; what a worker has written by
+    # then others see, so a loss falls between two pieces.
+
+    def _go_on(self, worker: int, home: _Worker, task: Task, body: Iterator[Piece]) -> Event | None:
+        home.parked = False
+        try:
+            what, value, read = next(body)
+        except StopIteration:
+            last = Reply(self._now, worker, task.round, task.id, None, None, home.read, 0.0, True)
+            return self._end(worker, home, last)
+        except Exception as error:
+            failed = _failure(self._now, worker, task.round, task.id, error)
+            return self._end(worker, home, failed)
+        home.read += read
+        if value is not None:
+            rows, home.read = home.read, 0
+            self._step_at(self._now, worker, home)
+            return Reply(self._now, worker, task.round, task.id, what, value, rows, 0.0, False)
+        if what[0] == REST:
+            home.parked = True
+            if what[1] < float("inf"):
+                self._step_at(max(what[1], self._now), worker, home)
+            return None
+        seconds = 0.0
+        if what[0] == WORK:
+            cost = what[2] * task.cost
+            seconds = self._delays.seconds(self._rng, worker, task.round + what[1], cost)
+        elif what[0] == GATHER:
+            seconds = self._link.seconds(what[1], what[2])
+        self._step_at(self._now + seconds, worker, home)
+        return None
+
+    def _wake(self) -> None:
+        """Let those go on that wait for somebody to write something."""
+        for worker, home in self._workers.items():
+            if home.parked:
+                home.parked = False
+                self._step_at(self._now, worker, home)
+
     def _end(self, worker: int, home: _Worker, event: Event) -> Event:
         home.queue.popleft()
         home.rest.clear()
+        home.body, home.read, home.parked = None, 0, False
         if home.queue:
             self._begin(worker, home)
         return event

@@ -22,6 +22,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from . import _wire as wire
+from .exchange import Exchange, Shape
 from .memory import ReplyPool, Segment, attach, dumps, pack, solid, unpack
 from .running import keep, run, story
 
@@ -157,6 +158,11 @@ class Worker:
             self.operands[name] = (content, self.memory(content))
         elif kind == wire.PUT:
             self.put(name, content)
+        elif kind == wire.EXCHANGE:
+            # Dropped with its mapping when it is forgotten and no body is at it any more.
+            memory = attach(self.reader.fds.popleft(), write=True)
+            self.kept[name] = Exchange(memory, Shape(*content))
+            self.send(wire.frame(wire.STORED, name))
         elif kind == wire.FORGET:
             self.kept.pop(name, None)
         elif kind == wire.DROP:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from ..model import Event, Task
-from .base import Engine
+from .base import Engine, Exchange, Shape
 
 
 class Wrapped(Engine):
@@ -16,6 +17,9 @@ class Wrapped(Engine):
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.capabilities = engine.capabilities
+
+    def counters(self) -> tuple[Iterator[int], Iterator[int]]:
+        return self.engine.counters()
 
     @property
     def workers(self) -> tuple[int, ...]:
@@ -47,6 +51,13 @@ class Wrapped(Engine):
 
     def join(self) -> int:
         return self.engine.join()
+
+    def exchange(self, shape: Shape) -> Exchange:
+        return self.engine.exchange(shape)
+
+    @property
+    def traffic(self) -> int | None:
+        return self.engine.traffic
 
     def pid(self, worker: int) -> int | None:
         return self.engine.pid(worker)

@@ -1,0 +1,248 @@
+"""X.iterate: w ← f(X w) on the workers, who exchange their pieces among themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from inspect import Parameter, signature
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..codes.linear import error_bound
+from ..errors import BadInput, CannotDo, Diverged, Inaccurate
+from ..model import Report, Task
+from ..rounds import Cover, Drive, Layout, Windows
+from ..rounds.iterate import TASK, IterateRound, Shape
+from . import checks
+from .decode import segments, weak
+from .plan import Plan
+from .walk import Job, Step, full, walk
+
+if TYPE_CHECKING:
+    from .matrix import CodedMatrix
+
+ROUNDS = 10_000  # at most, where only a tolerance is given
+Heard = Callable[[int, float], object]
+
+
+def iterate(
+    X: CodedMatrix,
+    f: Step,
+    w0: object,
+    rounds: int | None,
+    tol: float | None,
+    report_every: int,
+    on_round: Heard | None,
+) -> NDArray[Any]:
+    """See CodedMatrix.iterate."""
+    drive, engine = X._drive, X._drive.engine
+    drive.check()
+    w = _vector(X, w0)
+    job = _job(X, f, w, rounds, tol, report_every)
+    if not engine.capabilities.exchange:
+        raise CannotDo(
+            f"X.iterate needs workers that exchange pieces among themselves; engine "
+            f"{engine.name!r} cannot do that. Use the local engine, or go round by round: "
+            f"w = f(X @ w)."
+        )
+    with drive.lock:
+        began = engine.now()
+        drive.settle()
+        plan = X._planned(X.code, X._rows, 0)
+        shape = Shape(X.code.n, X._rows, len(w), w.dtype.str, X._values)
+        exchange = engine.exchange(shape)
+        work = _Work(drive, X, job, plan, on_round)
+        count = _Count(engine.traffic)
+        try:
+            exchange.offer(shape.lanes, 0, w)  # the one time that w0 is written
+            for worker in X._holders.shares:
+                if worker in drive.stored:
+                    drive.put(worker, work.exchange_key, exchange)
+
+            def supply(worker: int) -> None:
+                before = engine.traffic
+                X._holders.supply(worker)
+                if worker in X._holders.shares:
+                    drive.put(worker, work.exchange_key, exchange)
+                count.aside(before, engine.traffic)
+
+            round = IterateRound(
+                drive.next_round(),
+                plan.windows,
+                X._holders.ready(),
+                X._holders.shares,
+                work,
+                exchange,
+                X._options.late,
+            )
+            drive.run(round, None, supply)
+            if round.broken is not None:
+                raise Diverged(*round.broken)
+            assert round.ended is not None
+            lane, reached = round.ended
+            found = exchange.vector(lane, reached).copy() if X._values else np.full_like(w, np.nan)
+        finally:
+            engine.forget(work.exchange_key)
+            moved = exchange.moved
+            exchange.close()
+        X._laggards = drive.owing([*X._laggards, *round.late])
+        extra = {
+            "rounds": reached,
+            "change": round.change,
+            "converged": reached < job.rounds or round.change <= job.tol,
+            "legs": len(round.legs),
+            "bytes_of_vectors": 2 * w.nbytes,
+            "bytes_through_master": count.total(engine.traffic, moved),
+        }
+        _conclude(X, round, work, extra, began)
+    return found
+
+
+class _Count:
+    """Bytes through the master, but for the shares of those that join."""
+
+    def __init__(self, start: int | None) -> None:
+        self._start = start
+
+    def aside(self, before: int | None, after: int | None) -> None:
+        if self._start is not None and before is not None and after is not None:
+            self._start += after - before
+
+    def total(self, now: int | None, moved: int) -> int | None:
+        return None if now is None or self._start is None else now - self._start + moved
+
+
+def _conclude(
+    X: CodedMatrix, round: IterateRound, work: _Work, extra: dict[str, Any], began: float
+) -> None:
+    eta = work.eta if X._values else None
+    bound = None if eta is None else error_bound(X.shape[1], X.dtype, eta)
+    ended = X._drive.engine.now()
+    used = sum(round.read.values())
+    X._report = Report(
+        round=round.id,
+        live=tuple(sorted(round.working)),
+        rows_read=dict(round.read),
+        rows_used=used,
+        rows_wasted=0,
+        rows_topped_up=round.rows_topped_up,
+        rows_moved=0,
+        late=tuple(round.late),
+        lost=tuple(round.lost),
+        joined=tuple(round.joined),
+        restarted=round.repeated_rows > 0,
+        seconds={"wait": ended - began, "decode": 0.0, "total": ended - began},
+        eta=eta,
+        error_bound=bound,
+        extra=extra,
+    )
+    if bound is not None and eta is not None and bound > X.tolerance:
+        raise Inaccurate(bound, X.tolerance, eta)
+
+
+class _Work:
+    """The work of an iteration: one task a worker, windows for any set of lanes."""
+
+    def __init__(
+        self, drive: Drive, X: CodedMatrix, job: Job, plan: Plan, on_round: Heard | None
+    ) -> None:
+        self.key, self.threshold = X._holders.key, X.code.k
+        self.exchange_key = f"exchange-{drive.next_task()}"
+        self.eta = plan.eta or 0.0
+        self._drive, self._X, self._job, self._plan = drive, X, job, plan
+        self._on_round = on_round
+
+    def task(self, round: int, worker: int, lane: int) -> Task:
+        args = (self.exchange_key, self.key, lane, self._job)
+        return Task(self._drive.next_task(), round, worker, walk, args, TASK)
+
+    def windows(self, lanes: Sequence[int]) -> Windows:
+        if tuple(lanes) != self._plan.windows.lanes:
+            X = self._X
+            holders = {lane: lane for lane in lanes}
+            layout = Layout(X.code.k)
+            self._plan = Plan(X.code, holders, layout, X._rows, self._plan, values=X._values)
+            self.eta = max(self.eta, self._plan.eta or 0.0)
+        return self._plan.windows
+
+    def weak(self, cover: Cover) -> Sequence[int]:
+        X = self._X
+        if not X._values:
+            return ()
+        found = weak(X.code, full(cover))
+        if not found:
+            self.eta = max(self.eta, *(s.weights.eta for s in segments(X.code, full(cover))))
+        return found
+
+    def heard(self, round: int, change: float) -> None:
+        if self._on_round is not None:
+            self._on_round(round, change)
+
+
+# Bad input, caught before a worker is touched.
+
+
+def _vector(X: CodedMatrix, w0: object) -> NDArray[Any]:
+    if X.shape[0] != X.shape[1]:
+        raise BadInput(
+            f"X.iterate feeds X w back into X, so X must be square; got shape {X.shape}. "
+            f"Multiply round by round instead: X @ w."
+        )
+    w = checks.operand(w0, X.shape[1], X.dtype, X._options.check_finite)
+    if w.ndim != 1:
+        raise BadInput(
+            f"X.iterate takes one vector w0 of length {X.shape[1]}; got shape {w.shape}. "
+            f"Iterate over the columns one by one."
+        )
+    return w
+
+
+def _job(
+    X: CodedMatrix,
+    f: Step,
+    w: NDArray[Any],
+    rounds: int | None,
+    tol: float | None,
+    report_every: int,
+) -> Job:
+    if not callable(f):
+        raise BadInput(
+            f"f must be a function of the decoded vector; got {f!r}. Use lambda y: y to have X w "
+            f"itself."
+        )
+    if rounds is None and tol is None:
+        raise BadInput("X.iterate needs a rule to stop by; got none. Pass rounds=, tol= or both.")
+    limit = ROUNDS if rounds is None else checks.whole(rounds, "rounds", 1)
+    if tol is not None:
+        checks.positive(tol, "tol", "Leave it out to stop by rounds alone.")
+    drive = X._drive
+    job = Job(
+        code=X.code,
+        f=f,
+        with_w=_takes_two(f),
+        rounds=limit,
+        tol=-1.0 if tol is None else float(tol),
+        report_every=checks.whole(report_every, "report_every", 1),
+        beat=min(drive.limit, drive.lost_after) / 3,
+        check_finite=X._options.check_finite,
+    )
+    if X._values:
+        try:
+            job.step(w.copy(), w)
+        except Exception as error:
+            raise BadInput(
+                f"f must take a vector of length {len(w)} and return one; tried on w0, it raised "
+                f"{error!r}. Try f(w0) yourself."
+            ) from error
+    return job
+
+
+def _takes_two(f: Step) -> bool:
+    """Whether f wants w beside X w: it has a second positional argument without a default."""
+    try:
+        parameters = signature(f).parameters.values()
+    except (TypeError, ValueError):
+        return False  # a ufunc, or something built in
+    places = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(p.kind in places and p.default is Parameter.empty for p in parameters) >= 2

@@ -1,0 +1,302 @@
+"""What a worker does in an iteration w ← f(X w): its rows, the exchange, the decode, f, and on.
+
+Every worker decodes the whole vector for itself. The other way, each decoding a part and exchanging
+once more, would save k N multiplications a round and cost a second wait for everybody and a second
+place where a loss can fall; and f may look at the whole vector, which each has only in this way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..model import Piece, Run
+from ..rounds import Cover, Windows
+from ..rounds.iterate import (
+    BEAT,
+    BROKEN,
+    END,
+    GATHER,
+    READY,
+    REST,
+    ROUND,
+    WORK,
+    Asked,
+    Exchange,
+    Leg,
+)
+from . import work
+from .decode import Code, Segment, combine
+
+Step = Callable[..., Any]  # f(y) or f(y, w)
+
+
+@dataclass(frozen=True)
+class Job:
+    """All that is the same for every worker of a run."""
+
+    code: Code
+    f: Step
+    with_w: bool  # f takes w too
+    rounds: int
+    tol: float  # below 0: none
+    report_every: int
+    beat: float  # seconds of silence, at most
+    check_finite: bool
+
+    def step(self, y: NDArray[Any], w: NDArray[Any]) -> NDArray[Any]:
+        """f, with its result looked at."""
+        with np.errstate(all="ignore"):  # what is not finite is reported in one way
+            made = np.asarray(self.f(y, w) if self.with_w else self.f(y))
+        if made.shape != w.shape or made.dtype.kind not in "biuf":
+            raise ValueError(
+                f"f must return real numbers in the shape of its vector, {w.shape}; it returned "
+                f"{made.dtype} in shape {made.shape}."
+            )
+        return made.astype(w.dtype, copy=False)
+
+
+def walk(
+    kept: Mapping[str, Any], operand: None, key: str, share: str, lane: int, job: Job
+) -> Iterator[Piece]:
+    """The body of the one task that a worker has for the whole run."""
+    return _Walker(kept[key], kept.get(share), lane, job).go()
+
+
+class _Walker:
+    """One worker, at round `t` with the vector `w` that goes into it.
+
+    Every wait ends: with a stamp, a new leg, the end of the run, or the task being cancelled; the
+    worker looks for each of them at least every millisecond.
+    """
+
+    def __init__(self, exchange: Exchange, share: Any, lane: int, job: Job) -> None:
+        self.ex, self.lane, self.job = exchange, lane, job
+        shape = exchange.shape
+        self.values = shape.values
+        self.share: Any = None if share is None else work._matrix(share, shape.length)
+        self.step = shape.rows if share is None else work._step(self.share, 1)
+        self.seen = -1  # the control word of `leg`
+        self.told = -1  # the control word under which it said that it is ready
+        self.leg: Leg | None = None
+        self.asked: Asked = {}  # in round t, of everybody
+        self.segments: list[Segment] = []  # how to decode round t
+        self._everybody = np.empty(0, np.int64), np.empty(0, np.int64)  # lanes and their epochs
+        self._known: tuple[Asked, list[Segment]] = ({}, [])
+        self.t, self.w = -1, np.empty(0)
+        self.ready = False  # whether w is the vector of round t
+        self._cut: dict[Run, Any] = {}  # rows of the share, for cutting a sparse one is a copy
+        self.done: list[Run] = []  # rows of round t that are in the slot
+        self.stamped = (0, -1)  # epoch and round
+        self.change = float("inf")
+        self.spoke = exchange.now()
+        self.tries = 0
+
+    def go(self) -> Iterator[Piece]:
+        """Take part until the run ends."""
+        ex, lane, job = self.ex, self.lane, self.job
+        while True:
+            if ex.control != self.seen:
+                loaded = self._load()
+                if self.t < 0 and self.told != ex.control:
+                    self.told = ex.control  # once, also while the master holds: it may lack us
+                    yield self._say(READY, 0)
+                if not loaded:
+                    yield from self._rest()
+                    continue
+            if self.t < 0 or not (self.ready or self._fetch()):
+                yield from self._rest()
+                continue
+            leg, t = self.leg, self.t
+            assert leg is not None
+            if t >= job.rounds or self._over(leg):
+                yield self._say(END, t, self.change)
+                return
+            owes, todo = self._todo(leg)
+            if todo:
+                for a, b in work._slices(todo, self.step):
+                    if self.values:
+                        with np.errstate(over="ignore", invalid="ignore"):
+                            ex.pieces(t)[lane, a:b] = self._rows(a, b) @ self.w
+                    self.done.append((a, b))
+                    yield Piece((WORK, t, b - a), None, b - a)
+                size = work._rows(todo) * np.dtype(ex.shape.dtype).itemsize
+                yield Piece((GATHER, len(self.asked), size), None)
+            if owes:
+                self.stamped = (leg.epoch, t)
+                ex.stamp(lane, leg.epoch, t)
+            if lane not in leg.steady and t >= leg.round:
+                self.t, self.ready = -1, False  # nobody waits for it any more
+                continue
+            if not ex.stamped(*self._everybody, t) or ex.control != self.seen:
+                yield from self._rest()
+                continue
+            yield from self._advance(leg)
+            if self.t < -1:
+                return
+
+    # What the master says.
+
+    def _load(self) -> bool:
+        """Read the newest leg and find one's place in it; False while it is being written."""
+        found = self.ex.leg()
+        if found is None:
+            return False
+        self.seen, leg = found[0], Leg.loads(found[1])
+        self.leg, self.tries = leg, 0
+        mine = leg.first.get(self.lane)
+        owes = mine is not None and not self._has(mine[0], leg.round)
+        # Whoever is owed a stamp in a round keeps the others from the round after the next, so that
+        # what it still has to read is not written over. Else it takes the vector from others.
+        if owes:
+            start = leg.round
+            fine = self.t == start or (self.t == start - 1 and self.stamped[1] == self.t)
+        else:
+            start = leg.round + 1 if self.lane in leg.steady else -1
+            fine = start >= 0 and self.t == leg.round
+        if not (fine and self.ready):
+            self.t, self.ready, self.done = start, False, []
+            self.change = float("inf")
+        if self.t >= leg.round:
+            self._plan(leg)
+        return True
+
+    def _has(self, epoch: int, round: int) -> bool:
+        return self.ex.stamped(np.array([self.lane]), np.array([epoch]), round)
+
+    def _plan(self, leg: Leg) -> None:
+        """Who does what in round t, and how it is decoded."""
+        self.asked = leg.asked(self.t)
+        lanes = np.array(list(self.asked), dtype=np.int64)
+        self._everybody = lanes, np.array([since for since, _ in self.asked.values()])
+        if self._known[0] != self.asked:
+            self._cut.clear()
+            parts = decoding(self.job.code, self.asked, self.ex.shape.rows) if self.values else []
+            self._known = (self.asked, parts)
+        self.segments = self._known[1]
+
+    def _todo(self, leg: Leg) -> tuple[bool, list[Run]]:
+        """Whether this lane owes a stamp in round t, and the rows that it has not done for it."""
+        mine = self.asked.get(self.lane)
+        epoch, round = self.stamped
+        if mine is None or self.t < leg.round or (epoch >= mine[0] and round >= self.t):
+            return False, []
+        return True, minus(mine[1], self.done)
+
+    def _rows(self, a: int, b: int) -> Any:
+        if isinstance(self.share, np.ndarray):
+            return self.share[a:b]
+        if (a, b) not in self._cut:
+            self._cut[a, b] = self.share[a:b]
+        return self._cut[a, b]
+
+    def _over(self, leg: Leg) -> bool:
+        """Whether the run ends here: decided by the leader, for all."""
+        if self.lane == leg.leader and self.change <= self.job.tol:
+            self.ex.stop(self.lane, self.t)
+            return True
+        return self.ex.stopped(leg.leader) == self.t > 0 and self.ex.control == self.seen
+
+    def _fetch(self) -> bool:
+        """Take the vector of round t from somebody who has it."""
+        found = self.ex.take(self.t)
+        if found is None:
+            return False
+        self.w, self.ready, self.tries = found, True, 0
+        self.ex.offer(self.lane, self.t, found)
+        assert self.leg is not None
+        self._plan(self.leg)
+        return True
+
+    # The vector.
+
+    def _advance(self, leg: Leg) -> Iterator[Piece]:
+        """Decode round t, all of whose pieces are there, and go on to the next."""
+        ex, job, new = self.ex, self.job, self.w
+        if self.values:
+            pieces = ex.pieces(self.t)[:, :, None]
+            with np.errstate(over="ignore", invalid="ignore"):
+                y = combine(self.segments, pieces).reshape(-1)[: ex.shape.length]
+            if ex.control != self.seen:
+                return  # left out meanwhile, it may have read what others had written over
+            new = job.step(y, self.w)
+            if job.check_finite and not np.isfinite(new.sum()) and not np.isfinite(new).all():
+                entry = int(np.flatnonzero(~np.isfinite(new))[0])
+                yield self._say(BROKEN, self.t + 1, entry, float(new[entry]))
+                self.t = -2
+                return
+            self.change = float(np.linalg.norm(new - self.w))
+        self.t, self.w, self.done, self.tries = self.t + 1, new, [], 0
+        ex.offer(self.lane, self.t, new)
+        if leg.round <= self.t <= leg.round + 1:  # later rounds are alike
+            self._plan(leg)
+        if self.lane == leg.leader and self.t % job.report_every == 0:
+            yield self._say(ROUND, self.t, self.change)
+
+    # Words to the master.
+
+    def _say(self, *words: Any) -> Piece:
+        self.spoke = self.ex.now()
+        return Piece(words[0], words)
+
+    def _rest(self) -> Iterator[Piece]:
+        self.tries += 1
+        self.ex.rest(self.tries)
+        due = self.spoke + self.job.beat
+        if self.ex.now() >= due:
+            yield self._say(BEAT, self.t)
+            due = self.spoke + self.job.beat
+        yield Piece((REST, due), None)
+
+
+def minus(runs: Sequence[Run], done: Sequence[Run]) -> list[Run]:
+    """The rows of `runs` that are not in `done`."""
+    left = list(runs)
+    for a, b in done:
+        cut = []
+        for first, last in left:
+            cut += [(first, min(last, a)), (max(first, b), last)]
+        left = [(first, last) for first, last in cut if first < last]
+    return left
+
+
+def decoding(code: Code, asked: Asked, rows: int) -> list[Segment]:
+    """How to decode when every lane has delivered what it was asked for; places are lanes."""
+    cuts = sorted({0, rows, *(row for _, runs in asked.values() for run in runs for row in run)})
+    found: list[Segment] = []
+    for first, last in pairwise(cuts):
+        lanes = tuple(
+            sorted(
+                lane
+                for lane, (_, runs) in asked.items()
+                if any(a <= first and last <= b for a, b in runs)
+            )
+        )
+        if found and tuple(found[-1].places.tolist()) == lanes:
+            found[-1] = found[-1]._replace(last=last)
+        else:
+            places = np.array(lanes, dtype=np.intp)
+            found.append(Segment(first, last, places, code.weights(lanes)))
+    return found
+
+
+def full(cover: Cover) -> Cover:
+    """The cover as it will be when everybody has delivered; for looking at, not for going on."""
+    windows = Windows(
+        tuple(cover.lanes),
+        cover.cuts,
+        cover.asked,
+        cover.need,
+        ((),) * len(cover.lanes),
+        np.empty(0, np.intp),
+        np.empty(0, np.intp),
+        0,
+    )
+    found = Cover(windows)
+    found.have[:] = cover.asked
+    return found
