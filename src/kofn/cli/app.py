@@ -178,6 +178,18 @@ def _reproduce() -> None:
 
 
 @reproduce.command()
+def svm(
+    data: Annotated[Path, typer.Option(help="Directory that holds credit_default/.")],
+    out: Annotated[Path, typer.Option(help="Directory for results.json.")],
+    as_json: Json = False,
+) -> None:
+    """A linear SVM on four workers, two of them killed during the fit."""
+    from . import reproduce_svm as module
+
+    show(module.run(out, data, quiet=as_json), as_json, module.table)
+
+
+@reproduce.command()
 def elastic(
     out: Annotated[Path, typer.Option(help="The directory to write.")],
     data: Annotated[
