@@ -17,6 +17,7 @@ import pytest
 import kofn
 from kofn.arrays.store import write_store
 from kofn.codes.mds import MDSCode
+from kofn.engines.local import LocalEngine
 
 A = np.random.default_rng(0).standard_normal((300, 20))
 W = np.ones(20)
@@ -240,3 +241,11 @@ def test_products_from_a_store_and_a_share_whose_file_is_gone(tmp_path: Path) ->
             cluster.encode(tmp_path / "store", k=3)
         with pytest.raises(kofn.BadInput, match="axis=1"):
             cluster.encode(tmp_path / "store", axis=1)
+
+
+def test_two_clusters_one_after_the_other_on_one_engine() -> None:
+    with LocalEngine(2) as engine:
+        for _ in range(2):
+            X = kofn.connect(engine).encode(A, k=1)
+            for _ in range(5):
+                np.testing.assert_allclose(X @ W, A @ W, rtol=1e-10)

@@ -7,7 +7,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from itertools import count
 from typing import Any, NoReturn
 
 from ..engines.base import Engine
@@ -62,8 +61,8 @@ class Drive:
         self.stored: dict[int, set[str]] = {worker: set() for worker in engine.workers}
         self.refused: set[tuple[int, str]] = set()  # puts that failed: worker, key
         self.unwanted: deque[str] = deque()  # keys to forget; appended to from anywhere
-        self._rounds = count(1)
-        self._tasks = count()
+        # Of the engine, not of this drive: a second cluster on an open engine counts on.
+        self._rounds, self._tasks = engine.counters()
         self._owed: dict[int, int] = {}  # worker -> tasks and puts it has not ended
         self._since: dict[int, float] = {}  # worker -> when it last answered, or first owed
         self._gone: set[int] = set()
