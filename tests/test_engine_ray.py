@@ -29,6 +29,7 @@ import ray
 
 import kofn
 from kofn.engines import _ray_runtime
+from kofn.engines._ray_peers import Machines, Peer
 from kofn.engines.base import Engine
 from kofn.engines.ray import RayEngine
 from kofn.errors import BadInput, Closed, EngineUnavailable
@@ -379,6 +380,13 @@ class TestRayEngine(EngineChecks):
                 RayEngine(1, address="127.0.0.1:1")
         assert ray.is_initialized()
 
+    def test_a_forgotten_engine_is_closed(self, shelf: dict[str, Any]) -> None:
+        engine = RayEngine(1)
+        pid = engine.pid(0)
+        assert pid is not None
+        del engine
+        assert gone(pid)
+
 
 @pytest.fixture(scope="module")
 def A() -> Array:
@@ -498,6 +506,37 @@ class TestRunningCluster:
         assert not ray.is_initialized()
 
 
+# Where workers go.
+
+
+def node(name: str, alive: bool = True, **resources: float) -> dict[str, Any]:
+    return {"NodeID": name, "Alive": alive, "Resources": resources}
+
+
+def test_workers_are_spread_over_what_machines_offer() -> None:
+    machines = Machines()
+    nodes = [node("a", CPU=2), node("b", CPU=8, kofn=3), node("c"), node("d", False, CPU=9)]
+    assert sorted(machines.learn(nodes)) == ["a", "a", "b", "b", "b"]
+    assert machines.spread(None) == ["a", "b", "a", "b", "b"]
+    assert machines.learn([*nodes, node("e", CPU=64)]) == ["e"] * 64
+    assert machines.spread(4) == ["a", "b", "e", "a"]
+    assert machines.learn([*nodes, node("f", CPU=64), node("g", CPU=1)]) == ["f", "f", "g"]
+    peers = [Peer(i, name, asked=True) for i, name in enumerate("abbfg")]
+    assert machines.emptiest(peers) == "f"
+    assert machines.learn([]) == []
+    with pytest.raises(EngineUnavailable, match="no machine left"):
+        machines.emptiest(peers)
+
+
+def test_machines_without_cpus() -> None:
+    machines = Machines()
+    assert machines.learn([node("head")]) == []
+    with pytest.raises(EngineUnavailable, match="1 machines of this cluster offer none"):
+        machines.spread(None)
+    assert machines.spread(2) == ["head", "head"]
+    assert machines.learn([node("head"), node("next", CPU=8)]) == ["next", "next"]
+
+
 # What goes wrong at connect.
 
 
@@ -550,10 +589,13 @@ def test_an_address_that_is_none(address: Any, says: str) -> None:
         kofn.connect("ray", address=address)
 
 
-def test_no_running_cluster_for_auto(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(_ray_runtime, "_canonical", lambda _: None)
+@pytest.mark.parametrize("last", [None, "127.0.0.1:1"], ids=["none", "ended"])
+def test_no_running_cluster(monkeypatch: pytest.MonkeyPatch, last: str | None) -> None:
+    monkeypatch.setattr(_ray_runtime, "_canonical", lambda _: last)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
     with pytest.raises(EngineUnavailable, match="none was found"):
         kofn.connect("ray", address="auto")
+    assert _ray_runtime._find(None) == (None, "")  # a new one
 
 
 def test_a_ray_that_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -631,6 +673,36 @@ def test_the_end_of_the_master_leaves_nothing(tmp_path: Path, how: str) -> None:
         assert time.monotonic() < limit
         time.sleep(0.05)
     assert not Path(temp).exists()
+
+
+EARLY = """
+import os, signal, sys, threading
+import kofn
+from kofn.engines import _ray_runtime
+from kofn.engines._ray_peers import Machines, Peer
+from kofn.testing.engines import descendants
+
+init = _ray_runtime.ray.init
+def interrupted(**options):  # when Ray has begun to start processes
+    def strike():
+        while not descendants():
+            pass
+        os.kill(os.getpid(), signal.SIGINT)
+    threading.Thread(target=strike).start()
+    init(**options)
+_ray_runtime.ray.init = interrupted
+try:
+    kofn.connect("ray", address="local")
+except KeyboardInterrupt:
+    print(*descendants())
+"""
+
+
+def test_an_interrupted_start_leaves_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "early.py"
+    path.write_text(EARLY)
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.returncode) == ("\n", 0), done
 
 
 def raising(address: str | None, frozen: bool) -> list[int]:

@@ -13,6 +13,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from importlib import import_module
+from pathlib import Path
 from typing import Any, NoReturn
 
 import ray
@@ -68,9 +69,14 @@ class _Hold:
 
     def let_go(self) -> None:
         """Disconnect, which ends a cluster of our own, and leave the process as it was."""
+        family = [] if self.temp is None else _family(self.temp)
         try:
             ray.shutdown()
         finally:
+            for pid in family:
+                # Ray does not know what it has started yet when its start is interrupted.
+                if running(pid):
+                    os.kill(pid, signal.SIGKILL)
             if self.temp is not None:
                 shutil.rmtree(self.temp, ignore_errors=True)
             self.temp = None
@@ -287,6 +293,35 @@ def _forget_tokens() -> None:
         raylet: Any = import_module("ray._raylet")
         raylet.Config.initialize("")
         raylet.AuthenticationTokenLoader.instance().reset_cache()
+
+
+def running(pid: int) -> bool:
+    """Tell whether a process of this machine has not ended; a zombie has."""
+    try:
+        os.kill(pid, 0)
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except ProcessLookupError:
+        return False
+    except OSError:  # not ours; or gone since, where there is a /proc
+        return not Path("/proc/self/stat").exists()
+    return stat.rpartition(")")[2].split()[0] not in "ZX"
+
+
+def _family(temp: str) -> list[int]:
+    """Return the processes started with this directory, and all that these have started."""
+    parents: dict[int, int] = {}
+    found: set[int] = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            stat, line = (process / "stat").read_text(), (process / "cmdline").read_bytes()
+            parents[int(process.name)] = int(stat.rpartition(")")[2].split()[1])
+            if temp.encode() in line:
+                found.add(int(process.name))
+    new = found
+    while new:
+        new = {pid for pid, parent in parents.items() if parent in new}
+        found |= new
+    return sorted(found - {os.getpid()})
 
 
 def _restore(before: dict[str, str | None]) -> None:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import pickle
-import signal
 import sys
 import time
 import traceback
 import warnings
 import weakref
-from collections.abc import Iterable, Iterator
-from itertools import cycle, islice
-from queue import Empty, SimpleQueue
+from collections.abc import Iterator
+from queue import Empty
 from typing import Any, ClassVar
 
 import cloudpickle
@@ -23,7 +20,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from .. import __version__
 from ..errors import BadInput, Closed, EngineUnavailable, UnknownWorker
 from ..model import Body, Dropped, Event, Failed, Joined, Lost, Reply, Stored, Task
-from ._ray_runtime import Lease, enter
+from ._ray_peers import House, Machines, Peer
+from ._ray_runtime import enter
 from ._ray_worker import (
     DROPPED,
     FAILED,
@@ -41,10 +39,8 @@ from ._ray_worker import (
 from .base import Capabilities, Engine
 
 _START_LIMIT = 60.0  # seconds without a newcomer while the first workers start
-_END_LIMIT = 5.0  # seconds for ended workers of this machine to be gone
 _LOOK = 1.0  # seconds between two looks for new machines
 _FUNCTIONS = 256  # bodies remembered; beyond, all are forgotten and sent again as needed
-_RESOURCE = "kofn"  # a machine that offers it says how many workers it takes
 
 # What a finished call was.
 _HELLO, _RETURN, _LISTEN, _NODES, _LOSE = range(5)
@@ -58,79 +54,6 @@ _ACTOR = _remote(
     max_task_retries=0,
     concurrency_groups={"control": 1, "listen": 1, "look": 1, "work": 1},
 )(Worker)
-
-
-class _Peer:
-    """What the master knows of one worker."""
-
-    def __init__(self, id: int, node: str, asked: bool) -> None:
-        self.id, self.node, self.asked = id, node, asked
-        self.actor: Any = None
-        self.pid: int | None = None  # if its process is on this machine
-        self.live = self.gone = False
-        self.tasks: dict[int, int] = {}  # open ones -> their round
-        self.functions: set[int] = set()
-        self.rounds: set[int] = set()  # whose operands it has
-        self.told = -(2**63)  # the highest round it knows to be cancelled
-        self.returns = 0  # how many of its returns were handled
-        self.early: dict[int, Any] = {}  # returns that overtook others
-
-    def end(self) -> None:
-        """End its process, surely if it is here; else Ray is asked to."""
-        if self.pid is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)
-        else:
-            with contextlib.suppress(Exception):
-                ray.kill(self.actor)
-
-
-class _House:
-    """All that must be let go at the end; apart from the engine, so a finaliser can hold it."""
-
-    def __init__(self, lease: Lease) -> None:
-        self.owner, self.lease = os.getpid(), lease
-        self.inbox: SimpleQueue[tuple[_Peer, int, Any]] = SimpleQueue()
-        self.peers: dict[int, _Peer] = {}  # the joining ones too
-
-    def close(self) -> None:
-        """End our actors, then leave Ray as it was."""
-        if os.getpid() != self.owner:
-            return  # a forked child must not end its parent's workers
-        peers, self.peers = list(self.peers.values()), {}
-        try:
-            for peer in peers:
-                peer.gone = True
-                if ray.is_initialized() and not self.lease.ours:
-                    with contextlib.suppress(Exception):
-                        ray.kill(peer.actor)
-                else:
-                    peer.end()
-            _await_end([p for p in peers if p.pid is not None])
-        finally:
-            self.lease.release()
-
-
-def _await_end(peers: list[_Peer]) -> None:
-    limit = time.monotonic() + _END_LIMIT
-    while peers := [p for p in peers if _running(p.pid)]:
-        if time.monotonic() > limit - _END_LIMIT / 2:
-            for peer in peers:  # frozen, or its raylet is
-                peer.end()
-        if time.monotonic() > limit:
-            return
-        time.sleep(0.005)
-
-
-def _running(pid: int | None) -> bool:
-    try:
-        os.kill(pid or 0, 0)
-        with open(f"/proc/{pid}/stat") as stat:
-            return stat.read().rpartition(")")[2].split()[0] not in "ZX"
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return os.path.exists("/proc/self/stat") is False
 
 
 class RayEngine(Engine):
@@ -157,24 +80,22 @@ class RayEngine(Engine):
                 f"RayEngine needs a whole number of workers, at least 1; got {workers!r}. "
                 f"Leave it out for one per CPU of the cluster."
             )
-        self._house = house = _House(enter(address, workers))
+        self._house = house = House(enter(address, workers))
         self._finalize = weakref.finalize(self, house.close)
         self._inbox, self._peers = house.inbox, house.peers
         self._here = place()
-        self._live: dict[int, _Peer] = {}
+        self._live: dict[int, Peer] = {}
         self._workers: tuple[int, ...] = ()
         self._next = 0
         self._functions: dict[int, tuple[Body, int, bytes]] = {}
         self._numbers = self._floor = 0  # of the next body, of the first that is remembered
         self._operands: dict[int, tuple[Any, Any]] = {}  # round -> what to send inside, beside
         self._cancelled = -(2**63)
-        self._nodes: dict[str, int] = {}  # alive -> the workers it offers
-        self._seen: set[str] = set()
-        self._most: float = float("inf")  # workers on a machine that comes later
+        self._machines = Machines()
         self._look_at = time.monotonic() + _LOOK
         self._looks = 0
         self._ready: list[Event] = []
-        self._failure: BaseException | None = None
+        self._failure: BaseException | None = None  # of the last worker that was lost
         try:
             self._start(workers)
         except BaseException:
@@ -182,41 +103,21 @@ class RayEngine(Engine):
             raise
 
     def _start(self, workers: int | None) -> None:
-        self._learn(look())
-        offered = sum(self._nodes.values())
-        if workers is None and not offered:
-            raise EngineUnavailable(
-                f"RayEngine starts one worker per CPU; the {len(self._nodes)} machines of this "
-                f"cluster offer none. Say how many: connect('ray', workers=4), or start a machine "
-                f"with CPUs or --resources='{{\"{_RESOURCE}\": 4}}'."
-            )
-        count = offered if workers is None else workers
-        homes = [n for n, offers in self._nodes.items() if offers] or list(self._nodes)
-        if workers is not None:
-            self._most = -(-workers // len(homes))
-        for node in self._spread(homes, count):
+        self._machines.learn(look())
+        homes = self._machines.spread(workers)
+        for node in homes:
             self._place(node, asked=True)
         limit = time.monotonic() + _START_LIMIT
-        while len(self._live) < count:
+        while len(self._live) < len(homes):
             # These are there at once for the caller: their Joined are not told.
             events = self.events(max(0.0, limit - time.monotonic()))
             if any(isinstance(e, Joined) for e in events):
                 limit = time.monotonic() + _START_LIMIT
-            if self._failure is not None or time.monotonic() >= limit:
+            if any(isinstance(e, Lost) for e in events) or time.monotonic() >= limit:
                 raise EngineUnavailable(
                     f"RayEngine starts all its workers, each within {_START_LIMIT:.0f} s; "
-                    f"{len(self._live)} of {count} came. {_why(self._failure)}"
+                    f"{len(self._live)} of {len(homes)} came. {_why(self._failure)}"
                 ) from self._failure
-
-    def _spread(self, homes: list[str], count: int) -> Iterable[str]:
-        """Return `count` machines in proportion to what they offer, in turn as far as possible."""
-        turns = [
-            n
-            for i in range(max(self._nodes[n] for n in homes))
-            for n in homes
-            if i < self._nodes[n]
-        ]
-        return islice(cycle(turns or homes), count)
 
     # Membership.
 
@@ -235,20 +136,12 @@ class RayEngine(Engine):
         Returns its id at once.
         """
         self._check()
-        if not self._nodes:
-            raise EngineUnavailable("this Ray cluster has no machine left to start a worker on.")
-        count = dict.fromkeys(self._nodes, 0)
-        for peer in self._peers.values():
-            if peer.node in count:
-                count[peer.node] += 1
-        return self._place(
-            min(count, key=lambda n: (count[n] + 1) / (self._nodes[n] or 0.001)), asked=True
-        )
+        return self._place(self._machines.emptiest(self._peers.values()), asked=True)
 
     def lose(self, worker: int) -> None:
         """End a worker at once: SIGKILL on this machine, else Ray ends its process."""
         peer = self._peer(worker)
-        peer.end()
+        peer.kill()
         self._inbox.put((peer, _LOSE, None))
 
     def pid(self, worker: int) -> int | None:
@@ -267,7 +160,7 @@ class RayEngine(Engine):
         if not ray.is_initialized():  # or the next call would start another, silently
             raise Closed("Ray was shut down under this RayEngine; close it and make a new one.")
 
-    def _peer(self, worker: int) -> _Peer:
+    def _peer(self, worker: int) -> Peer:
         peer = self._live.get(worker)
         if peer is None:
             self._check()
@@ -275,7 +168,7 @@ class RayEngine(Engine):
         return peer
 
     def _place(self, node: str, asked: bool) -> int:
-        peer = _Peer(self._next, node, asked)
+        peer = Peer(self._next, node, asked)
         self._next += 1
         self._peers[peer.id] = peer
         where = NodeAffinitySchedulingStrategy(node, soft=False)
@@ -283,7 +176,7 @@ class RayEngine(Engine):
         self._call(peer, _HELLO, peer.actor.hello.remote())
         return peer.id
 
-    def _call(self, peer: _Peer, kind: int, ref: Any) -> None:
+    def _call(self, peer: Peer, kind: int, ref: Any) -> None:
         """Have the outcome of a call come to the inbox, whoever else is silent."""
         inbox = self._inbox
         ref.future().add_done_callback(lambda future: inbox.put((peer, kind, future)))
@@ -378,7 +271,7 @@ class RayEngine(Engine):
             if time.monotonic() >= end:
                 return []
 
-    def _handle(self, peer: _Peer, kind: int, future: Any) -> None:
+    def _handle(self, peer: Peer, kind: int, future: Any) -> None:
         now = time.monotonic()  # stamped on receipt: worker clocks disagree
         if peer.gone:
             return
@@ -395,7 +288,7 @@ class RayEngine(Engine):
                 self._call(peer, _LISTEN, peer.actor.listen.remote())
             self._on_return(peer, now, future.result())
 
-    def _on_hello(self, peer: _Peer, now: float, pid: int, where: Any, version: str) -> None:
+    def _on_hello(self, peer: Peer, now: float, pid: int, where: Any, version: str) -> None:
         peer.pid = pid if where == self._here else None
         if version != __version__:
             host = where[0]
@@ -407,7 +300,7 @@ class RayEngine(Engine):
         self._call(peer, _LISTEN, peer.actor.listen.remote())
         self._ready.append(Joined(now, peer.id))
 
-    def _on_return(self, peer: _Peer, now: float, returned: Any) -> None:
+    def _on_return(self, peer: Peer, now: float, returned: Any) -> None:
         """Handle what a worker said, in the order in which it did."""
         message, *apart = (returned,) if type(returned) is bytes else returned
         number, said = pickle.loads(message)
@@ -433,7 +326,7 @@ class RayEngine(Engine):
 
     def _on_reply(
         self,
-        peer: _Peer,
+        peer: Peer,
         now: float,
         rest: Iterator[Any],
         task: int,
@@ -460,16 +353,15 @@ class RayEngine(Engine):
             del peer.tasks[task]
         self._ready.append(Reply(now, peer.id, round, task, what, value, read, seconds, last))
 
-    def _lost(self, peer: _Peer, now: float, error: BaseException | None) -> None:
+    def _lost(self, peer: Peer, now: float, error: BaseException | None) -> None:
         """Give a worker up: it died, or Ray cannot reach it, or it was to be lost."""
         peer.gone = True
         del self._peers[peer.id]
         if not isinstance(error, ray.exceptions.ActorDiedError):
-            peer.end()  # or it might live on, unknown to anybody
+            peer.kill()  # or it might live on, unknown to anybody
         if self._live.pop(peer.id, None) is not None:
             self._workers = tuple(sorted(self._live))
-        elif self._failure is None:
-            self._failure = error
+        self._failure = error
         if peer.asked or peer.live:
             self._ready.append(Lost(now, peer.id, tuple(sorted(peer.tasks))))
         else:
@@ -493,19 +385,8 @@ class RayEngine(Engine):
 
     def _settle(self, nodes: list[dict[str, Any]]) -> None:
         """Start workers on machines that are new."""
-        for node in self._learn(nodes):
-            for _ in range(int(min(self._most, self._nodes[node]))):
-                self._place(node, asked=False)
-
-    def _learn(self, nodes: list[dict[str, Any]]) -> list[str]:
-        """Take in who is there; return the machines not seen before."""
-        offers: dict[str, dict[str, float]] = {
-            n["NodeID"]: n["Resources"] for n in nodes if n["Alive"]
-        }
-        new = [n for n in offers if n not in self._seen]
-        self._nodes = {n: int(has.get(_RESOURCE, has.get("CPU", 0))) for n, has in offers.items()}
-        self._seen.update(new)
-        return new
+        for node in self._machines.learn(nodes):
+            self._place(node, asked=False)
 
 
 def _why(error: BaseException | None) -> str:
