@@ -65,9 +65,11 @@ def test_a_thousand_workers_for_two_hundred_rounds() -> None:
     engine = VirtualEngine(1000, delays=PerUnit(1e-5), compute=False)
     with kofn.connect(engine) as cluster:
         X = cluster.encode(np.zeros((100_000, 1)), k=500)
+        replies = 0
         for _ in range(200):
             X @ np.zeros(1)
-        assert sum(r.kind == "reply" for r in cluster.log) == 200_000
+            replies += len(X.report.rows_read)
+        assert replies == 200_000
     # 5 s on a quiet machine; the limit of 20 s is what `kofn` promises.
     assert time.perf_counter() - start < 60
 

@@ -38,6 +38,10 @@ SCRIPT = (
 
 def run(rounds: int, size: int, seed: int, plot: Path | None, *, quiet: bool) -> dict[str, Any]:
     """Run the demo and return what was measured."""
+    if plot is not None:
+        from ..report import ready
+
+        ready(plot)
     began = time.perf_counter()
     script = {int(at * rounds): victim for at, victim in SCRIPT}
     A, v = _problem(size, seed)
@@ -133,7 +137,13 @@ def _draw(log: list[Record], path: Path) -> None:
     lost = [record.time - zero for record in log if record.kind == "lost"]
     usual = median(b - a for a, b in pairwise(rounds))
     middle = lost[0] if lost else rounds[0]
-    timeline(log, path, start=max(0.0, middle - 5 * usual), end=middle + 10 * usual)
+    timeline(
+        log,
+        path,
+        title="The rounds around the first kill",
+        start=max(0.0, middle - 5 * usual),
+        end=middle + 10 * usual,
+    )
 
 
 @contextmanager

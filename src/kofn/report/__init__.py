@@ -1,6 +1,6 @@
 """Figures from the event log alone."""
 
 from .spans import Lane, Lanes, RoundSpan, Span, lanes
-from .timeline import timeline
+from .timeline import ready, timeline
 
-__all__ = ["Lane", "Lanes", "RoundSpan", "Span", "lanes", "timeline"]
+__all__ = ["Lane", "Lanes", "RoundSpan", "Span", "lanes", "ready", "timeline"]

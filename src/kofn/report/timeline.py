@@ -118,6 +118,12 @@ def timeline(
     return figure
 
 
+def ready(path: str | PathLike[str]) -> None:
+    """Find out before a long run whether a picture can be drawn and saved there."""
+    _target(path)
+    _sheet(1)
+
+
 def _target(path: str | PathLike[str]) -> Path:
     target = Path(path)
     if target.suffix.lower() not in SUFFIXES:
