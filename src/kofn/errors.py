@@ -6,10 +6,13 @@ Each keeps its facts as attributes and survives pickling: `args` are the facts.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 
 class KofnError(Exception):
     """Base of every error that kofn raises on purpose."""
+
+    reached: tuple[int, Any] | None = None  # of an iteration: its newest round and vector
 
 
 class BadInput(KofnError, ValueError):

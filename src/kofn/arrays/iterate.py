@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..codes.linear import error_bound
-from ..errors import BadInput, CannotDo, Diverged, Inaccurate
+from ..errors import BadInput, CannotDo, Diverged, Inaccurate, KofnError
 from ..model import Report, Task
 from ..rounds import Cover, Drive, Layout, Windows
-from ..rounds.iterate import TASK, IterateRound, Shape
+from ..rounds.iterate import TASK, Exchange, IterateRound, Shape
 from . import checks
 from .decode import segments, weak
 from .plan import Plan
@@ -52,8 +52,9 @@ def iterate(
         plan = X._planned(X.code, X._rows, 0)
         shape = Shape(X.code.n, X._rows, len(w), w.dtype.str, X._values)
         exchange = engine.exchange(shape)
-        work = _Work(drive, X, job, plan, on_round)
         count = _Count(engine.traffic)
+        work = _Work(drive, X, job, plan, on_round)
+        work.passed = lambda: count.total(engine.traffic, exchange.moved)
         try:
             exchange.offer(shape.lanes, 0, w)  # the one time that w0 is written
             for worker in X._holders.shares:
@@ -82,9 +83,12 @@ def iterate(
             assert round.ended is not None
             lane, reached = round.ended
             found = exchange.vector(lane, reached).copy() if X._values else np.full_like(w, np.nan)
+            passed = count.total(engine.traffic, exchange.moved)
+        except KofnError as error:
+            error.reached = _newest(exchange)
+            raise
         finally:
             engine.forget(work.exchange_key)
-            moved = exchange.moved
             exchange.close()
         X._laggards = drive.owing([*X._laggards, *round.late])
         extra = {
@@ -93,10 +97,18 @@ def iterate(
             "converged": reached < job.rounds or round.change <= job.tol,
             "legs": len(round.legs),
             "bytes_of_vectors": 2 * w.nbytes,
-            "bytes_through_master": count.total(engine.traffic, moved),
+            "bytes_through_master": passed,
+            "bytes_per_round": work.per_round(passed, reached),
         }
         _conclude(X, round, work, extra, began)
     return found
+
+
+def _newest(exchange: Exchange) -> tuple[int, NDArray[Any]]:
+    """The newest vector that anybody has."""
+    vectors = exchange.progress().vectors
+    lane = int(vectors.argmax())
+    return int(vectors[lane]), exchange.vector(lane, int(vectors[lane])).copy()
 
 
 class _Count:
@@ -152,6 +164,8 @@ class _Work:
         self.eta = plan.eta or 0.0
         self._drive, self._X, self._job, self._plan = drive, X, job, plan
         self._on_round = on_round
+        self.passed: Callable[[], int | None] = lambda: None  # bytes through the master so far
+        self._begun: tuple[int, int | None] = (0, 0)  # bytes when a round was first heard of
 
     def task(self, round: int, worker: int, lane: int) -> Task:
         args = (self.exchange_key, self.key, lane, self._job)
@@ -175,9 +189,21 @@ class _Work:
             self.eta = max(self.eta, *(s.weights.eta for s in segments(X.code, full(cover))))
         return found
 
+    def idle(self) -> Sequence[int]:
+        return [w for w in self._drive.stored if w not in self._X._holders.shares]
+
     def heard(self, round: int, change: float) -> None:
-        if self._on_round is not None:
+        if not self._begun[0]:
+            self._begun = round, self.passed()
+        if self._on_round is not None and round % self._job.report_every == 0:
             self._on_round(round, change)
+
+    def per_round(self, passed: int | None, rounds: int) -> float | None:
+        """Bytes through the master a round, without what it takes to begin."""
+        first, before = self._begun
+        if passed is None or before is None:
+            return None
+        return (passed - before) / max(1, rounds - first)
 
 
 # Bad input, caught before a worker is touched.
@@ -224,7 +250,8 @@ def _job(
         rounds=limit,
         tol=-1.0 if tol is None else float(tol),
         report_every=checks.whole(report_every, "report_every", 1),
-        beat=min(drive.limit, drive.lost_after) / 3,
+        work_beat=min(drive.limit, drive.lost_after) / 3,
+        wait_beat=drive.lost_after / 3,
         check_finite=X._options.check_finite,
     )
     if X._values:

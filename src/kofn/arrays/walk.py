@@ -46,7 +46,10 @@ class Job:
     rounds: int
     tol: float  # below 0: none
     report_every: int
-    beat: float  # seconds of silence, at most
+    # Seconds of silence, at most: of who works, and of who waits. A wait is no sign of life of the
+    # run: if nobody gets on, the master should hear nothing.
+    work_beat: float
+    wait_beat: float
     check_finite: bool
 
     def step(self, y: NDArray[Any], w: NDArray[Any]) -> NDArray[Any]:
@@ -93,6 +96,7 @@ class _Walker:
         self._cut: dict[Run, Any] = {}  # rows of the share, for cutting a sparse one is a copy
         self.done: list[Run] = []  # rows of round t that are in the slot
         self.stamped = (0, -1)  # epoch and round
+        self.read = 0  # rows
         self.change = float("inf")
         self.spoke = exchange.now()
         self.tries = 0
@@ -124,16 +128,22 @@ class _Walker:
                         with np.errstate(over="ignore", invalid="ignore"):
                             ex.pieces(t)[lane, a:b] = self._rows(a, b) @ self.w
                     self.done.append((a, b))
+                    self.read += b - a
                     yield Piece((WORK, t, b - a), None, b - a)
+                    if ex.now() >= self.spoke + job.work_beat:
+                        yield self._say(BEAT, t)
                 size = work._rows(todo) * np.dtype(ex.shape.dtype).itemsize
                 yield Piece((GATHER, len(self.asked), size), None)
             if owes:
                 self.stamped = (leg.epoch, t)
-                ex.stamp(lane, leg.epoch, t)
+                ex.stamp(lane, leg.epoch, t, self.read)
             if lane not in leg.steady and t >= leg.round:
                 self.t, self.ready = -1, False  # nobody waits for it any more
                 continue
-            if not ex.stamped(*self._everybody, t) or ex.control != self.seen:
+            complete = ex.stamped(*self._everybody, t)
+            if ex.control != self.seen:
+                continue
+            if not complete:
                 yield from self._rest()
                 continue
             yield from self._advance(leg)
@@ -147,8 +157,10 @@ class _Walker:
         found = self.ex.leg()
         if found is None:
             return False
+        before = 0 if self.leg is None else self.leg.epoch
         self.seen, leg = found[0], Leg.loads(found[1])
         self.leg, self.tries = leg, 0
+        self.ready &= leg.entered.get(self.lane, leg.epoch) <= before
         mine = leg.first.get(self.lane)
         owes = mine is not None and not self._has(mine[0], leg.round)
         # Whoever is owed a stamp in a round keeps the others from the round after the next, so that
@@ -235,7 +247,8 @@ class _Walker:
         ex.offer(self.lane, self.t, new)
         if leg.round <= self.t <= leg.round + 1:  # later rounds are alike
             self._plan(leg)
-        if self.lane == leg.leader and self.t % job.report_every == 0:
+        late = ex.now() >= self.spoke + job.work_beat
+        if self.lane == leg.leader and (late or self.t % job.report_every == 0):
             yield self._say(ROUND, self.t, self.change)
 
     # Words to the master.
@@ -247,10 +260,10 @@ class _Walker:
     def _rest(self) -> Iterator[Piece]:
         self.tries += 1
         self.ex.rest(self.tries)
-        due = self.spoke + self.job.beat
+        due = self.spoke + self.job.wait_beat
         if self.ex.now() >= due:
             yield self._say(BEAT, self.t)
-            due = self.spoke + self.job.beat
+            due = self.spoke + self.job.wait_beat
         yield Piece((REST, due), None)
 
 

@@ -1,7 +1,7 @@
 """Memory that the master and all workers share, so that workers exchange pieces among themselves.
 
 Every lane has a slot: its pieces of the last two rounds, its vectors of the last two rounds, and
-three words that only its holder writes. The master writes the control word and the leg (who does
+a few words that only its holder writes. The master writes the control word and the leg (who does
 which rows from which round on). All-gather is: write your piece, stamp it, wait for the others'
 stamps. Nothing is ever locked, so whoever is killed leaves nothing held.
 
@@ -101,6 +101,7 @@ class Progress(NamedTuple):
     rounds: Words  # of its last stamp
     vectors: Words  # the round that its newest vector goes into, -1 for none
     stops: Words  # the round at which it, as the leader, ended the run; 0 for none
+    reads: Words  # rows that its holder has read for its stamps
 
 
 class Exchange:
@@ -177,9 +178,9 @@ class Exchange:
 
     def progress(self) -> Progress:
         """How far everybody is: a few words a lane."""
-        words = self._words[1:, :3].copy()
-        self.moved += words.nbytes
-        return Progress(words[:, 0] >> _SHIFT, words[:, 0] & _MASK, words[:, 1] - 1, words[:, 2])
+        stamps, vectors, stops, reads = self._words[1:, :4].T.copy()
+        self.moved += 4 * stamps.nbytes
+        return Progress(stamps >> _SHIFT, stamps & _MASK, vectors - 1, stops, reads)
 
     # The workers' side.
 
@@ -198,8 +199,9 @@ class Exchange:
         fence()
         return (control, found) if self.control == control else None
 
-    def stamp(self, lane: int, epoch: int, round: int) -> None:
-        """Say that this lane's piece of a round, as asked by a leg, is there."""
+    def stamp(self, lane: int, epoch: int, round: int, read: int) -> None:
+        """Say that this lane's piece of a round, as asked by a leg, is there; and the rows read."""
+        self._words[lane + 1, 3] = read
         fence()
         self._words[lane + 1, 0] = (epoch << _SHIFT) | round
         self._tell()

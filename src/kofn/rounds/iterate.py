@@ -52,6 +52,9 @@ class Leg:
     first: Asked
     steady: Mapping[int, tuple[Run, ...]]  # in every later round
     leader: int  # the lane that reports, and that says when the tolerance is met
+    # By lane the epoch from which its holder takes part without a break: what it knew before then
+    # may be out of date.
+    entered: Mapping[int, int]
 
     def asked(self, round: int) -> Asked:
         """What each lane does in one round, `self.round` or later."""
@@ -61,8 +64,8 @@ class Leg:
 
     def dumps(self) -> bytes:
         """The leg as bytes: some tens a lane, whatever the length of the vector."""
-        parts = (self.epoch, self.round, dict(self.first), dict(self.steady), self.leader)
-        return pickle.dumps(parts, 5)
+        maps = dict(self.first), dict(self.steady), self.leader, dict(self.entered)
+        return pickle.dumps((self.epoch, self.round, *maps), 5)
 
     @staticmethod
     def loads(data: bytes) -> Leg:
@@ -84,6 +87,9 @@ class Work(Protocol):
 
     def weak(self, cover: Cover) -> Sequence[int]:
         """Segments that need one lane more to decode well, once all that are asked deliver."""
+
+    def idle(self) -> Sequence[int]:
+        """Live workers that hold no share, and would take one that falls free."""
 
     def heard(self, round: int, change: float) -> None:
         """A round is done."""
@@ -108,7 +114,7 @@ class IterateRound(Round):
         late: Late | None,
     ) -> None:
         self.id, self.threshold = id, work.threshold
-        self.read: dict[int, int] = {}
+        self.read: dict[int, int] = {}  # rows stamped, by worker
         self.late: list[int] = []
         self.lost: list[int] = []
         self.joined: list[int] = []
@@ -121,6 +127,8 @@ class IterateRound(Round):
         self._shares, self._work, self._exchange, self._late = shares, work, exchange, late
         self._holders = dict(holders)
         self._live = {lane: w for w, lane in holders.items() if lane in windows.lanes}
+        # Live too, but not counted on: they are late. They may come back, or have to.
+        self._out = {lane: w for w, lane in holders.items() if lane not in windows.lanes}
         self._members: set[int] = set()  # lanes of the last leg that were not left out since
         self._entered = dict.fromkeys(self._live, 1)  # the epoch from which its holder takes part
         self._windows = windows  # of the last leg
@@ -145,11 +153,14 @@ class IterateRound(Round):
         if type(event) is Reply and event.round == self.id:
             self._heard(event)
         elif type(event) is Lost:
-            lane = self._shares.get(event.worker)
-            if lane is not None and self._live.get(lane) == event.worker:
+            gone = self._shares.get(event.worker, -1)
+            if self._live.get(gone) == event.worker:
                 self.lost.append(event.worker)
-                del self._live[lane]
-                self._change()
+                self._change(lost=gone)
+            elif self._out.get(gone) == event.worker:
+                self.lost.append(event.worker)
+                del self._out[gone]
+            return [Supply(worker) for worker in self._work.idle()]
         elif type(event) is Joined:
             self.joined.append(event.worker)
             return [Supply(event.worker)]
@@ -185,7 +196,6 @@ class IterateRound(Round):
         return Send(self._work.task(self.id, worker, lane))
 
     def _heard(self, event: Reply) -> None:
-        self.read[event.worker] = self.read.get(event.worker, 0) + event.read
         lane = self._shares.get(event.worker)
         if event.value is None or lane is None:
             return
@@ -197,18 +207,29 @@ class IterateRound(Round):
             if rest[0] < float("inf"):  # who has just joined does not know
                 self.change = rest[0]
             self.ended, self.done = (lane, round), True
+            self._count(self._exchange.progress())
         elif kind == BROKEN:
             self.broken, self.done = (round, *rest), True
         elif kind == READY and lane not in self._live:
-            self._live[lane] = event.worker
-            self._entered[lane] = len(self.legs) + 1
+            self._enter(lane, event.worker)
             self._change()
 
     # A change of those who take part: hold, see how far everybody is, and go on with a new leg.
 
-    def _change(self, late: Sequence[int] = ()) -> None:
-        """Go on with those that are live, but for those of `late` that still lack a stamp."""
+    def _enter(self, lane: int, worker: int) -> None:
+        self._out.pop(lane, None)
+        self._live[lane] = worker
+        self._entered[lane] = len(self.legs) + 1
+
+    def _count(self, now: Progress) -> None:
+        self.read |= {worker: int(now.reads[lane]) for lane, worker in self._live.items()}
+
+    def _change(self, lost: int | None = None, late: Sequence[int] = ()) -> None:
+        """Go on without `lost`, and without those of `late` that still lack a stamp."""
         now = self._exchange.hold()
+        self._count(now)
+        if lost is not None:
+            del self._live[lost]
         round, asked = self._in_flight(now)
         if self.legs and round and now.stops[self.legs[-1].leader] == round:
             self.ended, self.done = (self.legs[-1].leader, round), True
@@ -216,8 +237,11 @@ class IterateRound(Round):
         if late and round == self._flight:
             late = [lane for lane in self._lacking(now, round, asked) if lane in late]
             for lane in late[: max(0, len(self._live) - self.threshold)]:
-                self.late.append(self._live.pop(lane))
+                self._out[lane] = self._live.pop(lane)
+                self.late.append(self._out[lane])
         self._members &= self._live.keys()
+        for lane, worker in list(self._out.items()) if len(self._live) < self.threshold else ():
+            self._enter(lane, worker)  # late or not, without them it does not go on
         lanes = sorted(self._live)
         self._missing = max(0, self.threshold - len(lanes))
         if self._missing:
@@ -298,7 +322,8 @@ class IterateRound(Round):
         steady = {lane: runs for lane, runs in pairs if runs}
         leaders = self._members & steady.keys() & first.keys() or steady.keys()
         self._members = set(steady)
-        leg = Leg(epoch, round, first, steady, min(leaders))
+        entered = {lane: self._entered[lane] for lane in self._live}
+        leg = Leg(epoch, round, first, steady, min(leaders), entered)
         self.legs.append(leg)
         self._exchange.publish(leg.dumps())
 
@@ -342,7 +367,7 @@ class IterateRound(Round):
             if time - self._paused >= max(LEAST, self._late.least, factor * usual):
                 self._paused = time
                 self._look *= 1.5  # they may have to be waited for
-                self._change(late)
+                self._change(late=late)
         else:
             self._look *= 1.5
         self.wake = time + self._look

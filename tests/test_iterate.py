@@ -1,0 +1,571 @@
+"""w ← f(X w) without a master: right whoever is lost, late or joins; few bytes pass the master."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+import kofn
+from kofn.delays import Change, Exponential, PerUnit, Script
+from kofn.engines.exchange import Exchange, Link, Shape
+from kofn.engines.local import LocalEngine
+from kofn.engines.virtual import VirtualEngine
+from kofn.engines.wrapped import Wrapped
+from kofn.model import Lost, Reply, Task
+from kofn.rounds import Cover, Layout, Windows
+from kofn.rounds.iterate import READY, IterateRound, Leg
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+Floats = NDArray[np.float64]
+pagerank = runpy.run_path(str(EXAMPLES / "pagerank.py"))
+
+
+def same(y: Floats) -> Floats:
+    return y
+
+
+def unit(y: Floats) -> Floats:
+    return np.asarray(y / np.linalg.norm(y))
+
+
+def rotation(rng: np.random.Generator, size: int) -> Floats:
+    return np.asarray(np.linalg.qr(rng.standard_normal((size, size)))[0])
+
+
+def kill(cluster: kofn.Cluster, worker: int) -> None:
+    pid = cluster.engine.pid(worker)
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+
+
+# On processes.
+
+
+@pytest.fixture(scope="module")
+def four() -> Iterator[kofn.Cluster]:
+    with kofn.connect("local", workers=4) as cluster:
+        yield cluster
+
+
+def test_pagerank_equals_scipys_while_two_of_eight_are_killed() -> None:
+    N = 10_000
+    A, follow = pagerank["links"](N), pagerank["follow"]
+    assert (np.bincount(A.indices, minlength=N) == 0).sum() >= 100  # pages that link nowhere
+    start = np.full(N, 1.0 / N)
+    with kofn.connect("local", workers=8) as cluster:
+        X = cluster.encode(A, k=4)
+        kills = {5: 0, 9: 6}  # worker 0 leads
+
+        def on_round(round: int, change: float) -> None:
+            if round in kills:
+                kill(cluster, kills.pop(round))
+
+        ranks = X.iterate(follow, start, tol=1e-12, on_round=on_round)
+        report = X.report
+        assert sorted(cluster.workers) == [1, 2, 3, 4, 5, 7]
+    expected, rounds, change = start, 0, 1.0
+    while change > 1e-12:
+        after = follow(A @ expected)
+        change, expected = float(np.linalg.norm(after - expected)), after
+        rounds += 1
+    assert report.extra["converged"]
+    assert report.extra["rounds"] == rounds
+    assert float(np.abs(ranks - expected).max()) <= 1e-10
+    assert ranks.sum() == pytest.approx(1.0, abs=1e-12)
+    assert set(report.lost) == {0, 6}
+    assert report.extra["legs"] >= 3
+    assert not report.restarted
+
+
+def test_bytes_through_the_master_do_not_grow_with_the_vector(four: kofn.Cluster) -> None:
+    per_round, in_all = {}, {}
+    for N in (1_000, 20_000):
+        X = four.encode(pagerank["links"](N), k=2, late=None)
+        X.iterate(same, np.full(N, 1.0 / N), rounds=40)
+        per_round[N] = X.report.extra["bytes_per_round"]
+        in_all[N] = X.report.extra["bytes_through_master"]
+        assert X.report.extra["bytes_of_vectors"] == 2 * 8 * N  # w0 and the result, once each
+    # A notice a round; how they fall together with the last words differs a little.
+    assert 20 < per_round[1_000] < 400
+    assert abs(per_round[20_000] - per_round[1_000]) < 40
+    assert in_all[20_000] < 20_000
+    assert abs(in_all[20_000] - in_all[1_000]) < 2_000
+
+
+def test_the_engine_counts_all_that_passes(four: kofn.Cluster) -> None:
+    def passed() -> int:
+        found = four.engine.traffic
+        assert found is not None
+        return found
+
+    start = passed()
+    X = four.encode(np.ones((500, 500)), k=1)
+    shares = passed()
+    X @ np.ones(500)
+    assert shares - start > 4 * 8 * 500 * 500
+    # Unlike the rounds of an iteration, a product has its operand and its result pass.
+    assert passed() - shares > 2 * 8 * 500
+
+
+def test_the_power_method_on_a_dense_symmetric_matrix(four: kofn.Cluster) -> None:
+    rng = np.random.default_rng(3)
+    Q = rotation(rng, 300)
+    values = np.concatenate([[5.0, 3.0], rng.uniform(-2, 2, 298)])
+    A = (Q * values) @ Q.T
+    X = four.encode(A, k=3)
+    v = X.iterate(unit, np.ones(300), tol=1e-13, report_every=10)
+    extra = X.report.extra
+    assert extra["converged"]
+    assert extra["change"] <= 1e-13
+    # (3/5)^t < 1e-13 by then, and rounding is all that is left.
+    assert abs(abs(float(v @ Q[:, 0])) - 1.0) < 1e-12
+    assert float(v @ (X @ v)) == pytest.approx(5.0, abs=1e-11)
+
+
+def test_f_may_take_w_too_and_float32_stays(four: kofn.Cluster) -> None:
+    X = four.encode((np.eye(40) * 0.5).astype(np.float32), k=2)
+    w = X.iterate(lambda y, w: y + 0.25 * w, np.ones(40, np.float32), rounds=3)
+    assert w.dtype == np.float32
+    np.testing.assert_allclose(w, np.full(40, 0.75**3), rtol=1e-6)
+
+
+def test_a_joiner_is_taken_in_with_the_vector_of_the_others() -> None:
+    A = rotation(np.random.default_rng(0), 60)
+    with kofn.connect("local", workers=3) as cluster:
+        X = cluster.encode(A, k=2, n=4)
+        taken_in: list[int] = []
+
+        def on_round(round: int, change: float) -> None:
+            if round == 2:
+                cluster.engine.join()
+
+        for _ in range(20):  # how long a process takes to start is not ours to say
+            rounds = 1_000
+            w = X.iterate(same, np.ones(60), rounds=rounds, report_every=2, on_round=on_round)
+            check_rotation(w, A, rounds, X)
+            taken_in = [w for w in X.report.joined if X.report.rows_read.get(w, 0) > 0]
+            if taken_in:
+                break
+        assert taken_in
+        assert set(taken_in) <= set(X.report.live)
+
+
+def check_rotation(w: Floats, A: Floats, rounds: int, X: kofn.CodedMatrix) -> None:
+    """Rotations keep every error as large as it was, so those of the rounds add up."""
+    expected = np.linalg.matrix_power(A, rounds) @ np.ones(len(A))
+    bound = X.report.error_bound
+    assert bound is not None
+    scale = float(np.linalg.norm(A)) * np.sqrt(len(A))
+    # The reference has errors too: of 2 log2(rounds) products of matrices, doubled each time.
+    reference = 2 * rounds * len(A) * 2.0**-53 * np.sqrt(len(A))
+    assert float(np.linalg.norm(w - expected)) <= rounds * bound * scale + reference
+
+
+def test_a_stopped_worker_is_left_out_and_comes_back() -> None:
+    A = rotation(np.random.default_rng(1), 60)
+    with kofn.connect("local", workers=4) as cluster:
+        X = cluster.encode(A, k=2)
+        pid = cluster.engine.pid(1)
+        assert pid is not None
+        X.iterate(same, np.ones(60), rounds=50)  # all are warm
+
+        def on_round(round: int, change: float) -> None:
+            if round == 10:
+                os.kill(pid, signal.SIGSTOP)
+            elif round == 400:
+                os.kill(pid, signal.SIGCONT)
+
+        try:
+            w = X.iterate(same, np.ones(60), rounds=800, on_round=on_round)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        check_rotation(w, A, 800, X)
+        assert 1 in X.report.late
+        assert not X.report.lost
+
+
+@pytest.mark.parametrize("lost_after", [2.0, float("inf")])
+def test_a_stopped_worker_that_is_needed_is_waited_for_up_to_a_limit(lost_after: float) -> None:
+    with kofn.connect("local", workers=2, limit=3.0, lost_after=lost_after) as cluster:
+        X = cluster.encode(np.eye(10), k=2)
+        pid = cluster.engine.pid(1)
+        assert pid is not None
+
+        def on_round(round: int, change: float) -> None:
+            if round == 5:
+                os.kill(pid, signal.SIGSTOP)
+
+        kind = kofn.TooFewWorkers if lost_after < 3 else kofn.Stalled
+        message = "1 missing" if lost_after < 3 else r"workers \[1\] still owe"
+        with pytest.raises(kind, match=message) as caught:
+            X.iterate(same, np.ones(10), rounds=10**6, on_round=on_round)
+        assert caught.value.reached is not None
+        round, w = caught.value.reached
+        assert round >= 5
+        np.testing.assert_allclose(w, np.ones(10))
+
+
+def test_below_the_threshold_a_joiner_in_time_saves_the_run() -> None:
+    A = rotation(np.random.default_rng(2), 30)
+    with kofn.connect("local", workers=3, wait=60.0) as cluster:
+        X = cluster.encode(A, k=3)
+
+        def on_round(round: int, change: float) -> None:
+            if round == 5:
+                kill(cluster, 0)
+                kill(cluster, 2)
+                cluster.engine.join()
+                cluster.engine.join()
+
+        w = X.iterate(same, np.ones(30), rounds=100, on_round=on_round)
+        check_rotation(w, A, 100, X)
+        assert set(X.report.lost) == {0, 2}
+        assert set(X.report.joined) == {3, 4}
+
+
+def test_every_last_worker_lost_the_vector_is_still_there() -> None:
+    A = rotation(np.random.default_rng(2), 30)
+    with kofn.connect("local", workers=2, wait=60.0) as cluster:
+        X = cluster.encode(A, k=2)
+
+        def on_round(round: int, change: float) -> None:
+            if round == 20:
+                for worker in (0, 1):
+                    kill(cluster, worker)
+                    cluster.engine.join()
+
+        w = X.iterate(same, np.ones(30), rounds=100, on_round=on_round)
+        check_rotation(w, A, 100, X)
+        assert set(X.report.lost) == {0, 1}
+
+
+def test_nothing_is_kept_and_products_go_on_afterwards(four: kofn.Cluster) -> None:
+    X = four.encode(np.eye(50), k=2)
+    for _ in range(3):
+        X.iterate(same, np.ones(50), rounds=5)
+        np.testing.assert_allclose(X @ np.arange(50.0), np.arange(50.0), atol=1e-12)
+    assert isinstance(four.engine, LocalEngine)
+    assert [e for e in four.engine._house.exchanges if e.owner is not None] == []
+
+
+# Bad input.
+
+
+@pytest.fixture(scope="module")
+def small() -> Any:
+    with kofn.connect("local", workers=2) as cluster:
+        yield cluster, cluster.encode(np.eye(4), k=1)
+
+
+def half(y: Floats) -> Floats:
+    return y[:2]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda X: X.iterate(same, np.ones(5), rounds=1), "must have 4 rows"),
+        (lambda X: X.iterate(same, np.ones((4, 2)), rounds=1), "one vector w0 of length 4"),
+        (lambda X: X.iterate(same, [1, 2, np.nan, 3], rounds=1), "must be finite"),
+        (lambda X: X.iterate(same, np.ones(4)), "a rule to stop by"),
+        (lambda X: X.iterate(same, np.ones(4), rounds=0), "rounds must be a whole number >= 1"),
+        (lambda X: X.iterate(same, np.ones(4), rounds=2.5), "rounds must be"),
+        (lambda X: X.iterate(same, np.ones(4), tol=0.0), "tol must be a number > 0"),
+        (lambda X: X.iterate(same, np.ones(4), tol=float("nan")), "tol must be a number > 0"),
+        (lambda X: X.iterate(same, np.ones(4), rounds=1, report_every=0), "report_every"),
+        (lambda X: X.iterate("no", np.ones(4), rounds=1), "must be a function"),
+        (lambda X: X.iterate(half, np.ones(4), rounds=1), r"shape of its vector, \(4,\)"),
+        (lambda X: X.iterate(str, np.ones(4), rounds=1), "real numbers"),
+        (lambda X: X.iterate(lambda y: y[9], np.ones(4), rounds=1), "IndexError"),
+    ],
+)
+def test_bad_input_is_one_clear_error(
+    small: Any, call: Callable[[kofn.CodedMatrix], object], message: str
+) -> None:
+    with pytest.raises(kofn.BadInput, match=message):
+        call(small[1])
+
+
+def test_a_matrix_that_is_not_square(small: Any) -> None:
+    X = small[0].encode(np.ones((4, 3)), k=1)
+    with pytest.raises(kofn.BadInput, match=r"must be square; got shape \(4, 3\)"):
+        X.iterate(same, np.ones(3), rounds=1)
+
+
+def test_a_vector_that_is_not_finite_ends_the_run(small: Any) -> None:
+    X = small[0].encode(np.eye(4) * 1e200, k=1)
+    with pytest.raises(kofn.Diverged, match=r"after round 2 entry \[0\] is inf") as caught:
+        X.iterate(same, np.ones(4), rounds=50)
+    assert (caught.value.round, caught.value.entry) == (2, 0)
+    assert caught.value.reached is not None
+    assert caught.value.reached[0] == 1
+    np.testing.assert_allclose(X @ np.ones(4), np.full(4, 1e200))
+
+
+def test_f_that_raises_on_a_worker_comes_with_its_traceback(small: Any) -> None:
+    def brittle(y: Floats) -> Floats:
+        if y[0] > 5:
+            raise ArithmeticError("too large for me")
+        return 2 * y
+
+    with pytest.raises(kofn.WorkerError, match="too large for me"):
+        small[1].iterate(brittle, np.ones(4), rounds=50)
+
+
+class Mute(Wrapped):
+    """An engine whose workers cannot exchange."""
+
+    name = "mute"
+
+    def __init__(self) -> None:
+        super().__init__(VirtualEngine(2))
+        self.capabilities = replace(self.engine.capabilities, exchange=False)
+
+
+def test_an_engine_that_cannot_says_so() -> None:
+    with kofn.connect(Mute()) as cluster:
+        X = cluster.encode(np.eye(4), k=1)
+        with pytest.raises(kofn.CannotDo, match=r"'mute' cannot do that.*w = f\(X @ w\)"):
+            X.iterate(same, np.ones(4), rounds=1)
+
+
+# In simulated time: the same master and the same workers' code, losses at any piece of work.
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.data())
+def test_right_under_any_losses_joins_and_delays(data: st.DataObject) -> None:
+    n = data.draw(st.integers(1, 8))
+    k = data.draw(st.integers(1, n))
+    size, rounds = data.draw(st.integers(1, 50)), data.draw(st.integers(1, 25))
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    seconds = rounds * 2e-3
+    when = st.floats(1e-6, seconds)  # once all have their shares
+    changes = [Change(time, -1) for time in data.draw(st.lists(when, max_size=n + 3))]
+    changes += [Change(time, None) for time in data.draw(st.lists(when, max_size=4))]
+    changes += [Change(seconds + i, None) for i in range(n)]  # in the end there are enough
+    delays = data.draw(
+        st.sampled_from(
+            [PerUnit(1e-4), PerUnit(1e-4, {0: 1e3}), Exponential(1e-5, 1e-3), Exponential(0, 0.05)]
+        )
+    )
+    engine = VirtualEngine(n, delays=delays, membership=Script(tuple(changes)), seed=1)
+    A = rotation(rng, size)
+    with kofn.connect(engine, wait=1e3) as cluster:
+        X = cluster.encode(A, k=k, tolerance=1.0)
+        w = X.iterate(same, np.ones(size), rounds=rounds)
+        check_rotation(w, A, rounds, X)
+        assert X.report.extra["rounds"] == rounds
+        assert not X.report.restarted
+
+
+def chaos(y: Floats) -> Floats:
+    return 1.0 - 2.0 * np.minimum(np.abs(y), 1.0)  # doubles every error: rounding is all in 50
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_all_workers_have_the_same_vector_to_the_last_bit(seed: int) -> None:
+    """Else their pieces would not belong together, and the next vector would not be f(X w)."""
+
+    def run(rounds: int) -> Floats:
+        changes = tuple(Change(float(t), None if i % 2 else -1) for i, t in enumerate(times))
+        delays = Exponential(1e-6, 1e-3)
+        engine = VirtualEngine(6, delays=delays, membership=Script(changes), seed=seed)
+        with kofn.connect(engine, wait=1e3) as cluster:
+            X = cluster.encode(A, k=3)
+            found: Floats = X.iterate(chaos, start, rounds=rounds)
+            lost.append(len(X.report.lost))
+            return found
+
+    lost: list[int] = []
+    rng = np.random.default_rng(seed)
+    times = np.sort(rng.uniform(0, 0.4, 12))
+    A = rotation(rng, 40)[rng.permutation(40)]
+    start = rng.uniform(-1, 1, 40)
+    before, after = run(150), run(151)
+    np.testing.assert_allclose(after, chaos(A @ before), atol=1e-12)
+    assert max(lost) >= 3
+
+
+def test_what_a_round_costs_on_the_virtual_engine() -> None:
+    """Rows of the window, then a ring: (n - 1) (latency + bytes / bandwidth)."""
+    n, k, N, unit_seconds = 10, 5, 1_000, 1e-4
+    link = Link(latency=1e-3, bandwidth=1e6)
+    engine = VirtualEngine(n, delays=PerUnit(unit_seconds), compute=False, link=link)
+    with kofn.connect(engine) as cluster:
+        X = cluster.encode(np.zeros((N, N)), k=k)
+        X.iterate(same, np.zeros(N), rounds=20)
+        window = N / n
+        round_seconds = window * unit_seconds + 9 * (1e-3 + 8 * window / 1e6)
+        assert X.report.seconds["total"] == pytest.approx(20 * round_seconds, rel=1e-9)
+        assert X.report.rows_read == dict.fromkeys(range(n), 20 * window)
+        assert X.report.extra["bytes_through_master"] is None  # nobody counts there
+
+
+def test_a_loss_in_flight_costs_its_rows_only() -> None:
+    """A worker is lost in round 4; the others do its rows of that round and go on."""
+    delays = PerUnit(1e-3)
+    engine = VirtualEngine(
+        4, delays=delays, membership=Script((Change(0.33, 3),)), link=Link(0.0, float("inf"))
+    )
+    with kofn.connect(engine) as cluster:
+        X = cluster.encode(np.eye(400), k=2)  # windows of 100 rows: rounds of 0.1 s
+        X.iterate(same, np.ones(400), rounds=6)
+        report = X.report
+    assert report.lost == (3,)
+    assert report.rows_topped_up == 100
+    # Three rounds, one with half a window more for two of them, two of windows of 400 / 3 rows.
+    assert report.seconds["total"] == pytest.approx(0.3 + 0.1 + 0.05 + 2 * 0.134, abs=2e-3)
+    assert report.rows_read[3] == 300
+
+
+# The master alone: words in, legs out.
+
+
+class Plain:
+    """Work without work."""
+
+    key, threshold = "share", 2
+
+    def __init__(self) -> None:
+        self.rounds: list[int] = []
+
+    def task(self, round: int, worker: int, lane: int) -> Task:
+        return Task(worker, round, worker, lambda *_: ())
+
+    def windows(self, lanes: Sequence[int]) -> Windows:
+        return Layout(2).lay(lanes, 96)
+
+    def weak(self, cover: Cover) -> Sequence[int]:
+        return ()
+
+    def idle(self) -> Sequence[int]:
+        return ()
+
+    def heard(self, round: int, change: float) -> None:
+        self.rounds.append(round)
+
+
+def master(lanes: int) -> tuple[IterateRound, Exchange]:
+    shape = Shape(lanes, 96, 192, "<f8", values=False)
+    exchange = Exchange(bytearray(shape.size), shape, changed=lambda: None)
+    exchange.offer(lanes, 0, np.empty(0))
+    holders = {lane: lane for lane in range(lanes)}
+    work = Plain()
+    round = IterateRound(1, work.windows(range(lanes)), holders, holders, work, exchange, None)
+    round.start(0.0)
+    return round, exchange
+
+
+def newest(exchange: Exchange) -> Leg:
+    found = exchange.leg()
+    assert found is not None
+    return Leg.loads(found[1])
+
+
+def deliver(exchange: Exchange, lanes: Sequence[int], epoch: int, round: int) -> None:
+    for lane in lanes:
+        exchange.offer(lane, round, np.empty(0))
+        exchange.stamp(lane, epoch, round, 48 * (round + 1))
+
+
+def test_the_first_leg_is_the_windows() -> None:
+    _, exchange = master(4)
+    leg = newest(exchange)
+    assert (leg.epoch, leg.round, leg.leader) == (1, 0, 0)
+    assert leg.steady == {0: ((0, 48),), 1: ((24, 72),), 2: ((48, 96),), 3: ((0, 24), (72, 96))}
+    assert leg.first == {lane: (1, runs) for lane, runs in leg.steady.items()}
+
+
+def test_a_lost_lane_that_had_stamped_is_used_and_not_asked_of_others() -> None:
+    round, exchange = master(4)
+    deliver(exchange, [0, 1, 2, 3], 1, 0)
+    deliver(exchange, [1, 3], 1, 1)
+    round.on(Lost(1.0, 3))
+    leg = newest(exchange)
+    assert leg.round == 1
+    assert leg.first == {lane: (1, runs) for lane, runs in round.legs[0].steady.items()}
+    assert sorted(leg.steady) == [0, 1, 2]
+    assert round.rows_topped_up == 0
+
+
+def test_a_lost_lane_that_had_not_is_topped_up_by_others_on_top_of_their_own() -> None:
+    round, exchange = master(4)
+    deliver(exchange, [0, 1, 2, 3], 1, 0)
+    deliver(exchange, [0, 1], 1, 1)
+    round.on(Lost(1.0, 3))
+    leg = newest(exchange)
+    assert (leg.epoch, leg.round) == (2, 1)
+    assert 3 not in leg.first
+    assert round.rows_topped_up == 48
+    covered = np.zeros(96, int)
+    for _, runs in leg.first.values():
+        for a, b in runs:
+            covered[a:b] += 1
+    assert (covered == 2).all()
+    before = round.legs[0].steady
+    for lane, (since, runs) in leg.first.items():
+        assert since == (1 if runs == before[lane] else 2)
+
+
+def test_a_round_that_all_have_stamped_is_closed_whatever_happens_then() -> None:
+    round, exchange = master(3)
+    deliver(exchange, [0, 1, 2], 1, 0)
+    round.on(Lost(1.0, 0))
+    leg = newest(exchange)
+    assert leg.round == 1  # round 0 is decoded under the old leg, by everybody alike
+    assert leg.leader == 1
+    assert 0 not in leg.first
+
+
+def test_a_newcomer_starts_with_the_round_after_the_one_in_flight() -> None:
+    round, exchange = master(3)
+    deliver(exchange, [0, 1, 2], 1, 0)
+    round.on(Lost(1.0, 2))
+    deliver(exchange, [0, 1], 2, 1)
+    shares = round._shares
+    assert isinstance(shares, dict)
+    shares[7] = 2
+    round.on(Reply(2.0, 7, 1, 7, READY, (READY, 0), 0, 0.0, False))
+    leg = newest(exchange)
+    assert leg.round == 2
+    assert sorted(leg.first) == [0, 1]
+    assert sorted(leg.steady) == [0, 1, 2]
+    assert leg.entered == {0: 1, 1: 1, 2: 3}
+
+
+def test_below_the_threshold_everybody_is_held() -> None:
+    round, exchange = master(2)
+    deliver(exchange, [0, 1], 1, 0)
+    round.on(Lost(1.0, 0))
+    assert (round.missing, round.live) == (1, 1)
+    assert exchange.control % 2 == 1
+    assert exchange.leg() is None
+
+
+def test_the_leaders_word_ends_the_run_even_if_it_is_its_last() -> None:
+    round, exchange = master(3)
+    deliver(exchange, [0, 1, 2], 1, 0)
+    exchange.offer(0, 1, np.empty(0))
+    exchange.stop(0, 1)
+    round.on(Lost(1.0, 0))
+    assert round.done
+    assert round.ended == (0, 1)
+
+
+@pytest.mark.parametrize("name", ["pagerank", "power_method"])
+def test_the_example_runs(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    size = {"pagerank": 2_000, "power_method": 200}[name]
+    runpy.run_path(str(EXAMPLES / f"{name}.py"))["main"](size)
+    assert capsys.readouterr().out
