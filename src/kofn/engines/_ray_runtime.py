@@ -31,7 +31,10 @@ _SETTINGS = {"RAY_worker_niceness": "0", "RAY_USAGE_STATS_ENABLED": "0"} | ONE_T
 _JOINING = {"RAY_gcs_server_port_wait_time_s": "5"}  # tries, one a second
 _LAST = "as the last `ray start` on this machine said"
 # A death is an event here, and nothing to be printed to the user's terminal.
-_NOISE = re.compile("A worker died or was killed|Raylet is terminated|has been marked dead")
+_NOISE = re.compile(
+    "A worker died or was killed|Raylet is terminated|has been marked dead"
+    "|worker processes have been started"  # more than CPUs, as it should be
+)
 # What ray.init leaves in the environment of its caller.
 _LEFT = ("RAY_AUTH_MODE", "PYTHONBREAKPOINT")
 
