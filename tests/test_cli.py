@@ -31,8 +31,9 @@ def test_demo_json_is_one_object_and_true() -> None:
     assert result["seconds"] > 0
     events = result["events"]
     assert [e["event"] for e in events] == ["lost"] * 3 + ["joined"] * 3
-    assert [e["worker"] for e in events] == [1, 4, 2, 6, 7, 8]
-    assert [e["live_after"] for e in events][:3] == [5, 4, 3]
+    assert [e["worker"] for e in events][:3] == [1, 4, 2]
+    assert {e["worker"] for e in events[3:]} == {6, 7, 8}  # in whichever order they came
+    assert [e["live_after"] for e in events] == [5, 4, 3, 4, 5, 6]
     for event in events:
         assert event["ms_per_round_before"] > 0
         assert event["ms_per_round_after"] > 0

@@ -110,7 +110,9 @@ def _events(log: list[Record], reports: list[Report], seconds: list[float]) -> l
             found.append((at, record.kind, record.worker))
     changes = [0, *(i for i, _, _ in found), len(seconds)]
     rows = []
+    live = WORKERS
     for n, (i, kind, worker) in enumerate(found):
+        live += 1 if kind == "joined" else -1
         before = seconds[changes[n] + 2 : i] or seconds[:i]
         after = seconds[i + 2 : changes[n + 2]] or seconds[i:]
         rows.append(
@@ -118,7 +120,7 @@ def _events(log: list[Record], reports: list[Report], seconds: list[float]) -> l
                 "round": i,
                 "event": kind,
                 "worker": worker,
-                "live_after": len(reports[min(i + 2, len(reports) - 1)].live),
+                "live_after": live,
                 "rows_topped_up": reports[i].rows_topped_up,
                 "ms_per_round_before": 1e3 * median(before),
                 "ms_that_round": 1e3 * seconds[i],
