@@ -2,20 +2,343 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-pytest.importorskip("mpi4py", reason="engine 'mpi' is not installed: pip install 'kofn[mpi]'")
+pytest.importorskip("mpi4py", reason="kofn[mpi] is not installed")
 
+sys.path.insert(0, str(Path(__file__).parent / "mpi_programs"))
+
+from turns import Turn, Turns
+
+import kofn
+from kofn.engines import _mpi_bridge as bridge
 from kofn.engines.mpi import MPIEngine
-from kofn.testing.engines import EngineChecks
+from kofn.errors import BadInput, Closed, EngineUnavailable
+from kofn.model import Lost, Piece, Task
+from kofn.testing._bodies import echo, measure, toil
+from kofn.testing.engines import Desk, EngineChecks, descendants, gone
+
+HERE = Path(__file__).parent
+MPIEXEC = str(Path(sys.executable).parent / "mpiexec")
+# What mpiexec needs as root in a container, and what keeps it quiet about workers that were killed.
+ENVIRONMENT = {**os.environ, **bridge.DAEMON}
+
+
+@pytest.fixture(scope="module")
+def turns() -> Iterator[Turns]:
+    turns = Turns(lambda: MPIEngine(4))
+    yield turns
+    turns.close()
+    assert not [p for p in descendants() or () if not gone(p)]
+
+
+def threads(kept: Any, operand: Any) -> Iterator[Piece]:
+    import threadpoolctl
+
+    np.ones((50, 50)) @ np.ones((50, 50))
+    pools = threadpoolctl.threadpool_info()
+    yield Piece(None, [p["num_threads"] for p in pools if p["user_api"] == "blas"])
+
+
+def writable(kept: Any, operand: Any, argument: Any) -> Iterator[Piece]:
+    yield Piece(None, [a.flags.writeable for a in (operand, kept["key"], argument)])
+
+
+def dies(kept: Any, operand: Any) -> Iterator[Piece]:
+    yield Piece("before", 1)
+    time.sleep(0.2)  # until it is on its way: what has not left a process dies with it
+    os._exit(3)
 
 
 class TestMPIEngine(EngineChecks):
-    kills = 8
+    kills = 6
 
     @pytest.fixture
-    def engine(self) -> Iterator[MPIEngine]:
-        with MPIEngine(4) as engine:
-            yield engine
+    def engine(self, turns: Turns) -> Iterator[Turn]:
+        turn = turns.next()
+        yield turn
+        turns.back(turn)
+
+    def test_one_blas_thread_each(self, desk: Desk) -> None:
+        for worker in desk.engine.workers:
+            assert set(desk.value(desk.submit(worker, threads))) <= {1}
+
+    def test_workers_read_and_the_master_owns(self, desk: Desk) -> None:
+        worker = desk.engine.workers[0]
+        for size in (3, 100_000):
+            desk.engine.broadcast(size, np.ones(size))
+            desk.engine.put(worker, "key", np.ones(size))
+            task = desk.submit(worker, writable, np.ones(size), round=size)
+            assert desk.value(task) == [False, False, False]
+            value = desk.value(desk.submit(worker, echo, np.ones(size)))[0]
+            assert value.flags.writeable
+
+    def test_what_is_sent_is_what_it_was(self, desk: Desk) -> None:
+        worker, array = desk.engine.workers[0], np.ones(100_000)
+        pid = desk.engine.pid(worker)
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            desk.engine.broadcast(1, array)
+            task, argument = desk.submit(worker, measure), desk.submit(worker, echo, array)
+            array[:] = 7.0
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        assert desk.value(task)[1] == 100_000
+        assert desk.value(argument)[0].sum() == 100_000
+
+    def test_rounds_that_nobody_cancels(self, desk: Desk) -> None:
+        worker = desk.engine.workers[0]
+        for round in range(200):
+            desk.engine.broadcast(round, np.full(10_000, 1.0))
+            desk.until_ended(desk.submit(worker, measure, round=round))
+        with pytest.raises(BadInput, match="Cancel rounds"):
+            desk.submit(worker, measure, round=3)
+        assert desk.value(desk.submit(desk.engine.workers[1], measure, round=199))[1] == 10_000
+
+    def test_many_bodies(self, desk: Desk) -> None:
+        def make(i: int) -> Any:
+            return lambda kept, operand: iter([Piece(i, i)])
+
+        tasks = [desk.submit(w, make(i)) for i in range(600) for w in desk.engine.workers[:2]]
+        assert [desk.value(t) for t in tasks] == [i for i in range(600) for _ in range(2)]
+
+    def test_a_queue_of_stale_tasks_goes_fast(self, desk: Desk) -> None:
+        worker = desk.engine.workers[0]
+        first = desk.submit(worker, toil, 3000)
+        queue = [desk.submit(worker, toil, 3000) for _ in range(1000)]
+        desk.until(lambda: bool(desk.pieces[first]), "the first piece")
+        began = desk.engine.now()
+        desk.engine.cancel(1)
+        desk.until_ended(first, *queue)
+        assert desk.engine.now() - began < 10
+
+    def test_a_worker_that_exits_is_lost_like_one_that_is_killed(self, desk: Desk) -> None:
+        worker = desk.engine.workers[1]
+        task = desk.submit(worker, dies)
+        assert desk.wait(Lost, worker=worker).tasks == (task,)
+        assert [r.what for r in desk.pieces[task]] == ["before"]
+
+    def test_a_frozen_worker_is_lost_when_we_say_so(self, desk: Desk) -> None:
+        engine, victim = desk.engine, desk.engine.workers[0]
+        pid = engine.pid(victim)
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        tasks = [desk.submit(victim, echo, np.ones(100_000)) for _ in range(20)]
+        began = engine.now()
+        engine.lose(victim)
+        assert desk.wait(Lost, worker=victim).tasks == tuple(tasks)
+        assert engine.now() - began < 5
+
+    def test_what_cannot_be_pickled_is_refused(self, engine: Turn) -> None:
+        with pytest.raises(BadInput, match="pickling"):
+            engine.put(engine.workers[0], "key", (i for i in range(3)))
+        with pytest.raises(BadInput, match="pickling"):
+            engine.submit(Task(0, 1, engine.workers[0], echo, ((i for i in range(3)),)))
+        engine.broadcast(1, 1)
+        with pytest.raises(BadInput, match="one operand"):
+            engine.broadcast(1, 1)
+
+    def test_the_end_of_rank_0_is_the_end_of_all(self, desk: Desk, engine: Turn) -> None:
+        inner, (first, *others) = engine.engine, engine.workers
+        assert isinstance(inner, MPIEngine)
+        link = inner._house.link
+        assert isinstance(link, bridge.Bridge)
+        task = desk.submit(first, toil, 10**9)
+        os.kill(link.pid, signal.SIGKILL)
+        assert desk.wait(Lost, worker=first).tasks == (task,)
+        for worker in others:
+            desk.wait(Lost, worker=worker)
+        assert engine.workers == ()
+        desk.wait(Lost, worker=engine.join())  # nobody is there to start one
+        engine.close()
+
+    @pytest.mark.parametrize("workers", [0, -1, 2.0, "4", True])
+    def test_a_wrong_number_of_workers_is_refused(self, workers: Any) -> None:
+        with pytest.raises(BadInput, match="at least 1"):
+            MPIEngine(workers)
+
+
+def test_two_engines_at_a_time_and_one_forgotten() -> None:
+    one, two = MPIEngine(1), MPIEngine(1)
+    for engine in (one, two):
+        desk = Desk(engine, 30)
+        assert desk.value(desk.submit(0, echo, 1)) == (1,)
+    pids = [two.pid(0), *(descendants() or ())]
+    one.close()
+    with pytest.raises(Closed):
+        one.join()
+    desk = Desk(two, 30)
+    assert desk.value(desk.submit(0, echo, 2, round=2)) == (2,)
+    desk.engine = one
+    del two, engine
+    assert all(gone(pid) for pid in pids if pid)
+
+
+# What goes wrong at connect.
+
+
+def program(path: Path, text: str) -> Path:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_another_mpi_or_an_old_one_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(EngineUnavailable, match=r"there is none: pip install 'kofn\[mpi\]'"):
+        MPIEngine(1)
+    program(tmp_path / "mpiexec", "echo HYDRA build details: Version: 4.1")
+    with pytest.raises(EngineUnavailable, match=r"can survive a lost worker; .* is HYDRA"):
+        MPIEngine(1)
+    program(tmp_path / "mpiexec", "echo 'mpiexec (Open MPI) 4.1.6'")
+    with pytest.raises(EngineUnavailable, match=r"5\.0\.6 or newer; this is 4\.1\.6"):
+        MPIEngine(1)
+    program(tmp_path / "mpiexec", "echo 'mpiexec (Open MPI) 5.0.11'")  # and starts nothing
+    began = time.monotonic()
+    with pytest.raises(EngineUnavailable, match="that ended"):
+        MPIEngine(1)
+    assert time.monotonic() - began < 20
+
+
+def test_workers_that_cannot_start_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bridge, "serve", None)
+    boot = bridge._BOOT.replace("main(path)", "bridge.serve = None; main(path)").replace(
+        "import main", "import main; import kofn.engines._mpi_bridge as bridge"
+    )
+    monkeypatch.setattr(bridge, "_BOOT", boot)
+    with pytest.raises(EngineUnavailable, match=r"must be able to import kofn"):
+        MPIEngine(2)
+    assert not [p for p in descendants() or () if not gone(p)]
+
+
+def test_an_address_is_refused() -> None:
+    with pytest.raises(BadInput, match="takes no address"):
+        kofn.connect("mpi", address="somewhere")
+
+
+# Under mpiexec.
+
+
+def mpiexec(ranks: int, name: str, *args: str, ft: bool = True) -> subprocess.Popen[str]:
+    tolerance = ["--with-ft", "ulfm"] if ft else []
+    return start([MPIEXEC, *tolerance, "-n", str(ranks), sys.executable, str(HERE / name), *args])
+
+
+def start(command: list[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=ENVIRONMENT,
+    )
+
+
+def finish(process: subprocess.Popen[str], timeout: float = 120) -> str:
+    """Wait for the end; return what was printed."""
+    try:
+        return process.communicate(timeout=timeout)[0]
+    except subprocess.TimeoutExpired:
+        process.kill()
+        pytest.fail(f"no end within {timeout} s; printed so far: {process.communicate()[0]}")
+
+
+def test_the_engine_checks_pass_under_mpiexec() -> None:
+    process = mpiexec(5, "mpi_programs/checks.py")
+    out = finish(process, 240)
+    assert process.returncode == 0, out
+    assert re.search(r"^\d+ passed in", out, re.MULTILINE), out
+    (segment,) = re.findall(r"segment (\S+)", out)
+    assert not Path("/dev/shm", segment).exists()
+
+
+def test_six_of_twelve_killed_in_flight_two_join_one_is_frozen() -> None:
+    process = mpiexec(13, "mpi_programs/scenario.py")
+    out = finish(process, 240)
+    assert process.returncode == 0, out
+    assert "every product right" in out
+
+
+@pytest.mark.parametrize(
+    ("how", "ranks"),
+    [
+        *((how, 3) for how in ("raises", "vanishes", "freezes", "int", "kill")),
+        *((how, 0) for how in ("raises", "exits", "int", "kill")),
+    ],
+)
+def test_every_end_leaves_no_process(how: str, ranks: int) -> None:
+    name = "mpi_programs/ends.py"
+    command = [sys.executable, str(HERE / name), how]
+    process = mpiexec(ranks, name, how) if ranks else start(command)
+    assert process.stdout is not None
+    first = process.stdout.readline()
+    pids = [int(pid) for pid in first.split()[1:]]
+    assert len(pids) == 4, first + finish(process)
+    if how == "int":  # as a terminal does
+        process.send_signal(signal.SIGINT)
+    elif how == "kill":
+        os.kill(pids[0], signal.SIGKILL)
+    out = finish(process)
+    limit = time.monotonic() + 10
+    while not all(gone(p) for p in pids):
+        assert time.monotonic() < limit, out
+        time.sleep(0.01)
+    if how == "raises":
+        assert "on purpose" in out
+        assert process.returncode == 1
+    if how in ("exits", "freezes"):
+        assert process.returncode == 0
+
+
+def test_a_script_for_one_master_just_works() -> None:
+    process = mpiexec(3, "mpi_programs/asks.py")
+    out = finish(process)
+    assert out.splitlines() == ["workers (0, 1)", "moved 9.0", "again (0,) 3"], out
+    assert process.returncode == 0
+
+
+def test_fewer_workers_than_ranks() -> None:
+    process = mpiexec(4, "mpi_programs/asks.py", "2")
+    assert finish(process).startswith("workers (0, 1)\n")
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("ranks", "asked", "ft", "message"),
+    [
+        (1, "", True, "started one rank, so no worker. Start it so: mpiexec --with-ft ulfm -n 7"),
+        (3, "", False, "without fault tolerance. Start it so: mpiexec --with-ft ulfm -n 7"),
+        (3, "5", True, "started 2 workers, 5 were asked for. Start it with -n 6"),
+    ],
+    ids=["alone", "no-ulfm", "too-few"],
+)
+def test_what_cannot_work_is_said_once_at_connect(
+    ranks: int, asked: str, ft: bool, message: str
+) -> None:
+    process = mpiexec(ranks, "mpi_programs/asks.py", *([asked] if asked else []), ft=ft)
+    out = finish(process)
+    assert message in out
+    assert out.count("EngineUnavailable") == 1
+    assert process.returncode == 0
+
+
+def test_the_example_runs() -> None:
+    process = mpiexec(5, "../examples/mpi_cluster.py")
+    out = finish(process)
+    assert process.returncode == 0, out
+    assert out.count("relative error") == 3, out

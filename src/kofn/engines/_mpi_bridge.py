@@ -26,13 +26,15 @@ from typing import Any, NoReturn
 from ..errors import EngineUnavailable
 from . import _wire as wire
 from ._mpi_link import Link, News
-from ._mpi_worker import SMALL, Patience, serve
+from ._mpi_worker import SMALL, Patience, kill, serve
 
-_SEND, _CONTROL, _SPAWN, _SHARE, _SHARED, _UNSHARE = range(6)
+_SEND, _CONTROL, _SPAWN, _DROP, _SHARE, _SHARED, _UNSHARE = range(7)
 _START = 60.0  # seconds for mpiexec to bring up its first process
+# MPI starts first: a Spawn is over when it has, and the next one need not wait for our imports.
 _BOOT = (
     "import json, os, sys; os.environ.update(json.loads(sys.argv[1])); path = sys.argv[2]; "
-    "sys.path[:] = sys.argv[3:]; from kofn.engines._mpi_bridge import main; main(path)"
+    "sys.path[:] = sys.argv[3:]; import mpi4py; mpi4py.rc.finalize = False; "
+    "from mpi4py import MPI; from kofn.engines._mpi_bridge import main; main(path)"
 )
 _THREADS = ("OPENBLAS", "OMP", "MKL", "VECLIB_MAXIMUM", "NUMEXPR", "BLIS")
 
@@ -83,11 +85,11 @@ class Bridge:
     """Link's face in a plain process; rank 0 of our own mpiexec has the Link."""
 
     def __init__(self, workers: int) -> None:
-        self.directory = tempfile.mkdtemp(prefix="kofn-mpi-")
         self.poll: Any = wire.poller()
         self.channel: wire.Channel | None = None
         self.process: subprocess.Popen[bytes] | None = None
         self.pid = 0  # of rank 0
+        self._news: list[News] = []
         self._shared: dict[int, int] = {}  # id of the bytes -> number
         self._numbers = 0
         try:
@@ -98,18 +100,21 @@ class Bridge:
 
     def _start(self, workers: int) -> None:
         program = _mpiexec()
-        path = os.path.join(self.directory, "socket")
         settings = unset({**HERE, **ALWAYS})
         env = {k: v for k, v in os.environ.items() if not k.startswith(("PMIX_", "OMPI_COMM_"))}
-        env |= unset({**DAEMON, "PRTE_MCA_prte_tmpdir_base": self.directory})
         options = ["--with-ft", "ulfm", "--bind-to", "none", "-n", str(workers + 1)]
-        with socket.socket(socket.AF_UNIX) as listener:
+        with (
+            # Gone once rank 0 has found the socket in it, so that nothing can be left behind.
+            tempfile.TemporaryDirectory(prefix="kofn-mpi-") as directory,
+            socket.socket(socket.AF_UNIX) as listener,
+        ):
+            path = os.path.join(directory, "socket")
             listener.bind(path)
             listener.listen(1)
             self.process = subprocess.Popen(
                 [program, *options, *command(settings, path)],
                 stdin=subprocess.DEVNULL,
-                env=env,
+                env={**env, **unset(DAEMON)},
                 start_new_session=True,  # Ctrl-C is for this process alone
             )
             limit = time.monotonic() + _START
@@ -128,6 +133,8 @@ class Bridge:
 
     def spawn(self, worker: int) -> None:
         """Order one more process."""
+        if self.channel is None:
+            self._news.append((worker, "the mpiexec that this engine had started has ended"))
         self._say(_SPAWN, worker)
 
     def send(self, worker: int, data: bytes) -> None:
@@ -156,7 +163,8 @@ class Bridge:
         self._say(_CONTROL, worker, round)
 
     def drop(self, worker: int) -> None:
-        """Nothing is kept for it here."""
+        """Forget a worker."""
+        self._say(_DROP, worker)
 
     def _say(self, *message: Any) -> None:
         if self.channel is not None:
@@ -169,48 +177,51 @@ class Bridge:
         """
         channel = self.channel
         if channel is None:
-            time.sleep(timeout)
-            return []
+            news, self._news = self._news, []
+            if not news:
+                time.sleep(timeout)
+            return news
         for _, mask in self.poll.poll(timeout):
             if mask & wire.OUT and channel.outbox:
                 channel.flush()
             if mask & ~wire.OUT:
                 try:
-                    news = channel.receive()
+                    arrived = channel.receive()
                 except BlockingIOError:
                     continue
-                if news is None:
-                    self._drop()
+                if arrived is None:
+                    self._hang_up()
                     return [(-1, None)]
-                return news
+                return arrived
         return []
 
-    def _drop(self) -> None:
+    def _hang_up(self) -> None:
         if self.channel is not None:
             self.channel.close()
             self.channel = None
 
     def close(self, pids: Iterable[int]) -> None:
-        """End mpiexec and all it started: `pids` are the workers on this machine."""
-        self._drop()
-        for pid in (*pids, self.pid):
-            kill(pid)
-        if self.process is not None:
-            try:
-                self.process.wait(5)
-            except subprocess.TimeoutExpired:
+        """Let rank 0 end its workers and itself; kill what is left: `pids` are the workers here."""
+        self._hang_up()
+        if self.process is not None and not self._ended(5):
+            for pid in (*pids, self.pid):
+                kill(pid)
+            if not self._ended(5):
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(self.process.pid, signal.SIGKILL)
                 self.process.wait()
+                # What it would have removed itself.
+                session = os.path.join(tempfile.gettempdir(), f"ompi.{self.process.pid}")
+                shutil.rmtree(session, ignore_errors=True)
         self.poll.close()
-        shutil.rmtree(self.directory, ignore_errors=True)
 
-
-def kill(pid: int) -> None:
-    """Kill a process, if it is there."""
-    if pid:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    def _ended(self, seconds: float) -> bool:
+        assert self.process is not None
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
 
 
 def _mpiexec() -> str:
@@ -291,15 +302,13 @@ def _carry(MPI: Any, path: str) -> None:
                         return
                     for message in messages:
                         _obey(link, shared, *message)
-        for news in link.receive(0):
+        if news := link.receive(0):
             moved = True
-            channel.send(wire.frame(*news))
+            channel.send(b"".join(wire.frame(*item) for item in news))  # one wake-up for all
         if moved:
             patience = Patience()
-        elif pause := patience.rest():
-            select.select([sock], [], [], pause)
-        else:
-            os.sched_yield()
+        elif rest := patience.rest():
+            select.select([sock], [], [], rest)
 
 
 def _obey(link: Link, shared: dict[int, bytes], op: int, number: int, data: Any = None) -> None:
@@ -311,6 +320,8 @@ def _obey(link: Link, shared: dict[int, bytes], op: int, number: int, data: Any 
         link.control(number, data)
     elif op == _SPAWN:
         link.spawn(number)
+    elif op == _DROP:
+        link.drop(number)
     elif op == _SHARE:
         shared[number] = data
     else:

@@ -7,32 +7,51 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
-from ._mpi_worker import CONTROL, DATA, FLOOR, HEAD, LARGE, SMALL, Patience
+from . import _wire as wire
+from ._mpi_worker import (
+    CONTROL,
+    DATA,
+    FLIGHT,
+    FLOOR,
+    HEAD,
+    LARGE,
+    MASTER,
+    SMALL,
+    Patience,
+    alive,
+    frames,
+    kill,
+)
 
 # What a link tells: data from a worker; None when the worker is gone; a text when it never came.
 News = tuple[int, bytes | bytearray | str | None]
 
+_SPIN = 0.001  # seconds of looking without a pause: the master is one, and all wait for it
+_END = 0.5  # seconds for workers to end by themselves
 _BURST = 16  # messages taken from one worker before the others get their turn
 
 
 class _Peer:
     """One worker: where it is, what is on its way to it and from it."""
 
-    __slots__ = ("buffer", "comm", "large", "notes", "queue", "rank", "request", "sending")
+    __slots__ = ("buffer", "comm", "large", "notes", "pid", "queue", "rank", "request", "sending")
 
     def __init__(self, comm: Any, rank: int) -> None:
         self.comm, self.rank = comm, rank
+        self.pid = -1  # 0 if it runs elsewhere; unknown until hello
         self.buffer = bytearray(SMALL)
         self.request: Any = None  # the standing receive
         self.large: bytearray | None = None  # announced, being received
         self.queue: deque[bytes] = deque()  # waits for what is being sent
-        self.sending: list[tuple[Any, bytes]] = []  # MPI still reads these bytes
-        self.notes: list[tuple[Any, bytes]] = []  # the same, out of turn
+        self.sending: deque[tuple[Any, bytes]] = deque()  # MPI may still read these bytes
+        self.notes: deque[tuple[Any, bytes]] = deque()  # the same, out of turn
 
 
 class Link:
@@ -43,9 +62,10 @@ class Link:
         self.command = command  # what a spawned worker runs
         self.closed = False
         self._peers: dict[int, _Peer] = {}
-        self._busy: set[int] = set()  # workers with something not yet sent
-        self._dead: list[tuple[Any, bytes]] = []  # requests whose worker is gone
+        self._behind: set[int] = set()  # workers with something queued
+        self._dead: list[tuple[Any, bytes | bytearray]] = []  # requests whose worker is gone
         self._status = MPI.Status()
+        self._host = socket.gethostname()
         self._orders: deque[int] = deque()
         self._spawned: deque[tuple[int, Any]] = deque()
         self._spawner: threading.Thread | None = None
@@ -53,14 +73,10 @@ class Link:
         for comm in (MPI.COMM_WORLD, MPI.COMM_SELF):
             comm.Set_errhandler(MPI.ERRORS_RETURN)
 
-    @property
-    def live(self) -> int:
-        """How many workers MPI has not told to be gone."""
-        return len(self._peers)
-
     def add(self, worker: int, comm: Any, rank: int) -> None:
         """Take a process in as this worker; it is there once it says hello."""
         peer = self._peers[worker] = _Peer(comm, rank)
+        self.send(worker, wire.frame(MASTER, os.getpid(), self._host))
         try:
             self._listen(peer)
         except self.MPI.Exception:
@@ -96,8 +112,7 @@ class Link:
         if peer is None:
             return  # gone; its news is on the way
         peer.queue.append(data)
-        if not peer.sending:
-            self._push(worker, peer)
+        self._push(worker, peer)
 
     def share(self, data: bytes) -> None:
         """Announce bytes that will be sent to many workers: MPI reads them where they are."""
@@ -112,14 +127,15 @@ class Link:
             return
         word = b"" if round is None else FLOOR.pack(round)
         with contextlib.suppress(self.MPI.Exception):  # gone: the standing receive will tell
-            self._sent(peer.notes)
+            self._reap(peer.notes)
             peer.notes.append((self._isend(peer, word, CONTROL), word))
 
     def _push(self, worker: int, peer: _Peer) -> None:
-        """Send what is queued, one message at a time, while MPI takes it at once."""
+        """Send what is queued, as far as the worker keeps up."""
         queue = peer.queue
         try:
-            while self._sent(peer.sending) and queue:
+            self._reap(peer.sending)
+            while queue and len(peer.sending) < FLIGHT:
                 data = queue.popleft()
                 while queue and len(data) + len(queue[0]) <= SMALL:
                     data += queue.popleft()
@@ -131,21 +147,19 @@ class Link:
                     peer.sending.append((self._isend(peer, data, DATA), data))
         except self.MPI.Exception:
             queue.clear()  # gone: the standing receive will tell
-        if peer.sending:
-            self._busy.add(worker)
+        if queue:
+            self._behind.add(worker)
         else:
-            self._busy.discard(worker)
+            self._behind.discard(worker)
 
     def _isend(self, peer: _Peer, data: bytes, tag: int) -> Any:
         return peer.comm.Isend([data, self.MPI.BYTE], peer.rank, tag)
 
-    def _sent(self, sending: list[tuple[Any, bytes]]) -> bool:
-        """Let go of what has been sent; return whether that is all."""
-        while sending:
-            if not sending[0][0].Test():
-                return False
-            del sending[0]
-        return True
+    @staticmethod
+    def _reap(sending: deque[tuple[Any, bytes]]) -> None:
+        """Let go of what has been sent."""
+        while sending and sending[0][0].Test():
+            sending.popleft()
 
     # Receiving.
 
@@ -153,16 +167,13 @@ class Link:
         """Return what has arrived, waiting at most `timeout` seconds for the first."""
         if self._look() or timeout <= 0:
             return self._take()
-        patience, end = Patience(), time.perf_counter() + timeout
+        patience, end = Patience(_SPIN), time.perf_counter() + timeout
         while not self._look():
             left = end - time.perf_counter()
             if left <= 0:
                 break
-            pause = min(patience.rest(), left)
-            if pause:
-                time.sleep(pause)
-            else:
-                os.sched_yield()
+            if rest := patience.rest():
+                time.sleep(min(rest, left))
         return self._take()
 
     def _take(self) -> list[News]:
@@ -177,7 +188,7 @@ class Link:
                 self._news.append((worker, comm))
             else:
                 self.add(worker, comm, 0)
-        for worker in tuple(self._busy):
+        for worker in tuple(self._behind):
             self._push(worker, self._peers[worker])
         for worker, peer in tuple(self._peers.items()):
             try:
@@ -199,7 +210,11 @@ class Link:
             peer.large = bytearray(HEAD.unpack_from(peer.buffer)[0])
             peer.request = peer.comm.Irecv([peer.large, self.MPI.BYTE], peer.rank, LARGE)
         else:
-            self._news.append((worker, bytes(memoryview(peer.buffer)[:count])))
+            data = bytes(memoryview(peer.buffer)[:count])
+            if peer.pid < 0:
+                _, pid, host, *_ = frames(data)[0]
+                peer.pid = pid if host == self._host else 0
+            self._news.append((worker, data))
             self._listen(peer)
 
     def _listen(self, peer: _Peer) -> None:
@@ -212,7 +227,7 @@ class Link:
     def drop(self, worker: int) -> None:
         """Forget a worker. What MPI may still read or write is kept until it is done with it."""
         peer = self._peers.pop(worker, None)
-        self._busy.discard(worker)
+        self._behind.discard(worker)
         if peer is not None:
             self._dead += [*peer.sending, *peer.notes, (peer.request, peer.large or peer.buffer)]
         self._dead = [pair for pair in self._dead if not self._over(pair[0])]
@@ -224,8 +239,23 @@ class Link:
             return True
 
     def close(self) -> None:
-        """Tell every worker to end. Those that a Spawn is about to bring are told then."""
+        """End every worker: they are told, and killed if that takes long.
+
+        Those of other machines are only told, as are those that a Spawn is about to bring.
+        """
         self.closed = True
         self._orders.clear()
         for worker in tuple(self._peers):
             self.control(worker, None)
+        pids = [peer.pid for peer in self._peers.values() if peer.pid > 0]
+        self._run(_END, lambda: any(map(alive, pids)))
+        stuck = [pid for pid in pids if alive(pid)]  # stopped, or deep in a body
+        for pid in stuck:
+            kill(pid)
+        # Until MPI knows: its own end, where the user's script asks for it, would wait for them.
+        self._run(2 * _END, lambda: bool(stuck and self._peers))
+
+    def _run(self, seconds: float, go_on: Callable[[], bool]) -> None:
+        limit = time.monotonic() + seconds
+        while go_on() and time.monotonic() < limit:
+            self.receive(0.005)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import marshal
 import os
 import pickle
@@ -10,6 +11,7 @@ import socket
 import struct
 import sys
 import time
+from collections import deque
 from typing import Any, NoReturn
 
 import threadpoolctl
@@ -23,8 +25,10 @@ from .running import keep, run, story
 # so that a standing receive of SMALL bytes is enough for everything else.
 DATA, LARGE, CONTROL = 1, 2, 3
 SMALL = 1 << 16
+FLIGHT = 8  # messages on their way to one process; its end of them may be slow
 HEAD = struct.Struct("<Q")
 FLOOR = struct.Struct("<q")  # on CONTROL: the highest cancelled round; an empty message is the end
+MASTER = 100  # a frame, the first one: process id and host of rank 0
 
 _SPIN = 0.0003  # seconds of looking without a pause, before the first rest
 _REST = 0.005  # the longest rest
@@ -35,26 +39,19 @@ class Patience:
     """When to look again: at once at first, then ever later, at most 5 ms.
 
     MPI cannot wait without burning a core. Looking costs microseconds, so a rest of a twentieth
-    of the time waited so far keeps both the delay and the burning below some percent.
+    of the time waited so far keeps both the delay and the burning below some percent. With more
+    processes than cores, Open MPI gives way to others at each look that finds nothing.
     """
 
-    __slots__ = ("began",)
+    __slots__ = ("began", "spin")
 
-    def __init__(self) -> None:
-        self.began = time.perf_counter()
+    def __init__(self, spin: float = _SPIN) -> None:
+        self.began, self.spin = time.perf_counter(), spin
 
     def rest(self) -> float:
-        """Return the seconds to rest now; 0 while it is better to give way and look again."""
+        """Return the seconds to rest now; 0 while it is better to look again."""
         waited = time.perf_counter() - self.began
-        return min(waited / _PART, _REST) if waited > _SPIN else 0.0
-
-    def pause(self) -> None:
-        """Rest, or let another process run."""
-        rest = self.rest()
-        if rest:
-            time.sleep(rest)
-        else:
-            os.sched_yield()
+        return min(waited / _PART, _REST) if waited > self.spin else 0.0
 
 
 def no_segment(size: int) -> None:
@@ -78,8 +75,11 @@ class Worker:
     def __init__(self, MPI: Any, comm: Any) -> None:
         self.MPI, self.comm = MPI, comm
         self.parent = os.getppid()
+        self.master = 0  # its process id, if it runs on this machine
         self.buffer = bytearray(SMALL)
         self.status = MPI.Status()
+        self.sending: deque[tuple[Any, bytes]] = deque()
+        self.behind = False  # the last message was there before it was waited for
         self.floor = -(2**63)  # the highest cancelled round
         self.round = 0  # of the task at hand
         self.kept: dict[str, Any] = {}
@@ -118,30 +118,35 @@ class Worker:
             end()
 
     def send(self, *message: Any) -> None:
-        """Send a frame, and wait until MPI needs it no longer."""
-        data = wire.frame(*message)
+        """Send a frame; wait only while many are on their way."""
+        data, sending = wire.frame(*message), self.sending
         try:
+            while sending and sending[0][0].Test():
+                sending.popleft()
+            while len(sending) >= FLIGHT:
+                self.wait(sending.popleft()[0])
             if len(data) > SMALL:
-                head = self.comm.Isend([HEAD.pack(len(data)), self.MPI.BYTE], 0, DATA)
-                self.wait(self.comm.Isend([data, self.MPI.BYTE], 0, LARGE))
-                self.wait(head)
+                self.isend(HEAD.pack(len(data)), DATA)
+                self.isend(data, LARGE)
             else:
-                self.wait(self.comm.Isend([data, self.MPI.BYTE], 0, DATA))
+                self.isend(data, DATA)
         except self.MPI.Exception:
             end()
 
+    def isend(self, data: bytes, tag: int) -> None:
+        """Start to send; MPI reads these bytes until it is done."""
+        self.sending.append((self.comm.Isend([data, self.MPI.BYTE], 0, tag), data))
+
     def wait(self, request: Any) -> None:
         """Wait for a request; hear the master's last word meanwhile."""
-        if request.Test(self.status):
+        self.behind = request.Test(self.status)
+        if self.behind:
             return
         patience = Patience()
         while not request.Test(self.status):
-            rest = patience.rest()
-            if not rest:
-                os.sched_yield()
-                continue
-            self.listen()
-            time.sleep(rest)
+            if rest := patience.rest():
+                self.listen()
+                time.sleep(rest)
 
     def listen(self) -> None:
         """Take in what the master says out of turn, without waiting."""
@@ -150,11 +155,21 @@ class Worker:
             word = bytearray(count)
             self.comm.Recv([word, self.MPI.BYTE], 0, CONTROL)
             if not count:
-                end()
+                self.farewell()
             self.floor = max(self.floor, FLOOR.unpack(word)[0])
-        # Its daemon may go without a word, and MPI would never tell.
-        if os.getppid() != self.parent:
+        # The daemon may go, or the master exit, and MPI would never tell.
+        if os.getppid() != self.parent or (self.master and not alive(self.master)):
             end()
+
+    def farewell(self) -> NoReturn:
+        """End because the master says so."""
+        if self.comm != self.MPI.COMM_WORLD:
+            # A spawned process is a job of its own: without this it would count as failed. Where
+            # others are in the job it would wait for them.
+            signal.alarm(5)
+            with contextlib.suppress(self.MPI.Exception):
+                self.MPI.Finalize()
+        end()
 
     def stale(self) -> bool:
         """Tell whether the task at hand was cancelled: some microseconds."""
@@ -181,6 +196,8 @@ class Worker:
             self.operands.pop(name, None)
         elif kind == wire.CLEAR:
             self.functions.clear()
+        elif kind == MASTER and content == socket.gethostname():
+            self.master = name
 
     def put(self, key: str, packed: Any) -> None:
         """Keep a value, build it here, or change what is kept."""
@@ -198,7 +215,8 @@ class Worker:
         for old in [r for r in self.operands if r <= self.floor]:
             del self.operands[old]
         self.round = round
-        if self.stale():
+        # A task that has waited here may have been cancelled meanwhile.
+        if self.stale() if self.behind else round <= self.floor:
             self.send(wire.DROPPED, task)
             return
 
@@ -230,6 +248,22 @@ class Worker:
         if type(found) is tuple:
             found = self.operands[round] = [unpack(found, None)]
         return found[0] if found else None
+
+
+def alive(pid: int) -> bool:
+    """Tell whether there is such a process on this machine."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def kill(pid: int) -> None:
+    """Kill a process, if it is there."""
+    if pid > 0:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def end() -> NoReturn:

@@ -18,9 +18,9 @@ import cloudpickle
 from ..errors import BadInput, CannotDo, Closed, EngineUnavailable, UnknownWorker
 from ..model import Body, Dropped, Event, Failed, Joined, Lost, Reply, Stored, Task
 from . import _wire as wire
-from ._mpi_bridge import ALWAYS, HERE, Bridge, check_version, command, kill, start, unset
+from ._mpi_bridge import ALWAYS, HERE, Bridge, check_version, command, start, unset
 from ._mpi_link import Link
-from ._mpi_worker import SMALL, frames, no_segment, serve
+from ._mpi_worker import SMALL, alive, frames, kill, no_segment, serve
 from .base import Capabilities, Engine
 from .memory import Packed, pack, unpack
 
@@ -28,7 +28,8 @@ if find_spec("mpi4py") is None:
     raise ModuleNotFoundError("No module named 'mpi4py'", name="mpi4py")
 
 _START = 60.0  # seconds for the first workers to say hello
-_NOTICE = 0.5  # seconds for MPI to tell of a worker that we ended, before we take it as told
+_NOTICE = 0.5  # seconds for a worker to end, or for MPI to tell that it has
+_WATCH = 0.1  # seconds between two looks at whether the processes of this machine are there
 _FUNCTIONS = 256  # bodies remembered; beyond, all are forgotten and sent again as needed
 _OPERANDS = 64  # operands kept of rounds that nobody cancelled
 _NEVER = -(2**63)  # lower than every round
@@ -61,17 +62,10 @@ class _House:
         link = self.link
         if os.getpid() != self.owner or link is None:
             return  # a forked child must not end its parent's workers
-        pids = [peer.pid for peer in self.peers.values() if peer.here]
         if isinstance(link, Bridge):
-            link.close(pids)
-            return
-        link.close()
-        for pid in pids:
-            kill(pid)
-        # Until MPI knows that they are gone: its own end, where the user's, would wait for them.
-        limit = time.monotonic() + _NOTICE
-        while link.live and time.monotonic() < limit:
-            link.receive(0.01)
+            link.close(peer.pid for peer in self.peers.values() if peer.here)
+        else:
+            link.close()
 
 
 class MPIEngine(Engine):
@@ -113,6 +107,7 @@ class MPIEngine(Engine):
         self._gone: set[int] = set()  # rounds never cancelled whose operand had to make room
         self._floor = _NEVER
         self._ended: dict[int, float] = {}  # workers that we ended -> when to stop asking MPI
+        self._watched = 0.0  # when
         self._ready: list[Event] = []
         self._host = socket.gethostname()
         try:
@@ -134,7 +129,9 @@ class MPIEngine(Engine):
         size = int(os.environ.get("OMPI_COMM_WORLD_SIZE", 0))
         alone = size and size == int(os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", 0))
         settings = unset({**ALWAYS, **(HERE if alone else {})})
-        os.environ.update(settings)  # before MPI starts; Spawn does not pass them on
+        if "mpi4py.MPI" in sys.modules:
+            settings = {}  # too late for this process, and joiners must agree with it
+        os.environ.update(settings)  # Spawn does not pass them on
         MPI = start()
         world = MPI.COMM_WORLD
         size, rank = world.Get_size(), world.Get_rank()
@@ -348,21 +345,27 @@ class MPIEngine(Engine):
         end = time.monotonic() + min(max(timeout, 0.0), 1e9)
         wait = 0.0 if self._ready else timeout
         while True:
-            if self._ended:
-                wait = min(wait, max(0.0, min(self._ended.values()) - time.monotonic()))
-            for worker, data in link.receive(wait):
+            for worker, data in link.receive(min(wait, _WATCH)):
                 self._hear(worker, data)
             now = time.monotonic()
-            if self._ended:
-                for worker in [w for w, limit in self._ended.items() if limit <= now]:
-                    link.drop(worker)
-                    self._lost(worker, now)
+            if now >= self._watched + _WATCH:
+                self._watch(now)
             if self._ready:
                 ready, self._ready = self._ready, []
                 return ready
             if now >= end:
                 return []
             wait = end - now
+
+    def _watch(self, now: float) -> None:
+        """Find who is gone without MPI telling: it does not when a process exits by itself."""
+        self._watched = now
+        for worker, peer in self._live.items():
+            if peer.here and not alive(peer.pid):
+                self._ended.setdefault(worker, now + _WATCH)
+        for worker in [w for w, limit in self._ended.items() if limit <= now]:
+            self._check().drop(worker)
+            self._lost(worker, now)
 
     def _hear(self, worker: int, data: Any) -> None:
         now = time.monotonic()  # stamped on receipt: worker clocks disagree

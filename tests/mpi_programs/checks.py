@@ -1,0 +1,56 @@
+"""EngineChecks under mpiexec: `mpiexec --with-ft ulfm -n 5 python checks.py [pytest options]`.
+
+The first engine has the ranks of mpiexec as its workers; once these are gone (some checks end
+workers), the next ones spawn theirs.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+from turns import Turn, Turns
+
+from kofn.engines.mpi import MPIEngine
+from kofn.testing import engines
+from kofn.testing.engines import EngineChecks, descendants, held_names
+
+
+@pytest.fixture(scope="module")
+def turns() -> Iterator[Turns]:
+    turns = Turns(lambda: MPIEngine(4))
+    yield turns
+    turns.close()
+    print("segment", own())
+    assert descendants() == set()
+
+
+class TestUnderMPIExec(EngineChecks):
+    kills = 4
+
+    @pytest.fixture
+    def engine(self, turns: Turns) -> Iterator[Turn]:
+        turn = turns.next()
+        yield turn
+        turns.back(turn)
+
+    @pytest.fixture(autouse=True)
+    def not_our_own(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        # The segment of rank 0 is the run's own, and goes with it: whoever ran this looks.
+        monkeypatch.setattr(engines, "held_names", lambda: held_names() - {own()})
+
+
+def own() -> str:
+    """Name the shared memory that rank 0 has for itself."""
+    (name,) = (name for name in held_names() if name.endswith(".0"))
+    return name
+
+
+if __name__ == "__main__":
+    from kofn.engines._mpi_bridge import start
+
+    if start().COMM_WORLD.Get_rank():
+        MPIEngine()
+    options = ["-q", "-s", "-W", "error", "-p", "no:cacheprovider", "--color=no"]
+    sys.exit(pytest.main([__file__, *options, *sys.argv[1:]]))

@@ -1,0 +1,123 @@
+"""Engines shared by tests in turn: starting one takes longer than most checks do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from kofn.engines.base import Engine
+from kofn.model import Dropped, Event, Failed, Lost, Reply, Task
+
+SPAN = 100_000  # rounds and tasks of one turn
+
+
+class Turn(Engine):
+    """One test's turn on an engine, which is as new to it: ids and keys of its own."""
+
+    name = "turn"
+
+    def __init__(self, engine: Engine, base: int) -> None:
+        self.engine, self.base = engine, base
+        self.capabilities = engine.capabilities
+        self._size = len(engine.workers)
+        self.closed = False
+        self._open: set[int] = set()
+        self._keys: set[str] = set()
+
+    @property
+    def workers(self) -> tuple[int, ...]:
+        return self.engine.workers
+
+    def now(self) -> float:
+        return self.engine.now()
+
+    def put(self, worker: int, key: str, value: Any) -> None:
+        self.engine.put(worker, key, value)
+        self._keys.add(key)
+
+    def forget(self, key: str) -> None:
+        self.engine.forget(key)
+
+    def broadcast(self, round: int, value: Any) -> None:
+        self.engine.broadcast(round + self.base, value)
+
+    def submit(self, task: Task) -> None:
+        id = task.id + self.base
+        self.engine.submit(replace(task, id=id, round=task.round + self.base))
+        self._open.add(id)
+
+    def cancel(self, round: int) -> None:
+        self.engine.cancel(round + self.base)
+
+    def events(self, timeout: float) -> list[Event]:
+        return [self._shifted(event) for event in self.engine.events(timeout)]
+
+    def _shifted(self, event: Event) -> Event:
+        if isinstance(event, Lost):
+            self._open -= set(event.tasks)
+            return replace(event, tasks=tuple(t - self.base for t in event.tasks))
+        if not isinstance(event, Reply | Failed | Dropped) or event.task is None:
+            return event
+        if not isinstance(event, Reply) or event.last:
+            self._open.remove(event.task)
+        return replace(event, task=event.task - self.base, round=event.round - self.base)
+
+    def lose(self, worker: int) -> None:
+        self.engine.lose(worker)
+
+    def join(self) -> int:
+        return self.engine.join()
+
+    def pid(self, worker: int) -> int | None:
+        return self.engine.pid(worker)
+
+    def close(self) -> None:
+        self.closed = True
+        self.engine.close()
+
+    def over(self) -> bool:
+        """End the turn with as many workers as it began with; return whether that could be done."""
+        if self.closed:
+            return False
+        self.engine.cancel(self.base + SPAN)
+        for key in self._keys:
+            self.engine.forget(key)
+        limit = self.now() + 20
+        missing = self._size - len(self.workers)
+        for _ in range(missing):
+            self.join()
+        for worker in self.workers[: max(0, -missing)]:
+            self.lose(worker)
+        while self._open or len(self.workers) != self._size:
+            self.events(0.1)
+            if self.now() > limit:
+                return False
+        return True
+
+
+class Turns:
+    """Makes an engine when there is none that can be used again."""
+
+    def __init__(self, make: Callable[[], Engine]) -> None:
+        self.make = make
+        self.engine: Engine | None = None
+        self.count = 0
+
+    def next(self) -> Turn:
+        """Return a turn on the engine at hand, or on a new one."""
+        if self.engine is None:
+            self.engine = self.make()
+        self.count += 1
+        return Turn(self.engine, self.count * 2 * SPAN)
+
+    def back(self, turn: Turn) -> None:
+        """Take the engine back."""
+        if not turn.over():
+            turn.close()
+            self.engine = None
+
+    def close(self) -> None:
+        """Close the engine at hand."""
+        if self.engine is not None:
+            self.engine.close()
