@@ -148,7 +148,7 @@ def test_a_joiner_is_taken_in_with_the_vector_of_the_others() -> None:
 
         def on_round(round: int, change: float) -> None:
             if round == 2:
-                cluster.engine.join()
+                cluster.join()
 
         for _ in range(20):  # how long a process takes to start is not ours to say
             rounds = 1_000

@@ -154,8 +154,8 @@ class CodedMatrix:
         worker applies it to the whole vector, so it must be deterministic (and picklable).
         Stops after `rounds`, or when the Euclidean norm of the change of w is at most `tol` (at
         most 10,000 rounds then, if `rounds` is left out); `report.extra` says which. `on_round` is
-        called here with the round and the change, every `report_every` rounds, and may end
-        workers, but not multiply.
+        called here with the round and the change, every `report_every` rounds, and may end and
+        start workers, but not multiply.
 
         Workers exchange their pieces among themselves, once a round. What passes here a round is
         some hundred bytes, whatever the length of w; w0 and the last w pass once each. A round that

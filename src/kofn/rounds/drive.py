@@ -66,6 +66,8 @@ class Drive:
         self._owed: dict[int, int] = {}  # worker -> tasks and puts it has not ended
         self._since: dict[int, float] = {}  # worker -> when it last answered, or first owed
         self._gone: set[int] = set()
+        self._running = False  # a round is
+        self._unheard: list[Event] = []  # events noted that it has not heard of
         self._asked: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         # Other threads must not wait for long until a round looks up; in virtual time nobody does.
         self._home = os.getpid()
@@ -131,6 +133,7 @@ class Drive:
         try:
             if operand is not None:
                 engine.broadcast(round.id, operand)
+            self._running = True
             self._obey(round.start(began), supply)
             heard, short = began, None
             while not round.done:
@@ -143,9 +146,11 @@ class Drive:
                 if now >= end:
                     self._give_up(round, now - (heard if short is None else short))
                 until = min(end, round.wake, self._next_given_up(), now + self._nap)
-                events = engine.events(max(0.0, until - now))
+                missed, self._unheard = self._unheard, []
+                events = engine.events(0.0 if missed else max(0.0, until - now))
                 for event in events:
                     self._note(event)
+                events = missed + events
                 for event in events:  # a second pass: by now we know everyone who is lost
                     self._obey(round.on(event), supply)
                     # The rest of a batch still tells who lives: no early way out.
@@ -158,6 +163,7 @@ class Drive:
                 self._give_up_silent()
                 self._serve()
         finally:
+            self._running, self._unheard = False, []
             engine.cancel(round.id)
             kind = "done" if round.done else "raised"
             log.append(Record(engine.now(), kind, round.id, -1, -1, 0))
@@ -172,12 +178,19 @@ class Drive:
             return  # another thread is at it, and takes in what arrives
         try:
             self._serve()
-            while events := self.engine.events(timeout):
+            while self._take(timeout):
                 timeout = 0.0
-                for event in events:
-                    self._note(event)
         finally:
             self.lock.release()
+
+    def _take(self, timeout: float) -> list[Event]:
+        """Take in what has arrived; a round that is running hears of it too."""
+        events = self.engine.events(timeout)
+        for event in events:
+            self._note(event)
+        if self._running:  # asked from within it, by a callback: that must not cost it events
+            self._unheard += events
+        return events
 
     def silent(self, seconds: float) -> set[int]:
         """Workers that have owed an answer for so many seconds: stopped, or far behind."""
@@ -250,10 +263,9 @@ class Drive:
                 now = self.engine.now()
                 if now - heard > self.limit:
                     raise Stalled(-1, now - heard, late)
-                events = self.engine.events(min(PATIENCE, self.limit))
-                for event in events:
-                    heard = event.time
-                    self._note(event)
+                events = self._take(min(PATIENCE, self.limit))
+                if events:
+                    heard = events[-1].time
                 self._give_up_silent()
                 self._serve()
             finally:
