@@ -194,6 +194,11 @@ class Cluster:
                 f"n must be at least the number of live workers; got n={code.n} and {live} live. "
                 f"Leave n out, or connect fewer workers."
             )
+        if checks.whole(margin, "margin", 0) > code.n - code.k:
+            raise BadInput(
+                f"k + margin must be at most n: no more than {code.n} can be asked for a row; got "
+                f"k={code.k}, margin={margin}, n={code.n}. Use margin <= {code.n - code.k}."
+            )
         if axis not in (0, 1):
             raise BadInput(f"axis must be 0 (cut by rows) or 1 (by columns); got {axis!r}.")
         if loads not in ("measured", "equal"):

@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from ..errors import BadInput
+from ..errors import BadInput, Overflowed
 from .lowrank import LowRank
 
 CHUNK = 1 << 20  # numbers looked at at a time
@@ -128,6 +128,14 @@ def change(
     if check_finite:
         for part in done:
             _finite(part, "the update", "encode")
+        with np.errstate(over="ignore"):
+            # Room for the sums of a share, whatever its coefficients.
+            most = np.prod([np.abs(part).max(initial=0.0) for part in done], dtype=dtype)
+            if not np.isfinite(most * dtype.type(1e3 * done[0].shape[1])):
+                raise Overflowed(
+                    f"an update must stay well below {np.finfo(dtype).max:.1e}; this one goes up "
+                    f"to {float(most):.1e}. Scale it down."
+                )
     return done[0], done[1] if len(done) == 2 else None
 
 

@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from ..errors import UnknownWorker
 from ..model import Build, Update
 from ..rounds import Drive
 from .decode import Code
@@ -75,8 +76,12 @@ class Holders:
     def give(self, worker: int, share: int, value: Any) -> None:
         """Store a share at a worker."""
         self.drive.refused.discard((worker, self.key))
-        self.shares[worker] = share
-        self.drive.put(worker, self.key, value)
+        try:
+            self.drive.put(worker, self.key, value)
+        except UnknownWorker:  # it left while its share was being made
+            self.shares.pop(worker, None)
+        else:
+            self.shares[worker] = share
 
     def update(self, change: Callable[[int], Update]) -> None:
         """Let every holder change its share in place; who has not confirmed is not ready.

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -112,8 +113,18 @@ def _why_none(where: Place) -> str:
             "goes on from there."
         )
     if where.is_dir():
+        if any(name.endswith(".part") for name in _names(where)):
+            return (
+                f"kofn encode was stopped before it was done: there are parts, and no {NAME}. Run "
+                f"the same command again; it goes on or begins anew."
+            )
         return f"this directory is no kofn store: it has no {NAME}. Make one with kofn encode."
     return "there is no store. Make one with kofn encode."
+
+
+def _names(place: Place) -> list[str]:
+    path = Path(place.url)
+    return [file.name for file in path.iterdir()] if path.is_dir() else []
 
 
 def _parse(content: Mapping[str, Any]) -> Manifest:
@@ -163,6 +174,8 @@ def _agree(place: Place, manifest: Manifest, check: Any) -> None:
             fits = files[0].shape == (manifest.rows, d)
         if not fits:
             raise bad(f"share {s} has shapes {[file.shape for file in files]}")
+    if not isinstance(check, list) or not all(isinstance(x, int | float) for x in check):
+        raise bad("its check of the generator is no list of numbers")
     if len(check) != code.n or not np.allclose(check, _probe(code), rtol=1e-6, atol=1e-6):
         raise BadStore(
             place.url,

@@ -448,6 +448,20 @@ class CodedTranspose:
         """What the last product with the matrix, either way, did."""
         return self.T.report
 
+    @property
+    def code(self) -> Any:
+        """The code of the shares."""
+        return self.T.code
+
+    @property
+    def shares(self) -> dict[int, int]:
+        """Which share each live worker holds."""
+        return self.T.shares
+
+    def windows(self) -> dict[int, tuple[Run, ...]]:
+        """Rows of its share (of X, not of its transpose) that each worker reads next."""
+        return self.T.windows()
+
     def __matmul__(self, z: object) -> NDArray[Any]:
         """X.T @ z for a vector (N,) or columns (N, c): exact to `report.error_bound`."""
         self.T._drive.check()

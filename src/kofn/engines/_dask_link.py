@@ -200,7 +200,13 @@ class Link:
                 timeout=CONNECT,
                 name="kofn",
             )
-            self.client = await client
+            # Dask's own limit does not hold where something answers and then says nothing.
+            self.client = await asyncio.wait_for(_entered(client), CONNECT + 5)
+        except (MemoryError, EOFError) as error:
+            raise EngineUnavailable(
+                f"there must be a Dask scheduler at the address; what answers at {address} does "
+                f"not speak as one ({type(error).__name__}). Check the host and the port."
+            ) from error
         except OSError as error:
             raise EngineUnavailable(
                 f"there must be a Dask scheduler at the address; none answered at {address} in "
@@ -219,7 +225,8 @@ class Link:
             ) from error
         finally:
             if client is not None and self.client is None:
-                await client.close(timeout=1)
+                with contextlib.suppress(Exception):
+                    await asyncio.wait_for(client.close(timeout=1), 3)
         names = sorted(await self._names())
         if limit is not None:
             self.reserve = names[limit:]
@@ -375,3 +382,7 @@ class Link:
             yield
         finally:
             future.release()
+
+
+async def _entered(client: Any) -> Any:
+    return await client

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if home != "faults":
+    if home != "faults" and f"{__name__}.{home}" not in sys.modules:
         import pytest
 
         pytest.register_assert_rewrite(f"{__name__}.{home}")  # so that a failed check says why
