@@ -100,17 +100,18 @@ def ray_actors(A: Floats, seconds: float) -> Iterator[Callable[[Floats], Floats]
 @contextmanager
 def dask_actors(A: Floats, seconds: float) -> Iterator[Callable[[Floats], Floats]]:
     """One Dask actor a worker, called directly; one call each, one result each."""
-    from distributed import Client, LocalCluster
+    import distributed
 
+    untyped: Any = distributed
     with (
-        LocalCluster(
+        untyped.LocalCluster(
             n_workers=WORKERS,
             threads_per_worker=1,
             processes=True,
             host="127.0.0.1",
             dashboard_address=None,
         ) as cluster,
-        Client(cluster, direct_to_workers=True, set_as_default=True) as client,
+        untyped.Client(cluster, direct_to_workers=True, set_as_default=True) as client,
     ):
         addresses = list(client.scheduler_info(n_workers=-1)["workers"])
         futures = [
