@@ -73,8 +73,8 @@ def test_the_eleventh_loss_gives_one_clear_error_naming_how_many_are_missing(
     A: np.ndarray[tuple[int, int], np.dtype[np.float64]],
 ) -> None:
     faults = Faults()
-    for victim in range(11):
-        faults = faults.lose(worker=victim, round=2)
+    for victim in range(11):  # slow, or a short task is done before the kill
+        faults = faults.slow(worker=victim, by=1e4, round=2).lose(worker=victim, round=2)
     with kofn.connect(faults.on(LocalEngine(WORKERS))) as cluster:
         X = cluster.encode(A, k=THRESHOLD)
         check(X, A)
@@ -90,8 +90,8 @@ def test_with_a_wait_limit_a_joiner_in_time_saves_the_round(
     A: np.ndarray[tuple[int, int], np.dtype[np.float64]],
 ) -> None:
     faults = Faults().join(round=2)
-    for victim in range(11):
-        faults = faults.lose(worker=victim, round=2)
+    for victim in range(11):  # slow, or a short task is done before the kill
+        faults = faults.slow(worker=victim, by=1e4, round=2).lose(worker=victim, round=2)
     with kofn.connect(faults.on(LocalEngine(WORKERS)), wait=60.0) as cluster:
         X = cluster.encode(A, k=THRESHOLD)
         check(X, A)
