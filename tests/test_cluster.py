@@ -17,7 +17,9 @@ import pytest
 import kofn
 from kofn.arrays.store import write_store
 from kofn.codes.mds import MDSCode
+from kofn.delays import Change, Script
 from kofn.engines.local import LocalEngine
+from kofn.engines.virtual import VirtualEngine
 
 A = np.random.default_rng(0).standard_normal((300, 20))
 W = np.ones(20)
@@ -249,3 +251,12 @@ def test_two_clusters_one_after_the_other_on_one_engine() -> None:
             X = kofn.connect(engine).encode(A, k=1)
             for _ in range(5):
                 np.testing.assert_allclose(X @ W, A @ W, rtol=1e-10)
+
+
+def test_one_that_stood_by_takes_the_share_of_one_lost_in_the_same_round() -> None:
+    script = Script((Change(0.5e-5, None), Change(1e-5, 0)))  # comes first, then there is a place
+    with kofn.connect(VirtualEngine(3, membership=script), wait=10.0) as cluster:
+        X = cluster.encode(A, k=3)
+        np.testing.assert_allclose(X @ W, A @ W, rtol=1e-10)
+        assert X.report.lost == (0,)
+        assert 3 in X.report.rows_read

@@ -156,6 +156,9 @@ class Drive:
                     # The rest of a batch still tells who lives: no early way out.
                     if type(event) is Failed and event.round == round.id and not round.done:
                         raise WorkerError(event.worker, event.error, event.traceback)
+                if not round.done and any(type(event) is Lost for event in events):
+                    for worker in list(self.stored):  # one that stood by may have a place now
+                        supply(worker)
                 if events:
                     heard = engine.now()
                 elif engine.now() >= round.wake:
