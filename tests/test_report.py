@@ -239,7 +239,7 @@ class TestOnVirtualRuns:
 
     def test_rounds_follow_each_other(self, log: list[Record]) -> None:
         rounds = lanes(log).rounds
-        assert [r.id for r in rounds] == list(range(len(rounds)))
+        assert [r.id for r in rounds] == list(range(1, len(rounds) + 1))
         assert all(r.done and r.start <= r.end for r in rounds)
         assert all(a.end <= b.start for a, b in pairwise(rounds))
 
