@@ -22,7 +22,8 @@ sys.path.insert(0, str(Path(__file__).parent / "mpi_programs"))
 from turns import Turn, Turns
 
 import kofn
-from kofn.engines import _mpi_bridge as bridge
+from kofn.engines import _mpi_setup as mpi_setup
+from kofn.engines._mpi_bridge import Bridge
 from kofn.engines.mpi import MPIEngine
 from kofn.errors import BadInput, Closed, EngineUnavailable
 from kofn.model import Lost, Piece, Task
@@ -32,7 +33,7 @@ from kofn.testing.engines import Desk, EngineChecks, descendants, gone
 HERE = Path(__file__).parent
 MPIEXEC = str(Path(sys.executable).parent / "mpiexec")
 # What mpiexec needs as root in a container, and what keeps it quiet about workers that were killed.
-ENVIRONMENT = {**os.environ, **bridge.DAEMON}
+ENVIRONMENT = {**os.environ, **mpi_setup.DAEMON}
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +155,7 @@ class TestMPIEngine(EngineChecks):
         inner, (first, *others) = engine.engine, engine.workers
         assert isinstance(inner, MPIEngine)
         link = inner._house.link
-        assert isinstance(link, bridge.Bridge)
+        assert isinstance(link, Bridge)
         task = desk.submit(first, toil, 10**9)
         os.kill(link.pid, signal.SIGKILL)
         assert desk.wait(Lost, worker=first).tasks == (task,)
@@ -215,14 +216,14 @@ def test_another_mpi_or_an_old_one_is_refused(
     assert time.monotonic() - began < 20
 
 
-def test_workers_that_cannot_start_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bridge, "serve", None)
-    boot = bridge._BOOT.replace("main(path)", "bridge.serve = None; main(path)").replace(
-        "import main", "import main; import kofn.engines._mpi_bridge as bridge"
-    )
-    monkeypatch.setattr(bridge, "_BOOT", boot)
+def test_workers_that_cannot_import_kofn_are_told_how_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    spoilt = "os.environ['OMPI_COMM_WORLD_RANK'] == '2' and sys.modules.update(kofn=None)"
+    boot = mpi_setup._BOOT.replace("    import mpi4py\n", f"    {spoilt}\n    import mpi4py\n")
+    monkeypatch.setattr(mpi_setup, "_BOOT", boot)
+    began = time.monotonic()
     with pytest.raises(EngineUnavailable, match=r"must be able to import kofn"):
         MPIEngine(2)
+    assert time.monotonic() - began < 20
     assert not [p for p in descendants() or () if not gone(p)]
 
 

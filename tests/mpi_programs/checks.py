@@ -48,7 +48,7 @@ def own() -> str:
 
 
 if __name__ == "__main__":
-    from kofn.engines._mpi_bridge import start
+    from kofn.engines._mpi_setup import start
 
     if start().COMM_WORLD.Get_rank():
         MPIEngine()

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import _wire as wire
+from ._mpi_near import Bell, Place, place
 from ._mpi_worker import (
     CONTROL,
     DATA,
@@ -22,10 +23,14 @@ from ._mpi_worker import (
     FLOOR,
     HEAD,
     LARGE,
+    LINGER,
     MASTER,
+    REST,
     SMALL,
+    SPIN,
     Patience,
     alive,
+    bulky,
     frames,
     kill,
 )
@@ -33,7 +38,6 @@ from ._mpi_worker import (
 # What a link tells: data from a worker; None when the worker is gone; a text when it never came.
 News = tuple[int, bytes | bytearray | str | None]
 
-_SPIN = 0.001  # seconds of looking without a pause: the master is one, and all wait for it
 _END = 0.5  # seconds for workers to end by themselves
 _BURST = 16  # messages taken from one worker before the others get their turn
 
@@ -41,11 +45,27 @@ _BURST = 16  # messages taken from one worker before the others get their turn
 class _Peer:
     """One worker: where it is, what is on its way to it and from it."""
 
-    __slots__ = ("buffer", "comm", "large", "notes", "pid", "queue", "rank", "request", "sending")
+    __slots__ = (
+        "bell",
+        "buffer",
+        "comm",
+        "large",
+        "near",
+        "notes",
+        "pid",
+        "queue",
+        "rank",
+        "request",
+        "sending",
+        "theirs",
+    )
 
     def __init__(self, comm: Any, rank: int) -> None:
         self.comm, self.rank = comm, rank
         self.pid = -1  # 0 if it runs elsewhere; unknown until hello
+        self.near = False  # it rings, and hears our bell
+        self.theirs, ours = os.pipe()  # their end is closed here once they have it
+        self.bell = Bell(ours)
         self.buffer = bytearray(SMALL)
         self.request: Any = None  # the standing receive
         self.large: bytearray | None = None  # announced, being received
@@ -57,10 +77,14 @@ class _Peer:
 class Link:
     """The master's hold on MPI. One caller; only `Spawn` runs in a thread of its own."""
 
-    def __init__(self, MPI: Any, command: list[str]) -> None:
+    def __init__(self, MPI: Any, command: list[str], sample: Place) -> None:
         self.MPI = MPI
+        self.sample = sample  # for workers to try whether they can map what the master holds
+        self._gong, self._rings = map(Bell, os.pipe())
         self.command = command  # what a spawned worker runs
         self.closed = False
+        crowd = int(os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", 0))
+        self.spin = SPIN if crowd <= len(os.sched_getaffinity(0)) else 0.0
         self._peers: dict[int, _Peer] = {}
         self._behind: set[int] = set()  # workers with something queued
         self._dead: list[tuple[Any, bytes | bytearray]] = []  # requests whose worker is gone
@@ -76,7 +100,9 @@ class Link:
     def add(self, worker: int, comm: Any, rank: int) -> None:
         """Take a process in as this worker; it is there once it says hello."""
         peer = self._peers[worker] = _Peer(comm, rank)
-        self.send(worker, wire.frame(MASTER, os.getpid(), self._host))
+        places = (self.sample, place(peer.theirs), place(self._rings.fd))
+        greeting = (os.getpid(), self._host, self.spin, *places)
+        self.send(worker, wire.frame(MASTER, greeting))
         try:
             self._listen(peer)
         except self.MPI.Exception:
@@ -103,22 +129,17 @@ class Link:
                 self._spawned.append((worker, comm))
             except MPI.Exception as error:
                 self._spawned.append((worker, f"MPI_Comm_spawn failed: {error}"))
+            self._rings.ring()
 
     # Sending.
 
     def send(self, worker: int, data: bytes) -> None:
-        """Send frames, after those sent before; `data` may be the same object for many workers."""
+        """Send frames, after those sent before."""
         peer = self._peers.get(worker)
         if peer is None:
             return  # gone; its news is on the way
         peer.queue.append(data)
         self._push(worker, peer)
-
-    def share(self, data: bytes) -> None:
-        """Announce bytes that will be sent to many workers: MPI reads them where they are."""
-
-    def unshare(self, data: bytes) -> None:
-        """Take that back."""
 
     def control(self, worker: int, round: int | None) -> None:
         """Tell a worker that a round is cancelled, or (None) to end, ahead of what is queued."""
@@ -145,6 +166,7 @@ class Link:
                     peer.sending.append((self._isend(peer, data, LARGE), data))
                 else:
                     peer.sending.append((self._isend(peer, data, DATA), data))
+                peer.bell.ring()
         except self.MPI.Exception:
             queue.clear()  # gone: the standing receive will tell
         if queue:
@@ -167,14 +189,24 @@ class Link:
         """Return what has arrived, waiting at most `timeout` seconds for the first."""
         if self._look() or timeout <= 0:
             return self._take()
-        patience, end = Patience(_SPIN), time.perf_counter() + timeout
+        patience, end = Patience(self.spin), time.perf_counter() + timeout
         while not self._look():
             left = end - time.perf_counter()
             if left <= 0:
                 break
-            if rest := patience.rest():
-                time.sleep(min(rest, left))
+            patience = self.rest(patience, left)
         return self._take()
+
+    def rest(self, patience: Patience, limit: float, *others: Any) -> Patience:
+        """Rest, where it is time to, until a worker rings or one of the others can be read."""
+        if rest := patience.rest():
+            # Whoever is far rings no bell, and large messages move on only when MPI is called.
+            told = all(
+                p.near and p.large is None and not bulky(p.sending) for p in self._peers.values()
+            )
+            if self._gong.rest(min(REST if told else rest, limit), *others):
+                return Patience(max(self.spin, LINGER))
+        return patience
 
     def _take(self) -> list[News]:
         news, self._news = self._news, []
@@ -212,8 +244,10 @@ class Link:
         else:
             data = bytes(memoryview(peer.buffer)[:count])
             if peer.pid < 0:
-                _, pid, host, *_ = frames(data)[0]
+                _, pid, host, _, _, peer.near = frames(data)[0]
                 peer.pid = pid if host == self._host else 0
+                os.close(peer.theirs)
+                peer.theirs = -1
             self._news.append((worker, data))
             self._listen(peer)
 
@@ -229,6 +263,9 @@ class Link:
         peer = self._peers.pop(worker, None)
         self._behind.discard(worker)
         if peer is not None:
+            peer.bell.close()
+            if peer.theirs >= 0:
+                os.close(peer.theirs)
             self._dead += [*peer.sending, *peer.notes, (peer.request, peer.large or peer.buffer)]
         self._dead = [pair for pair in self._dead if not self._over(pair[0])]
 
@@ -247,6 +284,7 @@ class Link:
         self._orders.clear()
         for worker in tuple(self._peers):
             self.control(worker, None)
+            self._peers[worker].bell.ring()
         pids = [peer.pid for peer in self._peers.values() if peer.pid > 0]
         self._run(_END, lambda: any(map(alive, pids)))
         stuck = [pid for pid in pids if alive(pid)]  # stopped, or deep in a body
@@ -254,6 +292,10 @@ class Link:
             kill(pid)
         # Until MPI knows: its own end, where the user's script asks for it, would wait for them.
         self._run(2 * _END, lambda: bool(stuck and self._peers))
+        for worker in tuple(self._peers):
+            self.drop(worker)
+        self._gong.close()
+        self._rings.close()
 
     def _run(self, seconds: float, go_on: Callable[[], bool]) -> None:
         limit = time.monotonic() + seconds

