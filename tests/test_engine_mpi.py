@@ -27,7 +27,7 @@ from kofn.engines._mpi_bridge import Bridge
 from kofn.engines.mpi import MPIEngine
 from kofn.errors import BadInput, Closed, EngineUnavailable
 from kofn.model import Lost, Piece, Task
-from kofn.testing._bodies import echo, measure, toil
+from kofn.testing._bodies import SHAPES, echo, measure, recall, shaped, toil
 from kofn.testing.engines import Desk, EngineChecks, descendants, gone
 
 HERE = Path(__file__).parent
@@ -185,6 +185,29 @@ def test_two_engines_at_a_time_and_one_forgotten() -> None:
     desk.engine = one
     del two, engine
     assert all(gone(pid) for pid in pids if pid)
+
+
+def test_workers_that_cannot_map_our_memory_are_sent_messages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # As on another machine: nothing to map, no bell to ring.
+    monkeypatch.setattr("kofn.engines.mpi.place", lambda fd: (os.getpid(), fd, -1))
+    with MPIEngine(2) as engine:
+        assert not any(peer.near for peer in engine._live.values())
+        desk = Desk(engine, 30)
+        engine.put(0, "key", np.ones(300_000))
+        engine.broadcast(1, np.ones(300_000))
+        tasks = [desk.submit(worker, measure) for worker in engine.workers]
+        kept = desk.submit(0, recall, "key")
+        large = desk.submit(1, shaped, "huge")
+        assert [desk.value(task)[1] for task in tasks] == [300_000, 300_000]
+        assert desk.value(kept) == ("has", 300_000)
+        np.testing.assert_array_equal(desk.value(large), SHAPES["huge"]())
+        for round in range(2, 50):
+            engine.broadcast(round, np.full(20_000, float(round)))
+            task = desk.submit(round % 2, measure, round=round)
+            assert desk.value(task)[2] == round
+            engine.cancel(round)
 
 
 # What goes wrong at connect.

@@ -186,7 +186,7 @@ def _carry(MPI: Any, path: str, sample: Place) -> None:
     patience = Patience(link.spin)
     while True:
         moved = False
-        for _, mask in poll.poll(0):
+        for _, mask in poll.poll(0.001 if channel.outbox else 0):
             moved = True
             if mask & wire.OUT and channel.outbox:
                 channel.flush()

@@ -244,8 +244,8 @@ class Link:
         else:
             data = bytes(memoryview(peer.buffer)[:count])
             if peer.pid < 0:
-                _, pid, host, _, _, peer.near = frames(data)[0]
-                peer.pid = pid if host == self._host else 0
+                _, pid, host, _, _, sample = frames(data)[0]
+                peer.pid, peer.near = (pid if host == self._host else 0), sample is not None
                 os.close(peer.theirs)
                 peer.theirs = -1
             self._news.append((worker, data))

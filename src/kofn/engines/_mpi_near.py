@@ -10,6 +10,7 @@ looking again and again.
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import select
 from typing import Any
@@ -33,6 +34,11 @@ def opened(at: Place, flags: int) -> int:
         os.close(fd)
         raise FileNotFoundError("it is something else by now")
     return fd
+
+
+def mapped(at: Place, write: bool = False) -> mmap.mmap:
+    """Map what lies there; OSError where it cannot be had."""
+    return attach(opened(at, os.O_RDWR if write else os.O_RDONLY), write)
 
 
 class Bell:
@@ -63,7 +69,7 @@ class Bell:
 
 def fetch(packed: Any, at: Place | None) -> Any:
     """Return a value that was sent, or that lies there."""
-    return unpack(packed, None if at is None else attach(opened(at, os.O_RDONLY)))
+    return unpack(packed, None if at is None else mapped(at))
 
 
 class Parcel:

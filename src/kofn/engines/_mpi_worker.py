@@ -18,8 +18,8 @@ from typing import Any, NoReturn
 import threadpoolctl
 
 from . import _wire as wire
-from ._mpi_near import Bell, Place, fetch, opened
-from .memory import dumps, pack, solid, unpack
+from ._mpi_near import Bell, Place, fetch, mapped, opened, place
+from .memory import ReplyPool, Segment, dumps, pack, solid, unpack
 from .running import keep, run, story
 
 # One message is one or more frames. Those of more than SMALL bytes are announced by their length
@@ -31,6 +31,7 @@ FLIGHT = 8  # messages on their way to one process; its end of them may be slow
 HEAD = struct.Struct("<Q")
 FLOOR = struct.Struct("<q")  # on CONTROL: the highest cancelled round; an empty message is the end
 MASTER = 100  # a frame, the first one, see Worker.greet
+FAR = 101  # the answer to a hello, where the master cannot map what we hold
 
 SPIN = 0.0005  # seconds of looking without a pause, where each process has a core
 LINGER = 0.0001  # seconds of looking once a bell has rung: MPI looks at TCP every eighth time
@@ -95,6 +96,7 @@ class Worker:
         self.behind = False  # the last message was there before it was waited for
         self.floor = -(2**63)  # the highest cancelled round
         self.round = 0  # of the task at hand
+        self.pool: ReplyPool | None = None  # for large replies, where the master can map them
         self.kept: dict[str, Any] = {}
         self.operands: dict[int, Any] = {}
         self.functions: dict[int, Any] = {}
@@ -120,12 +122,16 @@ class Worker:
         if host == here:
             self.master = pid
             with contextlib.suppress(OSError):
-                os.close(opened(places[0], os.O_RDONLY))
+                mapped(places[0]).close()
                 bell = Bell(opened(places[1], os.O_RDONLY | os.O_NONBLOCK))
                 self.gong = Bell(opened(places[2], os.O_WRONLY | os.O_NONBLOCK))
                 self.bell = bell
-        near = self.bell is not None
-        self.send(wire.HELLO, os.getpid(), here, sys.version_info[:2], __version__, near)
+        sample = None
+        if self.bell is not None:
+            self.pool = ReplyPool(keep=64 << 20)
+            self.sample = Segment(8)
+            sample = place(self.sample.fd)
+        self.send(wire.HELLO, os.getpid(), here, sys.version_info[:2], __version__, sample)
 
     # Messages. Whatever MPI raises here means that the master is gone, and the worker with it: an
     # exception would look like the body's own.
@@ -234,6 +240,8 @@ class Worker:
             self.functions.clear()
         elif kind == MASTER:
             self.greet(*name)
+        elif kind == FAR:
+            self.pool = None
 
     def put(self, key: str, packed: Any, at: Place | None) -> None:
         """Keep a value, build it here, or change what is kept."""
@@ -257,8 +265,14 @@ class Worker:
             return
 
         def say(what: Any, value: Any, read: int, seconds: float, last: bool) -> None:
-            body, _ = pack(solid(value), no_segment)
-            self.send(wire.REPLY, task, dumps(what)[0], body, int(read), seconds, last)
+            at, pool = None, self.pool
+            if pool is not None and pool.used:
+                for old in pool.reclaim():
+                    self.send(wire.GONE, old)
+            packed, segment = pack(solid(value), no_segment if pool is None else pool.take)
+            if segment is not None:
+                at = place(segment.fd)
+            self.send(wire.REPLY, task, dumps(what)[0], packed, int(read), seconds, last, at)
 
         try:
             operand = self.operand(round)

@@ -9,10 +9,8 @@ import sys
 import time
 import traceback
 import weakref
-from collections import deque
 from collections.abc import Callable
 from importlib.util import find_spec
-from itertools import chain
 from typing import Any, ClassVar
 
 import cloudpickle
@@ -21,12 +19,13 @@ from ..errors import BadInput, CannotDo, Closed, EngineUnavailable, UnknownWorke
 from ..model import Body, Dropped, Event, Failed, Joined, Lost, Reply, Stored, Task
 from . import _wire as wire
 from ._mpi_bridge import Bridge
+from ._mpi_house import House, Peer
 from ._mpi_link import Link
-from ._mpi_near import Parcel, place
+from ._mpi_near import Parcel, Place, mapped, place
 from ._mpi_setup import ALWAYS, HERE, command, problem, start, unset
-from ._mpi_worker import SMALL, alive, frames, kill, no_segment, serve
+from ._mpi_worker import FAR, SMALL, alive, frames, kill, no_segment, serve
 from .base import Capabilities, Engine
-from .memory import Packed, Segment, pack, unpack
+from .memory import Packed, pack, unpack
 
 if find_spec("mpi4py") is None:
     raise ModuleNotFoundError("No module named 'mpi4py'", name="mpi4py")
@@ -37,47 +36,6 @@ _WATCH = 0.1  # seconds between two looks at whether the processes of this machi
 _FUNCTIONS = 256  # bodies remembered; beyond, all are forgotten and sent again as needed
 _OPERANDS = 64  # operands kept of rounds that nobody cancelled
 _NEVER = -(2**63)  # lower than every round
-
-
-class _Peer:
-    """What the master knows of one worker."""
-
-    __slots__ = ("functions", "here", "near", "notes", "pid", "puts", "rounds", "tasks")
-
-    def __init__(self) -> None:
-        self.pid = 0  # until hello, as these
-        self.here = False  # it runs on this machine
-        self.near = False  # it can map what we hold
-        self.puts: dict[str, deque[Parcel]] = {}  # on their way to it, by key
-        self.tasks: dict[int, int] = {}  # open ones -> their round
-        self.functions: set[int] = set()
-        self.rounds: set[int] = set()  # whose operands it has
-        self.notes: list[bytes] = []  # frames that can wait for the next message
-
-
-class _House:
-    """All that must be let go at the end; apart from the engine, so a finaliser can hold it."""
-
-    def __init__(self) -> None:
-        self.owner = os.getpid()
-        self.link: Link | Bridge | None = None
-        self.peers: dict[int, _Peer] = {}  # the joining ones too
-        self.operands: dict[int, Parcel] = {}
-        self.sample = Segment(8)
-
-    def close(self) -> None:
-        """End the workers, and what we started for them."""
-        link = self.link
-        if os.getpid() != self.owner:
-            return  # a forked child must not end its parent's workers
-        puts = (queue for peer in self.peers.values() for queue in peer.puts.values())
-        for parcel in chain(self.operands.values(), chain.from_iterable(puts)):
-            parcel.close()
-        self.sample.close()
-        if isinstance(link, Bridge):
-            link.close(peer.pid for peer in self.peers.values() if peer.here)
-        elif link is not None:
-            link.close()
 
 
 class MPIEngine(Engine):
@@ -109,9 +67,9 @@ class MPIEngine(Engine):
                 f"MPIEngine needs a whole number of workers, at least 1; got {workers!r}. "
                 f"Leave it out for all ranks of mpiexec, or else one per core."
             )
-        self._house = house = _House()
+        self._house = house = House()
         self._finalize = weakref.finalize(self, house.close)
-        self._live: dict[int, _Peer] = {}
+        self._live: dict[int, Peer] = {}
         self._workers: tuple[int, ...] = ()
         self._next = 0
         self._functions: dict[int, tuple[Body, int, bytes]] = {}
@@ -175,7 +133,7 @@ class MPIEngine(Engine):
 
     def _expect(self) -> int:
         worker, self._next = self._next, self._next + 1
-        self._house.peers[worker] = _Peer()
+        self._house.peers[worker] = Peer()
         return worker
 
     def _wait_for(self, workers: int) -> None:
@@ -244,7 +202,7 @@ class MPIEngine(Engine):
             raise Closed("this MPIEngine was closed; make a new one.")
         return link
 
-    def _peer(self, worker: int) -> _Peer:
+    def _peer(self, worker: int) -> Peer:
         peer = self._live.get(worker)
         if peer is None:
             self._check()
@@ -257,7 +215,7 @@ class MPIEngine(Engine):
         """Send a value for the worker to keep: one copy, where it can map our memory."""
         peer = self._peer(worker)
         parcel = Parcel(wire.PUT, key, value, peer.near)
-        peer.puts.setdefault(key, deque()).append(parcel)
+        peer.gets(key, parcel)
         self._send(worker, peer, parcel.frame(peer.near))
 
     def forget(self, key: str) -> None:
@@ -326,7 +284,7 @@ class MPIEngine(Engine):
         if self._gone:
             self._gone = {r for r in self._gone if r > round}
 
-    def _send(self, worker: int, peer: _Peer, data: bytes) -> None:
+    def _send(self, worker: int, peer: Peer, data: bytes) -> None:
         link = self._house.link
         assert link is not None
         if peer.notes:
@@ -343,7 +301,7 @@ class MPIEngine(Engine):
                 peer.rounds.remove(round)
                 peer.notes.append(wire.frame(wire.DROP, round))
 
-    def _close_task(self, peer: _Peer, task: int) -> int | None:
+    def _close_task(self, peer: Peer, task: int) -> int | None:
         """Strike a task off; return its round, None if that was done before."""
         round = peer.tasks.pop(task, None)
         operand = None if round is None else self._operands.get(round)
@@ -352,13 +310,6 @@ class MPIEngine(Engine):
             if not operand.pending and round <= self._floor:
                 self._operands.pop(round).close()
         return round
-
-    @staticmethod
-    def _close_put(peer: _Peer, key: str) -> None:
-        queue = peer.puts[key]
-        queue.popleft().close()
-        if not queue:
-            del peer.puts[key]
 
     def _register(self, body: Body) -> tuple[Body, int, bytes]:
         if len(self._functions) >= _FUNCTIONS:
@@ -438,24 +389,23 @@ class MPIEngine(Engine):
         tasks = tuple(sorted(peer.tasks))
         for task in tasks:
             self._close_task(peer, task)
-        for parcel in chain.from_iterable(peer.puts.values()):
-            parcel.close()
+        peer.close()
         self._ready.append(Lost(now, worker, tasks))
 
     def _on_hello(
         self,
         worker: int,
-        peer: _Peer,
+        peer: Peer,
         now: float,
         pid: int,
         host: str,
         python: Any,
         version: str,
-        near: bool,
+        sample: Place | None,
     ) -> None:
         from .. import __version__
 
-        peer.pid, peer.here, peer.near = pid, host == self._host, near
+        peer.pid, peer.here, peer.near = pid, host == self._host, sample is not None
         if (tuple(python), version) != (sys.version_info[:2], __version__):
             print(
                 f"kofn: worker {worker} cannot join: all ranks need one version of Python and of "
@@ -467,12 +417,17 @@ class MPIEngine(Engine):
             return
         self._live[worker] = peer
         self._workers = tuple(sorted(self._live))
+        if sample is not None:
+            try:
+                mapped(sample, write=True).close()
+            except OSError:  # it can map what we hold, but not the other way round
+                self._send(worker, peer, wire.frame(FAR, None))
         self._ready.append(Joined(now, worker))
 
     def _on_reply(
         self,
         worker: int,
-        peer: _Peer,
+        peer: Peer,
         now: float,
         task: int,
         name: bytes,
@@ -480,13 +435,19 @@ class MPIEngine(Engine):
         read: int,
         seconds: float,
         last: bool,
+        at: Place | None,
     ) -> None:
         round = peer.tasks.get(task)
-        if round is None:
-            return  # it failed here before, see below
         try:
-            what, value = pickle.loads(name), unpack(packed, None, copy=True)
+            memory = None if at is None else peer.memory(packed[2], at)
+            what, value = pickle.loads(name), unpack(packed, memory, copy=True)
+            if memory is not None:
+                memory[0] = 0  # free: the worker may write to it again
+            if round is None:
+                return  # it failed here before, see below
         except Exception as error:
+            if round is None:
+                return
             # The reply cannot be read here: the task failed, even if its worker goes on with it.
             self._close_task(peer, task)
             trace = traceback.format_exc()
@@ -496,26 +457,29 @@ class MPIEngine(Engine):
             self._close_task(peer, task)
         self._ready.append(Reply(now, worker, round, task, what, value, read, seconds, last))
 
+    def _on_gone(self, worker: int, peer: Peer, now: float, segment: int) -> None:
+        peer.unmap(segment)
+
     def _on_failed(
-        self, worker: int, peer: _Peer, now: float, task: int, error: str, trace: str
+        self, worker: int, peer: Peer, now: float, task: int, error: str, trace: str
     ) -> None:
         round = self._close_task(peer, task)
         if round is not None:
             self._ready.append(Failed(now, worker, round, task, error, trace))
 
-    def _on_dropped(self, worker: int, peer: _Peer, now: float, task: int) -> None:
+    def _on_dropped(self, worker: int, peer: Peer, now: float, task: int) -> None:
         round = self._close_task(peer, task)
         if round is not None:
             self._ready.append(Dropped(now, worker, round, task))
 
-    def _on_stored(self, worker: int, peer: _Peer, now: float, key: str) -> None:
-        self._close_put(peer, key)
+    def _on_stored(self, worker: int, peer: Peer, now: float, key: str) -> None:
+        peer.has(key)
         self._ready.append(Stored(now, worker, key))
 
     def _on_unput(
-        self, worker: int, peer: _Peer, now: float, key: str, error: str, trace: str
+        self, worker: int, peer: Peer, now: float, key: str, error: str, trace: str
     ) -> None:
-        self._close_put(peer, key)
+        peer.has(key)
         self._ready.append(Failed(now, worker, -1, None, error, trace, key))
 
 
@@ -526,6 +490,7 @@ _HANDLERS: dict[int, Callable[..., None]] = {
     wire.FAILED: MPIEngine._on_failed,
     wire.STORED: MPIEngine._on_stored,
     wire.UNPUT: MPIEngine._on_unput,
+    wire.GONE: MPIEngine._on_gone,
 }
 
 # The ranks of an mpiexec serve one engine and end with it; MPI's world is one per process.
