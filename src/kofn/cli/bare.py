@@ -6,17 +6,25 @@ gives is w -> A @ w by one message to each worker and one back, each taking at l
 
 from __future__ import annotations
 
+import json
 import multiprocessing
+import os
+import shutil
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
+
+from ..errors import CannotDo
 
 WORKERS = 6
 Floats = NDArray[np.float64]
@@ -129,59 +137,127 @@ def dask_actors(A: Floats, seconds: float) -> Iterator[Callable[[Floats], Floats
         yield product
 
 
+class _Remote:
+    """Ranks under an mpiexec of their own; rank 0 does the rounds, and times them, on request."""
+
+    def __init__(self, process: subprocess.Popen[str], w: Floats) -> None:
+        self.process, self.w = process, w
+
+    def _ask(self, question: dict[str, Any]) -> Any:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps(question) + "\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        if not answer:
+            raise CannotDo("the bare MPI program ended; see what it printed above.")
+        return json.loads(answer)
+
+    def __call__(self, w: Floats) -> Floats:
+        return np.asarray(self._ask({"w": w.tolist()}))
+
+    def block(self, rounds: int) -> list[float]:
+        """Seconds of so many rounds, by rank 0's own clock."""
+        found: list[float] = self._ask({"rounds": rounds})
+        return found
+
+
 @contextmanager
 def mpi_polling(A: Floats, seconds: float) -> Iterator[Callable[[Floats], Floats]]:
-    """Spawned ranks; a nonblocking send and receive each, tested in turn with a short back-off."""
+    """A nonblocking send and receive for each rank, tested in turn with a short back-off."""
+    near = Path(sys.executable).with_name("mpiexec")
+    mpiexec = str(near) if near.exists() else shutil.which("mpiexec")
+    if mpiexec is None:
+        raise CannotDo("mpiexec is not there: pip install 'kofn[mpi]'.")
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    with tempfile.TemporaryDirectory() as folder:
+        np.save(Path(folder) / "A.npy", A)
+        program = f"from kofn.cli.bare import mpi_main; mpi_main({folder!r}, {seconds!r})"
+        command = [
+            mpiexec,
+            "--oversubscribe",
+            "-n",
+            str(WORKERS + 1),
+            sys.executable,
+            "-c",
+            program,
+        ]
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **root, "OMPI_MCA_btl": "self,sm"},
+        )
+        with process:
+            try:
+                yield _Remote(process, np.ones(A.shape[1]))
+            finally:
+                # mpiexec does not pass the end of its input on to rank 0.
+                assert process.stdin is not None
+                process.stdin.write('{"stop": true}\n')
+                process.stdin.close()
+                process.wait(30)
+
+
+def mpi_main(folder: str, seconds: float) -> None:
+    """Every rank of the bare MPI program."""
     from mpi4py import MPI
 
-    comm = MPI.COMM_SELF.Spawn(
-        sys.executable, ["-c", "from kofn.cli.bare import serve_mpi; serve_mpi()"], WORKERS
-    )
-    parts = np.array_split(A, WORKERS)
-    for rank, rows in enumerate(parts):
-        comm.send((rows, seconds), rank)
-
-    def product(w: Floats) -> Floats:
-        found = [np.empty(len(rows)) for rows in parts]
-        sends = [comm.Isend(w, rank, 1) for rank in range(WORKERS)]
-        open_ = {rank: comm.Irecv(found[rank], rank, 2) for rank in range(WORKERS)}
-        nap = 0.0
-        while open_:
-            done = [rank for rank, request in open_.items() if request.Test()]
-            for rank in done:
-                del open_[rank]
-            nap = 0.0 if done else min(5e-3, nap + 5e-5)
-            time.sleep(nap)
-        MPI.Request.Waitall(sends)
-        return np.concatenate(found)
-
-    try:
-        yield product
-    finally:
-        for rank in range(WORKERS):
-            comm.Send(np.empty(0), rank, 3)
-        comm.Disconnect()
+    world = MPI.COMM_WORLD
+    parts = np.array_split(np.load(Path(folder) / "A.npy"), WORKERS)
+    if world.Get_rank():
+        _serve_mpi(world, Rows(parts[world.Get_rank() - 1], seconds))
+        return
+    w = np.ones(parts[0].shape[1])
+    for line in sys.stdin:
+        question = json.loads(line)
+        if "stop" in question:
+            break
+        if "w" in question:
+            answer: Any = _mpi_round(world, parts, np.asarray(question["w"])).tolist()
+        else:
+            answer = []
+            for _ in range(question["rounds"]):
+                start = time.perf_counter()
+                _mpi_round(world, parts, w)
+                answer.append(time.perf_counter() - start)
+        print(json.dumps(answer), flush=True)
+    for rank in range(1, WORKERS + 1):
+        world.Send(np.empty(0), rank, 3)
 
 
-def serve_mpi() -> None:
-    """A spawned rank: multiply until told to stop."""
+def _mpi_round(world: Any, parts: list[Floats], w: Floats) -> Floats:
+    found = [np.empty(len(rows)) for rows in parts]
+    sends = [world.Isend(w, rank + 1, 1) for rank in range(WORKERS)]
+    waiting = {rank: world.Irecv(found[rank], rank + 1, 2) for rank in range(WORKERS)}
+    nap = 0.0
+    while waiting:
+        done = [rank for rank, request in waiting.items() if request.Test()]
+        for rank in done:
+            del waiting[rank]
+        nap = 0.0 if done else min(5e-3, nap + 5e-5)
+        time.sleep(nap)
+    for send in sends:
+        send.Wait()
+    return np.concatenate(found)
+
+
+def _serve_mpi(world: Any, mine: Rows) -> None:
     from mpi4py import MPI
 
-    parent = MPI.Comm.Get_parent()
-    mine = Rows(*parent.recv())
     w = np.empty(mine.rows.shape[1])
     status = MPI.Status()
     while True:
         nap = 0.0
-        while not parent.Iprobe(0, MPI.ANY_TAG, status):
+        while not world.Iprobe(0, MPI.ANY_TAG, status):
             nap = min(5e-3, nap + 5e-5)
             time.sleep(nap)
         if status.Get_tag() == 3:
-            parent.Recv(np.empty(0), 0, 3)
-            break
-        parent.Recv(w, 0, 1)
-        parent.Send(mine.product(w), 0, 2)
-    parent.Disconnect()
+            world.Recv(np.empty(0), 0, 3)
+            return
+        world.Recv(w, 0, 1)
+        world.Send(mine.product(w), 0, 2)
 
 
 PRIMITIVES: dict[str, Primitive] = {
