@@ -486,6 +486,14 @@ while True:
 def test_a_script_without_guard_and_functions_of_main(tmp_path: Path) -> None:
     with run(UNGUARDED, tmp_path) as process:
         out, err = process.communicate(timeout=60)
+    # On a busy machine Dask's own client may run into its time limit when the process ends without
+    # a close, and asyncio says so as its loop is thrown away. That is all it may say.
+    err = err.replace(
+        "Future exception was never retrieved\n"
+        "future: <Future finished exception=TimeoutError('Timeout')>\n"
+        "TimeoutError: Timeout\n",
+        "",
+    )
     assert (out, err, process.returncode) == ("105.0\n", "", 0)
     assert [p.name for p in tmp_path.iterdir()] == ["script.py"]
 
