@@ -370,6 +370,14 @@ def test_right_under_any_losses_joins_and_delays(data: st.DataObject) -> None:
         assert not X.report.restarted
 
 
+def test_those_who_go_on_are_all_new_and_take_the_vector_from_one_who_leaves() -> None:
+    changes = (Change(1e-6, None), Change(6.1e-5, -1), Change(2e-3, None), Change(1.0, None))
+    engine = VirtualEngine(2, delays=PerUnit(1e-4), membership=Script(changes), seed=1)
+    with kofn.connect(engine) as cluster:
+        X = cluster.encode(np.array([[0.5]]), k=1)
+        assert X.iterate(same, np.ones(1), rounds=1) == 0.5
+
+
 def chaos(y: Floats) -> Floats:
     return 1.0 - 2.0 * np.minimum(np.abs(y), 1.0)  # doubles every error: rounding is all in 50
 

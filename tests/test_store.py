@@ -474,7 +474,8 @@ def test_kills_at_any_moment(tmp_path: Path) -> None:
         if process.returncode == 0:
             break
         late = 0.0 if where.exists() else late + 0.3  # a busy machine needs longer to begin
-        assert not (where / "manifest.json").exists()
+        if (where / "manifest.json").exists():
+            break  # killed when all was written: the manifest is the last
     write_store(tmp_path / "A.npy", where, CODE)
     open_store(where).verify()
     assert_shares_right(open_store(where).share, CODE, A)

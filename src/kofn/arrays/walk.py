@@ -137,7 +137,7 @@ class _Walker:
             if owes:
                 self.stamped = (leg.epoch, t)
                 ex.stamp(lane, leg.epoch, t, self.read)
-            if lane not in leg.steady and t >= leg.round:
+            if lane not in leg.steady and (t > leg.round or ex.offered(t + 1)):
                 self.t, self.ready = -1, False  # nobody waits for it any more
                 continue
             complete = ex.stamped(*self._everybody, t)
@@ -170,7 +170,9 @@ class _Walker:
             fine = self.t == start or (self.t == start - 1 and self.stamped[1] == self.t)
         else:
             start = leg.round + 1 if self.lane in leg.steady else -1
-            fine = start >= 0 and self.t == leg.round
+            # Who has done the leg's first round makes its vector, though it goes no further: those
+            # that go on may all be new, and have to take that vector from somebody.
+            fine = (start >= 0 or mine is not None) and self.t == leg.round
         if not (fine and self.ready):
             self.t, self.ready, self.done = start, False, []
             self.change = float("inf")
@@ -234,7 +236,7 @@ class _Walker:
             pieces = ex.pieces(self.t)[:, :, None]
             with np.errstate(over="ignore", invalid="ignore"):
                 y = combine(self.segments, pieces).reshape(-1)[: ex.shape.length]
-            if ex.control != self.seen:
+            if ex.control != self.seen or (self.lane not in leg.steady and ex.offered(self.t + 1)):
                 return  # left out meanwhile, it may have read what others had written over
             new = job.step(y, self.w)
             if job.check_finite and not np.isfinite(new.sum()) and not np.isfinite(new).all():

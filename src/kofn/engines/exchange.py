@@ -231,6 +231,12 @@ class Exchange:
                 return found
         return None
 
+    def offered(self, round: int) -> bool:
+        """Whether anybody has the vector of a round, or of a later one."""
+        found = bool((self._words[1:, 1] > round).any())
+        fence()
+        return found
+
     def stop(self, lane: int, round: int) -> None:
         """As the leader: end the run at this round."""
         fence()
