@@ -87,6 +87,7 @@ class Link:
         self.spin = SPIN if crowd <= len(os.sched_getaffinity(0)) else 0.0
         self._peers: dict[int, _Peer] = {}
         self._behind: set[int] = set()  # workers with something queued
+        self._unrung: list[_Peer] = []  # who were sent something since we rang
         self._dead: list[tuple[Any, bytes | bytearray]] = []  # requests whose worker is gone
         self._status = MPI.Status()
         self._host = socket.gethostname()
@@ -166,7 +167,7 @@ class Link:
                     peer.sending.append((self._isend(peer, data, LARGE), data))
                 else:
                     peer.sending.append((self._isend(peer, data, DATA), data))
-                peer.bell.ring()
+                self._unrung.append(peer)
         except self.MPI.Exception:
             queue.clear()  # gone: the standing receive will tell
         if queue:
@@ -187,6 +188,7 @@ class Link:
 
     def receive(self, timeout: float) -> list[News]:
         """Return what has arrived, waiting at most `timeout` seconds for the first."""
+        self._ring()
         if self._look() or timeout <= 0:
             return self._take()
         patience, end = Patience(self.spin), time.perf_counter() + timeout
@@ -208,6 +210,13 @@ class Link:
                 return Patience(max(self.spin, LINGER))
         return patience
 
+    def _ring(self) -> None:
+        # Not while there may be more to send: who is woken takes the core from who wakes it. A
+        # worker that nobody rings for looks by itself after 5 ms.
+        for peer in self._unrung:
+            peer.bell.ring()
+        self._unrung.clear()
+
     def _take(self) -> list[News]:
         news, self._news = self._news, []
         return news
@@ -220,8 +229,10 @@ class Link:
                 self._news.append((worker, comm))
             else:
                 self.add(worker, comm, 0)
-        for worker in tuple(self._behind):
-            self._push(worker, self._peers[worker])
+        if self._behind:
+            for worker in tuple(self._behind):
+                self._push(worker, self._peers[worker])
+            self._ring()
         for worker, peer in tuple(self._peers.items()):
             try:
                 for _ in range(_BURST):
@@ -263,6 +274,7 @@ class Link:
         peer = self._peers.pop(worker, None)
         self._behind.discard(worker)
         if peer is not None:
+            self._unrung = [other for other in self._unrung if other is not peer]
             peer.bell.close()
             if peer.theirs >= 0:
                 os.close(peer.theirs)
