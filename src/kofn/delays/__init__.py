@@ -1,6 +1,7 @@
 """Seed in, durations and membership out: what simulated workers do with their time."""
 
-from .models import Delays, Exponential, PerUnit
+from .models import Delays, Exponential, ExponentialByLoad, PerUnit, Scaled
+from .recorded import Recorded, Recording, read_timings
 from .spot import Change, Membership, Script, Spot
 from .traces import SpotTrace, read_spot_trace
 
@@ -8,10 +9,15 @@ __all__ = [
     "Change",
     "Delays",
     "Exponential",
+    "ExponentialByLoad",
     "Membership",
     "PerUnit",
+    "Recorded",
+    "Recording",
+    "Scaled",
     "Script",
     "Spot",
     "SpotTrace",
     "read_spot_trace",
+    "read_timings",
 ]

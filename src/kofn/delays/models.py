@@ -30,13 +30,47 @@ class PerUnit(Delays):
 
 @dataclass(frozen=True)
 class Exponential(Delays):
-    """`unit` seconds per unit of work, plus an exponential wait of mean `mean` whatever the load.
+    """`shift` seconds, `unit` more per unit of work, and an exponential wait of mean `mean`.
 
-    This is the load-independent model: a task of no work waits as long as a large one.
+    This is the load-independent model: a task of no work waits as long as a large one. The
+    experiments of gradient coding use it (section 5 of ErasureHead: mean 2 s, no shift).
     """
 
     unit: float = 1e-6
     mean: float = 1.0
+    shift: float = 0.0
 
     def seconds(self, rng: Generator, worker: int, round: int, cost: float) -> float:
-        return self.unit * cost + self.mean * float(rng.standard_exponential())
+        return self.shift + self.unit * cost + self.mean * float(rng.standard_exponential())
+
+
+@dataclass(frozen=True)
+class ExponentialByLoad(Delays):
+    """All of the work, `whole` units, takes `full` · (1 + E / `rate`) seconds, E exponential.
+
+    This is the load-dependent model (section 4 of ErasureHead, after Lee et al.): the wait shrinks
+    and grows with the work, a task of `cost` units takes cost / whole of such a time. `rate` is
+    the straggling parameter λ: the smaller, the longer the tail.
+    """
+
+    whole: float
+    rate: float = 1.0
+    full: float = 1.0
+
+    def seconds(self, rng: Generator, worker: int, round: int, cost: float) -> float:
+        whole = self.full * (1.0 + float(rng.standard_exponential()) / self.rate)
+        return whole * cost / self.whole
+
+
+@dataclass(frozen=True)
+class Scaled(Delays):
+    """`by` times what `delays` says: seconds of a recording or of a paper, made short.
+
+    With `kofn.engines.paced.Paced` the workers of a real engine then really wait so long.
+    """
+
+    delays: Delays
+    by: float
+
+    def seconds(self, rng: Generator, worker: int, round: int, cost: float) -> float:
+        return self.by * self.delays.seconds(rng, worker, round, cost)

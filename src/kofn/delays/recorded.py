@@ -1,0 +1,191 @@
+"""Recorded timings: how long workers really took, round by round, replayed.
+
+    recordings = read_timings("aws_lambda_256workers_2022.npz")
+    lambdas = recordings["cnn_desktop_Canada_batch2048"]
+
+    VirtualEngine(256, delays=lambdas.delays())                        # simulated time
+    Paced(LocalEngine(30), Scaled(lambdas.delays(), by=0.05))          # real processes, real waits
+
+`kofn.engines.paced.Paced` holds back what a real worker did until it is due. It sleeps in slices
+of 8 ms and looks at the round in between, so a straggler drops stale work within a slice.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from ..errors import BadInput
+from .models import Delays
+
+Seconds = NDArray[np.float64]  # rounds x workers
+_LOAD = re.compile(r"(.+)_load([0-9.]+)")
+_COLUMNS = ("job", "worker", "time", "batch_time_norm")
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """Timings of the same workers at one load or at several, each an array (rounds, workers).
+
+    `loads` are fractions of the whole work, rising; `timings[i]` was recorded at `loads[i]`.
+    """
+
+    name: str
+    loads: tuple[float, ...]
+    timings: tuple[Seconds, ...]
+
+    @property
+    def workers(self) -> int:
+        """How many workers were recorded, at every load."""
+        return min(int(timing.shape[1]) for timing in self.timings)
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds were recorded, at every load."""
+        return min(len(timing) for timing in self.timings)
+
+    def at(self, load: float) -> Seconds:
+        """Seconds (rounds, workers) at a load.
+
+        Those of the nearest recorded load, each moved by as much as the medians of the recorded
+        loads differ (straight lines between them and beyond): the stragglers stay those that were
+        recorded, which a mean of two recordings would not leave.
+        """
+        medians = self._medians
+        nearest = int(np.argmin([abs(load - known) for known in self.loads]))
+        found = self.timings[nearest]
+        if len(self.loads) == 1 or load == self.loads[nearest]:
+            return found
+        after = min(max(int(np.searchsorted(self.loads, load)), 1), len(self.loads) - 1)
+        low, high = self.loads[after - 1], self.loads[after]
+        slope = (medians[after] - medians[after - 1]) / (high - low)
+        moved = found + (medians[after - 1] + slope * (load - low) - medians[nearest])
+        return np.maximum(moved, 0.0)
+
+    def delays(self, whole: float | None = None, start: int = 0) -> Recorded:
+        """As a delay model. `whole`: units of work that make load 1; None for one fixed load.
+
+        `start`: the row of the recording that round 1 begins with.
+        """
+        return Recorded(self, whole, start)
+
+    @cached_property
+    def _medians(self) -> tuple[float, ...]:
+        return tuple(float(np.median(timing)) for timing in self.timings)
+
+
+@dataclass(frozen=True)
+class Recorded(Delays):
+    """Replays a recording: nothing is drawn, the same round gives the same times in every run.
+
+    Worker w has the times of recorded worker w, round r those of row r - 1 + `start`; both start
+    anew at the recording's end. So who is slow stays slow as recorded. With `whole`, a task of
+    `cost` units has the load cost / whole; without, every task has the recording's largest load.
+    """
+
+    recording: Recording
+    whole: float | None = None
+    start: int = 0
+
+    def __post_init__(self) -> None:
+        if self.whole is not None and not self.whole > 0:
+            raise BadInput(f"whole is the work of load 1 and must be > 0; got {self.whole!r}.")
+
+    def seconds(self, rng: Generator, worker: int, round: int, cost: float) -> float:
+        known = self.recording
+        load = known.loads[-1] if self.whole is None else cost / self.whole
+        table = self._tables.get(load)
+        if table is None:
+            table = self._tables[load] = known.at(load)
+        return float(table[(round - 1 + self.start) % len(table), worker % table.shape[1]])
+
+    @cached_property
+    def _tables(self) -> dict[float, Seconds]:
+        return {}  # by load: a run has few
+
+
+def read_timings(path: str | PathLike[str]) -> dict[str, Recording]:
+    """Read recorded timings by name: an .npz of arrays, or Alibaba's CSV of mini-batch times.
+
+    .npz: arrays (rounds, workers) of seconds, named `<name>_load<fraction>`, or just `<name>` for
+    one of load 1. CSV (.gz or not): the columns job, worker, time and batch_time_norm; each job is
+    a recording named `job<job>`. Its times have no unit: 1 s here is the published scale's 1000.
+    """
+    where = Path(fspath(path))
+    if not where.is_file():
+        raise BadInput(f"recorded timings are an .npz or .csv file; {where} is not there.")
+    if where.suffix == ".npz":
+        return _from_arrays(where)
+    if where.name.removesuffix(".gz").endswith(".csv"):
+        return _from_csv(where)
+    raise BadInput(f"recorded timings are an .npz or .csv(.gz) file; got {where.name}.")
+
+
+def _from_arrays(path: Path) -> dict[str, Recording]:
+    grouped: dict[str, list[tuple[float, Seconds]]] = defaultdict(list)
+    with np.load(path) as arrays:
+        for key in arrays.files:
+            found = _LOAD.fullmatch(key)
+            name, load = (found[1], float(found[2])) if found else (key, 1.0)
+            grouped[name].append((load, _checked(arrays[key], f"{key} of {path}")))
+    return _recordings(grouped, path)
+
+
+def _from_csv(path: Path) -> dict[str, Recording]:
+    opener: Any = gzip.open if path.suffix == ".gz" else open
+    times: dict[str, dict[int, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
+    with opener(path, "rt", newline="") as file:
+        for line, row in enumerate(csv.DictReader(file), 2):
+            try:
+                _, worker, time, spent = (float(row[name]) for name in _COLUMNS)
+            except (KeyError, TypeError, ValueError):
+                raise BadInput(
+                    f"mini-batch times have the columns {', '.join(_COLUMNS)}, all numbers; line "
+                    f"{line} of {path} is {dict(row)}."
+                ) from None
+            times[row["job"]][int(worker)].append((time, spent / 1000))
+    grouped: dict[str, list[tuple[float, Seconds]]] = {}
+    for job, workers in times.items():
+        rounds = min(len(seen) for seen in workers.values())  # some were seen a little longer
+        columns = [[s for _, s in sorted(workers[w])[:rounds]] for w in sorted(workers)]
+        grouped[f"job{job}"] = [(1.0, _checked(np.array(columns).T, f"job {job} of {path}"))]
+    return _recordings(grouped, path)
+
+
+def _checked(timing: NDArray[Any], where: str) -> Seconds:
+    table = np.asarray(timing, dtype=np.float64)
+    if table.ndim != 2 or not table.size:
+        raise BadInput(
+            f"recorded timings are arrays (rounds, workers); {where} has shape {table.shape}."
+        )
+    if not (np.isfinite(table).all() and table.min() >= 0):
+        bad = tuple(int(i) for i in np.argwhere(~(np.isfinite(table) & (table >= 0)))[0])
+        raise BadInput(
+            f"recorded timings are seconds >= 0; {where} has {table[bad]} in round {bad[0]}, "
+            f"worker {bad[1]}."
+        )
+    return table
+
+
+def _recordings(
+    grouped: Mapping[str, list[tuple[float, Seconds]]], path: Path
+) -> dict[str, Recording]:
+    if not grouped:
+        raise BadInput(f"recorded timings hold at least one recording; {path} is empty.")
+    found = {}
+    for name, pairs in grouped.items():
+        pairs.sort(key=lambda pair: pair[0])
+        found[name] = Recording(name, tuple(p[0] for p in pairs), tuple(p[1] for p in pairs))
+    return found

@@ -1,0 +1,151 @@
+"""Delay models: what they say in the mean, and recordings replayed as they were."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import pickle
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import kofn
+from kofn.delays import Delays, Exponential, ExponentialByLoad, Scaled, read_timings
+from kofn.engines.local import LocalEngine
+from kofn.engines.paced import Paced
+from kofn.engines.virtual import VirtualEngine
+from kofn.reproduce.timing import drain
+
+DATA = Path(os.environ.get("KOFN_DATA", Path(__file__).parents[2] / "shared" / "data"))
+
+
+def mean(delays: Delays, cost: float, draws: int = 40_000) -> float:
+    rng = np.random.default_rng(0)
+    return float(np.mean([delays.seconds(rng, 0, 1, cost) for _ in range(draws)]))
+
+
+@pytest.mark.parametrize("cost", [0.0, 1.0, 5.0])
+def test_the_load_independent_wait_is_the_same_for_all(cost: float) -> None:
+    # A mean of so many exponentials has a standard error of 2 / sqrt(draws); five of them.
+    within = 5 * 2 / np.sqrt(40_000)
+    assert abs(mean(Exponential(0.1, 2.0, 0.5), cost) - (0.5 + 0.1 * cost + 2.0)) < within
+
+
+@pytest.mark.parametrize("cost", [0.0, 1.0, 5.0])
+def test_the_load_dependent_wait_grows_with_the_work(cost: float) -> None:
+    within = 5 * (cost / 30) * 2 / np.sqrt(40_000)
+    assert abs(mean(ExponentialByLoad(30, rate=0.5), cost) - cost / 30 * (1 + 2)) <= within
+
+
+def write(path: Path, **arrays: object) -> Path:
+    np.savez(path, **arrays)  # type: ignore[arg-type]
+    return path
+
+
+def test_a_recording_is_replayed_by_round_and_worker(tmp_path: Path) -> None:
+    table = np.arange(1.0, 13.0).reshape(3, 4)
+    known = read_timings(write(tmp_path / "t.npz", alone=table))["alone"]
+    assert (known.rounds, known.workers, known.loads) == (3, 4, (1.0,))
+    rng = np.random.default_rng(0)
+    delays = known.delays()
+    for round in range(1, 8):
+        for worker in range(6):
+            expected = table[(round - 1) % 3, worker % 4]
+            assert delays.seconds(rng, worker, round, 7.0) == expected
+    assert known.delays(start=2).seconds(rng, 1, 1, 1.0) == table[2, 1]
+    assert Scaled(delays, 0.5).seconds(rng, 3, 2, 1.0) == table[1, 3] / 2
+    again = pickle.loads(pickle.dumps(delays))
+    assert again.seconds(rng, 2, 2, 1.0) == table[1, 2]
+    assert rng.random() == np.random.default_rng(0).random()  # nothing was drawn
+
+
+def test_loads_between_the_recorded_ones_keep_their_stragglers(tmp_path: Path) -> None:
+    half, full = np.array([[1.0, 1.0, 9.0]]), np.array([[2.0, 2.0, 2.0]])
+    path = write(tmp_path / "t.npz", **{"run_load0.5": half, "run_load1.0": full})
+    known = read_timings(path)["run"]
+    assert known.loads == (0.5, 1.0)
+    assert np.allclose(known.at(0.5), half)
+    assert np.allclose(known.at(0.7), half + 0.4)
+    assert np.allclose(known.at(0.8), full - 0.4)
+    assert np.allclose(known.at(2.0), full + 2.0)  # beyond, along the last line
+    assert np.allclose(known.at(0.0), [[0.0, 0.0, 8.0]])
+    delays = known.delays(whole=10.0)
+    rng = np.random.default_rng(0)
+    assert delays.seconds(rng, 2, 1, 5.0) == 9.0
+    assert delays.seconds(rng, 2, 1, 10.0) == 2.0
+    assert known.delays().seconds(rng, 2, 1, 5.0) == 2.0
+
+
+def test_mini_batch_times(tmp_path: Path) -> None:
+    lines = ["job,worker,gpu,time,batch_time_norm"]
+    lines += [f"2,{w},25,{10 * r},{100 * w + r}" for r in (1, 0) for w in (1, 0)]
+    lines += ["2,1,25,99,7"]  # seen once more than the other
+    (tmp_path / "b.csv.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
+    known = read_timings(tmp_path / "b.csv.gz")["job2"]
+    assert np.allclose(known.timings[0], [[0.0, 0.1], [0.001, 0.101]])
+
+
+def test_recordings_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(kofn.BadInput, match="is not there"):
+        read_timings(tmp_path / "no.npz")
+    (tmp_path / "t.txt").write_text("")
+    with pytest.raises(kofn.BadInput, match=r"got t\.txt"):
+        read_timings(tmp_path / "t.txt")
+    with pytest.raises(kofn.BadInput, match="shape"):
+        read_timings(write(tmp_path / "a.npz", a=np.zeros(3)))
+    with pytest.raises(kofn.BadInput, match="nan in round 0, worker 1"):
+        read_timings(write(tmp_path / "a.npz", a=np.array([[0.0, np.nan]])))
+    (tmp_path / "b.csv").write_text("job,worker,gpu,time,batch_time_norm\n1,x,2,3,4\n")
+    with pytest.raises(kofn.BadInput, match="line 2"):
+        read_timings(tmp_path / "b.csv")
+    (tmp_path / "c.csv").write_text("job,worker,gpu,time,batch_time_norm\n")
+    with pytest.raises(kofn.BadInput, match="empty"):
+        read_timings(tmp_path / "c.csv")
+    known = read_timings(write(tmp_path / "a.npz", a=np.ones((1, 1))))["a"]
+    with pytest.raises(kofn.BadInput, match="whole"):
+        known.delays(whole=0.0)
+
+
+def test_the_virtual_engine_replays_it(tmp_path: Path) -> None:
+    table = np.array([[1.0, 2.0, 50.0], [60.0, 3.0, 4.0]])
+    known = read_timings(write(tmp_path / "t.npz", t=table))["t"]
+    with kofn.connect(VirtualEngine(3, delays=known.delays())) as cluster:
+        X = cluster.encode(np.eye(6), k=2, margin=1, late=None, loads="equal")
+        X @ np.ones(6)
+        assert np.isclose(X.report.seconds["total"], 2.0)
+        drain(cluster)  # worker 2 drops its stale task within a slice
+        X @ np.ones(6)
+        assert np.isclose(X.report.seconds["total"], 4.0)
+
+
+def test_real_workers_wait_as_recorded_and_drop_what_is_stale(tmp_path: Path) -> None:
+    table = np.array([[0.0, 0.0, 900.0], [900.0, 0.0, 0.0]])
+    known = read_timings(write(tmp_path / "t.npz", t=table))["t"]
+    delays = Scaled(known.delays(), by=0.1)
+    start = time.perf_counter()
+    with kofn.connect(Paced(LocalEngine(3), delays)) as cluster:
+        X = cluster.encode(np.eye(6), k=2, margin=1, late=None, loads="equal")
+        for _ in range(4):
+            # Whoever slept through one round for 90 s answers the next one.
+            assert np.allclose(X @ np.arange(6.0), np.arange(6.0))
+            assert len(X.report.live) == 3
+    assert time.perf_counter() - start < 60
+
+
+def test_the_real_recordings() -> None:
+    folder = DATA / "straggler_traces"
+    if not folder.is_dir():
+        pytest.skip("no straggler_traces: set KOFN_DATA to the directory that holds it")
+    known = read_timings(folder / "aws_lambda_256workers_2022.npz")
+    assert sum(t.size for r in known.values() for t in r.timings) == 112_640
+    cnn = known["cnn_desktop_Canada_batch2048"]
+    assert cnn.loads == (0.0, 0.25, 0.5, 0.75, 1.0)
+    assert (cnn.rounds, cnn.workers) == (20, 256)
+    # More work takes longer, in the middle of each recording.
+    medians = [float(np.median(cnn.at(load))) for load in np.linspace(0, 1, 9)]
+    assert medians == sorted(medians)
+    batches = read_timings(folder / "alibaba_minibatch_times_2020.csv.gz")
+    assert batches["job1"].timings[0].shape == (300, 10)
+    assert batches["job2"].timings[0].shape == (239, 10)
