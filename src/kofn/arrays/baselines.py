@@ -17,9 +17,9 @@ from ..codes.mds import MDSCode
 from ..errors import BadInput, NothingYet
 from ..model import Report, Task
 from ..rounds import Drive, Late
+from ..rounds.holders import Holders
 from ..rounds.replicated import ReplicatedRound
 from . import checks, work
-from .holders import Holders
 from .matrix import CodedMatrix, Options, threshold
 from .shares import shares_of
 

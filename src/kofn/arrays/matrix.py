@@ -15,10 +15,10 @@ from ..errors import BadInput, CannotDo, Inaccurate, NothingYet, Overflowed
 from ..model import Report, Run, Update
 from ..rounds import Drive, ElasticRound, Late, Layout
 from ..rounds.elastic import Work
+from ..rounds.holders import Holders, ShareOf
 from ..rounds.reduce import Item, SumRound
 from . import checks, work
 from .decode import Code, DataCode, combine, gather, recode, segments
-from .holders import Holders, ShareOf
 from .iterate import iterate
 from .lowrank import LowRank
 from .plan import Paces, Plan

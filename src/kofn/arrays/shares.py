@@ -8,8 +8,8 @@ import numpy as np
 import scipy.sparse
 
 from ..codes.mds import MDSCode
+from ..rounds.holders import ShareOf
 from .coding import make_share
-from .holders import ShareOf
 
 
 def shares_of(A: Any, code: MDSCode) -> ShareOf:

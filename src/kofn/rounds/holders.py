@@ -1,27 +1,38 @@
-"""Who holds which share of a matrix, and how newcomers get theirs."""
+"""Who holds which share (of a matrix, or of the parts of a sum), and how newcomers get theirs."""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from ..errors import UnknownWorker
 from ..model import Build, Update
-from ..rounds import Drive
-from .decode import Code
+from .drive import Drive
 
 ShareOf = Callable[[int], Any]  # a share's number -> its value, or a Build that a worker runs
 
 
+class Shares(Protocol):
+    """What a code says of its shares."""
+
+    @property
+    def n(self) -> int:
+        """How many there are."""
+
+    @property
+    def k(self) -> int:
+        """How many are enough."""
+
+
 class Holders:
-    """The shares of one matrix on the workers of one cluster.
+    """The shares of one matrix or sum on the workers of one cluster.
 
     Every live worker without a share is given a free one while there are any. A share that is
     being stored counts as held, but not as ready.
     """
 
-    def __init__(self, drive: Drive, code: Code, share_of: ShareOf) -> None:
+    def __init__(self, drive: Drive, code: Shares, share_of: ShareOf) -> None:
         self.drive, self.code = drive, code
         self.key = f"share-{drive.next_task()}"
         self.shares: dict[int, int] = {}  # worker -> the share it holds or is being given
