@@ -151,13 +151,78 @@ def test_bad_input_is_told_before_a_worker_is_touched(A: Any) -> None:
                 Replicated(cluster, A, r)  # type: ignore[arg-type]
         with pytest.raises(kofn.BadInput, match="backup"):
             Replicated(cluster, A, 2, backup=0.5)
-        with pytest.raises(kofn.BadInput, match="dense"):
-            Replicated(cluster, scipy.sparse.csr_array(A), 2)
+        with pytest.raises(kofn.BadInput, match="lost must be one of"):
+            Replicated(cluster, A, 2, lost="found")
+        with pytest.raises(kofn.BadInput, match="n must be at least"):
+            Replicated(cluster, A, 1, n=3)
         X = Replicated(cluster, A, 2)
         with pytest.raises(kofn.NothingYet):
             _ = X.report
-        with pytest.raises(kofn.BadInput, match="vectors"):
-            X @ np.ones((D, 2))
+
+
+# Both products, dense and sparse, and what becomes of a block that nobody holds.
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize(("r", "backup"), [(1, None), (2, None), (2, 3.0)])
+def test_both_products_of_vectors_and_columns(
+    A: Any, r: int, backup: float | None, sparse: bool
+) -> None:
+    rng = np.random.default_rng(2)
+    with virtual(5) as cluster:
+        data = scipy.sparse.csr_array(A) if sparse else A
+        X = Replicated(cluster, data, r, backup=backup)
+        for shape in ((), (3,)):
+            v, z = rng.standard_normal((D, *shape)), rng.standard_normal((N, *shape))
+            assert np.allclose(X @ v, A @ v, rtol=1e-12)
+            assert np.allclose(X.T @ z, A.T @ z, rtol=1e-12, atol=1e-10)
+        assert X.T.T is X
+        assert X.T.report.extra["missing_rows"] == 0
+
+
+@pytest.mark.parametrize("engine", ["virtual", "local"])
+def test_a_lost_block_is_ignored_or_stale_until_one_joins(A: Any, engine: str) -> None:
+    rows = slice(N // 4, N // 2)  # of worker 1
+    z = np.arange(N) / N
+    with kofn.connect(engine, workers=4) as cluster:
+        ignoring, stale = (Replicated(cluster, A, 1, lost=lost) for lost in ("ignore", "stale"))
+        for X in (ignoring, stale):
+            assert not X.exact
+            assert np.allclose(X @ w, A @ w)
+            assert np.allclose(X.T @ z, A.T @ z)
+        cluster.lose(1)
+        there = np.ones(N, bool)
+        there[rows] = False
+        found = ignoring @ (2 * w)
+        assert np.array_equal(np.isnan(found), ~there)
+        assert np.allclose(found[there], (A @ (2 * w))[there])
+        assert np.allclose(ignoring.T @ (2 * z), A[there].T @ (2 * z[there]))
+        assert ignoring.report.extra["missing_rows"] == N // 4
+        found = stale @ (2 * w)
+        assert np.allclose(found[there], (A @ (2 * w))[there])
+        assert np.allclose(found[rows], (A @ w)[rows])
+        assert np.allclose(stale.T @ (2 * z), A.T @ np.where(there, 2 * z, z))
+        cluster.join()
+        for X in (ignoring, stale):
+            assert np.allclose(X @ w, A @ w)
+            assert np.allclose(X.T @ z, A.T @ z)
+
+
+@pytest.mark.parametrize("lost", ["ignore", "stale"])
+def test_a_block_lost_in_mid_round_does_not_hold_the_round(A: Any, lost: str) -> None:
+    faults = Faults().slow(worker=2, by=1e4, round=2).lose(worker=2, round=2)
+    with kofn.connect(faults.on(LocalEngine(3))) as cluster:
+        X = Replicated(cluster, A, 1, lost=lost)
+        assert np.allclose(X @ w, A @ w)
+        found = X @ (3 * w)
+        assert X.report.lost == (2,)
+        assert np.allclose(found[: 2 * N // 3], 3 * (A @ w)[: 2 * N // 3])
+        end = found[2 * N // 3 :]
+        assert np.isnan(end).all() if lost == "ignore" else np.allclose(end, (A @ w)[2 * N // 3 :])
+        for worker in (0, 1):
+            cluster.lose(worker)
+        with pytest.raises(kofn.TooFewWorkers):  # nobody at all is not a product
+            X @ w
 
 
 # The master alone: events in, commands out.

@@ -39,7 +39,8 @@ class ReplicatedRound(Round):
 
     `shares`: worker -> seat, also of those that join during the round; `ready` of those that take
     part from the start. Without `late` every holder is asked at once. With it, each block is asked
-    of one, and of the next one when it is late: a backup task.
+    of one, and of the next one when it is late: a backup task. With `spare` a block that nobody
+    holds any more is left out: the round ends without it.
     """
 
     def __init__(
@@ -50,17 +51,19 @@ class ReplicatedRound(Round):
         shares: Mapping[int, int],
         work: BlockWork,
         late: Late | None = None,
+        spare: bool = False,
     ) -> None:
         self.id = id
         blocks = sorted({block for seat in seats for block in seat})
-        self.threshold = -(-len(blocks) // max(len(seat) for seat in seats))
+        self.threshold = 1 if spare else -(-len(blocks) // max(len(seat) for seat in seats))
         self.values: dict[int, list[tuple[Any, Any]]] = {}  # block -> (what, value) of its pieces
         self.read: dict[int, int] = {}
         self.late: list[int] = []
         self.lost: list[int] = []
         self.joined: list[int] = []
         self.asked_again: list[int] = []  # blocks, after a loss or a delay
-        self._seats, self._shares, self._work, self._late = seats, shares, work, late
+        self._seats, self._shares, self._work = seats, shares, work
+        self._late, self._spare = late, spare
         self._seat = dict(ready)  # live worker -> seat
         self._asked: dict[int, set[int]] = {block: set() for block in blocks}  # block -> workers
         self._open: dict[int, tuple[int, int]] = {}  # task -> worker, block
@@ -76,6 +79,7 @@ class ReplicatedRound(Round):
             holders = self._holders(block)
             for worker in holders if self._late is None else holders[:1]:
                 commands.append(self._send(worker, block))
+        self._look_whether_done()
         return commands
 
     def on(self, event: Event) -> Sequence[Command]:
@@ -101,6 +105,8 @@ class ReplicatedRound(Round):
     @property
     def missing(self) -> int:
         """Blocks that nobody holds any more: as many newcomers are surely enough."""
+        if self._spare:
+            return int(not self._seat)
         return sum(not self._holders(block) for block in self._undone)
 
     @property
@@ -132,7 +138,7 @@ class ReplicatedRound(Round):
             return
         self._undone.discard(block)
         self.values[block] = pieces
-        self.done = not self._undone
+        self._look_whether_done()
         took = event.time - self._start
         self._first = took if self._first is None else self._first
         if self._late and not self._patience and 2 * len(self._undone) <= len(self._asked):
@@ -154,7 +160,14 @@ class ReplicatedRound(Round):
             return ()
         self.lost.append(worker)
         self._open = {task: (w, block) for task, (w, block) in self._open.items() if w != worker}
+        self._look_whether_done()
         return self._mend()
+
+    def _look_whether_done(self) -> None:
+        waiting = self._undone
+        if self._spare and self._seat:
+            waiting = {block for block in waiting if self._holders(block)}
+        self.done = not waiting
 
     def _mend(self) -> Sequence[Command]:
         """Ask for every block that nobody is at."""

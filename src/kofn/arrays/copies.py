@@ -1,0 +1,282 @@
+"""Replicated: a matrix in plain blocks, each on a worker or more: what coding is compared with."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import NDArray
+
+from ..codes.linear import error_bound
+from ..codes.mds import MDSCode
+from ..errors import BadInput, NothingYet
+from ..model import Report, Task
+from ..rounds import Drive, Late
+from ..rounds.holders import Holders
+from ..rounds.replicated import ReplicatedRound
+from . import checks, work
+
+LOST = ("wait", "ignore", "stale")
+
+
+class HasDrive(Protocol):
+    """A Cluster, as far as this module needs one."""
+
+    _drive: Drive
+
+
+class Replicated:
+    """A matrix in blocks, each with at least `r` holders: `X @ w` and `X.T @ z`, as a CodedMatrix.
+
+    r-replication: n // r blocks for n workers, each computed by all its holders at once; n are the
+    live ones, or more, whose places newcomers take. Or, with `backup`, n blocks, each computed by
+    one holder; the next one is asked when the first is later than `backup` times the time in which
+    half of this round's blocks came (3 is usual).
+
+    `lost` says what becomes of a block that nobody holds any more, until one who joins takes the
+    place of a lost one. "wait": TooFewWorkers. "ignore": its rows are NaN in X @ w and left out of
+    X.T @ z. "stale": what it last replied counts, to X @ w and to X.T @ z each (Elastic
+    Distr-BGD); before its first reply it is ignored.
+
+    Cost: A is stored r times over; without `backup` read so too.
+    """
+
+    __array_ufunc__ = None
+
+    def __init__(
+        self,
+        where: Drive | HasDrive,
+        A: object,
+        r: int,
+        *,
+        n: int | None = None,
+        backup: float | None = None,
+        lost: str = "wait",
+    ) -> None:
+        array = checks.matrix(A, check_finite=True)
+        self._drive = drive = drive_of(where)
+        live = len(drive.engine.workers)
+        places = live if n is None else checks.whole(n, "n (places)", 1)
+        self.r = checks.whole(r, "r (copies)", 1)
+        if self.r > places:
+            raise BadInput(
+                f"r must be at most the number of workers; got r={r} and {places} of them. "
+                f"Use r <= {places}, or more workers."
+            )
+        if places < live:
+            raise BadInput(
+                f"n must be at least the number of live workers; got n={n} and {live} live. "
+                f"Leave n out, or connect fewer workers."
+            )
+        if backup is not None and not checks.seconds(backup, "backup") > 1:
+            raise BadInput(f"backup must be a factor > 1, or None; got {backup!r}.")
+        if lost not in LOST:
+            raise BadInput(f"lost must be one of {', '.join(LOST)}; got {lost!r}.")
+        self.shape: tuple[int, int] = array.shape
+        self.dtype = array.dtype
+        self.lost = lost
+        self._late = None if backup is None else Late(factor=float(backup))
+        self.blocks = places // self.r if backup is None else places
+        copies = 1 if backup is None else self.r  # blocks in one seat
+        self.seats = seats = [
+            tuple((seat + i) % self.blocks for i in range(copies)) for seat in range(places)
+        ]
+        self._cuts = cuts = [b * int(array.shape[0]) // self.blocks for b in range(self.blocks + 1)]
+        self._holders = _Seats(
+            drive,
+            MDSCode(places, 1),
+            lambda seat: _stacked([array[cuts[b] : cuts[b + 1]] for b in seats[seat]]),
+        )
+        self._holders.seats = seats
+        self._holders.enlist()
+        drive.await_stored(self._holders.key, list(self._holders.shares))
+        self.key = self._holders.key
+        self._seen: dict[tuple[str, int], NDArray[Any]] = {}  # pass and block -> its last reply
+        self._report: Report | None = None
+
+    @property
+    def T(self) -> ReplicatedTranspose:
+        """The transpose: shares no data of its own."""
+        return ReplicatedTranspose(self)
+
+    @property
+    def exact(self) -> bool:
+        """Whether every product is of all rows, as they are now."""
+        return self.lost == "wait"
+
+    @property
+    def report(self) -> Report:
+        """What the last product did. Raises NothingYet before the first."""
+        if self._report is None:
+            raise NothingYet("a report describes the last product; there was none yet. Multiply.")
+        return self._report
+
+    def rows(self, block: int) -> tuple[int, int]:
+        """The rows of the matrix that are in a block."""
+        return self._cuts[block], self._cuts[block + 1]
+
+    def __matmul__(self, w: object) -> NDArray[Any]:
+        """A @ w for a vector (d,) or columns (d, c)."""
+        operand = checks.operand(w, self.shape[1], self.dtype, True)
+        found = self._pass(_Pass(self, operand.shape[1:]), operand)
+        result = np.full((self.shape[0], *operand.shape[1:]), np.nan, self.dtype)
+        for block, value in found.items():
+            first, last = self.rows(block)
+            result[first:last] = value
+        return result
+
+    def _adjoint(self, z: NDArray[Any]) -> NDArray[Any]:
+        found = self._pass(_Pass(self, z.shape[1:], z), None)
+        shape = (self.shape[1], *z.shape[1:])
+        if not self._drive.engine.capabilities.values:
+            return np.full(shape, np.nan, self.dtype)
+        return np.asarray(sum(found.values(), start=np.zeros(shape, self.dtype)))
+
+    def _pass(self, way: _Pass, operand: NDArray[Any] | None) -> dict[int, NDArray[Any]]:
+        """One round: the value of each block that counts, in the order of blocks."""
+        drive = self._drive
+        drive.check()
+        with drive.lock:
+            began = drive.engine.now()
+            drive.settle()
+            self._holders.enlist()
+            ready = self._holders.ready()
+            round = ReplicatedRound(
+                drive.next_round(),
+                self.seats,
+                ready,
+                self._holders.shares,
+                way,
+                self._late,
+                spare=not self.exact,
+            )
+            drive.run(round, operand, self._holders.supply)
+            gathered = drive.engine.now()
+            found = self._counted(round, way)
+            self._told(round, tuple(ready), (began, gathered))
+        return found
+
+    def _counted(self, round: ReplicatedRound, way: _Pass) -> dict[int, NDArray[Any]]:
+        if not self._drive.engine.capabilities.values:
+            return {}
+        # Pieces of a task come in the order of its rows.
+        found = {b: np.concatenate([v for _, v in round.values[b]]) for b in sorted(round.values)}
+        if self.lost == "stale":
+            for block, value in found.items():
+                self._seen[way.kind, block] = value
+            for block in range(self.blocks):
+                last = self._seen.get((way.kind, block))
+                if last is not None and last.shape[1:] == way.width:
+                    found.setdefault(block, last)
+        return found
+
+    def _told(
+        self, round: ReplicatedRound, live: tuple[int, ...], times: tuple[float, float]
+    ) -> None:
+        began, gathered = times
+        ended = self._drive.engine.now()
+        size = {block: self._cuts[block + 1] - self._cuts[block] for block in range(self.blocks)}
+        used = sum(size[block] for block in round.values)
+        self._report = Report(
+            round=round.id,
+            live=live,
+            rows_read=dict(round.read),
+            rows_used=used,
+            rows_wasted=max(0, sum(round.read.values()) - used),
+            rows_topped_up=sum(size[block] for block in round.asked_again),
+            rows_moved=0,
+            late=tuple(round.late),
+            lost=tuple(round.lost),
+            joined=tuple(round.joined),
+            restarted=False,
+            seconds={"wait": gathered - began, "decode": ended - gathered, "total": ended - began},
+            eta=1.0,
+            error_bound=error_bound(self.shape[1], self.dtype, 1.0) if self.exact else None,
+            extra={"missing_rows": self.shape[0] - used},
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"<Replicated {self.shape[0]} x {self.shape[1]} {self.dtype}, {self.blocks} blocks, "
+            f"{self.r} copies; lost: {self.lost}>"
+        )
+
+
+class ReplicatedTranspose:
+    """The transpose of a Replicated matrix: X.T @ z, the sum over its blocks."""
+
+    __array_ufunc__ = None
+
+    def __init__(self, matrix: Replicated) -> None:
+        self.T = matrix
+        self.shape, self.dtype = matrix.shape[::-1], matrix.dtype
+
+    @property
+    def report(self) -> Report:
+        """What the last product with the matrix, either way, did."""
+        return self.T.report
+
+    def __matmul__(self, z: object) -> NDArray[Any]:
+        """X.T @ z for a vector (N,) or columns (N, c)."""
+        return self.T._adjoint(checks.operand(z, self.shape[1], self.dtype, True, name="X.T @ z"))
+
+
+@dataclass(frozen=True, eq=False)
+class _Pass:
+    """The work of one product: with `z` that of the transpose."""
+
+    matrix: Replicated
+    width: tuple[int, ...]  # shape of a reply, but for its rows
+    z: NDArray[Any] | None = None
+
+    @property
+    def key(self) -> str:
+        return self.matrix.key
+
+    @property
+    def kind(self) -> str:
+        return "forward" if self.z is None else "back"
+
+    def task(self, round: int, worker: int, seat: int, block: int) -> Task:
+        """Make the task for a block: the rows of it in what this seat holds."""
+        matrix = self.matrix
+        before = matrix.seats[seat][: matrix.seats[seat].index(block)]
+        first = sum(last - first for first, last in map(matrix.rows, before))
+        begin, end = matrix.rows(block)
+        runs, cost = ((first, first + end - begin),), end - begin
+        task = matrix._drive.next_task()
+        if self.z is None:
+            return Task(task, round, worker, work.product, (self.key, runs), runs, cost)
+        args = (self.key, block, runs, self.z[begin:end])
+        return Task(task, round, worker, work.adjoint, args, block, cost)
+
+
+class _Seats(Holders):
+    """Who sits where; a newcomer takes the free seat whose blocks have the fewest holders."""
+
+    seats: Sequence[tuple[int, ...]]  # the blocks of each
+
+    def _free(self, worker: int, taken: set[int] | None = None) -> int | None:
+        if super()._free(worker, taken) is None:
+            return None
+        held = {seat for w, seat in self.shares.items() if w in self.drive.stored}
+        holders = Counter(block for seat in held for block in self.seats[seat])
+        free = [seat for seat in range(len(self.seats)) if seat not in held]
+        return min(free, key=lambda seat: min(holders[block] for block in self.seats[seat]))
+
+
+def drive_of(where: Drive | HasDrive) -> Drive:
+    """Return the drive of a cluster, with what has arrived taken in."""
+    drive = where if isinstance(where, Drive) else where._drive
+    drive.settle()
+    return drive
+
+
+def _stacked(blocks: Sequence[Any]) -> Any:
+    if scipy.sparse.issparse(blocks[0]):
+        return blocks[0] if len(blocks) == 1 else scipy.sparse.vstack(blocks, format="csr")
+    return np.concatenate(blocks)
