@@ -1,0 +1,155 @@
+"""The real data sets come out at the published sizes; made ones of the same form, everywhere."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.model_selection import train_test_split
+from sklearn.preprocessing import OneHotEncoder
+
+import kofn
+from kofn.reproduce import datasets
+
+DATA = Path(os.environ.get("KOFN_DATA", Path(__file__).parents[2] / "shared" / "data"))
+IDS = (
+    "RESOURCE,MGR_ID,ROLE_ROLLUP_1,ROLE_ROLLUP_2,ROLE_DEPTNAME,ROLE_TITLE,ROLE_FAMILY_DESC,"
+    "ROLE_FAMILY,ROLE_CODE"
+)
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    if path.suffix == ".gz":
+        path.write_bytes(gzip.compress(text.encode()))
+    else:
+        path.write_text(text)
+
+
+def made_amazon(where: Path, rows: int = 40) -> np.ndarray:
+    table = np.random.default_rng(1).integers(0, 6, (rows, 10)) * 1000
+    table[:, 0] = np.arange(rows) % 2
+    lines = [f"ACTION,{IDS}", *(",".join(map(str, row)) for row in table)]
+    write(where / "amazon_access" / "train.csv.gz", "\n".join(lines) + "\n")
+    return table
+
+
+def made_covtype(where: Path, rows: int = 60) -> np.ndarray:
+    rng = np.random.default_rng(2)
+    measured = rng.integers(-5, 3000, (rows, 10))
+    table = np.hstack([measured, rng.integers(0, 2, (rows, 44)), rng.integers(1, 8, (rows, 1))])
+    write(where / "covtype" / "covtype.data", "\n".join(",".join(map(str, r)) for r in table))
+    return table
+
+
+def made_houses(where: Path, rows: int = 30) -> np.ndarray:
+    rng = np.random.default_rng(3)
+    names = ["bedrooms", *(f"f{i}" for i in range(16)), "sqft_lot15"]
+    table = rng.integers(0, 9, (rows, 18)) / 4
+    price = 75_000 + 1000 * np.arange(rows)
+    lines = [f"id,date,price,{','.join(names)}"]
+    lines += [
+        f'"7{i}","20141013T000000",{price[i]},'
+        + ",".join(f'"{v}"' if v == 1 else str(v) for v in r)
+        for i, r in enumerate(table)
+    ]
+    write(where / "kc_house" / "kc_house_data.csv", "\n".join(lines) + "\n")
+    return table
+
+
+def check(found: datasets.Dataset, fields: np.ndarray, y: np.ndarray) -> None:
+    fields = np.hstack([fields, np.ones((len(fields), 1), dtype=fields.dtype)])
+    train, test, y_train, y_test = train_test_split(fields, y, test_size=0.2, random_state=0)
+    encoder = OneHotEncoder().fit(fields)
+    assert np.array_equal(found.X.toarray(), encoder.transform(train).toarray())
+    assert np.array_equal(found.X_test.toarray(), encoder.transform(test).toarray())
+    assert np.array_equal(found.y, y_train)
+    assert np.array_equal(found.y_test, y_test)
+
+
+def test_amazon_has_ids_and_pairs(tmp_path: Path) -> None:
+    table = made_amazon(tmp_path)
+    ids = table[:, 1:]
+    pairs = [(i, j) for i, j in combinations(range(9), 2) if (i, j) not in ((2, 3), (5, 7))]
+    assert len(pairs) == 34
+    joined = np.stack([ids[:, i] * 100_000 + ids[:, j] for i, j in pairs], axis=1)
+    found = datasets.load("amazon", tmp_path)
+    check(found, np.hstack([ids, joined]), 2.0 * table[:, 0] - 1)
+    assert (np.diff(found.X.indptr) == 44).all()
+
+
+def test_covtype_keeps_two_labels(tmp_path: Path) -> None:
+    table = made_covtype(tmp_path)
+    table = table[table[:, 54] <= 2]
+    check(datasets.load("covtype", tmp_path), table[:, :54], np.where(table[:, 54] == 1, -1, 1))
+
+
+def test_houses_are_prices_in_millions(tmp_path: Path) -> None:
+    table = made_houses(tmp_path)
+    found = datasets.load("kc_house", tmp_path)
+    check(found, table, (75_000 + 1000 * np.arange(30)) / 1e6)
+    assert found.regression
+
+
+def test_what_is_not_there_is_said_with_its_origin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(kofn.BadInput, match=r"amazon_access/train\.csv.*login"):
+        datasets.load("amazon", tmp_path)
+    with pytest.raises(kofn.BadInput, match=r"--data must hold kc_house"):
+        datasets.load("kc_house")
+    with pytest.raises(kofn.BadInput, match="amazon, covtype, kc_house"):
+        datasets.load("iris", tmp_path)
+    monkeypatch.setattr(datasets, "COVTYPE", (tmp_path / "no.zip").as_uri())
+    with pytest.raises(kofn.BadInput, match=r"neither in --data nor"):
+        datasets.load("covtype", tmp_path)
+
+
+def test_covtype_from_its_origin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import zipfile
+
+    made_covtype(tmp_path)
+    packed = gzip.compress((tmp_path / "covtype" / "covtype.data").read_bytes())
+    with zipfile.ZipFile(tmp_path / "covertype.zip", "w") as out:
+        out.writestr("covtype.data.gz", packed)
+    monkeypatch.setattr(datasets, "COVTYPE", (tmp_path / "covertype.zip").as_uri())
+    fetched, held = datasets.load("covtype"), datasets.load("covtype", tmp_path)
+    assert np.array_equal(fetched.X.toarray(), held.X.toarray())
+
+
+def test_files_that_are_cut(tmp_path: Path) -> None:
+    write(tmp_path / "covtype" / "covtype.data", "1,2,3\n4,5\n")
+    with pytest.raises(kofn.BadInput, match="55 numbers a line"):
+        datasets.load("covtype", tmp_path)
+    write(tmp_path / "amazon_access" / "train.csv", "ACTION,a\n1,2\n3\n")
+    with pytest.raises(kofn.BadInput, match="line 3"):
+        datasets.load("amazon", tmp_path)
+    write(tmp_path / "amazon_access" / "train.csv", "ACTION,a\n1,2\n3,4\n")
+    with pytest.raises(kofn.BadInput, match="9 columns of ids"):
+        datasets.load("amazon", tmp_path)
+    write(tmp_path / "kc_house" / "kc_house_data.csv", "id,b\n1,2\n1,2\n")
+    with pytest.raises(kofn.BadInput, match="price and bedrooms"):
+        datasets.load("kc_house", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "tests"),
+    [
+        ("amazon", (26_215, 241_915), 6_554),
+        ("covtype", (396_112, 15_509), 99_029),
+        ("kc_house", (17_290, 27_654), 4_323),
+    ],
+)
+def test_the_published_sizes(name: str, shape: tuple[int, int], tests: int) -> None:
+    if not (DATA / {"amazon": "amazon_access"}.get(name, name)).is_dir():
+        pytest.skip(f"no {name}: set KOFN_DATA to the directory that holds it")
+    found = datasets.load(name, DATA)
+    assert found.shape == shape
+    assert found.X_test.shape == (tests, shape[1])
+    each = {"amazon": 44, "covtype": 55, "kc_house": 19}[name]
+    assert found.X.nnz == shape[0] * each
+    assert (found.X.data == 1).all()
