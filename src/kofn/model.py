@@ -31,6 +31,17 @@ class Piece(NamedTuple):
     read: int = 0  # rows of data really read for it, counted by the worker
 
 
+class Last(Piece):
+    """A piece with which its task ends: it needs no message of its own for that."""
+
+
+class Outline(tuple[tuple[Any, int], ...]):
+    """As the `what` of a task: its pieces beforehand, each (what, read), in order.
+
+    An engine that skips values says these, one by one, as if the body had run.
+    """
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """One piece of work for one worker in one round."""

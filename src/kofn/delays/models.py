@@ -16,6 +16,14 @@ class Delays(ABC):
     def seconds(self, rng: Generator, worker: int, round: int, cost: float) -> float:
         """Seconds that a task of `cost` units takes on `worker` in `round`."""
 
+    def timing(self, rng: Generator, worker: int, round: int, cost: float) -> tuple[float, float]:
+        """The same in two: seconds before the work begins, and seconds over it.
+
+        A task that streams its pieces has them at even steps over the second. Models that know of
+        no wait spread all of it.
+        """
+        return 0.0, self.seconds(rng, worker, round, cost)
+
 
 @dataclass(frozen=True)
 class PerUnit(Delays):
@@ -41,7 +49,10 @@ class Exponential(Delays):
     shift: float = 0.0
 
     def seconds(self, rng: Generator, worker: int, round: int, cost: float) -> float:
-        return self.shift + self.unit * cost + self.mean * float(rng.standard_exponential())
+        return sum(self.timing(rng, worker, round, cost))
+
+    def timing(self, rng: Generator, worker: int, round: int, cost: float) -> tuple[float, float]:
+        return self.shift + self.mean * float(rng.standard_exponential()), self.unit * cost
 
 
 @dataclass(frozen=True)
@@ -74,3 +85,7 @@ class Scaled(Delays):
 
     def seconds(self, rng: Generator, worker: int, round: int, cost: float) -> float:
         return self.by * self.delays.seconds(rng, worker, round, cost)
+
+    def timing(self, rng: Generator, worker: int, round: int, cost: float) -> tuple[float, float]:
+        wait, work = self.delays.timing(rng, worker, round, cost)
+        return self.by * wait, self.by * work

@@ -46,9 +46,9 @@ class Paced(Wrapped):
         self._bodies: dict[int, _Pacing] = {}
 
     def submit(self, task: Task) -> None:
-        seconds = self._delays.seconds(self._rng, task.worker, task.round, task.cost)
+        timing = self._delays.timing(self._rng, task.worker, task.round, task.cost)
         body = self._bodies.setdefault(id(task.body), _Pacing(task.body))
-        args = (seconds, task.cost, *task.args)
+        args = (timing, task.cost, *task.args)
         self.engine.submit(replace(task, body=body, args=args))
 
 
@@ -59,8 +59,10 @@ class _Pacing:
         self.body = body
 
     def __call__(
-        self, kept: Any, operand: Any, seconds: float, cost: float, *args: Any
+        self, kept: Any, operand: Any, timing: tuple[float, float], cost: float, *args: Any
     ) -> Iterator[Piece]:
+        wait, seconds = timing
+        yield from _until(time.perf_counter() + wait)
         start = time.perf_counter()
         read = 0
         for piece in self.body(kept, operand, *args):

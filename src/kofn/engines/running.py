@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from time import perf_counter
 from typing import Any
 
-from ..model import Body, Build, Update
+from ..model import Body, Build, Last, Update
 
 # what, value, rows read, the worker's seconds over it, whether it is the task's last
 Say = Callable[[Any, Any, int, float, bool], None]
@@ -45,8 +45,9 @@ def _stream(pieces: Any, start: float, stale: Callable[[], bool], say: Say) -> b
     left = getattr(pieces, "__len__", getattr(pieces, "__length_hint__", None))
     count = left() if left else -1
     rows, spent = 0, 0.0
-    for what, value, read in pieces:
-        count -= 1
+    for piece in pieces:
+        what, value, read = piece
+        count = 0 if type(piece) is Last else count - 1
         rows += read
         spent += perf_counter() - start
         if value is not None or count == 0:

@@ -18,7 +18,7 @@ import numpy as np
 
 from ..delays import Change, Delays, Membership, PerUnit
 from ..errors import BadInput, Closed, UnknownWorker
-from ..model import Dropped, Event, Failed, Joined, Lost, Piece, Reply, Stored, Task
+from ..model import Dropped, Event, Failed, Joined, Lost, Outline, Piece, Reply, Stored, Task
 from .base import Capabilities, Engine
 from .exchange import GATHER, REST, TASK, WORK, Exchange, Link, Shape
 from .running import keep
@@ -222,15 +222,20 @@ class VirtualEngine(Engine):
             return
         else:
             pieces = self._pieces(task, home)
-            seconds = self._delays.seconds(self._rng, worker, task.round, task.cost)
-            share = seconds / len(pieces)
-            home.rest.extend(
-                (self._now + share * (i + 1), share, piece) for i, piece in enumerate(pieces)
-            )
+            wait, work = self._delays.timing(self._rng, worker, task.round, task.cost)
+            # Pieces are due as their rows are read; where none says how many, at even steps.
+            reads = [0 if isinstance(piece, Failed) else piece.read for piece in pieces]
+            reads = reads if sum(reads) else [1] * len(pieces)
+            due, step = self._now + wait, work / sum(reads)
+            for i, (piece, read) in enumerate(zip(pieces, reads, strict=True)):
+                due += step * read
+                home.rest.append((due, step * read + (0.0 if i else wait), piece))
         self._step_at(home.rest[0][0], worker, home)
 
     def _pieces(self, task: Task, home: _Worker) -> list[Piece | Failed]:
         if not self.compute:
+            if type(task.what) is Outline:
+                return [Piece(what, None, read) for what, read in task.what]
             return [Piece(task.what, None, int(task.cost))]
         pieces: list[Piece | Failed] = []
         try:
@@ -272,7 +277,7 @@ class VirtualEngine(Engine):
         if last:
             return self._end(worker, home, reply)
         self._step_at(home.rest[0][0], worker, home)
-        return None if piece.value is None else reply
+        return None if piece.value is None and piece.what is None else reply
 
     # Bodies that exchange with others. Each runs up to its next piece; what a worker has written by
     # then others see, so a loss falls between two pieces.
