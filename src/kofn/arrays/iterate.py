@@ -163,7 +163,7 @@ class _Work:
         self.exchange_key = f"exchange-{drive.next_task()}"
         self.eta = plan.eta or 0.0
         self._drive, self._X, self._job, self._plan = drive, X, job, plan
-        self._on_round = on_round
+        self._on_round, self._told = on_round, 0
         self.passed: Callable[[], int | None] = lambda: None  # bytes through the master so far
         self._begun: tuple[int, int | None] = (0, 0)  # bytes when a round was first heard of
 
@@ -195,7 +195,9 @@ class _Work:
     def heard(self, round: int, change: float) -> None:
         if not self._begun[0]:
             self._begun = round, self.passed()
-        if self._on_round is not None and round % self._job.report_every == 0:
+        # A round that was in flight when somebody was lost may be said again, by another.
+        if self._on_round is not None and round % self._job.report_every == 0 < round - self._told:
+            self._told = round
             self._on_round(round, change)
 
     def per_round(self, passed: int | None, rounds: int) -> float | None:
