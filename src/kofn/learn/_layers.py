@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp, softmax
 
 from ..arrays import CodedMatrix, low_rank
+from ..model import Report
 
 Floats = NDArray[np.float64]
 
@@ -44,8 +45,7 @@ class Layer:
 class CodedNetwork:
     """Layers with ReLU between them and a softmax at the end, trained batch by batch.
 
-    What a callback is given: `layers[i].matrix.report` tells what the last product did, `coefs()`
-    reads the weights.
+    What a callback is given: `report` tells what the last product did, `coefs()` reads the weights.
     """
 
     def __init__(self, matrices: Sequence[CodedMatrix]) -> None:
@@ -53,6 +53,11 @@ class CodedNetwork:
             Layer(matrix, np.zeros(matrix.shape[0]), np.zeros(matrix.shape[0]))
             for matrix in matrices
         ]
+
+    @property
+    def report(self) -> Report:
+        """What the last product with the last layer's weights did."""
+        return self.layers[-1].matrix.report
 
     def learn(self, a: Floats, target: Floats, rate: float, momentum: float) -> float:
         """One step on a batch a (features, rows), target (classes, rows) one-hot; its mean loss.

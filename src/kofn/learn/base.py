@@ -1,4 +1,4 @@
-"""What every estimator does before it solves: open a cluster, encode the data, show progress."""
+"""What every estimator does before it solves: open a cluster, place the data, show progress."""
 
 from __future__ import annotations
 
@@ -9,11 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
-from sklearn.utils.validation import _check_sample_weight, validate_data
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_sample_weight, _check_y, validate_data
 
-from ..arrays import CodedMatrix
+from ..arrays.reach import elsewhere
 from ..cluster import Cluster, connect
 from ..errors import BadInput
+from . import products
+from .products import Encoded
+from .progress import progress
+from .solvers import Tell
 
 # Called after every iteration with (iteration, loss, matrix).
 Callback = Callable[[int, float, Any], None]
@@ -30,6 +35,7 @@ class CodedEstimator(BaseEstimator):
     workers: int | None
     k: int | None
     callback: Callback | None
+    verbose: bool
 
     def __getstate__(self) -> dict[str, Any]:
         # A fitted model travels; the cluster it was fitted on and who watched do not.
@@ -45,51 +51,79 @@ class CodedEstimator(BaseEstimator):
         return tags
 
     @contextmanager
-    def _encoded(self, X: Any) -> Iterator[CodedMatrix]:
-        """The data as a coded matrix, on a cluster that is open for as long as it takes."""
-        if isinstance(X, CodedMatrix):
-            yield X
-        elif isinstance(self.cluster, Cluster):
-            yield self.cluster.encode(X, self.k, check_finite=False)
+    def _opened(self) -> Iterator[Cluster]:
+        """The cluster; one that is opened here is closed again."""
+        if isinstance(self.cluster, Cluster):
+            yield self.cluster
         else:
             with connect(self.cluster, self.workers) as cluster:
-                yield cluster.encode(X, self.k, check_finite=False)
+                yield cluster
+
+    @contextmanager
+    def _placed(self, X: Any, kind: str) -> Iterator[Encoded]:
+        """The data on workers, on a cluster that is open for as long as it takes."""
+        if isinstance(X, Encoded):
+            yield X
+        else:
+            with self._opened() as cluster:
+                yield products.place(kind, cluster, X, self.k)
 
     def _check(self, X: Any, y: Any, **options: Any) -> tuple[Any, NDArray[Any]]:
-        """Return the data as fit needs them; a coded matrix or a store stays as it is."""
-        if isinstance(X, CodedMatrix):
-            labels = np.asarray(y)
-            if labels.shape[:1] != X.shape[:1]:
-                raise BadInput(
-                    f"X and y must have the same number of rows; got {X.shape[0]} and "
-                    f"{len(labels) if labels.ndim else 'a scalar'}."
+        """Return the data as fit needs them; what is on workers, or in a store, stays there."""
+        if not isinstance(X, Encoded):
+            found = elsewhere(X)
+            if found is None:
+                dtypes = [np.float64, np.float32]
+                checked: tuple[Any, NDArray[Any]] = validate_data(
+                    self, X, y, accept_sparse="csr", dtype=dtypes, **options
                 )
-            self.n_features_in_ = X.shape[1]
-            return X, labels
-        dtypes = [np.float64, np.float32]
-        checked: tuple[Any, NDArray[Any]] = validate_data(
-            self, X, y, accept_sparse="csr", dtype=dtypes, **options
-        )
-        return checked
+                return checked
+            X = found
+        labels = _check_y(y, **{"multi_output": False, **options}, estimator=self)
+        if labels.shape[0] != X.shape[0]:
+            raise BadInput(
+                f"X and y must have the same number of rows; got {X.shape[0]} and "
+                f"{labels.shape[0]}. Check that they belong together."
+            )
+        self.n_features_in_ = X.shape[1]
+        return X, labels
+
+    def _classes(self, y: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.intp]]:
+        """The classes in y, at least two, and which of them each label is."""
+        check_classification_targets(y)
+        classes, codes = np.unique(y, return_inverse=True)
+        if len(classes) < 2:
+            raise BadInput(
+                f"a classifier needs at least 2 classes; got 1 class, {classes[0]!r}. Check how "
+                f"the labels were read."
+            )
+        return classes, codes
 
     def _weight(self, sample_weight: Any, X: Any) -> NDArray[np.float64]:
         """Weights (N, 1); ones if there are none."""
-        if isinstance(X, CodedMatrix):
-            weight = np.ones(X.shape[0]) if sample_weight is None else np.asarray(sample_weight)
-            if weight.shape != (X.shape[0],):
-                raise BadInput(
-                    f"sample_weight must have one entry per row, {X.shape[0]}; got shape "
-                    f"{weight.shape}."
-                )
-        else:
-            weight = _check_sample_weight(sample_weight, X, dtype=np.float64)
+        rows = X.shape[0]
+        given = None if sample_weight is None else np.asarray(sample_weight)
+        if given is not None and given.ndim and given.shape != (rows,):
+            raise BadInput(
+                f"sample_weight must have one entry per row, {rows}; got shape {given.shape}."
+            )
+        weight = _check_sample_weight(given, np.broadcast_to(0.0, (rows, 1)), dtype=np.float64)
+        if not float(weight.sum()) > 0.0:
+            raise BadInput(
+                f"sample_weight must add up to more than 0; got {float(weight.sum()):g}. Leave it "
+                f"out for equal weights."
+            )
         return np.asarray(weight, dtype=np.float64)[:, None]
 
-    def _tell(self, X: CodedMatrix) -> Callable[[int, float], None]:
+    @contextmanager
+    def _watched(self, X: Encoded) -> Iterator[Tell]:
+        """Yield what a solver calls after every iteration: the bar, then the callback."""
         callback = self.callback
+        with progress(bool(self.verbose)) as show:
 
-        def tell(iteration: int, loss: float) -> None:
-            if callback is not None:
-                callback(iteration, loss, X)
+            def tell(iteration: int, loss: float, x: NDArray[np.float64]) -> None:
+                show(iteration, loss, X.report)
+                if callback is not None:
+                    callback(iteration, loss, X)
 
-        return tell
+            yield tell

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,13 +11,12 @@ from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.extmath import safe_sparse_dot
-from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from ..arrays import CodedMatrix
 from ..errors import BadInput
 from .base import Callback, CodedEstimator
 from .losses import LinearObjective, Loss, logistic, multinomial, squared, squared_hinge
+from .products import Encoded, check
 from .solvers import SOLVERS, Floats, Solution, conjugate_gradients
 
 
@@ -31,20 +30,30 @@ class _Linear(CodedEstimator):
     solver: str
     tol: float
     max_iter: int
+    products: str
+    solvers: ClassVar[tuple[str, ...]] = tuple(SOLVERS)
 
-    def _solve(self, X: CodedMatrix, objective: LinearObjective) -> Solution:
-        if self.solver not in SOLVERS:
-            raise BadInput(f"solver must be one of {sorted(SOLVERS)} here; got {self.solver!r}.")
+    def _check(self, X: Any, y: Any, **options: Any) -> tuple[Any, NDArray[Any]]:
+        if self.solver not in self.solvers:
+            raise BadInput(f"solver must be one of {sorted(self.solvers)}; got {self.solver!r}.")
+        check(self.products, self.solver, self.k, X)
+        return super()._check(X, y, **options)
+
+    def _solve(self, X: Encoded, objective: LinearObjective, tol: float) -> Solution:
         start = np.zeros(objective.size)
-        found = SOLVERS[self.solver](objective, start, self.tol, self.max_iter, self._tell(X))
+        with self._watched(X) as tell:
+            found = SOLVERS[self.solver](objective, start, tol, self.max_iter, tell)
         if not found.converged:
-            warnings.warn(
-                f"{type(self).__name__} stopped after max_iter={self.max_iter} iterations before "
-                f"the gradient fell below tol={self.tol:g}. Raise max_iter, or scale the data.",
-                ConvergenceWarning,
-                stacklevel=3,
-            )
+            self._warn()
         return found
+
+    def _warn(self) -> None:
+        warnings.warn(
+            f"{type(self).__name__} stopped after max_iter={self.max_iter} iterations before "
+            f"it met tol={self.tol:g}. Raise max_iter, or scale the data.",
+            ConvergenceWarning,
+            stacklevel=5,
+        )
 
     def _scores(self, X: Any) -> Any:
         check_is_fitted(self)
@@ -60,8 +69,16 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Linear):
     one product with X and one with X.T. `n_iter_` counts them.
 
     cluster: an open Cluster, or an engine's name to open one with `workers` workers; any `k` of
-    them are enough. callback(iteration, loss, matrix) is called after every iteration.
+    them are enough. callback(iteration, loss, matrix) is called after every iteration; `verbose`
+    shows a progress bar on a terminal.
+
+    products: "coded", or one that coding is compared with, in plain blocks: "noiseless" (needs
+    every worker), "replication" (two holders a block); and with solver "gd" alone "ignore" (the
+    rows of lost workers are left out) and "stale" (what a lost worker last replied is used again:
+    Elastic Distr-BGD). Who joins takes the place of a lost one.
     """
+
+    solvers: ClassVar[tuple[str, ...]] = ("cg", "gd", "lbfgs")
 
     def __init__(
         self,
@@ -74,7 +91,9 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Linear):
         cluster: Any = "local",
         workers: int | None = None,
         k: int | None = None,
+        products: str = "coded",
         callback: Callback | None = None,
+        verbose: bool = False,
     ) -> None:
         self.alpha = alpha
         self.fit_intercept = fit_intercept
@@ -84,7 +103,9 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Linear):
         self.cluster = cluster
         self.workers = workers
         self.k = k
+        self.products = products
         self.callback = callback
+        self.verbose = verbose
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit to X (N, d), an array, CSR matrix, CodedMatrix or store path; y is (N,) or (N, t)."""
@@ -93,7 +114,7 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Linear):
             raise BadInput(f"alpha must be a number >= 0; got {self.alpha!r}.")
         weight = self._weight(sample_weight, X)
         targets = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
-        with self._encoded(X) as matrix:
+        with self._placed(X, self.products) as matrix:
             if self.solver == "cg":
                 W, b, self.n_iter_ = self._normal_equations(matrix, targets, weight)
             else:
@@ -104,7 +125,7 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Linear):
                     penalty=float(self.alpha),
                     intercept=self.fit_intercept,
                 )
-                found = self._solve(matrix, objective)
+                found = self._solve(matrix, objective, self.tol)
                 W, b = objective.split(found.x)
                 self.n_iter_ = found.iterations
         one = np.ndim(y) == 1
@@ -117,7 +138,7 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Linear):
         return self._scores(X)
 
     def _normal_equations(
-        self, X: CodedMatrix, y: Floats, weight: Floats
+        self, X: Encoded, y: Floats, weight: Floats
     ) -> tuple[Floats, Floats, int]:
         """Solve (Xcᵀ D Xc + alpha) w = Xcᵀ D yc with X and y centred, never forming either."""
         total = float(weight.sum())
@@ -125,7 +146,7 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Linear):
         if self.fit_intercept:
             mean = np.asarray(X.T @ weight[:, 0], dtype=np.float64) / total
             shift = (weight * y).sum(axis=0) / total
-        tell, steps = self._tell(X), 0
+        steps, left = 0, 0.0
         W = np.zeros((X.shape[1], y.shape[1]))
         for t in range(y.shape[1]):
             b = _centred_back(X, weight[:, 0] * (y[:, t] - shift[t]), mean)
@@ -134,17 +155,21 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Linear):
                 scores = np.asarray(X @ p, dtype=np.float64) - float(mean @ p)
                 return _centred_back(X, weight[:, 0] * scores, mean) + self.alpha * p
 
-            def count(iteration: int, residual: float) -> None:
-                nonlocal steps
-                steps = max(steps, iteration)
-                tell(iteration, residual)
+            with self._watched(X) as tell:
 
-            within = self.tol * float(np.linalg.norm(b))
-            W[:, t] = conjugate_gradients(apply, b, within, self.max_iter, count)
+                def count(iteration: int, residual: float, x: Floats) -> None:
+                    nonlocal steps, left
+                    steps, left = max(steps, iteration), residual
+                    tell(iteration, residual, x)
+
+                within = self.tol * float(np.linalg.norm(b))
+                W[:, t] = conjugate_gradients(apply, b, within, self.max_iter, count)
+            if steps == self.max_iter and left > within:
+                self._warn()
         return W, shift - mean @ W, steps
 
 
-def _centred_back(X: CodedMatrix, r: Floats, mean: Floats) -> Floats:
+def _centred_back(X: Encoded, r: Floats, mean: Floats) -> Floats:
     return np.asarray(X.T @ r, dtype=np.float64) - mean * float(r.sum())
 
 
@@ -161,7 +186,9 @@ class LinearRegression(Ridge):
         cluster: Any = "local",
         workers: int | None = None,
         k: int | None = None,
+        products: str = "coded",
         callback: Callback | None = None,
+        verbose: bool = False,
     ) -> None:
         super().__init__(
             0.0,
@@ -172,7 +199,9 @@ class LinearRegression(Ridge):
             cluster=cluster,
             workers=workers,
             k=k,
+            products=products,
             callback=callback,
+            verbose=verbose,
         )
 
 
@@ -182,18 +211,12 @@ class _LinearClassifier(ClassifierMixin, _Linear):
 
     def _fit(self, X: Any, y: Any, sample_weight: Any, loss_of: Any, *, hinge: bool) -> Self:
         X, y = self._check(X, y)
-        check_classification_targets(y)
         if not float(self.C) > 0:
             raise BadInput(f"C must be a number > 0; got {self.C!r}.")
-        self.classes_, codes = np.unique(y, return_inverse=True)
-        if len(self.classes_) < 2:
-            raise BadInput(
-                f"a classifier needs at least 2 classes; got 1 class, {self.classes_[0]!r}. Check "
-                f"how the labels were read."
-            )
+        self.classes_, codes = self._classes(y)
         weight = self._weight(sample_weight, X)
         loss, columns = loss_of(codes, len(self.classes_), weight)
-        with self._encoded(X) as matrix:
+        with self._placed(X, self.products) as matrix:
             objective = LinearObjective(
                 matrix,
                 loss,
@@ -203,7 +226,7 @@ class _LinearClassifier(ClassifierMixin, _Linear):
                 intercept=self.fit_intercept,
                 penalise_intercept=hinge,
             )
-            found = self._solve(matrix, objective)
+            found = self._solve(matrix, objective, self.tol)
         W, b = objective.split(found.x)
         self.coef_, self.n_iter_ = W.T.copy(), found.iterations
         self.intercept_ = b.copy() if self.fit_intercept else np.zeros(columns)
@@ -246,7 +269,9 @@ class LogisticRegression(_LinearClassifier):
         cluster: Any = "local",
         workers: int | None = None,
         k: int | None = None,
+        products: str = "coded",
         callback: Callback | None = None,
+        verbose: bool = False,
     ) -> None:
         self.C = C
         self.fit_intercept = fit_intercept
@@ -256,7 +281,9 @@ class LogisticRegression(_LinearClassifier):
         self.cluster = cluster
         self.workers = workers
         self.k = k
+        self.products = products
         self.callback = callback
+        self.verbose = verbose
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit to X (N, d): an array, CSR matrix, CodedMatrix or store path, and labels y (N,)."""
@@ -300,7 +327,9 @@ class LinearSVC(_LinearClassifier):
         cluster: Any = "local",
         workers: int | None = None,
         k: int | None = None,
+        products: str = "coded",
         callback: Callback | None = None,
+        verbose: bool = False,
     ) -> None:
         self.C = C
         self.fit_intercept = fit_intercept
@@ -310,7 +339,9 @@ class LinearSVC(_LinearClassifier):
         self.cluster = cluster
         self.workers = workers
         self.k = k
+        self.products = products
         self.callback = callback
+        self.verbose = verbose
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit to X (N, d): an array, CSR matrix, CodedMatrix or store path, and labels y (N,)."""

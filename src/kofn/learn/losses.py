@@ -14,7 +14,7 @@ from .solvers import Floats, Objective
 
 
 class Products(Protocol):
-    """A matrix as far as fitting is concerned: a CodedMatrix, or an array for comparison."""
+    """A matrix as far as fitting is concerned: coded, replicated, or an array for comparison."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -27,9 +27,9 @@ class Products(Protocol):
 
 @dataclass(frozen=True)
 class Loss:
-    """Loss of scores (N, m): the sum over rows, its slope and its curvature by score."""
+    """Loss of scores (N, m): that of each row, its slope and its curvature by score."""
 
-    value: Callable[[Floats], float]
+    rows: Callable[[Floats], Floats]  # (N,)
     slope: Callable[[Floats], Floats]  # (N, m)
     curve: Callable[[Floats, Floats], Floats]  # scores, direction of scores -> (N, m)
 
@@ -37,7 +37,7 @@ class Loss:
 def squared(y: Floats, weight: Floats) -> Loss:
     """½ Σ weight (score − y)²; y (N, m), weight (N, 1)."""
     return Loss(
-        lambda s: 0.5 * float((weight * (s - y) ** 2).sum()),
+        lambda s: 0.5 * (weight * (s - y) ** 2).sum(axis=1),
         lambda s: weight * (s - y),
         lambda s, ds: weight * ds,
     )
@@ -51,7 +51,7 @@ def logistic(y: Floats, weight: Floats) -> Loss:
         return np.asarray(weight * p * (1 - p) * ds)
 
     return Loss(
-        lambda s: float((weight * np.logaddexp(0.0, -y * s)).sum()),
+        lambda s: np.asarray((weight * np.logaddexp(0.0, -y * s)).sum(axis=1)),
         lambda s: np.asarray(-weight * y * expit(-y * s)),
         curve,
     )
@@ -65,7 +65,7 @@ def multinomial(y: Floats, weight: Floats) -> Loss:
         return np.asarray(weight * p * (ds - (p * ds).sum(axis=1, keepdims=True)))
 
     return Loss(
-        lambda s: float((weight[:, 0] * (logsumexp(s, axis=1) - (y * s).sum(axis=1))).sum()),
+        lambda s: np.asarray(weight[:, 0] * (logsumexp(s, axis=1) - (y * s).sum(axis=1))),
         lambda s: np.asarray(weight * (softmax(s, axis=1) - y)),
         curve,
     )
@@ -74,7 +74,7 @@ def multinomial(y: Floats, weight: Floats) -> Loss:
 def squared_hinge(y: Floats, weight: Floats) -> Loss:
     """Σ weight max(0, 1 − y score)², y = ±1, one column a class."""
     return Loss(
-        lambda s: float((weight * np.maximum(0.0, 1 - y * s) ** 2).sum()),
+        lambda s: (weight * np.maximum(0.0, 1 - y * s) ** 2).sum(axis=1),
         lambda s: -2.0 * weight * y * np.maximum(0.0, 1 - y * s),
         lambda s, ds: 2.0 * weight * (y * s < 1) * ds,
     )
@@ -85,6 +85,9 @@ class LinearObjective(Objective):
 
     Parameters are flat: W (d, m) row by row, then b (m,) if there is an intercept. The scores of
     the last point are kept, so that a value and a gradient there cost one pass with X.
+
+    Where products are not exact (see arrays.Replicated), rows whose score is NaN are not there:
+    they count neither for the value nor for the gradient.
     """
 
     def __init__(
@@ -99,7 +102,7 @@ class LinearObjective(Objective):
         penalise_intercept: bool = False,
     ) -> None:
         self.X, self.loss, self.m = X, loss, columns
-        self.d = X.shape[1]
+        self.d, self.exact = X.shape[1], bool(getattr(X, "exact", True))
         self.scale, self.penalty = scale, penalty
         self.intercept, self.penalise_intercept = intercept, penalise_intercept
         self._at: tuple[bytes, Floats] | None = None
@@ -115,12 +118,12 @@ class LinearObjective(Objective):
         return W, x[self.d * self.m :] if self.intercept else np.zeros(self.m)
 
     def value(self, x: Floats) -> float:
-        return self.scale * self.loss.value(self._scores(x)) + self._ridge(x)
+        rows = self._there(self.loss.rows(self._scores(x)))
+        return self.scale * float(rows.sum()) + self._ridge(x)
 
     def value_and_gradient(self, x: Floats) -> tuple[float, Floats]:
-        scores = self._scores(x)
-        value = self.scale * self.loss.value(scores) + self._ridge(x)
-        return value, self._back(self.scale * self.loss.slope(scores)) + self._weights() * x
+        slope = self._there(self.scale * self.loss.slope(self._scores(x)))
+        return self.value(x), self._back(slope) + self._weights() * x
 
     def curvature(self, x: Floats) -> Callable[[Floats], Floats]:
         scores = self._scores(x)
@@ -128,9 +131,14 @@ class LinearObjective(Objective):
         def apply(p: Floats) -> Floats:
             W, b = self.split(p)
             along = self._forward(W) + b
-            return self._back(self.scale * self.loss.curve(scores, along)) + self._weights() * p
+            curve = self._there(self.scale * self.loss.curve(scores, along))
+            return self._back(curve) + self._weights() * p
 
         return apply
+
+    def _there(self, rows: Floats) -> Floats:
+        """The same, rows that are not there counting nothing."""
+        return rows if self.exact else np.where(np.isnan(rows), 0.0, rows)
 
     def _scores(self, x: Floats) -> Floats:
         key = x.tobytes()

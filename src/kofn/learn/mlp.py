@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from itertools import pairwise
 from numbers import Integral
 from typing import Any, Self
@@ -14,15 +13,16 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 from sklearn.base import ClassifierMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from ..arrays import CodedMatrix
 from ..arrays.grid import encode_grid
-from ..cluster import Cluster, connect
+from ..arrays.reach import elsewhere
+from ..cluster import Cluster
 from ..errors import BadInput
 from ._layers import CodedNetwork, Floats, scores
 from .base import Callback, CodedEstimator
+from .products import Encoded
+from .progress import progress
 
 
 class MLPClassifier(ClassifierMixin, CodedEstimator):
@@ -41,7 +41,8 @@ class MLPClassifier(ClassifierMixin, CodedEstimator):
     sqrt(2 / in) as an (out, in) matrix; then one permutation of the rows an epoch. All is done in
     float64. cluster, workers: an open Cluster, or an engine's name to open one.
     callback(epoch, loss, network) is called after every epoch, from 1, with its mean loss;
-    `network.coefs()` and `network.intercepts()` are the parameters so far.
+    `network.coefs()` and `network.intercepts()` are the parameters so far. `verbose` shows a
+    progress bar on a terminal.
     """
 
     classes_: NDArray[Any]
@@ -66,6 +67,7 @@ class MLPClassifier(ClassifierMixin, CodedEstimator):
         workers: int | None = None,
         k: int | None = None,
         callback: Callback | None = None,
+        verbose: bool = False,
     ) -> None:
         self.hidden = hidden
         self.parallel = parallel
@@ -80,33 +82,32 @@ class MLPClassifier(ClassifierMixin, CodedEstimator):
         self.workers = workers
         self.k = k
         self.callback = callback
+        self.verbose = verbose
 
     def fit(self, X: Any, y: Any) -> Self:
         """Fit to X (N, d), an array or CSR matrix, and labels y (N,)."""
         self._check_parameters()
-        if isinstance(X, CodedMatrix):
+        if isinstance(X, Encoded) or elsewhere(X) is not None:
             raise BadInput(
-                "MLPClassifier keeps its weights coded, not the data; got a CodedMatrix. Pass the "
-                "array or the CSR matrix itself."
+                f"MLPClassifier keeps its weights coded, not the data; got a {type(X).__name__}. "
+                f"Pass the array or the CSR matrix itself."
             )
         X, y = self._check(X, y)
-        check_classification_targets(y)
-        self.classes_, codes = np.unique(y, return_inverse=True)
-        if len(self.classes_) < 2:
-            raise BadInput(
-                f"a classifier needs at least 2 classes; got 1 class, {self.classes_[0]!r}. Check "
-                f"how the labels were read."
-            )
+        self.classes_, codes = self._classes(y)
         rng = check_random_state(self.random_state)
         widths = [X.shape[1], *(int(width) for width in self.hidden), len(self.classes_)]
         start = [
             rng.standard_normal((out, into)) * np.sqrt(2.0 / into) for into, out in pairwise(widths)
         ]
         self.loss_curve_ = []
-        with self._network(start) as network:
-            for epoch in range(1, int(self.max_epochs) + 1):
+        epochs = int(self.max_epochs)
+        shown = progress(bool(self.verbose), "epoch", epochs)
+        with self._opened() as cluster, shown as show:
+            network = self._encode(cluster, start)
+            for epoch in range(1, epochs + 1):
                 loss = self._epoch(network, X, codes, rng.permutation(X.shape[0]))
                 self.loss_curve_.append(loss)
+                show(epoch, loss, network.report)
                 if self.callback is not None:
                     self.callback(epoch, loss, network)
             self.coefs_, self.intercepts_ = network.coefs(), network.intercepts()
@@ -144,15 +145,6 @@ class MLPClassifier(ClassifierMixin, CodedEstimator):
             loss = network.learn(a, target, float(self.learning_rate), float(self.momentum))
             total += loss * len(rows)
         return total / len(order)
-
-    @contextmanager
-    def _network(self, weights: Sequence[Floats]) -> Iterator[CodedNetwork]:
-        """The weights, coded, on a cluster that is open for as long as it takes."""
-        if isinstance(self.cluster, Cluster):
-            yield self._encode(self.cluster, weights)
-        else:
-            with connect(self.cluster, self.workers) as cluster:
-                yield self._encode(cluster, weights)
 
     def _encode(self, cluster: Cluster, weights: Sequence[Floats]) -> CodedNetwork:
         if self.partition == "grid":

@@ -15,8 +15,10 @@ import numpy as np
 import scipy.optimize
 from numpy.typing import NDArray
 
+HALVINGS = 10  # of the last step, where products are not exact
+
 Floats = NDArray[np.float64]
-Tell = Callable[[int, float], None]  # iteration, loss
+Tell = Callable[[int, float, Floats], None]  # iteration, loss, parameters
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,8 @@ class Solution:
 
 class Objective(ABC):
     """A smooth function of flat parameters, and how it curves."""
+
+    exact: bool = True  # False: what it is a function of may change from one call to the next
 
     @abstractmethod
     def value_and_gradient(self, x: Floats) -> tuple[float, Floats]:
@@ -48,7 +52,8 @@ def gradient_descent(f: Objective, x: Floats, tol: float, max_iter: int, tell: T
     """Batch gradient descent with backtracking line search, as in the elastic computing paper.
 
     The first step tried is twice the last one taken; it is halved until the loss falls by a tenth
-    of what the slope promises (Armijo).
+    of what the slope promises (Armijo). Where no step helps, an exact objective is at its end. An
+    inexact one is not: the smallest step (2^-HALVINGS of the last) is taken, and on it goes.
     """
     step = 1.0
     value, gradient = f.value_and_gradient(x)
@@ -57,14 +62,17 @@ def gradient_descent(f: Objective, x: Floats, tol: float, max_iter: int, tell: T
         slope = float(gradient @ gradient)
         if np.abs(gradient).max(initial=0.0) <= tol * max(1.0, start):
             return Solution(x, iteration - 1, True)
-        step *= 2.0
-        while (trial := f.value(x - step * gradient)) > value - 0.1 * step * slope:
-            step /= 2.0
-            if step * np.sqrt(slope) < 1e-16 * (1.0 + float(np.linalg.norm(x))):
+        smallest = 0.0 if f.exact or iteration == 1 else step * 0.5**HALVINGS
+        tried = 2.0 * step
+        while f.value(x - tried * gradient) > value - 0.1 * tried * slope and tried > smallest:
+            tried /= 2.0
+            if f.exact and tried * np.sqrt(slope) < 1e-16 * (1.0 + float(np.linalg.norm(x))):
                 return Solution(x, iteration, True)  # no step is small enough to help: rounding
-        x = x - step * gradient
+        x = x - tried * gradient
         value, gradient = f.value_and_gradient(x)
-        tell(iteration, min(trial, value))
+        tell(iteration, value, x)
+        if tried > smallest:  # else start from the old one: what made the loss rise may be over
+            step = tried
     return Solution(x, max_iter, False)
 
 
@@ -74,7 +82,7 @@ def lbfgs(f: Objective, x: Floats, tol: float, max_iter: int, tell: Tell) -> Sol
 
     def told(intermediate_result: Any) -> None:
         seen["iteration"] += 1
-        tell(seen["iteration"], float(intermediate_result.fun))
+        tell(seen["iteration"], float(intermediate_result.fun), intermediate_result.x)
 
     found = scipy.optimize.minimize(
         f.value_and_gradient,
@@ -113,7 +121,7 @@ def newton_cg(f: Objective, x: Floats, tol: float, max_iter: int, tell: Tell) ->
             return Solution(x, iteration, True)  # rounding: no step makes it better
         stuck = bool(np.array_equal(x + step * p, x))
         x, value, gradient = x + step * p, trial, next_gradient
-        tell(iteration, value)
+        tell(iteration, value, x)
         if stuck:
             return Solution(x, iteration, True)
     return Solution(x, max_iter, False)
@@ -141,7 +149,7 @@ def conjugate_gradients(
         rr, old = float(r @ r), rr
         p = r + (rr / old) * p
         if tell is not None:
-            tell(iteration + 1, float(np.sqrt(rr)))
+            tell(iteration + 1, float(np.sqrt(rr)), x)
     return x
 
 

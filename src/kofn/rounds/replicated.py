@@ -28,7 +28,9 @@ from .elastic import Late
 class BlockWork(Protocol):
     """What a replicated round needs to know of the work it does."""
 
-    key: str  # of what workers must hold
+    @property
+    def key(self) -> str:
+        """Of what workers must hold."""
 
     def task(self, round: int, worker: int, seat: int, block: int) -> Task:
         """Make the task for a block, on a worker in this seat."""

@@ -1,0 +1,56 @@
+"""The products that an estimator is fitted through: coded ones, or what coding is compared with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..arrays import CodedMatrix, CodedTranspose
+from ..arrays.copies import Replicated
+from ..arrays.reach import elsewhere
+from ..cluster import Cluster
+from ..errors import BadInput
+
+# What may be given to fit as it is: it lies on workers already.
+Encoded = CodedMatrix | CodedTranspose | Replicated
+
+# Plain blocks: how many copies of each, and what becomes of one that nobody holds any more.
+BASELINES = {
+    "noiseless": (1, "wait"),
+    "ignore": (1, "ignore"),
+    "replication": (2, "wait"),
+    "stale": (1, "stale"),
+}
+KINDS = ("coded", *BASELINES)
+
+
+def check(kind: object, solver: str, k: int | None, X: Any) -> None:
+    """Refuse what cannot be meant, before any worker is touched."""
+    if kind not in KINDS:
+        raise BadInput(f"products must be one of {', '.join(KINDS)}; got {kind!r}.")
+    if kind != "coded" and k is not None:
+        raise BadInput(
+            f"k is the threshold of coded products; got k={k!r} with products={kind!r}. Leave it "
+            f"out."
+        )
+    inexact = not getattr(X, "exact", True) if isinstance(X, Encoded) else _inexact(kind)
+    if inexact and solver != "gd":
+        raise BadInput(
+            f"solver {solver!r} counts on exact products, and these leave out or keep what a lost "
+            f"worker held. Use solver='gd'."
+        )
+    if kind != "coded" and not isinstance(X, Encoded) and elsewhere(X) is not None:
+        raise BadInput(
+            f"products={kind!r} takes a matrix in memory; got {X!r}. Load it, or use 'coded'."
+        )
+
+
+def place(kind: str, cluster: Cluster, X: Any, k: int | None) -> Encoded:
+    """Put X on the workers of a cluster, for products of this kind."""
+    if kind == "coded":
+        return cluster.encode(X, k, check_finite=False)
+    copies, lost = BASELINES[kind]
+    return Replicated(cluster, X, copies, lost=lost)
+
+
+def _inexact(kind: object) -> bool:
+    return kind in ("ignore", "stale")
