@@ -76,6 +76,10 @@ def test_loads_between_the_recorded_ones_keep_their_stragglers(tmp_path: Path) -
     assert delays.seconds(rng, 2, 1, 5.0) == 9.0
     assert delays.seconds(rng, 2, 1, 10.0) == 2.0
     assert known.delays().seconds(rng, 2, 1, 5.0) == 2.0
+    # The medians are 1 s at half of the load and 2 s at all of it, so none takes no time at all.
+    assert delays.timing(rng, 2, 1, 5.0) == (8.0, 1.0)
+    assert delays.timing(rng, 0, 1, 10.0) == (0.0, 2.0)
+    assert known.delays().timing(rng, 2, 1, 5.0) == (0.0, 2.0)
 
 
 def test_mini_batch_times(tmp_path: Path) -> None:

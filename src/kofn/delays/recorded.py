@@ -63,16 +63,15 @@ class Recording:
         loads differ (straight lines between them and beyond): the stragglers stay those that were
         recorded, which a mean of two recordings would not leave.
         """
-        medians = self._medians
         nearest = int(np.argmin([abs(load - known) for known in self.loads]))
         found = self.timings[nearest]
-        if len(self.loads) == 1 or load == self.loads[nearest]:
+        if load == self.loads[nearest]:
             return found
-        after = min(max(int(np.searchsorted(self.loads, load)), 1), len(self.loads) - 1)
-        low, high = self.loads[after - 1], self.loads[after]
-        slope = (medians[after] - medians[after - 1]) / (high - low)
-        moved = found + (medians[after - 1] + slope * (load - low) - medians[nearest])
-        return np.maximum(moved, 0.0)
+        return np.maximum(found + self._median(load) - self._medians[nearest], 0.0)
+
+    def adds(self, load: float) -> float:
+        """Seconds that a load takes in the median beyond one of nothing."""
+        return self._median(load) - self._median(0.0)
 
     def delays(self, whole: float | None = None, start: int = 0) -> Recorded:
         """As a delay model. `whole`: units of work that make load 1; None for one fixed load.
@@ -80,6 +79,15 @@ class Recording:
         `start`: the row of the recording that round 1 begins with.
         """
         return Recorded(self, whole, start)
+
+    def _median(self, load: float) -> float:
+        """Seconds in the median: straight lines between the recorded loads, and beyond."""
+        loads, medians = self.loads, self._medians
+        if len(loads) == 1:
+            return medians[0]
+        after = min(max(int(np.searchsorted(loads, load)), 1), len(loads) - 1)
+        slope = (medians[after] - medians[after - 1]) / (loads[after] - loads[after - 1])
+        return medians[after - 1] + slope * (load - loads[after - 1])
 
     @cached_property
     def _medians(self) -> tuple[float, ...]:
@@ -102,6 +110,14 @@ class Recorded(Delays):
     def __post_init__(self) -> None:
         if self.whole is not None and not self.whole > 0:
             raise BadInput(f"whole is the work of load 1 and must be > 0; got {self.whole!r}.")
+
+    def timing(self, rng: Generator, worker: int, round: int, cost: float) -> tuple[float, float]:
+        """What the medians say that a load adds to none at all is work; the rest is a wait."""
+        seconds = self.seconds(rng, worker, round, cost)
+        if self.whole is None or len(self.recording.loads) == 1:
+            return 0.0, seconds
+        work = min(seconds, max(0.0, self.recording.adds(cost / self.whole)))
+        return seconds - work, work
 
     def seconds(self, rng: Generator, worker: int, round: int, cost: float) -> float:
         known = self.recording

@@ -1,0 +1,186 @@
+"""DSAG: iterations that wait for some fresh replies and keep everybody's last one.
+
+A rival of coding, for comparison (Severinson, Rosnes, El Rouayheb, Graell i Amat 2021). Each part
+lies on one worker. The master keeps the newest value of every part, however stale, and their
+running total. An iteration ends when `fresh` workers have answered it, and a little later. Nobody
+is cancelled: a late answer still replaces the older value, and its worker is then given the
+current point. Loads are balanced: who is slower than the iterations are long works through fewer of
+its parts at a time.
+
+Every iteration has a round id of its own, so that delay models tell them apart; to the loop all of
+them are one round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..model import Command, Event, Joined, Lost, Reply, Send, Task, Tick
+from .base import Round
+
+SMOOTH = 0.3  # weight of the newest time in a worker's moving average
+SLACK = 1.2  # a worker is slow (fast) when it takes so many times as long (as short)
+
+Leaves = tuple[Any, ...]
+Advance = Callable[[int, float, Leaves | None, float], Any]  # t, time, total, covered -> x or None
+
+
+class Work(Protocol):
+    """What a stale round needs to know of the work it does."""
+
+    def task(self, round: int, worker: int, parts: Sequence[int], x: Any) -> Task:
+        """Make the task that evaluates these parts at x; its replies' `what` names the part."""
+
+
+@dataclass
+class _Worker:
+    parts: tuple[int, ...]
+    load: int
+    next: int = 0  # where in its parts it goes on
+    task: int = -1  # the open one
+    round: int = -1  # whose point that is
+    since: float = 0.0
+    usual: float = 0.0  # seconds of a task, smoothed
+
+    def take(self) -> tuple[int, ...]:
+        """The next parts to work through, in turn."""
+        held = len(self.parts)
+        found = tuple(self.parts[(self.next + i) % held] for i in range(self.load))
+        self.next = (self.next + self.load) % held
+        return found
+
+
+class StaleRound(Round):
+    """Runs until `advance` returns None.
+
+    `seats`: worker -> its parts. `ids` gives the round ids. `advance(t, time, total, covered)` is
+    called at the end of iteration t, at `time`, with the total of all newest values and the
+    fraction of the parts that have one; it returns the next point. `portion`: parts that a worker
+    starts out with at a time, as a fraction of its own.
+    """
+
+    def __init__(
+        self,
+        ids: Callable[[], int],
+        seats: Mapping[int, Sequence[int]],
+        work: Work,
+        x: Any,
+        advance: Advance,
+        fresh: int,
+        *,
+        margin: float = 0.02,
+        portion: float = 1.0,
+        balance: bool = True,
+    ) -> None:
+        self.id = ids()
+        self.threshold = fresh
+        self.t = 1
+        self.read: dict[int, int] = {}
+        self.stale = 0  # answers to an earlier iteration that were put to use
+        self._ids, self._work, self._x, self._advance = ids, work, x, advance
+        self._margin, self._balance = margin, balance
+        self._workers = {
+            worker: _Worker(tuple(parts), max(1, round(portion * len(parts))))
+            for worker, parts in seats.items()
+        }
+        self._m = sum(len(parts) for parts in seats.values())
+        self._known: dict[int, Leaves | None] = {}  # part -> its newest value
+        self._total: list[Any] | None = None
+        self._fresh: set[int] = set()
+        self._began = 0.0
+
+    def start(self, time: float) -> Sequence[Command]:
+        self._began = time
+        return [self._send(worker, time) for worker in self._workers]
+
+    def on(self, event: Event) -> Sequence[Command]:
+        if self.done:
+            return ()
+        commands: list[Command] = []
+        if type(event) is Reply:
+            commands += self._replied(event)
+        elif type(event) is Lost:
+            self._workers.pop(event.worker, None)  # what it said last stays known
+        elif type(event) is Joined:
+            pass  # it holds nothing, and nobody's parts are dealt out again
+        if len(self._fresh) >= self.threshold:
+            if self.wake == float("inf"):
+                self.wake = event.time + self._margin * (event.time - self._began)
+            if event.time >= self.wake or type(event) is Tick:
+                commands += self._end(event.time)
+        return commands
+
+    @property
+    def missing(self) -> int:
+        return max(0, self.threshold - len(self._workers))
+
+    @property
+    def live(self) -> int:
+        return len(self._workers)
+
+    @property
+    def owing(self) -> tuple[int, ...]:
+        return tuple(sorted(w for w, home in self._workers.items() if home.task >= 0))
+
+    def _send(self, worker: int, time: float) -> Send:
+        home = self._workers[worker]
+        task = self._work.task(self.id, worker, home.take(), self._x)
+        home.task, home.round, home.since = task.id, self.id, time
+        return Send(task)
+
+    def _replied(self, event: Reply) -> Sequence[Command]:
+        home = self._workers.get(event.worker)
+        if home is None or event.task != home.task:
+            return ()
+        self.read[event.worker] = self.read.get(event.worker, 0) + event.read
+        if event.what is not None:
+            self._keep(event.what, event.value)
+        if not event.last:
+            return ()
+        home.task = -1
+        took = event.time - home.since
+        home.usual = took if not home.usual else (1 - SMOOTH) * home.usual + SMOOTH * took
+        if home.round == self.id:
+            self._fresh.add(event.worker)
+            return ()
+        self.stale += 1
+        return [self._send(event.worker, event.time)]
+
+    def _keep(self, part: int, value: Leaves | None) -> None:
+        before = self._known.get(part)
+        self._known[part] = value
+        if value is None:
+            return
+        if self._total is None:
+            self._total = [np.array(leaf, dtype=np.float64) for leaf in value]
+            return
+        for i, total in enumerate(self._total):
+            total += value[i]
+            if before is not None:
+                total -= before[i]
+
+    def _end(self, time: float) -> Sequence[Command]:
+        total = None if self._total is None else tuple(self._total)
+        covered = len(self._known) / self._m
+        self._x = self._advance(self.t, time, total, covered)
+        if self._x is None:
+            self.done = True
+            return ()
+        if self._balance:
+            self._rebalance(time - self._began)
+        self.t += 1
+        self.id, self.wake, self._began = self._ids(), float("inf"), time
+        idle, self._fresh = self._fresh & self._workers.keys(), set()
+        return [self._send(worker, time) for worker in sorted(idle)]
+
+    def _rebalance(self, iteration: float) -> None:
+        """Fewer parts for those who take longer than an iteration, more for those who wait."""
+        for home in self._workers.values():
+            if home.usual > SLACK * iteration and home.load > 1:
+                home.load -= 1
+            elif 0 < home.usual < iteration / SLACK and home.load < len(home.parts):
+                home.load += 1
