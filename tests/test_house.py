@@ -20,7 +20,7 @@ ALLOWED: dict[str, set[str]] = {
     "arrays": {"codes", "rounds"},
     "sums": {"codes", "rounds"},
     "sequence": {"codes", "rounds"},
-    "cluster": {"arrays", "sums", "sequence", "rounds", "engines.base"},
+    "cluster": {"arrays", "sums", "sequence", "rounds", "codes", "engines.base"},
     "market": {"cluster", "delays"},
     "learn": {"arrays", "sums", "sequence", "rounds", "codes", "cluster"},
     "plan": {"codes", "delays", "rounds", "engines.virtual"},

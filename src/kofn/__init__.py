@@ -2,6 +2,8 @@
 
 from .arrays import CodedMatrix, CodedTranspose, LowRank, low_rank
 from .cluster import Cluster, connect
+from .codes.assignment import SumCode
+from .codes.repetition import CyclicRepetition, FractionalRepetition, Uncoded
 from .errors import (
     BadInput,
     BadStore,
@@ -20,7 +22,9 @@ from .errors import (
     WorkerError,
 )
 from .model import Report
-from .rounds import Late
+from .rounds import Late, stop
+from .rounds.stop import Stop, deadline, exact, first, fraction
+from .sums import Parts, Sum
 
 __version__ = "0.1.0"
 
@@ -32,8 +36,10 @@ __all__ = [
     "Cluster",
     "CodedMatrix",
     "CodedTranspose",
+    "CyclicRepetition",
     "Diverged",
     "EngineUnavailable",
+    "FractionalRepetition",
     "Inaccurate",
     "KofnError",
     "Late",
@@ -41,11 +47,21 @@ __all__ = [
     "NotDecodable",
     "NothingYet",
     "Overflowed",
+    "Parts",
     "Report",
     "Stalled",
+    "Stop",
+    "Sum",
+    "SumCode",
     "TooFewWorkers",
+    "Uncoded",
     "UnknownWorker",
     "WorkerError",
     "connect",
+    "deadline",
+    "exact",
+    "first",
+    "fraction",
     "low_rank",
+    "stop",
 ]

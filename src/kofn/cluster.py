@@ -15,10 +15,12 @@ from .arrays.matrix import Options, threshold
 from .arrays.reach import elsewhere, shares_from
 from .arrays.shares import shares_of
 from .arrays.store import Store
+from .codes.assignment import SumCode
 from .engines.base import Engine
 from .errors import BadInput, CannotDo, EngineUnavailable, TooFewWorkers
 from .model import Record
 from .rounds import Drive, Late
+from .sums import Parts
 
 GROUP = "kofn.engines"
 DEFAULT_LATE = Late()
@@ -229,6 +231,38 @@ class Cluster:
         with self._drive.lock:
             X = CodedMatrix(self._drive, array.shape, array.dtype, code, shares, options, sparse)
         return X if axis == 0 else X.T
+
+    def parts(
+        self,
+        data: object,
+        code: SumCode | None = None,
+        *,
+        parts: int | None = None,
+        n: int | None = None,
+    ) -> Parts:
+        """Place parts of the data on the workers, for coded sums: `parts.sum(fn, x)`.
+
+        data: an array or a sparse matrix, cut by rows; a tuple of them, cut alongside (a part is
+        then a tuple: features and labels, say); or a list of anything picklable, each a part.
+        code: kofn.FractionalRepetition(c=2), CyclicRepetition, Uncoded, … (default: two copies of
+        everything where the number of workers is even, else no code). parts: how many to cut
+        into (default: one a worker). n: seats, at least the live workers (default: just those).
+
+        Each worker keeps its own parts, c times 1/n of the data; the data are kept here too, for
+        those that join.
+        """
+        self._drive.check()
+        self._drive.settle()
+        live = len(self.engine.workers)
+        if live == 0:
+            raise TooFewWorkers(0, 1, 0.0)
+        seats = live if n is None else checks.whole(n, "n", 1)
+        if seats < live:
+            raise BadInput(
+                f"n must be at least the number of live workers; got n={n} and {live} live. "
+                f"Leave n out, or connect fewer workers."
+            )
+        return Parts(self._drive, data, code, parts, seats)
 
     def lose(self, worker: int) -> None:
         """End a worker at once, as a spot market does, and wait until that has been noticed."""

@@ -200,6 +200,10 @@ class Drive:
         before = self.engine.now() - seconds
         return {worker for worker, since in self._since.items() if since < before}
 
+    def behind(self, worker: int, tasks: int) -> bool:
+        """Whether a worker owes answers to so many tasks or puts: more would only pile up."""
+        return self._owed.get(worker, 0) >= tasks
+
     def owing(self, workers: Iterable[int]) -> set[int]:
         """Those of these workers that owe an answer to a task."""
         return {worker for worker in workers if worker in self._since}

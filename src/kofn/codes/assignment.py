@@ -1,0 +1,88 @@
+"""Codes for sums of parts: who evaluates which parts, in which order, and what decodes.
+
+The source values are the m terms fn(partᵢ, x); their sum is wanted. A worker sits in one of n seats
+and walks the seat's symbols in order. A symbol is a combination of terms, its coefficient row all
+that decoding needs to know. Rows are sparse: `Row` names the parts and, unless all are one, the
+coefficients.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .linear import Decoder, Floats
+
+Ints = NDArray[np.intp]
+
+
+class Row(NamedTuple):
+    """The coefficient row of a symbol: Σ coefficients · fn(part, x) over `parts`."""
+
+    parts: tuple[int, ...]
+    coefficients: tuple[float, ...] | None = None  # None: all ones
+
+    def dense(self, m: int) -> Floats:
+        """The row as an array (m,)."""
+        row = np.zeros(m)
+        row[list(self.parts)] = 1.0 if self.coefficients is None else self.coefficients
+        return row
+
+
+@dataclass(frozen=True)
+class Assignment(ABC):
+    """m parts on n seats. `symbols(seat)` is what its holder walks; keys count them all.
+
+    The i-th symbol of a seat has the key i * n + seat.
+    """
+
+    m: int
+    n: int
+
+    @property
+    @abstractmethod
+    def k(self) -> int:
+        """Fewest seats such that any so many of them, done, give the sum; n if none fewer do."""
+
+    @abstractmethod
+    def symbols(self, seat: int) -> Sequence[Row]:
+        """The rows of a seat's symbols, in the order in which they are evaluated."""
+
+    @abstractmethod
+    def decoder(self) -> Decoder:
+        """A fresh decoder of the sum: it is offered rows under their keys."""
+
+    @property
+    def disjoint(self) -> bool:
+        """Whether any two rows are all ones and either equal or without a part in common.
+
+        Then the sum of what has come is known at once, and decoding is counting parts.
+        """
+        return False
+
+    @property
+    def copies(self) -> int:
+        """How many seats hold a part, where all parts have as many; else 1."""
+        return 1
+
+    def row(self, key: int) -> Row:
+        """The row of a symbol by its key."""
+        i, seat = divmod(key, self.n)
+        return self.symbols(seat)[i]
+
+    def parts(self, seat: int) -> tuple[int, ...]:
+        """The parts that a seat's holder needs."""
+        return tuple(sorted({part for row in self.symbols(seat) for part in row.parts}))
+
+
+class SumCode(ABC):
+    """A code by its parameters alone, before anybody knows how many parts and workers there are."""
+
+    @abstractmethod
+    def assign(self, m: int, n: int) -> Assignment:
+        """The assignment of m parts to n seats. Raises BadInput where there is none."""

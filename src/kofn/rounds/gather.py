@@ -1,0 +1,152 @@
+"""A round of a coded sum: every seat's holder walks its symbols, a stop rule closes the round.
+
+No work is sent twice and nobody is waited for: what decodes is a matter of the code, when to stop
+a matter of the rule. A newcomer that takes the seat of a lost worker walks its symbols from the
+start; those that had come already are known and count once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from ..model import Command, Dropped, Event, Joined, Lost, Reply, Send, Stored, Supply, Task, Tick
+from .base import Round
+from .stop import Seen, Stop
+
+
+class Tally(Protocol):
+    """What has come, and whether it is enough."""
+
+    def take(self, seat: int, first: int, last: int, value: Any) -> int:
+        """Take the symbols `first` up to `last` of a seat; how many of them were new."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether the exact sum is there."""
+
+    @property
+    def covered(self) -> float:
+        """The fraction of the parts that are in the sum."""
+
+
+class Work(Protocol):
+    """What a sum's round needs to know of the work it does."""
+
+    key: str  # of the parts that workers must hold
+
+    def task(self, round: int, worker: int, seat: int) -> Task:
+        """Make the task of a seat: all its symbols, in order."""
+
+
+class GatherRound(Round):
+    """`ready` (worker -> seat) take part from the start, `shares` names those too that join later.
+
+    `resting` are live and not asked: they are far behind with earlier rounds.
+    """
+
+    threshold = 1
+
+    def __init__(
+        self,
+        id: int,
+        ready: Mapping[int, int],
+        shares: Mapping[int, int],
+        work: Work,
+        tally: Tally,
+        stop: Stop,
+    ) -> None:
+        self.id = id
+        self.read: dict[int, int] = {}  # parts evaluated, by worker
+        self.used = self.wasted = 0  # symbols
+        self.finished: list[int] = []  # workers, in the order in which they ended
+        self.lost: list[int] = []
+        self.joined: list[int] = []
+        self._seat = dict(ready)
+        self._shares, self._work, self.tally, self._stop = shares, work, tally, stop
+        self._open: dict[int, int] = {}  # task -> worker
+        self._over: set[int] = set()  # seats all of whose work is here
+        self._start = self._now = 0.0
+        self._short = False  # nobody is at work, and the rule is not content
+
+    def start(self, time: float) -> list[Command]:
+        self._start = self._now = time
+        self.wake = time + self._stop.wake
+        commands: list[Command] = [self._send(worker) for worker in self._seat]
+        self._judge()
+        return commands
+
+    def on(self, event: Event) -> Sequence[Command]:
+        commands: Sequence[Command] = ()
+        if self.done:
+            return commands
+        self._now = event.time
+        if type(event) is Reply:
+            if event.round != self.id:
+                return commands
+            self._replied(event)
+        elif type(event) is Lost:
+            if self._seat.pop(event.worker, None) is not None:
+                self.lost.append(event.worker)
+            self._open = {t: w for t, w in self._open.items() if w != event.worker}
+        elif type(event) is Joined:
+            self.joined.append(event.worker)
+            commands = [Supply(event.worker)]
+        elif type(event) is Stored:
+            commands = self._stored(event)
+        elif type(event) is Dropped and event.round == self.id:
+            self._open.pop(event.task, None)
+        elif type(event) is Tick:
+            self.wake = float("inf")
+        self._judge()
+        return commands
+
+    @property
+    def missing(self) -> int:
+        return 1 if self._short else 0
+
+    @property
+    def live(self) -> int:
+        return len(self._seat)
+
+    @property
+    def owing(self) -> tuple[int, ...]:
+        return tuple(sorted(set(self._open.values())))
+
+    def _send(self, worker: int) -> Send:
+        task = self._work.task(self.id, worker, self._seat[worker])
+        self._open[task.id] = worker
+        return Send(task)
+
+    def _stored(self, event: Stored) -> Sequence[Command]:
+        seat = self._shares.get(event.worker)
+        if event.key != self._work.key or seat is None or event.worker in self._seat:
+            return ()
+        self._seat[event.worker] = seat
+        return () if seat in self._over else [self._send(event.worker)]
+
+    def _replied(self, event: Reply) -> None:
+        self.read[event.worker] = self.read.get(event.worker, 0) + event.read
+        seat = self._shares.get(event.worker)
+        if event.what is not None and seat is not None:
+            first, last = event.what
+            new = self.tally.take(seat, first, last, event.value)
+            self.used += new
+            self.wasted += last - first - new
+        if event.last and self._open.pop(event.task, None) is not None and seat is not None:
+            self._over.add(seat)
+            self.finished.append(event.worker)
+
+    def _judge(self) -> None:
+        """Ask the rule."""
+        seen = Seen(
+            self._now - self._start,
+            len(self._over),
+            len(self._open),
+            self.tally.covered,
+            self.tally.exact,
+        )
+        idle = not self._open
+        nothing = seen.covered == 0
+        self.done = not nothing and (self._stop.met(seen) or (idle and self._stop.content(seen)))
+        self._short = idle and not self.done

@@ -1,0 +1,185 @@
+"""Stop rules: when a round of a sum is closed. Small, pure, and combined with | and &.
+
+first(11) | exact()        # eleven workers, or the exact sum, whichever is sooner
+fraction(0.9) & first(20)  # both
+exact() | deadline(2.0)    # the exact sum, or what is there after two seconds
+"""
+
+from __future__ import annotations
+
+import builtins
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from ..errors import BadInput
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a rule may look at."""
+
+    seconds: float  # since the round began
+    finished: int  # workers all of whose work is here
+    owing: int  # workers that are still at it
+    covered: float  # fraction of the parts that are in the sum
+    exact: bool  # the exact sum is there
+
+
+class Stop(ABC):
+    """Says when a round is over. `first(r) | exact()` is a rule too, and `&`."""
+
+    wake: float = float("inf")  # seconds after the start at which it wants to be asked again
+
+    @abstractmethod
+    def met(self, seen: Seen) -> bool:
+        """Whether the round is over."""
+
+    def content(self, seen: Seen) -> bool:
+        """Whether it is over when nobody is left at work: a rule about time or workers is."""
+        return True
+
+    def check(self, n: int) -> None:  # noqa: B027 - most rules can always be met
+        """Raise BadInput where n workers can never meet it."""
+
+    def __or__(self, other: Stop) -> Stop:
+        return _Either((self, _rule(other)))
+
+    def __and__(self, other: Stop) -> Stop:
+        return _Both((self, _rule(other)))
+
+
+@dataclass(frozen=True)
+class _All(Stop):
+    def met(self, seen: Seen) -> bool:
+        return seen.owing == 0
+
+
+@dataclass(frozen=True)
+class _Exact(Stop):
+    def met(self, seen: Seen) -> bool:
+        return seen.exact
+
+    def content(self, seen: Seen) -> bool:
+        return seen.exact
+
+
+@dataclass(frozen=True)
+class _First(Stop):
+    r: int
+
+    def met(self, seen: Seen) -> bool:
+        return seen.finished >= self.r
+
+    def check(self, n: int) -> None:
+        if self.r > n:
+            raise BadInput(
+                f"first({self.r}) waits for {self.r} workers; there are {n} seats, so it can never "
+                f"be met. Use first(r) with r <= {n}."
+            )
+
+
+@dataclass(frozen=True)
+class _Fraction(Stop):
+    delta: float
+
+    def met(self, seen: Seen) -> bool:
+        return seen.covered >= self.delta
+
+    def content(self, seen: Seen) -> bool:
+        return self.met(seen)
+
+
+@dataclass(frozen=True)
+class _Deadline(Stop):
+    seconds: float
+
+    @property
+    def wake(self) -> float:  # type: ignore[override]
+        return self.seconds
+
+    def met(self, seen: Seen) -> bool:
+        return seen.seconds >= self.seconds and seen.covered > 0
+
+
+@dataclass(frozen=True)
+class _Either(Stop):
+    rules: tuple[Stop, ...]
+
+    @property
+    def wake(self) -> float:  # type: ignore[override]
+        return min(rule.wake for rule in self.rules)
+
+    def met(self, seen: Seen) -> bool:
+        return any(rule.met(seen) for rule in self.rules)
+
+    def content(self, seen: Seen) -> bool:
+        return any(rule.content(seen) for rule in self.rules)
+
+    def check(self, n: int) -> None:
+        problems = []
+        for rule in self.rules:
+            try:
+                rule.check(n)
+            except BadInput as problem:
+                problems.append(problem)
+        if len(problems) == len(self.rules):
+            raise problems[0]
+
+
+@dataclass(frozen=True)
+class _Both(Stop):
+    rules: tuple[Stop, ...]
+
+    @property
+    def wake(self) -> float:  # type: ignore[override]
+        return min(rule.wake for rule in self.rules)
+
+    def met(self, seen: Seen) -> bool:
+        return builtins.all(rule.met(seen) for rule in self.rules)
+
+    def content(self, seen: Seen) -> bool:
+        return builtins.all(rule.content(seen) for rule in self.rules)
+
+    def check(self, n: int) -> None:
+        for rule in self.rules:
+            rule.check(n)
+
+
+def _rule(stop: object) -> Stop:
+    if not isinstance(stop, Stop):
+        raise BadInput(
+            f"a stop rule is kofn.exact(), kofn.first(r), kofn.fraction(d), kofn.deadline(s) or "
+            f"kofn.stop.all(), or several with | and &; got {stop!r}."
+        )
+    return stop
+
+
+def all() -> Stop:
+    """Every live worker has finished."""
+    return _All()
+
+
+def exact() -> Stop:
+    """The exact sum is there."""
+    return _Exact()
+
+
+def first(r: int) -> Stop:
+    """The first r workers have finished (or all that live, if they are fewer by then)."""
+    if isinstance(r, bool) or not isinstance(r, int) or r < 1:
+        raise BadInput(f"first(r) takes a whole number of workers >= 1; got {r!r}.")
+    return _First(r)
+
+
+def fraction(delta: float) -> Stop:
+    """So large a fraction of the parts is in the sum."""
+    if isinstance(delta, bool) or not isinstance(delta, int | float) or not 0 < delta <= 1:
+        raise BadInput(f"fraction(d) takes a number above 0 and up to 1; got {delta!r}.")
+    return _Fraction(float(delta))
+
+
+def deadline(seconds: float) -> Stop:
+    """So many seconds have passed; what is there then counts (at least one reply)."""
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+        raise BadInput(f"deadline(s) takes seconds > 0; got {seconds!r}.")
+    return _Deadline(float(seconds))

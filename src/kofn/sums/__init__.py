@@ -1,0 +1,5 @@
+"""Sums of any function over parts of the data, coded: exact or approximate, nobody waited for."""
+
+from .parts import Parts, Sum
+
+__all__ = ["Parts", "Sum"]

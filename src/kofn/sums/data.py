@@ -1,0 +1,70 @@
+"""Data cut into parts: arrays by rows, several of them alongside, or a list as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+from ..errors import BadInput
+
+
+def cut(data: Any, parts: int | None, least: int) -> tuple[int, Callable[[int], Any]]:
+    """Return how many parts there are, and how to get each. Nothing is copied here.
+
+    A list is its parts. An array or sparse matrix is cut by rows into `parts` (default: `least`)
+    of nearly equal length; a tuple of such, of equal length, is cut alongside, each part a tuple.
+    """
+    if isinstance(data, list):
+        if parts is not None and parts != len(data):
+            raise BadInput(
+                f"a list is its parts: {len(data)} here; got parts={parts}. Leave parts out, or "
+                f"pass arrays to be cut."
+            )
+        if not data:
+            raise BadInput("a sum needs at least one part; got an empty list.")
+        return len(data), data.__getitem__
+    whole = data if isinstance(data, tuple) else (data,)
+    arrays = [_rows(one, i, isinstance(data, tuple)) for i, one in enumerate(whole)]
+    lengths = sorted({one.shape[0] for one in arrays})
+    if len(lengths) != 1:
+        raise BadInput(
+            f"arrays that are cut alongside have equally many rows; got {lengths}. Pass arrays of "
+            f"one length, or a list of parts."
+        )
+    m = least if parts is None else parts
+    if isinstance(m, bool) or not isinstance(m, int) or not 1 <= m <= lengths[0]:
+        raise BadInput(
+            f"parts must be a whole number from 1 to the number of rows, {lengths[0]}; got {m!r}. "
+            f"Pass parts=, fewer workers, or more rows."
+        )
+    edges = [i * lengths[0] // m for i in range(m + 1)]
+
+    def part(i: int) -> Any:
+        found = tuple(one[edges[i] : edges[i + 1]] for one in arrays)
+        return found if isinstance(data, tuple) else found[0]
+
+    return m, part
+
+
+def _rows(one: Any, i: int, several: bool) -> Any:
+    """An array or sparse matrix whose rows can be cut."""
+    name = f"array {i} of data" if several else "data"
+    if scipy.sparse.issparse(one):
+        return one.tocsr()  # type: ignore[attr-defined]
+    if isinstance(one, str | bytes) or not (
+        isinstance(one, np.ndarray | Sequence) or hasattr(one, "__array__")
+    ):
+        raise BadInput(
+            f"data must be an array, a sparse matrix, a tuple of those, or a list of parts; "
+            f"{name} is {type(one).__name__}."
+        )
+    found = np.asarray(one)
+    if found.ndim == 0 or found.dtype == object or not len(found):
+        raise BadInput(
+            f"an array is cut into parts by rows, so it needs some; {name} has shape "
+            f"{found.shape} and type {found.dtype}. Pass a list to name the parts yourself."
+        )
+    return found

@@ -1,0 +1,239 @@
+"""Parts of the data on workers, and their coded sums.
+
+One `parts.sum(fn, x)` goes: the code's assignment (which symbols for which seat; made once) →
+`rounds.gather` (one task a seat) → `rounds.drive` → engines (`sums.work.walk` on the workers) →
+`sums.tally` (what has come) → the stop rule → the value and its report.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import MethodType
+from typing import Any
+
+import cloudpickle
+
+from ..codes.assignment import Assignment, SumCode
+from ..codes.repetition import FractionalRepetition, Uncoded
+from ..errors import BadInput, NothingYet, TooFewWorkers
+from ..model import Outline, Report, Task
+from ..rounds import Drive
+from ..rounds.gather import GatherRound
+from ..rounds.holders import Holders
+from ..rounds.stop import Stop, exact
+from .data import cut
+from .tally import KINDS, Combining, Covering, Kind, Tally
+from .work import Held, walk
+
+Function = Callable[[Any, Any], Any]
+_FUNCTIONS = 8  # kept by the workers at a time
+_BEHIND = 4  # rounds: who has not answered for so long is not asked until it does
+
+
+@dataclass(frozen=True, eq=False)
+class Sum:
+    """What a sum came to. `value` is an array, or a tuple of arrays where fn returns one."""
+
+    value: Any
+    exact: bool
+    covered: float  # fraction of the parts that are in it
+    missing: tuple[int, ...]  # the parts that are not
+    report: Report
+
+
+class Parts:
+    """m parts on the workers of a cluster, under a code. Made by `cluster.parts`."""
+
+    def __init__(
+        self, drive: Drive, data: Any, code: SumCode | None, parts: int | None, n: int
+    ) -> None:
+        self._drive = drive
+        self.m, self._part = cut(data, parts, n)
+        self.code = default(n) if code is None else code
+        if not isinstance(self.code, SumCode):
+            raise BadInput(
+                f"code must be one for sums, as kofn.FractionalRepetition(c=2); got {code!r}."
+            )
+        self._sums: dict[SumCode, _Placed] = {}
+        self._n = n
+        self._report: Report | None = None
+        self._place(self.code)
+
+    @property
+    def assignment(self) -> Assignment:
+        """Which parts lie on which seat, and what decodes."""
+        return self._place(self.code).code
+
+    @property
+    def report(self) -> Report:
+        """What the last sum did. Raises NothingYet before the first."""
+        if self._report is None:
+            raise NothingYet("a report describes the last sum; there was none yet. Call sum.")
+        return self._report
+
+    def sum(
+        self,
+        fn: Function,
+        x: Any = None,
+        *,
+        stop: Stop | None = None,
+        weights: Kind = "covered",
+        code: SumCode | None = None,
+    ) -> Sum:
+        """Σ fn(part, x) over all parts, or over those that are there when `stop` closes the round.
+
+        fn returns a number, an array, or a tuple of arrays, of the same shapes for every part; it
+        must be picklable (functions of the calling script are) and deterministic. It is sent once;
+        what changes from sum to sum belongs in x, which goes to every worker once. stop: see
+        kofn.stop (default: exact). weights: what stands for parts that are missing: "covered"
+        scales up by all / covered, "unbiased" by 1 / P(covered), "plain" leaves them out,
+        "least-squares" fits the all-ones row. code: another code for this sum; its parts are
+        placed at its first use.
+
+        Returns at once when the rule is met: stragglers drop what they are at. Raises
+        TooFewWorkers when the rule cannot be met by those that live and nobody joins in time, and
+        WorkerError, with the worker's traceback and the part's number, when fn raises.
+        """
+        self._drive.check()
+        rule = exact() if stop is None else stop
+        if not isinstance(rule, Stop):
+            raise BadInput(
+                f"stop must be a stop rule, as kofn.exact() or kofn.first(3); got {stop!r}."
+            )
+        if weights not in KINDS:
+            raise BadInput(f"weights must be one of {', '.join(KINDS)}; got {weights!r}.")
+        if not callable(fn):
+            raise BadInput(f"fn must be a function of a part and x; got {fn!r}.")
+        with self._drive.lock:
+            placed = self._place(self.code if code is None else code)
+            rule.check(placed.code.n)
+            found = placed.sum(fn, x, rule, weights)
+        self._report = found.report
+        return found
+
+    def _place(self, code: SumCode) -> _Placed:
+        if code not in self._sums:
+            self._sums[code] = _Placed(self._drive, code.assign(self.m, self._n), self._part)
+        return self._sums[code]
+
+
+def default(n: int) -> SumCode:
+    """Two copies of everything where that is possible: any single worker may be missing."""
+    return FractionalRepetition(2) if n % 2 == 0 else Uncoded()
+
+
+class _Placed:
+    """The parts under one code: who sits where, and the functions that workers know."""
+
+    def __init__(self, drive: Drive, code: Assignment, part: Callable[[int], Any]) -> None:
+        self.code, self._drive = code, drive
+        self._holders = Holders(drive, code, self._held(code, part))
+        self.key = self._holders.key
+        self._known: dict[str, Any] = {}  # functions by key, the newest last
+        self._have: set[tuple[int, str]] = set()
+        self._processes = drive.engine.capabilities.processes
+        self._fn_key = ""
+        self._last: tuple[Any, str] = (None, "")
+        weakref.finalize(self, lambda known: drive.unwanted.extend(known), self._known)
+        with drive.lock:
+            self._holders.enlist()
+            seated = list(self._holders.shares)
+            drive.await_stored(self.key, seated, enough=min(code.k, len(seated)))
+
+    @staticmethod
+    def _held(code: Assignment, part: Callable[[int], Any]) -> Callable[[int], Held]:
+        return lambda seat: Held({i: part(i) for i in code.parts(seat)}, code.symbols(seat))
+
+    def sum(self, fn: Function, x: Any, stop: Stop, kind: Kind) -> Sum:
+        drive, engine = self._drive, self._drive.engine
+        drive.settle()
+        self._holders.enlist()
+        ready = self._holders.ready()
+        if not ready:
+            drive.await_enough(lambda: self._enlisted(), 1)
+            ready = self._holders.ready()
+        self._fn_key = self._function(fn)
+        asked = {w: seat for w, seat in ready.items() if not drive.behind(w, _BEHIND)} or ready
+        for worker in asked:
+            self._teach(worker)
+        tally: Tally = Covering(self.code) if self.code.disjoint else Combining(self.code)
+        round = GatherRound(drive.next_round(), asked, self._holders.shares, self, tally, stop)
+        began = engine.now()
+        try:
+            drive.run(round, x, self._supply)
+        except TooFewWorkers as error:
+            raise TooFewWorkers(error.live, error.need, error.waited, round.lost) from None
+        waited = engine.now()
+        value, eta = tally.value(kind, len(round.finished))
+        ended = engine.now()
+        report = Report(
+            round=round.id,
+            live=tuple(sorted(asked)),
+            rows_read=dict(round.read),
+            rows_used=self.code.m - len(tally.missing),
+            rows_wasted=max(0, sum(round.read.values()) - (self.code.m - len(tally.missing))),
+            rows_topped_up=0,
+            rows_moved=0,
+            late=round.owing,
+            lost=tuple(round.lost),
+            joined=tuple(round.joined),
+            restarted=False,
+            seconds={"wait": waited - began, "decode": ended - waited, "total": ended - began},
+            eta=eta,
+            error_bound=None,
+            extra={
+                "finished": tuple(round.finished),
+                "symbols_used": round.used,
+                "symbols_wasted": round.wasted,
+            },
+        )
+        out = None if value is None else value[0] if not tally.several else value
+        return Sum(out, tally.exact, tally.covered, tally.missing, report)
+
+    def task(self, round: int, worker: int, seat: int) -> Task:
+        symbols = self.code.symbols(seat)
+        reads = [len(row.parts) for row in symbols]
+        what: Any = (0, len(symbols))
+        if not self._drive.engine.capabilities.values:
+            what = Outline(((i, i + 1), read) for i, read in enumerate(reads))
+        args = (self.key, self._fn_key)
+        return Task(self._drive.next_task(), round, worker, walk, args, what, sum(reads))
+
+    def _enlisted(self) -> int:
+        self._holders.enlist()
+        return len(self._holders.ready())
+
+    def _supply(self, worker: int) -> None:
+        self._holders.supply(worker)
+        if worker in self._holders.shares:
+            self._teach(worker)
+
+    def _function(self, fn: Function) -> str:
+        """The key of a function; what it is known by is its pickle."""
+        if fn is self._last[0] or (isinstance(fn, MethodType) and fn == self._last[0]):
+            return self._last[1]
+        try:
+            blob = cloudpickle.dumps(fn)
+        except Exception as error:
+            raise BadInput(
+                f"fn travels to the workers, so it must be picklable; {fn!r} is not: {error}. "
+                f"Leave open files, locks and clusters out of it."
+            ) from error
+        key = f"{self.key}-fn-{hashlib.sha256(blob).hexdigest()[:32]}"
+        if key not in self._known:
+            while len(self._known) >= _FUNCTIONS:
+                old = next(iter(self._known))
+                del self._known[old]
+                self._have = {pair for pair in self._have if pair[1] != old}
+                self._drive.unwanted.append(old)
+            self._known[key] = blob if self._processes else fn
+        self._last = fn, key
+        return key
+
+    def _teach(self, worker: int) -> None:
+        if (worker, self._fn_key) not in self._have and worker in self._drive.stored:
+            self._have.add((worker, self._fn_key))
+            self._drive.put(worker, self._fn_key, self._known[self._fn_key])

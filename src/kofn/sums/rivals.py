@@ -1,0 +1,217 @@
+"""Sums without a code, as others do them: what coding is compared with. Same master, same engines.
+
+Uncoded sums and ignoring stragglers need nothing of their own: `parts.sum(fn, x, code=Uncoded())`,
+and the same with `stop=first(r)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ..errors import BadInput
+from ..model import Piece, Task
+from ..rounds import Drive, Late
+from ..rounds.holders import Holders
+from ..rounds.replicated import ReplicatedRound
+from ..rounds.stale import StaleRound
+from .data import cut
+from .work import Leaves, add, leaves
+
+Function = Callable[[Any, Any], Any]
+
+
+class HasDrive(Protocol):
+    """A Cluster, as far as this module needs one."""
+
+    _drive: Drive
+
+
+@dataclass(frozen=True)
+class _Seats:
+    n: int
+    k: int = 1
+
+
+class _Terms:
+    """A body: fn of some parts at the operand, or at x where one is given, each said by itself."""
+
+    def __init__(self, fn: Function) -> None:
+        self.fn = fn
+
+    def __call__(
+        self,
+        kept: Mapping[str, Any],
+        operand: Any,
+        key: str,
+        parts: Sequence[int],
+        x: Any = None,
+    ) -> Iterator[Piece]:
+        at = operand if x is None else x
+        for part in parts:
+            yield Piece(part, leaves(self.fn, kept[key][part], at, part), 1)
+
+
+class _Dealt:
+    """Parts dealt to the live workers in runs; each worker also keeps the runs after its own."""
+
+    def __init__(self, where: HasDrive, data: Any, parts: int | None, copies: int) -> None:
+        self._drive = drive = where._drive
+        drive.check()
+        drive.settle()
+        n = len(drive.engine.workers)
+        self.m, part = cut(data, parts, n)
+        if not 1 <= copies <= n:
+            raise BadInput(f"copies must be from 1 to the {n} workers; got {copies}.")
+        if self.m < n:
+            raise BadInput(
+                f"every worker needs a part; got {self.m} parts and {n} workers. Cut the data into "
+                f"{n} parts or more, or connect fewer workers."
+            )
+        edges = [b * self.m // n for b in range(n + 1)]
+        self.runs = [tuple(range(a, b)) for a, b in zip(edges, edges[1:], strict=False)]
+        self.seats = [tuple((seat + i) % n for i in range(copies)) for seat in range(n)]
+        self._holders = Holders(
+            drive,
+            _Seats(n),
+            lambda seat: {i: part(i) for block in self.seats[seat] for i in self.runs[block]},
+        )
+        self._holders.enlist()
+        drive.await_stored(self._holders.key, list(self._holders.shares))
+        self._body: _Terms | None = None
+
+    @property
+    def key(self) -> str:
+        """Of the parts that workers keep."""
+        return self._holders.key
+
+    def body(self, fn: Function) -> _Terms:
+        """One object per function: a body is known by identity, and sent once."""
+        if self._body is None or self._body.fn is not fn:
+            self._body = _Terms(fn)
+        return self._body
+
+    @property
+    def values(self) -> bool:
+        """Whether the engine computes values at all."""
+        return self._drive.engine.capabilities.values
+
+
+class Backups(_Dealt):
+    """Backup tasks: each run of parts on `copies` workers, one of which is asked.
+
+    The next holder is asked too when the first is later than `factor` times the time in which half
+    of this round's replies came. Every sum is exact.
+    """
+
+    def __init__(
+        self,
+        where: HasDrive,
+        data: Any,
+        *,
+        parts: int | None = None,
+        copies: int = 2,
+        factor: float = 3.0,
+    ) -> None:
+        if not factor > 1:
+            raise BadInput(f"factor, of the median, must be > 1; got {factor!r}.")
+        super().__init__(where, data, parts, copies)
+        self._late = Late(factor=float(factor))
+        self.asked_again = 0  # backup tasks so far
+        self._terms: _Terms | None = None
+
+    def sum(self, fn: Function, x: Any) -> Any:
+        """Σ fn(part, x); an array, or a tuple of them if there are several leaves."""
+        drive = self._drive
+        drive.check()
+        self._terms = self.body(fn)
+        with drive.lock:
+            drive.settle()
+            self._holders.enlist()
+            ready, shares = self._holders.ready(), self._holders.shares
+            round = ReplicatedRound(drive.next_round(), self.seats, ready, shares, self, self._late)
+            drive.run(round, x, self._holders.supply)
+        self.asked_again += len(round.asked_again)
+        if not self.values:
+            return None
+        total: Leaves | None = None
+        for pieces in round.values.values():
+            for _, value in pieces:
+                total = add(total, value, 1.0)
+        assert total is not None
+        return total[0] if len(total) == 1 else total
+
+    def task(self, round: int, worker: int, seat: int, block: int) -> Task:
+        """Make the task of a run of parts."""
+        assert self._terms is not None
+        run = self.runs[block]
+        args = (self.key, run)
+        return Task(
+            self._drive.next_task(), round, worker, self._terms, args, len(run), float(len(run))
+        )
+
+
+class Stale(_Dealt):
+    """DSAG: the newest gradient of every part is kept, however stale; see `rounds.stale`."""
+
+    def __init__(self, where: HasDrive, data: Any, *, parts: int | None = None) -> None:
+        super().__init__(where, data, parts, 1)
+
+    def run(
+        self,
+        fn: Function,
+        x: Any,
+        advance: Callable[[int, float, Any, float], Any],
+        fresh: int,
+        *,
+        margin: float = 0.02,
+        portion: float = 1.0,
+        balance: bool = True,
+    ) -> StaleRound:
+        """Iterate until `advance(t, time, total, covered)` returns no next point but None.
+
+        `time` is the engine's clock; `total` is Σ over the parts that are known, a `covered`
+        fraction of all. x travels with every task, not as a broadcast: workers are at different
+        points.
+        """
+        drive = self._drive
+        drive.check()
+        n = len(self.seats)
+        if isinstance(fresh, bool) or not isinstance(fresh, int) or not 1 <= fresh <= n:
+            raise BadInput(f"fresh must be from 1 to the {n} workers; got {fresh!r}.")
+        if not 0 < portion <= 1:
+            raise BadInput(f"portion must be above 0 and at most 1; got {portion!r}.")
+
+        def told(t: int, time: float, total: Leaves | None, covered: float) -> Any:
+            one = total[0] if total is not None and len(total) == 1 else total
+            return advance(t, time, one, covered)
+
+        with drive.lock:
+            drive.settle()
+            seats = {w: self.runs[seat] for w, seat in self._holders.ready().items()}
+            round = StaleRound(
+                drive.next_round,
+                seats,
+                _Stale(self, self.body(fn)),
+                x,
+                told,
+                fresh,
+                margin=margin,
+                portion=portion,
+                balance=balance,
+            )
+            drive.run(round, None, lambda worker: None)
+        return round
+
+
+@dataclass(frozen=True)
+class _Stale:
+    dealt: Stale
+    body: _Terms
+
+    def task(self, round: int, worker: int, parts: Sequence[int], x: Any) -> Task:
+        drive = self.dealt._drive
+        what: Any = parts[0] if len(parts) == 1 else None
+        args = (self.dealt.key, tuple(parts), x)
+        return Task(drive.next_task(), round, worker, self.body, args, what, float(len(parts)))

@@ -1,0 +1,175 @@
+"""What has come of a sum, and what it is worth: exact, or near it and how."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..codes.assignment import Assignment
+from ..codes.linear import Weights
+from ..codes.repetition import CoverageDecoder, uncovered
+from ..errors import BadInput
+
+Kind = Literal["covered", "plain", "unbiased", "least-squares"]
+KINDS: tuple[Kind, ...] = ("covered", "plain", "unbiased", "least-squares")
+Leaves = tuple[NDArray[Any], ...]
+
+
+class Tally(ABC):
+    """Takes symbols as they come. `value` is what they make of the sum."""
+
+    def __init__(self, code: Assignment) -> None:
+        self.code = code
+        self.shapes: tuple[tuple[int, ...], ...] | None = None
+        self.several = False  # whether a value is a tuple of arrays
+
+    def take(self, seat: int, first: int, last: int, value: Leaves | NDArray[Any] | None) -> int:
+        """Take the symbols `first` up to `last` of a seat; how many of them were new."""
+        if value is not None:
+            self.several = isinstance(value, tuple)
+            value = value if isinstance(value, tuple) else (value,)
+            self._same(seat, value)
+        new = 0
+        for i in range(first, last):
+            one = None if value is None else tuple(leaf[i - first] for leaf in value)
+            new += self._take(i * self.code.n + seat, seat, i, one)
+        return new
+
+    def _same(self, seat: int, value: Leaves) -> None:
+        shapes = tuple(leaf.shape[1:] for leaf in value)
+        if self.shapes is None:
+            self.shapes = shapes
+        elif shapes != self.shapes:
+            raise BadInput(
+                f"fn must return the same shapes for every part; seat {seat} returned "
+                f"{list(shapes)}, another {list(self.shapes)}. Let fn return arrays whose shape "
+                f"does not depend on the part."
+            )
+
+    @abstractmethod
+    def _take(self, key: int, seat: int, i: int, value: Leaves | None) -> bool: ...
+
+    @property
+    @abstractmethod
+    def exact(self) -> bool:
+        """Whether the exact sum is there."""
+
+    @property
+    @abstractmethod
+    def covered(self) -> float:
+        """The fraction of the parts that are in the sum."""
+
+    @property
+    @abstractmethod
+    def missing(self) -> tuple[int, ...]:
+        """The parts that are not."""
+
+    @abstractmethod
+    def value(self, kind: Kind, finished: int) -> tuple[Leaves | None, float | None]:
+        """The sum, or what stands for it, and the eta of its decode; `finished` workers are in."""
+
+
+class Covering(Tally):
+    """Rows that are equal or disjoint: each value is added as it comes, while others work."""
+
+    def __init__(self, code: Assignment) -> None:
+        super().__init__(code)
+        self._decoder = CoverageDecoder(code.m)
+        self._total: Leaves | None = None
+
+    def _take(self, key: int, seat: int, i: int, value: Leaves | None) -> bool:
+        if not self._decoder.add(key, self.code.symbols(seat)[i].parts):
+            return False
+        if value is None:
+            return True
+        if self._total is None:
+            # Whole numbers would wrap around where a sum of floats would not.
+            kinds = (np.result_type(leaf, np.float32) for leaf in value)
+            pairs = zip(value, kinds, strict=True)
+            self._total = tuple(np.array(leaf, dtype=kind) for leaf, kind in pairs)
+        else:
+            for total, leaf in zip(self._total, value, strict=True):
+                np.add(total, leaf, out=total, casting="same_kind")
+        return True
+
+    @property
+    def exact(self) -> bool:
+        return self._decoder.left == 0
+
+    @property
+    def covered(self) -> float:
+        return 1.0 - self._decoder.left / self.code.m
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        return tuple(np.flatnonzero(~self._decoder.covered).tolist())
+
+    def value(self, kind: Kind, finished: int) -> tuple[Leaves | None, float | None]:
+        factor = 1.0
+        if not self.exact and kind == "covered":
+            factor = 1.0 / self.covered
+        elif not self.exact and kind == "unbiased":
+            factor = 1.0 / (1.0 - uncovered(self.code.n, self.code.copies, finished))
+        total = self._total
+        if total is not None:
+            total = tuple(leaf[()] * factor if factor != 1.0 else leaf[()] for leaf in total)
+        return total, 1.0
+
+
+class Combining(Tally):
+    """Any rows: values are kept, and combined with the decoder's weights in the end."""
+
+    def __init__(self, code: Assignment) -> None:
+        super().__init__(code)
+        self._decoder = code.decoder()
+        self._values: dict[int, Leaves] = {}
+        self._seen: set[int] = set()
+        self._touched = np.zeros(code.m, dtype=bool)
+
+    def _take(self, key: int, seat: int, i: int, value: Leaves | None) -> bool:
+        row = self.code.symbols(seat)[i]
+        if key in self._seen:
+            return False
+        self._seen.add(key)
+        self._decoder.offer(key, row.dense(self.code.m))
+        self._touched[list(row.parts)] = True
+        if value is not None:
+            self._values[key] = value
+        return True
+
+    @property
+    def exact(self) -> bool:
+        return self._decoder.ready
+
+    @property
+    def covered(self) -> float:
+        return 1.0 if self.exact else float(self._touched.mean())
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        return () if self.exact else tuple(np.flatnonzero(~self._touched).tolist())
+
+    def value(self, kind: Kind, finished: int) -> tuple[Leaves | None, float | None]:
+        weights = self._decoder.weights() if self.exact else self._nearest(kind, finished)
+        if not self._values:
+            return None, weights.eta
+        count = len(next(iter(self._values.values())))
+        parts = ({key: v[i] for key, v in self._values.items()} for i in range(count))
+        return tuple(weights.combine(part) for part in parts), weights.eta
+
+    def _nearest(self, kind: Kind, finished: int) -> Weights:
+        """Weights λ for which λᵀA is near the all-ones row."""
+        keys = self._decoder.arrived
+        A = np.stack([self.code.row(key).dense(self.code.m) for key in keys])
+        if kind == "least-squares" or kind == "covered":
+            lam = np.linalg.lstsq(A.T, np.ones(self.code.m), rcond=None)[0]
+        else:
+            lam = np.full(len(keys), 1.0 / self.code.copies)
+        if kind == "covered":
+            lam *= self.code.m / max(float((lam @ A).sum()), 1e-12)
+        elif kind == "unbiased":
+            lam *= self.code.n / max(1, finished)
+        return Weights(keys, np.asarray(lam, np.float64)[None, :], 1.0, "sum")
