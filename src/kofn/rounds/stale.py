@@ -126,6 +126,11 @@ class StaleRound(Round):
     def owing(self) -> tuple[int, ...]:
         return tuple(sorted(w for w, home in self._workers.items() if home.task >= 0))
 
+    @property
+    def loads(self) -> dict[int, int]:
+        """How many parts each live worker is given at a time now."""
+        return {worker: home.load for worker, home in self._workers.items()}
+
     def _send(self, worker: int, time: float) -> Send:
         home = self._workers[worker]
         task = self._work.task(self.id, worker, home.take(), self._x)
