@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Protocol
 
 from ..errors import BadInput
-from ..model import Piece, Task
+from ..model import Outline, Piece, Task
 from ..rounds import Drive, Late
 from ..rounds.holders import Holders
 from ..rounds.replicated import ReplicatedRound
@@ -50,7 +51,7 @@ class _Terms:
     ) -> Iterator[Piece]:
         at = operand if x is None else x
         for part in parts:
-            yield Piece(part, leaves(self.fn, kept[key][part], at, part), 1)
+            yield Piece(part, leaves(self.fn, kept[key][part], at, part)[0], 1)
 
 
 class _Dealt:
@@ -70,7 +71,7 @@ class _Dealt:
                 f"{n} parts or more, or connect fewer workers."
             )
         edges = [b * self.m // n for b in range(n + 1)]
-        self.runs = [tuple(range(a, b)) for a, b in zip(edges, edges[1:], strict=False)]
+        self.runs = [tuple(range(a, b)) for a, b in pairwise(edges)]
         self.seats = [tuple((seat + i) % n for i in range(copies)) for seat in range(n)]
         self._holders = Holders(
             drive,
@@ -146,10 +147,9 @@ class Backups(_Dealt):
         """Make the task of a run of parts."""
         assert self._terms is not None
         run = self.runs[block]
-        args = (self.key, run)
-        return Task(
-            self._drive.next_task(), round, worker, self._terms, args, len(run), float(len(run))
-        )
+        args, what = (self.key, run), Outline((part, 1) for part in run)
+        task = self._drive.next_task()
+        return Task(task, round, worker, self._terms, args, what, float(len(run)))
 
 
 class Stale(_Dealt):
@@ -212,6 +212,6 @@ class _Stale:
 
     def task(self, round: int, worker: int, parts: Sequence[int], x: Any) -> Task:
         drive = self.dealt._drive
-        what: Any = parts[0] if len(parts) == 1 else None
+        what = Outline((part, 1) for part in parts)
         args = (self.dealt.key, tuple(parts), x)
         return Task(drive.next_task(), round, worker, self.body, args, what, float(len(parts)))
