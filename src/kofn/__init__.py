@@ -24,11 +24,14 @@ from .errors import (
 from .model import Report
 from .rounds import Late, stop
 from .rounds.stop import Stop, deadline, exact, first, fraction
+from .sequence import DIP, IDIP, Polynomial
 from .sums import Parts, Sum
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "DIP",
+    "IDIP",
     "BadInput",
     "BadStore",
     "CannotDo",
@@ -48,6 +51,7 @@ __all__ = [
     "NothingYet",
     "Overflowed",
     "Parts",
+    "Polynomial",
     "Report",
     "Stalled",
     "Stop",

@@ -165,7 +165,16 @@ class Supply:
     worker: int
 
 
-Command = Send | Supply
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Have this worker keep a value under a key, before any task sent to it later."""
+
+    worker: int
+    key: str
+    value: Any
+
+
+Command = Send | Supply | Keep
 
 
 class Record(NamedTuple):

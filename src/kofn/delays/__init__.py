@@ -3,6 +3,7 @@
 from .models import Delays, Exponential, ExponentialByLoad, PerUnit, Scaled
 from .recorded import Recorded, Recording, read_timings
 from .spot import Change, Membership, Script, Spot
+from .stragglers import Fritchman, Given, Independent, Slowed, Stragglers
 from .traces import SpotTrace, read_spot_trace
 
 __all__ = [
@@ -10,14 +11,19 @@ __all__ = [
     "Delays",
     "Exponential",
     "ExponentialByLoad",
+    "Fritchman",
+    "Given",
+    "Independent",
     "Membership",
     "PerUnit",
     "Recorded",
     "Recording",
     "Scaled",
     "Script",
+    "Slowed",
     "Spot",
     "SpotTrace",
+    "Stragglers",
     "read_spot_trace",
     "read_timings",
 ]

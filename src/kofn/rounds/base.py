@@ -15,6 +15,7 @@ class Round(ABC):
     threshold: int  # live workers without which no round of this kind ends
     done: bool = False
     wake: float = float("inf")  # it wants a Tick at this time
+    chores: bool = False  # there is work of the master's own to do while nothing arrives
 
     @abstractmethod
     def start(self, time: float) -> Sequence[Command]:
@@ -23,6 +24,10 @@ class Round(ABC):
     @abstractmethod
     def on(self, event: Event) -> Sequence[Command]:
         """Take one event; events of other rounds are harmless."""
+
+    def chore(self) -> Sequence[Command]:
+        """Do a few milliseconds of that work; called when nothing has arrived."""
+        return ()
 
     @property
     @abstractmethod

@@ -17,6 +17,7 @@ from ..model import (
     Event,
     Failed,
     Joined,
+    Keep,
     Lost,
     Record,
     Reply,
@@ -103,7 +104,10 @@ class Drive:
             except BaseException as error:
                 done.set_exception(error)
         while self.unwanted and not self.closed:
-            self.engine.forget(self.unwanted.popleft())
+            key = self.unwanted.popleft()
+            self.engine.forget(key)
+            for kept in self.stored.values():
+                kept.discard(key)
 
     def put(self, worker: int, key: str, value: Any) -> None:
         """Have a worker keep something; it owes an answer to that too."""
@@ -147,7 +151,8 @@ class Drive:
                     self._give_up(round, now - (heard if short is None else short))
                 until = min(end, round.wake, self._next_given_up(), now + self._nap)
                 missed, self._unheard = self._unheard, []
-                events = engine.events(0.0 if missed else max(0.0, until - now))
+                idle = not missed and not round.chores
+                events = engine.events(max(0.0, until - now) if idle else 0.0)
                 for event in events:
                     self._note(event)
                 events = missed + events
@@ -163,6 +168,8 @@ class Drive:
                     heard = engine.now()
                 elif engine.now() >= round.wake:
                     self._obey(round.on(Tick(engine.now())), supply)
+                elif not idle:
+                    self._obey(round.chore(), supply)
                 self._give_up_silent()
                 self._serve()
         finally:
@@ -299,6 +306,8 @@ class Drive:
                 self._owe(task.worker)
             elif type(command) is Supply:
                 supply(command.worker)
+            elif type(command) is Keep and command.worker in self.stored:
+                self.put(command.worker, command.key, command.value)
 
     def _owe(self, worker: int) -> None:
         owed = self._owed.get(worker, 0)

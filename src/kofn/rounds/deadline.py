@@ -1,0 +1,246 @@
+"""One round of a sequence: mini-tasks out, results in one by one, stragglers judged by the fastest.
+
+Which mini-task goes where, and when the round may end, is the ledger's to say; operands and values
+are the desk's. This is what lies between: time, workers in their seats, and what each still owes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Protocol
+
+from ..model import Command, Event, Joined, Lost, Reply, Send, Task, Tick
+from .base import Round
+
+Item = tuple[int, int]  # a mini-task: its job, and which one of that job
+
+# Equal workers in step do not end in one instant: what they were at is dropped within a slice, and
+# messages take their time. So much of the fastest one's time is noise, and so many seconds at most.
+NOISE, LEAST = 0.1, 0.02
+
+
+class Ledger(Protocol):
+    """What a round needs to know of who does what."""
+
+    prompt: bool
+
+    def deliver(self, mini: Any, /) -> bool:
+        """Count a result; True if its job is done by it."""
+
+    def settle(self) -> list[int]:
+        """Let the due jobs take what decodes well enough; return those done by it."""
+
+    @property
+    def due(self) -> object | None:
+        """The job that must be done in this round and is not yet."""
+
+    def may_end(self, finished: Collection[int], /) -> bool:
+        """Whether the round may end with these seats having finished."""
+
+    def more(self, seats: Collection[int], /) -> Mapping[int, Any]:
+        """One more mini-task of the due job for each of these seats."""
+
+
+class Desk(Protocol):
+    """What a round needs to have done with operands and values."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is something to decode, or to encode ahead."""
+
+    def ready(self, worker: int, mini: Any, /) -> bool:
+        """Whether this worker has the operands of this mini-task."""
+
+    def give(self, worker: int, seat: int, mini: Any, /) -> Sequence[Command]:
+        """Encode the operands of a mini-task, and have the worker keep them."""
+
+    def task(self, round: int, worker: int, mini: Any, /) -> Task:
+        """Make the task for a mini-task whose operands the worker has."""
+
+    def take(self, mini: Any, value: Any, /) -> None:
+        """Keep a result that counts."""
+
+    def complete(self, jobs: Sequence[int], /) -> None:
+        """Decode these jobs, when there is time."""
+
+    def idle(self, time: float, /) -> None:
+        """Hear that all workers wait for operands since then."""
+
+    def chore(self) -> Sequence[Command]:
+        """Do a few milliseconds of what there is to do."""
+
+
+class DeadlineRound(Round):
+    """One round of a sequence. It ends (1 + tolerance) times the fastest worker's time after its
+    start, if the ledger agrees; else when it does.
+
+    `batches`: mini-tasks by seat, in order; `seats`: worker -> seat, of those that are live. A
+    joiner takes a free seat at once, and is given work in this round if nobody else can do it.
+    """
+
+    threshold = 1
+
+    def __init__(
+        self,
+        id: int,
+        batches: Sequence[Mapping[int, Any]],
+        ledger: Ledger,
+        desk: Desk,
+        seats: Mapping[int, int],
+        free: Collection[int],
+        tolerance: float,
+    ) -> None:
+        self.id = id
+        self.seats = dict(seats)
+        self.finished: set[int] = set()  # seats that have done all they were given
+        self.fastest: float | None = None  # seconds of the first to finish
+        self.waited = False  # beyond (1 + tolerance) times that
+        self.topped_up = 0  # mini-tasks asked for beyond the ledger's own
+        self.lost: list[int] = []
+        self.joined: list[int] = []
+        self._ledger, self._desk, self._tolerance = ledger, desk, tolerance
+        self._free = deque(sorted(free))
+        occupant = {seat: worker for worker, seat in seats.items()}
+        self._waiting = deque(  # to be sent: worker, mini-task
+            (occupant[seat], mini)
+            for batch in batches
+            for seat, mini in batch.items()
+            if seat in occupant
+        )
+        self._owed: dict[int, set[Item]] = {worker: set() for worker in seats}
+        for worker, mini in self._waiting:
+            self._owed[worker].add(mini)
+        self._out: dict[int, int] = {}  # task -> worker
+        self._helping: set[int] = set()  # came during the round, or were asked for more
+        self._start = 0.0
+        self._over = False  # the time for stragglers is over
+
+    def start(self, time: float) -> list[Command]:
+        self._start = time
+        if not self._waiting:  # nothing but trivial mini-tasks: nobody is late with those
+            self.finished.update(self.seats.values())
+            return list(self._judge(time))
+        ready = [pair for pair in self._waiting if self._desk.ready(*pair)]
+        self._waiting = deque(pair for pair in self._waiting if not self._desk.ready(*pair))
+        return [self._send(worker, mini) for worker, mini in ready]
+
+    def on(self, event: Event) -> Sequence[Command]:
+        if self.done:
+            return ()
+        if type(event) is Reply:
+            return self._replied(event) if event.round == self.id else ()
+        if type(event) is Tick:
+            self.wake, self._over = float("inf"), True
+            return self._judge(event.time)
+        if type(event) is Lost:
+            return self._worker_lost(event)
+        if type(event) is Joined:
+            return self._worker_joined(event)
+        return ()
+
+    @property
+    def chores(self) -> bool:  # type: ignore[override]
+        return bool(self._waiting) or self._desk.busy
+
+    def chore(self) -> Sequence[Command]:
+        if not self._waiting:
+            return self._desk.chore()
+        worker, mini = self._waiting.popleft()
+        seat = self.seats[worker]
+        return [*self._desk.give(worker, seat, mini), self._send(worker, mini)]
+
+    @property
+    def missing(self) -> int:
+        return 0 if self.seats else 1
+
+    @property
+    def live(self) -> int:
+        return len(self.seats)
+
+    @property
+    def owing(self) -> tuple[int, ...]:
+        return tuple(sorted(worker for worker, owed in self._owed.items() if owed))
+
+    def _replied(self, event: Reply) -> Sequence[Command]:
+        worker = event.worker
+        if event.what is not None and worker in self._owed:
+            mini = event.what
+            self._owed[worker].discard(mini)
+            self._desk.take(mini, event.value)
+            if self._ledger.deliver(mini):
+                self._desk.complete([mini[0]])
+        if event.last:
+            self._out.pop(event.task, None)
+            if not self._out and self._waiting:
+                self._desk.idle(event.time)
+            if not self._owed.get(worker, True) and worker not in self._helping:
+                self._worker_finished(worker, event.time)
+        return self._judge(event.time)
+
+    def _worker_finished(self, worker: int, time: float) -> None:
+        self.finished.add(self.seats[worker])
+        if self.fastest is None:
+            self.fastest = time - self._start
+            noise = min(LEAST, NOISE * self.fastest)
+            self.wake = time + max(self._tolerance * self.fastest, noise)
+
+    def _judge(self, time: float) -> Sequence[Command]:
+        """End the round if it may end; see that somebody is at work on what is due."""
+        ledger = self._ledger
+        nobody = not any(self._owed.values())
+        if ledger.prompt:
+            self._desk.complete(ledger.settle())
+            if ledger.due is None:
+                self.done = True
+                return ()
+        if not (nobody or self._over):
+            return ()
+        self._desk.complete(ledger.settle())
+        if ledger.may_end(self.finished):
+            self.done = True
+        elif nobody and ledger.due is None:
+            self.done = True  # the pattern does not conform, and nobody is left to wait for
+        elif nobody and self.seats:
+            return self._top_up()
+        self.waited = self.waited or not (self.done or nobody)
+        return ()
+
+    def _top_up(self) -> Sequence[Command]:
+        """Those that are live do what is lacking of the due job; its deadline is now."""
+        occupant = {seat: worker for worker, seat in self.seats.items()}
+        commands: list[Command] = []
+        for seat, mini in self._ledger.more(occupant).items():
+            worker = occupant[seat]
+            self._owed[worker].add(mini)
+            self._helping.add(worker)
+            self.topped_up += 1
+            commands += self._desk.give(worker, seat, mini)
+            commands.append(self._send(worker, mini))
+        return commands
+
+    def _worker_lost(self, event: Lost) -> Sequence[Command]:
+        seat = self.seats.pop(event.worker, None)
+        if seat is None:
+            return ()
+        self.lost.append(event.worker)
+        if self._owed.pop(event.worker):
+            self.finished.discard(seat)
+        self._free.append(seat)
+        self._waiting = deque(pair for pair in self._waiting if pair[0] != event.worker)
+        self._out = {task: w for task, w in self._out.items() if w != event.worker}
+        return self._judge(event.time)
+
+    def _worker_joined(self, event: Joined) -> Sequence[Command]:
+        self.joined.append(event.worker)
+        if not self._free:
+            return ()
+        self.seats[event.worker] = self._free.popleft()
+        self._owed[event.worker] = set()
+        self._helping.add(event.worker)
+        return self._judge(event.time)
+
+    def _send(self, worker: int, mini: Any) -> Send:
+        task = self._desk.task(self.id, worker, mini)
+        self._out[task.id] = worker
+        return Send(task)

@@ -1,0 +1,209 @@
+"""Where operands are encoded and results decoded: the master's own work, in small pieces.
+
+Rounds have it done while they wait: first what is finished is decoded, then what the next round
+will surely ask for is encoded and sent ahead. Each pair of encoded operands goes out once: a
+worker keeps it until the job is done, so a mini-task that failed is asked again by name.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..codes.linear import error_bound
+from ..codes.product import ProductCode
+from ..errors import Inaccurate, NotDecodable, Overflowed
+from ..model import Command, Keep, Task
+from ..rounds import Drive
+from .ledger import Mini
+from .work import multiply
+
+_names = count()
+
+
+@dataclass(eq=False)
+class Product:
+    """One job's operands, what has come of it, and its result. X and Y are None without values."""
+
+    number: int
+    shape: tuple[int, int, int]  # m, n, p
+    dtype: np.dtype[Any]
+    X: NDArray[Any] | None
+    Y: NDArray[Any] | None
+    worst: float  # η at which the error bound meets the accuracy asked for
+    values: dict[int, NDArray[Any]] = field(default_factory=dict)  # by row
+    complete: bool = False  # enough has arrived
+    decoded: bool = False
+    result: NDArray[Any] | None = None
+    eta: float | None = None
+    error_bound: float | None = None
+    error: Exception | None = None  # why it could not be decoded
+
+
+class Desk:
+    """Encodes and decodes the jobs of one sequence."""
+
+    def __init__(self, drive: Drive, code: ProductCode, accuracy: float | None) -> None:
+        self.code = code
+        self.jobs: dict[int, Product] = {}  # neither decoded nor given up
+        self.held = 0.0  # seconds in which all workers waited for this desk
+        self.first_sent: float | None = None  # of this round
+        self._drive, self._accuracy = drive, accuracy
+        self._name = f"sequence-{next(_names)}"
+        self._values = drive.engine.capabilities.values
+        self._to_decode: deque[int] = deque()
+        self._ahead: deque[tuple[int, int, Mini]] = deque()  # worker, seat, mini-task
+        self._keys: dict[Mini, str] = {}
+        self._slots: dict[tuple[int, int], int] = {}  # job, seat -> keys used so far
+        self._given: set[tuple[int, Mini]] = set()  # worker, mini-task
+        self._idle: float | None = None
+
+    def add(self, job: Product) -> None:
+        """Take in a new job."""
+        self.jobs[job.number] = job
+
+    def eta(self, rows: Sequence[int]) -> float:
+        """How much a decode from these rows amplifies rounding; 1 where values are skipped."""
+        if not self._values:
+            return 1.0
+        try:
+            return self.code.weights(rows).eta
+        except NotDecodable:
+            return float("inf")
+
+    def worst(self, n: int, dtype: np.dtype[Any]) -> float:
+        """The η up to which a product of inner dimension n is as accurate as was asked for."""
+        accuracy = self._accuracy
+        if accuracy is None:
+            accuracy = 1e-2 if dtype == np.float32 else 1e-6
+        least = error_bound(n, dtype, 1.0)
+        if least > accuracy:
+            raise Inaccurate(least, accuracy, 1.0)
+        return accuracy / least
+
+    # What rounds ask for.
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is something to decode, or to encode ahead."""
+        return bool(self._to_decode or self._ahead)
+
+    def ready(self, worker: int, mini: Mini) -> bool:
+        """Whether this worker has the operands."""
+        return not self._values or (worker, mini) in self._given
+
+    def give(self, worker: int, seat: int, mini: Mini) -> Sequence[Command]:
+        """Encode the operands, unless this worker has them: one pass over X and over Y."""
+        job = self.jobs.get(mini.job)
+        if job is None or job.X is None or job.Y is None or (worker, mini) in self._given:
+            return ()
+        key = self._keys.get(mini)
+        if key is None:
+            # Seats share the names: a job's operands are forgotten in a few calls.
+            slot = self._slots[job.number, seat] = self._slots.get((job.number, seat), -1) + 1
+            key = self._keys[mini] = f"{self._name}/{job.number}/{slot}"
+        self._given.add((worker, mini))
+        left, right = (
+            self.code.encode_left(mini.row, job.X),
+            self.code.encode_right(mini.row, job.Y),
+        )
+        return (Keep(worker, key, (left, right)),)
+
+    def task(self, round: int, worker: int, mini: Mini) -> Task:
+        """Make a task whose operands the worker has."""
+        now = self._drive.engine.now()
+        if self.first_sent is None:
+            self.first_sent = now
+        if self._idle is not None:
+            self.held += now - self._idle
+            self._idle = None
+        args = (self._keys.get(mini, ""), tuple(mini))
+        id = self._drive.next_task()
+        return Task(id, round, worker, multiply, args, tuple(mini), self.cost(mini.job))
+
+    def cost(self, job: int) -> float:
+        """Multiply-adds of one mini-task of a job."""
+        m, n, p = self.jobs[job].shape
+        return float(-(-m // self.code.x) * -(-n // self.code.z) * -(-p // self.code.y))
+
+    def take(self, mini: tuple[int, int], value: Any) -> None:
+        """Keep a result, unless its job has enough."""
+        job = self.jobs.get(mini[0])
+        if job is not None and not job.complete and value is not None:
+            job.values[mini[1]] = value
+
+    def complete(self, jobs: Iterable[int]) -> None:
+        """Decode these, when there is time."""
+        for number in jobs:
+            self.jobs[number].complete = True
+            self._to_decode.append(number)
+
+    def idle(self, time: float) -> None:
+        """All workers wait for operands since then."""
+        self._idle = time
+
+    def chore(self) -> Sequence[Command]:
+        """Decode one job, or encode one mini-task ahead of its round."""
+        if self._to_decode:
+            self.decode(self._to_decode[0])
+        elif self._ahead:
+            worker, seat, mini = self._ahead.popleft()
+            return self.give(worker, seat, mini)
+        return ()
+
+    # Between rounds.
+
+    def prepare(self, work: Iterable[tuple[int, int, Mini]]) -> None:
+        """Encode these (worker, seat, mini-task) for the round after this one, when there is time.
+
+        In it they will be at hand; what is not will be encoded while the others are at work.
+        """
+        if self._values:
+            self._ahead = deque(item for item in work if item[2].job in self.jobs)
+
+    def decode(self, number: int) -> None:
+        """Decode a job now, if that has not been done."""
+        if number in self._to_decode:
+            self._to_decode.remove(number)
+        job = self.jobs[number]
+        try:
+            if job.values:
+                self._decode(job)
+        except Exception as error:
+            job.error = error
+        job.decoded, job.X, job.Y, job.values = True, None, None, {}
+
+    def _decode(self, job: Product) -> None:
+        weights = self.code.weights(list(job.values))
+        job.eta = weights.eta
+        job.error_bound = weights.error_bound(job.shape[1], job.dtype)
+        if weights.eta > job.worst:
+            accuracy = job.worst * error_bound(job.shape[1], job.dtype, 1.0)
+            raise Inaccurate(job.error_bound, accuracy, weights.eta)
+        m, n, p = job.shape
+        with np.errstate(over="ignore", invalid="ignore"):
+            job.result = self.code.assemble(weights.combine(job.values), (m, p))
+        if not np.isfinite(job.result.sum()) and not np.isfinite(job.result).all():
+            raise Overflowed(
+                f"the result of job {job.number} must be finite; sums of {n} products left the "
+                f"range of {job.dtype}. Scale the operands down, or use float64."
+            )
+
+    def end_round(self) -> None:
+        """Forget the operands of jobs that have enough; their tasks are stale by now."""
+        self._ahead.clear()
+        self.first_sent = self._idle = None
+        over = {n for n, job in self.jobs.items() if job.complete}
+        over |= {mini.job for mini in self._keys if mini.job not in self.jobs}
+        if not over:
+            return
+        self._drive.unwanted.extend({key for mini, key in self._keys.items() if mini.job in over})
+        self._keys = {mini: key for mini, key in self._keys.items() if mini.job not in over}
+        self._given = {pair for pair in self._given if pair[1].job not in over}
+        self._slots = {pair: s for pair, s in self._slots.items() if pair[0] not in over}

@@ -1,0 +1,298 @@
+"""Who is to do which mini-task in which round, and when a round may end: no clock, no values.
+
+A ledger thinks in seats 0 … P-1. Whoever is lost leaves its seat empty, a straggler in every round
+until a joiner takes the seat. It is driven by `begin`, `deliver`, `may_end` and `end`, by the real
+master and by the exhaustive tests alike.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+POOR = 100.0  # η above which a job waits for one more reply, if its deadline allows it
+
+
+class Mini(NamedTuple):
+    """A mini-task: row `row` of the product code, for one job. Rows below k are uncoded."""
+
+    job: int
+    row: int
+
+
+Batch = Mapping[int, Mini]  # at most one mini-task a seat
+
+# How much the decode from these rows would amplify rounding (see codes.linear).
+Eta = Callable[[Sequence[int]], float]
+
+
+def perfect(rows: Sequence[int]) -> float:
+    """Any k rows are as good as others: where values are not computed."""
+    return 1.0
+
+
+@dataclass(eq=False)
+class Job:
+    """What is known of one job. `worst` is the η at which its error bound meets its tolerance."""
+
+    number: int
+    began: int
+    due: int
+    k: int
+    worst: float = float("inf")
+    rows: list[int] = field(default_factory=list)  # delivered, in order of arrival
+    units: int = 0  # uncoded rows given out so far
+    coded: int = 0  # coded rows given out so far
+    reach: int = 0  # results that there can be by the end of this round
+    done: bool = False
+    ended: int = 0  # the round in which it was done
+
+    def fresh(self) -> Mini:
+        """The next coded mini-task."""
+        self.coded += 1
+        return Mini(self.number, self.k + self.coded - 1)
+
+    def unit(self) -> Mini:
+        """The next uncoded mini-task."""
+        self.units += 1
+        return Mini(self.number, self.units - 1)
+
+
+class Ledger(ABC):
+    """The bookkeeping of one stream under one code. Each job begins in a round of its own."""
+
+    prompt = False  # whether a round ends as soon as its job is done, without waiting for others
+
+    def __init__(self, k: int, seats: int, delay: int, eta: Eta = perfect) -> None:
+        self.k, self.seats, self.delay = k, seats, delay
+        self.round = 0
+        self.jobs: dict[int, Job] = {}  # not done, or done in this round
+        self.stragglers: frozenset[int] = frozenset()  # of the round before
+        self._eta = eta
+
+    def begin(self, job: int | None, worst: float = float("inf")) -> list[Batch]:
+        """Begin a round, with a new job or without one; return its mini-tasks, in order.
+
+        A trivial mini-task (of a job that is done) is left out: it costs nothing.
+        """
+        self.round += 1
+        if job is not None:
+            self.jobs[job] = Job(job, self.round, self.round + self.delay, self.k, worst)
+        batches = self._assign()
+        for one in self.jobs.values():
+            one.reach = len(one.rows)
+        for mini in (mini for batch in batches for mini in batch.values()):
+            self.jobs[mini.job].reach += 1
+        return batches
+
+    def ahead(self, job: int | None) -> list[Batch]:
+        """Mini-tasks that the next round will surely hold if `job` begins in it: in their order.
+
+        Known while this round is running, so that their operands can be made meanwhile.
+        """
+        return []
+
+    def deliver(self, mini: tuple[int, int]) -> bool:
+        """Count a result; True if its job is done by it."""
+        number, row = mini
+        job = self.jobs.get(number)
+        if job is None or job.done or row in job.rows:
+            return False
+        job.rows.append(row)
+        self._look(job, POOR)
+        return job.done
+
+    @property
+    def due(self) -> Job | None:
+        """The job that must be done in this round and is not yet."""
+        for job in self.jobs.values():
+            if job.due <= self.round and not job.done:
+                return job
+        return None
+
+    def settle(self) -> list[int]:
+        """Call when nothing better will come in time: due jobs take what decodes well enough.
+
+        Returns the jobs that are done by it. A straggler is not waited for for the sake of digits
+        that the caller did not ask for.
+        """
+        ready: list[int] = []
+        for job in self.jobs.values():
+            if job.due <= self.round and not job.done:
+                self._look(job, job.worst)
+                if job.done:
+                    ready.append(job.number)
+        return ready
+
+    def may_end(self, finished: Collection[int]) -> bool:
+        """Whether the round may end with these seats having finished all that they were given."""
+        return self.due is None
+
+    def conforms(self, finished: Collection[int]) -> bool:
+        """Whether the stragglers so far are a pattern that the code is made for."""
+        return True
+
+    def more(self, seats: Collection[int]) -> Batch:
+        """One more coded mini-task of the due job for each of these seats."""
+        job = self.due
+        return {} if job is None else {seat: job.fresh() for seat in sorted(seats)}
+
+    def end(self, finished: Collection[int]) -> None:
+        """End the round; seats that did not finish were stragglers in it."""
+        self.stragglers = frozenset(range(self.seats)).difference(finished)
+        self.jobs = {number: job for number, job in self.jobs.items() if not job.done}
+
+    def begun(self, rounds_ago: int) -> Job | None:
+        """The job that began so many rounds ago, if it is not done."""
+        for job in self.jobs.values():
+            if job.began == self.round - rounds_ago and not job.done:
+                return job
+        return None
+
+    def _look(self, job: Job, worst: float) -> None:
+        if len(job.rows) >= self.k and self._eta(job.rows) <= worst:
+            job.done, job.ended = True, self.round
+
+    @abstractmethod
+    def _assign(self) -> list[Batch]:
+        """The mini-tasks of the round that has just begun."""
+
+    def _everyone(self, job: Job) -> Batch:
+        return {seat: job.fresh() for seat in range(self.seats)}
+
+    def _coming(self, job: int, given: int = 0) -> Batch:
+        """What `_everyone` will return when so many coded mini-tasks have been given out."""
+        return {seat: Mini(job, self.k + given + seat) for seat in range(self.seats)}
+
+
+class OneRound(Ledger):
+    """Jobs that begin and end in one round: one mini-task a seat. Uncoded, or polynomial code."""
+
+    prompt = True
+
+    def __init__(self, k: int, seats: int, coded: bool, eta: Eta = perfect) -> None:
+        super().__init__(k, seats, 0, eta)
+        self._coded = coded
+
+    def _assign(self) -> list[Batch]:
+        job = self.begun(0)
+        if job is None:
+            return []
+        if self._coded:
+            return [self._everyone(job)]
+        return [{seat: job.unit() for seat in range(self.seats)}]
+
+    def ahead(self, job: int | None) -> list[Batch]:
+        if job is None:
+            return []
+        if self._coded:
+            return [self._coming(job)]
+        return [{seat: Mini(job, seat) for seat in range(self.seats)}]
+
+
+class Diagonal(Ledger):
+    """Algorithm 1 (DIP): each job not done gets one mini-task a worker; the due one what it lacks.
+
+    Of the due job everyone gets ceil((k - γ) / lam), γ results being there: any lam workers are
+    enough for it then.
+    """
+
+    def __init__(self, k: int, seats: int, delay: int, lam: int, eta: Eta = perfect) -> None:
+        super().__init__(k, seats, delay, eta)
+        self._lam = lam
+
+    def _assign(self) -> list[Batch]:
+        batches = []
+        for ago in range(self.delay):
+            if job := self.begun(ago):
+                batches.append(self._everyone(job))
+        if job := self.begun(self.delay):
+            lacking = max(1, self.k - len(job.rows))  # one more where those there decode poorly
+            batches += [self._everyone(job) for _ in range(-(-lacking // self._lam))]
+        return batches
+
+    def ahead(self, job: int | None) -> list[Batch]:
+        batches = [] if job is None else [self._coming(job)]
+        for ago in range(self.delay):
+            old = self.begun(ago)
+            if old is not None and old.reach < self.k:
+                batches.append(self._coming(old.number, old.coded))
+        return batches
+
+
+class Improved(Ledger):
+    """Algorithm 2 (IDIP), for patterns with at most N stragglers in any W rounds.
+
+    A mini-task that failed is given to the same seat again. A new one is uncoded where the model
+    says that the seat cannot straggle until the job is due. Line 9 is read once a job and round.
+    With `burst`, the variant for bursts: nobody straggles more than so many rounds in a row
+    either; longer ones are waited for, and more mini-tasks can be uncoded.
+    """
+
+    def __init__(
+        self, k: int, seats: int, N: int, W: int, burst: int | None = None, eta: Eta = perfect
+    ) -> None:
+        super().__init__(k, seats, W - 1, eta)
+        self._N, self._W, self._burst = N, W, burst
+        self._counts: deque[int] = deque(maxlen=W - 1)  # stragglers of the rounds before
+        self._runs = [0] * seats  # rounds in a row that each seat has straggled, up to now
+        self._given: dict[int, Batch] = {}  # job -> its mini-tasks of the round before
+
+    def _assign(self) -> list[Batch]:
+        batches: list[Batch] = []
+        given: dict[int, Batch] = {}
+        for ago in range(self.delay + 1):
+            job = self.begun(ago)
+            if job is None:
+                continue
+            before = self._given.get(job.number, {})
+            batch = {seat: mini for seat, mini in before.items() if mini.row not in job.rows}
+            free = [seat for seat in range(self.seats) if seat not in batch]
+            enough = self.k - job.units >= len(free)
+            for seat in free:
+                safe = enough and self.cannot_straggle(seat, self._W - ago)
+                batch[seat] = job.unit() if safe else job.fresh()
+            batches.append(batch)
+            given[job.number] = batch
+        self._given = given
+        return batches
+
+    def ahead(self, job: int | None) -> list[Batch]:
+        # Who gets what depends on who straggles in this round, unless nobody can for W rounds.
+        always = min(self._N, self._W if self._burst is None else self._burst) < self._W
+        if job is None or not always or self.k < self.seats:
+            return []
+        return [{seat: Mini(job, seat) for seat in range(self.seats)}]
+
+    def cannot_straggle(self, seat: int, rounds: int) -> bool:
+        """Whether the model rules out that a seat straggles in this round and all of the next.
+
+        `rounds` counts this one. It would take a window of W rounds with more than N, or a run
+        longer than a burst.
+        """
+        if self._burst is not None and self._runs[seat] + rounds > self._burst:
+            return True
+        before = list(self._counts)
+        for s in range(min(rounds, self._W)):
+            past = sum(before[len(before) - (self._W - 1 - s) :]) if s < self._W - 1 else 0
+            if past + s + 1 > self._N:
+                return True
+        return False
+
+    def may_end(self, finished: Collection[int]) -> bool:
+        return super().may_end(finished) and self.conforms(finished)
+
+    def conforms(self, finished: Collection[int]) -> bool:
+        late = [seat for seat in range(self.seats) if seat not in finished]
+        if sum(self._counts) + len(late) > self._N:
+            return False
+        return self._burst is None or all(self._runs[seat] < self._burst for seat in late)
+
+    def end(self, finished: Collection[int]) -> None:
+        super().end(finished)
+        self._counts.append(len(self.stragglers))
+        for seat in range(self.seats):
+            self._runs[seat] = self._runs[seat] + 1 if seat in self.stragglers else 0

@@ -1,0 +1,57 @@
+"""What the rounds of a sequence did."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class RoundReport:
+    """One round of a sequence; seconds are the engine's clock."""
+
+    round: int  # from 1
+    began: int | None  # the job that began in it
+    done: tuple[int, ...]  # jobs that were done in it
+    mini_tasks: int  # for each worker, trivial ones left out
+    load: float  # multiply-adds for each worker
+    seconds: float  # from the end of the round before, or from the call that began it
+    fastest: float | None  # seconds in which the first worker finished
+    stragglers: tuple[int, ...]  # seats that did not finish, empty ones among them
+    waited: bool  # beyond (1 + tolerance) times the fastest, because the code had to
+    conforms: bool  # whether the stragglers so far are a pattern that the code is made for
+    topped_up: int  # mini-tasks asked for beyond the code's own
+    lost: tuple[int, ...]  # workers
+    joined: tuple[int, ...]
+    held: float  # seconds in which no worker had work, because the master had none ready
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceReport:
+    """What a sequence has done so far."""
+
+    rounds: Sequence[RoundReport]
+    jobs: int  # done
+    late: tuple[int, ...]  # jobs that missed their deadline
+    eta: float | None  # the largest of all decodes; None where values are skipped
+    error_bound: float | None  # relative, the largest
+
+    @property
+    def seconds(self) -> float:
+        """Of all rounds, what the master held up before each of them included."""
+        return sum(round.seconds for round in self.rounds)
+
+    @property
+    def held_share(self) -> float:
+        """The share of that time in which no worker had work because of the master."""
+        return sum(round.held for round in self.rounds) / max(self.seconds, 1e-300)
+
+    @property
+    def conforms(self) -> bool:
+        """Whether every round's pattern was one that the code is made for."""
+        return all(round.conforms for round in self.rounds)
+
+    @property
+    def waited(self) -> int:
+        """Rounds that had to wait for stragglers."""
+        return sum(round.waited for round in self.rounds)

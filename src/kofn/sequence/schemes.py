@@ -1,0 +1,186 @@
+"""The codes a sequence can run under: frozen, plain numbers, each with its ledger."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from numbers import Integral
+
+from ..codes.product import Points, ProductCode
+from ..errors import BadInput
+from .ledger import Diagonal, Eta, Improved, Ledger, OneRound, perfect
+
+
+def _whole(code: object, least: int = 1, **numbers: object) -> None:
+    for name, value in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
+            raise BadInput(
+                f"{name} of {type(code).__name__} is a whole number >= {least}; got {value!r}. "
+                f"Pass an int."
+            )
+
+
+class SequenceCode(ABC):
+    """How the jobs of a sequence are cut, coded and spread over workers and rounds."""
+
+    delay: int  # a job that begins in round i is done by round i + delay
+
+    @property
+    @abstractmethod
+    def product(self) -> ProductCode:
+        """The code over the blocks of one job."""
+
+    @abstractmethod
+    def ledger(self, seats: int, eta: Eta = perfect) -> Ledger:
+        """The bookkeeping for so many workers; raises BadInput if they cannot be enough."""
+
+    def check(self, seats: int) -> None:
+        """Raise BadInput if so many workers cannot deliver by the deadline."""
+        self.ledger(seats)
+
+
+@dataclass(frozen=True)
+class Uncoded(SequenceCode):
+    """One block product for each of xy workers, all of which are waited for: the baseline."""
+
+    x: int
+    y: int
+
+    def __post_init__(self) -> None:
+        _whole(self, x=self.x, y=self.y)
+
+    @property
+    def delay(self) -> int:  # type: ignore[override]
+        return 0
+
+    @property
+    def product(self) -> ProductCode:
+        return ProductCode(self.x, self.y)
+
+    def ledger(self, seats: int, eta: Eta = perfect) -> Ledger:
+        if self.x * self.y != seats:
+            raise BadInput(
+                f"Uncoded gives each worker one of x·y block products; got x={self.x}, y={self.y} "
+                f"and {seats} workers. Choose x·y = {seats}."
+            )
+        return OneRound(self.product.k, seats, coded=False, eta=eta)
+
+
+@dataclass(frozen=True)
+class Polynomial(SequenceCode):
+    """One coded block product for each of P workers; any k of them are enough, in one round.
+
+    k = xy, so P - xy stragglers cost nothing. z > 1 cuts the inner dimension too: k = xyz + z - 1.
+    """
+
+    x: int
+    y: int
+    z: int = 1
+    points: Points | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _ = self.product  # says what is wrong
+
+    @property
+    def delay(self) -> int:  # type: ignore[override]
+        return 0
+
+    @property
+    def product(self) -> ProductCode:
+        return ProductCode(self.x, self.y, self.z, self.points, self.seed)
+
+    def ledger(self, seats: int, eta: Eta = perfect) -> Ledger:
+        k = self.product.k
+        if k > seats:
+            raise BadInput(
+                f"Polynomial needs {k} replies and each worker gives one; got {seats} workers. "
+                f"Choose a smaller x·y, or a code with a delay: kofn.DIP."
+            )
+        return OneRound(k, seats, coded=True, eta=eta)
+
+
+@dataclass(frozen=True)
+class DIP(SequenceCode):
+    """Diagonally interleaved polynomial code: a job is spread over delay + 1 rounds.
+
+    In its last round any `lam` workers are enough for what it lacks. With xy = PW - N, lam = P and
+    delay = W - 1 the load is the least there is, 1 / (P - N/W), for any pattern with at most N
+    stragglers in W rounds; other patterns are waited for.
+    """
+
+    x: int
+    y: int
+    delay: int
+    lam: int
+    z: int = 1
+    points: Points | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _ = self.product
+        _whole(self, 0, delay=self.delay)
+        _whole(self, lam=self.lam)
+
+    @property
+    def product(self) -> ProductCode:
+        return ProductCode(self.x, self.y, self.z, self.points, self.seed)
+
+    def ledger(self, seats: int, eta: Eta = perfect) -> Ledger:
+        if self.lam > seats:
+            raise BadInput(
+                f"lam of DIP is how many workers must be enough in a job's last round, 1 to the "
+                f"number of workers; got lam={self.lam} and {seats} workers. Use lam <= {seats}."
+            )
+        return Diagonal(self.product.k, seats, self.delay, self.lam, eta)
+
+
+@dataclass(frozen=True)
+class IDIP(SequenceCode):
+    """Improved DIP: made for patterns with at most N stragglers in any W consecutive rounds.
+
+    xy must be PW - N and delay W - 1. Mini-tasks that cannot fail under the model are uncoded.
+    `burst`: the variant for bursts, in which nobody straggles more than so many rounds in a row.
+    """
+
+    x: int
+    y: int
+    delay: int
+    N: int
+    W: int
+    burst: int | None = None
+    points: Points | None = None
+
+    def __post_init__(self) -> None:
+        _ = self.product
+        _whole(self, 0, delay=self.delay, N=self.N)
+        _whole(self, W=self.W)
+        if self.delay != self.W - 1:
+            raise BadInput(
+                f"delay of IDIP is W - 1: a job lives for one window of the straggler model; got "
+                f"delay={self.delay}, W={self.W}. Use delay={self.W - 1}."
+            )
+        if self.burst is not None:
+            _whole(self, burst=self.burst)
+
+    @property
+    def product(self) -> ProductCode:
+        return ProductCode(self.x, self.y, points=self.points)
+
+    def ledger(self, seats: int, eta: Eta = perfect) -> Ledger:
+        most = seats * self.W
+        if most <= self.N:
+            raise BadInput(
+                f"N of IDIP is below P·W, or no worker need ever deliver; got N={self.N}, "
+                f"P={seats} workers, W={self.W}. Use N < {most}."
+            )
+        if self.x * self.y != most - self.N:
+            remedy = f"Choose x·y = {most - self.N}, or N = {most - self.x * self.y}."
+            if self.x * self.y > most:
+                remedy = f"Choose x·y <= {most} and N = P·W - x·y."
+            raise BadInput(
+                f"{seats} workers surely deliver P·W - N = {most - self.N} results by a job's "
+                f"deadline, and x·y must be as many; got x·y = {self.x * self.y}, N={self.N}, "
+                f"W={self.W}. {remedy}"
+            )
+        return Improved(self.product.k, seats, self.N, self.W, self.burst, eta)

@@ -1,0 +1,286 @@
+"""A stream of products: submit jobs, take their results in any order or one after the other."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import BadInput, Closed, NothingYet, TooFewWorkers
+from ..rounds import Drive
+from ..rounds.deadline import DeadlineRound
+from . import checks
+from .desk import Desk, Product
+from .report import RoundReport, SequenceReport
+from .schemes import SequenceCode
+
+
+class Ticket:
+    """A job that was submitted. `result()` waits for it."""
+
+    def __init__(self, stream: Stream, job: Product) -> None:
+        self._stream, self._job = stream, job
+        self.taken = False  # by result(); iteration leaves it out then
+
+    @property
+    def job(self) -> int:
+        """Its number, from 0, in the order of submission."""
+        return self._job.number
+
+    @property
+    def done(self) -> bool:
+        """Whether its result is there, or can be decoded without another round."""
+        return self._job.complete
+
+    @property
+    def waits_for(self) -> str:
+        """What is still lacking, in a sentence; empty once it is done."""
+        return self._stream._waits_for(self._job)
+
+    @property
+    def error_bound(self) -> float | None:
+        """Bound on the relative error of the result; None until it is decoded."""
+        return self._job.error_bound
+
+    def result(self, wait: bool = True) -> NDArray[Any]:
+        """Return X Y, (m, p). Runs the rounds that it takes; rounds without a new job if need be.
+
+        wait=False raises NothingYet instead, and says what is lacking.
+        """
+        found = self._stream._take(self._job, wait)
+        self.taken = True
+        return found
+
+    def __repr__(self) -> str:
+        return f"<job {self.job}: {self.waits_for or 'done'}>"
+
+
+class Stream:
+    """Jobs in order, each done at most `delay` rounds after it began. See Cluster.sequence.
+
+    A round begins when somebody waits for a result, or when more than delay + 1 jobs are waiting to
+    begin; one job begins in each. Iterating yields the results in order, those taken left out.
+    """
+
+    def __init__(
+        self,
+        drive: Drive,
+        code: SequenceCode,
+        tolerance: float = 0.25,
+        accuracy: float | None = None,
+        check_finite: bool = True,
+    ) -> None:
+        if not isinstance(code, SequenceCode):
+            raise BadInput(
+                f"a sequence runs under a code such as kofn.DIP(x=2, y=3, delay=3, lam=1); got "
+                f"{code!r}."
+            )
+        self.code = code
+        self.tolerance = checks.number(tolerance, "tolerance")
+        if accuracy is not None:
+            accuracy = checks.number(accuracy, "accuracy", positive=True)
+        drive.settle()
+        workers = drive.engine.workers
+        if not workers:
+            raise TooFewWorkers(0, 1, 0.0)
+        self._drive, self._check_finite = drive, check_finite
+        self._desk = Desk(drive, code.product, accuracy)
+        self._ledger = code.ledger(len(workers), self._desk.eta)
+        self._seats = {worker: seat for seat, worker in enumerate(workers)}
+        self._queue: deque[Product] = deque()  # not begun
+        self._tickets: deque[Ticket] = deque()
+        self._rounds: list[RoundReport] = []
+        self._late: list[int] = []
+        self._jobs = self._done = 0
+        self._worst: tuple[float, float] | None = None  # η and error bound
+        self._since = float("-inf")  # when this stream last let go of the caller
+        self._closed = False
+        self._lock = threading.RLock()
+
+    @property
+    def delay(self) -> int:
+        """Rounds after the one in which a job began, by which it is done."""
+        return self.code.delay
+
+    def submit(self, X: Any, Y: Any) -> Ticket:
+        """Add the job X Y, for X (m, n) and Y (n, p): float64, or float32 if both are.
+
+        Operands are copied when they must be, not otherwise: leave them alone until the job is
+        done. Jobs may differ in shape. Raises BadInput before any worker is touched.
+        """
+        self._open()
+        X, Y = checks.operands(X, Y, self._check_finite)
+        (m, n), p = X.shape, Y.shape[1]
+        return self._add((m, n, p), X.dtype, X, Y)
+
+    def submit_size(self, m: int, n: int, p: int) -> Ticket:
+        """Add a job of which only the size is known: for engines that simulate time alone."""
+        self._open()
+        if self._drive.engine.capabilities.values:
+            raise BadInput(
+                f"submit_size is for engines that compute no values, such as VirtualEngine(..., "
+                f"compute=False); this is engine {self._drive.engine.name!r}. Use submit(X, Y)."
+            )
+        return self._add((m, n, p), np.dtype(np.float64), None, None)
+
+    def close(self) -> None:
+        """Take no more jobs; results of those submitted can still be taken. Idempotent."""
+        self._closed = True
+
+    def __iter__(self) -> Iterator[NDArray[Any]]:
+        """Yield the results in order, those taken with result() left out, until none is left."""
+        while self._tickets:
+            ticket = self._tickets[0]
+            if ticket.taken:
+                self._tickets.popleft()
+                continue
+            found = ticket.result()  # an error leaves it the next to be asked for
+            self._tickets.popleft()
+            yield found
+
+    @property
+    def report(self) -> SequenceReport:
+        """What has been done so far. Raises NothingYet before the first round."""
+        if not self._rounds:
+            raise NothingYet("no round has run yet; ask for a result first.")
+        eta, bound = self._worst if self._worst is not None else (None, None)
+        return SequenceReport(tuple(self._rounds), self._done, tuple(self._late), eta, bound)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<sequence of products under {self.code}, {self._jobs} jobs, {self._done} done>"
+
+    def _open(self) -> None:
+        self._drive.check()
+        if self._closed:
+            raise Closed("this sequence is closed and takes no more jobs; open another one.")
+
+    def _add(self, shape: tuple[int, int, int], dtype: np.dtype[Any], X: Any, Y: Any) -> Ticket:
+        worst = self._desk.worst(shape[1], dtype)  # says so if it cannot be accurate enough
+        with self._lock:
+            job = Product(self._jobs, shape, dtype, X, Y, worst)
+            self._jobs += 1
+            self._desk.add(job)
+            self._queue.append(job)
+            ticket = Ticket(self, job)
+            while self._tickets and self._tickets[0].taken:
+                self._tickets.popleft()
+            self._tickets.append(ticket)
+            entered = self._drive.engine.now()
+            while len(self._queue) > self.delay + 1:
+                entered = self._round(entered)
+        return ticket
+
+    def _take(self, job: Product, wait: bool) -> NDArray[Any]:
+        with self._lock:
+            if not job.complete and not wait:
+                raise NothingYet(f"{self._waits_for(job)} Call result() to wait for it.")
+            entered = self._drive.engine.now()
+            while not job.decoded:
+                # With another job waiting to begin, decoding is done while its round runs.
+                if job.complete and not self._queue:
+                    self._desk.decode(job.number)
+                else:
+                    self._drive.check()
+                    entered = self._round(entered)
+            self._desk.jobs.pop(job.number, None)
+            if job.error is not None:
+                raise job.error
+            if job.eta is not None and job.error_bound is not None:
+                before = self._worst or (0.0, 0.0)
+                self._worst = max(before[0], job.eta), max(before[1], job.error_bound)
+            if job.result is None:
+                return np.empty((job.shape[0], job.shape[2]))  # nothing was computed
+            return job.result
+
+    def _round(self, entered: float) -> float:
+        """Run one round; `entered` is when it could have begun. Returns when it ended."""
+        drive, ledger, desk = self._drive, self._ledger, self._desk
+        drive.settle()
+        self._take_seats()
+        new = self._queue.popleft() if self._queue else None
+        batches = ledger.begin(None) if new is None else ledger.begin(new.number, new.worst)
+        following = ledger.ahead(self._queue[0].number if self._queue else None)
+        desk.prepare(
+            (worker, seat, batch[seat])
+            for batch in following
+            for worker, seat in self._seats.items()
+            if seat in batch
+        )
+        free = set(range(ledger.seats)).difference(self._seats.values())
+        round = DeadlineRound(
+            drive.next_round(), batches, ledger, desk, self._seats, free, self.tolerance
+        )
+        load = sum(desk.cost(next(iter(batch.values())).job) for batch in batches)
+        held = desk.held
+        began = drive.engine.now()
+        try:
+            drive.run(round, None, lambda worker: None)
+        finally:
+            ended = drive.engine.now()
+            # With nothing to send there was nothing to hold up.
+            waited = (desk.first_sent or began) - entered
+            done = tuple(job.number for job in ledger.jobs.values() if job.done)
+            self._late += [j.number for j in ledger.jobs.values() if j.done and j.ended > j.due]
+            self._done += len(done)
+            conforms = ledger.conforms(round.finished)
+            ledger.end(round.finished)
+            self._seats = round.seats
+            desk.end_round()
+            self._rounds.append(
+                RoundReport(
+                    ledger.round,
+                    None if new is None else new.number,
+                    done,
+                    len(batches),
+                    load,
+                    ended - entered,
+                    round.fastest,
+                    tuple(sorted(ledger.stragglers)),
+                    round.waited,
+                    conforms,
+                    round.topped_up,
+                    tuple(round.lost),
+                    tuple(round.joined),
+                    desk.held - held + waited,
+                )
+            )
+        return ended
+
+    def _take_seats(self) -> None:
+        """Let newcomers take the seats of those that are lost."""
+        live = self._drive.engine.workers
+        self._seats = {worker: seat for worker, seat in self._seats.items() if worker in live}
+        free = sorted(set(range(self._ledger.seats)).difference(self._seats.values()))
+        newcomers = [worker for worker in live if worker not in self._seats]
+        self._seats.update(zip(newcomers, free, strict=False))
+
+    def _waits_for(self, job: Product) -> str:
+        if job.complete:
+            return ""
+        ran, known = self._ledger.round, self._ledger.jobs.get(job.number)
+        if known is None:
+            before = [other.number for other in self._queue].index(job.number)
+            return (
+                f"job {job.number} begins {before + 1} round(s) from now and is done at most "
+                f"{self.delay} round(s) later; {ran} rounds have run."
+            )
+        return (
+            f"job {job.number} is done by round {known.due}; {ran} rounds have run, and "
+            f"{len(known.rows)} of the {self._ledger.k} results that it needs are there."
+        )
