@@ -1,6 +1,43 @@
-"""Scikit-learn style estimators that train through preemption."""
+"""Scikit-learn style estimators that train through preemption, and torch modules (learn.torch)."""
 
-from .linear import LinearRegression, LinearSVC, LogisticRegression, Ridge
-from .mlp import MLPClassifier
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["LinearRegression", "LinearSVC", "LogisticRegression", "MLPClassifier", "Ridge"]
+if TYPE_CHECKING:
+    from .coded import CodedGradient
+    from .descent import Constant, Decay, GradientDescent, Nesterov
+    from .linear import LinearRegression, LinearSVC, LogisticRegression, Ridge
+    from .mlp import MLPClassifier
+
+__all__ = [
+    "CodedGradient",
+    "Constant",
+    "Decay",
+    "GradientDescent",
+    "LinearRegression",
+    "LinearSVC",
+    "LogisticRegression",
+    "MLPClassifier",
+    "Nesterov",
+    "Ridge",
+]
+
+_WHERE = {
+    "CodedGradient": "coded",
+    "Constant": "descent",
+    "Decay": "descent",
+    "GradientDescent": "descent",
+    "MLPClassifier": "mlp",
+    "Nesterov": "descent",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Workers load functions from rooms beside here; scikit-learn would cost each of them a second.
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_WHERE.get(name, 'linear')}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -118,12 +118,18 @@ class CodedEstimator(BaseEstimator):
     @contextmanager
     def _watched(self, X: Encoded) -> Iterator[Tell]:
         """Yield what a solver calls after every iteration: the bar, then the callback."""
+        with self._shown() as tell:
+            yield lambda iteration, loss, x: tell(iteration, loss, x, X)
+
+    @contextmanager
+    def _shown(self) -> Iterator[Callable[[int, float, NDArray[np.float64], Any], None]]:
+        """The same, told of the matrix or the parts too."""
         callback = self.callback
         with progress(bool(self.verbose)) as show:
 
-            def tell(iteration: int, loss: float, x: NDArray[np.float64]) -> None:
-                show(iteration, loss, X.report)
+            def tell(iteration: int, loss: float, x: NDArray[np.float64], data: Any) -> None:
+                show(iteration, loss, data.report)
                 if callback is not None:
-                    callback(iteration, loss, X)
+                    callback(iteration, loss, data)
 
             yield tell

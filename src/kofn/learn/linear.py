@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -15,9 +16,12 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ..errors import BadInput
 from .base import Callback, CodedEstimator
-from .losses import LinearObjective, Loss, logistic, multinomial, squared, squared_hinge
-from .products import Encoded, check
+from .coded import CodedGradient, Problem
+from .coded import solve as descend
+from .losses import LinearObjective, logistic, multinomial, squared, squared_hinge
+from .products import Encoded, check, sums_alone
 from .solvers import SOLVERS, Floats, Solution, conjugate_gradients
+from .terms import LossOf
 
 
 class _Linear(CodedEstimator):
@@ -27,22 +31,41 @@ class _Linear(CodedEstimator):
     intercept_: Any
     n_iter_: int
     fit_intercept: bool
-    solver: str
+    solver: str | CodedGradient
     tol: float
     max_iter: int
     products: str
     solvers: ClassVar[tuple[str, ...]] = tuple(SOLVERS)
 
     def _check(self, X: Any, y: Any, **options: Any) -> tuple[Any, NDArray[Any]]:
+        if self._gradients is not None:
+            sums_alone(self.products, self.k, X)
+            return super()._check(X, y, **options)
         if self.solver not in self.solvers:
-            raise BadInput(f"solver must be one of {sorted(self.solvers)}; got {self.solver!r}.")
-        check(self.products, self.solver, self.k, X)
+            known = sorted([*self.solvers, "coded-gradient"])
+            raise BadInput(f"solver must be one of {known}; got {self.solver!r}.")
+        check(self.products, str(self.solver), self.k, X)
         return super()._check(X, y, **options)
+
+    @property
+    def _gradients(self) -> CodedGradient | None:
+        """How to descend by coded sums of gradients, where that is the solver."""
+        if isinstance(self.solver, CodedGradient):
+            return self.solver
+        return CodedGradient() if self.solver == "coded-gradient" else None
+
+    def _descend(self, problem: Problem, how: CodedGradient) -> tuple[Floats, Floats]:
+        with self._opened() as cluster, self._shown() as tell:
+            found = descend(cluster, problem, how, self.tol, self.max_iter, tell)
+        if not found.converged:
+            self._warn()
+        self.n_iter_ = found.iterations
+        return problem.split(found.x)
 
     def _solve(self, X: Encoded, objective: LinearObjective, tol: float) -> Solution:
         start = np.zeros(objective.size)
         with self._watched(X) as tell:
-            found = SOLVERS[self.solver](objective, start, tol, self.max_iter, tell)
+            found = SOLVERS[str(self.solver)](objective, start, tol, self.max_iter, tell)
         if not found.converged:
             self._warn()
         return found
@@ -66,7 +89,8 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Linear):
 
     solver: "cg" (conjugate gradients on the normal equations, the default), "gd" (batch gradient
     descent with line search, as in the elastic computing paper) or "lbfgs". Every iteration is
-    one product with X and one with X.T. `n_iter_` counts them.
+    one product with X and one with X.T. `n_iter_` counts them. Or "coded-gradient", or a
+    CodedGradient: coded sums of gradients over parts of the rows, exact or approximate.
 
     cluster: an open Cluster, or an engine's name to open one with `workers` workers; any `k` of
     them are enough. callback(iteration, loss, matrix) is called after every iteration; `verbose`
@@ -85,7 +109,7 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Linear):
         alpha: float = 1.0,
         *,
         fit_intercept: bool = True,
-        solver: str = "cg",
+        solver: str | CodedGradient = "cg",
         tol: float = 1e-10,
         max_iter: int = 10_000,
         cluster: Any = "local",
@@ -114,20 +138,12 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Linear):
             raise BadInput(f"alpha must be a number >= 0; got {self.alpha!r}.")
         weight = self._weight(sample_weight, X)
         targets = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
-        with self._placed(X, self.products) as matrix:
-            if self.solver == "cg":
-                W, b, self.n_iter_ = self._normal_equations(matrix, targets, weight)
-            else:
-                objective = LinearObjective(
-                    matrix,
-                    squared(targets, weight),
-                    targets.shape[1],
-                    penalty=float(self.alpha),
-                    intercept=self.fit_intercept,
-                )
-                found = self._solve(matrix, objective, self.tol)
-                W, b = objective.split(found.x)
-                self.n_iter_ = found.iterations
+        if (how := self._gradients) is not None:
+            penalty, intercept = float(self.alpha), self.fit_intercept
+            problem = Problem(X, targets, weight, squared, 1.0, penalty, intercept)
+            W, b = self._descend(problem, how)
+        else:
+            W, b = self._through_products(X, targets, weight)
         one = np.ndim(y) == 1
         self.coef_ = W[:, 0] if one else W.T
         self.intercept_ = (float(b[0]) if one else b) if self.fit_intercept else 0.0
@@ -136,6 +152,22 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Linear):
     def predict(self, X: Any) -> Any:
         """Return the predictions (N,) or (N, t), computed here."""
         return self._scores(X)
+
+    def _through_products(self, X: Any, targets: Floats, weight: Floats) -> tuple[Floats, Floats]:
+        with self._placed(X, self.products) as matrix:
+            if self.solver == "cg":
+                W, b, self.n_iter_ = self._normal_equations(matrix, targets, weight)
+                return W, b
+            objective = LinearObjective(
+                matrix,
+                squared(targets, weight),
+                targets.shape[1],
+                penalty=float(self.alpha),
+                intercept=self.fit_intercept,
+            )
+            found = self._solve(matrix, objective, self.tol)
+            self.n_iter_ = found.iterations
+            return objective.split(found.x)
 
     def _normal_equations(
         self, X: Encoded, y: Floats, weight: Floats
@@ -180,7 +212,7 @@ class LinearRegression(Ridge):
         self,
         *,
         fit_intercept: bool = True,
-        solver: str = "cg",
+        solver: str | CodedGradient = "cg",
         tol: float = 1e-12,
         max_iter: int = 10_000,
         cluster: Any = "local",
@@ -209,26 +241,41 @@ class _LinearClassifier(ClassifierMixin, _Linear):
     classes_: NDArray[Any]
     C: float
 
-    def _fit(self, X: Any, y: Any, sample_weight: Any, loss_of: Any, *, hinge: bool) -> Self:
+    def _fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        model: Callable[[NDArray[np.intp], int], tuple[LossOf, Floats]],
+        *,
+        hinge: bool,
+    ) -> Self:
+        """`model` gives, of labels as numbers and their count, the loss and its targets."""
         X, y = self._check(X, y)
         if not float(self.C) > 0:
             raise BadInput(f"C must be a number > 0; got {self.C!r}.")
         self.classes_, codes = self._classes(y)
         weight = self._weight(sample_weight, X)
-        loss, columns = loss_of(codes, len(self.classes_), weight)
-        with self._placed(X, self.products) as matrix:
-            objective = LinearObjective(
-                matrix,
-                loss,
-                columns,
-                scale=float(self.C),
-                penalty=1.0,
-                intercept=self.fit_intercept,
-                penalise_intercept=hinge,
-            )
-            found = self._solve(matrix, objective, self.tol)
-        W, b = objective.split(found.x)
-        self.coef_, self.n_iter_ = W.T.copy(), found.iterations
+        loss, targets = model(codes, len(self.classes_))
+        columns, scale, intercept = targets.shape[1], float(self.C), self.fit_intercept
+        if (how := self._gradients) is not None:
+            problem = Problem(X, targets, weight, loss, scale, 1.0, intercept, hinge)
+            W, b = self._descend(problem, how)
+        else:
+            with self._placed(X, self.products) as matrix:
+                objective = LinearObjective(
+                    matrix,
+                    loss(targets, weight),
+                    columns,
+                    scale=scale,
+                    penalty=1.0,
+                    intercept=intercept,
+                    penalise_intercept=hinge,
+                )
+                found = self._solve(matrix, objective, self.tol)
+            W, b = objective.split(found.x)
+            self.n_iter_ = found.iterations
+        self.coef_ = W.T.copy()
         self.intercept_ = b.copy() if self.fit_intercept else np.zeros(columns)
         return self
 
@@ -255,7 +302,8 @@ class LogisticRegression(_LinearClassifier):
     """Logistic regression, C · Σ loss + ½‖w‖², as scikit-learn's (multinomial beyond two classes).
 
     solver: "lbfgs" (the default), "newton-cg" (to the last digits) or "gd" (batch gradient
-    descent with line search). The intercept is not penalised. See Ridge for the rest.
+    descent with line search), or "coded-gradient". The intercept is not penalised. See Ridge for
+    the rest.
     """
 
     def __init__(
@@ -263,7 +311,7 @@ class LogisticRegression(_LinearClassifier):
         C: float = 1.0,
         *,
         fit_intercept: bool = True,
-        solver: str = "lbfgs",
+        solver: str | CodedGradient = "lbfgs",
         tol: float = 1e-4,
         max_iter: int = 1000,
         cluster: Any = "local",
@@ -288,12 +336,12 @@ class LogisticRegression(_LinearClassifier):
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit to X (N, d): an array, CSR matrix, CodedMatrix or store path, and labels y (N,)."""
 
-        def loss_of(codes: NDArray[np.intp], classes: int, weight: Floats) -> tuple[Loss, int]:
+        def model(codes: NDArray[np.intp], classes: int) -> tuple[LossOf, Floats]:
             if classes == 2:
-                return logistic(_signs(codes, 2), weight), 1
-            return multinomial(np.eye(classes)[codes], weight), classes
+                return logistic, _signs(codes, 2)
+            return multinomial, np.eye(classes)[codes]
 
-        return self._fit(X, y, sample_weight, loss_of, hinge=False)
+        return self._fit(X, y, sample_weight, model, hinge=False)
 
     def predict_proba(self, X: Any) -> Any:
         """Probabilities of the classes, (N, classes)."""
@@ -312,8 +360,8 @@ class LinearSVC(_LinearClassifier):
     """Linear support vector machine with the squared hinge loss: ½‖w‖² + C · Σ max(0, 1 − y f)².
 
     The primal problem, one against the rest beyond two classes; the intercept is penalised, as in
-    scikit-learn's LinearSVC. solver: "newton-cg" (the default, to the last digits), "lbfgs" or
-    "gd". See Ridge for the rest.
+    scikit-learn's LinearSVC. solver: "newton-cg" (the default, to the last digits), "lbfgs",
+    "gd" or "coded-gradient". See Ridge for the rest.
     """
 
     def __init__(
@@ -321,7 +369,7 @@ class LinearSVC(_LinearClassifier):
         C: float = 1.0,
         *,
         fit_intercept: bool = True,
-        solver: str = "newton-cg",
+        solver: str | CodedGradient = "newton-cg",
         tol: float = 1e-6,
         max_iter: int = 1000,
         cluster: Any = "local",
@@ -346,8 +394,7 @@ class LinearSVC(_LinearClassifier):
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit to X (N, d): an array, CSR matrix, CodedMatrix or store path, and labels y (N,)."""
 
-        def loss_of(codes: NDArray[np.intp], classes: int, weight: Floats) -> tuple[Loss, int]:
-            signs = _signs(codes, classes)
-            return squared_hinge(signs, weight), signs.shape[1]
+        def model(codes: NDArray[np.intp], classes: int) -> tuple[LossOf, Floats]:
+            return squared_hinge, _signs(codes, classes)
 
-        return self._fit(X, y, sample_weight, loss_of, hinge=True)
+        return self._fit(X, y, sample_weight, model, hinge=True)

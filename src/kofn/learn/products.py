@@ -44,6 +44,20 @@ def check(kind: object, solver: str, k: int | None, X: Any) -> None:
         )
 
 
+def sums_alone(kind: object, k: int | None, X: Any) -> None:
+    """Refuse what goes with products, where gradients are summed over parts instead."""
+    if kind != "coded" or k is not None:
+        raise BadInput(
+            f"solver 'coded-gradient' multiplies with no matrix, so products= and k= say nothing; "
+            f"got products={kind!r}, k={k!r}. Give it a code: CodedGradient(code=..., stop=...)."
+        )
+    if isinstance(X, Encoded) or elsewhere(X) is not None:
+        raise BadInput(
+            f"solver 'coded-gradient' cuts a matrix in memory into parts; got {X!r}. Pass an array "
+            f"or a CSR matrix."
+        )
+
+
 def place(kind: str, cluster: Cluster, X: Any, k: int | None) -> Encoded:
     """Put X on the workers of a cluster, for products of this kind."""
     if kind == "coded":
