@@ -3,7 +3,7 @@
 from .models import Delays, Exponential, ExponentialByLoad, PerUnit, Scaled
 from .recorded import Recorded, Recording, read_timings
 from .spot import Change, Membership, Script, Spot
-from .stragglers import Fritchman, Given, Independent, Slowed, Stragglers
+from .stragglers import Fritchman, Given, Independent, Slowed, Stragglers, Stratified
 from .traces import SpotTrace, read_spot_trace
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "Spot",
     "SpotTrace",
     "Stragglers",
+    "Stratified",
     "read_spot_trace",
     "read_timings",
 ]

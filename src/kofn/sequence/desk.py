@@ -62,6 +62,7 @@ class Desk:
         self._keys: dict[Mini, str] = {}
         self._slots: dict[tuple[int, int], int] = {}  # job, seat -> keys used so far
         self._given: set[tuple[int, Mini]] = set()  # worker, mini-task
+        self._over: set[int] = set()  # jobs that have enough, since the last round
         self._idle: float | None = None
 
     def add(self, job: Product) -> None:
@@ -141,8 +142,13 @@ class Desk:
     def complete(self, jobs: Iterable[int]) -> None:
         """Decode these, when there is time."""
         for number in jobs:
-            self.jobs[number].complete = True
-            self._to_decode.append(number)
+            job = self.jobs[number]
+            job.complete = True
+            self._over.add(number)
+            if job.values:
+                self._to_decode.append(number)
+            else:
+                job.decoded = True  # nothing was computed
 
     def idle(self, time: float) -> None:
         """All workers wait for operands since then."""
@@ -173,8 +179,7 @@ class Desk:
             self._to_decode.remove(number)
         job = self.jobs[number]
         try:
-            if job.values:
-                self._decode(job)
+            self._decode(job)
         except Exception as error:
             job.error = error
         job.decoded, job.X, job.Y, job.values = True, None, None, {}
@@ -199,9 +204,8 @@ class Desk:
         """Forget the operands of jobs that have enough; their tasks are stale by now."""
         self._ahead.clear()
         self.first_sent = self._idle = None
-        over = {n for n, job in self.jobs.items() if job.complete}
-        over |= {mini.job for mini in self._keys if mini.job not in self.jobs}
-        if not over:
+        over, self._over = self._over, set()
+        if not over or not self._keys:
             return
         self._drive.unwanted.extend({key for mini, key in self._keys.items() if mini.job in over})
         self._keys = {mini: key for mini, key in self._keys.items() if mini.job not in over}

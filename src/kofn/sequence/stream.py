@@ -205,7 +205,7 @@ class Stream:
                 before = self._worst or (0.0, 0.0)
                 self._worst = max(before[0], job.eta), max(before[1], job.error_bound)
             if job.result is None:
-                return np.empty((job.shape[0], job.shape[2]))  # nothing was computed
+                return np.broadcast_to(np.nan, job.shape[::2])  # nothing was computed
             return job.result
 
     def _round(self, entered: float) -> float:
