@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-EXTRAS := plot,store,ray,dask,mpi
+EXTRAS := plot,store,ray,dask,mpi,torch
 
 .PHONY: demo test check soak bench clean
 

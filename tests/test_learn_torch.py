@@ -1,0 +1,155 @@
+"""Torch modules through coded sums: the same as training in one process, through kills too."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kofn
+from kofn.delays import Exponential
+from kofn.engines.local import LocalEngine
+from kofn.engines.virtual import VirtualEngine
+from kofn.learn.torch import CodedBackward, flat
+from kofn.testing import Faults
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+DATA = Path(os.environ.get("KOFN_DATA", Path(__file__).parents[2] / "shared" / "data"))
+
+
+def network(seed: int = 0, dropout: float = 0.0) -> Any:
+    """Two convolutions and a line, on 28 x 28."""
+    torch.manual_seed(seed)
+    nn = torch.nn
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 5, stride=2),
+        nn.ReLU(),
+        nn.Dropout(dropout),
+        nn.Conv2d(4, 8, 3, stride=2),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(8 * 5 * 5, 10),
+    )
+
+
+def made(rows: int = 120) -> tuple[Any, Any]:
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 10, rows)
+    images = rng.random((rows, 1, 28, 28), dtype=np.float32)
+    images[np.arange(rows), 0, 2 * labels] += 1.0
+    return images, labels
+
+
+def alone(module: Any, data: tuple[Any, Any], steps: int, rate: float = 0.1) -> Any:
+    images, labels = (torch.from_numpy(one) for one in data)
+    optimiser = torch.optim.SGD(module.parameters(), lr=rate)
+    for _ in range(steps):
+        optimiser.zero_grad()
+        torch.nn.functional.cross_entropy(module(images), labels).backward()
+        optimiser.step()
+    return flat(module)
+
+
+def coded(cluster: kofn.Cluster, module: Any, data: Any, steps: int, **options: Any) -> Any:
+    loss = torch.nn.functional.cross_entropy
+    sums = CodedBackward(module, loss, cluster, data, **options)
+    optimiser = torch.optim.SGD(module.parameters(), lr=0.1)
+    found = []
+    for _ in range(steps):
+        found.append(sums.backward())
+        optimiser.step()
+    return flat(module), found
+
+
+def test_mnist_equals_training_in_one_process() -> None:
+    folder = DATA / "mnist"
+    if not folder.is_dir():
+        pytest.skip("no mnist: set KOFN_DATA to the directory that holds it")
+    pixels, labels = (
+        np.frombuffer(gzip.decompress((folder / name).read_bytes())[skip:], np.uint8)
+        for name, skip in (
+            ("train-images-idx3-ubyte.gz", 16),
+            ("train-labels-idx1-ubyte.gz", 8),
+        )
+    )
+    images = pixels.reshape(-1, 1, 28, 28)[:2000].astype(np.float32) / 255
+    data = images, labels[:2000].astype(np.int64)
+    one = alone(network(), data, steps=20)
+    with kofn.connect(VirtualEngine(6, delays=Exponential(mean=1.0))) as cluster:
+        other, found = coded(cluster, network(), data, 20, code=kofn.FractionalRepetition(2))
+    assert all(f.exact for f in found)
+    assert np.abs(one - other).max() <= 1e-5
+    assert found[-1].value < found[0].value
+
+
+def test_on_processes_through_a_kill() -> None:
+    data = made()
+    one = alone(network(), data, steps=4)
+    faults = Faults().slow(1, by=100.0, round=2).lose(1, round=2)
+    with kofn.connect(faults.on(LocalEngine(2))) as cluster:
+        other, found = coded(cluster, network(), data, 4, code=kofn.FractionalRepetition(2))
+        assert cluster.workers == (0,)
+    assert all(f.exact for f in found)
+    assert np.abs(one - other).max() <= 1e-5
+
+
+def test_approximate_gradients_train_too() -> None:
+    data = made()
+    module = network()
+    with kofn.connect(VirtualEngine(6, delays=Exponential(mean=1.0))) as cluster:
+        sums = CodedBackward(module, torch.nn.functional.cross_entropy, cluster, data)
+        optimiser = torch.optim.Adam(module.parameters(), lr=0.02)
+        losses = []
+        for _ in range(25):
+            found = sums.backward(stop=kofn.first(2) | kofn.exact())
+            assert found.covered >= 1 / 3
+            losses.append(float(found.value))
+            optimiser.step()
+    assert losses[-1] < losses[0] / 2
+
+
+def test_random_layers_draw_alike_on_every_holder() -> None:
+    data = made()
+    ways = []
+    for seed in (1, 2):  # other workers are first
+        engine = VirtualEngine(6, delays=Exponential(mean=1.0), seed=seed)
+        with kofn.connect(engine) as cluster:
+            code = kofn.FractionalRepetition(3)
+            ways.append(coded(cluster, network(dropout=0.5), data, 5, code=code)[0])
+    assert np.abs(ways[0] - ways[1]).max() <= 1e-6
+    assert np.abs(ways[0] - alone(network(), data, 5)).max() > 1e-3
+
+
+def test_frozen_parameters_stay_and_buffers_travel() -> None:
+    nn = torch.nn
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(784), nn.Linear(784, 10)).eval()
+    module[1].running_mean += 0.5
+    module[2].bias.requires_grad_(False)
+    data = made(60)
+    with kofn.connect("virtual", workers=3) as cluster:
+        sums = CodedBackward(module, nn.functional.cross_entropy, cluster, data)
+        sums.backward()
+    found = [None if p.grad is None else p.grad.clone() for p in module.parameters()]
+    module.zero_grad()
+    images, labels = (torch.from_numpy(one) for one in data)
+    nn.functional.cross_entropy(module(images), labels).backward()
+    for mine, p in zip(found, module.parameters(), strict=True):
+        assert (mine is None) == (p.grad is None)
+        assert mine is None or torch.allclose(mine, p.grad, atol=1e-6)
+
+
+def test_bad_input() -> None:
+    with kofn.connect("virtual", workers=3) as cluster:
+        loss = torch.nn.functional.cross_entropy
+        with pytest.raises(kofn.BadInput, match=r"torch\.nn\.Module"):
+            CodedBackward("net", loss, cluster, made())  # type: ignore[arg-type]
+        with pytest.raises(kofn.BadInput, match="tuple"):
+            CodedBackward(network(), loss, cluster, made()[0])
+        with pytest.raises(kofn.BadInput, match="to train"):
+            CodedBackward(torch.nn.ReLU(), loss, cluster, made())
