@@ -110,6 +110,36 @@ def test_a_market_does_what_the_trace_says(trace: Path) -> None:
         assert cluster.workers == (3, 4, 5)
 
 
+def test_a_market_whose_clock_is_set_by_hand(trace: Path) -> None:
+    with kofn.connect("local", workers=3) as cluster:
+        with Market(cluster, read_spot_trace(trace), None, shares=4) as market:
+            assert (market.killed, market.added) == ([], [])
+            market.advance(0.4)
+            market.settle()
+            assert (market.killed, market.added) == ([0], [3])
+            market.advance(0.1)  # never back
+            market.advance(100.0)
+            market.settle()
+            assert (market.killed, market.added) == ([0, 2, 1], [3, 4, 5])
+        assert cluster.workers == (3, 4, 5)
+
+
+def test_pieces_of_a_trace(trace: Path) -> None:
+    spot = read_spot_trace(trace)
+    later = spot.since(0.5)
+    assert [(e.time, e.added, e.node) for e in later.events[:3]] == [
+        (0.0, True, "b"),
+        (0.0, True, "c"),
+        (0.0, True, "d"),
+    ]
+    assert later.events[3].time == pytest.approx(0.1)
+    assert later.most == 3
+    few = spot.at_most(2)
+    assert (few.at_start, few.most) == (2, 2)
+    # c and d find no place; e comes when a has left.
+    assert [e.node for e in few.events] == ["a", "b", "a", "e", "b", "f"]
+
+
 def test_the_same_trace_in_virtual_time(trace: Path) -> None:
     spot = read_spot_trace(trace)
     engine = VirtualEngine(spot.at_start, membership=spot.membership(scale=1.0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,7 +14,7 @@ import pytest
 
 from kofn.cli import reproduce
 from kofn.errors import BadInput
-from kofn.reproduce import elastic, moved
+from kofn.reproduce import elastic, house_prices, linear, moved
 
 TINY = replace(
     elastic.QUICK,
@@ -25,7 +26,11 @@ TINY = replace(
     speeds_seconds=0.05,
     virtual_rounds=1,
     sequences=20,
+    linear=replace(
+        linear.QUICK, iterations=8, share_seconds=0.004, timed=1, timed_share_seconds=0.02
+    ),
 )
+DATA = Path(os.environ.get("KOFN_DATA", Path(__file__).parents[2] / "shared" / "data"))
 MACHINES = [str(n) for n in range(10, 21)]
 
 
@@ -82,8 +87,58 @@ def test_rows_moved_by_hand() -> None:
     assert moved.transitions(3, 2, [(1,)]) == {"3-2": {"cyclic": 0.0, "ours": 0.0}}
 
 
+# Gradient descent on a market.
+
+
+def test_the_coded_losses_are_the_noiseless_ones_while_machines_come_and_go(results: Any) -> None:
+    curves, runs = results["loss_curves"], results["linear_runs"]
+    for exact in ("coded", "replication"):
+        assert curves[exact] == pytest.approx(curves["noiseless"], abs=1e-8)
+        assert runs[exact]["restarted"] == 0
+        assert runs[exact]["stopped"] is None
+    assert results["max_loss_difference"] <= 1e-8
+    assert results["restarted"] == 0
+    for name in ("coded", "ignore", "distr_bgd"):
+        # Two minutes an iteration; what is due in the last two may or may not have happened.
+        assert 3 <= runs[name]["killed"] + runs[name]["added"] <= 10
+        assert len(curves[name]) == len(results["live_workers"][name]) == 8
+    assert min(results["live_workers"]["coded"]) < 20
+    assert results["linear_data"] == "made up"
+
+
+def test_ignoring_and_stale_gradients_go_other_ways(results: Any) -> None:
+    curves = results["loss_curves"]
+    for name in ("ignore", "distr_bgd"):
+        apart = [abs(a - b) for a, b in zip(curves[name], curves["noiseless"], strict=True)]
+        assert max(apart) > 1e-6
+
+
+def test_half_the_machines_take_twice_the_time(results: Any) -> None:
+    assert results["virtual_half_over_all"] == pytest.approx(2.0, rel=0.1)
+    times = results["virtual_figure_2b_seconds"]
+    assert times["coded_all"] == pytest.approx(times["uncoded"], rel=0.01)
+    assert set(results["figure_2b_seconds"]) == {"uncoded", "coded_all", "coded_half"}
+
+
+def test_house_prices_of_the_published_size() -> None:
+    if not (DATA / "kc_house").is_dir():
+        pytest.skip("no kc_house: set KOFN_DATA to the directory that holds it")
+    prices = house_prices.load(DATA)
+    assert prices.X.shape == (20_000, 3352)
+    assert prices.X_test.shape == (1613, 3352)
+    for start in linear.STARTS:
+        trace = prices.trace.since(60.0 * start).at_most(20)
+        assert (trace.at_start, trace.most) == (20, 20)
+
+
+def test_data_that_are_not_there(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"kc_house/kc_onehot_3352\.npz.*made-up data"):
+        house_prices.load(tmp_path)
+
+
 def test_pictures_and_page(out: Path, results: Any) -> None:
-    names = ["figure_2a.png", "rows_moved.png", "speeds.png", "straggler.png"]
+    names = ["figure_2a.png", "figure_2b.png", "figure_2cd.png"]
+    names += ["rows_moved.png", "speeds.png", "straggler.png"]
     assert sorted(path.name for path in out.iterdir()) == sorted(
         [*names, "index.html", "results.json"]
     )

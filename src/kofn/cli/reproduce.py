@@ -20,10 +20,7 @@ from ..reproduce import figures, page
 def elastic(
     out: Path, data: Path | None, quick: bool, *, quiet: bool, settings: Any = None
 ) -> dict[str, Any]:
-    """Measure, write results.json, the figures and index.html into `out`, return the results.
-
-    `data` is for the linear models, which are not here yet; it is only looked at.
-    """
+    """Measure, write results.json, the figures and index.html into `out`, return the results."""
     if data is not None and not data.is_dir():
         raise BadInput(f"--data must be a directory that exists; {data} does not.")
     if out.exists() and not out.is_dir():
@@ -32,7 +29,7 @@ def elastic(
     out.mkdir(parents=True, exist_ok=True)
     settings = settings or (paper.QUICK if quick else paper.FULL)
     with _progress(settings.steps, quiet) as tell:
-        results = paper.measure(settings, tell)
+        results = paper.measure(settings, tell, data)
     (out / "results.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
     figures.draw(results, out)
     page.write(results, out)
@@ -73,5 +70,14 @@ def table(console: Console, result: dict[str, Any]) -> None:
         name = f"[bold]{step}[/] in all" if step in total else step
         moved.add_row(name, f"{100 * row['cyclic']:.2f}", f"{100 * row['ours']:.2f}")
     console.print(moved)
+    runs = Table(title=f"gradient descent, {result['linear_data']}", title_justify="left")
+    for name in ("method", "loss", "test error", "killed", "joined", "restarted"):
+        runs.add_column(name, justify="left" if name == "method" else "right")
+    for name, run in result["linear_runs"].items():
+        figures_of = (run[key] for key in ("final_loss", "final_test_error"))
+        numbers = [f"{value:.6f}" for value in figures_of]
+        counts = [str(run[key]) for key in ("killed", "added", "restarted")]
+        runs.add_row(name, *numbers, *counts)
+    console.print(runs)
     for text in page.sentences(result).values():
         console.print(f"- {text}", soft_wrap=True, highlight=False)

@@ -47,6 +47,32 @@ class SpotTrace:
         """The first so many seconds of it."""
         return SpotTrace(tuple(e for e in self.events if e.time <= seconds), self.name)
 
+    def since(self, seconds: float) -> SpotTrace:
+        """What is left after so many seconds; who is there then is there at its start."""
+        alive: dict[str, None] = {}
+        for event in self.events:
+            if event.time <= seconds:
+                if event.added:
+                    alive[event.node] = None
+                else:
+                    del alive[event.node]
+        start = [Event(0.0, True, node) for node in alive]
+        later = [e._replace(time=e.time - seconds) for e in self.events if e.time > seconds]
+        return SpotTrace((*start, *later), self.name)
+
+    def at_most(self, nodes: int) -> SpotTrace:
+        """The same where no more than so many nodes are wanted: others that come are left out."""
+        alive: set[str] = set()
+        events: list[Event] = []
+        for event in self.events:
+            if event.added and len(alive) < nodes:
+                alive.add(event.node)
+                events.append(event)
+            elif not event.added and event.node in alive:
+                alive.remove(event.node)
+                events.append(event)
+        return SpotTrace(tuple(events), self.name)
+
     def membership(self, scale: float) -> Membership:
         """As a membership model for the virtual engine, `scale` trace seconds a second.
 

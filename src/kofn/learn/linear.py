@@ -272,7 +272,9 @@ class _LinearClassifier(ClassifierMixin, _Linear):
                     intercept=intercept,
                     penalise_intercept=hinge,
                 )
-                found = self._solve(matrix, objective, self.tol)
+                # Of the gradient of the mean loss, where that is scikit-learn's rule.
+                mean = 1.0 if hinge else scale * float(weight.sum())
+                found = self._solve(matrix, objective, self.tol * mean)
             W, b = objective.split(found.x)
             self.n_iter_ = found.iterations
         self.coef_ = W.T.copy()
@@ -302,8 +304,9 @@ class LogisticRegression(_LinearClassifier):
     """Logistic regression, C · Σ loss + ½‖w‖², as scikit-learn's (multinomial beyond two classes).
 
     solver: "lbfgs" (the default), "newton-cg" (to the last digits) or "gd" (batch gradient
-    descent with line search), or "coded-gradient". The intercept is not penalised. See Ridge for
-    the rest.
+    descent with line search), or "coded-gradient". The intercept is not penalised. tol: of the
+    largest entry of the gradient of the mean loss, as in scikit-learn (whose default is 1e-4). See
+    Ridge for the rest.
     """
 
     def __init__(
@@ -312,7 +315,7 @@ class LogisticRegression(_LinearClassifier):
         *,
         fit_intercept: bool = True,
         solver: str | CodedGradient = "lbfgs",
-        tol: float = 1e-4,
+        tol: float = 1e-6,
         max_iter: int = 1000,
         cluster: Any = "local",
         workers: int | None = None,

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.optimize
 from numpy.typing import NDArray
 
-HALVINGS = 10  # of the last step, where products are not exact
+HALVINGS = 10  # of the last step that helped, where products are not exact
+FIRST = 60  # before there is one
 
 Floats = NDArray[np.float64]
 Tell = Callable[[int, float, Floats], None]  # iteration, loss, parameters
@@ -55,14 +55,14 @@ def gradient_descent(f: Objective, x: Floats, tol: float, max_iter: int, tell: T
     of what the slope promises (Armijo). Where no step helps, an exact objective is at its end. An
     inexact one is not: the smallest step (2^-HALVINGS of the last) is taken, and on it goes.
     """
-    step = 1.0
+    step, halvings = 1.0, FIRST
     value, gradient = f.value_and_gradient(x)
     start = float(np.abs(gradient).max(initial=0.0))
     for iteration in range(1, max_iter + 1):
         slope = float(gradient @ gradient)
         if np.abs(gradient).max(initial=0.0) <= tol * max(1.0, start):
             return Solution(x, iteration - 1, True)
-        smallest = 0.0 if f.exact or iteration == 1 else step * 0.5**HALVINGS
+        smallest = 0.0 if f.exact else step * 0.5**halvings
         tried = 2.0 * step
         while f.value(x - tried * gradient) > value - 0.1 * tried * slope and tried > smallest:
             tried /= 2.0
@@ -72,7 +72,7 @@ def gradient_descent(f: Objective, x: Floats, tol: float, max_iter: int, tell: T
         value, gradient = f.value_and_gradient(x)
         tell(iteration, value, x)
         if tried > smallest:  # else start from the old one: what made the loss rise may be over
-            step = tried
+            step, halvings = tried, HALVINGS
     return Solution(x, max_iter, False)
 
 
@@ -83,6 +83,8 @@ def lbfgs(f: Objective, x: Floats, tol: float, max_iter: int, tell: Tell) -> Sol
     def told(intermediate_result: Any) -> None:
         seen["iteration"] += 1
         tell(seen["iteration"], float(intermediate_result.fun), intermediate_result.x)
+
+    import scipy.optimize  # workers load losses from beside here, and have no use for it
 
     found = scipy.optimize.minimize(
         f.value_and_gradient,

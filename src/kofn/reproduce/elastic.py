@@ -1,4 +1,4 @@
-"""Coded elastic computing: Figure 2(a), stragglers, unequal machines and rows moved."""
+"""Coded elastic computing: Figure 2, stragglers, unequal machines and rows moved."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import platform
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from ..cluster import Cluster, connect
 from ..codes.mds import MDSCode
 from ..delays import Delays, Exponential, PerUnit
 from ..engines.virtual import VirtualEngine
-from . import moved
+from . import house_prices, linear, moved
 from .timing import Tell, Timer, drain, paced, summary
 
 MACHINES, THRESHOLD = 20, 10
@@ -45,12 +46,14 @@ class Settings:
     virtual_rounds: int = 20
     sequences: int = 400  # orders of leaving, 20 to 10
     seed: int = 0
+    linear: linear.Settings = linear.FULL
 
     @property
     def steps(self) -> int:
         """How often `measure` tells that it has moved on."""
         live = MACHINES - THRESHOLD + 1
-        return (1 + live * self.rounds) + (1 + self.rounds) + (LEARN + self.rounds) + 2
+        products = (1 + live * self.rounds) + (1 + self.rounds) + (LEARN + self.rounds) + 2
+        return products + self.linear.steps
 
 
 FULL = Settings()
@@ -61,12 +64,14 @@ QUICK = Settings(
     speeds_seconds=0.15,
     virtual_rounds=3,
     sequences=40,
+    linear=linear.QUICK,
 )
 LEARN = 5  # rounds in which speeds are learnt, uncounted
 
 
-def measure(settings: Settings, tell: Tell) -> dict[str, Any]:
-    """Run everything and return what goes to results.json."""
+def measure(settings: Settings, tell: Tell, data: Path | None = None) -> dict[str, Any]:
+    """Run everything and return what goes to results.json; `data` is for the linear models."""
+    prices = house_prices.load(data)
     rng = np.random.default_rng(settings.seed)
     A, w = (
         rng.standard_normal((settings.rows, settings.columns)),
@@ -81,6 +86,7 @@ def measure(settings: Settings, tell: Tell) -> dict[str, Any]:
     results |= speeds(A, w, settings, timer, tell)
     results |= moved.tables(settings.sequences, settings.seed)
     tell("rows moved")
+    results |= linear.measure(prices, settings.linear, tell)
     results["largest_relative_error"] = timer.worst
     results["settings"] = asdict(settings) | {
         "cores": os.cpu_count(),

@@ -75,6 +75,8 @@ def draw(results: Mapping[str, Any], out: Path) -> list[str]:
         "straggler.png": _straggler(results),
         "speeds.png": _speeds(results),
         "rows_moved.png": _moved(results),
+        "figure_2b.png": _figure_2b(results),
+        "figure_2cd.png": _figure_2cd(results),
     }
     for name, figure in drawn.items():
         figure.savefig(out / name)
@@ -183,3 +185,59 @@ def _moved(results: Mapping[str, Any]) -> Figure:
     large.legend(frameon=False, ncols=2, labelcolor=INK, loc="upper right")
     large.set_ylim(0, 1.2 * max(100 * row["cyclic"] for row in list(table.values())[3:]))
     return figure
+
+
+def _figure_2b(results: Mapping[str, Any]) -> Figure:
+    figure = sheet(8, 2.6)
+    left, right = figure.subplots(1, 2, sharey=True)
+    names = {
+        "uncoded": ("uncoded, 20", ORANGE),
+        "coded_all": ("coded, 20", BLUE),
+        "coded_half": ("coded, 10", BLUE),
+    }
+    for axes, key, title in (
+        (left, "figure_2b_seconds", "Wall clock"),
+        (right, "virtual_figure_2b_seconds", "Simulated"),
+    ):
+        times = results[key]
+        rows = [(label, 1e3 * times[name], color) for name, (label, color) in names.items()]
+        _across(axes, rows, ".0f")
+        dress(axes, "ms per iteration (median)", "", title)
+    right.invert_yaxis()  # shared, and turned twice
+    return figure
+
+
+def _figure_2cd(results: Mapping[str, Any]) -> Figure:
+    curves, live = results["test_curves"], results["live_workers"]["coded"]
+    figure = sheet(11, 5.6)
+    (left, right), (below, beside) = figure.subplots(
+        2, 2, height_ratios=(3, 1), sharex=True, sharey="row"
+    )
+    stale = [name for name in curves if name.startswith("distr_bgd")]
+    ignored = [name for name in curves if name.startswith("ignore")]
+    for axes in (left, right):
+        _curve(axes, curves["noiseless"], "noiseless", color=INK, lw=4, alpha=0.35)
+        _curve(axes, curves["coded"], "coded", color=BLUE, lw=1.4)
+        axes.set_yscale("log")
+        axes.grid(axis="y", which="both", color="#dddddd", linewidth=0.8)
+    for name in stale:
+        label = "Distr-BGD" if name == stale[0] else None
+        _curve(left, curves[name], label, color=ORANGE, lw=1.1)
+    _curve(right, curves["replication"], "replication", color=GREEN, lw=1.4, ls="--")
+    for name, look in zip(ignored, ("-", ":", "-."), strict=False):
+        penalty = name.removeprefix("ignore").removeprefix("_") or "0.001"
+        _curve(right, curves[name], f"ignore, penalty {penalty}", color=ORANGE, lw=1.1, ls=look)
+    dress(left, "", "test error", "(c) Keeping the last gradient of the lost")
+    dress(right, "", "", "(d) Ignoring the lost; replication")
+    for axes in (left, right):
+        axes.legend(frameon=False, labelcolor=INK)
+    for axes, name in ((below, "live machines"), (beside, "")):
+        axes.step(range(1, len(live) + 1), live, where="mid", color=BLUE, lw=1.2)
+        axes.set_ylim(0, 21)
+        axes.axhline(10, color=GREY, lw=1.0, ls="--")
+        dress(axes, "iteration", name, "")
+    return figure
+
+
+def _curve(axes: Axes, values: Sequence[float], label: str | None, **look: Any) -> None:
+    axes.plot(range(1, len(values) + 1), values, label=label, **look)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ def sentences(results: Mapping[str, Any]) -> dict[str, str]:
     """One plain sentence a figure, with the numbers that were obtained."""
     at_20 = results["adaptive_over_nonadaptive"]["20"]
     late, total = results["straggler"], results["rows_moved_total"]
+    coded, ends = results["linear_runs"]["coded"], results["linear_runs"]
+    stale = [run["final_test_error"] for name, run in ends.items() if name.startswith("distr_bgd")]
     return {
         "figure_2a.png": (
             f"With 20 machines and a threshold of 10, a product that gives every live machine its "
@@ -41,7 +43,27 @@ def sentences(results: Mapping[str, Any]) -> dict[str, str]:
             f"6 to 3) and {total['20-10']['ratio']:.2f} (from 20 to 10) of the rows that plain "
             f"cyclic windows move; rows that must be taken over are not counted."
         ),
+        "figure_2b.png": (
+            f"With half of the machines an iteration of gradient descent takes "
+            f"{results['virtual_half_over_all']:.2f} times as long in simulated time, and "
+            f"{results['half_over_all']:.2f} times by the wall clock."
+        ),
+        "figure_2cd.png": (
+            f"Gradient descent on a spot market ({results['linear_data']}): while "
+            f"{coded['killed']} workers are killed and {coded['added']} join, the coded losses "
+            f"differ from the noiseless ones by at most {results['max_loss_difference']:.1e} at "
+            f"any of {coded['iterations']} iterations, and {coded['restarted']} rounds were "
+            f"restarted. "
+            f"The test error ends at {coded['final_test_error']:.4f}; ignoring what is lost, at "
+            f"{ends['ignore']['final_test_error']:.4f}, keeping its last gradient (Distr-BGD), at "
+            f"{_range(stale)}."
+        ),
     }
+
+
+def _range(values: Sequence[float]) -> str:
+    low, high = f"{min(values):.4f}", f"{max(values):.4f}"
+    return low if low == high else f"{low} to {high}"
 
 
 def write(results: Mapping[str, Any], out: Path) -> None:

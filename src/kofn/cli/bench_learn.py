@@ -1,0 +1,144 @@
+"""kofn bench learn: our estimators against scikit-learn's, in one run, nobody lost."""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import sklearn.linear_model
+import sklearn.svm
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+from threadpoolctl import threadpool_limits
+
+from ..cluster import Cluster, connect
+from ..learn import LinearSVC, LogisticRegression, Ridge
+
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Pair:
+    """An estimator of ours and its counterpart, both as they come."""
+
+    ours: Callable[..., Any]
+    theirs: Callable[..., Any]
+    labels: bool  # fitted to classes, not to numbers
+
+
+PAIRS = {
+    "Ridge": Pair(Ridge, sklearn.linear_model.Ridge, False),
+    "LogisticRegression": Pair(LogisticRegression, sklearn.linear_model.LogisticRegression, True),
+    "LinearSVC": Pair(LinearSVC, sklearn.svm.LinearSVC, True),
+}
+
+
+def run(rows: int, columns: int, workers: int, times: int) -> dict[str, Any]:
+    """Fit each pair `times` times in turn, the data in memory, the cluster open; medians.
+
+    Our time is of a whole `fit`: the data are checked, coded and sent to the workers every time.
+    Both have as many threads as there are workers.
+    """
+    X, y, c = _data(rows, columns)
+    result: dict[str, Any] = {
+        "rows": rows,
+        "columns": columns,
+        "workers": workers,
+        "times": times,
+        "cores": os.cpu_count(),
+        "models": {},
+    }
+    with connect("local", workers=workers) as cluster:
+        for name, pair in PAIRS.items():
+            result["models"][name] = _compare(pair, cluster, X, c if pair.labels else y, times)
+    return result
+
+
+def _data(rows: int, columns: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Correlated columns of different size, numbers and classes to predict, both noisy."""
+    rng = np.random.default_rng(SEED)
+    X = rng.standard_normal((rows, columns))
+    X += 0.5 * X[:, ::-1]
+    w = rng.standard_normal(columns)
+    y = X @ w + rng.standard_normal(rows) * np.sqrt(columns)
+    return X, y, (y > 0).astype(np.intp)
+
+
+def _compare(pair: Pair, cluster: Cluster, X: Any, target: Any, times: int) -> dict[str, Any]:
+    seconds: dict[str, list[float]] = {"ours": [], "theirs": [], "coding": []}
+    ours, theirs = pair.ours(cluster=cluster), pair.theirs()
+    with warnings.catch_warnings(), threadpool_limits(len(cluster.workers)):
+        warnings.simplefilter("ignore")  # of not having converged: what was reached is compared
+        for _ in range(times):
+            seconds["coding"].append(_timed(lambda: cluster.encode(X)))
+            seconds["ours"].append(_timed(lambda: ours.fit(X, target)))
+            seconds["theirs"].append(_timed(lambda: theirs.fit(X, target)))
+        best = _tight(pair.theirs).fit(X, target)
+    medians = {kind: float(np.median(values)) for kind, values in seconds.items()}
+    return {
+        "ours_seconds": medians["ours"],
+        "of_which_coding_seconds": medians["coding"],
+        "theirs_seconds": medians["theirs"],
+        "ratio": medians["ours"] / medians["theirs"],
+        "our_iterations": int(np.max(ours.n_iter_)),
+        "our_error": _apart(ours, best),
+        "their_error": _apart(theirs, best),
+    }
+
+
+def _tight(kind: Callable[..., Any]) -> Any:
+    """Theirs, as exact as it goes: what both are compared with."""
+    if kind is sklearn.svm.LinearSVC:
+        return kind(dual=False, tol=1e-10, max_iter=10_000)
+    if kind is sklearn.linear_model.LogisticRegression:
+        return kind(tol=1e-10, max_iter=10_000)
+    return kind(solver="cholesky")
+
+
+def _apart(one: Any, other: Any) -> float:
+    """The largest difference of a coefficient, relative to the largest coefficient."""
+    return float(np.abs(one.coef_ - other.coef_).max() / np.abs(other.coef_).max())
+
+
+def _timed(call: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def table(console: Console, result: dict[str, Any]) -> None:
+    """Print the measurements for a person."""
+    title = (
+        f"{result['rows']} x {result['columns']}, {result['workers']} workers, "
+        f"{result['cores']} cores: seconds of a fit (median of {result['times']})"
+    )
+    out = Table(title=title, title_justify="left")
+    for name in (
+        "model",
+        "scikit-learn",
+        "kofn",
+        "of which coding",
+        "ratio",
+        "error: theirs, ours",
+    ):
+        out.add_column(name, justify="left" if name == "model" else "right")
+    for name, row in result["models"].items():
+        out.add_row(
+            name,
+            f"{row['theirs_seconds']:.2f}",
+            f"{row['ours_seconds']:.2f}",
+            f"{row['of_which_coding_seconds']:.2f}",
+            f"{row['ratio']:.2f}",
+            f"{row['their_error']:.0e}, {row['our_error']:.0e}",
+        )
+    console.print(out)
+    console.print(
+        "Error: largest difference of a coefficient from scikit-learn's at its tightest tolerance.",
+        highlight=False,
+    )

@@ -1,0 +1,283 @@
+"""Coded elastic computing, Figure 2(b, c, d): line-search gradient descent on a spot market.
+
+Every method runs the same descent through rounds of its own: coded products, or plain blocks of
+which the lost ones are waited for, ignored, or kept as they were (kofn.learn.products).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..arrays.copies import Replicated
+from ..cluster import Cluster, connect
+from ..delays import PerUnit
+from ..engines.local import LocalEngine
+from ..engines.paced import Paced
+from ..engines.virtual import VirtualEngine
+from ..errors import TooFewWorkers
+from ..learn.losses import LinearObjective, Products, squared
+from ..learn.products import BASELINES
+from ..learn.solvers import gradient_descent
+from ..market import Market
+from ..model import Report
+from .house_prices import Prices
+from .timing import Tell
+
+MACHINES, THRESHOLD = 20, 10
+PENALTY = 0.001  # the paper's, a row
+STARTS = (25, 71, 122, 201, 296)  # minutes into the trace at which twenty machines are to be had
+WAIT = 0.5  # seconds that a round below the threshold gives newcomers to fetch their share
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Sizes of the runs."""
+
+    iterations: int = 150
+    minutes: float = 2.0  # of the market, an iteration
+    share_seconds: float = 0.03  # pace: a tenth of the rows
+    starts: tuple[int, ...] = STARTS  # Distr-BGD from each of them, the others from the first
+    penalties: tuple[float, ...] = (1e-4, 1e-2)  # others, with which ignoring is tried too
+    timed: int = 12  # iterations of Figure 2(b)
+    timed_share_seconds: float = 0.2
+
+    @property
+    def steps(self) -> int:
+        """How often `measure` tells that it has moved on."""
+        return 2 + 4 + len(self.penalties) + len(self.starts)
+
+
+FULL = Settings()
+QUICK = Settings(
+    iterations=25,
+    share_seconds=0.01,
+    starts=STARTS[:1],
+    penalties=(),
+    timed=3,
+    timed_share_seconds=0.1,
+)
+
+
+@dataclass(eq=False)
+class Noted:
+    """Products that keep every round's report, and wait on the market when machines are too few."""
+
+    inner: Products
+    reports: list[Report] = field(default_factory=list)
+    starved: Callable[[], bool] = lambda: False  # let time pass; whether more machines may come
+
+    @property
+    def exact(self) -> bool:
+        return bool(getattr(self.inner, "exact", True))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.inner.shape
+
+    @property
+    def T(self) -> Noted:
+        return Noted(self.inner.T, self.reports, self.starved)
+
+    def __matmul__(self, other: Any) -> NDArray[Any]:
+        while True:
+            try:
+                value: NDArray[Any] = self.inner @ other
+            except TooFewWorkers:
+                if not self.starved():
+                    raise
+            else:
+                self.reports.append(self.inner.report)  # type: ignore[attr-defined]
+                return value
+
+
+@dataclass(eq=False)
+class Run:
+    """One descent: its losses by iteration, of all rows and of the test rows, and its rounds."""
+
+    train: list[float] = field(default_factory=list)
+    test: list[float] = field(default_factory=list)
+    live: list[int] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)  # by iteration, the engine's clock
+    reports: list[Report] = field(default_factory=list)
+    killed: int = 0
+    added: int = 0
+    waited: float = 0.0  # minutes of the market, for machines
+    stopped: str | None = None
+
+    def summary(self) -> dict[str, Any]:
+        """What goes to results.json beside the curves."""
+        return {
+            "iterations": len(self.train),
+            "rounds": len(self.reports),
+            "restarted": sum(report.restarted for report in self.reports),
+            "killed": self.killed,
+            "added": self.added,
+            "lost_in_flight": sum(len(report.lost) for report in self.reports),
+            "live_least": min(self.live, default=0),
+            "final_loss": self.train[-1] if self.train else None,
+            "final_test_error": self.test[-1] if self.test else None,
+            "seconds": sum(self.seconds),
+            "waited_minutes": self.waited,
+            "stopped": self.stopped,
+        }
+
+
+def descend(
+    cluster: Cluster,
+    prices: Prices,
+    products: Noted,
+    iterations: int,
+    run: Run,
+    penalty: float = PENALTY,
+    after: Callable[[int], object] = lambda iteration: None,
+) -> None:
+    """Run so many iterations of the paper's gradient descent, from zero; note them in `run`."""
+    X, y, N = prices.X, prices.y, len(prices.y)
+    run.reports = products.reports
+    objective = LinearObjective(
+        products, squared(y[:, None], np.ones((N, 1))), 1, penalty=penalty * N, intercept=False
+    )
+    now = cluster.engine.now()
+
+    def tell(iteration: int, value: float, x: NDArray[np.float64]) -> None:
+        nonlocal now
+        run.seconds.append(cluster.engine.now() - now)
+        # The loss of all rows at these weights, whatever a method itself takes for it.
+        run.train.append(float(0.5 * np.mean((X @ x - y) ** 2) + 0.5 * PENALTY * (x @ x)))
+        run.test.append(float(np.mean((prices.X_test @ x - prices.y_test) ** 2)))
+        run.live.append(len(products.reports[-1].live))
+        after(iteration)
+        now = cluster.engine.now()
+
+    gradient_descent(objective, np.zeros(objective.size), 0.0, iterations, tell)
+
+
+def placed(kind: str, cluster: Cluster, prices: Prices) -> Products:
+    """The training rows on a cluster of twenty places, for products of this kind."""
+    if kind == "coded":
+        return cluster.encode(prices.X, k=THRESHOLD, n=MACHINES, loads="equal")
+    copies, lost = BASELINES[kind]
+    return Replicated(cluster, prices.X, copies, n=MACHINES, lost=lost)
+
+
+@contextmanager
+def machines(share_seconds: float, prices: Prices, workers: int = MACHINES) -> Iterator[Cluster]:
+    """Local workers, each a stand-in for a machine."""
+    engine = Paced(LocalEngine(workers), _pace(share_seconds, prices))
+    with connect(engine, wait=WAIT) as cluster:
+        yield cluster
+
+
+def _pace(share_seconds: float, prices: Prices) -> PerUnit:
+    return PerUnit(share_seconds * THRESHOLD / len(prices.y))
+
+
+def on_market(
+    kind: str, prices: Prices, settings: Settings, start: int, penalty: float = PENALTY
+) -> Run:
+    """Descend while machines are killed and added as the trace says, from a minute of it on.
+
+    Its clock is the descent's: every iteration is so many minutes. What is due in them happens
+    while the next iteration runs. A method that cannot go on waits, minute by minute.
+    """
+    trace, run = prices.trace.since(60.0 * start).at_most(MACHINES), Run()
+    with machines(settings.share_seconds, prices, trace.at_start) as cluster:
+        matrix = placed(kind, cluster, prices)
+        with Market(cluster, trace, None, MACHINES) as market:
+            minute = 0.0
+
+            def pass_time(minutes: float) -> None:
+                nonlocal minute
+                minute += minutes
+                market.advance(60.0 * minute)
+
+            def starved() -> bool:
+                run.waited += 1.0
+                pass_time(1.0)
+                market.settle()
+                return 60.0 * minute <= trace.events[-1].time
+
+            try:
+                products = Noted(matrix, starved=starved)
+                after = lambda iteration: pass_time(settings.minutes)  # noqa: E731
+                descend(cluster, prices, products, settings.iterations, run, penalty, after)
+            except TooFewWorkers as error:
+                run.stopped = str(error)
+        run.killed, run.added = len(market.killed), len(market.added)
+    return run
+
+
+def undisturbed(prices: Prices, settings: Settings) -> Run:
+    """Descend on twenty machines that stay."""
+    run = Run()
+    with machines(settings.share_seconds, prices) as cluster:
+        products = Noted(placed("noiseless", cluster, prices))
+        descend(cluster, prices, products, settings.iterations, run)
+    return run
+
+
+def figure_2b(prices: Prices, timed: int, cluster: Cluster) -> dict[str, float]:
+    """Median seconds an iteration: plain blocks and coded, twenty machines; then coded, ten."""
+    runs: dict[str, Run] = {}
+    uncoded, coded = (Noted(placed(kind, cluster, prices)) for kind in ("noiseless", "coded"))
+
+    def time(name: str, products: Noted) -> None:
+        runs[name] = Run()
+        descend(cluster, prices, products, timed, runs[name])
+
+    time("uncoded", uncoded)
+    time("coded_all", coded)
+    for worker in cluster.workers[::2]:
+        cluster.lose(worker)
+    time("coded_half", coded)
+    return {name: float(np.median(run.seconds)) for name, run in runs.items()}
+
+
+def measure(prices: Prices, settings: Settings, tell: Tell) -> dict[str, Any]:
+    """Run every method; return what goes to results.json."""
+    with machines(settings.timed_share_seconds, prices) as cluster:
+        wall = figure_2b(prices, settings.timed, cluster)
+    tell("half the machines")
+    pace = _pace(settings.timed_share_seconds, prices)
+    with connect(VirtualEngine(MACHINES, delays=pace)) as cluster:
+        virtual = figure_2b(prices, settings.timed, cluster)
+    tell("half the machines, simulated")
+    runs: dict[str, Run] = {"noiseless": undisturbed(prices, settings)}
+    tell("noiseless")
+    first = settings.starts[0]
+    for kind in ("coded", "replication", "ignore"):
+        runs[kind] = on_market(kind, prices, settings, first)
+        tell(kind)
+    for penalty in settings.penalties:
+        runs[f"ignore_{penalty:g}"] = on_market("ignore", prices, settings, first, penalty)
+        tell("ignore")
+    for number, start in enumerate(settings.starts, 1):
+        name = "distr_bgd" if number == 1 else f"distr_bgd_{number}"
+        runs[name] = on_market("stale", prices, settings, start)
+        tell("Distr-BGD")
+    calm, coded = np.array(runs["noiseless"].train), np.array(runs["coded"].train)
+    return {
+        "loss_curves": {name: run.train for name, run in runs.items()},
+        "test_curves": {name: run.test for name, run in runs.items()},
+        "live_workers": {name: run.live for name, run in runs.items()},
+        "linear_runs": {name: run.summary() for name, run in runs.items()},
+        "max_loss_difference": float(np.abs(coded - calm).max()),
+        "max_relative_loss_difference": float((np.abs(coded - calm) / calm).max()),
+        "restarted": runs["coded"].summary()["restarted"],
+        "half_over_all": wall["coded_half"] / wall["coded_all"],
+        "virtual_half_over_all": virtual["coded_half"] / virtual["coded_all"],
+        "figure_2b_seconds": wall,
+        "virtual_figure_2b_seconds": virtual,
+        "linear_data": prices.name,
+        "linear_means": (
+            "loss: mean over all training rows of half the squared error, plus half of 0.001 "
+            "times the squared weights; test error: mean squared error, in (million USD)^2; "
+            "ignore_P: ignoring with penalty P instead of 0.001"
+        ),
+    }
