@@ -11,27 +11,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .linear import Decoder, Floats
+from .linear import Decoder
+from .linear import Row as Row
 
 Ints = NDArray[np.intp]
-
-
-class Row(NamedTuple):
-    """The coefficient row of a symbol: Σ coefficients · fn(part, x) over `parts`."""
-
-    parts: tuple[int, ...]
-    coefficients: tuple[float, ...] | None = None  # None: all ones
-
-    def dense(self, m: int) -> Floats:
-        """The row as an array (m,)."""
-        row = np.zeros(m)
-        row[list(self.parts)] = 1.0 if self.coefficients is None else self.coefficients
-        return row
 
 
 @dataclass(frozen=True)

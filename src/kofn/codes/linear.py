@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -101,6 +101,19 @@ def weigh(name: str, keys: tuple[int, ...], rows: Floats) -> Weights:
     return Weights(keys, matrix, eta)
 
 
+class Row(NamedTuple):
+    """A coefficient row by what is not zero in it: Σ coefficients · fn(part, x) over `parts`."""
+
+    parts: tuple[int, ...]
+    coefficients: tuple[float, ...] | None = None  # None: all ones
+
+    def dense(self, m: int) -> Floats:
+        """The row as an array (m,)."""
+        row = np.zeros(m)
+        row[list(self.parts)] = 1.0 if self.coefficients is None else self.coefficients
+        return row
+
+
 class Decoder(ABC):
     """Takes coefficient rows as replies arrive; the one interface to all codes."""
 
@@ -118,10 +131,19 @@ class Decoder(ABC):
     def ready(self) -> bool:
         """Whether what is wanted lies in the span of the rows offered."""
 
-    def offer(self, key: int, row: ArrayLike) -> bool:
-        """Take the row (k,) of reply `key`, and return `ready`. A key seen before is ignored."""
+    @property
+    def good(self) -> bool:
+        """Ready, and not worth waiting for one more row, should one come, for better weights."""
+        return self.ready
+
+    def offer(self, key: int, row: Row | ArrayLike) -> bool:
+        """Take the row of reply `key`, and return `ready`. A key seen before is ignored.
+
+        A row is an array (k,), or a Row; a decoder that can do without the array never makes it.
+        """
         if key not in self._rows:
-            new = np.asarray(row, np.float64)
+            dense = row.dense(self.k) if isinstance(row, Row) else row
+            new = np.asarray(dense, np.float64)
             if new.shape != (self.k,):
                 raise BadInput(
                     f"{self.name} takes rows of {self.k} coefficients; row {key} has shape "
@@ -130,6 +152,14 @@ class Decoder(ABC):
             self._rows[key] = new
             self._take(new)
         return self.ready
+
+    @property
+    def reached(self) -> float:
+        """How much of the sum lies in the span: 1 − |all-ones row outside it|² / k.
+
+        For rows that are disjoint sets of parts: the fraction that they cover.
+        """
+        return 1.0 if self.ready else 0.0
 
     def weights(self) -> Weights:
         """Return the weights over all rows that arrived. Raises NotDecodable when not ready."""
@@ -191,6 +221,10 @@ class EliminationDecoder(Decoder):
         if self.wanted == "all":
             return self.rank == self.k
         return float(np.linalg.norm(self._left)) < NEGLIGIBLE * self.k
+
+    @property
+    def reached(self) -> float:
+        return 1.0 if self.ready else 1.0 - float(self._left @ self._left)
 
     def _take(self, row: Floats) -> None:
         length = np.linalg.norm(row)

@@ -23,7 +23,11 @@ class Tally(Protocol):
 
     @property
     def exact(self) -> bool:
-        """Whether the exact sum is there."""
+        """Whether the exact sum is there, as well as it can be had."""
+
+    @property
+    def decodable(self) -> bool:
+        """Whether it is there at all: one more symbol might still make it more accurate."""
 
     @property
     def covered(self) -> float:
@@ -139,14 +143,14 @@ class GatherRound(Round):
 
     def _judge(self) -> None:
         """Ask the rule."""
+        idle = not self._open
         seen = Seen(
             self._now - self._start,
             len(self._over),
             len(self._open),
             self.tally.covered,
-            self.tally.exact,
+            self.tally.decodable if idle else self.tally.exact,
         )
-        idle = not self._open
         nothing = seen.covered == 0
         self.done = not nothing and (self._stop.met(seen) or (idle and self._stop.content(seen)))
         self._short = idle and not self.done

@@ -55,7 +55,12 @@ class Tally(ABC):
     @property
     @abstractmethod
     def exact(self) -> bool:
-        """Whether the exact sum is there."""
+        """Whether the exact sum is there, as well as it can be had."""
+
+    @property
+    def decodable(self) -> bool:
+        """Whether it is there at all: one more symbol might still make it more accurate."""
+        return self.exact
 
     @property
     @abstractmethod
@@ -134,7 +139,7 @@ class Combining(Tally):
         if key in self._seen:
             return False
         self._seen.add(key)
-        self._decoder.offer(key, row.dense(self.code.m))
+        self._decoder.offer(key, row)
         self._touched[list(row.parts)] = True
         if value is not None:
             self._values[key] = value
@@ -142,18 +147,22 @@ class Combining(Tally):
 
     @property
     def exact(self) -> bool:
+        return self._decoder.good
+
+    @property
+    def decodable(self) -> bool:
         return self._decoder.ready
 
     @property
     def covered(self) -> float:
-        return 1.0 if self.exact else float(self._touched.mean())
+        return 1.0 if self.decodable else float(self._touched.mean())
 
     @property
     def missing(self) -> tuple[int, ...]:
-        return () if self.exact else tuple(np.flatnonzero(~self._touched).tolist())
+        return () if self.decodable else tuple(np.flatnonzero(~self._touched).tolist())
 
     def value(self, kind: Kind, finished: int) -> tuple[Leaves | None, float | None]:
-        weights = self._decoder.weights() if self.exact else self._nearest(kind, finished)
+        weights = self._decoder.weights() if self.decodable else self._nearest(kind, finished)
         if not self._values:
             return None, weights.eta
         count = len(next(iter(self._values.values())))

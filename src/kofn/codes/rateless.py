@@ -1,0 +1,270 @@
+"""Rateless codes for sums of many small terms, and what they are compared with.
+
+LT-1: a symbol adds up d terms, d from the robust soliton. LT-r: the same over m/r groups of r
+neighbouring terms (the rateless paper's section III-C); only the sum is wanted, so nobody needs
+the terms of a group one by one. Random groups: the terms in m/d groups at random, every worker
+walks all of them in an order of its own; the sum is there when each has come from somebody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any, Literal
+
+import numpy as np
+
+from ..errors import BadInput
+from .assignment import Assignment, SumCode
+from .inactivation import InactivationDecoder
+from .linear import CountingDecoder, Decoder, EliminationDecoder, Floats, Row, Weights
+from .peeling import PeelingDecoder
+from .repetition import CoverageDecoder
+from .soliton import Table, deal, draw, robust_soliton
+
+Decoding = Literal["inactivation", "peeling", "elimination"]
+Neighbours = Literal["deck", "uniform"]
+SMALL = 64  # groups up to which each arrival is looked at by elimination: it may be enough early
+
+
+@dataclass(frozen=True)
+class LT(SumCode):
+    """LT-r over m terms: symbols are sums of groups of `r` neighbouring terms.
+
+    soliton: (c, δ) of the robust soliton. neighbours: "deck" deals groups from a shuffled deck, so
+    that all occur equally often; "uniform" draws them, as published. systematic: the first symbols
+    are the groups themselves. decoder: "inactivation" needs hardly more symbols than groups;
+    "peeling" a third more; "elimination" is the reference, slow from some hundred groups on.
+    symbols: how many there are in all, mₑ (default: four times the groups, and for each worker
+    one at least); each worker is dealt as many.
+    """
+
+    r: int = 1
+    soliton: tuple[float, float] = (0.03, 0.5)
+    neighbours: Neighbours = "deck"
+    systematic: bool = False
+    decoder: Decoding = "inactivation"
+    symbols: int | None = None
+    seed: int = 0
+
+    def assign(self, m: int, n: int) -> Assignment:
+        _whole(m, "m (the number of terms)", 1)
+        if _whole(self.r, "r (terms in a group)", 1) > m:
+            raise BadInput(f"r is at most the number of terms; got r={self.r} and {m} terms.")
+        for name, known in (("neighbours", Neighbours), ("decoder", Decoding)):
+            allowed = known.__args__  # type: ignore[attr-defined]
+            if getattr(self, name) not in allowed:
+                raise BadInput(
+                    f"{name} must be one of {', '.join(allowed)}; got {getattr(self, name)!r}."
+                )
+        groups = -(-m // self.r)
+        held = max(4 * groups, n) if self.symbols is None else _whole(self.symbols, "symbols", 1)
+        each = -(-held // n)
+        if each * n < groups:
+            raise BadInput(
+                f"a sum of {groups} groups takes {groups} symbols at least, and "
+                f"{self.typical(groups)} or so in most cases; got symbols={held}, {groups - held} "
+                f"too few. Use symbols={2 * groups}, or a larger r."
+            )
+        robust_soliton(groups, *self.soliton)  # says what is wrong with them
+        return LTAssignment(m, n, self, each)
+
+    def typical(self, groups: int) -> int:
+        """Symbols that are enough in nearly all cases; from what was measured at 500 and 1000."""
+        if self.decoder == "peeling":
+            return int(groups + 12 * groups**0.5)
+        extra = 10 if self.neighbours == "deck" else 3 * groups**0.5
+        return int(groups + extra)
+
+
+@dataclass(frozen=True)
+class LTAssignment(Assignment):
+    """LT-r on n seats: symbol i of a seat is row i·n + seat of one table over the groups."""
+
+    recipe: LT
+    each: int  # symbols of a seat
+
+    @property
+    def groups(self) -> int:
+        """Source values: ceil(m / r)."""
+        return -(-self.m // self.recipe.r)
+
+    @property
+    def k(self) -> int:
+        return min(self.n, -(-self.recipe.typical(self.groups) // self.each))
+
+    @property
+    def table(self) -> Table:
+        """The groups of every symbol."""
+        return _table(self.groups, self.each * self.n, self.recipe)
+
+    def symbols(self, seat: int) -> Sequence[Row]:
+        found = self._symbols.get(seat)
+        if found is None:
+            r, m, rows = self.recipe.r, self.m, self.table.rows
+            keys = range(seat, self.each * self.n, self.n)
+            found = self._symbols[seat] = tuple(
+                Row(
+                    tuple(rows[key])
+                    if r == 1
+                    else tuple(t for g in rows[key] for t in range(g * r, min(g * r + r, m)))
+                )
+                for key in keys
+            )
+        return found
+
+    @cached_property
+    def _symbols(self) -> dict[int, tuple[Row, ...]]:
+        return {}
+
+    def decoder(self) -> Decoder:
+        kind, table, name = self.recipe.decoder, self.table, repr(self.recipe)
+        if kind == "peeling":
+            return PeelingDecoder(table, name)
+        if kind == "inactivation" and self.groups > SMALL:
+            return InactivationDecoder(table, name)
+        return TableElimination(table, name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return LTAssignment, (self.m, self.n, self.recipe, self.each)
+
+
+class TableElimination(EliminationDecoder):
+    """λ with λᵀA = 1ᵀ from a QR of A, over the rows of a table: ready when the sum is there."""
+
+    def __init__(self, table: Table, name: str = "this code") -> None:
+        super().__init__(table.k, "sum", name)
+        self.table = table
+
+    def offer(self, key: int, row: object = None) -> bool:
+        """Take row `key` of the table, and return `ready`."""
+        table = self.table
+        return super().offer(key, Row(tuple(table.where[table.start[key] : table.start[key + 1]])))
+
+
+@lru_cache(maxsize=32)
+def _table(groups: int, symbols: int, recipe: LT) -> Table:
+    rng = np.random.default_rng((recipe.seed, groups))
+    own = groups if recipe.systematic else 0
+    p = robust_soliton(groups, *recipe.soliton)
+    degrees = rng.choice(groups, max(0, symbols - own), p=p) + 1
+    coded = (deal if recipe.neighbours == "deck" else draw)(groups, degrees, rng)
+    if not own:
+        return coded
+    where = np.concatenate([np.arange(own), coded.where])
+    return Table(groups, where, np.concatenate([np.arange(own), coded.start + own]))
+
+
+@dataclass(frozen=True)
+class RandomGroups(SumCode):
+    """Terms in groups of `d` at random; each worker walks all groups in an order of its own.
+
+    No code at all, and in the rateless paper's latency model faster than LT: a group costs d terms
+    as a symbol does, nothing is decoded, and any single worker is enough.
+    """
+
+    d: int = 10
+    seed: int = 0
+
+    def assign(self, m: int, n: int) -> Assignment:
+        _whole(m, "m (the number of terms)", 1)
+        if _whole(self.d, "d (terms in a group)", 1) > m:
+            raise BadInput(f"d is at most the number of terms; got d={self.d} and {m} terms.")
+        return _Groups(m, n, self)
+
+
+@dataclass(frozen=True)
+class _Groups(Assignment):
+    recipe: RandomGroups
+
+    @property
+    def k(self) -> int:
+        return 1
+
+    @property
+    def copies(self) -> int:
+        return self.n
+
+    @property
+    def disjoint(self) -> bool:
+        return True
+
+    def decoder(self) -> Decoder:
+        return CoverageDecoder(self.m, repr(self.recipe))
+
+    def symbols(self, seat: int) -> Sequence[Row]:
+        groups = self._groups
+        order = np.random.default_rng((self.recipe.seed, self.m, seat + 1)).permutation(len(groups))
+        return tuple(groups[i] for i in order.tolist())
+
+    @cached_property
+    def _groups(self) -> tuple[Row, ...]:
+        terms = np.random.default_rng((self.recipe.seed, self.m)).permutation(self.m).tolist()
+        d = self.recipe.d
+        return tuple(Row(tuple(sorted(terms[i : i + d]))) for i in range(0, self.m, d))
+
+
+@dataclass(frozen=True)
+class DenseMDS(SumCode):
+    """Any k of n replies, each a Gaussian combination of all m terms: what linear codes would do.
+
+    Every worker evaluates every term, so it is never faster than one worker alone: a baseline.
+    """
+
+    k: int
+    seed: int = 0
+
+    def assign(self, m: int, n: int) -> Assignment:
+        _whole(m, "m (the number of terms)", 1)
+        if _whole(self.k, "k (replies that are enough)", 1) > min(m, n):
+            raise BadInput(
+                f"k is at most the number of workers and of terms; got k={self.k}, {n} workers and "
+                f"{m} terms."
+            )
+        return _Dense(m, n, self)
+
+
+@dataclass(frozen=True)
+class _Dense(Assignment):
+    recipe: DenseMDS
+
+    @property
+    def k(self) -> int:
+        return self.recipe.k
+
+    def decoder(self) -> Decoder:
+        return _AnyK(self._rows, self.k, repr(self.recipe))
+
+    def symbols(self, seat: int) -> Sequence[Row]:
+        m, k = self.m, self.k
+        row = self._rows[seat]
+        return (Row(tuple(range(m)), tuple(float(row[t * k // m]) for t in range(m))),)
+
+    @cached_property
+    def _rows(self) -> Floats:
+        rng = np.random.default_rng((self.recipe.seed, self.k))
+        rows: Floats = rng.standard_normal((self.n, self.k)) / np.sqrt(self.k)
+        return rows
+
+
+class _AnyK(CountingDecoder):
+    """k blocks of terms, each with one coefficient a row: their sum from any k rows."""
+
+    def __init__(self, rows: Floats, k: int, name: str) -> None:
+        super().__init__(k, name)
+        self._table = rows
+
+    def offer(self, key: int, row: object = None) -> bool:
+        return super().offer(key, self._table[key])
+
+    def _weights(self) -> Weights:
+        every = super()._weights()
+        matrix = every.matrix.sum(axis=0, keepdims=True)
+        return Weights(every.keys, matrix, every.eta, "sum")
+
+
+def _whole(value: object, name: str, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise BadInput(f"{name} must be a whole number >= {least}; got {value!r}.")
+    return value
