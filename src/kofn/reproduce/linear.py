@@ -70,7 +70,7 @@ class Noted:
 
     inner: Products
     reports: list[Report] = field(default_factory=list)
-    starved: Callable[[], bool] = lambda: False  # let time pass; whether more machines may come
+    starved: Callable[[], bool] = lambda: False  # let time pass until some come; whether they did
 
     @property
     def exact(self) -> bool:
@@ -198,10 +198,12 @@ def on_market(
                 market.advance(60.0 * minute)
 
             def starved() -> bool:
-                run.waited += 1.0
-                pass_time(1.0)
-                market.settle()
-                return 60.0 * minute <= trace.events[-1].time
+                before = len(market.added)
+                while len(market.added) == before and 60.0 * minute <= trace.events[-1].time:
+                    run.waited += 1.0
+                    pass_time(1.0)
+                    market.settle()
+                return len(market.added) > before
 
             try:
                 products = Noted(matrix, starved=starved)
