@@ -60,8 +60,8 @@ class InactivationDecoder(SparseDecoder):
     def _look(self) -> None:
         peeler = self._peeler
         if self._core is None and 0 < peeler.left <= OPEN:
-            if len(peeler.taken) - peeler.spent < peeler.left:
-                return  # fewer rows than columns among what is left
+            if peeler.bare or len(peeler.taken) - peeler.spent < peeler.left:
+                return  # a column in no row, or fewer rows than columns among what is left
             self._core = _Core(peeler)
         if self._core is not None:
             # Also when ready: one more row may make better weights.
@@ -161,8 +161,8 @@ class _Core:
         missing: Floats = np.ones(k)
         for _ in range(3):
             weights = weights + weigh(missing[self._order])
-            used: Floats = np.bincount(where, np.repeat(weights, lengths), minlength=k)
-            missing = 1.0 - used
+            used = np.bincount(where, np.repeat(weights, lengths), minlength=k)
+            missing = 1.0 - used.astype(np.float64)
             off = float(np.abs(missing[self._order]).max())
             if off <= 1e-14 * k:
                 break

@@ -28,6 +28,7 @@ class Peeler:
         self.pivots: list[int] = []  # numbers in `taken`, as each resolved a column
         self.columns: list[int] = []  # and that column
         self.spent = 0  # rows without an unresolved column, pivots included
+        self.bare = table.k  # columns in no row at all
         self._watch: list[list[int]] = [[] for _ in self.done]  # column -> numbers in `taken`
 
     def load(self, rows: list[int]) -> None:
@@ -39,6 +40,7 @@ class Peeler:
         lengths = np.diff(start)
         self.taken, self.open = list(rows), lengths.tolist()
         self._watch = [watchers[a:b] for a, b in pairwise(ends)]
+        self.bare = self._watch.count([])
         self._run(np.flatnonzero(lengths == 1).tolist())
 
     def add(self, row: int) -> None:
@@ -47,6 +49,7 @@ class Peeler:
         self.taken.append(row)
         for i in self.table.rows[row]:
             if not done[i]:
+                self.bare -= not watch[i]
                 watch[i].append(s)
                 count += 1
         self.open.append(count)

@@ -194,9 +194,17 @@ class _Groups(Assignment):
         return CoverageDecoder(self.m, repr(self.recipe))
 
     def symbols(self, seat: int) -> Sequence[Row]:
-        groups = self._groups
-        order = np.random.default_rng((self.recipe.seed, self.m, seat + 1)).permutation(len(groups))
-        return tuple(groups[i] for i in order.tolist())
+        found = self._walks.get(seat)
+        if found is None:
+            groups = self._groups
+            rng = np.random.default_rng((self.recipe.seed, self.m, seat + 1))
+            order = rng.permutation(len(groups)).tolist()
+            found = self._walks[seat] = tuple(groups[i] for i in order)
+        return found
+
+    @cached_property
+    def _walks(self) -> dict[int, tuple[Row, ...]]:
+        return {}
 
     @cached_property
     def _groups(self) -> tuple[Row, ...]:

@@ -3,6 +3,7 @@
 from .models import Delays, Exponential, ExponentialByLoad, PerUnit, Scaled
 from .recorded import Recorded, Recording, read_timings
 from .spot import Change, Membership, Script, Spot
+from .startup import Pareto
 from .stragglers import Fritchman, Given, Independent, Slowed, Stragglers, Stratified
 from .traces import SpotTrace, read_spot_trace
 
@@ -15,6 +16,7 @@ __all__ = [
     "Given",
     "Independent",
     "Membership",
+    "Pareto",
     "PerUnit",
     "Recorded",
     "Recording",
