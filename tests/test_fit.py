@@ -16,7 +16,7 @@ from kofn.cli import tables
 from kofn.cli.fit import Job, run
 from kofn.delays import read_spot_trace
 from kofn.engines.virtual import VirtualEngine
-from kofn.learn import LinearSVC
+from kofn.learn import LinearSVC, MLPClassifier
 from kofn.market import Market
 
 X, Y = make_classification(300, 8, n_informative=5, random_state=0)
@@ -84,6 +84,53 @@ def test_the_other_models(tmp_path: Path, model: str) -> None:
         Job(**write(tmp_path, "npy"), model=model, workers=3, engine="virtual"), quiet=True
     )
     assert result["losses"][-1] <= result["losses"][0]
+
+
+def test_a_network_is_trained_through_a_trace(tmp_path: Path, trace: Path) -> None:
+    out = tmp_path / "net.pkl"
+    job = Job(
+        **write(tmp_path, "npy"),
+        model="mlp",
+        workers=4,
+        k=1,
+        spot=trace,
+        scale=4.0,
+        out=out,
+        hidden="12,6",
+        epochs=4,
+    )
+    result = run(job, quiet=True)
+    net = pickle.loads(out.read_bytes())
+    calm = MLPClassifier((12, 6), max_epochs=4, random_state=0, cluster="virtual").fit(X, Y)
+    for mine, expected in zip(net.coefs_, calm.coefs_, strict=True):
+        np.testing.assert_allclose(mine, expected, rtol=1e-8, atol=1e-10)
+    assert result["iterations"] == len(result["losses"]) == len(result["live"]) == 4
+    assert result["score"] == net.score(X, Y)
+    assert result["rounds"] > 4
+
+
+def test_data_that_cannot_be_fitted_are_told_before_a_worker_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kofn.cli.fit.connect", lambda *_, **__: pytest.fail("workers started"))
+
+    def refused(problem: str, model: str, x: Any, y: Any, **more: Any) -> None:
+        np.save(tmp_path / "X.npy", x)
+        np.save(tmp_path / "y.npy", y)
+        data: dict[str, Any] = {"data": tmp_path / "X.npy", "labels": tmp_path / "y.npy"}
+        with pytest.raises(kofn.BadInput, match=problem):
+            run(Job(**data, model=model, workers=3, **more), quiet=True)
+
+    hole = X.copy()
+    hole[3, 2] = np.nan
+    refused("one label a row; got 300 rows and labels of shape .5,", "svm", X, Y[:5])
+    refused("one label a row", "svm", X, np.stack([Y, Y], axis=1))
+    refused("must be finite; 1 are NaN", "ridge", hole, Y)
+    refused("every label must be finite; 1 of 300", "ridge", X, np.r_[np.nan, Y[1:]])
+    refused("at least 2 classes; all labels are", "logistic", X, np.ones(300))
+    refused("at least 2 classes", "mlp", X, np.ones(300))
+    refused("ridge predicts numbers", "ridge", X, np.where(Y > 0, "a", "b"))
+    refused("--hidden is the widths", "mlp", X, Y, hidden="wide")
 
 
 def test_a_spot_trace_really_kills_and_adds_workers(tmp_path: Path, trace: Path) -> None:

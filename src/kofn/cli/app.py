@@ -108,7 +108,7 @@ def encode(
 @app.command()
 def fit(
     data: Annotated[Path, typer.Argument(help="CSV, Parquet, .npy or LIBSVM text; .gz is fine.")],
-    model: Annotated[str, typer.Option(help="ridge, logistic or svm.")],
+    model: Annotated[str, typer.Option(help="ridge, logistic, svm or mlp.")],
     workers: Annotated[int, typer.Option(min=1, help="Shares, and workers at most.")] = 4,
     k: Annotated[int | None, typer.Option(help="How many workers must be enough.")] = None,
     engine: Annotated[str, typer.Option(help="Where the workers are.")] = "local",
@@ -119,12 +119,17 @@ def fit(
     ] = None,
     scale: Annotated[float, typer.Option(help="Trace seconds per second.")] = 600.0,
     out: Annotated[Path | None, typer.Option(help="Save the model (pickle) here.")] = None,
+    hidden: Annotated[str, typer.Option(help="mlp: widths of the hidden layers.")] = "100",
+    epochs: Annotated[int, typer.Option(min=1, help="mlp: passes over the data.")] = 20,
+    seed: Annotated[int, typer.Option(min=0, help="mlp: of the first weights.")] = 0,
     as_json: Json = False,
 ) -> None:
     """Train a model; workers may come and go."""
     from . import fit as module
 
-    job = module.Job(data, model, workers, k, engine, target, labels, spot, scale, out)
+    job = module.Job(
+        data, model, workers, k, engine, target, labels, spot, scale, out, hidden, epochs, seed
+    )
     show(module.run(job, quiet=as_json), as_json, module.table)
 
 

@@ -6,25 +6,25 @@ import json
 import os
 import pickle
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from ..cluster import connect
 from ..delays.traces import read_spot_trace
 from ..errors import BadInput
-from ..learn import LinearSVC, LogisticRegression, Ridge
+from ..learn import LinearSVC, LogisticRegression, MLPClassifier, Ridge
 from ..market import Market, check
 from . import tables
 
-MODELS = ("ridge", "logistic", "svm")
+LINEAR = {"ridge": Ridge, "logistic": LogisticRegression, "svm": LinearSVC}
+MODELS = (*LINEAR, "mlp")
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,9 @@ class Job:
     spot: Path | None = None
     scale: float = 600.0
     out: Path | None = None
+    hidden: str = "100"
+    epochs: int = 20
+    seed: int = 0
 
 
 def run(job: Job, *, quiet: bool) -> dict[str, Any]:
@@ -53,24 +56,29 @@ def run(job: Job, *, quiet: bool) -> dict[str, Any]:
     if job.spot is not None:
         trace = read_spot_trace(job.spot)
         check(trace, job.workers)
-    X, y = tables.load(job.data, job.target, job.labels)
-    start = job.workers if trace is None else trace.at_start
+    losses: list[float] = []
+    live: list[int] = []
+    rounds = 0
+
+    def watch(iteration: int, loss: float, fitted: Any) -> None:
+        nonlocal rounds
+        losses.append(loss)
+        live.append(len(fitted.report.live))
+        rounds = fitted.report.round
+
     k = (job.workers + 1) // 2 if job.k is None else job.k
-    rows: list[tuple[float, int]] = []
+    model = _model(job, k).set_params(callback=watch, verbose=not quiet)
+    X, y = tables.load(job.data, job.target, job.labels)
+    _sound(job, X, y)
+    start = job.workers if trace is None else trace.at_start
     began = time.perf_counter()
-    with connect(job.engine, start, wait=300.0) as cluster, _progress(quiet) as tell:
-
-        def watch(iteration: int, loss: float, matrix: Any) -> None:
-            rows.append((loss, len(matrix.report.live)))
-            tell(iteration, loss, len(matrix.report.live), matrix.report.round)
-
-        model = _model(job.model, watch)
-        coded = cluster.encode(X, k, n=job.workers)
+    with connect(job.engine, start, wait=300.0) as cluster:
+        model.set_params(cluster=cluster)
+        data = X if job.model == "mlp" else cluster.encode(X, k, n=job.workers)
         market = nullcontext() if trace is None else Market(cluster, trace, job.scale, job.workers)
         with market as events:
-            model.fit(coded, y)
+            model.fit(data, y)
         log = cluster.log
-        rounds = coded.report.round
     seconds = time.perf_counter() - began
     result = {
         "model": job.model,
@@ -85,8 +93,8 @@ def run(job: Job, *, quiet: bool) -> dict[str, Any]:
         "killed": [] if events is None else events.killed,
         "joined": [] if events is None else events.added,
         "lost": sum(record.kind == "lost" for record in log),
-        "losses": [loss for loss, _ in rows],
-        "live": [live for _, live in rows],
+        "losses": losses,
+        "live": live,
         "seconds": seconds,
         "out": None if job.out is None else str(job.out),
     }
@@ -95,9 +103,48 @@ def run(job: Job, *, quiet: bool) -> dict[str, Any]:
     return result
 
 
-def _model(name: str, callback: Any) -> Any:
-    kinds: dict[str, Any] = {"ridge": Ridge, "logistic": LogisticRegression, "svm": LinearSVC}
-    return kinds[name](callback=callback)
+def _model(job: Job, k: int) -> Any:
+    if job.model in LINEAR:
+        return LINEAR[job.model]()
+    try:
+        hidden = tuple(int(width) for width in job.hidden.split(","))
+    except ValueError:
+        raise BadInput(
+            f"--hidden is the widths of the hidden layers, such as 300,100; got {job.hidden!r}."
+        ) from None
+    return MLPClassifier(
+        hidden, max_epochs=job.epochs, random_state=job.seed, k=k, workers=job.workers
+    )
+
+
+def _sound(job: Job, X: Any, y: NDArray[Any]) -> None:
+    """Refuse data that cannot be fitted, before any worker is started."""
+    if len(y) != X.shape[0] or np.ndim(y) != 1:
+        raise BadInput(
+            f"there must be one label a row; got {X.shape[0]} rows and labels of shape "
+            f"{np.shape(y)}. Check that the files belong together."
+        )
+    numbers = X.data if hasattr(X, "indptr") else X
+    if not np.isfinite(numbers).all():
+        raise BadInput(
+            f"every number in {job.data.name} must be finite; "
+            f"{int((~np.isfinite(numbers)).sum())} are NaN or infinite. Fill or drop them."
+        )
+    if y.dtype.kind == "f" and not np.isfinite(y).all():
+        raise BadInput(
+            f"every label must be finite; {int((~np.isfinite(y)).sum())} of {len(y)} are NaN or "
+            f"infinite. Fill or drop these rows."
+        )
+    if job.model == "ridge" and y.dtype.kind not in "fiub":
+        raise BadInput(
+            f"--model ridge predicts numbers; the target has {y[0]!r}. Choose another --target, or "
+            f"a classifier."
+        )
+    if job.model != "ridge" and len(np.unique(y)) < 2:
+        raise BadInput(
+            f"--model {job.model} needs at least 2 classes; all labels are {y[0]!r}. Check how "
+            f"they were read."
+        )
 
 
 def _writable(path: Path) -> None:
@@ -114,34 +161,14 @@ def _save(path: Path, model: Any, result: dict[str, Any]) -> None:
     path.with_name(path.name + ".report.json").write_text(json.dumps(result, indent=2) + "\n")
 
 
-@contextmanager
-def _progress(quiet: bool) -> Iterator[Any]:
-    console = Console(stderr=True)
-    bar = Progress(
-        SpinnerColumn(),
-        TextColumn("[bold]iteration {task.fields[iteration]}"),
-        BarColumn(),
-        TextColumn("loss {task.fields[loss]:.6g}"),
-        TextColumn("{task.fields[live]} workers live"),
-        TextColumn("round {task.fields[round]}"),
-        TimeElapsedColumn(),
-        console=console,
-        disable=quiet or not console.is_terminal,
-    )
-    with bar:
-        task = bar.add_task("fit", total=None, iteration=0, loss=float("nan"), live=0, round=0)
-        yield lambda iteration, loss, live, round: bar.update(
-            task, iteration=iteration, loss=loss, live=live, round=round
-        )
-
-
 def table(console: Console, result: dict[str, Any]) -> None:
     """Print the fit for a person."""
     out = Table(show_header=False, box=None, padding=(0, 2))
     out.add_row("model", f"{result['model']} on {result['rows']} x {result['columns']}")
     out.add_row("workers", f"any {result['k']} of {result['workers']} ({result['engine']})")
     out.add_row("score on these data", f"{result['score']:.4f}")
-    out.add_row("iterations, rounds", f"{result['iterations']}, {result['rounds']}")
+    what = "epochs" if result["model"] == "mlp" else "iterations"
+    out.add_row(f"{what}, rounds", f"{result['iterations']}, {result['rounds']}")
     out.add_row("workers killed, joined", f"{len(result['killed'])}, {len(result['joined'])}")
     out.add_row("seconds", f"{result['seconds']:.1f}")
     if result["out"] is not None:

@@ -28,7 +28,9 @@ class CodedEstimator(BaseEstimator):
     """Common ground of the estimators in kofn.learn.
 
     cluster: an open Cluster, or the name of an engine to open one for the fit.
-    workers, k: how many workers to start, and how many of them must be enough.
+    workers, k: how many workers to start, and how many of them must be enough. With an open
+    cluster `workers` is how many there may be: newcomers up to it get a share (default: those live
+    now).
     """
 
     cluster: Cluster | str
@@ -59,6 +61,11 @@ class CodedEstimator(BaseEstimator):
             with connect(self.cluster, self.workers) as cluster:
                 yield cluster
 
+    @property
+    def _most(self) -> int | None:
+        """Workers that there may be, where that is not how many there are."""
+        return self.workers if isinstance(self.cluster, Cluster) else None
+
     @contextmanager
     def _placed(self, X: Any, kind: str) -> Iterator[Encoded]:
         """The data on workers, on a cluster that is open for as long as it takes."""
@@ -66,7 +73,7 @@ class CodedEstimator(BaseEstimator):
             yield X
         else:
             with self._opened() as cluster:
-                yield products.place(kind, cluster, X, self.k)
+                yield products.place(kind, cluster, X, self.k, self._most)
 
     def _check(self, X: Any, y: Any, **options: Any) -> tuple[Any, NDArray[Any]]:
         """Return the data as fit needs them; what is on workers, or in a store, stays there."""

@@ -150,7 +150,7 @@ class MLPClassifier(ClassifierMixin, CodedEstimator):
         if self.partition == "grid":
             m, p = self.grid
             return CodedNetwork([encode_grid(cluster, W, (m, p)) for W in weights])
-        return CodedNetwork([cluster.encode(W, self.k) for W in weights])
+        return CodedNetwork([cluster.encode(W, self.k, n=self._most) for W in weights])
 
     def _check_parameters(self) -> None:
         """Refuse what cannot be meant, before any worker is touched."""

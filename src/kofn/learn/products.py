@@ -58,12 +58,12 @@ def sums_alone(kind: object, k: int | None, X: Any) -> None:
         )
 
 
-def place(kind: str, cluster: Cluster, X: Any, k: int | None) -> Encoded:
-    """Put X on the workers of a cluster, for products of this kind."""
+def place(kind: str, cluster: Cluster, X: Any, k: int | None, n: int | None) -> Encoded:
+    """Put X on the workers of a cluster, for products of this kind; n: how many there may be."""
     if kind == "coded":
-        return cluster.encode(X, k, check_finite=False)
+        return cluster.encode(X, k, n=n, check_finite=False)
     copies, lost = BASELINES[kind]
-    return Replicated(cluster, X, copies, lost=lost)
+    return Replicated(cluster, X, copies, n=n, lost=lost)
 
 
 def _inexact(kind: object) -> bool:
