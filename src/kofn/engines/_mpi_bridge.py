@@ -40,6 +40,7 @@ class Bridge:
         self.process: subprocess.Popen[bytes] | None = None
         self.pid = 0  # of rank 0
         self._news: list[News] = []
+        self._waiting: list[bytes] = []  # not yet sent
         try:
             self._start(workers, sample)
         except BaseException:
@@ -84,8 +85,8 @@ class Bridge:
         self._say(_SPAWN, worker)
 
     def send(self, worker: int, data: bytes) -> None:
-        """Send frames: one system call."""
-        self._say(_SEND, worker, data)
+        """Send frames, once `flush` or anything else is called: one system call for many."""
+        self._waiting.append(wire.frame(_SEND, worker, data))
 
     def control(self, worker: int, round: int | None) -> None:
         """Speak to a worker out of turn."""
@@ -96,14 +97,21 @@ class Bridge:
         self._say(_DROP, worker)
 
     def _say(self, *message: Any) -> None:
-        if self.channel is not None:
-            self.channel.send(wire.frame(*message))
+        self._waiting.append(wire.frame(*message))
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what waits."""
+        waiting, self._waiting = self._waiting, []
+        if waiting and self.channel is not None:
+            self.channel.send(b"".join(waiting))
 
     def receive(self, timeout: float) -> list[News]:
         """Return what has arrived, waiting at most `timeout` seconds for the first.
 
         The worker -1 is rank 0 itself.
         """
+        self.flush()
         channel = self.channel
         if channel is None:
             news, self._news = self._news, []
@@ -198,6 +206,7 @@ def _carry(MPI: Any, path: str, sample: Place) -> None:
                         return
                     for message in messages:
                         _obey(link, *message)
+                    link.flush()
         if news := link.receive(0):
             moved = True
             channel.send(b"".join(wire.frame(*item) for item in news))  # one wake-up for all

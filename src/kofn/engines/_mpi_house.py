@@ -11,6 +11,8 @@ from ._mpi_link import Link
 from ._mpi_near import Parcel, Place, mapped
 from .memory import Segment
 
+NEVER = -(2**63)  # lower than every round
+
 
 class Peer:
     """What the master knows of one worker."""
@@ -68,7 +70,9 @@ class House:
         self.link: Link | Bridge | None = None
         self.peers: dict[int, Peer] = {}  # the joining ones too
         self.operands: dict[int, Parcel] = {}
-        self.sample = Segment(8)
+        self.sample = Segment(8)  # all near workers map it, and look there for
+        self.floor = memoryview(self.sample.map).cast("q")  # [0]: the highest cancelled round
+        self.floor[0] = NEVER
 
     def close(self) -> None:
         """End the workers, and what we started for them."""
@@ -82,4 +86,5 @@ class House:
             peer.close()
         for operand in self.operands.values():
             operand.close()
+        self.floor.release()
         self.sample.close()

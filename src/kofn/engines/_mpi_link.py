@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import _wire as wire
-from ._mpi_near import Bell, Place, place
+from ._mpi_near import Bell, Place, Tower, place
 from ._mpi_worker import (
     CONTROL,
     DATA,
@@ -81,6 +81,10 @@ class Link:
         self.MPI = MPI
         self.sample = sample  # for workers to try whether they can map what the master holds
         self._gong, self._rings = map(Bell, os.pipe())
+        self._tower = Tower()
+        self._rung: set[int] = set()  # who may have said something
+        self._due = 0.0  # when to look at all, whoever rang
+        self._linger = 0.0
         self.command = command  # what a spawned worker runs
         self.closed = False
         crowd = int(os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", 0))
@@ -101,8 +105,10 @@ class Link:
     def add(self, worker: int, comm: Any, rank: int) -> None:
         """Take a process in as this worker; it is there once it says hello."""
         peer = self._peers[worker] = _Peer(comm, rank)
-        places = (self.sample, place(peer.theirs), place(self._rings.fd))
-        greeting = (os.getpid(), self._host, self.spin, *places)
+        if comm != self.MPI.COMM_WORLD:
+            self._linger = LINGER
+        places = (self.sample, *map(place, (peer.theirs, self._tower.fd, self._rings.fd)))
+        greeting = (worker, os.getpid(), self._host, self.spin, *places)
         self.send(worker, wire.frame(MASTER, greeting))
         try:
             self._listen(peer)
@@ -188,7 +194,8 @@ class Link:
 
     def receive(self, timeout: float) -> list[News]:
         """Return what has arrived, waiting at most `timeout` seconds for the first."""
-        self._ring()
+        self.flush()
+        self._rung |= self._gong.rest(0)
         if self._look() or timeout <= 0:
             return self._take()
         patience, end = Patience(self.spin), time.perf_counter() + timeout
@@ -202,27 +209,40 @@ class Link:
     def rest(self, patience: Patience, limit: float, *others: Any) -> Patience:
         """Rest, where it is time to, until a worker rings or one of the others can be read."""
         if rest := patience.rest():
-            # Whoever is far rings no bell, and large messages move on only when MPI is called.
-            told = all(
-                p.near and p.large is None and not bulky(p.sending) for p in self._peers.values()
-            )
-            if self._gong.rest(min(REST if told else rest, limit), *others):
-                return Patience(max(self.spin, LINGER))
+            rung = self._gong.rest(min(REST if self._told() else rest, limit), *others)
+            if rung:
+                self._rung |= rung
+                return Patience(max(self.spin, self._linger))
         return patience
 
-    def _ring(self) -> None:
-        # Not while there may be more to send: who is woken takes the core from who wakes it. A
-        # worker that nobody rings for looks by itself after 5 ms.
-        for peer in self._unrung:
-            peer.bell.ring()
-        self._unrung.clear()
+    def _told(self) -> bool:
+        """Tell whether everybody rings for all that is there to be received.
+
+        Whoever is far has no bell, and large messages move on only when MPI is called.
+        """
+        return all(
+            p.near and p.large is None and not bulky(p.sending) for p in self._peers.values()
+        )
+
+    def flush(self) -> None:
+        """Wake those who were sent something: it need not be after each message.
+
+        A worker that nobody rings for looks by itself after 5 ms.
+        """
+        unrung = self._unrung
+        if 2 * len(unrung) > len(self._peers):
+            self._tower.ring()
+        else:
+            for peer in unrung:
+                peer.bell.ring()
+        unrung.clear()
 
     def _take(self) -> list[News]:
         news, self._news = self._news, []
         return news
 
     def _look(self) -> bool:
-        """Look once at everything; return whether there are news."""
+        """Look once at who rang, now and then at everybody; return whether there are news."""
         while self._spawned:
             worker, comm = self._spawned.popleft()
             if isinstance(comm, str):
@@ -232,13 +252,24 @@ class Link:
         if self._behind:
             for worker in tuple(self._behind):
                 self._push(worker, self._peers[worker])
-            self._ring()
-        for worker, peer in tuple(self._peers.items()):
+            self.flush()
+        rung, self._rung = self._rung, set()
+        now = time.perf_counter()
+        # To look in vain is not cheap: MPI gives up the core where cores are few.
+        if now >= self._due or self._linger or self.spin or not self._told():
+            self._due = now + REST
+            rung = set(self._peers)
+        for worker in rung:
+            peer = self._peers.get(worker)
+            if peer is None:
+                continue
             try:
                 for _ in range(_BURST):
                     if not peer.request.Test(self._status):
                         break
                     self._arrived(worker, peer)
+                else:
+                    self._rung.add(worker)
             except self.MPI.Exception:
                 self._lost(worker)
         return bool(self._news)
@@ -306,6 +337,7 @@ class Link:
         self._run(2 * _END, lambda: bool(stuck and self._peers))
         for worker in tuple(self._peers):
             self.drop(worker)
+        self._tower.close()
         self._gong.close()
         self._rings.close()
 

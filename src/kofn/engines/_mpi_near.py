@@ -13,12 +13,16 @@ import contextlib
 import mmap
 import os
 import select
+import struct
 from typing import Any
 
 from . import _wire as wire
 from .memory import LARGE, Segment, attach, pack, unpack
 
 Place = tuple[int, int, int]  # process, descriptor, inode
+
+_NUMBER = struct.Struct("i")
+_MANY = 4096  # rings that may lie in a pipe
 
 
 def place(fd: int) -> Place:
@@ -42,29 +46,74 @@ def mapped(at: Place, write: bool = False) -> mmap.mmap:
 
 
 class Bell:
-    """One end of a pipe that wakes who rests at its other end."""
+    """One end of a pipe that wakes who rests at its other end, and tells who rang."""
 
-    __slots__ = ("fd",)
+    __slots__ = ("_number", "fd")
 
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
+    def __init__(self, fd: int, number: int = 0) -> None:
+        self.fd, self._number = fd, _NUMBER.pack(number)
         os.set_blocking(fd, False)
 
     def ring(self) -> None:
         """Wake the other end; it may be awake, or gone."""
         with contextlib.suppress(BlockingIOError, BrokenPipeError):
-            os.write(self.fd, b"!")
+            os.write(self.fd, self._number)
 
-    def rest(self, seconds: float, *others: Any) -> bool:
-        """Rest until the other end rings, or one of the others can be read; say if it rang."""
-        rung = self.fd in select.select([self.fd, *others], [], [], seconds)[0]
-        if rung:
-            os.read(self.fd, 4096)
-        return rung
+    def rest(self, seconds: float, *others: Any) -> set[int]:
+        """Rest until somebody rings, or one of the others can be read; return who rang."""
+        if self.fd not in select.select([self.fd, *others], [], [], seconds)[0]:
+            return set()
+        return set(memoryview(os.read(self.fd, 4096)).cast("i"))
 
     def close(self) -> None:
         """Close this end."""
         os.close(self.fd)
+
+
+class Tower:
+    """The bell for everybody: one write wakes all who rest at it.
+
+    To ring six bells takes six system calls, and after each of them the one who was woken may take
+    the core from the one who rings. Here both ends are the ringer's own. Who rests is told of each
+    write (an edge) and never reads; what lies in the pipe is taken out by the ringer.
+    """
+
+    def __init__(self) -> None:
+        self.fd, self._rings = os.pipe()
+        for end in (self.fd, self._rings):
+            os.set_blocking(end, False)
+        self._written = 0
+
+    def ring(self) -> None:
+        """Wake everybody."""
+        if self._written == _MANY:
+            os.read(self.fd, _MANY)
+            self._written = 0
+        os.write(self._rings, b"!")
+        self._written += 1
+
+    def close(self) -> None:
+        """Close both ends."""
+        os.close(self.fd)
+        os.close(self._rings)
+
+
+class Ear:
+    """Where a worker rests: at its own bell and at the bell for everybody."""
+
+    def __init__(self, own: int, all: int) -> None:
+        self._own = own
+        self._poll = select.epoll()
+        self._poll.register(own, select.EPOLLIN)
+        self._poll.register(all, select.EPOLLIN | select.EPOLLET)
+
+    def rest(self, seconds: float) -> bool:
+        """Rest until one of the bells rings; say if one did."""
+        found = self._poll.poll(seconds)
+        for fd, _ in found:
+            if fd == self._own:
+                os.read(fd, 4096)
+        return bool(found)
 
 
 def fetch(packed: Any, at: Place | None) -> Any:

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import threadpoolctl
 
 from . import _wire as wire
-from ._mpi_near import Bell, Place, fetch, mapped, opened, place
+from ._mpi_near import Bell, Ear, Place, fetch, mapped, opened, place
 from .memory import ReplyPool, Segment, dumps, pack, solid, unpack
 from .running import keep, run, story
 
@@ -88,13 +88,15 @@ class Worker:
         self.master = 0  # its process id, if it runs on this machine
         self.spin = 0.0
         self.linger = 0.0 if comm == MPI.COMM_WORLD else LINGER
-        self.bell: Bell | None = None  # where it wakes us
+        self.ear: Ear | None = None  # where it wakes us
         self.gong: Bell | None = None  # where we wake it
         self.buffer = bytearray(SMALL)
         self.status = MPI.Status()
         self.sending: deque[tuple[Any, bytes]] = deque()
         self.behind = False  # the last message was there before it was waited for
         self.floor = -(2**63)  # the highest cancelled round
+        self.word: memoryview | None = None  # the same, where the master can write it here
+        self.listened = 0.0  # when
         self.round = 0  # of the task at hand
         self.pool: ReplyPool | None = None  # for large replies, where the master can map them
         self.kept: dict[str, Any] = {}
@@ -110,10 +112,10 @@ class Worker:
                 else:
                     self.other(*message)
 
-    def greet(self, pid: int, host: str, spin: float, *places: Place) -> None:
-        """Answer rank 0's first word: who it is, how long to spin, and what it holds for us.
+    def greet(self, number: int, pid: int, host: str, spin: float, *places: Place) -> None:
+        """Answer rank 0's first word: who we are, who it is, how long to spin, what it holds.
 
-        That is a sample of its memory, the bell to wait at and the bell to ring.
+        That is the word of the master's cancels, the two bells to wait at and the bell to ring.
         """
         from .. import __version__  # not above: this module is imported by it
 
@@ -122,12 +124,12 @@ class Worker:
         if host == here:
             self.master = pid
             with contextlib.suppress(OSError):
-                mapped(places[0]).close()
-                bell = Bell(opened(places[1], os.O_RDONLY | os.O_NONBLOCK))
-                self.gong = Bell(opened(places[2], os.O_WRONLY | os.O_NONBLOCK))
-                self.bell = bell
+                word = memoryview(mapped(places[0])).cast("q")
+                ear = Ear(*(opened(at, os.O_RDONLY | os.O_NONBLOCK) for at in places[1:3]))
+                self.gong = Bell(opened(places[3], os.O_WRONLY | os.O_NONBLOCK), number)
+                self.ear, self.word = ear, word
         sample = None
-        if self.bell is not None:
+        if self.ear is not None:
             self.pool = ReplyPool(keep=64 << 20)
             self.sample = Segment(8)
             sample = place(self.sample.fd)
@@ -182,13 +184,16 @@ class Worker:
         if self.behind:
             return
         patience = Patience(self.spin)
-        while not request.Test(self.status):
+        while True:
             if rest := patience.rest():
-                self.listen()
-                if self.bell is None:
+                if self.ear is None:
                     time.sleep(rest)
-                elif self.bell.rest(REST if told and not bulky(self.sending) else rest):
+                elif self.ear.rest(REST if told and not bulky(self.sending) else rest):
                     patience = Patience(max(self.spin, self.linger))
+            if request.Test(self.status):
+                return
+            if rest:
+                self.listen()
 
     def listen(self) -> None:
         """Take in what the master says out of turn, without waiting."""
@@ -214,11 +219,16 @@ class Worker:
         end()
 
     def stale(self) -> bool:
-        """Tell whether the task at hand was cancelled: some microseconds."""
-        try:
-            self.listen()
-        except self.MPI.Exception:
-            end()
+        """Tell whether the task at hand was cancelled: at most some microseconds."""
+        now = time.perf_counter()
+        if self.word is None or now >= self.listened + REST:
+            self.listened = now
+            try:
+                self.listen()
+            except self.MPI.Exception:
+                end()
+        if self.word is not None and self.word[0] > self.floor:
+            self.floor = self.word[0]
         return self.round <= self.floor
 
     # What the messages ask for.

@@ -19,7 +19,7 @@ from ..errors import BadInput, CannotDo, Closed, EngineUnavailable, UnknownWorke
 from ..model import Body, Dropped, Event, Failed, Joined, Lost, Reply, Stored, Task
 from . import _wire as wire
 from ._mpi_bridge import Bridge
-from ._mpi_house import House, Peer
+from ._mpi_house import NEVER, House, Peer
 from ._mpi_link import Link
 from ._mpi_near import Parcel, Place, mapped, place
 from ._mpi_setup import ALWAYS, HERE, command, problem, start, unset
@@ -35,7 +35,6 @@ _NOTICE = 0.5  # seconds for a worker to end, or for MPI to tell that it has
 _WATCH = 0.1  # seconds between two looks at whether the processes of this machine are there
 _FUNCTIONS = 256  # bodies remembered; beyond, all are forgotten and sent again as needed
 _OPERANDS = 64  # operands kept of rounds that nobody cancelled
-_NEVER = -(2**63)  # lower than every round
 
 
 class MPIEngine(Engine):
@@ -76,7 +75,7 @@ class MPIEngine(Engine):
         self._numbers = 0
         self._operands = house.operands
         self._gone: set[int] = set()  # rounds never cancelled whose operand had to make room
-        self._floor = _NEVER
+        self._floor = NEVER
         self._ended: dict[int, float] = {}  # workers that we ended -> when to stop asking MPI
         self._watched = 0.0  # when
         self._ready: list[Event] = []
@@ -217,12 +216,14 @@ class MPIEngine(Engine):
         parcel = Parcel(wire.PUT, key, value, peer.near)
         peer.gets(key, parcel)
         self._send(worker, peer, parcel.frame(peer.near))
+        self._check().flush()
 
     def forget(self, key: str) -> None:
         """Tell every worker to drop a kept value."""
-        self._check()
+        link = self._check()
         for worker, peer in self._live.items():
             self._send(worker, peer, wire.frame(wire.FORGET, key))
+        link.flush()
 
     def broadcast(self, round: int, value: Any) -> None:
         """Write the operand once; each worker hears of it with its first task of the round."""
@@ -237,7 +238,10 @@ class MPIEngine(Engine):
         self._operands[round] = Parcel(wire.OPERAND, round, value, share)
 
     def submit(self, task: Task) -> None:
-        """Send a task: one message, none while the worker is behind with receiving."""
+        """Send a task: one message, none while the worker is behind with receiving.
+
+        The worker is woken by the next call of `events`, with all others at once.
+        """
         peer = self._live.get(task.worker)
         if peer is None:
             peer = self._peer(task.worker)
@@ -269,13 +273,13 @@ class MPIEngine(Engine):
         self._send(task.worker, peer, data)
 
     def cancel(self, round: int) -> None:
-        """Tell those who work on it; the others hear of it with their next task."""
+        """Write one word for those near; tell those far who work on it, the others with a task."""
         link = self._check()
         if round <= self._floor:
             return
-        self._floor = round
+        self._floor = self._house.floor[0] = round
         for worker, peer in self._live.items():
-            if peer.tasks and min(peer.tasks.values()) <= round:
+            if not peer.near and peer.tasks and min(peer.tasks.values()) <= round:
                 link.control(worker, round)
             if peer.rounds:
                 peer.rounds = {r for r in peer.rounds if r > round}
@@ -422,6 +426,7 @@ class MPIEngine(Engine):
                 mapped(sample, write=True).close()
             except OSError:  # it can map what we hold, but not the other way round
                 self._send(worker, peer, wire.frame(FAR, None))
+                self._check().flush()
         self._ready.append(Joined(now, worker))
 
     def _on_reply(
