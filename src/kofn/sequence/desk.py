@@ -1,8 +1,9 @@
 """Where operands are encoded and results decoded: the master's own work, in small pieces.
 
 Rounds have it done while they wait: first what is finished is decoded, then what the next round
-will surely ask for is encoded and sent ahead. Each pair of encoded operands goes out once: a
-worker keeps it until the job is done, so a mini-task that failed is asked again by name.
+will surely ask for is encoded. Each pair of encoded operands goes out once: with its task, or,
+under a code that asks again for a mini-task that failed, to be kept by the worker until the job is
+done; it is then asked again by name.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from ..model import Command, Keep, Task
 from ..rounds import Drive
 from .ledger import Mini
 from .work import multiply
+
+Pair = tuple[NDArray[Any], NDArray[Any]]
 
 _names = count()
 
@@ -49,17 +52,20 @@ class Product:
 class Desk:
     """Encodes and decodes the jobs of one sequence."""
 
-    def __init__(self, drive: Drive, code: ProductCode, accuracy: float | None) -> None:
+    def __init__(
+        self, drive: Drive, code: ProductCode, accuracy: float | None, asks_again: bool
+    ) -> None:
         self.code = code
         self.jobs: dict[int, Product] = {}  # neither decoded nor given up
         self.held = 0.0  # seconds in which all workers waited for this desk
         self.first_sent: float | None = None  # of this round
-        self._drive, self._accuracy = drive, accuracy
+        self._drive, self._accuracy, self._asks_again = drive, accuracy, asks_again
         self._name = f"sequence-{next(_names)}"
         self._values = drive.engine.capabilities.values
         self._to_decode: deque[int] = deque()
         self._ahead: deque[tuple[int, int, Mini]] = deque()  # worker, seat, mini-task
-        self._keys: dict[Mini, str] = {}
+        self._made: dict[Mini, Pair] = {}  # encoded, to go out with their tasks
+        self._keys: dict[Mini, str] = {}  # of those that workers keep
         self._slots: dict[tuple[int, int], int] = {}  # job, seat -> keys used so far
         self._given: set[tuple[int, Mini]] = set()  # worker, mini-task
         self._over: set[int] = set()  # jobs that have enough, since the last round
@@ -96,13 +102,17 @@ class Desk:
         return bool(self._to_decode or self._ahead)
 
     def ready(self, worker: int, mini: Mini) -> bool:
-        """Whether this worker has the operands."""
-        return not self._values or (worker, mini) in self._given
+        """Whether the operands are encoded, and at this worker if it is to keep them."""
+        return not self._values or mini in self._made or (worker, mini) in self._given
 
     def give(self, worker: int, seat: int, mini: Mini) -> Sequence[Command]:
-        """Encode the operands, unless this worker has them: one pass over X and over Y."""
+        """Encode the operands, unless that has been done: one pass over X and over Y."""
         job = self.jobs.get(mini.job)
-        if job is None or job.X is None or job.Y is None or (worker, mini) in self._given:
+        if job is None or job.X is None or job.Y is None or self.ready(worker, mini):
+            return ()
+        pair = self.code.encode_left(mini.row, job.X), self.code.encode_right(mini.row, job.Y)
+        if not self._asks_again:
+            self._made[mini] = pair
             return ()
         key = self._keys.get(mini)
         if key is None:
@@ -110,11 +120,7 @@ class Desk:
             slot = self._slots[job.number, seat] = self._slots.get((job.number, seat), -1) + 1
             key = self._keys[mini] = f"{self._name}/{job.number}/{slot}"
         self._given.add((worker, mini))
-        left, right = (
-            self.code.encode_left(mini.row, job.X),
-            self.code.encode_right(mini.row, job.Y),
-        )
-        return (Keep(worker, key, (left, right)),)
+        return (Keep(worker, key, pair),)
 
     def task(self, round: int, worker: int, mini: Mini) -> Task:
         """Make a task whose operands the worker has."""
@@ -124,7 +130,7 @@ class Desk:
         if self._idle is not None:
             self.held += now - self._idle
             self._idle = None
-        args = (self._keys.get(mini, ""), tuple(mini))
+        args = (tuple(mini), self._keys.get(mini), *self._made.pop(mini, ()))
         id = self._drive.next_task()
         return Task(id, round, worker, multiply, args, tuple(mini), self.cost(mini.job))
 
@@ -205,8 +211,13 @@ class Desk:
         self._ahead.clear()
         self.first_sent = self._idle = None
         over, self._over = self._over, set()
+        if over:
+            self._made = {mini: pair for mini, pair in self._made.items() if mini.job not in over}
         if not over or not self._keys:
             return
+        for kept in self._drive.stored.values():  # a Stored may come after its key was forgotten
+            old = {key for key in kept if key.startswith(self._name)}
+            kept -= old.difference(self._keys.values())
         self._drive.unwanted.extend({key for mini, key in self._keys.items() if mini.job in over})
         self._keys = {mini: key for mini, key in self._keys.items() if mini.job not in over}
         self._given = {pair for pair in self._given if pair[1].job not in over}

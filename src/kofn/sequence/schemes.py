@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from numbers import Integral
+from typing import ClassVar
 
 from ..codes.product import Points, ProductCode
 from ..errors import BadInput
@@ -24,6 +25,7 @@ class SequenceCode(ABC):
     """How the jobs of a sequence are cut, coded and spread over workers and rounds."""
 
     delay: int  # a job that begins in round i is done by round i + delay
+    asks_again: ClassVar[bool] = False  # whether a mini-task that failed is given again
 
     @property
     @abstractmethod
@@ -150,6 +152,7 @@ class IDIP(SequenceCode):
     W: int
     burst: int | None = None
     points: Points | None = None
+    asks_again: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         _ = self.product

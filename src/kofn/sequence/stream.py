@@ -89,7 +89,7 @@ class Stream:
         if not workers:
             raise TooFewWorkers(0, 1, 0.0)
         self._drive, self._check_finite = drive, check_finite
-        self._desk = Desk(drive, code.product, accuracy)
+        self._desk = Desk(drive, code.product, accuracy, code.asks_again)
         self._ledger = code.ledger(len(workers), self._desk.eta)
         self._seats = {worker: seat for seat, worker in enumerate(workers)}
         self._queue: deque[Product] = deque()  # not begun

@@ -14,9 +14,11 @@ from ..model import Piece
 SLICE_WORK = 50_000_000
 
 
-def multiply(kept: Any, operand: None, key: str, mini: tuple[int, int]) -> Iterable[Piece]:
-    """The product of the two matrices kept under `key`, looking up between slices of rows."""
-    A, B = kept[key]
+def multiply(
+    kept: Any, operand: None, mini: tuple[int, int], key: str | None, *pair: NDArray[Any]
+) -> Iterable[Piece]:
+    """The product of two matrices, given or kept under `key`, in slices of rows."""
+    A, B = kept[key] if key is not None else pair
     per_row = A.shape[1] * B.shape[1]
     step = max(1, SLICE_WORK // max(1, per_row))
     with np.errstate(over="ignore", invalid="ignore"):  # the master looks at the result

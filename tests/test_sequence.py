@@ -1,0 +1,464 @@
+"""Sequences of products: results, deadlines, losses and joiners, on virtual and local workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from math import comb
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import kofn
+from kofn.delays import Fritchman, Given, Independent, Slowed, Stratified
+from kofn.engines.base import Engine
+from kofn.engines.local import LocalEngine
+from kofn.engines.virtual import VirtualEngine
+from kofn.engines.wrapped import Wrapped
+from kofn.model import Reply, Send, Task, Tick
+from kofn.rounds.deadline import DeadlineRound
+from kofn.sequence import SequenceCode, Stream, Uncoded
+from kofn.sequence.ledger import Diagonal, Mini
+from kofn.sequence.work import multiply
+from kofn.testing import Faults
+
+Pairs = list[tuple[NDArray[np.float64], NDArray[np.float64]]]
+CODES: list[SequenceCode] = [
+    Uncoded(2, 2),
+    kofn.Polynomial(2, 1),
+    kofn.Polynomial(1, 1, z=2),
+    kofn.DIP(2, 3, delay=3, lam=1),
+    kofn.DIP(2, 2, delay=2, lam=2, z=2),
+    kofn.IDIP(2, 3, delay=3, N=10, W=4),
+    kofn.IDIP(4, 3, delay=3, N=4, W=4, burst=2),
+]
+UNIT = 1e4 / 1e9  # simulated seconds a multiply-add: rounds of hours, so that slices do not count
+
+
+def pairs(count: int, seed: int = 0) -> Pairs:
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(1, (20, 15, 9), (count, 3)).tolist()
+    return [(rng.standard_normal((m, n)), rng.standard_normal((n, p))) for m, n, p in sizes]
+
+
+def right(stream: Stream, jobs: Pairs, found: list[NDArray[np.float64]]) -> None:
+    bound = stream.report.error_bound
+    assert bound is not None
+    assert len(found) == len(jobs)
+    for (X, Y), Z in zip(jobs, found, strict=True):
+        assert Z.shape == (len(X), Y.shape[1])
+        assert np.linalg.norm(Z - X @ Y) <= bound * np.linalg.norm(X) * np.linalg.norm(Y)
+
+
+@pytest.mark.parametrize("code", CODES, ids=repr)
+def test_jobs_of_many_shapes_are_right_and_in_order(code: SequenceCode) -> None:
+    delays = Slowed(Independent(0.3, seed=1), 5.0, UNIT)
+    with kofn.connect(VirtualEngine(4, delays=delays), limit=1e9) as cluster:
+        stream = cluster.sequence(code, tolerance=0.1)
+        jobs = pairs(25)
+        for X, Y in jobs:
+            stream.submit(X, Y)
+        right(stream, jobs, list(stream))
+        report = stream.report
+    assert report.late == ()
+    assert report.conforms
+    assert report.jobs == 25
+    assert [r.began for r in report.rounds if r.began is not None] == list(range(25))
+    assert all(j - r.round + 1 <= 0 for r in report.rounds for j in r.done)
+    assert all(r.round - 1 - j <= code.delay for r in report.rounds for j in r.done)
+
+
+@pytest.fixture(scope="module")
+def local() -> Iterator[kofn.Cluster]:
+    with kofn.connect("local", workers=4) as cluster:
+        yield cluster
+
+
+@pytest.mark.parametrize("code", CODES, ids=repr)
+def test_on_local_workers(local: kofn.Cluster, code: SequenceCode) -> None:
+    stream = local.sequence(code)
+    jobs = pairs(12, seed=3)
+    tickets = [stream.submit(X, Y) for X, Y in jobs]
+    right(stream, jobs, [ticket.result() for ticket in tickets])
+    assert list(stream) == []  # all are taken
+    assert stream.report.late == ()
+
+
+def test_results_do_not_depend_on_who_straggled() -> None:
+    jobs = pairs(10, seed=5)
+    found = []
+    for seed in range(3):
+        delays = Slowed(Independent(0.5, seed), 4.0, UNIT)
+        with kofn.connect(VirtualEngine(4, delays=delays), limit=1e9) as cluster:
+            stream = cluster.sequence(kofn.DIP(2, 3, delay=3, lam=1))
+            for X, Y in jobs:
+                stream.submit(X, Y)
+            found.append(list(stream))
+            right(stream, jobs, found[-1])
+
+
+def test_float32_stays_float32_and_too_much_accuracy_is_refused() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((8, 50)).astype(np.float32)
+    Y = rng.standard_normal((50, 6)).astype(np.float32)
+    with kofn.connect("virtual", workers=4) as cluster:
+        stream = cluster.sequence(kofn.DIP(2, 3, delay=2, lam=2))
+        Z = stream.submit(X, Y).result()
+        assert Z.dtype == np.float32
+        exact = X.astype(float) @ Y.astype(float)
+        assert np.linalg.norm(Z - exact) <= 1e-2 * np.linalg.norm(exact)
+        with pytest.raises(kofn.Inaccurate, match="float64"):
+            cluster.sequence(kofn.DIP(2, 3, 2, 2), accuracy=1e-9).submit(X, Y)
+
+
+def test_a_poor_decode_takes_more_replies_until_it_is_as_accurate_as_was_asked_for() -> None:
+    """Monomials at k = 12: with every reply in time, k of them would leave few digits."""
+    code = kofn.DIP(3, 4, delay=3, lam=4, points="monomial")
+    X, Y = np.eye(6), np.arange(48.0).reshape(6, 8)
+    with kofn.connect("virtual", workers=4) as cluster:
+        stream = cluster.sequence(code, accuracy=1e-8)
+        ticket = stream.submit(X, Y)
+        Z = ticket.result()
+        assert ticket.error_bound is not None
+        assert ticket.error_bound <= 1e-8
+        assert np.abs(Z - Y).max() <= 1e-8 * np.linalg.norm(Y) * np.linalg.norm(X)
+        report = stream.report
+        # Three rounds bring twelve replies; the job was not done with those.
+        assert len(report.rounds) >= 4 or report.rounds[-1].topped_up > 0
+
+
+# Time.
+
+
+def simulate(code: SequenceCode, delays: Slowed, jobs: int, P: int, mu: float) -> Stream:
+    """Jobs of load 1, in simulated time alone; the stream with its report."""
+    engine = VirtualEngine(P, delays=delays, compute=False)
+    with kofn.connect(engine, limit=float("inf")) as cluster:
+        stream = cluster.sequence(code, tolerance=mu)
+        for _ in range(jobs):
+            stream.submit_size(2520, 10, 2520)
+        for _ in stream:
+            pass
+        return stream
+
+
+UNIT_LOAD = 1e4 / (2520 * 10 * 2520)  # a whole job takes one worker 10,000 seconds
+
+
+@pytest.mark.parametrize("delta", [0.1, 0.4])
+@pytest.mark.parametrize(("P", "alpha", "S"), [(4, 5.0, 2), (6, 10.0, 3)])
+def test_virtual_time_agrees_with_the_closed_forms(
+    P: int, alpha: float, S: int, delta: float
+) -> None:
+    delays = Slowed(Stratified(delta, P), alpha, UNIT_LOAD)
+    late = {s: sum(_binomial(P, i, delta) for i in range(s + 1, P + 1)) for s in (0, S)}
+    for code, s in ((Uncoded(2, P // 2), 0), (kofn.Polynomial(1, P - S), S)):
+        expected = (alpha * late[s] + 1 - late[s]) / (P - s)
+        found = simulate(code, delays, 1024, P, 0.0).report.seconds / 1024 / 1e4
+        assert abs(found / expected - 1) < 0.02
+
+
+def test_idip_stays_under_its_corrected_bound() -> None:
+    P, W, N, alpha, delta = 4, 4, 10, 5.0, 0.4
+    waits = sum(_binomial(P * W, i, delta) for i in range(N + 1, P * W + 1))
+    everyone = delta**P * sum(_binomial(P * (W - 1), i, delta) for i in range(N - P + 1))
+    bound = (1 + (alpha - 1) * (waits + everyone)) / (P - N / W)
+    delays = Slowed(Stratified(delta, P), alpha, UNIT_LOAD)
+    stream = simulate(kofn.IDIP(2, 3, 3, N, W), delays, 1024, P, 0.0)
+    assert stream.report.seconds / 1024 / 1e4 < bound
+    assert stream.report.conforms
+    assert stream.report.late == ()
+
+
+def test_dip_needs_at_most_0_66_of_the_time_of_polynomial_codes() -> None:
+    delays = Slowed(Independent(0.3, seed=2), 5.0, UNIT_LOAD)
+    poly = simulate(kofn.Polynomial(2, 1), delays, 1500, 4, 0.0).report.seconds
+    dip = simulate(kofn.DIP(2, 3, delay=3, lam=1), delays, 1500, 4, 0.0).report.seconds
+    assert dip <= 0.66 * poly
+
+
+def test_bursts_dip_and_idip_need_at_most_0_70() -> None:
+    """The chain: good to bad 0.2, two bad states in line, each left with 0.5."""
+    delays = Slowed(Fritchman(0.2, 0.5, 2, seed=3), 5.0, UNIT_LOAD)
+    poly = simulate(kofn.Polynomial(2, 1), delays, 1500, 4, 0.0).report.seconds
+    for code in (kofn.DIP(2, 3, 3, 1), kofn.IDIP(2, 3, 3, N=10, W=4)):
+        assert simulate(code, delays, 1500, 4, 0.0).report.seconds <= 0.70 * poly
+
+
+def test_stragglers_are_those_beyond_the_tolerance() -> None:
+    pattern = np.zeros((8, 4), dtype=bool)
+    pattern[2, 1] = pattern[3, 3] = True
+    delays = Slowed(Given(pattern), 2.0, UNIT_LOAD)
+    rounds = simulate(kofn.DIP(2, 3, 3, 1), delays, 6, 4, 0.25).report.rounds
+    assert [r.stragglers for r in rounds[:6]] == [(), (), (1,), (3,), (), ()]
+    patient = simulate(kofn.DIP(2, 3, 3, 1), delays, 6, 4, 1.1).report.rounds
+    assert all(r.stragglers == () for r in patient)
+
+
+def test_the_stream_waits_for_stragglers_where_the_code_must() -> None:
+    everyone_but_one = np.ones((20, 4), dtype=bool)
+    everyone_but_one[:, 0] = False
+    delays = Slowed(Given(everyone_but_one), 3.0, UNIT_LOAD)
+    stream = simulate(kofn.IDIP(2, 3, 3, N=10, W=4), delays, 8, 4, 0.0)
+    assert stream.report.waited > 0
+    assert stream.report.conforms  # it waited until the pattern did
+    assert stream.report.late == ()
+
+
+class _Desk:
+    """A desk at which everything is ready."""
+
+    busy = False
+
+    def __init__(self) -> None:
+        self.done: list[int] = []
+        self.tasks = 0
+
+    def ready(self, worker: int, mini: Mini) -> bool:
+        return True
+
+    def give(self, worker: int, seat: int, mini: Mini) -> tuple[()]:
+        return ()
+
+    def task(self, round: int, worker: int, mini: Mini) -> Task:
+        self.tasks += 1
+        return Task(self.tasks, round, worker, multiply, (), tuple(mini))
+
+    def take(self, mini: tuple[int, int], value: object) -> None: ...
+
+    def complete(self, jobs: Sequence[int]) -> None:
+        self.done += jobs
+
+    def idle(self, time: float) -> None: ...
+
+    def chore(self) -> tuple[()]:
+        return ()
+
+
+def test_partial_work_counts() -> None:
+    """A straggler's first mini-task is in before the round's end: it is not lost."""
+    ledger, desk = Diagonal(k=3, seats=2, delay=1, lam=1), _Desk()
+    ledger.begin(0)
+    ledger.end([])  # nobody delivered anything in the first round
+    batches = ledger.begin(1)  # one mini-task of job 1, three of job 0
+    round = DeadlineRound(7, batches, ledger, desk, {0: 0, 1: 1}, (), 0.0)
+    sent = [c.task for c in round.start(0.0) if type(c) is Send]
+    assert len(sent) == 2 * 4
+    mine = [task for task in sent if task.worker == 1]
+    other = [task for task in sent if task.worker == 0]
+
+    def reply(time: float, task: Task) -> None:
+        round.on(Reply(time, task.worker, 7, task.id, task.what, None, 0, 0.1, True))
+
+    reply(1.0, mine[0])
+    reply(1.0, mine[1])
+    for time, task in enumerate(other[:3], 1):
+        reply(float(time), task)
+    assert desk.done == [0]  # two of worker 0, one of the straggler
+    assert not round.done
+    reply(4.0, other[3])
+    round.on(Tick(round.wake))
+    assert round.done
+    assert round.finished == {0}
+    assert ledger.jobs[1].rows == [batches[0][1].row, batches[0][0].row]
+
+
+def _binomial(n: int, i: int, p: float) -> float:
+    return comb(n, i) * p**i * (1 - p) ** (n - i)
+
+
+# Losses and joiners.
+
+
+@pytest.mark.parametrize("code", CODES, ids=repr)
+def test_a_lost_worker_straggles_until_a_joiner_takes_its_seat(code: SequenceCode) -> None:
+    with kofn.connect("virtual", workers=4) as cluster:
+        stream = cluster.sequence(code)
+        jobs = pairs(18, seed=9)
+        found = []
+        for number, (X, Y) in enumerate(jobs):
+            ticket = stream.submit(X, Y)
+            if number == 4:
+                cluster.lose(2)
+            if number == 12:
+                cluster.join()
+            found.append(ticket.result())
+        right(stream, jobs, found)
+        rounds = stream.report.rounds
+    without = [r for r in rounds if 2 in r.stragglers]
+    assert without
+    if code.delay:  # others end with the first k replies, whoever gives them
+        assert all(2 not in r.stragglers for r in rounds[-3:])
+    assert stream.report.late == ()
+
+
+def test_kills_in_mid_round_on_local_workers() -> None:
+    """kill -9 while mini-tasks are out; the report says when the pattern did not conform."""
+    faults = (
+        Faults()
+        .slow(1, by=1e4, round=3)
+        .lose(1, round=3)
+        .slow(0, by=1e4, round=5)
+        .lose(0, round=5)
+        .join(round=7)
+    )
+    jobs = pairs(14, seed=11)
+    with kofn.connect(faults.on(LocalEngine(4))) as cluster:
+        stream = cluster.sequence(kofn.IDIP(1, 15, delay=3, N=1, W=4))
+        for X, Y in jobs:
+            stream.submit(X, Y)
+        right(stream, jobs, list(stream))
+        report = stream.report
+        assert {w for r in report.rounds for w in r.lost} == {0, 1}
+        assert not report.conforms  # two seats empty: more than one straggler in four rounds
+        assert any(r.topped_up for r in report.rounds)
+        assert sum(len(r.joined) for r in report.rounds) <= 1
+        assert len(cluster.workers) == 3
+
+
+def test_with_everyone_lost_it_says_so_and_goes_on_when_somebody_joins() -> None:
+    with kofn.connect("virtual", workers=2) as cluster:
+        stream = cluster.sequence(kofn.DIP(2, 2, delay=1, lam=1))
+        X, Y = np.eye(4), np.arange(12.0).reshape(4, 3)
+        ticket = stream.submit(X, Y)
+        cluster.lose(0)
+        cluster.lose(1)
+        with pytest.raises(kofn.TooFewWorkers):
+            ticket.result()
+        cluster.join()
+        assert np.allclose(ticket.result(), Y)
+
+
+# Operands, and the master's own work.
+
+
+class _Counting(Wrapped):
+    """Remembers what workers were told to keep."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self.puts: list[tuple[int, str]] = []
+
+    def put(self, worker: int, key: str, value: Any) -> None:
+        self.puts.append((worker, key))
+        super().put(worker, key, value)
+
+
+def test_encoded_operands_go_out_once() -> None:
+    """IDIP asks again for mini-tasks that failed: without their operands."""
+    rng = np.random.default_rng(0)
+    X, Y = rng.standard_normal((300, 200)), rng.standard_normal((200, 300))
+    pair_bytes = (100 * 200 + 200 * 150) * 8  # x = 3, y = 2
+    faults = Faults()
+    for round in range(1, 9):
+        faults = faults.slow(3, by=300.0, round=round)
+    engine = _Counting(faults.on(LocalEngine(4)))
+    with kofn.connect(engine) as cluster:
+        stream = cluster.sequence(kofn.IDIP(3, 2, delay=3, N=10, W=4), tolerance=1.0)
+        before, puts = engine.traffic, engine.puts
+        tickets = [stream.submit(X, Y) for _ in range(5)]
+        assert all(np.allclose(ticket.result(), X @ Y) for ticket in tickets)
+        after = engine.traffic
+        rounds = stream.report.rounds
+    assert any(3 in r.stragglers for r in rounds)
+    assert len(puts) == len(set(puts))
+    assert before is not None
+    assert after is not None
+    results = 100 * 150 * 8 * sum(4 * r.mini_tasks for r in rounds)
+    assert after - before <= len(puts) * 1.05 * pair_bytes + results + 1e5
+    asked = sum(4 * r.mini_tasks for r in rounds)
+    assert len(puts) < asked
+
+
+def test_what_is_done_is_forgotten(local: kofn.Cluster) -> None:
+    stream = local.sequence(kofn.IDIP(2, 3, delay=3, N=10, W=4))
+    for X, Y in pairs(40):
+        stream.submit(X, Y)
+    list(stream)
+    local._drive.settle()
+    assert all(len(kept) < 8 for kept in local._drive.stored.values())  # of the last jobs
+    desk = stream._desk
+    for left in (desk.jobs, desk._keys, desk._given, desk._slots, desk._made):
+        assert not left
+
+
+def test_the_share_of_time_that_the_master_holds_up_is_reported(local: kofn.Cluster) -> None:
+    rng = np.random.default_rng(0)
+    X, Y = rng.standard_normal((64, 50)), rng.standard_normal((50, 30))
+    stream = local.sequence(kofn.DIP(2, 3, delay=3, lam=1))
+    for _ in range(10):
+        stream.submit(X, Y)
+    list(stream)
+    report = stream.report
+    assert 0 <= report.held_share < 1
+    assert all(0 <= r.held <= r.seconds for r in report.rounds)
+    assert report.seconds > 0
+
+
+# What is asked wrongly.
+
+
+def test_bad_input_is_refused_before_any_worker_is_touched() -> None:
+    with kofn.connect("virtual", workers=4) as cluster:
+        wrong: list[tuple[Callable[[], Stream], str]] = [
+            (lambda: cluster.sequence(kofn.IDIP(2, 3, 3, N=16, W=4)), "N < 16"),
+            (lambda: cluster.sequence(kofn.IDIP(4, 5, 3, N=0, W=4)), "x·y <= 16"),
+            (lambda: cluster.sequence(kofn.Polynomial(3, 2)), "needs 6 replies"),
+            (lambda: cluster.sequence(kofn.DIP(2, 3, 3, 1), tolerance=-1), "tolerance"),
+            (lambda: cluster.sequence(2), "kofn.DIP"),  # type: ignore[arg-type]
+        ]
+        for make, word in wrong:
+            with pytest.raises(kofn.BadInput, match=word):
+                make()
+        stream = cluster.sequence(kofn.DIP(2, 3, 3, 1))
+        for X, Y, word in (
+            (np.ones((3, 4)), np.ones((3, 4)), r"\(3, 4\) and \(3, 4\)"),
+            (np.ones(3), np.ones((3, 4)), "reshape"),
+            (np.ones((0, 4)), np.ones((4, 4)), "at least one row"),
+            (np.ones((2, 4)) * 1j, np.ones((4, 4)), "real numbers"),
+            (np.ones((2, 4)), np.full((4, 2), np.nan), r"\[0, 0\] is nan"),
+        ):
+            with pytest.raises(kofn.BadInput, match=word):
+                stream.submit(X, Y)
+        with pytest.raises(kofn.BadInput, match="submit_size"):
+            stream.submit_size(1, 1, 1)
+        assert cluster.log == []
+
+
+def test_submit_after_close_is_an_error_and_results_can_still_be_taken() -> None:
+    with kofn.connect("virtual", workers=4) as cluster:
+        with cluster.sequence(kofn.DIP(2, 2, 1, 2)) as stream:
+            ticket = stream.submit(np.eye(3), np.eye(3))
+        with pytest.raises(kofn.Closed, match="no more jobs"):
+            stream.submit(np.eye(3), np.eye(3))
+        assert np.allclose(ticket.result(), np.eye(3))
+    with pytest.raises(kofn.Closed):
+        stream.submit(np.eye(3), np.eye(3))
+
+
+def test_a_result_that_cannot_be_there_yet_says_what_it_waits_for() -> None:
+    with kofn.connect("virtual", workers=4) as cluster:
+        stream = cluster.sequence(kofn.DIP(2, 4, delay=3, lam=4))
+        with pytest.raises(kofn.NothingYet):
+            _ = stream.report
+        first, second = (stream.submit(np.eye(8), np.eye(8)) for _ in range(2))
+        with pytest.raises(kofn.NothingYet, match="begins 1 round"):
+            first.result(wait=False)
+        stream._round(0.0)
+        with pytest.raises(kofn.NothingYet, match=r"by round 4; 1 rounds .* 4 of the 8"):
+            first.result(wait=False)
+        assert "begins" in repr(second)
+        assert not first.done
+        assert np.allclose(second.result(), np.eye(8))
+        assert first.waits_for == ""
+        assert np.allclose(first.result(wait=False), np.eye(8))
+
+
+def test_a_product_beyond_floating_point_says_so_and_the_stream_goes_on() -> None:
+    with kofn.connect("virtual", workers=4) as cluster:
+        stream = cluster.sequence(kofn.DIP(2, 3, delay=1, lam=1))
+        big = np.full((4, 4), 1e300)
+        with pytest.raises(kofn.Overflowed, match="Scale the operands"):
+            stream.submit(big, big).result()
+        assert np.allclose(stream.submit(np.eye(4), np.eye(4)).result(), np.eye(4))
