@@ -49,6 +49,10 @@ class CoverageDecoder(Decoder):
     def ready(self) -> bool:
         return self.left == 0
 
+    @property
+    def reached(self) -> float:
+        return 1.0 - self.left / self.k
+
     def offer(self, key: int, row: Row | ArrayLike) -> bool:
         parts = row.parts if isinstance(row, Row) else np.flatnonzero(np.asarray(row)).tolist()
         self.add(key, parts)

@@ -40,6 +40,7 @@ class Paced(Wrapped):
                 f"Give it the delays itself: VirtualEngine(n, delays=...)."
             )
         super().__init__(engine)
+        self.capabilities = replace(engine.capabilities, given_time=True)
         self._delays = delays
         self._rng = np.random.default_rng(seed)
         # One object per body: engines send a body once, and know it by identity.

@@ -62,6 +62,7 @@ class VirtualEngine(Engine):
             can_lose=True,
             can_join=True,
             virtual_time=True,
+            given_time=True,
             values=compute,
             exchange=True,
         )

@@ -7,7 +7,7 @@ start; those that had come already are known and count once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from ..model import Command, Dropped, Event, Joined, Lost, Reply, Send, Stored, Supply, Task, Tick
@@ -46,7 +46,7 @@ class Work(Protocol):
 class GatherRound(Round):
     """`ready` (worker -> seat) take part from the start, `shares` names those too that join later.
 
-    `resting` are live and not asked: they are far behind with earlier rounds.
+    `resting` are far behind with earlier rounds, and asked only when nobody else is left to ask.
     """
 
     threshold = 1
@@ -59,6 +59,7 @@ class GatherRound(Round):
         work: Work,
         tally: Tally,
         stop: Stop,
+        resting: Collection[int] = (),
     ) -> None:
         self.id = id
         self.read: dict[int, int] = {}  # parts evaluated, by worker
@@ -68,6 +69,7 @@ class GatherRound(Round):
         self.joined: list[int] = []
         self._seat = dict(ready)
         self._shares, self._work, self.tally, self._stop = shares, work, tally, stop
+        self._resting = set(resting)
         self._open: dict[int, int] = {}  # task -> worker
         self._over: set[int] = set()  # seats all of whose work is here
         self._start = self._now = 0.0
@@ -76,9 +78,8 @@ class GatherRound(Round):
     def start(self, time: float) -> list[Command]:
         self._start = self._now = time
         self.wake = time + self._stop.wake
-        commands: list[Command] = [self._send(worker) for worker in self._seat]
-        self._judge()
-        return commands
+        commands: list[Command] = [self._send(w) for w in self._seat if w not in self._resting]
+        return [*commands, *self._judge()]
 
     def on(self, event: Event) -> Sequence[Command]:
         commands: Sequence[Command] = ()
@@ -102,8 +103,7 @@ class GatherRound(Round):
             self._open.pop(event.task, None)
         elif type(event) is Tick:
             self.wake = float("inf")
-        self._judge()
-        return commands
+        return [*commands, *self._judge()]
 
     @property
     def missing(self) -> int:
@@ -141,8 +141,8 @@ class GatherRound(Round):
             self._over.add(seat)
             self.finished.append(event.worker)
 
-    def _judge(self) -> None:
-        """Ask the rule."""
+    def _judge(self) -> list[Command]:
+        """Ask the rule; while it is not content and nobody is at work, those that rested."""
         idle = not self._open
         seen = Seen(
             self._now - self._start,
@@ -151,6 +151,11 @@ class GatherRound(Round):
             self.tally.covered,
             self.tally.decodable if idle else self.tally.exact,
         )
-        nothing = seen.covered == 0
+        nothing = self.used == 0
         self.done = not nothing and (self._stop.met(seen) or (idle and self._stop.content(seen)))
-        self._short = idle and not self.done
+        commands: list[Command] = []
+        if idle and not self.done:
+            commands += [self._send(w) for w in self._seat if w in self._resting]
+            self._resting.clear()
+        self._short = not (self.done or self._open)
+        return commands

@@ -43,8 +43,13 @@ def function(kept: Mapping[str, Any], key: str) -> Callable[..., Any]:
     return found
 
 
-def walk(kept: Mapping[str, Any], x: Any, key: str, fn_key: str) -> Iterator[Piece]:
-    """Evaluate the symbols of a seat in order; what is said is a run of them and their values."""
+def walk(
+    kept: Mapping[str, Any], x: Any, key: str, fn_key: str, flush: float = FLUSH
+) -> Iterator[Piece]:
+    """Evaluate the symbols of a seat in order; what is said is a run of them and their values.
+
+    `flush`: seconds between two messages, at least.
+    """
     held: Held = kept[key]
     fn = function(kept, fn_key)
     symbols = held.symbols
@@ -65,7 +70,7 @@ def walk(kept: Mapping[str, Any], x: Any, key: str, fn_key: str) -> Iterator[Pie
         assert value is not None
         values.append(value)
         last = i + 1 == len(symbols)
-        if last or time.perf_counter() - spoke >= FLUSH:
+        if last or time.perf_counter() - spoke >= flush:
             kind = Last if last else Piece
             yield kind((said, i + 1), stack(values, several), read)
             said, read, values = i + 1, 0, []

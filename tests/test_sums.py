@@ -1,0 +1,311 @@
+"""Coded sums on real processes and in simulated time: right, or near and said so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import kofn
+from kofn import stop
+from kofn.delays import Change, Exponential, PerUnit, Script
+from kofn.engines.local import LocalEngine
+from kofn.engines.virtual import VirtualEngine
+from kofn.rounds.stop import Seen
+from kofn.testing import Faults
+
+rng = np.random.default_rng(0)
+X, y, w = rng.standard_normal((120, 7)), rng.standard_normal(120), rng.standard_normal(7)
+TRUE = X.T @ (X @ w - y)
+
+
+def _made() -> Any:
+    # A function of a function travels by value: workers need not import this module.
+    def gradient(part: Any, w: Any) -> Any:
+        A, b = part
+        return A.T @ (A @ w - b)
+
+    return gradient
+
+
+gradient = _made()
+
+
+def close(value: Any, true: Any = TRUE) -> bool:
+    # Sums of 120 terms in another order: a few hundred roundings of the largest.
+    return bool(np.abs(value - true).max() <= 200 * np.finfo(float).eps * np.abs(true).max() * 10)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[kofn.Cluster]:
+    with kofn.connect("local", workers=6) as found:
+        yield found
+
+
+CODES = [
+    None,
+    kofn.Uncoded(),
+    kofn.Uncoded("whole"),
+    kofn.FractionalRepetition(3),
+    kofn.FractionalRepetition(2, "whole"),
+    kofn.CyclicRepetition(4),
+    kofn.CyclicRepetition(2, "whole"),
+    kofn.CyclicRepetition(2, "whole", "random"),
+]
+
+
+@pytest.mark.parametrize("code", CODES, ids=str)
+@pytest.mark.parametrize("m", [6, 17])
+def test_exact_sums_with_every_code(cluster: kofn.Cluster, code: Any, m: int) -> None:
+    parts = cluster.parts((X, y), code, parts=m)
+    for stop_rule in (None, stop.all(), kofn.exact(), kofn.fraction(1.0)):
+        found = parts.sum(gradient, w, stop=stop_rule)
+        assert found.exact
+        assert found.covered == 1.0
+        assert found.missing == ()
+        assert close(found.value)
+    assert parts.report is found.report
+    assert found.report.seconds["total"] > 0
+
+
+def test_any_data_and_any_value(cluster: kofn.Cluster) -> None:
+    words = ["any", "k", "of", "n", "are", "enough", "of", "n"]
+    found = cluster.parts(words).sum(lambda word, x: len(word) * x, 2)
+    assert found.value == 2 * sum(map(len, words))
+    S = scipy.sparse.random(60, 9, 0.2, format="csc", random_state=0)
+    one = cluster.parts((S, np.arange(60.0)), kofn.FractionalRepetition(2), parts=12)
+    both = one.sum(lambda part, x: (part[0].T @ part[1], part[1].sum(), len(part[1])))
+    assert isinstance(both.value, tuple)
+    assert close(both.value[0], S.T @ np.arange(60.0))
+    assert both.value[1] == pytest.approx(1770.0)
+    assert both.value[2] == 60
+    texts = cluster.parts(np.array(["a", "bc", "def", "g", "h", "i"]))
+    assert texts.sum(lambda part, x: sum(map(len, part))).value == 9
+
+
+def test_stop_rules_close_a_round_with_what_is_there() -> None:
+    faults = Faults()
+    for worker in (4, 5):
+        faults = faults.slow(worker, by=1e5)
+    with kofn.connect(faults.on(LocalEngine(6))) as cluster:
+        parts = cluster.parts((X, y), kofn.FractionalRepetition(2))
+        for rule in (
+            kofn.first(4),
+            kofn.deadline(0.3),
+            kofn.fraction(0.5),
+            kofn.first(4) | kofn.exact(),
+        ):
+            found = parts.sum(gradient, w, stop=rule)
+            assert not found.exact
+            assert 0 < found.covered < 1
+            assert 4 in found.missing or 5 in found.missing
+            plain = parts.sum(gradient, w, stop=rule, weights="plain")
+            there = [i for i in range(6) if i not in plain.missing]
+            rows = [row for i in there for row in range(20 * i, 20 * i + 20)]
+            assert close(plain.value, X[rows].T @ (X[rows] @ w - y[rows]))
+        found = parts.sum(gradient, w, stop=kofn.fraction(0.6) & kofn.first(4))
+        assert {4, 5} <= set(found.report.late)
+
+
+def test_half_done_stragglers_count() -> None:
+    # Both holders of each half are slow: each has one of its two parts quickly enough, or nobody.
+    for stream, seconds in (("parts", 1.0), ("whole", 2.0)):
+        with kofn.connect(VirtualEngine(4, delays=PerUnit(1.0))) as cluster:
+            parts = cluster.parts((X, y), kofn.FractionalRepetition(2, stream))  # type: ignore[arg-type]
+            found = parts.sum(gradient, w)
+            assert close(found.value)
+            assert found.report.seconds["total"] == pytest.approx(seconds)
+
+
+def test_a_worker_killed_in_the_middle_of_each_of_a_hundred_rounds() -> None:
+    faults = Faults()
+    for round in range(1, 101):
+        faults = faults.slow(round - 1, by=1e5, round=round).lose(round - 1, round=round)
+    with kofn.connect(faults.on(LocalEngine(6))) as cluster:
+        parts = cluster.parts((X, y), kofn.FractionalRepetition(2))
+        for round in range(1, 101):
+            if round % 2:
+                found = parts.sum(gradient, w)
+                assert found.exact
+                assert close(found.value)
+            else:
+                found = parts.sum(gradient, w, stop=kofn.first(5))
+                assert found.covered == 1.0 - len(found.missing) / 6
+                assert found.exact == (found.missing == ())
+                if found.exact:
+                    assert close(found.value)
+            assert not found.report.restarted
+            cluster._drive.await_lost(round - 1)
+            cluster.join()
+        assert len(cluster.workers) == 6
+
+
+def test_exact_while_coverage_allows_then_a_clear_error_then_a_joiner() -> None:
+    faults = Faults().slow(0, 1e5, round=1).lose(0, round=1)
+    faults = faults.slow(1, 1e5, round=2).lose(1, round=2)
+    with kofn.connect(faults.on(LocalEngine(6))) as cluster:
+        parts = cluster.parts((X, y), kofn.FractionalRepetition(2))
+        assert parts.sum(gradient, w).exact
+        with pytest.raises(kofn.TooFewWorkers, match="1 missing"):
+            parts.sum(gradient, w)
+        found = parts.sum(gradient, w, stop=kofn.first(6))  # as many as live
+        assert found.missing == (0, 1)
+        assert found.covered == pytest.approx(2 / 3)
+        cluster.join()
+        assert parts.sum(gradient, w).exact
+
+
+def test_a_joiner_in_the_round_is_enough() -> None:
+    changes = (Change(0.5, 0), Change(0.5, 1), Change(3.0, None))
+    engine = VirtualEngine(6, delays=PerUnit(1.0), membership=Script(changes))
+    with kofn.connect(engine, wait=10.0) as cluster:
+        parts = cluster.parts((X, y), kofn.FractionalRepetition(2, "whole"))
+        found = parts.sum(gradient, w)
+        assert found.exact
+        assert close(found.value)
+        assert found.report.joined == (6,)
+        assert found.report.seconds["total"] == pytest.approx(5.0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_right_under_any_losses_joins_and_delays(data: st.DataObject) -> None:
+    c = data.draw(st.integers(1, 3))
+    n = c * data.draw(st.integers(1, 4))
+    code = data.draw(
+        st.sampled_from(
+            [
+                kofn.FractionalRepetition(c),
+                kofn.CyclicRepetition(c),
+                kofn.CyclicRepetition(c, "whole"),
+            ]
+        )
+    )
+    when = st.floats(1e-3, 8.0)  # once all have their parts
+    changes = [Change(time, -1) for time in data.draw(st.lists(when, max_size=n + 2))]
+    changes += [Change(time, None) for time in data.draw(st.lists(when, max_size=3))]
+    changes += [Change(20.0 + i, None) for i in range(2 * n)]  # in the end there are enough
+    delays = data.draw(
+        st.sampled_from([PerUnit(0.1), Exponential(0.1, 1.0), Exponential(0.0, 5.0)])
+    )
+    engine = VirtualEngine(n, delays=delays, membership=Script(tuple(changes)), seed=1)
+    with kofn.connect(engine, wait=1e3) as cluster:
+        parts = cluster.parts((X, y), code, parts=data.draw(st.integers(n, 40)))
+        for _ in range(3):
+            found = parts.sum(gradient, w)
+            assert found.exact
+            assert close(found.value)
+            near = parts.sum(gradient, w, stop=kofn.first(max(1, n // 2)), weights="plain")
+            assert near.exact == (near.covered == 1.0)
+            assert near.missing == () or not near.exact
+
+
+def test_values_skipped_the_times_are_the_same() -> None:
+    totals = []
+    for compute in (True, False):
+        engine = VirtualEngine(30, delays=Exponential(1e-3, 2.0), compute=compute, seed=3)
+        with kofn.connect(engine) as cluster:
+            parts = cluster.parts((X, y), kofn.FractionalRepetition(2), parts=60)
+            founds = [parts.sum(gradient, w, stop=kofn.first(11)) for _ in range(5)]
+            totals.append([(f.report.seconds["total"], f.covered) for f in founds])
+            assert all((f.value is None) != compute for f in founds)
+    assert totals[0] == totals[1]
+
+
+def test_a_straggler_drops_stale_work_and_the_next_sum_starts_at_once() -> None:
+    engine = Faults().slow(3, by=1e6, round=1).on(LocalEngine(4))
+    with kofn.connect(engine) as cluster:
+        parts = cluster.parts((X, y), kofn.FractionalRepetition(2))
+        first = parts.sum(gradient, w)
+        assert first.exact
+        assert 3 in first.report.late
+        second = parts.sum(gradient, w, stop=stop.all())
+        assert 3 in second.report.extra["finished"]
+
+
+def test_a_frozen_worker_is_not_given_work_without_end() -> None:
+    engine = Faults().freeze(1, round=1, rounds=40).on(LocalEngine(4))
+    with kofn.connect(engine) as cluster:
+        parts = cluster.parts((X, y), kofn.FractionalRepetition(2))
+        asked = [1 in parts.sum(gradient, w).report.live for _ in range(60)]
+        assert not all(asked)
+        assert all(parts.sum(gradient, w).exact for _ in range(20))
+
+
+# Bad input: one clear error each, before a worker is touched where that is possible.
+
+
+def test_bad_input(cluster: kofn.Cluster) -> None:
+    with pytest.raises(kofn.BadInput, match=r"c to divide.*c=4 and 6"):
+        cluster.parts((X, y), kofn.FractionalRepetition(4))
+    with pytest.raises(kofn.BadInput, match="every worker needs a part; got 3 parts and 6"):
+        cluster.parts([1, 2, 3], kofn.Uncoded())
+    with pytest.raises(kofn.BadInput, match="from 1 to the number of rows, 120; got 121"):
+        cluster.parts((X, y), parts=121)
+    with pytest.raises(kofn.BadInput, match="equally many rows"):
+        cluster.parts((X, y[:-1]))
+    with pytest.raises(kofn.BadInput, match="at least one part"):
+        cluster.parts([])
+    with pytest.raises(kofn.BadInput, match="data is set"):
+        cluster.parts({1, 2})
+    with pytest.raises(kofn.BadInput, match="needs some"):
+        cluster.parts(np.float64(3.0))
+    with pytest.raises(kofn.BadInput, match="one for sums"):
+        cluster.parts(X, "frc")  # type: ignore[arg-type]
+    with pytest.raises(kofn.BadInput, match="n must be at least"):
+        cluster.parts(X, n=2)
+    parts = cluster.parts((X, y))
+    before = len(cluster.log)
+    with pytest.raises(kofn.BadInput, match=r"first\(7\) waits for 7 workers; there are 6"):
+        parts.sum(gradient, w, stop=kofn.first(7))
+    with pytest.raises(kofn.BadInput, match="stop must be a stop rule"):
+        parts.sum(gradient, w, stop=3)  # type: ignore[arg-type]
+    with pytest.raises(kofn.BadInput, match="weights must be one of"):
+        parts.sum(gradient, w, weights="best")  # type: ignore[arg-type]
+    with pytest.raises(kofn.BadInput, match="fn must be a function"):
+        parts.sum("gradient", w)  # type: ignore[arg-type]
+    with pytest.raises(kofn.BadInput, match="must be picklable"):
+        parts.sum(lambda part, x: cluster, w)
+    assert len(cluster.log) == before
+    with pytest.raises(kofn.NothingYet):
+        _ = parts.report
+
+
+def test_a_function_that_raises_or_returns_odd_things(cluster: kofn.Cluster) -> None:
+    parts = cluster.parts([1, 2, 3, 0, 5, 6], kofn.FractionalRepetition(2))
+
+    def fussy(part: int, x: int) -> float:
+        return x / part
+
+    with pytest.raises(kofn.WorkerError, match=r"(?s)ZeroDivisionError.*for part 3"):
+        parts.sum(fussy, 1)
+    for code in (None, kofn.FractionalRepetition(2, "whole"), kofn.Uncoded()):
+        with pytest.raises((kofn.WorkerError, kofn.BadInput), match="same shapes for every part"):
+            parts.sum(lambda part, x: np.ones(part), 1, code=code, stop=stop.all())
+    with pytest.raises(kofn.WorkerError, match="fn must return numbers"):
+        parts.sum(lambda part, x: "no", 1)
+    assert parts.sum(lambda part, x: part * x, 2).value == 34  # and the cluster goes on
+
+
+def test_rules_are_small_and_pure() -> None:
+    seen = Seen(seconds=1.0, finished=3, owing=2, covered=0.75, exact=False)
+    assert kofn.first(3).met(seen)
+    assert not kofn.first(4).met(seen)
+    assert kofn.fraction(0.75).met(seen)
+    assert (kofn.exact() | kofn.deadline(1.0)).met(seen)
+    assert not (kofn.exact() & kofn.deadline(1.0)).met(seen)
+    assert (kofn.first(9) | kofn.deadline(0.5)).wake == 0.5
+    assert kofn.first(2) == kofn.first(2)
+    (kofn.first(9) | kofn.exact()).check(6)  # one of them can be met
+    with pytest.raises(kofn.BadInput):
+        (kofn.first(9) & kofn.exact()).check(6)
+    for wrong in (lambda: kofn.first(0), lambda: kofn.fraction(1.5), lambda: kofn.deadline(0.0)):
+        with pytest.raises(kofn.BadInput):
+            wrong()
+    with pytest.raises(kofn.BadInput, match="a stop rule is"):
+        kofn.first(2) | 3  # type: ignore[operator]
