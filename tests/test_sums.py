@@ -77,7 +77,7 @@ def test_any_data_and_any_value(cluster: kofn.Cluster) -> None:
     words = ["any", "k", "of", "n", "are", "enough", "of", "n"]
     found = cluster.parts(words).sum(lambda word, x: len(word) * x, 2)
     assert found.value == 2 * sum(map(len, words))
-    S = scipy.sparse.random(60, 9, 0.2, format="csc", random_state=0)
+    S: Any = scipy.sparse.random(60, 9, 0.2, format="csc", random_state=0)
     one = cluster.parts((S, np.arange(60.0)), kofn.FractionalRepetition(2), parts=12)
     both = one.sum(lambda part, x: (part[0].T @ part[1], part[1].sum(), len(part[1])))
     assert isinstance(both.value, tuple)
@@ -304,8 +304,9 @@ def test_rules_are_small_and_pure() -> None:
     (kofn.first(9) | kofn.exact()).check(6)  # one of them can be met
     with pytest.raises(kofn.BadInput):
         (kofn.first(9) & kofn.exact()).check(6)
-    for wrong in (lambda: kofn.first(0), lambda: kofn.fraction(1.5), lambda: kofn.deadline(0.0)):
+    wrong: list[Any] = [(kofn.first, 0), (kofn.fraction, 1.5), (kofn.deadline, 0.0)]
+    for rule, value in wrong:
         with pytest.raises(kofn.BadInput):
-            wrong()
+            rule(value)
     with pytest.raises(kofn.BadInput, match="a stop rule is"):
         kofn.first(2) | 3  # type: ignore[operator]
