@@ -53,6 +53,22 @@ class NotDecodable(KofnError):
         )
 
 
+class OutOfSymbols(KofnError):
+    """All symbols of a rateless code have come, and the sum is not among what they determine."""
+
+    def __init__(self, code: str, held: int, need: int) -> None:
+        self.code, self.held, self.need = code, held, need
+        super().__init__(code, held, need)
+
+    def __str__(self) -> str:
+        more = max(self.need - self.held, 1 + self.held // 10)
+        return (
+            f"{self.code} holds {self.held} symbols; all have come, and they do not give the sum. "
+            f"About {self.need} are enough in nearly all cases. Use symbols={self.held + more} "
+            f"({more} more), or decoder='inactivation', which needs the fewest."
+        )
+
+
 class Inaccurate(KofnError):
     """The decode would amplify rounding beyond what the caller tolerates."""
 

@@ -45,6 +45,11 @@ class Assignment(ABC):
         """A fresh decoder of the sum: it is offered rows under their keys."""
 
     @property
+    def needs(self) -> int:
+        """Symbols that are enough for the sum, in nearly all cases at least."""
+        return self.m
+
+    @property
     def disjoint(self) -> bool:
         """Whether any two rows are all ones and either equal or without a part in common.
 

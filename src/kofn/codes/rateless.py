@@ -92,7 +92,11 @@ class LTAssignment(Assignment):
 
     @property
     def k(self) -> int:
-        return min(self.n, -(-self.recipe.typical(self.groups) // self.each))
+        return min(self.n, -(-self.needs // self.each))
+
+    @property
+    def needs(self) -> int:
+        return self.recipe.typical(self.groups)
 
     @property
     def table(self) -> Table:

@@ -11,6 +11,7 @@ import hashlib
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from inspect import signature
 from types import MethodType
 from typing import Any
 
@@ -18,15 +19,16 @@ import cloudpickle
 
 from ..codes.assignment import Assignment, SumCode
 from ..codes.repetition import FractionalRepetition, Uncoded
-from ..errors import BadInput, NothingYet, TooFewWorkers
-from ..model import Outline, Report, Task
+from ..errors import BadInput, NothingYet, OutOfSymbols, TooFewWorkers
+from ..model import Body, Outline, Report, Task
 from ..rounds import Drive
 from ..rounds.gather import GatherRound
 from ..rounds.holders import Holders
 from ..rounds.stop import Stop, exact
+from . import stacked
 from .data import cut
 from .tally import KINDS, Combining, Covering, Kind, Tally
-from .work import Held, walk
+from .work import FLUSH, Held, walk
 
 Function = Callable[[Any, Any], Any]
 _FUNCTIONS = 8  # kept by the workers at a time
@@ -52,6 +54,8 @@ class Parts:
     ) -> None:
         self._drive = drive
         self.m, self._part = cut(data, parts, n)
+        self._listed = isinstance(data, list)
+        self._stackable = False  # whether somebody has looked
         self.code = default(n) if code is None else code
         if not isinstance(self.code, SumCode):
             raise BadInput(
@@ -82,6 +86,7 @@ class Parts:
         stop: Stop | None = None,
         weights: Kind = "covered",
         code: SumCode | None = None,
+        vectorised: bool = False,
     ) -> Sum:
         """Σ fn(part, x) over all parts, or over those that are there when `stop` closes the round.
 
@@ -91,7 +96,9 @@ class Parts:
         kofn.stop (default: exact). weights: what stands for parts that are missing: "covered"
         scales up by all / covered, "unbiased" by 1 / P(covered), "plain" leaves them out,
         "least-squares" fits the all-ones row. code: another code for this sum; its parts are
-        placed at its first use.
+        placed at its first use. vectorised: fn takes a stack of parts, one on top of the other
+        (a list, where they are no arrays), and returns a row for each: many small terms then cost
+        few calls.
 
         Returns at once when the rule is met: stragglers drop what they are at. Raises
         TooFewWorkers when the rule cannot be met by those that live and nobody joins in time, and
@@ -107,9 +114,15 @@ class Parts:
             raise BadInput(f"weights must be one of {', '.join(KINDS)}; got {weights!r}.")
         if not callable(fn):
             raise BadInput(f"fn must be a function of a part and x; got {fn!r}.")
+        _takes_two(fn)
+        if vectorised and not self._stackable:
+            every = (self._part(i) for i in range(self.m))
+            stacked.check([getattr(part, "shape", None) for part in every])
+            self._stackable = True
         with self._drive.lock:
             placed = self._place(self.code if code is None else code)
             rule.check(placed.code.n)
+            placed.body = (stacked.walk, (self._listed,)) if vectorised else (walk, ())
             found = placed.sum(fn, x, rule, weights)
         self._report = found.report
         return found
@@ -125,6 +138,21 @@ def default(n: int) -> SumCode:
     return FractionalRepetition(2) if n % 2 == 0 else Uncoded()
 
 
+def _takes_two(fn: Function) -> None:
+    """Refuse a function that cannot be called as fn(part, x)."""
+    try:
+        known = signature(fn)
+    except (TypeError, ValueError):
+        return  # of some built-in functions nobody knows
+    try:
+        known.bind(None, None)
+    except TypeError as error:
+        raise BadInput(
+            f"fn is called as fn(part, x); {getattr(fn, '__name__', fn)}{known} cannot be: "
+            f"{error}. Put what else it needs into x, or bind it with functools.partial."
+        ) from None
+
+
 class _Placed:
     """The parts under one code: who sits where, and the functions that workers know."""
 
@@ -136,6 +164,7 @@ class _Placed:
         self._have: set[tuple[int, str]] = set()
         self._processes = drive.engine.capabilities.processes
         self._fn_key = ""
+        self.body: tuple[Body, tuple[Any, ...]] = (walk, ())  # what workers run, and with what more
         self._last: tuple[Any, str] = (None, "")
         weakref.finalize(self, lambda known: drive.unwanted.extend(known), self._known)
         with drive.lock:
@@ -156,22 +185,26 @@ class _Placed:
             drive.await_enough(lambda: self._enlisted(), 1)
             ready = self._holders.ready()
         self._fn_key = self._function(fn)
-        asked = {w: seat for w, seat in ready.items() if not drive.behind(w, _BEHIND)} or ready
-        for worker in asked:
+        resting = {worker for worker in ready if drive.behind(worker, _BEHIND)}
+        for worker in ready:
             self._teach(worker)
         tally: Tally = Covering(self.code) if self.code.disjoint else Combining(self.code)
-        round = GatherRound(drive.next_round(), asked, self._holders.shares, self, tally, stop)
+        shares = self._holders.shares
+        round = GatherRound(drive.next_round(), ready, shares, self, tally, stop, resting)
         began = engine.now()
         try:
             drive.run(round, x, self._supply)
         except TooFewWorkers as error:
+            if len(round.finished) >= self.code.n:
+                held = sum(len(self.code.symbols(seat)) for seat in range(self.code.n))
+                raise OutOfSymbols(self.code.decoder().name, held, self.code.needs) from None
             raise TooFewWorkers(error.live, error.need, error.waited, round.lost) from None
         waited = engine.now()
         value, eta = tally.value(kind, len(round.finished))
         ended = engine.now()
         report = Report(
             round=round.id,
-            live=tuple(sorted(asked)),
+            live=tuple(sorted(ready.keys() - resting)),
             rows_read=dict(round.read),
             rows_used=self.code.m - len(tally.missing),
             rows_wasted=max(0, sum(round.read.values()) - (self.code.m - len(tally.missing))),
@@ -191,7 +224,7 @@ class _Placed:
             },
         )
         out = None if value is None else value[0] if not tally.several else value
-        return Sum(out, tally.exact, tally.covered, tally.missing, report)
+        return Sum(out, tally.decodable, tally.covered, tally.missing, report)
 
     def task(self, round: int, worker: int, seat: int) -> Task:
         symbols = self.code.symbols(seat)
@@ -199,8 +232,10 @@ class _Placed:
         what: Any = (0, len(symbols))
         if not self._drive.engine.capabilities.values:
             what = Outline(((i, i + 1), read) for i, read in enumerate(reads))
-        args = (self.key, self._fn_key)
-        return Task(self._drive.next_task(), round, worker, walk, args, what, sum(reads))
+        given = self._drive.engine.capabilities.given_time
+        body, more = self.body
+        args = (self.key, self._fn_key, 0.0 if given else FLUSH, *more)
+        return Task(self._drive.next_task(), round, worker, body, args, what, sum(reads))
 
     def _enlisted(self) -> int:
         self._holders.enlist()

@@ -1,0 +1,128 @@
+"""Sums of many small terms: fn takes a stack of parts at a time, not one.
+
+Ten thousand terms then cost some calls of fn and some messages, not ten thousand of each. Runs on
+the workers; imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import BadInput
+from ..model import Last, Piece
+from .work import Held, Leaves, function
+
+MOST = 4096  # symbols in one call of fn
+
+
+class Stack:
+    """The parts of a seat on top of each other, and its symbols in their numbering."""
+
+    def __init__(self, held: Held, listed: bool) -> None:
+        numbers = sorted(held.parts)
+        self.parts = _pile([held.parts[i] for i in numbers], listed)
+        place = {number: i for i, number in enumerate(numbers)}
+        rows = held.symbols
+        self.where = np.array([place[part] for row in rows for part in row.parts], np.intp)
+        self.start = np.concatenate([[0], np.cumsum([len(row.parts) for row in rows])])
+        self.numbers = np.array(numbers)
+        self.coefficients: NDArray[np.float64] | None = None
+        if any(row.coefficients is not None for row in rows):
+            flat = [c for row in rows for c in row.coefficients or [1.0] * len(row.parts)]
+            self.coefficients = np.array(flat)
+
+    def take(self, first: int, last: int) -> Any:
+        """The parts of the symbols `first` up to `last`, end to end."""
+        at = self.where[self.start[first] : self.start[last]]
+        if isinstance(self.parts, list):
+            return [self.parts[i] for i in at.tolist()]
+        if isinstance(self.parts, tuple):
+            return tuple(one[at] for one in self.parts)
+        return self.parts[at]
+
+    def add(self, first: int, last: int, value: Leaves) -> Leaves:
+        """The symbols' values from those of their parts."""
+        a, b = self.start[first], self.start[last]
+        if self.coefficients is not None:
+            by = self.coefficients[a:b]
+            value = tuple(leaf * by.reshape(-1, *[1] * (leaf.ndim - 1)) for leaf in value)
+        starts = self.start[first:last] - a
+        # Whole numbers would wrap around where a sum of floats would not.
+        kinds = [np.result_type(leaf, np.float32) for leaf in value]
+        return tuple(
+            np.add.reduceat(leaf, starts, axis=0, dtype=kind)
+            for leaf, kind in zip(value, kinds, strict=True)
+        )
+
+
+def walk(
+    kept: Mapping[str, Any], x: Any, key: str, fn_key: str, flush: float, listed: bool
+) -> Iterator[Piece]:
+    """Evaluate the symbols of a seat in order, as many at a time as take about `flush` seconds."""
+    held: Held = kept[key]
+    fn = function(kept, fn_key)
+    stack = held.__dict__.get("stack")
+    if stack is None:
+        stack = held.__dict__["stack"] = Stack(held, listed)
+    symbols, first, many = len(held.symbols), 0, 1
+    while first < symbols:
+        began = time.perf_counter()
+        last = min(symbols, first + many)
+        parts = stack.take(first, last)
+        count = int(stack.start[last] - stack.start[first])
+        found = fn(parts, x)
+        value = stack.add(first, last, _leaves(found, count))
+        kind = Last if last == symbols else Piece
+        yield kind((first, last), value if isinstance(found, tuple) else value[0], count)
+        first = last
+        spent = time.perf_counter() - began
+        if spent < flush / 2 and flush:
+            many = min(2 * many, MOST)
+        elif spent > 2 * flush:
+            many = max(1, many // 2)
+
+
+def _leaves(found: Any, count: int) -> Leaves:
+    """What fn returned, as arrays with a row for each part."""
+    arrays = tuple(np.asarray(one) for one in (found if isinstance(found, tuple) else (found,)))
+    for one in arrays:
+        if one.dtype.kind not in "biufc":
+            raise TypeError(f"fn must return numbers; it returned {type(found).__name__}")
+        if one.ndim == 0 or len(one) != count:
+            raise ValueError(
+                f"with vectorised=True fn is given a stack of {count} parts and must return a row "
+                f"for each; it returned shape {one.shape}"
+            )
+    return arrays
+
+
+def _pile(parts: Sequence[Any], listed: bool) -> Any:
+    """Parts on top of each other: arrays are stacked, anything else stays a list.
+
+    Rows cut one by one from an array are rows again, not arrays of one row each.
+    """
+    if isinstance(parts[0], tuple) and not listed:
+        return tuple(_pile([part[i] for part in parts], False) for i in range(len(parts[0])))
+    if not isinstance(parts[0], np.ndarray):
+        return list(parts)
+    if not listed and all(len(part) == 1 for part in parts):
+        return np.concatenate(parts)
+    return np.stack(parts)
+
+
+def check(shapes: Sequence[tuple[int, ...] | None]) -> None:
+    """Refuse parts that cannot be stacked; None stands for a part that is no array."""
+    if all(shape is None for shape in shapes):
+        return
+    for i, shape in enumerate(shapes):
+        if shape != shapes[0]:
+            said = ["no array" if one is None else one for one in (shapes[0], shape)]
+            raise BadInput(
+                f"with vectorised=True parts are stacked, so all have one shape; part 0 has "
+                f"{said[0]}, part {i} has {said[1]}. Make them equal, or leave vectorised out."
+            )

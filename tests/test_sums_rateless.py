@@ -1,0 +1,199 @@
+"""Sums of many small terms over rateless codes, on real processes and in simulated time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import kofn
+from kofn.codes.rateless import LT, DenseMDS, RandomGroups
+from kofn.delays import Exponential, Pareto
+from kofn.engines.local import LocalEngine
+from kofn.engines.virtual import VirtualEngine
+from kofn.errors import BadInput, OutOfSymbols, WorkerError
+from kofn.testing import Faults
+
+Floats = NDArray[np.float64]
+CODES: tuple[Any, ...] = (
+    LT(),
+    LT(r=2),
+    LT(r=3, systematic=True),
+    LT(r=2, decoder="peeling", neighbours="uniform"),
+    LT(r=20),
+    RandomGroups(d=7),
+    DenseMDS(k=3),
+    kofn.Uncoded(),
+)
+
+
+def gaussian(part: Floats, x: Floats) -> Floats:
+    """One term: the Gaussian kernel of a row (1, d) and inputs (b, d)."""
+    return np.asarray(np.exp(-((part - x) ** 2).sum(axis=1)))
+
+
+def gaussians(rows: Floats, x: Floats) -> Floats:
+    """The same for rows (E, d): (E, b)."""
+    return np.asarray(np.exp(-((rows[:, None, :] - x) ** 2).sum(axis=2)))
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[kofn.Cluster]:
+    with kofn.connect("local", workers=4) as found:
+        yield found
+
+
+@pytest.mark.parametrize("code", CODES, ids=repr)
+def test_a_batch_of_inputs_with_every_code_one_by_one_and_stacked(
+    cluster: kofn.Cluster, code: Any
+) -> None:
+    rng = np.random.default_rng(0)
+    X, x = rng.standard_normal((180, 3)), rng.standard_normal((5, 3))
+    exact = gaussians(X, x).sum(axis=0)
+    parts = cluster.parts(X, code, parts=180)
+    one, stacked = parts.sum(gaussian, x), parts.sum(gaussians, x, vectorised=True)
+    for found in (one, stacked):
+        assert found.exact
+        assert found.value.shape == (5,)
+        assert found.covered == 1.0
+        # Weights give the all-ones row to 1e-10; eta says how much rounding grows.
+        assert found.report.eta is not None
+        bound = 64 * np.finfo(float).eps * max(1.0, found.report.eta)
+        assert np.abs(found.value - exact).max() <= bound * exact.max()
+
+
+def test_ten_thousand_cheap_terms_cost_few_messages(cluster: kofn.Cluster) -> None:
+    rng = np.random.default_rng(1)
+    X, x = rng.standard_normal((10_000, 2)), np.zeros((1, 2))
+    parts = cluster.parts(X, RandomGroups(d=10), parts=10_000)
+    parts.sum(gaussians, x, vectorised=True)  # stacks are made at the first
+    before = len(cluster.log)
+    found = parts.sum(gaussians, x, vectorised=True)
+    messages = sum(record.kind in ("piece", "reply") for record in list(cluster.log)[before:])
+    assert messages <= 120
+    assert np.allclose(found.value, gaussians(X, x).sum(axis=0), rtol=1e-12)
+
+
+def test_parts_of_a_tuple_and_of_a_list_are_stacked_alike(cluster: kofn.Cluster) -> None:
+    rng = np.random.default_rng(2)
+    X, a = rng.standard_normal((90, 3)), rng.standard_normal(90)
+    x = np.ones((2, 3))
+
+    def weighted(parts: tuple[Floats, Floats], x: Floats) -> Floats:
+        rows, alpha = parts
+        return np.asarray(alpha[:, None] * gaussians(rows, x))
+
+    exact = a @ gaussians(X, x)
+    found = cluster.parts((X, a), LT(r=2), parts=90).sum(weighted, x, vectorised=True)
+    assert np.allclose(found.value, exact, rtol=0, atol=1e-12)
+    listed = cluster.parts([*X], LT(r=2)).sum(gaussians, x, vectorised=True)
+    assert np.allclose(listed.value, gaussians(X, x).sum(axis=0), rtol=1e-12)
+    objects = cluster.parts([{"v": float(v)} for v in a], RandomGroups(5))
+    total = objects.sum(lambda parts, x: np.array([p["v"] for p in parts]), vectorised=True)
+    assert float(total.value) == pytest.approx(float(a.sum()), abs=1e-12)
+
+
+@pytest.mark.parametrize("code", [LT(r=2), RandomGroups(d=8)], ids=repr)
+def test_the_sum_comes_without_the_killed_and_the_slow(code: Any) -> None:
+    rng = np.random.default_rng(3)
+    X, x = rng.standard_normal((200, 4)), rng.standard_normal((3, 4))
+    faults = Faults().slow(0, by=1e4, round=1).lose(0, round=1)
+    faults = faults.slow(1, by=1e4, round=1).lose(1, round=1).slow(2, by=1e4)
+    with kofn.connect(faults.on(LocalEngine(6))) as cluster:
+        parts = cluster.parts(X, code, parts=200)
+        for _ in range(3):
+            found = parts.sum(gaussians, x, vectorised=True)
+            assert found.exact
+            assert np.allclose(found.value, gaussians(X, x).sum(axis=0), rtol=1e-10)
+        assert len(cluster.workers) == 4
+
+
+def test_latencies_in_the_paper_s_model() -> None:
+    # Few trials here; `kofn reproduce rateless` has 500 of each. Five standard errors wide.
+    means = {}
+    for name, code, workers, trials in (
+        ("one", kofn.Uncoded(stream="whole"), 1, 400),
+        ("uncoded", kofn.Uncoded(), 200, 60),
+        ("two", kofn.FractionalRepetition(2, "whole"), 200, 60),
+        ("groups", RandomGroups(), 200, 20),
+        ("lt2", LT(r=2, symbols=4800), 200, 20),
+    ):
+        delays = Exponential(unit=0.005, mean=5.0)
+        engine = VirtualEngine(workers, delays=delays, compute=False, seed=1)
+        with kofn.connect(engine) as cluster:
+            parts = cluster.parts([*range(200)], code)
+            times = []
+            for _ in range(trials):
+                times.append(parts.sum(gaussian).report.seconds["total"])
+                while cluster._drive.owing(cluster.workers):  # what is left of it is dropped
+                    cluster._drive.settle(0.01)
+            means[name] = float(np.mean(times))
+    H200, H100 = (sum(1 / i for i in range(1, n + 1)) for n in (200, 100))
+    assert abs(means["one"] - (0.005 * 200 + 5)) <= 5 * 5.0 / np.sqrt(400)
+    assert abs(means["uncoded"] - (0.005 + 5 * H200)) <= 5 * 6.4 / np.sqrt(60)
+    assert abs(means["two"] - (0.01 + 2.5 * H100)) <= 5 * 3.2 / np.sqrt(60)
+    assert means["groups"] < means["lt2"] < means["one"] / 3
+
+
+def test_pareto_waits_have_the_tail_they_say() -> None:
+    rng = np.random.default_rng(0)
+    model = Pareto(unit=0.5, shape=1.0, scale=2.0)
+    waits = np.array([model.timing(rng, 0, 1, 4.0) for _ in range(4000)])
+    assert np.all(waits[:, 1] == 2.0)
+    assert waits[:, 0].min() >= 2.0
+    assert abs(float((waits[:, 0] > 8.0).mean()) - 0.25) < 5 * np.sqrt(0.25 * 0.75 / 4000)
+    with pytest.raises(BadInput, match="shape > 0"):
+        Pareto(shape=0.0)
+
+
+# Bad input.
+
+
+def test_no_terms_are_refused(cluster: kofn.Cluster) -> None:
+    with pytest.raises(BadInput, match="at least one part"):
+        cluster.parts([], LT())
+
+
+def test_groups_larger_than_the_sum_are_refused(cluster: kofn.Cluster) -> None:
+    with pytest.raises(BadInput, match="got r=11 and 10 terms"):
+        cluster.parts([*range(10)], LT(r=11))
+
+
+def test_terms_of_different_shapes_are_refused(cluster: kofn.Cluster) -> None:
+    ragged = cluster.parts([np.zeros(3), np.zeros(3), np.zeros(4), np.zeros(3)], RandomGroups(2))
+    with pytest.raises(BadInput, match=r"part 0 has \(3,\), part 2 has \(4,\)"):
+        ragged.sum(lambda part, x: part, vectorised=True)
+    with pytest.raises(WorkerError, match="same shapes for every part"):
+        ragged.sum(lambda part, x: part)
+
+
+def test_a_function_of_the_wrong_arity_is_refused_before_it_is_sent(cluster: kofn.Cluster) -> None:
+    parts = cluster.parts([*range(8)], RandomGroups(2))
+    before = len(cluster.log)
+    wrongs: list[Any] = [lambda part: part, lambda a, b, c: a, lambda *, x: x]
+    for wrong in wrongs:
+        with pytest.raises(BadInput, match=r"called as fn\(part, x\)"):
+            parts.sum(wrong)
+    assert len(cluster.log) == before
+    found = parts.sum(partial(lambda scale, part, x: scale * part, 2.0))
+    assert float(found.value) == 56.0
+
+
+def test_a_stack_must_give_a_row_for_each_part(cluster: kofn.Cluster) -> None:
+    parts = cluster.parts(np.ones((12, 2)), RandomGroups(3), parts=12)
+    with pytest.raises(WorkerError, match="must return a row for each"):
+        parts.sum(lambda rows, x: rows.sum(), vectorised=True)
+
+
+def test_running_out_of_symbols_says_how_many_are_enough(cluster: kofn.Cluster) -> None:
+    few = LT(decoder="peeling", symbols=200)
+    parts = cluster.parts([*range(200)], few)
+    with pytest.raises(OutOfSymbols) as caught:
+        parts.sum(lambda part, x: float(part))
+    assert caught.value.held == 200
+    assert caught.value.need == 369
+    assert "Use symbols=369 (169 more)" in str(caught.value)
