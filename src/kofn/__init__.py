@@ -3,6 +3,7 @@
 from .arrays import CodedMatrix, CodedTranspose, LowRank, low_rank
 from .cluster import Cluster, connect
 from .codes.assignment import SumCode
+from .codes.rateless import LT, DenseMDS, RandomGroups
 from .codes.repetition import CyclicRepetition, FractionalRepetition, Uncoded
 from .errors import (
     BadInput,
@@ -15,6 +16,7 @@ from .errors import (
     KofnError,
     NotDecodable,
     NothingYet,
+    OutOfSymbols,
     Overflowed,
     Stalled,
     TooFewWorkers,
@@ -32,6 +34,7 @@ __version__ = "0.1.0"
 __all__ = [
     "DIP",
     "IDIP",
+    "LT",
     "BadInput",
     "BadStore",
     "CannotDo",
@@ -40,6 +43,7 @@ __all__ = [
     "CodedMatrix",
     "CodedTranspose",
     "CyclicRepetition",
+    "DenseMDS",
     "Diverged",
     "EngineUnavailable",
     "FractionalRepetition",
@@ -49,9 +53,11 @@ __all__ = [
     "LowRank",
     "NotDecodable",
     "NothingYet",
+    "OutOfSymbols",
     "Overflowed",
     "Parts",
     "Polynomial",
+    "RandomGroups",
     "Report",
     "Stalled",
     "Stop",
