@@ -214,8 +214,11 @@ def _trig(count: int, angle: float) -> Floats:
 def _mix(c: Floats, A: NDArray[Any]) -> NDArray[Any]:
     """Cut A as c is cut, blocks of equal shape with zeros beyond the end; Σ c_ij A_ij.
 
-    In A's own floating type. A coefficient of zero costs nothing, so an uncoded row is a copy.
+    In A's own floating type and order. A coefficient of zero costs nothing, so an uncoded row is
+    a copy.
     """
+    if A.flags.f_contiguous and not A.flags.c_contiguous:
+        return _mix(c.T, A.T).T
     rows, columns = -(-A.shape[0] // c.shape[0]), -(-A.shape[1] // c.shape[1])
     out = np.empty((rows, columns), A.dtype)
     step = max(1, _CHUNK // columns)

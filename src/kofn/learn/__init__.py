@@ -7,7 +7,9 @@ if TYPE_CHECKING:
     from .coded import CodedGradient
     from .descent import Constant, Decay, GradientDescent, Nesterov
     from .linear import LinearRegression, LinearSVC, LogisticRegression, Ridge
+    from .many import interleave, solve_many, train_many
     from .mlp import MLPClassifier
+    from .network import Network
 
 __all__ = [
     "CodedGradient",
@@ -19,7 +21,11 @@ __all__ = [
     "LogisticRegression",
     "MLPClassifier",
     "Nesterov",
+    "Network",
     "Ridge",
+    "interleave",
+    "solve_many",
+    "train_many",
 ]
 
 _WHERE = {
@@ -29,6 +35,10 @@ _WHERE = {
     "GradientDescent": "descent",
     "MLPClassifier": "mlp",
     "Nesterov": "descent",
+    "Network": "network",
+    "interleave": "many",
+    "solve_many": "many",
+    "train_many": "many",
 }
 
 

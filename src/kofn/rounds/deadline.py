@@ -17,7 +17,7 @@ Item = tuple[int, int]  # a mini-task: its job, and which one of that job
 
 # Equal workers in step do not end in one instant: what they were at is dropped within a slice, and
 # messages take their time. So much of the fastest one's time is noise, and so many seconds at most.
-NOISE, LEAST = 0.1, 0.02
+NOISE, LEAST = 0.1, 0.012
 
 
 class Ledger(Protocol):

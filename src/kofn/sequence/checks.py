@@ -28,11 +28,15 @@ def operands(X: Any, Y: Any, check_finite: bool) -> tuple[NDArray[Any], NDArray[
             f"{pair[1].shape}. Transpose one of them, or check which was meant."
         )
     dtype = np.result_type(*pair)
-    left, right = (np.ascontiguousarray(array, dtype=dtype) for array in pair)
+    left, right = (_solid(array.astype(dtype, copy=False)) for array in pair)
     if check_finite:
         for array, name in ((left, "X"), (right, "Y")):
             _finite(array, name)
     return left, right
+
+
+def _solid(array: NDArray[Any]) -> NDArray[Any]:
+    return array if array.flags.forc else np.ascontiguousarray(array)
 
 
 def _matrix(value: Any, name: str) -> NDArray[Any]:
