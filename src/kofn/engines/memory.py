@@ -20,6 +20,7 @@ import numpy as np
 from ..errors import BadInput
 
 LARGE = 32 * 1024  # bytes; below this a copy through the socket is cheaper than a mapping
+WHOLE = 16 << 20  # bytes; from here on memory is mostly fresh, and written by system calls
 _ALIGN = 64
 _HEADER = 64  # the first word says busy (1) or free (0); see ReplyPool
 
@@ -63,6 +64,16 @@ class Segment:
     def busy(self) -> bool:
         """Tell whether the reader still needs what was written."""
         return self.map[0] != 0
+
+    def write(self, at: int, view: memoryview) -> None:
+        """Copy bytes to offset `at`."""
+        if view.nbytes < WHOLE:
+            self.map[at : at + view.nbytes] = view
+            return
+        # The system call fills fresh pages twice as fast as a fault for each of them does.
+        while view.nbytes:
+            done = os.pwrite(self.fd, view[:WHOLE], at)
+            at, view = at + done, view[done:]
 
     def close(self) -> None:
         """Unmap here; the memory lives on where it was passed to."""
@@ -222,7 +233,7 @@ def pack(value: Any, take: Callable[[int], Segment | None]) -> tuple[Packed, Seg
         for i, view in enumerate(views):
             n = view.nbytes
             if n >= LARGE:
-                segment.map[at : at + n] = view.cast("B")
+                segment.write(at, view.cast("B"))
                 parts[i] = (at, n)
                 at += -(-n // _ALIGN) * _ALIGN
     if plain is None:
@@ -250,6 +261,12 @@ def unpack(packed: Packed, memory: mmap.mmap | None, copy: bool = False) -> Any:
             place.release()
     view.release()
     return value
+
+
+def large(packed: Packed) -> int:
+    """Bytes of a packed value that lie in a segment."""
+    parts = (packed[0], *packed[1])
+    return sum(int(part[1]) for part in parts if type(part) is tuple and len(part) == 2)
 
 
 def _join(head: Any, buffers: Any) -> Any:
