@@ -6,16 +6,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .coded import CodedGradient
     from .descent import Constant, Decay, GradientDescent, Nesterov
+    from .ensemble import CodedEnsemble
+    from .kernel import KernelRidge
     from .linear import LinearRegression, LinearSVC, LogisticRegression, Ridge
     from .many import interleave, solve_many, train_many
     from .mlp import MLPClassifier
     from .network import Network
 
 __all__ = [
+    "CodedEnsemble",
     "CodedGradient",
     "Constant",
     "Decay",
     "GradientDescent",
+    "KernelRidge",
     "LinearRegression",
     "LinearSVC",
     "LogisticRegression",
@@ -29,10 +33,12 @@ __all__ = [
 ]
 
 _WHERE = {
+    "CodedEnsemble": "ensemble",
     "CodedGradient": "coded",
     "Constant": "descent",
     "Decay": "descent",
     "GradientDescent": "descent",
+    "KernelRidge": "kernel",
     "MLPClassifier": "mlp",
     "Nesterov": "descent",
     "Network": "network",

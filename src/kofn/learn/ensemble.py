@@ -1,0 +1,212 @@
+"""Additive ensembles as coded sums: a fitted forest or boosting, one term a tree."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit, softmax
+from sklearn.base import BaseEstimator, is_classifier
+from sklearn.ensemble import (
+    ExtraTreesClassifier,
+    ExtraTreesRegressor,
+    GradientBoostingClassifier,
+    GradientBoostingRegressor,
+    RandomForestClassifier,
+    RandomForestRegressor,
+)
+from sklearn.metrics import accuracy_score, r2_score
+from sklearn.utils.validation import check_array, check_is_fitted
+
+from ..cluster import Cluster, connect
+from ..codes.assignment import SumCode
+from ..codes.rateless import LT
+from ..errors import BadInput
+from ..sums import Parts
+from ..sums.trees import Tree, terms
+
+FORESTS = (
+    RandomForestRegressor,
+    RandomForestClassifier,
+    ExtraTreesRegressor,
+    ExtraTreesClassifier,
+)
+BOOSTING = (GradientBoostingRegressor, GradientBoostingClassifier)
+BATCH = 1024  # inputs evaluated in one sum
+
+
+class CodedEnsemble(BaseEstimator):
+    """A fitted random forest, extra trees or gradient boosting, evaluated as a coded sum of trees.
+
+    predict, predict_proba, decision_function and score are the ensemble's own. The trees lie on the
+    workers under `code`, and the sum comes without the slow and the lost. With an open cluster they
+    stay there; with an engine's name a cluster is opened for each call.
+    """
+
+    def __init__(
+        self,
+        estimator: Any,
+        *,
+        code: SumCode = LT(r=2),  # noqa: B008 - frozen
+        cluster: Any = "local",
+        workers: int | None = None,
+    ) -> None:
+        self.estimator = estimator
+        self.code = code
+        self.cluster = cluster
+        self.workers = workers
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> CodedEnsemble:
+        """Fit the ensemble itself, here; its trees go to the workers when they are asked."""
+        self.estimator.fit(X, y, sample_weight=sample_weight)
+        self.__dict__.pop("_kept", None)
+        return self
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """As the ensemble's own predict."""
+        if not is_classifier(self.estimator):
+            return self._raw(X)
+        model = self.estimator
+        if isinstance(model, BOOSTING):
+            raw = self.decision_function(X)
+            chosen = (raw >= 0).astype(int) if raw.ndim == 1 else raw.argmax(axis=1)
+        else:
+            chosen = self._raw(X).argmax(axis=1)
+        return np.asarray(model.classes_.take(chosen, axis=0))
+
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """As the ensemble's own predict_proba (N, classes)."""
+        self._only_for_classifiers("predict_proba")
+        if not isinstance(self.estimator, BOOSTING):
+            return self._raw(X)
+        raw = self.decision_function(X)
+        if raw.ndim > 1:
+            return np.asarray(softmax(raw, axis=1))
+        up = expit(2 * raw if self.estimator.loss == "exponential" else raw)
+        return np.stack([1 - up, up], axis=1)
+
+    def decision_function(self, X: Any) -> NDArray[np.float64]:
+        """As the boosting's own decision_function: (N,) or (N, classes)."""
+        self._only_for_classifiers("decision_function")
+        if not isinstance(self.estimator, BOOSTING):
+            raise BadInput(
+                "decision_function is for gradient boosting; a forest has probabilities."
+            )
+        return self._raw(X)
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Accuracy, or R² of a regression."""
+        measure = accuracy_score if is_classifier(self.estimator) else r2_score
+        return float(measure(y, self.predict(X), sample_weight=sample_weight))
+
+    @property
+    def classes_(self) -> NDArray[Any]:
+        """The classes of the ensemble."""
+        return np.asarray(self.estimator.classes_)
+
+    @property
+    def n_features_in_(self) -> int:
+        """How many features the ensemble was fitted to."""
+        return int(self.estimator.n_features_in_)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self.estimator, "estimators_")
+
+    def __sklearn_tags__(self) -> Any:
+        return self.estimator.__sklearn_tags__()
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = dict(super().__getstate__())
+        if isinstance(state.get("cluster"), Cluster):
+            state["cluster"] = state["cluster"].engine.name
+        state.pop("_kept", None)
+        return state
+
+    def _only_for_classifiers(self, what: str) -> None:
+        if not is_classifier(self.estimator):
+            raise BadInput(f"{what} is for classifiers; {type(self.estimator).__name__} is none.")
+
+    def _raw(self, X: Any) -> NDArray[np.float64]:
+        """Means of a forest's trees, or the boosting's raw predictions."""
+        model = self.estimator
+        trees = trees_of(model)
+        # Trees compare in single precision, as scikit-learn's do; missing values may be theirs.
+        inputs = check_array(X, dtype=np.float32, ensure_all_finite=False)
+        if inputs.shape[1] != model.n_features_in_:
+            raise BadInput(
+                f"X must have the {model.n_features_in_} features that the ensemble was fitted "
+                f"to; got {inputs.shape[1]}."
+            )
+        found = self._sums(trees, inputs)
+        if isinstance(model, BOOSTING):
+            total = model._raw_predict_init(X if model.init is not None else inputs)
+            total = np.asarray(total, np.float64) + model.learning_rate * found
+            return np.asarray(total.ravel() if total.shape[1] == 1 else total)
+        mean: NDArray[np.float64] = found / len(trees)
+        if is_classifier(model) or model.n_outputs_ > 1:
+            return mean
+        return mean[:, 0]
+
+    def _sums(self, trees: list[Tree], inputs: NDArray[np.float32]) -> NDArray[np.float64]:
+        if isinstance(self.cluster, Cluster):
+            kept = self.__dict__.get("_kept")
+            if kept is None or kept[0] is not self.cluster or kept[1] is not self.estimator:
+                parts = self.cluster.parts(trees, self.code)
+                kept = self._kept = (self.cluster, self.estimator, parts)
+            placed: Parts = kept[2]
+            return _evaluate(placed, inputs)
+        with connect(self.cluster, self.workers) as cluster:
+            return _evaluate(cluster.parts(trees, self.code), inputs)
+
+
+def _evaluate(parts: Parts, inputs: NDArray[np.float32]) -> NDArray[np.float64]:
+    found = [
+        parts.sum(terms, inputs[first : first + BATCH], vectorised=True).value
+        for first in range(0, len(inputs), BATCH)
+    ]
+    return np.concatenate(found)
+
+
+def trees_of(model: Any) -> list[Tree]:
+    """The terms of a fitted ensemble: one a tree; boosting of several classes has one a class too.
+
+    Raises BadInput for ensembles whose prediction is not a sum of such trees.
+    """
+    if not isinstance(model, FORESTS + BOOSTING):
+        known = ", ".join(kind.__name__ for kind in FORESTS + BOOSTING)
+        raise BadInput(
+            f"an additive ensemble is one of {known}; got {type(model).__name__}. For any "
+            f"other sum give the terms to cluster.parts yourself."
+        )
+    check_is_fitted(model)
+    if isinstance(model, FORESTS):
+        if is_classifier(model) and model.n_outputs_ > 1:
+            raise BadInput("a forest of several outputs at once is not a sum; fit one for each.")
+        return [_tree(one.tree_, is_classifier(model), None, 1) for one in model.estimators_]
+    rounds, classes = model.estimators_.shape
+    return [
+        _tree(model.estimators_[i, c].tree_, False, c, classes)
+        for i in range(rounds)
+        for c in range(classes)
+    ]
+
+
+def _tree(tree: Any, classifier: bool, column: int | None, width: int) -> Tree:
+    if classifier:
+        value = np.asarray(tree.value[:, 0, :], np.float64)
+        value = value / value.sum(axis=1, keepdims=True)
+    elif column is None:
+        value = np.asarray(tree.value[:, :, 0], np.float64)
+    else:
+        value = np.zeros((tree.node_count, width))
+        value[:, column] = tree.value[:, 0, 0]
+    missing = np.asarray(getattr(tree, "missing_go_to_left", np.zeros(tree.node_count)), bool)
+    return Tree(
+        np.asarray(tree.children_left, np.intp),
+        np.asarray(tree.children_right, np.intp),
+        np.asarray(tree.feature, np.intp),
+        np.asarray(tree.threshold, np.float64),
+        missing,
+        value,
+    )

@@ -1,0 +1,191 @@
+"""Kernel ridge regression and additive ensembles over coded sums, against scikit-learn's own."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.ensemble import (
+    AdaBoostRegressor,
+    ExtraTreesClassifier,
+    GradientBoostingClassifier,
+    GradientBoostingRegressor,
+    RandomForestClassifier,
+    RandomForestRegressor,
+)
+from sklearn.exceptions import NotFittedError
+from sklearn.kernel_ridge import KernelRidge as Reference
+
+import kofn
+from kofn.engines.local import LocalEngine
+from kofn.errors import BadInput
+from kofn.learn import CodedEnsemble, KernelRidge
+from kofn.testing import Faults
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[kofn.Cluster]:
+    with kofn.connect("local", workers=4) as found:
+        yield found
+
+
+def data(n: int, seed: int = 0) -> tuple[Any, Any]:
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, 5))
+    return X, np.sin(X[:, 0]) + 0.3 * X[:, 1] ** 2 + 0.05 * rng.standard_normal(n)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "theirs", "options"),
+    [
+        ("gaussian", "rbf", {}),
+        ("rbf", "rbf", {"gamma": 0.7}),
+        ("laplacian", "laplacian", {"gamma": 0.2}),
+        ("polynomial", "polynomial", {"degree": 2, "coef0": 0.5}),
+    ],
+)
+def test_every_kernel_as_scikit_learn_s(
+    cluster: kofn.Cluster, kernel: str, theirs: str, options: dict[str, Any]
+) -> None:
+    X, y = data(120)
+    ours = KernelRidge(alpha=0.5, kernel=kernel, cluster=cluster, k=2, **options).fit(X, y)
+    reference = Reference(alpha=0.5, kernel=theirs, **options).fit(X, y)
+    Z, _ = data(40, seed=1)
+    assert np.abs(ours.predict(Z) - reference.predict(Z)).max() <= 1e-6
+    assert np.abs(ours.dual_coef_ - reference.dual_coef_).max() <= 1e-6
+    assert ours.score(X, y) == pytest.approx(reference.score(X, y), abs=1e-6)
+
+
+def test_several_targets_and_weights(cluster: kofn.Cluster) -> None:
+    X, y = data(80)
+    Y, weight = np.stack([y, -2 * y + X[:, 2]], axis=1), np.linspace(0.2, 2.0, 80)
+    ours = KernelRidge(cluster=cluster, k=2, code=kofn.RandomGroups(5)).fit(X, Y, weight)
+    reference = Reference(kernel="rbf").fit(X, Y, weight)
+    assert ours.predict(X).shape == (80, 2)
+    assert np.abs(ours.predict(X) - reference.predict(X)).max() <= 1e-6
+
+
+def test_four_of_twelve_workers_killed() -> None:
+    # One is killed while it is at work in each of four rounds of the fit.
+    X, y = data(240)
+    faults = Faults()
+    for worker, round in ((3, 2), (7, 3), (0, 5), (11, 6)):
+        faults = faults.slow(worker, by=1e4, round=round).lose(worker, round=round)
+    with kofn.connect(faults.on(LocalEngine(12))) as cluster:
+        ours = KernelRidge(alpha=0.3, cluster=cluster, k=6).fit(X, y)
+        assert len(cluster.workers) == 8
+        Z, _ = data(60, seed=2)
+        got = ours.predict(Z)
+    reference = Reference(alpha=0.3, kernel="rbf").fit(X, y)
+    assert np.abs(got - reference.predict(Z)).max() <= 1e-6
+
+
+def test_four_of_twelve_workers_killed_in_a_prediction() -> None:
+    X, y = data(150)
+    Z, _ = data(30, seed=2)
+    model = KernelRidge(cluster="local", workers=2, k=1).fit(X, y)
+    faults = Faults()
+    for worker in (1, 4, 6, 9):
+        faults = faults.slow(worker, by=1e4, round=1).lose(worker, round=1)
+    with kofn.connect(faults.on(LocalEngine(12))) as cluster:
+        model.cluster = cluster
+        got = model.predict(Z)
+        for worker in (1, 4, 6, 9):
+            cluster._drive.await_lost(worker)
+        assert len(cluster.workers) == 8
+    assert np.abs(got - Reference(kernel="rbf").fit(X, y).predict(Z)).max() <= 1e-6
+
+
+def test_a_fitted_model_travels_and_clones(cluster: kofn.Cluster) -> None:
+    X, y = data(60)
+    model = KernelRidge(cluster=cluster, k=2).fit(X, y)
+    first = model.predict(X[:5])
+    again = pickle.loads(pickle.dumps(model))
+    assert again.cluster == "local"
+    again.workers = 2
+    assert np.allclose(again.predict(X[:5]), first, rtol=1e-12)
+    assert clone(model).get_params()["alpha"] == 1.0
+    with pytest.raises(NotFittedError):
+        clone(model).predict(X)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"kernel": "sigmoid"}, "kernel must be one of gaussian, laplacian, polynomial"),
+        ({"alpha": 0.0}, "alpha must be a number > 0"),
+        ({"gamma": -1.0}, "gamma must be a number > 0"),
+    ],
+)
+def test_bad_parameters_are_refused(options: dict[str, Any], words: str) -> None:
+    X, y = data(20)
+    with pytest.raises(BadInput, match=words):
+        KernelRidge(**options).fit(X, y)
+
+
+# Ensembles.
+
+
+def classes(n: int) -> tuple[Any, Any]:
+    X, y = data(n)
+    return X, np.digitize(y, np.quantile(y, [0.3, 0.7]))
+
+
+@pytest.mark.parametrize("code", [kofn.LT(r=2), kofn.RandomGroups(10)], ids=repr)
+def test_a_forest_of_500_trees_is_itself(cluster: kofn.Cluster, code: Any) -> None:
+    X, y = data(300)
+    forest = RandomForestRegressor(500, max_depth=6, random_state=0).fit(X, y)
+    coded = CodedEnsemble(forest, cluster=cluster, code=code)
+    Z, _ = data(200, seed=1)
+    assert np.abs(coded.predict(Z) - forest.predict(Z)).max() <= 1e-12
+    assert coded.score(Z, forest.predict(Z)) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("kind", [RandomForestClassifier, ExtraTreesClassifier])
+def test_forests_of_classifiers(cluster: kofn.Cluster, kind: Any) -> None:
+    X, y = classes(200)
+    forest = kind(80, max_depth=5, random_state=0).fit(X, y)
+    coded = CodedEnsemble(forest, cluster=cluster)
+    assert np.abs(coded.predict_proba(X) - forest.predict_proba(X)).max() <= 1e-12
+    assert np.array_equal(coded.predict(X), forest.predict(X))
+    with pytest.raises(BadInput, match="for gradient boosting"):
+        coded.decision_function(X)
+
+
+def test_boosting(cluster: kofn.Cluster) -> None:
+    X, y = data(200)
+    model = GradientBoostingRegressor(n_estimators=100, random_state=0).fit(X, y)
+    assert (
+        np.abs(CodedEnsemble(model, cluster=cluster).predict(X) - model.predict(X)).max() <= 1e-12
+    )
+    for labels in (classes(200)[1], classes(200)[1] > 0):
+        boosted = GradientBoostingClassifier(n_estimators=40, random_state=0).fit(X, labels)
+        coded = CodedEnsemble(boosted, cluster=cluster)
+        assert np.abs(coded.decision_function(X) - boosted.decision_function(X)).max() <= 1e-11
+        assert np.abs(coded.predict_proba(X) - boosted.predict_proba(X)).max() <= 1e-12
+        assert np.array_equal(coded.predict(X), boosted.predict(X))
+
+
+def test_missing_values_go_where_the_tree_says(cluster: kofn.Cluster) -> None:
+    X, y = data(200)
+    X[::7, 1] = np.nan
+    forest = RandomForestRegressor(50, random_state=0).fit(X, y)
+    coded = CodedEnsemble(forest, cluster=cluster, code=kofn.RandomGroups(5))
+    assert np.abs(coded.predict(X) - forest.predict(X)).max() <= 1e-12
+
+
+def test_what_is_no_sum_of_trees_is_refused(cluster: kofn.Cluster) -> None:
+    X, y = data(40)
+    with pytest.raises(BadInput, match="an additive ensemble is one of RandomForestRegressor"):
+        CodedEnsemble(AdaBoostRegressor().fit(X, y), cluster=cluster).predict(X)
+    with pytest.raises(NotFittedError):
+        CodedEnsemble(RandomForestRegressor(), cluster=cluster).predict(X)
+    forest = RandomForestRegressor(20).fit(X, y)
+    with pytest.raises(BadInput, match="must have the 5 features"):
+        CodedEnsemble(forest, cluster=cluster).predict(X[:, :3])
+    with pytest.raises(BadInput, match="predict_proba is for classifiers"):
+        CodedEnsemble(forest, cluster=cluster).predict_proba(X)
