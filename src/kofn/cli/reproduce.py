@@ -37,10 +37,10 @@ def elastic(
 
 
 @contextmanager
-def _progress(steps: int, quiet: bool) -> Iterator[Callable[[str], None]]:
+def _progress(steps: int, quiet: bool, name: str = "elastic") -> Iterator[Callable[[str], None]]:
     console = Console(stderr=True)
     bar = Progress(
-        TextColumn("[bold]reproduce elastic"),
+        TextColumn(f"[bold]reproduce {name}"),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("{task.fields[what]}"),

@@ -3,8 +3,8 @@
 from .models import Delays, Exponential, ExponentialByLoad, PerUnit, Scaled
 from .recorded import Recorded, Recording, read_timings
 from .spot import Change, Membership, Script, Spot
-from .startup import Pareto
-from .stragglers import Fritchman, Given, Independent, Slowed, Stragglers, Stratified
+from .startup import Pareto, Sampled
+from .stragglers import Fritchman, Given, Independent, Shifted, Slowed, Stragglers, Stratified
 from .traces import SpotTrace, read_spot_trace
 
 __all__ = [
@@ -20,8 +20,10 @@ __all__ = [
     "PerUnit",
     "Recorded",
     "Recording",
+    "Sampled",
     "Scaled",
     "Script",
+    "Shifted",
     "Slowed",
     "Spot",
     "SpotTrace",

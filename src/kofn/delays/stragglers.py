@@ -71,13 +71,14 @@ class Independent(Stragglers):
 class Stratified(Stragglers):
     """As Independent, for a given number of workers, with less chance in it.
 
-    In each 1024 rounds every set of workers straggles together as often as it is likely to, up to
-    rounding, in random order: a mean over them is much closer to its expectation.
+    In each `block` rounds every set of workers straggles together as often as it is likely to, up
+    to rounding, in random order: a mean over them is much closer to its expectation.
     """
 
     delta: float
     workers: int
     seed: int = 0
+    block: int = _BLOCK
 
     def __post_init__(self) -> None:
         _probability(self.delta, "delta")
@@ -85,7 +86,8 @@ class Stratified(Stragglers):
             raise BadInput(f"Stratified counts all sets of 1 to 16 workers; got {self.workers}.")
 
     def straggles(self, worker: int, round: int) -> bool:
-        return bool(_stratified(self, round // _BLOCK)[round % _BLOCK, worker])
+        block, at = divmod(round - 1, self.block)
+        return bool(_stratified(self, block)[at, worker])
 
 
 @dataclass(frozen=True)
@@ -137,6 +139,17 @@ class Given(Stragglers):
         return worker < workers and 1 <= round <= rounds and bool(self.of[round - 1, worker])
 
 
+@dataclass(frozen=True)
+class Shifted(Stragglers):
+    """Another pattern, beginning so many rounds later; nobody straggles before."""
+
+    of: Stragglers
+    by: int
+
+    def straggles(self, worker: int, round: int) -> bool:
+        return round > self.by and self.of.straggles(worker, round - self.by)
+
+
 @lru_cache(maxsize=4096)
 def _independent(model: Independent, worker: int, block: int) -> Pattern:
     draws = np.random.default_rng((model.seed, worker, block)).random(_BLOCK)
@@ -149,7 +162,7 @@ def _stratified(model: Stratified, block: int) -> Pattern:
     sets = (np.arange(1 << model.workers)[:, None] >> np.arange(model.workers)) & 1
     size = sets.sum(axis=1)
     likely = model.delta**size * (1.0 - model.delta) ** (model.workers - size)
-    at = (np.arange(_BLOCK) + rng.random()) / _BLOCK
+    at = (np.arange(model.block) + rng.random()) / model.block
     drawn = np.searchsorted(np.cumsum(likely), at).clip(max=len(sets) - 1)
     return np.asarray(sets[rng.permutation(drawn)] == 1)
 

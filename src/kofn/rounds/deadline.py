@@ -10,14 +10,14 @@ from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
-from ..model import Command, Event, Joined, Lost, Reply, Send, Task, Tick
+from ..model import Command, Dropped, Event, Joined, Lost, Reply, Send, Task, Tick
 from .base import Round
 
 Item = tuple[int, int]  # a mini-task: its job, and which one of that job
 
-# Equal workers in step do not end in one instant: what they were at is dropped within a slice, and
-# messages take their time. So much of the fastest one's time is noise, and so many seconds at most.
-NOISE, LEAST = 0.1, 0.012
+# Equal workers in step do not end in one instant: messages take their time. So much of the fastest
+# one's time is noise, and so many seconds at most.
+NOISE, LEAST = 0.1, 0.008
 
 
 class Ledger(Protocol):
@@ -114,6 +114,7 @@ class DeadlineRound(Round):
         self._out: dict[int, int] = {}  # task -> worker
         self._helping: set[int] = set()  # came during the round, or were asked for more
         self._start = 0.0
+        self._held_up: dict[int, float] = {}  # worker -> seconds until it had dropped stale work
         self._over = False  # the time for stragglers is over
 
     def start(self, time: float) -> list[Command]:
@@ -130,6 +131,8 @@ class DeadlineRound(Round):
             return ()
         if type(event) is Reply:
             return self._replied(event) if event.round == self.id else ()
+        if type(event) is Dropped and event.round < self.id:
+            self._held_up[event.worker] = event.time - self._start
         if type(event) is Tick:
             self.wake, self._over = float("inf"), True
             return self._judge(event.time)
@@ -170,12 +173,12 @@ class DeadlineRound(Round):
             self._desk.take(mini, event.value)
             if self._ledger.deliver(mini):
                 self._desk.complete([mini[0]])
+            if not self._owed[worker] and worker not in self._helping:
+                self._worker_finished(worker, event.time)
         if event.last:
             self._out.pop(event.task, None)
             if not self._out and self._waiting:
                 self._desk.idle(event.time)
-            if not self._owed.get(worker, True) and worker not in self._helping:
-                self._worker_finished(worker, event.time)
         return self._judge(event.time)
 
     def _worker_finished(self, worker: int, time: float) -> None:
@@ -183,7 +186,9 @@ class DeadlineRound(Round):
         if self.fastest is None:
             self.fastest = time - self._start
             noise = min(LEAST, NOISE * self.fastest)
-            self.wake = time + max(self._tolerance * self.fastest, noise)
+            # Who was a straggler in the round before begins this one within a slice, not at once.
+            late_start = max((self._held_up.get(w, 0.0) for w in self.owing), default=0.0)
+            self.wake = time + max(self._tolerance * self.fastest, noise) + late_start
 
     def _judge(self, time: float) -> Sequence[Command]:
         """End the round if it may end; see that somebody is at work on what is due."""

@@ -1,0 +1,171 @@
+"""Runs of the real master: in virtual time, by wall clock, and networks trained through it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..cluster import Cluster, connect
+from ..delays import Shifted, Slowed, Stragglers
+from ..engines.local import LocalEngine
+from ..engines.paced import Paced
+from ..engines.virtual import VirtualEngine
+from ..learn.many import alone, train_many
+from ..learn.network import Network
+from ..sequence import SequenceCode, SequenceReport, Uncoded
+
+WHOLE = 1e4  # simulated seconds of a whole job: what a worker needs to drop stale work is nothing
+SIZE = (2520, 10, 2520)  # of a job in virtual time: whatever x and y are, its blocks are equal
+SMALL = (120, 60, 120)  # of a job by wall clock: workers sleep, as a delay model says
+Shape = tuple[int, int, int]
+
+
+@dataclass(eq=False)
+class Run:
+    """What one run gave: mean time per job, and its report."""
+
+    per_job: float
+    report: SequenceReport
+    parameters: str
+
+
+def virtual(
+    code: SequenceCode,
+    stragglers: Stragglers,
+    workers: int,
+    alpha: float,
+    mu: float,
+    jobs: int,
+    shapes: Sequence[Shape] = (SIZE,),
+) -> Run:
+    """Run jobs of these shapes, in turn, through the real master in simulated time.
+
+    Times are those of a whole mean job on one worker.
+    """
+    work = float(np.mean([np.prod(shape) for shape in shapes]))
+    delays = Slowed(stragglers, alpha, WHOLE / work)
+    engine = VirtualEngine(workers, delays=delays, compute=False)
+    with connect(engine, limit=float("inf")) as cluster:
+        stream = cluster.sequence(code, tolerance=mu)
+        for job in range(jobs):
+            stream.submit_size(*shapes[job % len(shapes)])
+        for _ in stream:
+            pass
+        return Run(stream.report.seconds / jobs / WHOLE, stream.report, repr(code))
+
+
+def wall(
+    code: SequenceCode,
+    stragglers: Stragglers,
+    workers: int,
+    alpha: float,
+    mu: float,
+    jobs: int,
+    whole: float,
+) -> Run:
+    """The same on local processes, by wall clock; a whole job takes one worker `whole` seconds."""
+    rng = np.random.default_rng(0)
+    m, n, p = SMALL
+    X, Y = rng.standard_normal((m, n)), rng.standard_normal((n, p))
+    exact = X @ Y
+    delays = Slowed(Shifted(stragglers, by=1), alpha, whole / (m * n * p))
+    with connect(Paced(LocalEngine(workers), delays)) as cluster:
+        warm_up(cluster)
+        stream = cluster.sequence(code, tolerance=mu)
+        start = time.perf_counter()
+        for _ in range(jobs):
+            stream.submit(X, Y)
+        for Z in stream:
+            if not np.allclose(Z, exact, rtol=0.0, atol=1e-9 * float(np.abs(exact).max())):
+                raise AssertionError(f"{code} gave a wrong product")
+        spent = time.perf_counter() - start
+        return Run(spent / jobs / whole, stream.report, repr(code))
+
+
+def warm_up(cluster: Cluster) -> None:
+    """One round, in which workers load what they will run."""
+    one = cluster.sequence(Uncoded(len(cluster.workers), 1))
+    one.submit(np.ones((8, 1)), np.ones((1, 1))).result()
+
+
+def walls(codes: Mapping[str, SequenceCode], *args: Any) -> dict[str, Run]:
+    """One `wall` each, side by side: workers sleep most of the time, and so do their masters."""
+    with ThreadPoolExecutor(len(codes)) as pool:
+        runs = {name: pool.submit(wall, code, *args) for name, code in codes.items()}
+        return {name: run.result() for name, run in runs.items()}
+
+
+def layer_jobs(batch: int, widths: Sequence[int]) -> list[Shape]:
+    """The products of one training step, in order: of three layers, 3 forward and 5 backward."""
+    layers = list(pairwise(widths))
+    jobs: list[Shape] = [(batch, into, out) for into, out in layers]
+    for number, (into, out) in reversed(list(enumerate(layers))):
+        jobs.append((into, batch, out))
+        if number:
+            jobs.append((batch, out, into))
+    return jobs
+
+
+def interleaved(shapes: Sequence[Shape], models: int) -> list[Shape]:
+    """The jobs of so many models in turn."""
+    return [shape for shape in shapes for _ in range(models)]
+
+
+@dataclass(eq=False)
+class Training:
+    """Networks trained through one code, by wall clock."""
+
+    seconds: float
+    report: SequenceReport
+    losses: list[list[float]]  # by network, one a step
+    curve: list[tuple[float, float]] = field(default_factory=list)  # network 1: seconds, test loss
+
+
+def train(
+    code: SequenceCode,
+    delays: Slowed,
+    workers: int,
+    mu: float,
+    data: tuple[NDArray[np.float64], NDArray[np.intp]],
+    test: tuple[NDArray[np.float64], NDArray[np.intp]],
+    networks: Sequence[Network],
+    steps: int,
+    batch: int,
+) -> Training:
+    """Train networks on local processes; the first one's test loss is taken outside the clock."""
+    aside = 0.0
+    curve: list[tuple[float, float]] = []
+    with connect(Paced(LocalEngine(workers), delays)) as cluster:
+        warm_up(cluster)
+        stream = cluster.sequence(code, tolerance=mu)
+        start = time.perf_counter()
+
+        def look(network: int, step: int, loss: float) -> None:
+            nonlocal aside
+            if network == 0:
+                now = time.perf_counter()
+                curve.append((now - start - aside, networks[0].loss(*test)))
+                aside += time.perf_counter() - now
+
+        train_many(stream, networks, *data, steps=steps, batch=batch, callback=look)
+        seconds = time.perf_counter() - start - aside
+        return Training(seconds, stream.report, [n.losses for n in networks], curve)
+
+
+def trained_alone(
+    networks: Sequence[Network],
+    data: tuple[NDArray[np.float64], NDArray[np.intp]],
+    steps: int,
+    batch: int,
+) -> list[list[float]]:
+    """Losses of plain NumPy training, by network, one a step."""
+    for network in networks:
+        alone(network.train(*data, steps, batch))
+    return [network.losses for network in networks]

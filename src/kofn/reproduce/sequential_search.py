@@ -1,0 +1,99 @@
+"""Which parameters are best against a pattern: the ledgers alone, in first-order time.
+
+First order: a mini-task takes its load, alpha times as long on a straggler; nothing else takes
+time. What is found here is then measured through the real master.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+from ..delays.stragglers import Pattern
+from ..sequence import DIP, IDIP, Polynomial, SequenceCode, Uncoded
+from ..sequence.ledger import Ledger
+
+C = TypeVar("C", bound=SequenceCode)
+
+
+def factors(k: int) -> tuple[int, int]:
+    """x and y with xy = k, as equal as can be: encoding costs least then."""
+    x = max(i for i in range(1, int(k**0.5) + 1) if k % i == 0)
+    return x, k // x
+
+
+def time_per_job(code: SequenceCode, pattern: Pattern, alpha: float, mu: float) -> float:
+    """Mean time per job, over the time of a whole job on one worker."""
+    P = pattern.shape[1]
+    ledger = code.ledger(P)
+    share = 1.0 / (code.product.x * code.product.y * code.product.z)
+    total = sum(share * _round(ledger, t, row.tolist(), alpha, mu) for t, row in enumerate(pattern))
+    return total / len(pattern)
+
+
+def _round(ledger: Ledger, job: int, slow: list[bool], alpha: float, mu: float) -> float:
+    """Run one round of a ledger; its time in mini-tasks."""
+    P = ledger.seats
+    batches = ledger.begin(job)
+    fast = [seat for seat in range(P) if not slow[seat]]
+    factor = 1.0
+    if not fast:
+        fast, factor = list(range(P)), alpha
+    late = [seat for seat in range(P) if seat not in fast]
+    length, finished = len(batches), list(fast)
+    time = factor * length
+    for batch in batches:
+        for seat in fast:
+            ledger.deliver(batch[seat])
+    if not ledger.prompt and late:
+        time *= 1 + mu
+    if not ledger.may_end(fast):
+        # Stragglers do theirs in order; the round ends when the due job is there, or, where the
+        # pattern must conform, when they have finished.
+        for number, batch in enumerate(batches, 1):
+            for seat in late:
+                ledger.deliver(batch[seat])
+            if number == length:
+                finished = list(range(P))
+            if ledger.may_end(finished):
+                time = max(time, alpha * number)
+                break
+    ledger.end(finished)
+    return time
+
+
+def best(codes: Iterable[C], pattern: Pattern, alpha: float, mu: float) -> C:
+    """The code of least time per job."""
+    return min(codes, key=lambda code: time_per_job(code, pattern, alpha, mu))
+
+
+def all_polynomial(P: int) -> list[Polynomial]:
+    """For 1 to P - 1 stragglers."""
+    return [Polynomial(*factors(P - S)) for S in range(1, P)]
+
+
+def all_dip(P: int, delay: int) -> list[DIP]:
+    """Every xy below P (delay + 1), and every lam."""
+    return [
+        DIP(*factors(k), delay=delay, lam=lam)
+        for k in range(2, P * (delay + 1))
+        for lam in range(1, P + 1)
+    ]
+
+
+def all_idip(P: int, delay: int) -> list[IDIP]:
+    """Every N, for windows of delay + 1 rounds."""
+    W = delay + 1
+    return [IDIP(*factors(P * W - N), delay=delay, N=N, W=W) for N in range(1, P * W - 1)]
+
+
+def chosen(
+    P: int, delay: int, pattern: Pattern, alpha: float, mu: float
+) -> dict[str, SequenceCode]:
+    """The best code of each kind for P workers and a delay."""
+    return {
+        "uncoded": Uncoded(*factors(P)),
+        "poly": best(all_polynomial(P), pattern, alpha, mu),
+        "dip": best(all_dip(P, delay), pattern, alpha, mu),
+        "idip": best(all_idip(P, delay), pattern, alpha, mu),
+    }

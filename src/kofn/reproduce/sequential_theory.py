@@ -1,0 +1,56 @@
+"""Section 4 of the paper in closed form: R, mean time per job over the time of a whole job.
+
+Stragglers are independent: any worker in any round with probability delta, and alpha times slower.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from math import comb
+
+
+def tail(n: int, more_than: int, p: float) -> float:
+    """P(Binomial(n, p) > more_than)."""
+    return sum(comb(n, i) * p**i * (1 - p) ** (n - i) for i in range(more_than + 1, n + 1))
+
+
+def polynomial(alpha: float, S: int, P: int, delta: float) -> float:
+    """Any P - S workers are enough in each round; S = 0 is uncoded."""
+    waits = tail(P, S, delta)
+    return (alpha * waits + 1 - waits) / (P - S)
+
+
+def uncoded(alpha: float, P: int, delta: float) -> float:
+    """All P workers are waited for in each round."""
+    return polynomial(alpha, 0, P, delta)
+
+
+def idip_bound(alpha: float, N: int, W: int, P: int, delta: float) -> float:
+    """Upper bound on IDIP. The paper leaves out conforming rounds in which everyone straggles."""
+    waits = tail(P * W, N, delta)
+    slow = delta**P * (1 - tail(P * (W - 1), N - P, delta)) if P <= N else 0.0
+    return (1 + (alpha - 1) * (waits + slow)) / (P - N / W)
+
+
+def idip_bound_as_printed(alpha: float, N: int, W: int, P: int, delta: float) -> float:
+    """The same without that correction."""
+    waits = tail(P * W, N, delta)
+    return (1 + (alpha - 1) * waits) / (P - N / W)
+
+
+def dip_without_deadline(alpha: float, beta: int, P: int, delta: float) -> float:
+    """DIP as the delay goes to infinity: f / beta rounds' loads, and all straggle with delta^P.
+
+    f is the mean number of rounds until beta results are there; where everyone straggles, all are
+    waited for and give one each.
+    """
+    came = [comb(P, i) * (1 - delta) ** i * delta ** (P - i) for i in range(P + 1)]
+    came[P] += came[0]
+
+    @cache
+    def rounds(lacking: int) -> float:
+        if lacking <= 0:
+            return 0.0
+        return 1.0 + sum(came[i] * rounds(lacking - i) for i in range(1, P + 1))
+
+    return rounds(beta) / beta * (1 + (alpha - 1) * delta**P)
