@@ -191,6 +191,17 @@ def reaction(
     show(module.run(times), as_json, module.table)
 
 
+@bench.command()
+def decode(
+    as_json: Json = False,
+    times: Annotated[int, typer.Option(min=3, help="Decodes measured of each kind.")] = 100,
+) -> None:
+    """Rateless sums: milliseconds to decode from scratch, taken apart."""
+    from . import bench_decode as module
+
+    show(module.run(times), as_json, module.table)
+
+
 @reproduce.callback()
 def _reproduce() -> None:
     """Measure the papers' figures again."""  # keeps `elastic` a name, also while it is alone

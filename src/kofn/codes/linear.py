@@ -78,7 +78,10 @@ class Weights:
         floating type. Values under other keys are ignored.
         """
         try:
-            stack = np.stack([np.asarray(values[key]) for key in self.keys])
+            found = [values[key] for key in self.keys]
+            # Thousands of single numbers are one array much faster than so many arrays are.
+            single = bool(found) and np.ndim(found[0]) == 0
+            stack = np.array(found) if single else np.stack([np.asarray(one) for one in found])
         except KeyError as missing:
             raise BadInput(
                 f"these weights combine the replies {list(self.keys)}; reply {missing} is not "
@@ -154,12 +157,12 @@ class Decoder(ABC):
         return self.ready
 
     @property
-    def reached(self) -> float:
-        """How much of the sum lies in the span: 1 − |all-ones row outside it|² / k.
+    def reached(self) -> float | None:
+        """How much of the sum lies in the span: 1 − |all-ones row outside it|² / k, if known.
 
         For rows that are disjoint sets of parts: the fraction that they cover.
         """
-        return 1.0 if self.ready else 0.0
+        return 1.0 if self.ready else None
 
     def weights(self) -> Weights:
         """Return the weights over all rows that arrived. Raises NotDecodable when not ready."""

@@ -165,26 +165,41 @@ class RandomGroups(SumCode):
     """Terms in groups of `d` at random; each worker walks all groups in an order of its own.
 
     No code at all, and in the rateless paper's latency model faster than LT: a group costs d terms
-    as a symbol does, nothing is decoded, and any single worker is enough.
+    as a symbol does, nothing is decoded, and any single worker is enough. With `symbols`, mₑ in
+    all, each worker walks only the first of its order.
     """
 
     d: int = 10
+    symbols: int | None = None
     seed: int = 0
 
     def assign(self, m: int, n: int) -> Assignment:
         _whole(m, "m (the number of terms)", 1)
         if _whole(self.d, "d (terms in a group)", 1) > m:
             raise BadInput(f"d is at most the number of terms; got d={self.d} and {m} terms.")
-        return _Groups(m, n, self)
+        groups = -(-m // self.d)
+        held = groups * n if self.symbols is None else _whole(self.symbols, "symbols", 1)
+        if held < groups:
+            raise BadInput(
+                f"a sum of {groups} groups takes {groups} symbols at least; got symbols={held}, "
+                f"{groups - held} too few. Leave symbols out: each worker then holds every group."
+            )
+        return _Groups(m, n, self, min(groups, -(-held // n)))
 
 
 @dataclass(frozen=True)
 class _Groups(Assignment):
     recipe: RandomGroups
+    each: int  # groups that a seat walks
 
     @property
     def k(self) -> int:
-        return 1
+        return 1 if self.each == len(self._groups) else self.n
+
+    @property
+    def needs(self) -> int:
+        groups = len(self._groups)
+        return int(groups * (np.log(groups) + 5))  # coupons: enough with probability 0.99
 
     @property
     def copies(self) -> int:
@@ -202,7 +217,7 @@ class _Groups(Assignment):
         if found is None:
             groups = self._groups
             rng = np.random.default_rng((self.recipe.seed, self.m, seat + 1))
-            order = rng.permutation(len(groups)).tolist()
+            order = rng.permutation(len(groups))[: self.each].tolist()
             found = self._walks[seat] = tuple(groups[i] for i in order)
         return found
 

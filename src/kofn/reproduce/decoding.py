@@ -1,0 +1,111 @@
+"""What decoding a rateless sum costs the master: from scratch, everything in, taken apart."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ..codes.inactivation import InactivationDecoder
+from ..codes.peeling import PeelingDecoder, SparseDecoder
+from ..codes.rateless import LT, LTAssignment
+from ..codes.soliton import Table
+
+STEPS = ("note", "solve", "weights", "combine")
+# As published: uniform neighbours, peeling. Ours: from a shuffled deck, inactivation.
+PEELING = LT(neighbours="uniform", decoder="peeling")
+INACTIVATION = LT(neighbours="deck", decoder="inactivation")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One code to be decoded: LT-r over m terms."""
+
+    recipe: LT
+    m: int
+
+    def table(self, seed: int) -> Table:
+        """Enough symbols for any run, in the order of dealing."""
+        groups = -(-self.m // self.recipe.r)
+        recipe = replace(self.recipe, symbols=3 * groups, seed=seed)
+        code = recipe.assign(self.m, 1)
+        assert isinstance(code, LTAssignment)
+        return code.table
+
+    def decoder(self, table: Table) -> SparseDecoder:
+        """A fresh one."""
+        peels = self.recipe.decoder == "peeling"
+        return PeelingDecoder(table) if peels else InactivationDecoder(table)
+
+
+def symbols_needed(case: Case, trials: int, seed: int = 0) -> list[int]:
+    """Symbols until the sum is there, in the order of dealing; a code of its own each time."""
+    found = []
+    for trial in range(trials):
+        table = case.table(seed + trial)
+        decoder = case.decoder(table)
+        found.append(next(key for key in range(len(table)) if decoder.offer(key)) + 1)
+    return found
+
+
+def decode_times(case: Case, times: int, seed: int = 0) -> dict[str, Any]:
+    """Milliseconds of one decode in four steps, medians over `times` codes; and of the whole.
+
+    note: rows before there can be enough. solve: from then on, each arrival looked at. weights:
+    λ. combine: the symbols' values, one number each, to the sum. The symbols' rows are known: the
+    master made the code. `cpu` is the process's own time: others on the machine do not count.
+    """
+    rows, cpu, errors, needed = [], [], [], []
+    rng = np.random.default_rng(seed)
+    for trial in range(times):
+        table = case.table(seed + trial)
+        table.rows  # noqa: B018 - as lists, which the code keeps too
+        terms = rng.random(table.k)
+        sums = np.add.reduceat(terms[table.where], table.start[:-1])
+        values = dict(enumerate(sums))
+        decoder = case.decoder(table)
+        count = 0
+        start, spent = time.perf_counter(), time.process_time()
+        for key in range(table.k - 1):
+            decoder.offer(key)
+        noted = time.perf_counter()
+        for key in range(table.k - 1, len(table)):
+            if decoder.offer(key):
+                count = key + 1
+                break
+        solved = time.perf_counter()
+        weights = decoder.weights()
+        weighed = time.perf_counter()
+        total = weights.combine(values)
+        end = time.perf_counter()
+        cpu.append(1e3 * (time.process_time() - spent))
+        rows.append(1e3 * np.diff([start, noted, solved, weighed, end]))
+        errors.append(abs(float(total) - terms.sum()) / terms.sum())
+        needed.append(count)
+    whole = [row.sum() for row in rows]
+    return {
+        "median": float(np.median(whole)),
+        "best": float(np.min(whole)),
+        "cpu_median": float(np.median(cpu)),
+        "cpu_best": float(np.min(cpu)),
+        "steps": {name: float(np.median([row[i] for row in rows])) for i, name in enumerate(STEPS)},
+        "symbols": float(np.median(needed)),
+        "worst_relative_error": float(max(errors)),
+        "decodes": times,
+    }
+
+
+def bench(times: int, tell: Callable[[str], None] = lambda what: None) -> dict[str, Any]:
+    """Every case of the issue: LT-1 and LT-2 at m = 1000, LT-1 at 10,000, by both decoders."""
+    found: dict[str, Any] = {}
+    for name, m, r in (("lt1", 1000, 1), ("lt2", 1000, 2), ("lt1_10000", 10_000, 1)):
+        for kind, recipe in (("peeling", PEELING), ("inactivation", INACTIVATION)):
+            tell(f"decode {name} by {kind}")
+            case = Case(replace(recipe, r=r), m)
+            decode_times(case, 1)  # warm
+            many = times if m <= 1000 else max(3, times // 8)
+            found.setdefault(name, {})[kind] = decode_times(case, many)
+    return found
