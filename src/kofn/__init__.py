@@ -27,7 +27,7 @@ from .model import Report
 from .rounds import Late, stop
 from .rounds.stop import Stop, deadline, exact, first, fraction
 from .sequence import DIP, IDIP, Polynomial
-from .sums import Parts, Sum
+from .sums import Parts, Scattered, Sum
 
 __version__ = "0.1.0"
 
@@ -59,6 +59,7 @@ __all__ = [
     "Polynomial",
     "RandomGroups",
     "Report",
+    "Scattered",
     "Stalled",
     "Stop",
     "Sum",

@@ -22,7 +22,7 @@ from ..sums.tally import Kind
 from .descent import Constant, Nesterov, Optimiser, descend
 from .losses import logistic, multinomial, squared, squared_hinge
 from .solvers import Floats, Solution
-from .terms import LossOf, Term
+from .terms import LossOf, Term, cut
 
 # The most that a loss curves by score, times the weight.
 CURVATURE: dict[LossOf, float] = {
@@ -118,8 +118,8 @@ def solve(
 ) -> Solution:
     """Descend from zero until the largest entry of an exact gradient is at most `tol`."""
     rows = int(problem.X.shape[0])
-    X = np.ascontiguousarray(problem.X) if isinstance(problem.X, np.ndarray) else problem.X
-    data = (X, problem.targets, problem.weight, np.arange(rows))
+    count = len(cluster.workers) if how.parts is None else how.parts
+    data = cut(problem.X, problem.targets, problem.weight, count)
     optimiser = how.optimiser
     if optimiser is None:
         optimiser = Nesterov(Constant(rows / max(problem.curvature(), 1e-300)), restart=True)

@@ -4,14 +4,50 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import scipy.sparse
+from numpy.typing import NDArray
 
+from ..sums.scattered import Scattered
 from .losses import Loss
 from .solvers import Floats
 
 LossOf = Callable[[Floats, Floats], Loss]  # targets (rows, m), weights (rows, 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Narrow:
+    """Rows of a wide sparse matrix, kept with only those of its `width` columns that occur."""
+
+    X: Any  # CSR, (rows, len(columns))
+    columns: NDArray[np.intp]
+    width: int
+
+
+def cut(X: Any, targets: Floats, weight: Floats, parts: int) -> Any:
+    """The data of a linear model as `cluster.parts` takes them, for Term; of so many parts.
+
+    Where a part of a sparse X has fewer entries than X has columns, it is kept Narrow: products,
+    gradients and what travels then cost in proportion to its entries.
+    """
+    rows = np.arange(X.shape[0])
+    sparse: bool = scipy.sparse.issparse(X)
+    if not sparse or X.nnz >= parts * X.shape[1] or parts > X.shape[0]:
+        X = np.ascontiguousarray(X) if isinstance(X, np.ndarray) else X
+        return X, targets, weight, rows
+    edges = [i * int(X.shape[0]) // parts for i in range(parts + 1)]
+    return [(narrow(X[a:b]), targets[a:b], weight[a:b], rows[a:b]) for a, b in pairwise(edges)]
+
+
+def narrow(X: Any) -> Narrow:
+    """Leave out the columns that do not occur."""
+    columns, at = np.unique(X.indices, return_inverse=True)
+    shape = (X.shape[0], len(columns))
+    kept = type(X)((X.data, at.astype(X.indices.dtype), X.indptr), shape=shape)
+    return Narrow(kept, columns.astype(np.intp), int(X.shape[1]))
 
 
 @dataclass(frozen=True)
@@ -22,9 +58,12 @@ class Term:
     intercept: bool
     batch: float | None = None
 
-    def __call__(self, part: Any, x: Any) -> tuple[Floats, Floats]:
+    def __call__(self, part: Any, x: Any) -> tuple[Any, Floats]:
         X, y, weight, rows = part
         point, t = x
+        columns, width = None, int(X.width if isinstance(X, Narrow) else X.shape[1])
+        if isinstance(X, Narrow):
+            X, columns = X.X, X.columns
         scale = 1.0
         if self.batch is not None:
             take = max(1, round(self.batch * len(y)))
@@ -32,13 +71,23 @@ class Term:
             drawn = np.random.default_rng((t, int(rows[0]))).permutation(len(y))[:take]
             X, y, weight, scale = X[drawn], y[drawn], weight[drawn], len(y) / take
         m = y.shape[1]
-        W = point[: X.shape[1] * m].reshape(-1, m)
-        scores = np.asarray(X @ W, dtype=np.float64)
+        W = point[: width * m].reshape(width, m)
+        W = W if columns is None else W[columns]
+        # One column multiplies best as a vector.
+        scores = (X @ W[:, 0])[:, None] if m == 1 else np.asarray(X @ W)
         if self.intercept:
-            scores += point[X.shape[1] * m :]
+            scores = scores + point[width * m :]
         loss = self.loss(y, weight)
         slope = scale * loss.slope(scores)
-        gradient = np.asarray(X.T @ slope).ravel()
+        gradient = X.T @ slope[:, 0] if m == 1 else np.asarray(X.T @ slope).ravel()
         if self.intercept:
             gradient = np.concatenate([gradient, slope.sum(axis=0)])
-        return gradient, np.asarray(scale * loss.rows(scores).sum())
+        value = np.asarray(scale * loss.rows(scores).sum())
+        if columns is None:
+            return gradient, value
+        return Scattered(self._places(columns, width, m), gradient, len(point)), value
+
+    def _places(self, columns: NDArray[np.intp], width: int, m: int) -> NDArray[np.intp]:
+        """Where in the flat parameters the entries of a Narrow part's gradient are."""
+        at = columns if m == 1 else (columns[:, None] * m + np.arange(m)).ravel()
+        return np.append(at, width * m + np.arange(m)) if self.intercept else at

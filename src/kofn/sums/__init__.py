@@ -1,5 +1,6 @@
 """Sums of any function over parts of the data, coded: exact or approximate, nobody waited for."""
 
 from .parts import Parts, Sum
+from .scattered import Scattered
 
-__all__ = ["Parts", "Sum"]
+__all__ = ["Parts", "Scattered", "Sum"]

@@ -90,9 +90,10 @@ class Parts:
     ) -> Sum:
         """Σ fn(part, x) over all parts, or over those that are there when `stop` closes the round.
 
-        fn returns a number, an array, or a tuple of arrays, of the same shapes for every part; it
-        must be picklable (functions of the calling script are) and deterministic. It is sent once;
-        what changes from sum to sum belongs in x, which goes to every worker once. stop: see
+        fn returns a number, an array, a kofn.Scattered one (mostly zeros), or a tuple of such, of
+        the same shapes for every part; it must be picklable (functions of the calling script are)
+        and deterministic. It is sent once; what changes from sum to sum belongs in x, which goes to
+        every worker once. stop: see
         kofn.stop (default: exact). weights: what stands for parts that are missing: "covered"
         scales up by all / covered, "unbiased" by 1 / P(covered), "plain" leaves them out,
         "least-squares" fits the all-ones row. code: another code for this sum; its parts are

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from ..codes.assignment import Row
 from ..model import Last, Piece
+from .scattered import Scattered
 
 # Seconds between two messages of a worker, at least: what is there sooner rides with the next.
 FLUSH = 0.005
 
-Leaves = tuple[NDArray[Any], ...]
+Leaves = tuple[Any, ...]  # arrays, or Scattered ones
 Shapes = tuple[tuple[int, ...], ...]
 
 _loaded: dict[str, Callable[..., Any]] = {}  # functions by key, the newest last
@@ -88,7 +89,7 @@ def leaves(fn: Callable[..., Any], part: Any, x: Any, number: int) -> tuple[Leav
     try:
         found = fn(part, x)
         made = found if isinstance(found, tuple) else (found,)
-        arrays = tuple(np.asarray(one) for one in made)
+        arrays = tuple(one if isinstance(one, Scattered) else np.asarray(one) for one in made)
     except Exception as error:
         error.add_note(f"(kofn: in fn(part, x) for part {number})")
         raise
