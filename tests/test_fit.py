@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 from sklearn.datasets import dump_svmlight_file, make_classification
 
 import kofn
-from kofn.cli import tables
+from kofn.cli import bench_learn, tables
 from kofn.cli.fit import Job, run
 from kofn.delays import read_spot_trace
 from kofn.engines.virtual import VirtualEngine
@@ -236,3 +237,14 @@ def test_bad_tables(tmp_path: Path) -> None:
         tables.load(tmp_path / "X.npy", None, None)
     with pytest.raises(kofn.BadInput, match=r"is not\. Check the path"):
         tables.load(tmp_path / "nowhere.csv", None, None)
+
+
+def test_the_benchmark_compares_with_scikit_learn() -> None:
+    result = bench_learn.run(400, 6, workers=2, times=1)
+    assert set(result["models"]) == {"Ridge", "LogisticRegression", "LinearSVC"}
+    for row in result["models"].values():
+        assert row["our_error"] < 1e-4  # what was fast was also right
+        assert row["ratio"] == row["ours_seconds"] / row["theirs_seconds"]
+    console = Console(width=120, record=True)
+    bench_learn.table(console, result)
+    assert "LogisticRegression" in console.export_text()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from kofn.cli import reproduce
 from kofn.errors import BadInput
@@ -148,6 +149,14 @@ def test_pictures_and_page(out: Path, results: Any) -> None:
     assert page.count("data:image/png;base64,") == len(names)
     assert f"{results['speeds_1_2_4']:.2f} times faster" in page
     assert 'src="http' not in page
+
+
+def test_the_results_are_printed_for_a_person(results: Any) -> None:
+    console = Console(width=120, record=True)
+    reproduce.table(console, results)
+    text = console.export_text()
+    assert "distr_bgd" in text
+    assert "0 rounds were restarted" in text
 
 
 def test_bad_places_are_told_before_the_run(tmp_path: Path) -> None:
