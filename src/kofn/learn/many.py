@@ -8,6 +8,7 @@ ever run without a new job.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -87,30 +88,10 @@ def train_many(
                 f"{rows.shape[1]} columns and classes {labels.min()} to {labels.max()}."
             )
     programs = [
-        _told(network, number, network.train(rows, labels, steps, batch), callback)
+        network.train(rows, labels, steps, batch, callback and partial(callback, number))
         for number, network in enumerate(networks)
     ]
     return interleave(stream, programs)
-
-
-def _told(
-    network: Network,
-    number: int,
-    program: Program[Network],
-    callback: Callable[[int, int, float], None] | None,
-) -> Program[Network]:
-    value: Floats | None = None
-    known = len(network.losses)
-    while True:
-        try:
-            pair = next(program) if value is None else program.send(value)
-        except StopIteration as end:
-            done: Network = end.value
-            return done
-        if callback is not None and len(network.losses) > known:
-            known = len(network.losses)
-            callback(number, known, network.losses[-1])
-        value = yield pair
 
 
 def solve_many(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TypeVar
@@ -69,12 +69,24 @@ class Network:
             self.weights[layer] -= self.learning_rate * dW
             self.biases[layer] -= self.learning_rate * db
 
-    def train(self, X: Floats, y: NDArray[np.intp], steps: int, batch: int) -> Program[Network]:
-        """So many steps on batches of consecutive rows, round and round."""
+    def train(
+        self,
+        X: Floats,
+        y: NDArray[np.intp],
+        steps: int,
+        batch: int,
+        told: Callable[[int, float], None] | None = None,
+    ) -> Program[Network]:
+        """So many steps on batches of consecutive rows, round and round.
+
+        told(step, loss) is called after each, from 1, with the loss before it.
+        """
         size = min(batch, len(X))
         for step in range(steps):
             at = np.arange(step * size, (step + 1) * size) % len(X)
             yield from self.step(X[at], y[at])
+            if told is not None:
+                told(step + 1, self.losses[-1])
         return self
 
     def scores(self, X: Floats) -> Floats:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..delays import Fritchman, Independent, Slowed, Stragglers, Stratified
+from ..engines.base import Engine
 from ..sequence import DIP, IDIP, Polynomial, SequenceCode, Uncoded
 from . import sequential_runs as runs
 from . import sequential_search as search
@@ -77,12 +78,13 @@ class Settings:
     widths: tuple[int, ...] = (784, 300, 100, 10)
     batch: int = BATCH
     largest: float = 0.8  # seconds of the largest product of training, on one worker
+    deltas: tuple[float, ...] = DELTAS
     seed: int = 1
 
     @property
     def tells(self) -> int:
         """How often `measure` tells that it has moved on."""
-        return len(FIGURE_1) * len(DELTAS) + 2 * 2 * len(TOLERANCES) + 2 + 5
+        return len(FIGURE_1) * len(self.deltas) + 2 * 2 * len(TOLERANCES) + 2 + 4
 
 
 FULL = Settings()
@@ -94,7 +96,7 @@ QUICK = Settings(
     wall_jobs=16,
     wall_whole=0.4,
     paper_jobs=400,
-    steps=1,
+    steps=2,
     widths=(784, 60, 30, 10),
     batch=256,
     largest=0.15,
@@ -114,9 +116,10 @@ def measure(data: Path, settings: Settings, tell: Tell) -> dict[str, Any]:
         for mu in TOLERANCES
     }
     walls: dict[str, Any] = {}
-    for model in ("iid", "fritchman"):
-        results[model] = table(model, codes, settings, tell)
-        walls[model] = wall_table(model, codes, settings, tell)
+    with runs.engines(codes["iid", 0.0], P) as on:
+        for model in ("iid", "fritchman"):
+            results[model] = table(model, codes, settings, tell)
+            walls[model] = wall_table(model, codes, on, settings, tell)
     results["wall"] = walls
     results["figure2"] = {model: figure_2(model, settings, tell) for model in PUBLISHED}
     unit = settings.largest / (settings.batch * settings.widths[0] * settings.widths[1])
@@ -149,7 +152,7 @@ def figure_1(name: str, settings: Settings, tell: Tell) -> list[dict[str, Any]]:
     """R over delta: closed forms, the corrected bound, and what the real master needs."""
     alpha, workers, W = FIGURE_1[name]
     points = []
-    for delta in DELTAS:
+    for delta in settings.deltas:
         slow = Stratified(delta, workers, settings.seed, settings.figure_jobs)
         pattern = slow.pattern(settings.figure_search, workers)
         S = min(range(1, workers), key=lambda s: theory.polynomial(alpha, s, workers, delta))
@@ -203,13 +206,15 @@ def table(model: str, codes: Codes, settings: Settings, tell: Tell) -> dict[str,
     return tables[0] | {"mu_0.25": tables[1], "published": TABLE_1[model]}
 
 
-def wall_table(model: str, codes: Codes, settings: Settings, tell: Tell) -> dict[str, Any]:
+def wall_table(
+    model: str, codes: Codes, on: Mapping[str, Engine], settings: Settings, tell: Tell
+) -> dict[str, Any]:
     """The same by wall clock."""
     tables = []
     for mu in TOLERANCES:
         slow = stragglers(model, settings, block=settings.wall_jobs)
         found = runs.walls(
-            codes[model, mu], slow, P, ALPHA, mu, settings.wall_jobs, settings.wall_whole
+            codes[model, mu], on, slow, ALPHA, mu, settings.wall_jobs, settings.wall_whole
         )
         tables.append(_rows(found, mu))
         tell(f"{model}, wall clock, mu {mu}")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from ..cluster import Cluster, connect
 from ..delays import Shifted, Slowed, Stragglers
+from ..engines.base import Engine
 from ..engines.local import LocalEngine
 from ..engines.paced import Paced
 from ..engines.virtual import VirtualEngine
@@ -63,30 +65,32 @@ def virtual(
 
 def wall(
     code: SequenceCode,
+    engine: Engine,
     stragglers: Stragglers,
-    workers: int,
     alpha: float,
     mu: float,
     jobs: int,
     whole: float,
 ) -> Run:
-    """The same on local processes, by wall clock; a whole job takes one worker `whole` seconds."""
+    """The same on local processes, by wall clock; a whole job takes one worker `whole` seconds.
+
+    The engine stays open: another run may follow on it.
+    """
     rng = np.random.default_rng(0)
     m, n, p = SMALL
     X, Y = rng.standard_normal((m, n)), rng.standard_normal((n, p))
     exact = X @ Y
-    delays = Slowed(Shifted(stragglers, by=1), alpha, whole / (m * n * p))
-    with connect(Paced(LocalEngine(workers), delays)) as cluster:
-        warm_up(cluster)
-        stream = cluster.sequence(code, tolerance=mu)
-        start = time.perf_counter()
-        for _ in range(jobs):
-            stream.submit(X, Y)
-        for Z in stream:
-            if not np.allclose(Z, exact, rtol=0.0, atol=1e-9 * float(np.abs(exact).max())):
-                raise AssertionError(f"{code} gave a wrong product")
-        spent = time.perf_counter() - start
-        return Run(spent / jobs / whole, stream.report, repr(code))
+    begins = next(engine.counters()[0])  # the pattern's first round is the one after this
+    delays = Slowed(Shifted(stragglers, by=begins), alpha, whole / (m * n * p))
+    stream = connect(Paced(engine, delays)).sequence(code, tolerance=mu)
+    start = time.perf_counter()
+    for _ in range(jobs):
+        stream.submit(X, Y)
+    for Z in stream:
+        if not np.allclose(Z, exact, rtol=0.0, atol=1e-9 * float(np.abs(exact).max())):
+            raise AssertionError(f"{code} gave a wrong product")
+    spent = time.perf_counter() - start
+    return Run(spent / jobs / whole, stream.report, repr(code))
 
 
 def warm_up(cluster: Cluster) -> None:
@@ -95,10 +99,23 @@ def warm_up(cluster: Cluster) -> None:
     one.submit(np.ones((8, 1)), np.ones((1, 1))).result()
 
 
-def walls(codes: Mapping[str, SequenceCode], *args: Any) -> dict[str, Run]:
+@contextmanager
+def engines(kinds: Iterable[str], workers: int) -> Iterator[dict[str, Engine]]:
+    """Local workers for each kind of code, warm."""
+    with ExitStack() as stack:
+        found: dict[str, Engine] = {}
+        for kind in kinds:
+            found[kind] = stack.enter_context(LocalEngine(workers))
+            warm_up(connect(found[kind]))
+        yield found
+
+
+def walls(
+    codes: Mapping[str, SequenceCode], on: Mapping[str, Engine], *args: Any
+) -> dict[str, Run]:
     """One `wall` each, side by side: workers sleep most of the time, and so do their masters."""
     with ThreadPoolExecutor(len(codes)) as pool:
-        runs = {name: pool.submit(wall, code, *args) for name, code in codes.items()}
+        runs = {name: pool.submit(wall, code, on[name], *args) for name, code in codes.items()}
         return {name: run.result() for name, run in runs.items()}
 
 

@@ -47,6 +47,9 @@ def _round(ledger: Ledger, job: int, slow: list[bool], alpha: float, mu: float) 
             ledger.deliver(batch[seat])
     if not ledger.prompt and late:
         time *= 1 + mu
+        for batch in batches[: int(time / alpha + 1e-9)]:  # partial work counts
+            for seat in late:
+                ledger.deliver(batch[seat])
     if not ledger.may_end(fast):
         # Stragglers do theirs in order; the round ends when the due job is there, or, where the
         # pattern must conform, when they have finished.

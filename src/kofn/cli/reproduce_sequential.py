@@ -1,0 +1,51 @@
+"""kofn reproduce sequential: what is printed and written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from ..errors import BadInput
+from ..reproduce import figures
+from ..reproduce import sequential as paper
+from ..reproduce import sequential_page as page
+from .reproduce import _progress
+
+
+def run(
+    out: Path, data: Path, quick: bool, *, quiet: bool, settings: paper.Settings | None = None
+) -> dict[str, Any]:
+    """Measure, write results.json, the figures and index.html into `out`, return the results."""
+    if not data.is_dir():
+        raise BadInput(f"--data must be a directory that holds mnist/; {data} is not there.")
+    if out.exists() and not out.is_dir():
+        raise BadInput(f"--out must be a directory; {out} is a file. Name another.")
+    figures.sheet(1, 1)  # says so before the run, not after it, when nothing can be drawn
+    out.mkdir(parents=True, exist_ok=True)
+    settings = settings or (paper.QUICK if quick else paper.FULL)
+    with _progress(settings.tells, quiet, "sequential") as tell:
+        results = paper.measure(data, settings, tell)
+    (out / "results.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    page.draw(results, out)
+    page.write(results, out)
+    return results
+
+
+def table(console: Console, result: dict[str, Any]) -> None:
+    """Print the results for a person."""
+    out = Table(title="time per job / polynomial code", title_justify="left")
+    for name in ("stragglers", "μ", "clock", *page.NAMES.values()):
+        out.add_column(name, justify="left" if name in ("stragglers", "clock") else "right")
+    for model, title in page.MODELS.items():
+        for mu in ("0", "0.25"):
+            for clock, side in (("virtual", result[model]), ("wall", result["wall"][model])):
+                row = side if mu == "0" else side["mu_0.25"]
+                ratios = [f"{row['over_poly'][kind]:.3f}" for kind in page.NAMES]
+                out.add_row(title, mu, clock, *ratios)
+    console.print(out)
+    for text in page.sentences(result).values():
+        console.print(f"- {text}", soft_wrap=True, highlight=False)

@@ -1,0 +1,146 @@
+"""kofn reproduce sequential: its theory, its search, and what it writes."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from kofn.cli import reproduce_sequential
+from kofn.cli.app import app
+from kofn.delays import Fritchman, Stratified
+from kofn.errors import BadInput
+from kofn.reproduce import sequential, sequential_runs, sequential_search, sequential_theory
+from kofn.reproduce.sequential_data import read_mnist
+from kofn.sequence import DIP, IDIP, Polynomial, Uncoded
+
+TINY = sequential.Settings(
+    figure_jobs=32,
+    figure_search=8,
+    search_rounds=20,
+    virtual_jobs=24,
+    wall_jobs=3,
+    wall_whole=0.06,
+    paper_jobs=80,
+    steps=1,
+    widths=(784, 20, 10, 10),
+    batch=64,
+    largest=0.02,
+    deltas=(0.1, 0.4),
+)
+
+
+def write_mnist(data: Path, rows: int) -> None:
+    (data / "mnist").mkdir()
+    rng = np.random.default_rng(0)
+    for part in ("train", "t10k"):
+        images = rng.integers(0, 256, (rows, 28, 28), dtype=np.uint8)
+        labels = rng.integers(0, 10, rows, dtype=np.uint8)
+        for array, name in ((images, "images-idx3"), (labels, "labels-idx1")):
+            head = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">i4").tobytes()
+            with gzip.open(data / "mnist" / f"{part}-{name}-ubyte.gz", "wb") as file:
+                file.write(head + array.tobytes())
+
+
+def test_everything_is_measured_and_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_mnist(tmp_path, 100)
+    monkeypatch.setattr("kofn.reproduce.sequential_train.PRODUCT", (64, 48, 36))
+    monkeypatch.setattr("kofn.reproduce.sequential_train.PRODUCT_SECONDS", 0.02)
+    out = tmp_path / "out"
+    results = reproduce_sequential.run(out, tmp_path, False, quiet=True, settings=TINY)
+    assert json.loads((out / "results.json").read_text()) == json.loads(json.dumps(results))
+    for name in ("figure_1", "table_1", "figure_2", "training"):
+        assert (out / f"{name}.png").stat().st_size > 10_000
+    page = (out / "index.html").read_text()
+    assert page.count("data:image/png") == 4
+    for side in ("a", "b"):
+        points = results["figure1"][side]
+        assert [p["delta"] for p in points] == [0.1, 0.4]
+        assert {"uncoded", "poly", "idip_bound", "dip"} <= set(points[0])
+    for model in ("iid", "fritchman"):
+        for table in (results[model], results["wall"][model], results[model]["mu_0.25"]):
+            assert {"uncoded", "poly", "dip", "idip", "parameters"} <= set(table)
+            assert all(table[kind] > 0 for kind in ("uncoded", "poly", "dip", "idip"))
+            assert table["late"] == {"uncoded": [], "poly": [], "dip": [], "idip": []}
+    for run in results["training"]["codes"].values():
+        assert run["largest_loss_difference"] <= 1e-6
+        assert 0 <= run["held_share"] < 1
+    console = Console(record=True, width=120)
+    reproduce_sequential.table(console, results)
+    assert "bursts" in console.export_text()
+
+
+def test_the_command_says_what_is_wrong(tmp_path: Path) -> None:
+    run = CliRunner().invoke(
+        app, ["reproduce", "sequential", "--data", str(tmp_path / "no"), "--out", str(tmp_path)]
+    )
+    assert isinstance(run.exception, BadInput)
+    assert "mnist/" in str(run.exception)
+    with pytest.raises(BadInput, match="idx files"):
+        read_mnist(tmp_path, "train")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadInput, match="is a file"):
+        reproduce_sequential.run(tmp_path / "file", tmp_path, True, quiet=True)
+
+
+def test_closed_forms() -> None:
+    assert sequential_theory.uncoded(5.0, 4, 0.0) == pytest.approx(1 / 4)
+    assert sequential_theory.uncoded(5.0, 4, 1.0) == pytest.approx(5 / 4)
+    assert sequential_theory.polynomial(5.0, 2, 4, 0.3) == pytest.approx(0.6674)
+    # With N = S W, IDIP's bound is no more than the polynomial code's time, the paper says. That
+    # holds where stragglers are few; with S = 1 it does not from delta = 0.2 on.
+    worse = sequential_theory.idip_bound_as_printed(5.0, 4, 4, 4, 0.2)
+    assert worse > sequential_theory.polynomial(5.0, 1, 4, 0.2)
+    for delta in (0.02, 0.05, 0.1):
+        for S in (1, 2):
+            bound = sequential_theory.idip_bound_as_printed(5.0, 4 * S, 4, 4, delta)
+            assert bound <= sequential_theory.polynomial(5.0, S, 4, delta)
+            assert sequential_theory.idip_bound(5.0, 4 * S, 4, 4, delta) >= bound
+    # Nobody straggles: beta results take ceil(beta / P) rounds.
+    assert sequential_theory.dip_without_deadline(5.0, 8, 4, 0.0) == pytest.approx(2 / 8)
+    assert sequential_theory.dip_without_deadline(5.0, 9, 4, 0.0) == pytest.approx(3 / 9)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [Uncoded(2, 2), Polynomial(2, 1), DIP(2, 4, 3, lam=3), IDIP(2, 3, 3, N=10, W=4)],
+    ids=repr,
+)
+@pytest.mark.parametrize("mu", [0.0, 0.25])
+def test_first_order_time_is_what_the_master_needs(code: object, mu: float) -> None:
+    """The search's own time against the real master in virtual time, on the same pattern."""
+    assert isinstance(code, Uncoded | Polynomial | DIP | IDIP)
+    slow, jobs = Stratified(0.35, 4, 5, 128), 128
+    pattern = slow.pattern(jobs, 4)
+    quick = sequential_search.time_per_job(code, pattern, 5.0, mu)
+    real = sequential_runs.virtual(code, slow, 4, 5.0, mu, jobs).report.rounds[:jobs]
+    assert sum(r.seconds for r in real) / jobs / sequential_runs.WHOLE == pytest.approx(quick, 1e-3)
+
+
+def test_the_products_of_one_step() -> None:
+    jobs = sequential_runs.layer_jobs(1024, (784, 300, 100, 10))
+    assert jobs[:3] == [(1024, 784, 300), (1024, 300, 100), (1024, 100, 10)]
+    assert jobs[3:] == [
+        (100, 1024, 10),
+        (1024, 10, 100),
+        (300, 1024, 100),
+        (1024, 100, 300),
+        (784, 1024, 300),
+    ]
+
+
+def test_fritchman_chains_are_as_stated() -> None:
+    chain = Fritchman(0.2, 0.5, 2, seed=1)
+    pattern = chain.pattern(4000, 4)
+    assert chain.share == pytest.approx(4 / 9)
+    assert pattern.mean() == pytest.approx(chain.share, abs=0.03)
+    starts = pattern[1:] & ~pattern[:-1]
+    assert pattern[1:].sum() / starts.sum() == pytest.approx(4.0, rel=0.08)  # rounds a burst
+    assert np.array_equal(chain.pattern(50, 4), pattern[:50])
