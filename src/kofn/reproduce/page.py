@@ -68,19 +68,23 @@ def _range(values: Sequence[float]) -> str:
 
 def write(results: Mapping[str, Any], out: Path) -> None:
     """Write index.html beside the pictures that are in `out`."""
-    told = sentences(results)
+    note = f"Measured on {results['settings']['cores']} cores. {results['stood_in']}"
+    compose("Coded elastic computing, measured again", note, sentences(results), out)
+
+
+def compose(title: str, note: str, told: Mapping[str, str], out: Path) -> None:
+    """Write index.html: each picture of `out` that is named, with its sentence."""
     figures = "\n".join(
         f'<figure><img alt="{escape(text)}" src="data:image/png;base64,'
         f'{b64encode((out / name).read_bytes()).decode()}">'
         f"<figcaption>{escape(text)}</figcaption></figure>"
         for name, text in told.items()
     )
-    cores = results["settings"]["cores"]
     page = f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>Coded elastic computing, measured again</title>
+<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>
 <meta name="viewport" content="width=device-width"><style>{STYLE}</style></head><body>
-<h1>Coded elastic computing, measured again</h1>
-<p class="small">Measured on {cores} cores. {escape(results["stood_in"])}</p>
+<h1>{escape(title)}</h1>
+<p class="small">{escape(note)}</p>
 {figures}
 <p class="small">All numbers and settings are in results.json beside this page.</p>
 </body></html>

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol
 
+import numpy as np
+
 from ..errors import BadInput
 from ..model import Outline, Piece, Task
 from ..rounds import Drive, Late
@@ -18,7 +20,7 @@ from ..rounds.holders import Holders
 from ..rounds.replicated import ReplicatedRound
 from ..rounds.stale import StaleRound
 from .data import cut
-from .work import Leaves, add, leaves
+from .work import Leaves, leaves
 
 Function = Callable[[Any, Any], Any]
 
@@ -136,12 +138,14 @@ class Backups(_Dealt):
         self.asked_again += len(round.asked_again)
         if not self.values:
             return None
-        total: Leaves | None = None
-        for pieces in round.values.values():
-            for _, value in pieces:
-                total = add(total, value, 1.0)
-        assert total is not None
-        return total[0] if len(total) == 1 else total
+        total: list[Any] = []
+        for value in (value for pieces in round.values.values() for _, value in pieces):
+            if not total:
+                total = [np.array(leaf, np.result_type(leaf, np.float32)) for leaf in value]
+                continue
+            for one, leaf in zip(total, value, strict=True):
+                np.add(one, leaf, out=one)
+        return total[0] if len(total) == 1 else tuple(total)
 
     def task(self, round: int, worker: int, seat: int, block: int) -> Task:
         """Make the task of a run of parts."""

@@ -1,0 +1,89 @@
+"""kofn reproduce erasurehead: what is printed and written."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from ..errors import BadInput
+from ..reproduce import erasurehead as paper
+from ..reproduce import erasurehead_figures, figures
+from .reproduce import _progress
+
+
+def run(
+    out: Path,
+    data: Path | None,
+    quick: bool,
+    time_scale: float | None,
+    *,
+    quiet: bool,
+    settings: paper.Settings | None = None,
+) -> dict[str, Any]:
+    """Measure, write results.json, the figures and index.html into `out`, return the results."""
+    if data is not None and not data.is_dir():
+        raise BadInput(f"--data must be a directory that exists; {data} does not.")
+    if out.exists() and not out.is_dir():
+        raise BadInput(f"--out must be a directory; {out} is a file. Name another.")
+    settings = settings or (paper.QUICK if quick else paper.FULL)
+    if time_scale is not None:
+        if not time_scale > 0:
+            raise BadInput(f"--time-scale must be > 0; got {time_scale!r}.")
+        settings = replace(settings, time_scale=float(time_scale))
+    figures.sheet(1, 1)  # says so before the run, not after it, when nothing can be drawn
+    out.mkdir(parents=True, exist_ok=True)
+    with _progress(settings.steps, quiet, "erasurehead") as tell:
+        results = paper.measure(data, settings, tell)
+    (out / "results.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    erasurehead_figures.draw(results, out)
+    return results
+
+
+def table(console: Console, result: dict[str, Any]) -> None:
+    """Print the results for a person."""
+    methods = list(result["virtual_seconds_per_iteration"])
+    out = Table(title="seconds per iteration, and to the target", title_justify="left")
+    for name in ("", *methods):
+        out.add_column(name, justify="right" if name else "left")
+    virtual = result["virtual_seconds_per_iteration"]
+    out.add_row("simulated, mean 2 s", *(f"{virtual[m]:.3f}" for m in methods))
+    for name, seconds in result["wall_seconds_per_iteration"].items():
+        out.add_row(f"{name}, processes", *(f"{seconds[m]:.3f}" for m in methods))
+        found = result["time_to_target"][name]
+        out.add_row(f"{name}, to the target", *(_seconds(found[m]) for m in methods))
+        plain = result["no_delay_seconds_per_iteration"][name]
+        out.add_row(f"{name}, no delays", *(f"{plain[m]:.3f}" for m in methods))
+    console.print(out)
+    rivals = result["rivals"]
+    if "problem" in rivals:
+        console.print(rivals["problem"])
+    else:
+        _rivals(console, rivals)
+    for text in erasurehead_figures.sentences(result).values():
+        console.print(f"- {text}", soft_wrap=True, highlight=False)
+
+
+def _rivals(console: Console, rivals: dict[str, Any]) -> None:
+    title = f"{rivals['data']}, {rivals['workers']} workers, recorded AWS Lambda delays (simulated)"
+    out = Table(title=title, title_justify="left")
+    for name in ("method", "s to target", "s per iteration", "covered", "final metric"):
+        out.add_column(name, justify="left" if name == "method" else "right")
+    best = {found["setting"] for found in rivals["best"].values() if found}
+    for name, row in rivals["methods"].items():
+        out.add_row(
+            f"[bold]{name}[/]" if name in best else name,
+            _seconds(row["seconds_to_target"]),
+            f"{row['seconds_per_iteration']:.3f}",
+            f"{row['mean_covered']:.2f}",
+            f"{row['final_metric']:.4f}",
+        )
+    console.print(out)
+
+
+def _seconds(value: float | None) -> str:
+    return "never" if value is None else f"{value:.2f}"

@@ -1,0 +1,136 @@
+"""Time to a target on recorded delays: coded sums against the strongest rivals without a code.
+
+256 workers, AWS Lambda timings as recorded, simulated time, real values. One part a worker; a load
+of four parts is the recording's whole batch, so that one part takes what a quarter of it took.
+Every method may also work on a portion of a part at a time, which then takes as much less: coded
+sums and backups draw batches from it, DSAG goes through it in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..cluster import Cluster, connect
+from ..codes.repetition import FractionalRepetition, Uncoded
+from ..delays import Recording, read_timings
+from ..engines.virtual import VirtualEngine
+from ..learn.terms import Term
+from ..rounds.stop import exact, fraction
+from .datasets import Dataset
+from .timing import Tell
+from .training import (
+    Memo,
+    Method,
+    Run,
+    best,
+    metric,
+    parted,
+    reached,
+    term,
+    train,
+    train_backups,
+    train_stale,
+)
+
+WORKERS = 256
+TIMINGS = "straggler_traces/aws_lambda_256workers_2022.npz"
+RECORDING = "cnn_desktop_Canada_batch2048"
+WHOLE = 4.0  # parts
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What is tried of each method; the best of each is compared with the best of the others."""
+
+    iterations: int = 50
+    portions: Sequence[float] = (1.0, 0.5, 0.25)
+    fractions: Sequence[float] = (0.25, 0.5, 0.75)  # of the parts: coded sums stop there
+    fresh: Sequence[int] = (16, 64, 128)  # of the workers: DSAG waits for so many
+
+
+def table(data: Dataset, folder: Path | None, grid: Grid, tell: Tell) -> dict[str, Any]:
+    """Seconds to the target by method, every setting that was tried, and the best of each kind."""
+    path = None if folder is None else folder / TIMINGS
+    if path is None or not path.is_file():
+        return {"problem": f"the rivals need recorded timings: --data must hold {TIMINGS}."}
+    recording = read_timings(path)[RECORDING]
+    rounds = grid.iterations
+    runs: dict[str, Run] = {}
+
+    def coded(name: str, method: Method, portion: float = 1.0) -> None:
+        with _cluster(recording, WHOLE / portion) as cluster:
+            parts = cluster.parts(parted(data, WORKERS), method.code)
+            memo = Memo(_term(data, portion))
+            runs[name] = train(parts, data, method, rounds, cluster.engine.now, memo)
+        tell(name)
+
+    coded("uncoded", Method(Uncoded("whole"), exact()))
+    coded("exact_c2", Method(FractionalRepetition(2, "parts"), exact()))
+    for portion in grid.portions:
+        with _cluster(recording, WHOLE / portion) as cluster:
+            fn = _term(data, portion)
+            runs[f"backups_{portion:g}"] = train_backups(cluster, data, rounds, fn, 3.0)
+        for covered in grid.fractions:
+            method = Method(FractionalRepetition(2, "parts"), fraction(covered))
+            coded(f"kofn_{portion:g}_{covered:g}", method, portion)
+        for fresh in grid.fresh:
+            pieces = round(1 / portion)
+            with _cluster(recording, WHOLE * pieces) as cluster:
+                runs[f"dsag_{portion:g}_{fresh}"] = train_stale(
+                    cluster, data, rounds, term(data), fresh, portion, WORKERS * pieces
+                )
+            tell(f"dsag_{portion:g}_{fresh}")
+    return _told(data, runs, rounds)
+
+
+def _told(data: Dataset, runs: dict[str, Run], iterations: int) -> dict[str, Any]:
+    # What uncoded descent reaches after 60 % of its iterations.
+    target = metric(data, runs["uncoded"].points[6 * iterations // 10])
+    rows = {
+        name: {
+            "seconds_to_target": reached(data, run, target),
+            "seconds_per_iteration": run.per_iteration,
+            "mean_covered": sum(run.covered) / len(run.covered),
+            "final_metric": metric(data, run.points[-1]),
+        }
+        for name, run in runs.items()
+    }
+    quickest = {
+        kind: best(
+            [(n, row["seconds_to_target"]) for n, row in rows.items() if n.split("_")[0] == kind]
+        )
+        for kind in ("uncoded", "exact", "backups", "dsag", "kofn")
+    }
+    ours = quickest["kofn"]
+    return {
+        "data": data.name,
+        "recording": RECORDING,
+        "workers": WORKERS,
+        "iterations": iterations,
+        "target": target,
+        "methods": rows,
+        "best": {
+            kind: None if found is None else {"setting": found[0], "seconds": found[1]}
+            for kind, found in quickest.items()
+        },
+        "kofn_faster_than": {
+            kind: None if found is None or ours is None else found[1] / ours[1]
+            for kind, found in quickest.items()
+            if kind != "kofn"
+        },
+        "means": "method_portion_setting: the portion of a part worked on at a time; for kofn "
+        "the fraction of parts at which a sum is closed (two copies, streamed), for dsag the fresh "
+        "replies that an iteration waits for",
+    }
+
+
+def _cluster(recording: Recording, whole: float) -> AbstractContextManager[Cluster]:
+    return connect(VirtualEngine(WORKERS, delays=recording.delays(whole=whole)))
+
+
+def _term(data: Dataset, portion: float) -> Term:
+    return term(data) if portion == 1 else replace(term(data), batch=portion)

@@ -1,0 +1,217 @@
+"""Gradient descent under one method or another, with the clock of the whole run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.metrics import roc_auc_score
+
+from ..cluster import Cluster
+from ..codes.assignment import SumCode
+from ..codes.repetition import FractionalRepetition, Uncoded
+from ..learn.descent import Constant, Decay, GradientDescent, descend
+from ..learn.losses import logistic, squared
+from ..learn.terms import Term, cut
+from ..rounds.stop import Stop, exact, first
+from ..sums import Parts
+from ..sums.rivals import Backups, Stale
+from ..sums.tally import Kind
+from .datasets import Dataset
+
+Vector = NDArray[np.float64]
+
+# Table 1 of ErasureHead.
+RATES: dict[str, Constant | Decay] = {
+    "amazon": Constant(10.0),
+    "covtype": Constant(0.1),
+    "kc_house": Decay(0.1, 0.99),
+}
+
+
+@dataclass(frozen=True)
+class Method:
+    """A code, when to stop, and what stands for what is missing."""
+
+    code: SumCode
+    stop: Stop
+    weights: Kind = "covered"
+
+
+def methods(wait: int, weights: Kind = "covered") -> dict[str, Method]:
+    """Those of the paper: uncoded, exact and approximate codes, replies as published, whole."""
+    found = {"uncoded": Method(Uncoded("whole"), exact())}
+    for c in (2, 3):
+        found[f"egc{c}"] = Method(FractionalRepetition(c, "whole"), exact())
+    for c in (2, 3):
+        code = FractionalRepetition(c, "whole")
+        found[f"agc{c}"] = Method(code, first(wait) | exact(), weights)
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """Seconds since the start at the end of each iteration, and the point reached by then."""
+
+    seconds: list[float]
+    points: list[Vector]
+    covered: list[float]
+
+    @property
+    def per_iteration(self) -> float:
+        """Mean seconds, everything included: update and next broadcast too."""
+        return self.seconds[-1] / len(self.seconds)
+
+
+class Memo:
+    """fn of a sum that is evaluated once a part and iteration, however many simulated workers do.
+
+    For the virtual engine alone, whose workers all live in this process.
+    """
+
+    def __init__(self, term: Term) -> None:
+        self.term = term
+        self._known: dict[int, Any] = {}
+        self._t = -1
+
+    def __call__(self, part: Any, x: Any) -> Any:
+        if x[1] != self._t:
+            self._known, self._t = {}, x[1]
+        name = int(part[3][0])
+        if name not in self._known:
+            self._known[name] = self.term(part, x)
+        return self._known[name]
+
+
+def term(data: Dataset) -> Term:
+    """Gradient and loss on a part; the data have a column of ones of their own."""
+    return Term(squared if data.regression else logistic, intercept=False)
+
+
+def parted(data: Dataset, parts: int) -> Any:
+    """The training data as a Term wants them, for so many parts."""
+    return cut(data.X, data.y[:, None], np.ones((data.shape[0], 1)), parts)
+
+
+def train(
+    parts: Parts,
+    data: Dataset,
+    method: Method,
+    iterations: int,
+    clock: Callable[[], float],
+    fn: Callable[[Any, Any], Any],
+) -> Run:
+    """Descend as in the paper, from zero; the clock is read after each update."""
+    run = Run([], [], [])
+    covered = [0.0]
+
+    def gradient(x: Vector, t: int) -> tuple[Vector, bool]:
+        found = parts.sum(fn, (x, t), stop=method.stop, weights=method.weights, code=method.code)
+        covered[0] = found.covered
+        return found.value[0] / data.shape[0], found.exact
+
+    def tell(t: int, x: Vector) -> None:
+        run.seconds.append(clock() - start)
+        run.points.append(x)
+        run.covered.append(covered[0])
+
+    start = clock()
+    optimiser = GradientDescent(RATES[data.name])
+    descend(gradient, np.zeros(data.shape[1]), optimiser, iterations, tell=tell)
+    return run
+
+
+def train_backups(cluster: Cluster, data: Dataset, iterations: int, fn: Any, factor: float) -> Run:
+    """The same with backup tasks."""
+    run = Run([], [], [])
+    sums = Backups(cluster, parted(data, len(cluster.workers)), factor=factor)
+    clock = cluster.engine.now
+    start = clock()
+
+    def tell(t: int, x: Vector) -> None:
+        run.seconds.append(clock() - start)
+        run.points.append(x)
+        run.covered.append(1.0)
+
+    def gradient(x: Vector, t: int) -> tuple[Vector, bool]:
+        return sums.sum(fn, (x, t))[0] / data.shape[0], True
+
+    optimiser = GradientDescent(RATES[data.name])
+    descend(gradient, np.zeros(data.shape[1]), optimiser, iterations, tell=tell)
+    return run
+
+
+def train_stale(
+    cluster: Cluster,
+    data: Dataset,
+    iterations: int,
+    fn: Any,
+    fresh: int,
+    portion: float = 1.0,
+    parts: int | None = None,
+) -> Run:
+    """The same with DSAG."""
+    run = Run([], [], [])
+    rate = RATES[data.name]
+    x = np.zeros(data.shape[1])
+    start = cluster.engine.now()
+
+    def advance(t: int, time: float, total: Any, covered: float) -> Any:
+        nonlocal x
+        x = x - rate(t) * total[0] / (covered * data.shape[0])
+        run.seconds.append(time - start)
+        run.points.append(x)
+        run.covered.append(covered)
+        return None if t == iterations else (x, t + 1)
+
+    count = len(cluster.workers) if parts is None else parts
+    stale = Stale(cluster, parted(data, count), parts=parts)
+    stale.run(fn, (x, 1), advance, fresh, portion=portion)
+    return run
+
+
+def metric(data: Dataset, x: Vector) -> float:
+    """On the test rows: the area under the ROC curve, or the mean squared error."""
+    scores = data.X_test @ x
+    if data.regression:
+        return float(np.mean((scores - data.y_test) ** 2))
+    return float(roc_auc_score(data.y_test, scores))
+
+
+def curve(data: Dataset, run: Run, points: int = 50) -> dict[str, list[float]]:
+    """Metric against seconds, at so many of the iterations at most."""
+    count = len(run.points)
+    chosen = sorted({round(i * (count - 1) / max(1, points - 1)) for i in range(points)})
+    return {
+        "iteration": [i + 1 for i in chosen],
+        "seconds": [run.seconds[i] for i in chosen],
+        "metric": [metric(data, run.points[i]) for i in chosen],
+    }
+
+
+def reached(data: Dataset, run: Run, target: float) -> float | None:
+    """Seconds until the metric is at the target, or None.
+
+    Found by halving, then walked back: a descent's metric hardly ever turns, and each costs time.
+    """
+
+    def there(i: int) -> bool:
+        value = metric(data, run.points[i])
+        return value <= target if data.regression else value >= target
+
+    low, high = 0, len(run.points) - 1
+    if not there(high):
+        return None
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if there(middle) else (middle + 1, high)
+    return run.seconds[high]
+
+
+def best(table: Sequence[tuple[str, float | None]]) -> tuple[str, float] | None:
+    """The quickest of those that arrived."""
+    arrived = [(name, seconds) for name, seconds in table if seconds is not None]
+    return min(arrived, key=lambda pair: pair[1]) if arrived else None
