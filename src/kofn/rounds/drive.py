@@ -216,6 +216,8 @@ class Drive:
         return {worker for worker in workers if worker in self._since}
 
     def _next_given_up(self) -> float:
+        if self.lost_after == float("inf"):
+            return self.lost_after  # and a thousand workers need not be gone through an event
         return min(self._since.values(), default=float("inf")) + self.lost_after
 
     def _give_up_silent(self) -> None:

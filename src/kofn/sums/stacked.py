@@ -18,6 +18,7 @@ from ..model import Last, Piece
 from .work import Held, Leaves, function
 
 MOST = 4096  # symbols in one call of fn
+MEMO = 64 << 20  # bytes of terms that a worker keeps during a round
 
 
 class Stack:
@@ -36,9 +37,12 @@ class Stack:
             flat = [c for row in rows for c in row.coefficients or [1.0] * len(row.parts)]
             self.coefficients = np.array(flat)
 
-    def take(self, first: int, last: int) -> Any:
-        """The parts of the symbols `first` up to `last`, end to end."""
-        at = self.where[self.start[first] : self.start[last]]
+    def at(self, first: int, last: int) -> NDArray[np.intp]:
+        """Where the parts of the symbols `first` up to `last` are, end to end."""
+        return self.where[self.start[first] : self.start[last]]
+
+    def take(self, at: NDArray[np.intp]) -> Any:
+        """The parts at these places."""
         if isinstance(self.parts, list):
             return [self.parts[i] for i in at.tolist()]
         if isinstance(self.parts, tuple):
@@ -63,28 +67,70 @@ class Stack:
 def walk(
     kept: Mapping[str, Any], x: Any, key: str, fn_key: str, flush: float, listed: bool
 ) -> Iterator[Piece]:
-    """Evaluate the symbols of a seat in order, as many at a time as take about `flush` seconds."""
+    """Evaluate the symbols of a seat in order, as many at a time as take about `flush` seconds.
+
+    A term that several symbols have is evaluated once a round. Not with `flush` 0, which says that
+    the time is given and not the work's own: each symbol then costs what its terms do.
+    """
     held: Held = kept[key]
     fn = function(kept, fn_key)
     stack = held.__dict__.get("stack")
     if stack is None:
         stack = held.__dict__["stack"] = Stack(held, listed)
+    terms = _Terms(fn, x, stack, MEMO if flush else 0)
     symbols, first, many = len(held.symbols), 0, 1
     while first < symbols:
         began = time.perf_counter()
         last = min(symbols, first + many)
-        parts = stack.take(first, last)
-        count = int(stack.start[last] - stack.start[first])
-        found = fn(parts, x)
-        value = stack.add(first, last, _leaves(found, count))
+        found, count = terms.at(stack.at(first, last))
+        value = stack.add(first, last, found)
         kind = Last if last == symbols else Piece
-        yield kind((first, last), value if isinstance(found, tuple) else value[0], count)
+        yield kind((first, last), value if terms.several else value[0], count)
         first = last
         spent = time.perf_counter() - began
         if spent < flush / 2 and flush:
             many = min(2 * many, MOST)
         elif spent > 2 * flush:
             many = max(1, many // 2)
+
+
+class _Terms:
+    """fn's values for parts, each evaluated once as long as all of them fit into `most` bytes."""
+
+    def __init__(self, fn: Any, x: Any, stack: Stack, most: int) -> None:
+        self.fn, self.x, self.stack, self.most = fn, x, stack, most
+        self.several = False  # whether fn returns a tuple
+        self.known = np.zeros(len(stack.numbers), bool)
+        self.kept: Leaves | None = None
+
+    def at(self, at: NDArray[np.intp]) -> tuple[Leaves, int]:
+        """The values of the parts at these places, and how many were evaluated for it."""
+        if not self.most:
+            return self._evaluated(at), len(at)
+        new = np.unique(at[~self.known[at]])
+        if len(new):
+            found = self._evaluated(new)
+            if self.kept is None:
+                many = len(self.known)
+                if many * sum(leaf[0].nbytes for leaf in found) > self.most:
+                    self.most = 0
+                    return self.at(at)
+                self.kept = tuple(np.empty((many, *leaf.shape[1:]), leaf.dtype) for leaf in found)
+            for kept, leaf in zip(self.kept, found, strict=True):
+                if kept.shape[1:] != leaf.shape[1:]:
+                    raise ValueError(
+                        f"fn must return the same shapes for every part; it returned "
+                        f"{leaf.shape[1:]} for one and {kept.shape[1:]} for another"
+                    )
+                kept[new] = leaf
+            self.known[new] = True
+        assert self.kept is not None
+        return tuple(kept[at] for kept in self.kept), len(new)
+
+    def _evaluated(self, at: NDArray[np.intp]) -> Leaves:
+        found = self.fn(self.stack.take(at), self.x)
+        self.several = isinstance(found, tuple)
+        return _leaves(found, len(at))
 
 
 def _leaves(found: Any, count: int) -> Leaves:

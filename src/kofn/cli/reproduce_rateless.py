@@ -1,0 +1,51 @@
+"""kofn reproduce rateless: what is printed and written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from ..errors import BadInput
+from ..reproduce import figures
+from ..reproduce import rateless as paper
+from ..reproduce import rateless_page as page
+from .reproduce import _progress
+
+
+def run(
+    out: Path, data: Path, quick: bool, *, quiet: bool, settings: paper.Settings | None = None
+) -> dict[str, Any]:
+    """Measure, write results.json, the figures and index.html into `out`, return the results."""
+    if out.exists() and not out.is_dir():
+        raise BadInput(f"--out must be a directory; {out} is a file. Name another.")
+    waits = paper.check(data)
+    figures.sheet(1, 1)  # says so before the run, not after it, when nothing can be drawn
+    out.mkdir(parents=True, exist_ok=True)
+    settings = settings or (paper.QUICK if quick else paper.FULL)
+    with _progress(settings.steps, quiet, "rateless") as tell:
+        results = paper.measure(settings, waits, tell)
+    (out / "results.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    page.draw(results, out)
+    page.write(results, out)
+    return results
+
+
+def table(console: Console, result: dict[str, Any]) -> None:
+    """Print the results for a person."""
+    out = Table(title="latency, seconds: mean / median / 99 %", title_justify="left")
+    for name in ("", *page.MODELS.values()):
+        out.add_column(name, justify="right" if name else "left")
+    for kind, (label, _, _) in page.LOOKS.items():
+        cells = []
+        for model in page.MODELS:
+            found = result[model][kind]
+            mean = "∞" if model == "pareto" else f"{found['mean']:.3g}"
+            cells.append(f"{mean} / {found['median']:.3g} / {found['p99']:.3g}")
+        out.add_row(label, *cells)
+    console.print(out)
+    for text in page.sentences(result).values():
+        console.print(f"- {text}", soft_wrap=True, highlight=False)

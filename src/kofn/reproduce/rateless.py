@@ -1,0 +1,286 @@
+"""Rateless sums of non-linear functions: Figure 2, Theorem 1, the propositions, measured again."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from ..cluster import Cluster, connect
+from ..codes.assignment import SumCode
+from ..codes.rateless import LT, DenseMDS, RandomGroups
+from ..codes.repetition import FractionalRepetition, Uncoded
+from ..codes.soliton import mean_degree
+from ..delays import Delays, Exponential, Pareto, Sampled, read_timings
+from ..engines.local import LocalEngine
+from ..engines.paced import Paced
+from ..engines.virtual import VirtualEngine
+from ..errors import BadInput
+from ..sums.kernels import Kernel
+from . import decoding
+from .timing import Tell, drain
+
+M, TAU, MU = 1000, 0.005, 0.2  # terms and workers, seconds a term, 1 / mean start-up
+HELD = 32  # symbols a worker holds where mₑ stands for infinity
+TIMINGS = "straggler_traces/aws_lambda_256workers_2022.npz"
+RECORDING = "cnn_mbp_Canada_batch256"  # at load 0: one sample, so nearly all of it is start-up
+WORKERS, DIMENSION = 16, 1000  # by the wall clock
+KINDS = ("one", "uncoded", "replication2", "lt1", "lt2", "groups")
+
+STOOD_IN = (
+    "Latencies are simulated: 1000 workers on the virtual engine, the same master as ever; worker "
+    "j starts after X_j and needs 0.005 s a term, as in the paper's model. m_e = ∞ stands for 32 "
+    "symbols a worker, which hardly any worker gets through. Recorded start-up times of 256 AWS "
+    "Lambda workers are drawn with replacement for 1000. By the wall clock, sixteen processes on "
+    "this machine's few cores really wait for recorded times, scaled down, and really evaluate "
+    "kernels. Decode times are the master's own (CPU) time."
+)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Sizes of one run."""
+
+    trials: int = 500  # of each kind, for each delay model
+    recorded_trials: int = 200
+    codes: int = 5  # that the trials of a kind are spread over
+    needed: int = 1000  # codes of which the symbols needed are counted
+    decodes: int = 100
+    orders: int = 1000  # random orders of arrival in which all decoders are compared
+    rounds: int = 40  # by the wall clock
+    scale: float = 0.4  # of the recorded seconds, by the wall clock
+    seed: int = 0
+
+    @property
+    def steps(self) -> int:
+        """How often `measure` tells that it has moved on."""
+        return 3 * len(KINDS) + 3 + 4 + 6 + 1 + self.rounds
+
+
+FULL = Settings()
+QUICK = Settings(trials=10, recorded_trials=10, codes=1, needed=60, decodes=10, orders=60, rounds=6)
+
+
+def check(data: Path) -> NDArray[np.float64]:
+    """The recorded start-up times; raises BadInput where they are not in `data`."""
+    path = data / TIMINGS
+    if not path.is_file():
+        raise BadInput(f"--data must hold {TIMINGS}; {data} does not.")
+    return read_timings(path)[RECORDING].at(0.0)
+
+
+def measure(settings: Settings, waits: NDArray[np.float64], tell: Tell) -> dict[str, Any]:
+    """Run everything and return what goes to results.json."""
+    with threadpool_limits(1):
+        models: dict[str, tuple[Delays, int]] = {
+            "exp": (Exponential(unit=TAU, mean=1 / MU), settings.trials),
+            "pareto": (Pareto(unit=TAU), settings.trials),
+            "lambda_trace": (Sampled(waits, unit=TAU), settings.recorded_trials),
+        }
+        found: dict[str, Any] = {}
+        for name, (delays, trials) in models.items():
+            found[name] = {}
+            for kind in KINDS:
+                tell(f"{name}, {kind}")
+                # One worker alone is cheap to simulate, and its mean varies most.
+                many = trials * (20 if kind == "one" else 1)
+                times, spent = latencies(kind, HELD * M, delays, many, settings)
+                found[name][kind] = {**summary(times), "workers_through": spent}
+        found["by_m_e"] = _by_symbols(settings, tell)
+        found["theory"] = theory()
+        found |= _decoding(settings, tell)
+        found["wall_clock"] = _wall_clock(settings, waits, tell)
+    found["settings"] = {
+        **asdict(settings),
+        "m": M,
+        "tau": TAU,
+        "mu": MU,
+        "soliton": (0.03, 0.5),
+        "symbols_per_worker": HELD,
+        "m_e": "infinity: no worker runs out of symbols",
+        "recording": f"{TIMINGS}: {RECORDING}, load 0",
+        "cores": os.cpu_count(),
+        "load_average": os.getloadavg()[0],
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+    }
+    found["stood_in"] = STOOD_IN
+    return found
+
+
+def code_of(kind: str, symbols: int, seed: int) -> SumCode:
+    """The code of a kind; mₑ symbols in all."""
+    codes: dict[str, SumCode] = {
+        "one": Uncoded(stream="whole"),
+        "uncoded": Uncoded(),
+        "replication2": FractionalRepetition(2, stream="whole"),
+        "lt1": LT(symbols=symbols, seed=seed),
+        "lt2": LT(r=2, symbols=symbols, seed=seed),
+        "groups": RandomGroups(10, symbols=symbols, seed=seed),
+        "dense": DenseMDS(M // 2, seed=seed),
+    }
+    return codes[kind]
+
+
+def latencies(
+    kind: str, symbols: int, delays: Delays, trials: int, settings: Settings
+) -> tuple[list[float], float]:
+    """Seconds of simulated time to the sum, trial by trial; delays are drawn anew each time.
+
+    And how many workers, on average, got through all that they hold.
+    """
+    times: list[float] = []
+    through = 0
+    codes = settings.codes if kind in ("lt1", "lt2", "groups") else 1
+    for part in range(codes):
+        engine = VirtualEngine(
+            1 if kind == "one" else M, delays=delays, compute=False, seed=settings.seed + part
+        )
+        with connect(engine, limit=1e12) as cluster:  # a Pareto wait may be very long
+            parts = cluster.parts([*range(M)], code_of(kind, symbols, settings.seed + part))
+            for _ in range(part * trials // codes, (part + 1) * trials // codes):
+                report = parts.sum(_nothing).report
+                times.append(report.seconds["total"])
+                through += len(report.extra["finished"])
+                _drop(cluster)
+    return times, through / len(times)
+
+
+def _nothing(part: Any, x: Any) -> float:
+    raise AssertionError("values are not computed here")
+
+
+def _drop(cluster: Cluster) -> None:
+    """Let every worker drop what is left of the round before."""
+    while cluster._drive.owing(cluster.engine.workers):
+        cluster._drive.settle(0.02)
+
+
+def summary(times: list[float], points: int = 100) -> dict[str, Any]:
+    """Mean, median, 99th percentile, and the tail P(T > t) at up to so many times."""
+    ordered = np.sort(times)
+    at = np.unique(np.linspace(0, len(ordered) - 1, min(points, len(ordered))).astype(int))
+    tail = [[float(ordered[i]), 1.0 - (i + 1) / len(ordered)] for i in at.tolist()]
+    return {
+        "mean": float(ordered.mean()),
+        "median": float(np.median(ordered)),
+        "p99": float(np.quantile(ordered, 0.99)),
+        "tail": tail,
+        "trials": len(ordered),
+    }
+
+
+def theory() -> dict[str, float]:
+    """Theorem 1's bounds and the propositions, for exponential start-up."""
+    harmonic = np.cumsum(1.0 / np.arange(1, M + 1))
+    return {
+        "theorem_1_lt1": TAU * 2 * mean_degree(M) + 1 / MU,
+        "theorem_1_lt2": TAU * 3 * mean_degree(M // 2) + 1 / MU,
+        "proposition_1_uncoded": float(TAU + harmonic[M - 1] / MU),
+        "proposition_1_replication2": float(2 * TAU + harmonic[M // 2 - 1] / (2 * MU)),
+        "proposition_2_one": TAU * M + 1 / MU,
+        "mean_degree_lt1": mean_degree(M),
+        "mean_degree_lt2": mean_degree(M // 2),
+    }
+
+
+def _by_symbols(settings: Settings, tell: Tell) -> dict[str, Any]:
+    """What a finite mₑ does to LT-1, and what a dense code would take; exponential start-up."""
+    delays = Exponential(unit=TAU, mean=1 / MU)
+    few = max(5, settings.trials // 5)
+    found: dict[str, Any] = {}
+    for name, symbols in (("lt1_2m", 2 * M), ("lt1_4m", 4 * M)):
+        tell(f"exp, {name}")
+        times, _ = latencies("lt1", symbols, delays, few, replace(settings, codes=1))
+        found[name] = summary(times, 20)
+    tell("exp, dense")
+    times, _ = latencies("dense", 0, delays, min(few, 20), settings)
+    found["dense_mds"] = summary(times, 20)
+    return found
+
+
+def _decoding(settings: Settings, tell: Tell) -> dict[str, Any]:
+    needed: dict[str, int] = {}
+    spread: dict[str, Any] = {}
+    for kind, recipe in (
+        ("peeling", decoding.PEELING),
+        ("inactivation", decoding.INACTIVATION),
+    ):
+        for r in (1, 2):
+            tell(f"symbols needed: {kind}, LT-{r}")
+            counts = decoding.symbols_needed(
+                decoding.Case(replace(recipe, r=r), M), settings.needed, settings.seed
+            )
+            needed[f"{kind}_lt{r}"] = int(np.ceil(np.quantile(counts, 0.99)))
+            spread[f"{kind}_lt{r}"] = {
+                "median": float(np.median(counts)),
+                "mean": float(np.mean(counts)),
+                "most": int(max(counts)),
+            }
+    details = decoding.bench(settings.decodes, tell)
+    tell("decoders compared")
+    return {
+        "symbols_99": needed,
+        "symbols_needed": spread,
+        "decode_ms": {name: kinds["peeling"]["cpu_median"] for name, kinds in details.items()},
+        "decode_details": details,
+        "decoders_agree": decoding.agreement(settings.orders, settings.seed),
+    }
+
+
+# By the wall clock.
+
+
+def gaussians(rows: NDArray[np.float64], x: tuple[NDArray[np.float64], Kernel]) -> Any:
+    """A stack of k(row, x) for one input x (1, d)."""
+    inputs, kernel = x
+    return kernel(rows, inputs)[:, 0]
+
+
+def _wall_clock(settings: Settings, waits: NDArray[np.float64], tell: Tell) -> dict[str, Any]:
+    rng = np.random.default_rng(settings.seed)
+    X = rng.standard_normal((M, DIMENSION))
+    x = (rng.standard_normal((1, DIMENSION)), Kernel("gaussian", 1 / DIMENSION))
+    exact = float(x[1](X, x[0]).sum())
+    codes: Mapping[str, SumCode] = {
+        "uncoded": Uncoded(),
+        "replication2": FractionalRepetition(2, stream="whole"),
+        # Each worker could do it alone: mₑ is sixteen times what is needed.
+        "lt2": LT(r=2, symbols=WORKERS * (M // 2 + 20)),
+        "groups": RandomGroups(10),
+    }
+    seconds: dict[str, list[float]] = {kind: [] for kind in codes}
+    worst = 0.0
+    delays = Sampled(settings.scale * waits, unit=0.0)
+    engine = Paced(LocalEngine(WORKERS), delays, seed=settings.seed)
+    # Only the start waits; the work takes the time it takes.
+    engine.capabilities = replace(engine.capabilities, given_time=False)
+    with connect(engine) as cluster:
+        parts = cluster.parts(X, codes["uncoded"], parts=M)
+        for turn in range(settings.rounds + 1):  # the first is not counted: parts are placed
+            for kind, code in codes.items():
+                drain(cluster)
+                start = time.perf_counter()
+                value = parts.sum(gaussians, x, code=code, vectorised=True).value
+                spent = time.perf_counter() - start
+                worst = max(worst, abs(float(value) - exact) / exact)
+                if turn:
+                    seconds[kind].append(spent)
+            if turn:
+                tell("wall clock")
+    return {
+        **{kind: summary(times, 40) for kind, times in seconds.items()},
+        "workers": WORKERS,
+        "terms": M,
+        "dimension": DIMENSION,
+        "scale": settings.scale,
+        "worst_relative_error": worst,
+    }

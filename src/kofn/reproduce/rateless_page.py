@@ -1,0 +1,169 @@
+"""The pictures and the page of `kofn reproduce rateless`, from results.json alone."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Mapping
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .figures import BLUE, GREEN, GREY, INK, ORANGE, dress, sheet
+from .page import STYLE
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+PURPLE, RED = "#cc79a7", "#d55e00"
+LOOKS = {
+    "one": ("all at one", GREY, "-"),
+    "uncoded": ("uncoded", ORANGE, "-"),
+    "replication2": ("2-replication", RED, "-"),
+    "lt1": ("LT-1", BLUE, "-"),
+    "lt2": ("LT-2", BLUE, "--"),
+    "groups": ("random groups of 10", GREEN, "-"),
+}
+MODELS = {
+    "exp": "X exponential, mean 5 s",
+    "pareto": "X Pareto(1, 1)",
+    "lambda_trace": "X recorded on AWS Lambda",
+}
+
+
+def draw(results: Mapping[str, Any], out: Path) -> list[str]:
+    """Draw every figure into `out`; return the file names."""
+    drawn = {
+        "tails.png": _tails(results),
+        "wall_clock.png": _wall_clock(results),
+        "decoding.png": _decoding(results),
+    }
+    for name, figure in drawn.items():
+        figure.savefig(out / name)
+    return list(drawn)
+
+
+def _tail(axes: Axes, runs: Mapping[str, Any]) -> None:
+    for kind, (label, color, style) in LOOKS.items():
+        if kind in runs:
+            trials = runs[kind]["trials"]
+            times = [t for t, _ in runs[kind]["tail"]]
+            above = [max(p, 0.5 / trials) for _, p in runs[kind]["tail"]]
+            steps = "steps-post"
+            axes.plot(times, above, color=color, ls=style, lw=1.6, label=label, drawstyle=steps)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.grid(color="#e3e3e3", linewidth=0.7)
+
+
+def _tails(results: Mapping[str, Any]) -> Figure:
+    figure = sheet(13, 4.4)
+    every = figure.subplots(1, 3, sharey=True)
+    for axes, (name, title) in zip(every, MODELS.items(), strict=True):
+        _tail(axes, results[name])
+        label = "P(latency > t)" if name == "exp" else ""
+        dress(axes, "t, seconds", label, title)
+    every[0].legend(frameon=False, labelcolor=INK, loc="lower left")
+    return figure
+
+
+def _wall_clock(results: Mapping[str, Any]) -> Figure:
+    runs = results["wall_clock"]
+    figure = sheet(8, 4)
+    axes = figure.subplots()
+    _tail(axes, runs)
+    title = f"{runs['workers']} processes, {runs['terms']} Gaussian kernels: wall clock"
+    dress(axes, "t, seconds", "fraction of rounds longer than t", title)
+    axes.legend(frameon=False, labelcolor=INK)
+    return figure
+
+
+def _decoding(results: Mapping[str, Any]) -> Figure:
+    figure = sheet(11, 3.4)
+    left, right = figure.subplots(1, 2)
+    needed = results["symbols_99"]
+    names = {
+        "peeling_lt1": "peeling, LT-1",
+        "inactivation_lt1": "inactivation, LT-1",
+        "peeling_lt2": "peeling, LT-2",
+        "inactivation_lt2": "inactivation, LT-2",
+    }
+    colors = [ORANGE if name.startswith("peel") else BLUE for name in names]
+    left.barh([*names.values()], [needed[name] for name in names], color=colors, height=0.65)
+    for y, name in enumerate(names):
+        left.text(needed[name], y, f" {needed[name]}", va="center", color=INK)
+    left.invert_yaxis()
+    left.set_xlim(0, 1.15 * max(needed.values()))
+    dress(left, "symbols enough in 99 % of runs, m = 1000", "", "Symbols needed")
+    times = results["decode_ms"]
+    labels = {"lt1": "LT-1", "lt2": "LT-2", "lt1_10000": "LT-1, m = 10,000"}
+    right.barh([*labels.values()], [times[name] for name in labels], color=BLUE, height=0.6)
+    for y, name in enumerate(labels):
+        right.text(times[name], y, f" {times[name]:.1f}", va="center", color=INK)
+    right.plot([55, 29], [0, 1], ls="", marker="D", color=ORANGE, label="the paper's")
+    right.invert_yaxis()
+    right.set_xlim(0, 1.15 * max(60.0, *times.values()))
+    dress(right, "ms of the master, peeling from scratch", "", "Decode times")
+    right.legend(frameon=False, labelcolor=INK, loc="lower right")
+    return figure
+
+
+def sentences(results: Mapping[str, Any]) -> dict[str, str]:
+    """One plain sentence a figure, with the numbers that were obtained."""
+    exp, pareto, lambdas = (results[name] for name in MODELS)
+    theory, wall, needed = results["theory"], results["wall_clock"], results["symbols_99"]
+    return {
+        "tails.png": (
+            f"Mean latency with exponential start-up and m_e = ∞: uncoded "
+            f"{exp['uncoded']['mean']:.1f} s (Proposition 1: "
+            f"{theory['proposition_1_uncoded']:.1f}), all at one {exp['one']['mean']:.1f} s "
+            f"(Proposition 2: {theory['proposition_2_one']:.1f}), 2-replication "
+            f"{exp['replication2']['mean']:.1f} s ({theory['proposition_1_replication2']:.1f}), "
+            f"LT-1 {exp['lt1']['mean']:.2f} s (Theorem 1 bounds it by "
+            f"{theory['theorem_1_lt1']:.2f}), LT-2 {exp['lt2']['mean']:.2f} s (bound "
+            f"{theory['theorem_1_lt2']:.2f}), random groups {exp['groups']['mean']:.2f} s. Medians "
+            f"with Pareto start-up, whose mean is infinite: uncoded "
+            f"{pareto['uncoded']['median']:.0f} s, LT-2 {pareto['lt2']['median']:.2f} s, random "
+            f"groups {pareto['groups']['median']:.2f} s; with recorded start-up: "
+            f"{lambdas['uncoded']['median']:.1f}, {lambdas['lt2']['median']:.2f} and "
+            f"{lambdas['groups']['median']:.2f} s. With two symbols a worker (m_e = 2m) LT-1 takes "
+            f"{results['by_m_e']['lt1_2m']['mean']:.1f} s; a dense code "
+            f"{results['by_m_e']['dense_mds']['mean']:.1f} s."
+        ),
+        "wall_clock.png": (
+            f"Median and 99th percentile of {wall['lt2']['trials']} rounds by the wall clock: "
+            + ", ".join(
+                f"{LOOKS[kind][0]} {wall[kind]['median']:.3f} and {wall[kind]['p99']:.3f} s"
+                for kind in ("uncoded", "replication2", "lt2", "groups")
+            )
+            + "."
+        ),
+        "decoding.png": (
+            f"Peeling (uniform neighbours, as published) needs {needed['peeling_lt1']} symbols for "
+            f"LT-1 and {needed['peeling_lt2']} for LT-2 to succeed in 99 % of runs; inactivation "
+            f"with a shuffled deck {needed['inactivation_lt1']} and "
+            f"{needed['inactivation_lt2']}. Peeling takes {results['decode_ms']['lt1']:.1f} and "
+            f"{results['decode_ms']['lt2']:.1f} ms (the paper: 55 and 29)."
+        ),
+    }
+
+
+def write(results: Mapping[str, Any], out: Path) -> None:
+    """Write index.html beside the pictures that are in `out`."""
+    figures = "\n".join(
+        f'<figure><img alt="{escape(text)}" src="data:image/png;base64,'
+        f'{b64encode((out / name).read_bytes()).decode()}">'
+        f"<figcaption>{escape(text)}</figcaption></figure>"
+        for name, text in sentences(results).items()
+    )
+    title = "Rateless codes for sums of non-linear functions, measured again"
+    page = f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
+<meta name="viewport" content="width=device-width"><style>{STYLE}</style></head><body>
+<h1>{title}</h1>
+<p class="small">Measured on {results["settings"]["cores"]} cores. {escape(results["stood_in"])}</p>
+{figures}
+<p class="small">All numbers and settings are in results.json beside this page.</p>
+</body></html>
+"""
+    (out / "index.html").write_text(page, encoding="utf-8")
