@@ -92,7 +92,7 @@ def test_the_walk_sees_a_broken_rule(tmp_path: Path) -> None:
 
 
 def test_the_master_reads_no_clock_and_opens_nothing() -> None:
-    for name in ("base", "cover", "elastic", "windows"):
+    for name in ("base", "cover", "deadline", "elastic", "windows"):
         tree = ast.parse((ROOT / "rounds" / f"{name}.py").read_text())
         modules = {
             alias.name.split(".")[0]

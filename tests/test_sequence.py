@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from math import comb
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,15 @@ import pytest
 from numpy.typing import NDArray
 
 import kofn
-from kofn.delays import Fritchman, Given, Independent, Slowed, Stratified
+from kofn.delays import (
+    AsSlowAs,
+    Fritchman,
+    Given,
+    Independent,
+    Slowed,
+    Stratified,
+    read_timings,
+)
 from kofn.engines.base import Engine
 from kofn.engines.local import LocalEngine
 from kofn.engines.virtual import VirtualEngine
@@ -204,6 +214,37 @@ def test_the_stream_waits_for_stragglers_where_the_code_must() -> None:
     assert stream.report.waited > 0
     assert stream.report.conforms  # it waited until the pattern did
     assert stream.report.late == ()
+
+
+def test_one_that_never_comes_is_stood_in_for() -> None:
+    """Two of four would have to be waited for: after long enough the others do what is due."""
+    frozen = np.zeros((60, 4), dtype=bool)
+    frozen[2:, 2:] = True
+    delays = Slowed(Given(frozen), 1e9, UNIT_LOAD)
+    for code in (kofn.Polynomial(3, 1), kofn.DIP(2, 6, 2, lam=4), kofn.IDIP(1, 11, 2, N=1, W=3)):
+        stream = simulate(code, delays, 6, 4, 0.0)
+        assert stream.report.late == ()
+        assert sum(r.topped_up for r in stream.report.rounds) > 0
+        assert stream.report.seconds < 1e7
+    assert not stream.report.conforms
+
+
+def test_recorded_stragglers() -> None:
+    beside = Path(__file__).resolve().parent.parent.parent / "shared" / "data"
+    data = Path(os.environ.get("KOFN_DATA", beside)) / "straggler_traces"
+    if not data.is_dir():
+        pytest.skip(f"no recorded timings in {data}: set KOFN_DATA to a folder that holds them")
+    recorded = read_timings(data / "aws_lambda_256workers_2022.npz")
+    slow = AsSlowAs(recorded[min(recorded)].timings[-1], UNIT_LOAD)
+    engine = VirtualEngine(8, delays=slow)
+    jobs = pairs(20, seed=2)
+    with kofn.connect(engine, limit=1e9) as cluster:
+        stream = cluster.sequence(kofn.DIP(4, 4, delay=3, lam=2))
+        for X, Y in jobs:
+            stream.submit(X, Y)
+        right(stream, jobs, list(stream))
+        assert stream.report.late == ()
+        assert any(r.stragglers for r in stream.report.rounds)
 
 
 class _Desk:

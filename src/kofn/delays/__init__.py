@@ -4,10 +4,20 @@ from .models import Delays, Exponential, ExponentialByLoad, PerUnit, Scaled
 from .recorded import Recorded, Recording, read_timings
 from .spot import Change, Membership, Script, Spot
 from .startup import Pareto, Sampled
-from .stragglers import Fritchman, Given, Independent, Shifted, Slowed, Stragglers, Stratified
+from .stragglers import (
+    AsSlowAs,
+    Fritchman,
+    Given,
+    Independent,
+    Shifted,
+    Slowed,
+    Stragglers,
+    Stratified,
+)
 from .traces import SpotTrace, read_spot_trace
 
 __all__ = [
+    "AsSlowAs",
     "Change",
     "Delays",
     "Exponential",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.random import Generator
@@ -53,6 +53,26 @@ class Slowed(Delays):
         return self.unit * cost * slow
 
 
+@dataclass(frozen=True, eq=False)
+class AsSlowAs(Delays):
+    """`unit` seconds per unit of work, times as much slower than the median as was recorded.
+
+    `timings`: seconds (rounds, workers) of workers that all had the same work (see
+    `read_timings`); both start anew at their ends.
+    """
+
+    timings: NDArray[np.float64]
+    unit: float = 1e-6
+
+    def seconds(self, rng: Generator, worker: int, round: int, cost: float) -> float:
+        rounds, workers = self.timings.shape
+        return float(self._slower[(round - 1) % rounds, worker % workers]) * self.unit * cost
+
+    @cached_property
+    def _slower(self) -> NDArray[np.float64]:
+        return np.asarray(self.timings, dtype=np.float64) / float(np.median(self.timings))
+
+
 @dataclass(frozen=True)
 class Independent(Stragglers):
     """Each worker straggles in each round with probability `delta`, whatever was before."""
@@ -87,7 +107,7 @@ class Stratified(Stragglers):
 
     def straggles(self, worker: int, round: int) -> bool:
         block, at = divmod(round - 1, self.block)
-        return bool(_stratified(self, block)[at, worker])
+        return worker < self.workers and bool(_stratified(self, block)[at, worker])
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,9 @@ Item = tuple[int, int]  # a mini-task: its job, and which one of that job
 # Equal workers in step do not end in one instant: messages take their time. So much of the fastest
 # one's time is noise, and so many seconds at most.
 NOISE, LEAST = 0.1, 0.008
+# A straggler that is needed is waited for up to so many times the fastest one's time. Then those
+# that are idle do what is due in its place: it may never come.
+PATIENCE = 20.0
 
 
 class Ledger(Protocol):
@@ -116,6 +119,7 @@ class DeadlineRound(Round):
         self._start = 0.0
         self._held_up: dict[int, float] = {}  # worker -> seconds until it had dropped stale work
         self._over = False  # the time for stragglers is over
+        self._given_up: set[int] = set()  # workers that were waited for long enough
 
     def start(self, time: float) -> list[Command]:
         self._start = time
@@ -134,8 +138,7 @@ class DeadlineRound(Round):
         if type(event) is Dropped and event.round < self.id:
             self._held_up[event.worker] = event.time - self._start
         if type(event) is Tick:
-            self.wake, self._over = float("inf"), True
-            return self._judge(event.time)
+            return self._time_over(event.time)
         if type(event) is Lost:
             return self._worker_lost(event)
         if type(event) is Joined:
@@ -190,10 +193,18 @@ class DeadlineRound(Round):
             late_start = max((self._held_up.get(w, 0.0) for w in self.owing), default=0.0)
             self.wake = time + max(self._tolerance * self.fastest, noise) + late_start
 
+    def _time_over(self, time: float) -> Sequence[Command]:
+        assert self.fastest is not None
+        if self._over:
+            self._given_up.update(self.owing)
+        self._over = True
+        self.wake = time + PATIENCE * self.fastest
+        return self._judge(time)
+
     def _judge(self, time: float) -> Sequence[Command]:
         """End the round if it may end; see that somebody is at work on what is due."""
         ledger = self._ledger
-        nobody = not any(self._owed.values())
+        nobody = all(w in self._given_up for w, owed in self._owed.items() if owed)
         if ledger.prompt:
             self._desk.complete(ledger.settle())
             if ledger.due is None:
@@ -207,13 +218,15 @@ class DeadlineRound(Round):
         elif nobody and ledger.due is None:
             self.done = True  # the pattern does not conform, and nobody is left to wait for
         elif nobody and self.seats:
+            self.waited = self.waited or bool(self._given_up)
             return self._top_up()
         self.waited = self.waited or not (self.done or nobody)
         return ()
 
     def _top_up(self) -> Sequence[Command]:
         """Those that are live do what is lacking of the due job; its deadline is now."""
-        occupant = {seat: worker for worker, seat in self.seats.items()}
+        helpers = set(self.seats) - self._given_up or set(self.seats)
+        occupant = {seat: worker for worker, seat in self.seats.items() if worker in helpers}
         commands: list[Command] = []
         for seat, mini in self._ledger.more(occupant).items():
             worker = occupant[seat]
