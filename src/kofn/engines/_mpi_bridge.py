@@ -171,18 +171,21 @@ def main(*bridge: Any) -> NoReturn:
     if parent != MPI.COMM_NULL:
         serve(MPI, parent)
     if MPI.COMM_WORLD.Get_rank():
-        serve(MPI, MPI.COMM_WORLD)
+        # Until rank 0 greets, who started us is all that there is to watch.
+        serve(MPI, MPI.COMM_WORLD, bridge[1][0])
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        _carry(MPI, *bridge)
-    finally:
-        os._exit(0)
+    _carry(MPI, *bridge)  # raises where nobody is there any more, and that ends all
+    os._exit(0)
 
 
 def _carry(MPI: Any, path: str, sample: Place) -> None:
     """Carry messages until the other end of the socket is gone; then end the workers."""
     sock = socket.socket(socket.AF_UNIX)
-    sock.connect(path)
+    try:
+        sock.connect(path)
+    except OSError:  # killed meanwhile: it cannot remove this itself
+        shutil.rmtree(os.path.dirname(path), ignore_errors=True)
+        raise
     poll = wire.poller()
     channel = wire.Channel(sock, poll)
     settings = {k: v for k, v in os.environ.items() if k in {**HERE, **ALWAYS}}

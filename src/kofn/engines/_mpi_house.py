@@ -8,7 +8,8 @@ from collections import deque
 
 from ._mpi_bridge import Bridge
 from ._mpi_link import Link
-from ._mpi_near import Parcel, Place, mapped
+from ._mpi_near import Handle, Parcel, Place, mapped
+from .exchange import Exchange
 from .memory import Segment
 
 NEVER = -(2**63)  # lower than every round
@@ -24,13 +25,13 @@ class Peer:
         self.here = False  # it runs on this machine
         self.near = False  # it can map what we hold
         self.maps: dict[int, mmap.mmap] = {}  # its reply segments
-        self.puts: dict[str, deque[Parcel]] = {}  # on their way to it, by key
+        self.puts: dict[str, deque[Parcel | Handle]] = {}  # on their way to it, by key
         self.tasks: dict[int, int] = {}  # open ones -> their round
         self.functions: set[int] = set()
         self.rounds: set[int] = set()  # whose operands it has
         self.notes: list[bytes] = []  # frames that can wait for the next message
 
-    def gets(self, key: str, parcel: Parcel) -> None:
+    def gets(self, key: str, parcel: Parcel | Handle) -> None:
         """Hold what is put there until it says that it has it."""
         self.puts.setdefault(key, deque()).append(parcel)
 
@@ -70,6 +71,7 @@ class House:
         self.link: Link | Bridge | None = None
         self.peers: dict[int, Peer] = {}  # the joining ones too
         self.operands: dict[int, Parcel] = {}
+        self.exchanges: list[Exchange] = []
         self.sample = Segment(8)  # all near workers map it, and look there for
         self.floor = memoryview(self.sample.map).cast("q")  # [0]: the highest cancelled round
         self.floor[0] = NEVER
@@ -86,5 +88,7 @@ class House:
             peer.close()
         for operand in self.operands.values():
             operand.close()
+        for exchange in self.exchanges:
+            exchange.close()
         self.floor.release()
         self.sample.close()

@@ -38,7 +38,8 @@ from ._mpi_worker import (
 # What a link tells: data from a worker; None when the worker is gone; a text when it never came.
 News = tuple[int, bytes | bytearray | str | None]
 
-_END = 0.5  # seconds for workers to end by themselves
+_END = 0.5  # seconds for workers to begin to end
+_LEAVE = 10.0  # seconds for MPI to let one go that says it leaves
 _BURST = 16  # messages taken from one worker before the others get their turn
 
 
@@ -83,6 +84,7 @@ class Link:
         self._gong, self._rings = map(Bell, os.pipe())
         self._tower = Tower()
         self._rung: set[int] = set()  # who may have said something
+        self._leaving: set[int] = set()  # workers whose MPI is about to end
         self._due = 0.0  # when to look at all, whoever rang
         self._linger = 0.0
         self.command = command  # what a spawned worker runs
@@ -254,6 +256,7 @@ class Link:
                 self._push(worker, self._peers[worker])
             self.flush()
         rung, self._rung = self._rung, set()
+        self._leaving |= {~number for number in rung if number < 0}
         now = time.perf_counter()
         # To look in vain is not cheap: MPI gives up the core where cores are few.
         if now >= self._due or self._linger or self.spin or not self._told():
@@ -328,10 +331,15 @@ class Link:
         for worker in tuple(self._peers):
             self.control(worker, None)
             self._peers[worker].bell.ring()
-        pids = [peer.pid for peer in self._peers.values() if peer.pid > 0]
-        self._run(_END, lambda: any(map(alive, pids)))
-        stuck = [pid for pid in pids if alive(pid)]  # stopped, or deep in a body
+        pids = {worker: peer.pid for worker, peer in self._peers.items() if peer.pid > 0}
+        self._run(_END, lambda: any(map(alive, pids.values())))
+        # Stopped, or deep in a body. But who is killed on its way out counts as a failed job.
+        stuck = [pid for worker, pid in pids.items() if alive(pid) and worker not in self._leaving]
         for pid in stuck:
+            kill(pid)
+        leaving = [pid for worker, pid in pids.items() if worker in self._leaving]
+        self._run(_LEAVE, lambda: any(map(alive, leaving)))
+        for pid in leaving:
             kill(pid)
         # Until MPI knows: its own end, where the user's script asks for it, would wait for them.
         self._run(2 * _END, lambda: bool(stuck and self._peers))

@@ -17,7 +17,7 @@ import struct
 from typing import Any
 
 from . import _wire as wire
-from .memory import LARGE, Segment, attach, pack, unpack
+from .memory import LARGE, Segment, attach, large, pack, unpack
 
 Place = tuple[int, int, int]  # process, descriptor, inode
 
@@ -48,16 +48,17 @@ def mapped(at: Place, write: bool = False) -> mmap.mmap:
 class Bell:
     """One end of a pipe that wakes who rests at its other end, and tells who rang."""
 
-    __slots__ = ("_number", "fd")
+    __slots__ = ("_leaving", "_number", "fd")
 
     def __init__(self, fd: int, number: int = 0) -> None:
-        self.fd, self._number = fd, _NUMBER.pack(number)
+        self.fd = fd
+        self._number, self._leaving = _NUMBER.pack(number), _NUMBER.pack(~number)
         os.set_blocking(fd, False)
 
-    def ring(self) -> None:
-        """Wake the other end; it may be awake, or gone."""
+    def ring(self, leaving: bool = False) -> None:
+        """Wake the other end; it may be awake, or gone. It gets our number, turned if we leave."""
         with contextlib.suppress(BlockingIOError, BrokenPipeError):
-            os.write(self.fd, self._number)
+            os.write(self.fd, self._leaving if leaving else self._number)
 
     def rest(self, seconds: float, *others: Any) -> set[int]:
         """Rest until somebody rings, or one of the others can be read; return who rang."""
@@ -116,6 +117,20 @@ class Ear:
         return bool(found)
 
 
+class Handle:
+    """A second descriptor of what is shared, held until a worker has mapped it."""
+
+    __slots__ = ("_fd", "at")
+
+    def __init__(self, fd: int) -> None:
+        self._fd = os.dup(fd)
+        self.at = place(self._fd)
+
+    def close(self) -> None:
+        """Let it go."""
+        os.close(self._fd)
+
+
 def fetch(packed: Any, at: Place | None) -> Any:
     """Return a value that was sent, or that lies there."""
     return unpack(packed, None if at is None else mapped(at))
@@ -124,10 +139,11 @@ def fetch(packed: Any, at: Place | None) -> Any:
 class Parcel:
     """A value packed once: a frame for those near, another for those far, if there are any.
 
-    `pending` counts those who may still need it; close it then.
+    `pending` counts those who may still need it; close it then. `large` are the bytes that lie in
+    shared memory.
     """
 
-    __slots__ = ("_far", "_near", "_packed", "_title", "pending", "segment")
+    __slots__ = ("_far", "_near", "_packed", "_title", "large", "pending", "segment")
 
     def __init__(self, kind: int, name: Any, value: Any, share: bool) -> None:
         self.pending = 0
@@ -135,6 +151,7 @@ class Parcel:
         self._title = (kind, name)
         self._packed, self.segment = pack(value, _take if share else _no)
         at = None if self.segment is None else place(self.segment.fd)
+        self.large = large(self._packed)
         self._near = wire.frame(kind, name, self._packed, at)
         self._far = self._near if self.segment is None else b""
 

@@ -12,13 +12,14 @@ import struct
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 import threadpoolctl
 
 from . import _wire as wire
 from ._mpi_near import Bell, Ear, Place, fetch, mapped, opened, place
+from .exchange import Exchange, Shape
 from .memory import ReplyPool, Segment, dumps, pack, solid, unpack
 from .running import keep, run, story
 
@@ -82,10 +83,10 @@ def bulky(sending: Iterable[tuple[Any, bytes]]) -> bool:
 class Worker:
     """Runs one task after the other, streams the pieces, looks for a cancel in between."""
 
-    def __init__(self, MPI: Any, comm: Any) -> None:
+    def __init__(self, MPI: Any, comm: Any, master: int) -> None:
         self.MPI, self.comm = MPI, comm
         self.parent = os.getppid()
-        self.master = 0  # its process id, if it runs on this machine
+        self.master = master  # its process id, if it is known to run on this machine
         self.spin = 0.0
         self.linger = 0.0 if comm == MPI.COMM_WORLD else LINGER
         self.ear: Ear | None = None  # where it wakes us
@@ -212,8 +213,10 @@ class Worker:
         """End because the master says so."""
         if self.comm != self.MPI.COMM_WORLD:
             # A spawned process is a job of its own: without this it would count as failed. Where
-            # others are in the job it would wait for them.
-            signal.alarm(5)
+            # others are in the job it would wait for them. It takes a while on a busy machine.
+            if self.gong is not None:
+                self.gong.ring(leaving=True)
+            signal.alarm(10)
             with contextlib.suppress(self.MPI.Exception):
                 self.MPI.Finalize()
         end()
@@ -241,7 +244,10 @@ class Worker:
             # Fetched when a task needs it: what goes wrong is then that task's failure.
             self.operands[name] = (content, at)
         elif kind == wire.PUT:
-            self.put(name, content, at)
+            self.put(name, lambda: fetch(content, at))
+        elif kind == wire.EXCHANGE and at is not None:
+            # Dropped with its mapping when it is forgotten and no body is at it any more.
+            self.put(name, lambda: Exchange(mapped(at, write=True), Shape(*content)))
         elif kind == wire.FORGET:
             self.kept.pop(name, None)
         elif kind == wire.DROP:
@@ -253,10 +259,10 @@ class Worker:
         elif kind == FAR:
             self.pool = None
 
-    def put(self, key: str, packed: Any, at: Place | None) -> None:
+    def put(self, key: str, get: Callable[[], Any]) -> None:
         """Keep a value, build it here, or change what is kept."""
         try:
-            keep(self.kept, key, fetch(packed, at))
+            keep(self.kept, key, get())
         except BaseException as error:
             self.send(wire.UNPUT, key, *story(error))
         else:
@@ -333,8 +339,8 @@ def end() -> NoReturn:
     os._exit(0)
 
 
-def serve(MPI: Any, comm: Any) -> NoReturn:
-    """Be a worker of rank 0 of `comm` until it closes; then end this process."""
+def serve(MPI: Any, comm: Any, master: int = 0) -> NoReturn:
+    """Be a worker of rank 0 of `comm` until it closes or process `master` ends; then end too."""
     # Ctrl-C goes to the whole process group; only the master decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for stream in (sys.stdout, sys.stderr):
@@ -343,4 +349,4 @@ def serve(MPI: Any, comm: Any) -> NoReturn:
             stream.reconfigure(line_buffering=True)
     comm.Set_errhandler(MPI.ERRORS_RETURN)
     with threadpoolctl.threadpool_limits(1):
-        Worker(MPI, comm).serve()
+        Worker(MPI, comm, master).serve()

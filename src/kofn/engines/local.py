@@ -21,7 +21,7 @@ from ..model import Body, Dropped, Event, Failed, Joined, Lost, Reply, Stored, T
 from . import _wire as wire
 from .base import Capabilities, Engine
 from .exchange import Exchange, Shape
-from .memory import Packed, Pool, Segment, attach, pack, private, unpack
+from .memory import Packed, Pool, Segment, attach, large, pack, private, unpack
 from .worker import ORDER, Launcher
 
 _START_LIMIT = 60.0  # seconds for the first workers to say hello
@@ -130,12 +130,6 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
-
-
-def _large(packed: Packed) -> int:
-    """Bytes of a packed value that lie in a segment."""
-    parts = (packed[0], *packed[1])
-    return sum(int(part[1]) for part in parts if type(part) is tuple and len(part) == 2)
 
 
 def _kill(pid: int) -> None:
@@ -283,7 +277,7 @@ class LocalEngine(Engine):
             peer.send(frame, [handle.fd], handle)
             return
         packed, own = pack(value, private)
-        self._copied += _large(packed)
+        self._copied += large(packed)
         data = wire.frame(wire.PUT, key, packed)
         peer.send(data, [] if own is None else [own.fd], own)
 
@@ -436,7 +430,7 @@ class LocalEngine(Engine):
         last: bool,
     ) -> None:
         open_ = peer.tasks[task]
-        self._copied += _large(packed)
+        self._copied += large(packed)
         memory = None
         if packed[2] is not None:
             memory = peer.maps.get(packed[2])

@@ -10,6 +10,7 @@ import time
 import traceback
 import weakref
 from collections.abc import Callable
+from dataclasses import astuple, replace
 from importlib.util import find_spec
 from typing import Any, ClassVar
 
@@ -21,11 +22,11 @@ from . import _wire as wire
 from ._mpi_bridge import Bridge
 from ._mpi_house import NEVER, House, Peer
 from ._mpi_link import Link
-from ._mpi_near import Parcel, Place, mapped, place
+from ._mpi_near import Handle, Parcel, Place, mapped, place
 from ._mpi_setup import ALWAYS, HERE, command, problem, start, unset
 from ._mpi_worker import FAR, SMALL, alive, frames, kill, no_segment, serve
-from .base import Capabilities, Engine
-from .memory import Packed, pack, unpack
+from .base import Capabilities, Engine, Exchange, Shape
+from .memory import Packed, Segment, large, pack, unpack
 
 if find_spec("mpi4py") is None:
     raise ModuleNotFoundError("No module named 'mpi4py'", name="mpi4py")
@@ -79,6 +80,7 @@ class MPIEngine(Engine):
         self._ended: dict[int, float] = {}  # workers that we ended -> when to stop asking MPI
         self._watched = 0.0  # when
         self._ready: list[Event] = []
+        self._passed = 0  # bytes
         self._host = socket.gethostname()
         try:
             if "OMPI_COMM_WORLD_SIZE" in os.environ or "PMIX_RANK" in os.environ:
@@ -89,6 +91,8 @@ class MPIEngine(Engine):
                 for _ in range(count):
                     self._expect()
             self._wait_for(count)
+            near = all(peer.near for peer in self._live.values())
+            self.capabilities = replace(self.capabilities, exchange=near)
         except BaseException:
             self.close()
             raise
@@ -213,10 +217,42 @@ class MPIEngine(Engine):
     def put(self, worker: int, key: str, value: Any) -> None:
         """Send a value for the worker to keep: one copy, where it can map our memory."""
         peer = self._peer(worker)
+        if isinstance(value, Exchange):
+            self._put_exchange(worker, peer, key, value)
+            return
         parcel = Parcel(wire.PUT, key, value, peer.near)
+        self._passed += parcel.large
         peer.gets(key, parcel)
         self._send(worker, peer, parcel.frame(peer.near))
         self._check().flush()
+
+    def _put_exchange(self, worker: int, peer: Peer, key: str, value: Exchange) -> None:
+        if not peer.near:
+            raise _apart([worker])
+        handle = Handle(value.owner.fd)
+        peer.gets(key, handle)
+        self._send(worker, peer, wire.frame(wire.EXCHANGE, key, astuple(value.shape), handle.at))
+        self._check().flush()
+
+    def exchange(self, shape: Shape) -> Exchange:
+        """Make anonymous memory that all workers may map, those that join later too.
+
+        CannotDo where some worker cannot map our memory: it is on another machine.
+        """
+        self._check()
+        if far := [worker for worker, peer in self._live.items() if not peer.near]:
+            raise _apart(far)
+        segment = Segment(shape.size)
+        exchange = Exchange(segment.map, shape)
+        exchange.owner = segment
+        house = self._house
+        house.exchanges = [*(old for old in house.exchanges if old.owner is not None), exchange]
+        return exchange
+
+    @property
+    def traffic(self) -> int | None:
+        """Bytes of messages, and those that lay in shared memory for or from the master."""
+        return self._passed
 
     def forget(self, key: str) -> None:
         """Tell every worker to drop a kept value."""
@@ -235,7 +271,8 @@ class MPIEngine(Engine):
             for old in idle[: len(self._operands) - _OPERANDS + 1]:
                 self._make_room(old)
         share = any(peer.near for peer in self._live.values())
-        self._operands[round] = Parcel(wire.OPERAND, round, value, share)
+        self._operands[round] = parcel = Parcel(wire.OPERAND, round, value, share)
+        self._passed += parcel.large
 
     def submit(self, task: Task) -> None:
         """Send a task: one message, none while the worker is behind with receiving.
@@ -295,6 +332,7 @@ class MPIEngine(Engine):
             link.send(worker, b"".join(peer.notes))
             peer.notes.clear()
         link.send(worker, data)
+        self._passed += len(data)
 
     def _make_room(self, round: int) -> None:
         """Let go of the operand of a round that nobody cancelled."""
@@ -370,6 +408,7 @@ class MPIEngine(Engine):
                 print(f"kofn: worker {worker} cannot join: {data}", file=sys.stderr)
             self._lost(worker, now)
             return
+        self._passed += len(data)
         for message in frames(data):
             _HANDLERS[message[0]](self, worker, peer, now, *message[1:])
 
@@ -448,6 +487,7 @@ class MPIEngine(Engine):
             what, value = pickle.loads(name), unpack(packed, memory, copy=True)
             if memory is not None:
                 memory[0] = 0  # free: the worker may write to it again
+                self._passed += large(packed)
             if round is None:
                 return  # it failed here before, see below
         except Exception as error:
@@ -486,6 +526,13 @@ class MPIEngine(Engine):
     ) -> None:
         peer.has(key)
         self._ready.append(Failed(now, worker, -1, None, error, trace, key))
+
+
+def _apart(workers: list[int]) -> CannotDo:
+    return CannotDo(
+        f"workers of engine 'mpi' exchange pieces through memory that all of them map; workers "
+        f"{workers} cannot map this machine's. Go round by round: w = f(X @ w)."
+    )
 
 
 _HANDLERS: dict[int, Callable[..., None]] = {
