@@ -140,8 +140,8 @@ def dask_actors(A: Floats, seconds: float) -> Iterator[Callable[[Floats], Floats
 class _Remote:
     """Ranks under an mpiexec of their own; rank 0 does the rounds, and times them, on request."""
 
-    def __init__(self, process: subprocess.Popen[str], w: Floats) -> None:
-        self.process, self.w = process, w
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
 
     def _ask(self, question: dict[str, Any]) -> Any:
         assert self.process.stdin is not None
@@ -150,7 +150,7 @@ class _Remote:
         self.process.stdin.flush()
         answer = self.process.stdout.readline()
         if not answer:
-            raise CannotDo("the bare MPI program ended; see what it printed above.")
+            raise CannotDo("a program under mpiexec ended; see what it printed above.")
         return json.loads(answer)
 
     def __call__(self, w: Floats) -> Floats:
@@ -163,8 +163,11 @@ class _Remote:
 
 
 @contextmanager
-def mpi_polling(A: Floats, seconds: float) -> Iterator[Callable[[Floats], Floats]]:
-    """A nonblocking send and receive for each rank, tested in turn with a short back-off."""
+def ranks(main: str, A: Floats, seconds: float) -> Iterator[_Remote]:
+    """Run `main` (a module and its function) on a master's rank and on one for each worker.
+
+    Fault tolerance is on: without it one lost worker would end them all.
+    """
     near = Path(sys.executable).with_name("mpiexec")
     mpiexec = str(near) if near.exists() else shutil.which("mpiexec")
     if mpiexec is None:
@@ -172,9 +175,14 @@ def mpi_polling(A: Floats, seconds: float) -> Iterator[Callable[[Floats], Floats
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     with tempfile.TemporaryDirectory() as folder:
         np.save(Path(folder) / "A.npy", A)
-        program = f"from kofn.cli.bare import mpi_main; mpi_main({folder!r}, {seconds!r})"
+        module, name = main.split(":")
+        program = f"from {module} import {name}; {name}({folder!r}, {seconds!r})"
         command = [
             mpiexec,
+            "--with-ft",
+            "ulfm",
+            "--bind-to",
+            "none",
             "--oversubscribe",
             "-n",
             str(WORKERS + 1),
@@ -191,7 +199,7 @@ def mpi_polling(A: Floats, seconds: float) -> Iterator[Callable[[Floats], Floats
         )
         with process:
             try:
-                yield _Remote(process, np.ones(A.shape[1]))
+                yield _Remote(process)
             finally:
                 # mpiexec does not pass the end of its input on to rank 0.
                 assert process.stdin is not None
@@ -200,29 +208,51 @@ def mpi_polling(A: Floats, seconds: float) -> Iterator[Callable[[Floats], Floats
                 process.wait(30)
 
 
+def answer(product: Callable[[Floats], Floats], columns: int) -> None:
+    """As rank 0: do what `_Remote` asks for."""
+    w = np.ones(columns)
+    for line in sys.stdin:
+        question = json.loads(line)
+        if "stop" in question:
+            return
+        if "w" in question:
+            found: Any = product(np.asarray(question["w"])).tolist()
+        else:
+            found = timed(product, w)(question["rounds"])
+        print(json.dumps(found), flush=True)
+
+
+def timed(product: Callable[[Floats], Any], w: Floats) -> Callable[[int], list[float]]:
+    """Return how to time so many rounds of a product here."""
+
+    def block(rounds: int) -> list[float]:
+        seconds = []
+        for _ in range(rounds):
+            start = time.perf_counter()
+            product(w)
+            seconds.append(time.perf_counter() - start)
+        return seconds
+
+    return block
+
+
+def mpi_polling(A: Floats, seconds: float) -> AbstractContextManager[Callable[[Floats], Floats]]:
+    """A nonblocking send and receive for each rank, tested in turn with a short back-off."""
+    return ranks("kofn.cli.bare:mpi_main", A, seconds)
+
+
 def mpi_main(folder: str, seconds: float) -> None:
     """Every rank of the bare MPI program."""
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD
-    parts = np.array_split(np.load(Path(folder) / "A.npy"), WORKERS)
+    world.Set_errhandler(MPI.ERRORS_RETURN)
+    A = np.load(Path(folder) / "A.npy")
+    parts = np.array_split(A, WORKERS)
     if world.Get_rank():
         _serve_mpi(world, Rows(parts[world.Get_rank() - 1], seconds))
         return
-    w = np.ones(parts[0].shape[1])
-    for line in sys.stdin:
-        question = json.loads(line)
-        if "stop" in question:
-            break
-        if "w" in question:
-            answer: Any = _mpi_round(world, parts, np.asarray(question["w"])).tolist()
-        else:
-            answer = []
-            for _ in range(question["rounds"]):
-                start = time.perf_counter()
-                _mpi_round(world, parts, w)
-                answer.append(time.perf_counter() - start)
-        print(json.dumps(answer), flush=True)
+    answer(lambda w: _mpi_round(world, parts, w), A.shape[1])
     for rank in range(1, WORKERS + 1):
         world.Send(np.empty(0), rank, 3)
 
@@ -246,8 +276,7 @@ def _mpi_round(world: Any, parts: list[Floats], w: Floats) -> Floats:
 def _serve_mpi(world: Any, mine: Rows) -> None:
     from mpi4py import MPI
 
-    w = np.empty(mine.rows.shape[1])
-    status = MPI.Status()
+    w, status = np.empty(mine.rows.shape[1]), MPI.Status()
     while True:
         nap = 0.0
         while not world.Iprobe(0, MPI.ANY_TAG, status):
@@ -257,7 +286,11 @@ def _serve_mpi(world: Any, mine: Rows) -> None:
             world.Recv(np.empty(0), 0, 3)
             return
         world.Recv(w, 0, 1)
-        world.Send(mine.product(w), 0, 2)
+        found = mine.product(w)
+        world.Iprobe(0, 3)  # a cancel: each slice ends with a look for one, and this is one slice
+        sent = world.Isend(found, 0, 2)
+        while not sent.Test():
+            time.sleep(5e-5)
 
 
 PRIMITIVES: dict[str, Primitive] = {

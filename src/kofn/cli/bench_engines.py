@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -53,12 +52,21 @@ def _engine(name: str, rounds: int) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     A, w = rng.standard_normal((ROWS, COLUMNS)), rng.standard_normal(COLUMNS)
     kind = find(name)
+    found: dict[str, Any] = {}
     with kind(WORKERS) as engine:
-        with bare.PRIMITIVES[name](A, 0.0) as plain, _coded(engine, A) as coded:
-            tiny = _against(plain, coded, w, rounds)
-        pace = PerUnit(PACE / (ROWS / WORKERS))
-        with bare.PRIMITIVES[name](A, PACE) as plain, _coded(Paced(engine, pace), A) as coded:
-            paced = _against(plain, coded, w, max(20, rounds // 5))
+        for pace, part, times in ((0.0, "tiny", rounds), (PACE, "5_ms", max(20, rounds // 5))):
+            coded = _coded(engine, A, pace)
+            with bare.PRIMITIVES[name](A, pace) as plain:
+                found[part] = _against(plain, coded, w, times)
+            if name == "mpi":
+                # A plain process has its ranks one hop further away than rank 0 has, where the
+                # bare primitive runs. Both are measured; the ratio is from like to like.
+                with (
+                    bare.PRIMITIVES[name](A, pace) as plain,
+                    bare.ranks("kofn.cli.bench_engines:mpi_main", A, pace) as ranked,
+                ):
+                    found.setdefault("plain_process", {})[part] = found[part]
+                    found[part] = _against(plain, ranked, w, times)
     with kind(MANY) as engine:
         ids = count(1)
         large, small = np.ones(LARGE), np.ones(1)
@@ -68,19 +76,30 @@ def _engine(name: str, rounds: int) -> dict[str, Any]:
         }
         cast = summary(interleaved(calls, max(20, rounds // 5)))
     cast["ratio"] = cast["800_KB"]["median_us"] / cast["8_B"]["median_us"]
-    return {"tiny": tiny, "5_ms": paced, "broadcast": {**cast, "workers": MANY}}
+    return {**found, "broadcast": {**cast, "workers": MANY}}
 
 
-@contextmanager
-def _coded(engine: Engine, A: NDArray[np.float64]) -> Iterator[Product]:
+def _coded(engine: Engine, A: NDArray[np.float64], pace: float) -> Product:
+    if pace:
+        engine = Paced(engine, PerUnit(pace / (ROWS / WORKERS)))
     X = connect(engine).encode(A, k=THRESHOLD)
-    yield lambda w: X @ w
+    return lambda w: X @ w
+
+
+def mpi_main(folder: str, pace: float) -> None:
+    """Every rank of kofn's own program under mpiexec."""
+    A = np.load(Path(folder) / "A.npy")
+    with find("mpi")(WORKERS) as engine:
+        bare.answer(_coded(engine, A, pace), A.shape[1])
 
 
 def _against(plain: Product, coded: Product, w: NDArray[np.float64], rounds: int) -> dict[str, Any]:
     assert np.allclose(plain(w), coded(w))
     # A primitive in a program of its own times itself: a question to it is not part of a round.
-    kinds = {"bare": getattr(plain, "block", None) or timed(plain, w), "kofn": timed(coded, w)}
+    kinds = {
+        name: getattr(product, "block", None) or bare.timed(product, w)
+        for name, product in (("bare", plain), ("kofn", coded))
+    }
     times: dict[str, list[float]] = {name: [] for name in kinds}
     for block in kinds.values():
         block(BLOCK)
@@ -92,20 +111,6 @@ def _against(plain: Product, coded: Product, w: NDArray[np.float64], rounds: int
     return result
 
 
-def timed(product: Product, w: NDArray[np.float64]) -> Callable[[int], list[float]]:
-    """Return how to time so many rounds of a product here."""
-
-    def block(rounds: int) -> list[float]:
-        seconds = []
-        for _ in range(rounds):
-            start = time.perf_counter()
-            product(w)
-            seconds.append(time.perf_counter() - start)
-        return seconds
-
-    return block
-
-
 def table(console: Console, result: dict[str, Any]) -> None:
     """Print the measurements for a person."""
     out = Table(title="median µs per round: bare, kofn, ratio", title_justify="left")
@@ -115,14 +120,20 @@ def table(console: Console, result: dict[str, Any]) -> None:
         if "problem" in found:
             out.add_row(name, found["problem"], "", "")
             continue
-        cells = [
-            f"{part['bare']['median_us']:.0f}, {part['kofn']['median_us']:.0f}, {part['ratio']:.2f}"
-            for part in (found["tiny"], found["5_ms"])
-        ]
+        cells = _cells(found)
         cast = found["broadcast"]
         cells.append(
             f"{cast['8_B']['median_us']:.0f}, {cast['800_KB']['median_us']:.0f}, "
             f"{cast['ratio']:.2f}"
         )
         out.add_row(name, *cells)
+        if "plain_process" in found:
+            out.add_row(f"{name}, from a plain process", *_cells(found["plain_process"]), "")
     console.print(out)
+
+
+def _cells(found: dict[str, Any]) -> list[str]:
+    return [
+        f"{part['bare']['median_us']:.0f}, {part['kofn']['median_us']:.0f}, {part['ratio']:.2f}"
+        for part in (found["tiny"], found["5_ms"])
+    ]
