@@ -555,7 +555,14 @@ def test_nobody_at_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not ray.is_initialized()
 
 
-@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b""])
+GRPC = (
+    b"\0\0\0\4\0\0\0\0\0" + b"\0\0\x10\1\5\0\0\0\1" + b"\0\x0bgrpc-status\x0212"
+)  # no such method
+
+
+@pytest.mark.parametrize(
+    "answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", GRPC, b""], ids=["http", "grpc", "silent"]
+)
 def test_somebody_else_at_the_address(answer: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_ray_runtime, "_ANSWER", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -563,10 +570,10 @@ def test_somebody_else_at_the_address(answer: bytes, monkeypatch: pytest.MonkeyP
         def serve() -> None:
             client, _ = server.accept()
             with client:
-                client.recv(100)
+                client.recv(4096)
                 client.sendall(answer)
                 with contextlib.suppress(ConnectionError):
-                    client.recv(100)
+                    client.recv(4096)
 
         thread = threading.Thread(target=serve)
         thread.start()

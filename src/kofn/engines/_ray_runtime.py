@@ -11,6 +11,7 @@ import signal
 import socket
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -186,17 +187,60 @@ def _host_and_port(address: str) -> tuple[str, int]:
 
 
 def _refusal(host: str, port: int) -> str:
-    """Say why no gRPC server answers there; empty if one does."""
+    """Say why no Ray cluster answers there; empty if one does, or may.
+
+    Ray itself would try for a minute and more, and print what it tried.
+    """
+    stranger = "something listens there that is not Ray"
     try:
         with socket.create_connection((host, port), _ANSWER) as sock:
             if os.environ.get("RAY_USE_TLS", "0") not in ("0", "false"):
                 return ""
-            # The opening of HTTP/2 and an empty SETTINGS frame, which a gRPC server answers.
-            sock.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0")
-            answer = sock.recv(9)
-            return "" if answer[3:4] == b"\4" else "something listens there that is not Ray"
+            sock.sendall(_question(f"{host}:{port}"))
+            answer, end = b"", time.monotonic() + _ANSWER
+            while not (found := _answered(answer)) and time.monotonic() < end:
+                more = sock.recv(4096)
+                answer += more
+                if not more or answer[3:4] not in (b"", b"\4"):  # HTTP/2 opens with SETTINGS
+                    return stranger
+            # 12: there is no such method, in what gRPC's own servers send.
+            return "" if found and b"grpc-status\x0212" not in answer else stranger
     except OSError as error:
         return str(error) or type(error).__name__
+
+
+def _question(authority: str) -> bytes:
+    """The bytes of one gRPC call (HTTP/2, nothing compressed) that every Ray head answers."""
+    headers = {
+        ":method": "POST",
+        ":scheme": "http",
+        ":path": "/ray.rpc.NodeInfoGcsService/CheckAlive",
+        ":authority": authority,
+        "content-type": "application/grpc",
+        "te": "trailers",
+    }
+    text = b"".join(
+        b"\0" + b"".join(bytes([len(word)]) + word.encode() for word in pair)
+        for pair in headers.items()
+    )
+    opening = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(4, 0, 0, b"")
+    return opening + _frame(1, 4, 1, text) + _frame(0, 1, 1, bytes(5))
+
+
+def _frame(kind: int, flags: int, stream: int, content: bytes) -> bytes:
+    return len(content).to_bytes(3) + bytes([kind, flags]) + stream.to_bytes(4) + content
+
+
+def _answered(answer: bytes) -> bool:
+    """Whether the call has been answered: a whole frame of headers or data on its stream."""
+    at = 0
+    while len(answer) >= at + 9:
+        end = at + 9 + int.from_bytes(answer[at : at + 3])
+        stream = int.from_bytes(answer[at + 5 : at + 9])
+        if stream == 1 and answer[at + 3] in (0, 1) and len(answer) >= end:
+            return True
+        at = end
+    return False
 
 
 def _join(address: str, source: str) -> None:
