@@ -33,6 +33,7 @@ def _sliced(
     out = np.empty((len(A), B.shape[1]), np.result_type(A, B))
     for first in range(0, len(A), step):
         part = A[first : first + step]
-        np.matmul(part, B, out=out[first : first + step])
+        with np.errstate(over="ignore", invalid="ignore"):
+            np.matmul(part, B, out=out[first : first + step])
         last = first + step >= len(A)
         yield Piece(mini if last else None, out if last else None, len(part) * per_row)
