@@ -16,8 +16,10 @@ from types import MethodType
 from typing import Any
 
 import cloudpickle
+import numpy as np
 
 from ..codes.assignment import Assignment, SumCode
+from ..codes.linear import error_bound
 from ..codes.repetition import FractionalRepetition, Uncoded
 from ..errors import BadInput, NothingYet, OutOfSymbols, TooFewWorkers
 from ..model import Body, Outline, Report, Task
@@ -56,6 +58,7 @@ class Parts:
         self.m, self._part = cut(data, parts, n)
         self._listed = isinstance(data, list)
         self._stackable = False  # whether somebody has looked
+        self._looked_at: Function | None = None
         self.code = default(n) if code is None else code
         if not isinstance(self.code, SumCode):
             raise BadInput(
@@ -93,13 +96,12 @@ class Parts:
         fn returns a number, an array, a kofn.Scattered one (mostly zeros), or a tuple of such, of
         the same shapes for every part; it must be picklable (functions of the calling script are)
         and deterministic. It is sent once; what changes from sum to sum belongs in x, which goes to
-        every worker once. stop: see
-        kofn.stop (default: exact). weights: what stands for parts that are missing: "covered"
-        scales up by all / covered, "unbiased" by 1 / P(covered), "plain" leaves them out,
-        "least-squares" fits the all-ones row. code: another code for this sum; its parts are
-        placed at its first use. vectorised: fn takes a stack of parts, one on top of the other
-        (a list, where they are no arrays), and returns a row for each: many small terms then cost
-        few calls.
+        every worker once. stop: see kofn.stop (default: exact). weights: what stands for parts
+        that are missing: "covered" scales up by all / covered, "unbiased" by 1 / P(covered),
+        "plain" leaves them out, "least-squares" fits the all-ones row. code: another code for this
+        sum; its parts are placed at its first use. vectorised: fn takes a stack of parts, one on
+        top of the other (a list, where they are no arrays), and returns a row for each: many small
+        terms then cost few calls.
 
         Returns at once when the rule is met: stragglers drop what they are at. Raises
         TooFewWorkers when the rule cannot be met by those that live and nobody joins in time, and
@@ -115,7 +117,9 @@ class Parts:
             raise BadInput(f"weights must be one of {', '.join(KINDS)}; got {weights!r}.")
         if not callable(fn):
             raise BadInput(f"fn must be a function of a part and x; got {fn!r}.")
-        _takes_two(fn)
+        if fn is not self._looked_at:
+            _takes_two(fn)
+            self._looked_at = fn
         if vectorised and not self._stackable:
             every = (self._part(i) for i in range(self.m))
             stacked.check([getattr(part, "shape", None) for part in every])
@@ -217,7 +221,7 @@ class _Placed:
             restarted=False,
             seconds={"wait": waited - began, "decode": ended - waited, "total": ended - began},
             eta=eta,
-            error_bound=None,
+            error_bound=self._bound(tally, value, eta),
             extra={
                 "finished": tuple(round.finished),
                 "symbols_used": round.used,
@@ -226,6 +230,13 @@ class _Placed:
         )
         out = None if value is None else value[0] if not tally.several else value
         return Sum(out, tally.decodable, tally.covered, tally.missing, report)
+
+    def _bound(self, tally: Tally, value: Any, eta: float | None) -> float | None:
+        """The error of an exact sum, relative to Σ |fn(part, x)|."""
+        if not tally.decodable or value is None or eta is None:
+            return None
+        dtype = np.result_type(np.float32, *(np.asarray(leaf).dtype for leaf in value))
+        return error_bound(self.code.m, dtype, eta)
 
     def task(self, round: int, worker: int, seat: int) -> Task:
         symbols = self.code.symbols(seat)

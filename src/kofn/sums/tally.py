@@ -117,7 +117,9 @@ class Covering(Tally):
         if not self.exact and kind == "covered":
             factor = 1.0 / self.covered
         elif not self.exact and kind == "unbiased":
-            factor = 1.0 / (1.0 - uncovered(self.code.n, self.code.copies, finished))
+            # With nobody finished, what has come is of no drawn set: then it is what is covered.
+            p = uncovered(self.code.n, self.code.copies, finished)
+            factor = 1.0 / (1.0 - p) if p < 1.0 else 1.0 / self.covered
         total = self._total
         if total is not None:
             total = tuple(leaf[()] * factor if factor != 1.0 else leaf[()] for leaf in total)
@@ -155,7 +157,11 @@ class Combining(Tally):
 
     @property
     def covered(self) -> float:
-        return 1.0 if self.decodable else float(self._touched.mean())
+        if self.decodable:
+            return 1.0
+        reached = self._decoder.reached
+        # Parts may all be in what came without their sum being: at least one is not known then.
+        return min(float(self._touched.mean()), 1 - 1 / self.code.m) if reached is None else reached
 
     @property
     def missing(self) -> tuple[int, ...]:
