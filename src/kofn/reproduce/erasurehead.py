@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,19 +14,19 @@ import numpy as np
 
 from ..cluster import Cluster, connect
 from ..codes import erasurehead as theory
-from ..codes.repetition import FractionalRepetition, Uncoded
+from ..codes.assignment import SumCode
+from ..codes.repetition import FractionalRepetition
 from ..delays import Delays, Exponential, ExponentialByLoad, Scaled
 from ..engines.base import Engine
 from ..engines.local import LocalEngine
 from ..engines.paced import Paced
 from ..engines.virtual import VirtualEngine
-from ..rounds.stop import exact, first
+from ..rounds.stop import Stop, exact, first
 from . import datasets, straggling
 from .datasets import Dataset
 from .timing import Tell
-from .training import Memo, Run, curve, methods, metric, parted, reached, term, train
+from .training import Memo, Method, Run, curve, methods, metric, parted, reached, term, train
 
-WORKERS, WAIT = 30, 11
 MEAN = 2.0  # seconds of delay in the paper
 
 STOOD_IN = (
@@ -43,11 +42,13 @@ STOOD_IN = (
 class Settings:
     """Sizes of one run."""
 
+    workers: int = 30
+    wait: int = 11  # replies that an approximate sum waits for
     iterations: int = 100
     time_scale: float = 0.075  # of the paper's 2 s
     virtual_iterations: int = 100
     plain_iterations: int = 30  # without delays: Figure 4
-    simulated: int = 2000  # iterations whose time alone is simulated
+    simulated: int = 1000  # iterations whose time alone is simulated
     draws: int = 200_000  # Monte Carlo
     rivals: straggling.Grid = field(default_factory=straggling.Grid)
     rivals_data: str = "kc_house"
@@ -58,7 +59,7 @@ class Settings:
         """How often `measure` tells that it has moved on."""
         grid = self.rivals
         rivals = 2 + len(grid.portions) * (len(grid.fractions) + len(grid.fresh))
-        return 1 + 3 * (1 + 5 + 5 + 5) + rivals
+        return 1 + 3 * (1 + 3) + rivals
 
 
 FULL = Settings()
@@ -78,21 +79,22 @@ def measure(data: Path | None, settings: Settings, tell: Tell) -> dict[str, Any]
     results: dict[str, Any] = {"stood_in": STOOD_IN}
     results |= lemmas(settings) | simulated(settings)
     tell("the lemmas")
-    for name in datasets.LOADERS:
-        loaded = datasets.load(name, data)
-        tell(f"{name}: read")
-        for key, value in one(loaded, settings, tell).items():
-            results.setdefault(key, {})[name] = value
-        if name == settings.rivals_data:
-            results["rivals"] = straggling.table(loaded, data, settings.rivals, tell)
+    with LocalEngine(settings.workers) as engine:
+        for name in datasets.LOADERS:
+            loaded = datasets.load(name, data)
+            tell(f"{name}: read")
+            for key, value in one(loaded, settings, engine, tell).items():
+                results.setdefault(key, {})[name] = value
+            if name == settings.rivals_data:
+                results["rivals"] = straggling.table(loaded, data, settings.rivals, tell)
     results["wall_speedup"] = results["wall_speedups"]["kc_house"]
     results["wall_speedup_means"] = (
         "mean seconds of an iteration against another method's on kc_house, where computing and "
         "replies are small against the delay; the other data sets are in wall_speedups"
     )
+    grid = asdict(settings.rivals).items()
     results["settings"] = asdict(settings) | {
-        "workers": WORKERS,
-        "wait": WAIT,
+        "rivals": {k: list(v) if isinstance(v, tuple) else v for k, v in grid},
         "mean_delay_seconds": MEAN * settings.time_scale,
         "cores": os.cpu_count(),
         "python": platform.python_version(),
@@ -105,11 +107,12 @@ def measure(data: Path | None, settings: Settings, tell: Tell) -> dict[str, Any]
 def lemmas(settings: Settings) -> dict[str, Any]:
     """Lemma 2 and the corrected Lemma 8 (λ = 1/c), stated and by chance."""
     rng = np.random.default_rng(settings.seed)
+    n, wait = settings.workers, settings.wait
     two: dict[str, Any] = {}
     eight: dict[str, Any] = {}
     for c in (2, 3):
-        p, q = theory.moments(WORKERS, WORKERS, c, WAIT)
-        order = rng.random((settings.draws, WORKERS)).argsort(axis=1)[:, :WAIT] // c
+        p, q = theory.moments(n, n, c, wait)
+        order = rng.random((settings.draws, n)).argsort(axis=1)[:, :wait] // c
         gone = ~(order == 0).any(axis=1)
         either = gone | ~(order == 1).any(axis=1)
         two[str(c)] = {
@@ -118,28 +121,27 @@ def lemmas(settings: Settings) -> dict[str, Any]:
             "p_monte_carlo": float(gone.mean()),
             "q_monte_carlo": float(either.mean()),
         }
-        eight[str(c)] = _lemma_8(rng, c, settings.draws)
+        eight[str(c)] = _lemma_8(rng, c, settings)
     return {"lemma2": two, "lemma8": eight}
 
 
-def _lemma_8(rng: np.random.Generator, c: int, draws: int) -> dict[str, Any]:
-    rate = 1 / c
-    stated = theory.seconds_by_load(WORKERS, c, WAIT, rate)
-    alone = (1 + rng.standard_exponential((draws, WORKERS)) / rate) / WORKERS
-    coded = (1 + rng.standard_exponential((draws, WORKERS)) / rate) * c / WORKERS
-    blocks = coded.reshape(draws, WORKERS // c, c).min(axis=2)
+def _lemma_8(rng: np.random.Generator, c: int, settings: Settings) -> dict[str, Any]:
+    n, wait, draws, rate = settings.workers, settings.wait, settings.draws, 1 / c
+    stated = theory.seconds_by_load(n, c, wait, rate)
+    alone = (1 + rng.standard_exponential((draws, n)) / rate) / n
+    coded = (1 + rng.standard_exponential((draws, n)) / rate) * c / n
+    blocks = coded.reshape(draws, n // c, c).min(axis=2)
     found = theory.Times(
         float(alone.max(axis=1).mean()),
         float(blocks.max(axis=1).mean()),
-        float(np.sort(coded, axis=1)[:, WAIT - 1].mean()),
+        float(np.sort(coded, axis=1)[:, wait - 1].mean()),
     )
-    harmonic = theory.harmonic
-    printed = c / WORKERS + (harmonic(WORKERS) - harmonic(c)) / (rate * WORKERS)
+    printed = c / n + (theory.harmonic(n) - theory.harmonic(c)) / (rate * n)
     return {
         "stated": stated._asdict(),
         "monte_carlo": found._asdict(),
         "exact_as_printed": printed,
-        "theorem_3_bounds": theory.factors(WORKERS, c, WAIT / WORKERS)._asdict(),
+        "theorem_3_bounds": theory.factors(n, c, wait / n)._asdict(),
     }
 
 
@@ -151,32 +153,31 @@ def simulated(settings: Settings) -> dict[str, Any]:
     }
     models: dict[str, Delays] = {
         "virtual_seconds_per_iteration": Exponential(0.0, MEAN),
-        "virtual_seconds_per_iteration_by_load": ExponentialByLoad(WORKERS, rate=0.5),
+        "virtual_seconds_per_iteration_by_load": ExponentialByLoad(settings.workers, rate=0.5),
     }
     for key, delays in models.items():
-        for name, method in methods(WAIT).items():
+        for name, method in methods(settings.wait).items():
             found[key][name] = _only_time(delays, method.code, method.stop, settings)
     by_load = models["virtual_seconds_per_iteration_by_load"]
     partial = {}
     for c in (2, 3):
-        for kind, stop in (("egc", exact()), ("agc", first(WAIT) | exact())):
+        for kind, stop in (("egc", exact()), ("agc", first(settings.wait) | exact())):
             code = FractionalRepetition(c, "parts")
             partial[f"{kind}{c}"] = _only_time(by_load, code, stop, settings)
     found["virtual_seconds_per_iteration_by_load_streamed"] = partial
     found["virtual_means"] = (
         "virtual_seconds_per_iteration: an exponential wait of mean 2 s whatever the load, no "
-        "compute (section 5). by_load: c of 30 parts take c/30 (1 + E/λ) s, λ = 1/2 (section 4). "
+        "compute (section 5). by_load: c of n parts take c/n (1 + E/λ) s, λ = 1/2 (section 4). "
         "streamed: the same, and every part counts as soon as it is done"
     )
     return found
 
 
-def _only_time(
-    delays: Delays, code: FractionalRepetition | Uncoded | Any, stop: Any, settings: Settings
-) -> float:
-    engine = VirtualEngine(WORKERS, delays=delays, compute=False, seed=settings.seed)
+def _only_time(delays: Delays, code: SumCode, stop: Stop, settings: Settings) -> float:
+    n = settings.workers
+    engine = VirtualEngine(n, delays=delays, compute=False, seed=settings.seed)
     with connect(engine) as cluster:
-        parts = cluster.parts(list(range(WORKERS)), code)
+        parts = cluster.parts(list(range(n)), code)
         start = engine.now()
         for _ in range(settings.simulated):
             parts.sum(_nothing, stop=stop)
@@ -187,44 +188,39 @@ def _nothing(part: Any, x: Any) -> float:
     return 0.0
 
 
-def one(data: Dataset, settings: Settings, tell: Tell) -> dict[str, Any]:
-    """All methods on one data set: delayed processes, simulated, and processes without delays."""
-    known = methods(WAIT)
-    delays = Scaled(Exponential(0.0, MEAN), settings.time_scale)
-    wall: dict[str, Run] = {}
-    with delayed(Paced(LocalEngine(WORKERS), delays, settings.seed)) as cluster:
-        parts = cluster.parts(parted(data, WORKERS), known["uncoded"].code)
-        fn = term(data)
-        for name, method in known.items():
-            parts.sum(fn, (np.zeros(data.shape[1]), 0), code=method.code)  # sends code and parts
-            wall[name] = train(parts, data, method, settings.iterations, time.perf_counter, fn)
-            tell(f"{data.name}: {name}, delayed")
+def one(data: Dataset, settings: Settings, engine: Engine, tell: Tell) -> dict[str, Any]:
+    """All methods on one data set: delayed processes, simulated, and processes without delays.
+
+    The processes are those of `engine`, which stays open.
+    """
+    known, n = methods(settings.wait), settings.workers
+    delays = Exponential(0.0, MEAN)
+    slow = Paced(engine, Scaled(delays, settings.time_scale), settings.seed)
+    wall = _processes(connect(slow), data, known, settings.iterations)
+    tell(f"{data.name}: delayed")
     virtual: dict[str, Run] = {}
     for name, method in known.items():
-        engine = VirtualEngine(WORKERS, delays=Exponential(0.0, MEAN), seed=settings.seed)
-        with connect(engine) as cluster:
-            parts = cluster.parts(parted(data, WORKERS), method.code)
-            memo = Memo(term(data))
-            count = settings.virtual_iterations
-            virtual[name] = train(parts, data, method, count, engine.now, memo)
-        tell(f"{data.name}: {name}, simulated")
-    plain: dict[str, Run] = {}
-    with delayed(LocalEngine(WORKERS)) as cluster:
-        parts = cluster.parts(parted(data, WORKERS), known["uncoded"].code)
-        fn = term(data)
-        for name, method in known.items():
-            parts.sum(fn, (np.zeros(data.shape[1]), 0), code=method.code)
-            count = settings.plain_iterations
-            plain[name] = train(parts, data, method, count, time.perf_counter, fn)
-            tell(f"{data.name}: {name}, no delays")
+        with connect(VirtualEngine(n, delays=delays, seed=settings.seed)) as cluster:
+            parts = cluster.parts(parted(data, n), method.code)
+            clock, count = cluster.engine.now, settings.virtual_iterations
+            virtual[name] = train(parts, data, method, count, clock, Memo(term(data)))
+    tell(f"{data.name}: simulated")
+    plain = _processes(connect(engine), data, known, settings.plain_iterations)
+    tell(f"{data.name}: no delays")
     return _figures(data, wall, virtual, plain)
 
 
-@contextmanager
-def delayed(engine: Engine) -> Iterator[Cluster]:
-    """A cluster on these workers."""
-    with connect(engine) as cluster:
-        yield cluster
+def _processes(
+    cluster: Cluster, data: Dataset, known: Mapping[str, Method], iterations: int
+) -> dict[str, Run]:
+    """Each method in turn, by the wall clock; code and parts are sent before it starts."""
+    parts = cluster.parts(parted(data, len(cluster.workers)), known["uncoded"].code)
+    fn, start = term(data), (np.zeros(data.shape[1]), 0)
+    found: dict[str, Run] = {}
+    for name, method in known.items():
+        parts.sum(fn, start, code=method.code)
+        found[name] = train(parts, data, method, iterations, time.perf_counter, fn)
+    return found
 
 
 def _figures(

@@ -1,0 +1,125 @@
+"""kofn reproduce erasurehead, whole, on small made-up data of the real ones' form."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from test_datasets import (  # type: ignore[import-not-found]
+    made_amazon,
+    made_covtype,
+    made_houses,
+)
+
+import kofn
+from kofn.cli import reproduce_erasurehead
+from kofn.reproduce import straggling
+from kofn.reproduce.erasurehead import Settings, lemmas, simulated
+
+SMALL = Settings(
+    workers=6,
+    wait=3,
+    iterations=5,
+    time_scale=0.002,
+    virtual_iterations=5,
+    plain_iterations=2,
+    simulated=20,
+    draws=20_000,
+    rivals=straggling.Grid(6, (1.0, 0.5), (0.5,), (4,)),
+)
+METHODS = {"uncoded", "egc2", "egc3", "agc2", "agc3"}
+
+
+def made(where: Path) -> Path:
+    made_amazon(where, 60)
+    made_covtype(where, 200)
+    made_houses(where, 40)
+    (where / "straggler_traces").mkdir()
+    rng = np.random.default_rng(0)
+    name = straggling.RECORDING
+    loads = {
+        f"{name}_load{load:.3f}": (1 + load + rng.exponential(0.3, (4, 8))).astype(np.float32)
+        for load in (0.0, 0.25, 0.5, 1.0)
+    }
+    np.savez(where / straggling.TIMINGS, **loads)  # type: ignore[arg-type]
+    return where
+
+
+def test_it_writes_what_the_issue_asks_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(straggling, "WORKERS", 8)
+    out = tmp_path / "out"
+    found = reproduce_erasurehead.run(out, made(tmp_path), False, None, quiet=True, settings=SMALL)
+    assert json.loads((out / "results.json").read_text()) == found
+    assert set(found["shapes"]) == {"amazon", "covtype", "kc_house"}
+    assert found["shapes"]["kc_house"][0] == 32
+    assert set(found["lemma2"]["2"]) == {"p", "q", "p_monte_carlo", "q_monte_carlo"}
+    assert set(found["virtual_seconds_per_iteration"]) == METHODS
+    for name in found["shapes"]:
+        assert set(found["time_to_target"][name]) == METHODS
+        assert found["time_to_target"][name]["uncoded"] is not None
+        runs = found["curves"][name]
+        # Exact codes walk where uncoded descent does.
+        assert np.allclose(runs["egc2"]["metric"], runs["uncoded"]["metric"], atol=1e-9)
+        assert found["covered"][name]["egc3"] == 1.0
+        assert found["covered"][name]["agc2"] <= 1.0
+    assert found["wall_speedup"]["agc2_over_uncoded"] > 0
+    assert {"agc2_over_egc2", "agc3_over_egc3"} <= set(found["wall_speedup"])
+    rivals = found["rivals"]
+    assert {name.split("_")[0] for name in rivals["methods"]} == set(rivals["best"])
+    assert rivals["kofn_faster_than"]["uncoded"] is not None
+    for name in ("figure_2.png", "figure_3.png", "figure_4.png", "rivals.png", "index.html"):
+        assert (out / name).stat().st_size > 5_000
+
+
+def test_the_lemmas_agree_with_chance() -> None:
+    found = lemmas(Settings(draws=100_000))
+    for c in ("2", "3"):
+        two, eight = found["lemma2"][c], found["lemma8"][c]
+        for name in ("p", "q"):
+            # Five standard errors of a mean of so many zeros and ones.
+            assert abs(two[name] - two[f"{name}_monte_carlo"]) < 5 * 0.5 / np.sqrt(100_000)
+        for name, stated in eight["stated"].items():
+            assert eight["monte_carlo"][name] == pytest.approx(stated, rel=0.01)
+        assert eight["exact_as_printed"] < 0.95 * eight["stated"]["exact"]
+
+
+def test_simulated_times_are_those_of_the_model() -> None:
+    def harmonic(n: int) -> float:
+        return float(sum(1 / i for i in range(1, n + 1)))
+
+    found: Any = simulated(Settings(simulated=250))
+    times = found["virtual_seconds_per_iteration"]
+    # Within five standard errors of a mean of 250, and the slice of 10 ms in which a cancelled
+    # worker looks up.
+    assert times["uncoded"] == pytest.approx(2 * harmonic(30), rel=0.12)
+    assert times["egc2"] == pytest.approx(harmonic(15), rel=0.12)
+    assert times["egc3"] == pytest.approx(2 / 3 * harmonic(10), rel=0.12)
+    assert times["agc2"] == pytest.approx(2 * (harmonic(30) - harmonic(19)), rel=0.12)
+    # What a straggler has half done counts: exact sums come sooner.
+    whole = found["virtual_seconds_per_iteration_by_load"]
+    streamed = found["virtual_seconds_per_iteration_by_load_streamed"]
+    assert streamed["egc2"] < 0.95 * whole["egc2"]
+    assert streamed["egc3"] < 0.95 * whole["egc3"]
+
+
+def test_bad_input(tmp_path: Path) -> None:
+    with pytest.raises(kofn.BadInput, match="--data"):
+        reproduce_erasurehead.run(tmp_path, tmp_path / "no", True, None, quiet=True)
+    with pytest.raises(kofn.BadInput, match="--time-scale"):
+        reproduce_erasurehead.run(tmp_path, tmp_path, True, -1.0, quiet=True)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(kofn.BadInput, match="is a file"):
+        reproduce_erasurehead.run(tmp_path / "file", tmp_path, True, None, quiet=True)
+
+
+def test_without_recordings_the_rivals_say_so(tmp_path: Path) -> None:
+    from kofn.reproduce import datasets
+
+    made_houses(tmp_path)
+    found = straggling.table(
+        datasets.load("kc_house", tmp_path), tmp_path, SMALL.rivals, lambda what: None
+    )
+    assert "straggler_traces" in found["problem"]
