@@ -8,7 +8,7 @@ the master's own work stay real.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from ..delays import Delays
 from ..errors import BadInput
-from ..model import Body, Piece, Task
+from ..model import Body, Last, Piece, Task
 from .base import Engine
 from .wrapped import Wrapped
 
@@ -66,13 +66,16 @@ class _Pacing:
         yield from _until(time.perf_counter() + wait)
         start = time.perf_counter()
         read = 0
-        for piece in self.body(kept, operand, *args):
-            rows = Piece(*piece).read
+        pieces = self.body(kept, operand, *args)
+        left = len(pieces) if isinstance(pieces, Sized) else -1
+        for piece in pieces:
+            rows, left = Piece(*piece).read, left - 1
             read += rows
             # A piece that counts no rows may hold all the work: it waits for the end.
             part = min(1.0, read / cost) if rows and cost > 0 else 1.0
             yield from _until(start + part * seconds)
-            yield piece
+            # Where the body would have ended without a message of its own, so does this.
+            yield Last(*piece) if left == 0 and part == 1.0 else piece
         yield from _until(start + seconds)
 
 
