@@ -112,14 +112,15 @@ def test_a_store_and_a_file_are_fitted_by_path(tmp_path: Path, engine: str) -> N
     np.save(tmp_path / "X.npy", X)
     write_store(tmp_path / "X.npy", tmp_path / "store", MDSCode(4, 2))
     c = (Y > 0).astype(int)
-    for data in (tmp_path / "store", str(tmp_path / "store"), tmp_path / "X.npy"):
-        model = Ridge(2.0, cluster=engine, workers=4).fit(data, Y)
-        np.testing.assert_allclose(model.coef_, BEST, atol=1e-7 * SCALE)
-    for kind in (LogisticRegression, LinearSVC):
-        by_path = kind(cluster=engine, workers=4).fit(tmp_path / "store", c)
-        plain = kind(cluster="virtual", workers=4).fit(X, c)
-        np.testing.assert_allclose(by_path.coef_, plain.coef_, rtol=1e-6)
-        assert by_path.score(X, c) > 0.9
+    with kofn.connect(engine, workers=4) as cluster:
+        for data in (tmp_path / "store", str(tmp_path / "store"), tmp_path / "X.npy"):
+            model = Ridge(2.0, cluster=cluster).fit(data, Y)
+            np.testing.assert_allclose(model.coef_, BEST, atol=1e-7 * SCALE)
+        for kind in (LogisticRegression, LinearSVC):
+            by_path = kind(cluster=cluster).fit(tmp_path / "store", c)
+            plain = kind(cluster="virtual", workers=4).fit(X, c)
+            np.testing.assert_allclose(by_path.coef_, plain.coef_, rtol=1e-6)
+            assert by_path.score(X, c) > 0.9
 
 
 def test_bad_labels_and_weights_beside_a_store(tmp_path: Path) -> None:
