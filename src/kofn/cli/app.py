@@ -202,6 +202,20 @@ def decode(
     show(module.run(times), as_json, module.table)
 
 
+@bench.command()
+def sums(
+    data: Annotated[
+        Path | None, typer.Option(help="Directory that holds amazon_access/ (else made up).")
+    ] = None,
+    as_json: Json = False,
+    rounds: Annotated[int, typer.Option(min=20, help="Rounds measured of each kind.")] = 500,
+) -> None:
+    """A coded sum of gradients against a plain mpi4py loop, and the price of a wide model."""
+    from . import bench_sums as module
+
+    show(module.run(rounds, data), as_json, module.table)
+
+
 @reproduce.callback()
 def _reproduce() -> None:
     """Measure the papers' figures again."""  # keeps `elastic` a name, also while it is alone

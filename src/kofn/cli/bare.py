@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -27,6 +27,7 @@ from threadpoolctl import threadpool_limits
 from ..errors import CannotDo
 
 WORKERS = 6
+TOLERANT = ("--with-ft", "ulfm")  # options of mpiexec
 Floats = NDArray[np.float64]
 Primitive = Callable[[Floats, float], AbstractContextManager[Callable[[Floats], Floats]]]
 
@@ -163,10 +164,12 @@ class _Remote:
 
 
 @contextmanager
-def ranks(main: str, A: Floats, seconds: float) -> Iterator[_Remote]:
+def ranks(
+    main: str, A: Floats, seconds: float, options: Sequence[str] = TOLERANT
+) -> Iterator[_Remote]:
     """Run `main` (a module and its function) on a master's rank and on one for each worker.
 
-    Fault tolerance is on: without it one lost worker would end them all.
+    Fault tolerance is on by default: without it one lost worker would end them all.
     """
     near = Path(sys.executable).with_name("mpiexec")
     mpiexec = str(near) if near.exists() else shutil.which("mpiexec")
@@ -179,8 +182,7 @@ def ranks(main: str, A: Floats, seconds: float) -> Iterator[_Remote]:
         program = f"from {module} import {name}; {name}({folder!r}, {seconds!r})"
         command = [
             mpiexec,
-            "--with-ft",
-            "ulfm",
+            *options,
             "--bind-to",
             "none",
             "--oversubscribe",

@@ -1,0 +1,208 @@
+"""kofn bench sums: a coded sum against a plain mpi4py loop, and the price of a wide model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+from ..cluster import Cluster, connect
+from ..codes.repetition import FractionalRepetition, Uncoded
+from ..engines.local import LocalEngine
+from ..errors import BadInput, KofnError
+from ..learn.losses import logistic
+from ..learn.terms import Term, cut
+from ..reproduce import datasets
+from ..sums import Parts
+from . import bare
+from .bench_overhead import BLOCK, summary
+
+WORKERS = 6
+SHAPES = ((600, 20), (6000, 200))
+WIDE = (26_215, 241_915, 44)  # Amazon's rows, columns and ones a row
+Floats = NDArray[np.float64]
+
+
+def run(rounds: int, data: Path | None) -> dict[str, Any]:
+    """Measure both; every figure is a median over rounds of one run, the kinds taking turns."""
+    if data is not None and not data.is_dir():
+        raise BadInput(f"--data must be a directory that exists; {data} does not.")
+    found: dict[str, Any] = {"workers": WORKERS, "cores": os.cpu_count()}
+    for rows, columns in SHAPES:
+        found[f"{rows}x{columns}"] = _against_mpi(rows, columns, rounds)
+    found["wide"] = _wide(max(10, rounds // 20), data)
+    return found
+
+
+def slope(part: Floats, w: Floats) -> Floats:
+    """Gradient of ½‖part · w‖²."""
+    return np.asarray(part.T @ (part @ w))
+
+
+def _against_mpi(rows: int, columns: int, rounds: int) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    A, w = rng.standard_normal((rows, columns)), np.ones(columns)
+    codes = {
+        "kofn": Uncoded("whole"),
+        "kofn_c2": FractionalRepetition(2, "whole"),
+    }
+    with connect(LocalEngine(WORKERS)) as cluster:
+        parts = cluster.parts(A, codes["kofn"])
+        kinds: dict[str, Callable[[int], list[float]]] = {
+            name: bare.timed(lambda w, code=code: parts.sum(slope, w, code=code), w)  # type: ignore[misc]
+            for name, code in codes.items()
+        }
+        try:
+            with bare.ranks("kofn.cli.bare_sums:main", A, 0.0, ()) as plain:
+                assert np.allclose(plain(w), slope(A, w))
+                assert np.allclose(parts.sum(slope, w).value, slope(A, w))
+                result = _interleaved({"mpi4py": plain.block, **kinds}, rounds)
+        except KofnError as error:  # no MPI here: say so, and measure the rest
+            result = {"problem": str(error), **_interleaved(kinds, rounds)}
+    if "mpi4py" in result:
+        result["ratio"] = result["kofn"]["median_us"] / result["mpi4py"]["median_us"]
+    return result
+
+
+def _interleaved(kinds: dict[str, Callable[[int], list[float]]], rounds: int) -> dict[str, Any]:
+    times: dict[str, list[float]] = {name: [] for name in kinds}
+    for block in kinds.values():
+        block(BLOCK)
+    while len(next(iter(times.values()))) < rounds:
+        for name, block in kinds.items():
+            times[name] += block(BLOCK)
+    return summary({name: np.asarray(seconds) for name, seconds in times.items()})
+
+
+def _wide(rounds: int, data: Path | None) -> dict[str, Any]:
+    """Logistic gradients at Amazon's width: time against non-zeros, and memory of the workers."""
+    X, y, name = _amazon(data)
+    x = (np.zeros(X.shape[1]), 0)
+    fn = Term(logistic, intercept=False)
+    found: dict[str, Any] = {"data": name, "columns": int(X.shape[1])}
+    with connect(LocalEngine(WORKERS)) as cluster:
+        before = _memory(cluster)
+        calls: dict[str, Callable[[], Any]] = {}
+        for part in (4, 2, 1):
+            rows = X.shape[0] // part
+            pieces = cut(X[:rows], y[:rows, None], np.ones((rows, 1)), WORKERS)
+            calls[f"1/{part}"] = _summing(cluster.parts(pieces, Uncoded("whole")), fn, x)
+        calls["1/1"]()
+        after = _memory(cluster)
+        wide = (X, y[:, None], np.ones((len(y), 1)), np.arange(len(y)))
+        calls["full_dense_replies"] = _summing(cluster.parts(wide, Uncoded("whole")), fn, x)
+        empty = cluster.parts(list(range(WORKERS)), Uncoded())
+        calls["broadcast_alone"] = _summing(empty, _nothing, x)
+        blocks = {key: bare.timed(_ignoring(call), np.ones(1)) for key, call in calls.items()}
+        found |= _few(blocks, rounds)
+    found["nonzeros"] = int(X.nnz)
+    alone = found["broadcast_alone"]["median_us"]
+    over = {k: found[k]["median_us"] - alone for k in ("1/4", "1/2", "1/1")}
+    found["us_over_broadcast"] = over
+    found["us_per_1000_nonzeros"] = {
+        key: 1000 * extra / (X.nnz // int(key[2:])) for key, extra in over.items()
+    }
+    # All three sizes lie there: 1/4, 1/2 and 1/1 of the rows.
+    bytes_of = 1.75 * (X.data.nbytes + X.indices.nbytes + X.indptr.nbytes) / WORKERS
+    found["worker_megabytes"] = {
+        "parts": bytes_of / 1e6,
+        "model": 8e-6 * X.shape[1],
+        "before": before,
+        "after": after,
+    }
+    return found
+
+
+def _nothing(part: int, x: Any) -> float:
+    return float(x[0][part])
+
+
+def _summing(parts: Parts, fn: Callable[[Any, Any], Any], x: Any) -> Callable[[], Any]:
+    return lambda: parts.sum(fn, x)
+
+
+def _ignoring(call: Callable[[], Any]) -> Callable[[Floats], Any]:
+    return lambda _: call()
+
+
+def _few(kinds: dict[str, Callable[[int], list[float]]], rounds: int) -> dict[str, Any]:
+    times: dict[str, list[float]] = {name: [] for name in kinds}
+    for block in kinds.values():
+        block(2)
+    while len(next(iter(times.values()))) < rounds:
+        for name, block in kinds.items():
+            times[name] += block(5)
+    return summary({name: np.asarray(seconds) for name, seconds in times.items()})
+
+
+def _amazon(data: Path | None) -> tuple[Any, Floats, str]:
+    if data is not None:
+        found = datasets.load("amazon", data)
+        return found.X, found.y, "amazon"
+    rows, columns, each = WIDE
+    rng = np.random.default_rng(0)
+    # As there, few columns are in many rows and many in few.
+    at = (columns * rng.random((rows, each)) ** 3).astype(np.int32)
+    at = np.sort(at, axis=1)
+    starts = np.arange(0, rows * each + 1, each, dtype=np.int32)
+    X = scipy.sparse.csr_array((np.ones(rows * each), at.ravel(), starts), shape=(rows, columns))
+    X.sum_duplicates()
+    return X, np.where(rng.random(rows) < 0.5, 1.0, -1.0), "made up, of Amazon's size"
+
+
+def _memory(cluster: Cluster) -> dict[str, float]:
+    """Private and shared megabytes of the largest worker, where the system tells."""
+    found = {"private": 0.0, "shared": 0.0}
+    for worker in cluster.workers:
+        pid = cluster.engine.pid(worker)
+        path = Path(f"/proc/{pid}/status")
+        if not path.exists():
+            return {}
+        lines = dict(line.split(":", 1) for line in path.read_text().splitlines() if ":" in line)
+        for key, name in (("private", "RssAnon"), ("shared", "RssShmem")):
+            found[key] = max(found[key], int(lines[name].split()[0]) / 1e3)
+    return found
+
+
+def table(console: Console, result: dict[str, Any]) -> None:
+    """Print the measurements for a person."""
+    out = Table(
+        title=f"median µs per sum, {WORKERS} workers, {result['cores']} cores", title_justify="left"
+    )
+    for name in ("gradients of", "mpi4py gather", "kofn", "ratio", "kofn, c=2"):
+        out.add_column(name, justify="left" if name == "gradients of" else "right")
+    for rows, columns in SHAPES:
+        found = result[f"{rows}x{columns}"]
+        plain = f"{found['mpi4py']['median_us']:.0f}" if "mpi4py" in found else found["problem"]
+        out.add_row(
+            f"{rows} x {columns}",
+            plain,
+            f"{found['kofn']['median_us']:.0f}",
+            f"{found['ratio']:.2f}" if "ratio" in found else "",
+            f"{found['kofn_c2']['median_us']:.0f}",
+        )
+    console.print(out)
+    wide = result["wide"]
+    out = Table(title=f"{wide['columns']} columns ({wide['data']})", title_justify="left")
+    for name in ("rows", "µs per sum", "µs over a broadcast of x", "µs per 1000 non-zeros"):
+        out.add_column(name, justify="left" if name == "rows" else "right")
+    for key in ("1/4", "1/2", "1/1"):
+        over, each = wide["us_over_broadcast"][key], wide["us_per_1000_nonzeros"][key]
+        out.add_row(key, f"{wide[key]['median_us']:.0f}", f"{over:.0f}", f"{each:.1f}")
+    for key in ("full_dense_replies", "broadcast_alone"):
+        out.add_row(key.replace("_", " "), f"{wide[key]['median_us']:.0f}", "", "")
+    console.print(out)
+    memory = wide["worker_megabytes"]
+    console.print(
+        f"The parts of a worker are {memory['parts']:.1f} MB, the model {memory['model']:.1f} MB; "
+        f"the largest worker has {memory['before']} MB before and {memory['after']} MB after.",
+        soft_wrap=True,
+        highlight=False,
+    )

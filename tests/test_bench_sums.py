@@ -1,0 +1,34 @@
+"""kofn bench sums runs, and measures what it says; no timing is a pass mark."""
+
+from __future__ import annotations
+
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+import kofn
+from kofn.cli import bench_sums
+
+
+def test_it_measures_all_that_it_prints(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_sums, "WIDE", (600, 9000, 8))
+    monkeypatch.setattr(bench_sums, "SHAPES", ((60, 4),))
+    monkeypatch.setattr(bench_sums, "BLOCK", 4)
+    found = bench_sums.run(8, None)
+    assert found["60x4"]["kofn"]["rounds"] == 8
+    if "problem" in found["60x4"]:
+        pytest.skip(f"no bare MPI to compare with: {found['60x4']['problem']}")
+    assert found["60x4"]["ratio"] > 0
+    wide = found["wide"]
+    assert wide["columns"] == 9000
+    assert set(wide["us_over_broadcast"]) == {"1/4", "1/2", "1/1"}
+    text = StringIO()
+    bench_sums.table(Console(file=text, width=120), found)
+    assert "60 x 4" in text.getvalue()
+
+
+def test_bad_input(tmp_path: Path) -> None:
+    with pytest.raises(kofn.BadInput, match="--data"):
+        bench_sums.run(20, tmp_path / "no")
