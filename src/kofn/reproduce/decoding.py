@@ -21,6 +21,9 @@ PEELING = LT(neighbours="uniform", decoder="peeling")
 INACTIVATION = LT(neighbours="deck", decoder="inactivation")
 
 
+CASES = (("lt1", 1000, 1), ("lt2", 1000, 2), ("lt1_10000", 10_000, 1))  # name, m, r
+
+
 @dataclass(frozen=True)
 class Case:
     """One code to be decoded: LT-r over m terms."""
@@ -100,9 +103,9 @@ def decode_times(case: Case, times: int, seed: int = 0) -> dict[str, Any]:
 
 
 def bench(times: int, tell: Callable[[str], None] = lambda what: None) -> dict[str, Any]:
-    """Every case of the issue: LT-1 and LT-2 at m = 1000, LT-1 at 10,000, by both decoders."""
+    """LT-1 and LT-2 at m = 1000 and LT-1 at 10,000, by both decoders."""
     found: dict[str, Any] = {}
-    for name, m, r in (("lt1", 1000, 1), ("lt2", 1000, 2), ("lt1_10000", 10_000, 1)):
+    for name, m, r in CASES:
         for kind, recipe in (("peeling", PEELING), ("inactivation", INACTIVATION)):
             tell(f"decode {name} by {kind}")
             case = Case(replace(recipe, r=r), m)

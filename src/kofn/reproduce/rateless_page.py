@@ -51,8 +51,17 @@ def _tail(axes: Axes, runs: Mapping[str, Any]) -> None:
             above = [max(p, 0.5 / trials) for _, p in runs[kind]["tail"]]
             steps = "steps-post"
             axes.plot(times, above, color=color, ls=style, lw=1.6, label=label, drawstyle=steps)
+    from matplotlib.ticker import FormatStrFormatter, LogLocator, NullLocator
+
     axes.set_xscale("log")
     axes.set_yscale("log")
+    low, high = axes.get_xlim()
+    fine = (1.0, 2.0, 5.0) if high < 200 * low else (1.0,)
+    axes.xaxis.set_major_locator(LogLocator(subs=fine))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FormatStrFormatter("%g"))
+    axes.yaxis.set_major_formatter(FormatStrFormatter("%g"))
+    axes.yaxis.set_minor_locator(NullLocator())
     axes.grid(color="#e3e3e3", linewidth=0.7)
 
 
@@ -63,7 +72,8 @@ def _tails(results: Mapping[str, Any]) -> Figure:
         _tail(axes, results[name])
         label = "P(latency > t)" if name == "exp" else ""
         dress(axes, "t, seconds", label, title)
-    every[0].legend(frameon=False, labelcolor=INK, loc="lower left")
+    lines, labels = every[0].get_legend_handles_labels()
+    figure.legend(lines, labels, frameon=False, labelcolor=INK, loc="outside lower center", ncols=6)
     return figure
 
 
@@ -104,7 +114,7 @@ def _decoding(results: Mapping[str, Any]) -> Figure:
     right.invert_yaxis()
     right.set_xlim(0, 1.15 * max(60.0, *times.values()))
     dress(right, "ms of the master, peeling from scratch", "", "Decode times")
-    right.legend(frameon=False, labelcolor=INK, loc="lower right")
+    right.legend(frameon=False, labelcolor=INK, loc="center right")
     return figure
 
 

@@ -1,0 +1,116 @@
+"""kofn reproduce rateless and kofn bench decode: what they write, at a small size."""
+
+from __future__ import annotations
+
+import json
+import os
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from kofn.cli import bench_decode, reproduce_rateless
+from kofn.cli.app import app
+from kofn.errors import BadInput
+from kofn.reproduce import decoding, rateless, rateless_page
+
+TINY = rateless.Settings(
+    trials=4,
+    recorded_trials=3,
+    codes=1,
+    needed=4,
+    decodes=3,
+    orders=6,
+    rounds=2,
+    scale=0.02,
+)
+
+
+SMALL = (("lt1", 200, 1), ("lt2", 200, 2), ("lt1_10000", 400, 1))
+
+
+@pytest.fixture(scope="module")
+def data() -> Path:
+    default = Path(__file__).parents[2] / "shared" / "data"
+    folder = Path(os.environ.get("KOFN_DATA", default))
+    if not (folder / rateless.TIMINGS).is_file():
+        pytest.skip(
+            f"no recorded timings at {folder}; set KOFN_DATA to the folder of the data sets"
+        )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def written(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    out = tmp_path_factory.mktemp("rateless")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rateless, "M", 100)  # a tenth of the paper's size
+        patch.setattr(rateless, "WORKERS", 4)
+        patch.setattr(decoding, "CASES", SMALL)
+        result = reproduce_rateless.run(out, data, True, quiet=True, settings=TINY)
+    return out, result
+
+
+def test_results_have_what_they_must(written: tuple[Path, dict[str, Any]]) -> None:
+    out, result = written
+    assert json.loads((out / "results.json").read_text()) == json.loads(json.dumps(result))
+    for model in ("exp", "pareto", "lambda_trace"):
+        assert set(result[model]) == {"one", "uncoded", "replication2", "lt1", "lt2", "groups"}
+        for found in result[model].values():
+            assert {"mean", "median", "p99", "tail"} <= set(found)
+            times, above = np.array(found["tail"]).T
+            assert np.all(np.diff(times) >= 0)
+            assert np.all(np.diff(above) < 0)
+            assert above[-1] == pytest.approx(0.0, abs=1e-12)
+            assert found["tail"][0][0] <= found["median"] <= found["p99"] <= times[-1]
+    names = {"peeling_lt1", "peeling_lt2", "inactivation_lt1", "inactivation_lt2"}
+    assert set(result["symbols_99"]) == names
+    assert set(result["decode_ms"]) == {"lt1", "lt2", "lt1_10000"}
+    assert min(result["decode_ms"].values()) > 0
+    assert max(result["decoders_agree"]["worst_relative_error"].values()) <= 1e-12
+    assert result["wall_clock"]["worst_relative_error"] <= 1e-12
+
+
+def test_figures_and_page_are_drawn_from_the_results(
+    written: tuple[Path, dict[str, Any]],
+) -> None:
+    out, result = written
+    page = (out / "index.html").read_text()
+    for name, text in rateless_page.sentences(result).items():
+        assert (out / name).read_bytes().startswith(b"\x89PNG")
+        assert text.split("'")[0][:60] in page
+    assert page.count("data:image/png;base64,") == 3
+
+
+def test_the_propositions_at_the_paper_s_size() -> None:
+    theory = rateless.theory()
+    assert theory["proposition_1_uncoded"] == pytest.approx(37.43, abs=0.01)
+    assert theory["proposition_1_replication2"] == pytest.approx(16.99, abs=0.01)
+    assert theory["proposition_2_one"] == pytest.approx(10.0)
+    assert theory["theorem_1_lt1"] == pytest.approx(5 + 0.01 * 10.534, abs=0.001)
+
+
+def test_data_that_is_not_there_is_told_before_the_run(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="straggler_traces"):
+        reproduce_rateless.run(tmp_path / "out", tmp_path, True, quiet=True)
+    assert not (tmp_path / "out").exists()
+
+
+def test_bench_decode_takes_the_time_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoding, "CASES", SMALL)
+    ran = CliRunner().invoke(app, ["bench", "decode", "--times", "3", "--json"])
+    assert ran.exit_code == 0, ran.output
+    found = json.loads(ran.stdout)["decode"]
+    for kinds in found.values():
+        assert set(kinds) == {"peeling", "inactivation"}
+        for one in kinds.values():
+            assert set(one["steps"]) == set(decoding.STEPS)
+            assert one["best"] <= one["median"]
+            assert one["worst_relative_error"] < 1e-9
+    console = Console(record=True, width=140, file=StringIO())
+    bench_decode.table(console, json.loads(ran.stdout))
+    assert "LT-1, m = 10,000" in console.export_text()
