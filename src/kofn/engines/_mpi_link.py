@@ -74,6 +74,10 @@ class _Peer:
         self.sending: deque[tuple[Any, bytes]] = deque()  # MPI may still read these bytes
         self.notes: deque[tuple[Any, bytes]] = deque()  # the same, out of turn
 
+    def untold(self) -> bool:
+        """Tell whether something may move on without a ring."""
+        return not self.near or self.large is not None or bulky(self.sending)
+
 
 class Link:
     """The master's hold on MPI. One caller; only `Spawn` runs in a thread of its own."""
@@ -84,6 +88,7 @@ class Link:
         self._gong, self._rings = map(Bell, os.pipe())
         self._tower = Tower()
         self._rung: set[int] = set()  # who may have said something
+        self._untold: set[int] = set()  # workers for whose messages MPI must be called
         self._leaving: set[int] = set()  # workers whose MPI is about to end
         self._due = 0.0  # when to look at all, whoever rang
         self._linger = 0.0
@@ -107,6 +112,7 @@ class Link:
     def add(self, worker: int, comm: Any, rank: int) -> None:
         """Take a process in as this worker; it is there once it says hello."""
         peer = self._peers[worker] = _Peer(comm, rank)
+        self._untold.add(worker)
         if comm != self.MPI.COMM_WORLD:
             self._linger = LINGER
         places = (self.sample, *map(place, (peer.theirs, self._tower.fd, self._rings.fd)))
@@ -173,6 +179,7 @@ class Link:
                     head = HEAD.pack(len(data))
                     peer.sending.append((self._isend(peer, head, DATA), head))
                     peer.sending.append((self._isend(peer, data, LARGE), data))
+                    self._untold.add(worker)
                 else:
                     peer.sending.append((self._isend(peer, data, DATA), data))
                 self._unrung.append(peer)
@@ -222,9 +229,8 @@ class Link:
 
         Whoever is far has no bell, and large messages move on only when MPI is called.
         """
-        return all(
-            p.near and p.large is None and not bulky(p.sending) for p in self._peers.values()
-        )
+        self._untold = {w for w in self._untold if w in self._peers and self._peers[w].untold()}
+        return not self._untold
 
     def flush(self) -> None:
         """Wake those who were sent something: it need not be after each message.
@@ -286,6 +292,7 @@ class Link:
         elif count == HEAD.size:
             peer.large = bytearray(HEAD.unpack_from(peer.buffer)[0])
             peer.request = peer.comm.Irecv([peer.large, self.MPI.BYTE], peer.rank, LARGE)
+            self._untold.add(worker)
         else:
             data = bytes(memoryview(peer.buffer)[:count])
             if peer.pid < 0:
