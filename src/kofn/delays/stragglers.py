@@ -180,6 +180,7 @@ def _independent(model: Independent, worker: int, block: int) -> Pattern:
 def _stratified(model: Stratified, block: int) -> Pattern:
     rng = np.random.default_rng((model.seed, model.workers, block))
     sets = (np.arange(1 << model.workers)[:, None] >> np.arange(model.workers)) & 1
+    sets = sets[np.argsort(sets.sum(axis=1), kind="stable")]  # how many straggle is exact, too
     size = sets.sum(axis=1)
     likely = model.delta**size * (1.0 - model.delta) ** (model.workers - size)
     at = (np.arange(model.block) + rng.random()) / model.block
