@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import kofn
 from kofn.codes.rateless import LT, DenseMDS, RandomGroups
-from kofn.delays import Exponential, Pareto
+from kofn.delays import Change, Exponential, Pareto, Script
 from kofn.engines.local import LocalEngine
 from kofn.engines.virtual import VirtualEngine
 from kofn.errors import BadInput, OutOfSymbols, WorkerError
@@ -197,3 +199,33 @@ def test_running_out_of_symbols_says_how_many_are_enough(cluster: kofn.Cluster) 
     assert caught.value.held == 200
     assert caught.value.need == 369
     assert "Use symbols=369 (169 more)" in str(caught.value)
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.data())
+def test_right_under_any_losses_joins_and_delays(data: st.DataObject) -> None:
+    n = data.draw(st.integers(2, 8))
+    code = data.draw(st.sampled_from(CODES[:6]))
+    times = st.floats(0.0, 1.0)
+    # Seat 0 stays; a code's symbols on one seat alone are not enough, so the lost come back.
+    lost = data.draw(st.lists(st.tuples(times, st.integers(1, n - 1)), max_size=n, unique_by=_who))
+    changes = [Change(t, worker) for t, worker in lost]
+    changes += [Change(1.0 + t, None) for t, _ in lost]
+    delays = data.draw(
+        st.sampled_from([Exponential(unit=0.01, mean=0.3), Pareto(unit=0.01, scale=0.1)])
+    )
+    seed = data.draw(st.integers(0, 100))
+    X = np.random.default_rng(seed).standard_normal((60, 2))
+    engine = VirtualEngine(n, delays=delays, membership=Script(tuple(changes)), seed=seed)
+    with kofn.connect(engine, wait=1e6, limit=1e9) as cluster:
+        parts = cluster.parts(X, code, parts=60, n=n)
+        for vectorised, fn in ((True, gaussians), (False, gaussian)):
+            found = parts.sum(fn, np.zeros((1, 2)), vectorised=vectorised)
+            assert found.exact
+            exact = gaussians(X, np.zeros((1, 2))).sum(axis=0)
+            eta = max(1.0, found.report.eta or 1.0)
+            assert np.abs(found.value - exact).max() <= 64 * np.finfo(float).eps * eta * exact.max()
+
+
+def _who(loss: tuple[float, int]) -> int:
+    return loss[1]
