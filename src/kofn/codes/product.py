@@ -143,10 +143,6 @@ class ProductCode:
 
     # Arrays.
 
-    def load(self, m: int, n: int, p: int) -> float:
-        """Multiply-adds of one mini-task, without what padding adds."""
-        return m * n * p / (self.x * self.y * self.z)
-
     def encode_left(self, row: int, X: NDArray[Any]) -> NDArray[Any]:
         """Σ a_il X_il, (ceil(m / x), ceil(n / z)): one pass over X."""
         a = self.coefficients(row)[0]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-POOR = 100.0  # η above which a job waits for one more reply, if its deadline allows it
+from ..codes.product import POOR
 
 
 class Mini(NamedTuple):
@@ -102,7 +102,7 @@ class Ledger(ABC):
         if job is None or job.done or row in job.rows:
             return False
         job.rows.append(row)
-        self._look(job, POOR)
+        self._look(job, POOR)  # one more, if its deadline allows it
         return job.done
 
     @property

@@ -36,10 +36,6 @@ class SequenceCode(ABC):
     def ledger(self, seats: int, eta: Eta = perfect) -> Ledger:
         """The bookkeeping for so many workers; raises BadInput if they cannot be enough."""
 
-    def check(self, seats: int) -> None:
-        """Raise BadInput if so many workers cannot deliver by the deadline."""
-        self.ledger(seats)
-
 
 @dataclass(frozen=True)
 class Uncoded(SequenceCode):

@@ -98,7 +98,6 @@ class Stream:
         self._late: list[int] = []
         self._jobs = self._done = 0
         self._worst: tuple[float, float] | None = None  # η and error bound
-        self._since = float("-inf")  # when this stream last let go of the caller
         self._closed = False
         self._lock = threading.RLock()
 
