@@ -62,7 +62,7 @@ def test_a_batch_of_inputs_with_every_code_one_by_one_and_stacked(
         assert found.exact
         assert found.value.shape == (5,)
         assert found.covered == 1.0
-        # Weights give the all-ones row to 1e-10; eta says how much rounding grows.
+        # Weights give the all-ones row to 1e-11; eta says how much rounding grows.
         assert found.report.eta is not None
         bound = 64 * np.finfo(float).eps * max(1.0, found.report.eta)
         assert np.abs(found.value - exact).max() <= bound * exact.max()

@@ -53,7 +53,7 @@ class Settings:
     trials: int = 500  # of each kind, for each delay model
     recorded_trials: int = 200
     codes: int = 2  # that the trials of a kind are spread over
-    needed: int = 1000  # codes of which the symbols needed are counted
+    needed: int = 2000  # codes of which the symbols needed are counted
     decodes: int = 100
     orders: int = 1000  # random orders of arrival in which all decoders are compared
     rounds: int = 40  # by the wall clock
