@@ -28,11 +28,11 @@ def table(console: Console, result: dict[str, Any]) -> None:
     """Print the measurements for a person."""
     title = f"ms to decode from scratch, medians; load average {result['load_average']:.1f}"
     out = Table(title=title, title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0))
-    for name in ("code", "decoder", "symbols", " + ".join(decoding.STEPS), "all", "CPU", "paper"):
+    for name in ("code", "decoder", "symbols", "/".join(decoding.STEPS), "all", "CPU", "paper"):
         out.add_column(name, justify="left" if name in ("code", "decoder") else "right")
     for case, kinds in result["decode"].items():
         for kind, found in kinds.items():
-            steps = " + ".join(f"{found['steps'][step]:.2f}" for step in decoding.STEPS)
+            steps = "/".join(f"{found['steps'][step]:.1f}" for step in decoding.STEPS)
             times = (f"{found[key]:.2f}" for key in ("median", "cpu_median"))
             paper = PAPER[case] if kind == "peeling" else ""
             out.add_row(NAMES[case], kind, f"{found['symbols']:.0f}", steps, *times, paper)

@@ -49,8 +49,10 @@ class Peeler:
         self.taken.append(row)
         for i in self.table.rows[row]:
             if not done[i]:
-                self.bare -= not watch[i]
-                watch[i].append(s)
+                seen = watch[i]
+                if not seen:
+                    self.bare -= 1
+                seen.append(s)
                 count += 1
         self.open.append(count)
         if count == 1:
