@@ -225,7 +225,9 @@ class DeadlineRound(Round):
 
     def _top_up(self) -> Sequence[Command]:
         """Those that are live do what is lacking of the due job; its deadline is now."""
-        helpers = set(self.seats) - self._given_up or set(self.seats)
+        if self._given_up.issuperset(self.seats):
+            self._given_up.clear()  # there is nobody else: they are waited for once more
+        helpers = set(self.seats) - self._given_up
         occupant = {seat: worker for worker, seat in self.seats.items() if worker in helpers}
         commands: list[Command] = []
         for seat, mini in self._ledger.more(occupant).items():
