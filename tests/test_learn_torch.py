@@ -27,13 +27,13 @@ def network(seed: int = 0, dropout: float = 0.0) -> Any:
     torch.manual_seed(seed)
     nn = torch.nn
     return nn.Sequential(
-        nn.Conv2d(1, 4, 5, stride=2),
+        nn.Conv2d(1, 4, 5, stride=3),
         nn.ReLU(),
         nn.Dropout(dropout),
         nn.Conv2d(4, 8, 3, stride=2),
         nn.ReLU(),
         nn.Flatten(),
-        nn.Linear(8 * 5 * 5, 10),
+        nn.Linear(8 * 3 * 3, 10),
     )
 
 

@@ -90,14 +90,14 @@ def test_simulated_times_are_those_of_the_model() -> None:
     def harmonic(n: int) -> float:
         return float(sum(1 / i for i in range(1, n + 1)))
 
-    found: Any = simulated(Settings(simulated=250))
+    found: Any = simulated(Settings(simulated=120))
     times = found["virtual_seconds_per_iteration"]
-    # Within five standard errors of a mean of 250, and the slice of 10 ms in which a cancelled
+    # Within five standard errors of a mean of 120, and the slice of 10 ms in which a cancelled
     # worker looks up.
-    assert times["uncoded"] == pytest.approx(2 * harmonic(30), rel=0.12)
-    assert times["egc2"] == pytest.approx(harmonic(15), rel=0.12)
-    assert times["egc3"] == pytest.approx(2 / 3 * harmonic(10), rel=0.12)
-    assert times["agc2"] == pytest.approx(2 * (harmonic(30) - harmonic(19)), rel=0.12)
+    assert times["uncoded"] == pytest.approx(2 * harmonic(30), rel=0.17)
+    assert times["egc2"] == pytest.approx(harmonic(15), rel=0.17)
+    assert times["egc3"] == pytest.approx(2 / 3 * harmonic(10), rel=0.17)
+    assert times["agc2"] == pytest.approx(2 * (harmonic(30) - harmonic(19)), rel=0.17)
     # What a straggler has half done counts: exact sums come sooner.
     whole = found["virtual_seconds_per_iteration_by_load"]
     streamed = found["virtual_seconds_per_iteration_by_load_streamed"]
