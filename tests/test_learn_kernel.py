@@ -19,6 +19,7 @@ from sklearn.ensemble import (
 )
 from sklearn.exceptions import NotFittedError
 from sklearn.kernel_ridge import KernelRidge as Reference
+from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import kofn
 from kofn.engines.local import LocalEngine
@@ -189,3 +190,10 @@ def test_what_is_no_sum_of_trees_is_refused(cluster: kofn.Cluster) -> None:
         CodedEnsemble(forest, cluster=cluster).predict(X[:, :3])
     with pytest.raises(BadInput, match="predict_proba is for classifiers"):
         CodedEnsemble(forest, cluster=cluster).predict_proba(X)
+
+
+# "virtual" runs the very same master, products and sums in this process: the checks are many.
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
+@parametrize_with_checks([KernelRidge(cluster="virtual", workers=3)])  # type: ignore[untyped-decorator]
+def test_scikit_learns_own_checks(estimator: Any, check: Any) -> None:
+    check(estimator)

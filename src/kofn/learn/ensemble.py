@@ -40,15 +40,15 @@ class CodedEnsemble(BaseEstimator):
     """A fitted random forest, extra trees or gradient boosting, evaluated as a coded sum of trees.
 
     predict, predict_proba, decision_function and score are the ensemble's own. The trees lie on the
-    workers under `code`, and the sum comes without the slow and the lost. With an open cluster they
-    stay there; with an engine's name a cluster is opened for each call.
+    workers under `code` (default: kofn.LT(r=2)); the sum comes without the slow and the lost. With
+    an open cluster they stay there; with an engine's name a cluster is opened for each call.
     """
 
     def __init__(
         self,
         estimator: Any,
         *,
-        code: SumCode = LT(r=2),  # noqa: B008 - frozen
+        code: SumCode | None = None,
         cluster: Any = "local",
         workers: int | None = None,
     ) -> None:
@@ -149,15 +149,16 @@ class CodedEnsemble(BaseEstimator):
         return mean[:, 0]
 
     def _sums(self, trees: list[Tree], inputs: NDArray[np.float32]) -> NDArray[np.float64]:
+        code = LT(r=min(2, len(trees))) if self.code is None else self.code
         if isinstance(self.cluster, Cluster):
             kept = self.__dict__.get("_kept")
             if kept is None or kept[0] is not self.cluster or kept[1] is not self.estimator:
-                parts = self.cluster.parts(trees, self.code)
+                parts = self.cluster.parts(trees, code)
                 kept = self._kept = (self.cluster, self.estimator, parts)
             placed: Parts = kept[2]
             return _evaluate(placed, inputs)
         with connect(self.cluster, self.workers) as cluster:
-            return _evaluate(cluster.parts(trees, self.code), inputs)
+            return _evaluate(cluster.parts(trees, code), inputs)
 
 
 def _evaluate(parts: Parts, inputs: NDArray[np.float32]) -> NDArray[np.float64]:

@@ -29,9 +29,9 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, CodedEstimator):
 
     kernel: "gaussian" (or "rbf"), "laplacian" or "polynomial". gamma: 1 / features if None.
     Training is conjugate gradients on K, coded: one product an iteration, any `k` of the workers
-    are enough. Prediction is the coded sum Σ aᵢ k(xᵢ, x) under `code`: it comes without the slow
-    and the lost. With an open cluster the training points stay on its workers; with an engine's
-    name a cluster is opened for each fit and each predict.
+    are enough. Prediction is the coded sum Σ aᵢ k(xᵢ, x) under `code` (default: kofn.LT(r=2)): it
+    comes without the slow and the lost. With an open cluster the training points stay on its
+    workers; with an engine's name a cluster is opened for each fit and each predict.
     """
 
     X_fit_: NDArray[np.float64]
@@ -48,7 +48,7 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, CodedEstimator):
         coef0: float = 1.0,
         tol: float = 1e-10,
         max_iter: int = 10_000,
-        code: SumCode = LT(r=2),  # noqa: B008 - frozen
+        code: SumCode | None = None,
         cluster: Any = "local",
         workers: int | None = None,
         k: int | None = None,
@@ -105,6 +105,11 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, CodedEstimator):
         out = np.concatenate(found)
         return out[:, 0] if self.dual_coef_.ndim == 1 else out
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = False
+        return tags
+
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in super().__getstate__().items() if name != "_kept"}
 
@@ -144,7 +149,8 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, CodedEstimator):
             kept = self.__dict__.get("_kept")
             if kept is None or kept[0] is not cluster:
                 dual = self.dual_coef_.reshape(len(self.X_fit_), -1)
-                parts = cluster.parts((self.X_fit_, dual), self.code, parts=len(self.X_fit_))
+                code = LT(r=min(2, len(dual))) if self.code is None else self.code
+                parts = cluster.parts((self.X_fit_, dual), code, parts=len(dual))
                 kept = (cluster, parts)
                 if isinstance(self.cluster, Cluster):
                     self._kept = kept
