@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 import kofn
-from kofn.cli import bench_sums
+from kofn.cli import bare, bench_sums
 
 
 @pytest.mark.parametrize("mpi", [False, True])
@@ -22,7 +22,7 @@ def test_it_measures_all_that_it_prints(mpi: bool, monkeypatch: pytest.MonkeyPat
         def none(*_: object) -> None:
             raise kofn.CannotDo("mpiexec is not there")
 
-        monkeypatch.setattr(bench_sums.bare, "ranks", none)
+        monkeypatch.setattr(bare, "ranks", none)
     monkeypatch.setattr(bench_sums, "WIDE", (600, 9000, 8))
     monkeypatch.setattr(bench_sums, "SHAPES", ((60, 4),))
     monkeypatch.setattr(bench_sums, "BLOCK", 4)

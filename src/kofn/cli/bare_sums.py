@@ -1,7 +1,9 @@
-"""A plain mpi4py loop for sums of gradients: broadcast, compute, gather. What kofn is held against.
+"""Plain mpi4py loops for sums of gradients: what kofn is held against.
 
-Between blocks of rounds the ranks sleep: spinning in a broadcast they would take the cores from
-what is measured in turn with them.
+`main` broadcasts, computes and gathers with MPI's collectives, which spin while they wait: the
+quickest there is, as long as the cores are its own. Between blocks of rounds its ranks sleep, or
+they would take the cores from what is measured in turn with them. `polling` sends to each and
+receives from each without blocking, and naps between two looks: it leaves the cores to the work.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from .bare import WORKERS
+from .bare import WORKERS, Rows, _mpi_round, _serve_mpi, answer
 
 Floats = NDArray[np.float64]
 NAP = 1e-3  # seconds between two looks for a block to begin
@@ -34,6 +36,29 @@ def main(folder: str, seconds: float) -> None:
         _serve(world, part)
     else:
         _answer(world, A.shape[1])
+
+
+class Slopes(Rows):
+    """Some rows, and the gradient of ½‖rows · w‖²."""
+
+    def product(self, w: Floats) -> Floats:
+        return np.asarray(self.rows.T @ (self.rows @ w))
+
+
+def polling(folder: str, seconds: float) -> None:
+    """Every rank: rank 0 holds no rows."""
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    A = np.load(Path(folder) / "A.npy")
+    if world.Get_rank():
+        part = np.array_split(A, WORKERS)[world.Get_rank() - 1]
+        _serve_mpi(world, Slopes(part, seconds))
+        return
+    replies = [np.empty(A.shape[1]) for _ in range(WORKERS)]  # as long as these
+    answer(lambda w: _mpi_round(world, replies, w).reshape(WORKERS, -1).sum(axis=0), A.shape[1])
+    for rank in range(1, WORKERS + 1):
+        world.Send(np.empty(0), rank, 3)
 
 
 def gather(world: Any, w: Floats, mine: Floats, all: Floats | None) -> None:

@@ -60,14 +60,20 @@ def _against_mpi(rows: int, columns: int, rounds: int) -> dict[str, Any]:
             for name, code in codes.items()
         }
         try:
-            with bare.ranks("kofn.cli.bare_sums:main", A, 0.0, ()) as plain:
-                assert np.allclose(plain(w), slope(A, w))
-                assert np.allclose(parts.sum(slope, w).value, slope(A, w))
-                result = _interleaved({"mpi4py": plain.block, **kinds}, rounds)
+            with (
+                bare.ranks("kofn.cli.bare_sums:main", A, 0.0, ()) as plain,
+                bare.ranks("kofn.cli.bare_sums:polling", A, 0.0, ()) as polling,
+            ):
+                for found in (plain(w), polling(w), parts.sum(slope, w).value):
+                    assert np.allclose(found, slope(A, w))
+                others = {"mpi4py": plain.block, "mpi4py_polling": polling.block}
+                result = _interleaved(others | kinds, rounds)
         except KofnError as error:  # no MPI here: say so, and measure the rest
             result = {"problem": str(error), **_interleaved(kinds, rounds)}
     if "mpi4py" in result:
-        result["ratio"] = result["kofn"]["median_us"] / result["mpi4py"]["median_us"]
+        for name in ("mpi4py", "mpi4py_polling"):
+            ratio = result["kofn"]["median_us"] / result[name]["median_us"]
+            result[name.replace("mpi4py", "ratio")] = ratio
     return result
 
 
@@ -176,18 +182,20 @@ def table(console: Console, result: dict[str, Any]) -> None:
     out = Table(
         title=f"median µs per sum, {WORKERS} workers, {result['cores']} cores", title_justify="left"
     )
-    for name in ("gradients of", "mpi4py gather", "kofn", "ratio", "kofn, c=2"):
+    columns_of = ("gradients of", "mpi4py gather", "mpi4py polling", "kofn", "ratios", "kofn, c=2")
+    for name in columns_of:
         out.add_column(name, justify="left" if name == "gradients of" else "right")
     for rows, columns in SHAPES:
         found = result[f"{rows}x{columns}"]
-        plain = f"{found['mpi4py']['median_us']:.0f}" if "mpi4py" in found else found["problem"]
-        out.add_row(
-            f"{rows} x {columns}",
-            plain,
-            f"{found['kofn']['median_us']:.0f}",
-            f"{found['ratio']:.2f}" if "ratio" in found else "",
-            f"{found['kofn_c2']['median_us']:.0f}",
-        )
+        cells = {
+            name: f"{found[name]['median_us']:.0f}" if name in found else "none"
+            for name in ("mpi4py", "mpi4py_polling", "kofn", "kofn_c2")
+        }
+        ratios = [f"{found[key]:.2f}" for key in ("ratio", "ratio_polling") if key in found]
+        coded = cells.pop("kofn_c2")
+        out.add_row(f"{rows} x {columns}", *cells.values(), ", ".join(ratios), coded)
+        if "problem" in found:
+            console.print(found["problem"])
     console.print(out)
     wide = result["wide"]
     out = Table(title=f"{wide['columns']} columns ({wide['data']})", title_justify="left")
