@@ -57,7 +57,7 @@ class Settings:
     decodes: int = 100
     orders: int = 1000  # random orders of arrival in which all decoders are compared
     rounds: int = 40  # by the wall clock
-    scale: float = 0.4  # of the recorded seconds, by the wall clock
+    scale: float = 0.8  # of the recorded seconds, by the wall clock
     seed: int = 0
 
     @property

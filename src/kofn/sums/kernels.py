@@ -25,7 +25,8 @@ class Kernel(NamedTuple):
 
 
 def _gaussian(rows: Floats, inputs: Floats, kernel: Kernel) -> Floats:
-    squares = (rows**2).sum(axis=1)[:, None] + (inputs**2).sum(axis=1) - 2.0 * (rows @ inputs.T)
+    lengths = np.einsum("ij,ij->i", rows, rows)  # no temporary array as large as the rows
+    squares = lengths[:, None] + (inputs**2).sum(axis=1) - 2.0 * (rows @ inputs.T)
     return np.asarray(np.exp(-kernel.gamma * np.maximum(squares, 0.0)))
 
 
