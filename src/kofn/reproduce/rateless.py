@@ -67,7 +67,9 @@ class Settings:
 
 
 FULL = Settings()
-QUICK = Settings(trials=10, recorded_trials=10, codes=1, needed=60, decodes=10, orders=60, rounds=6)
+QUICK = Settings(
+    trials=10, recorded_trials=10, codes=1, needed=60, decodes=10, orders=60, rounds=6, scale=0.2
+)
 
 
 def check(data: Path) -> NDArray[np.float64]:
