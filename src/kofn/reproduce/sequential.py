@@ -148,6 +148,21 @@ def stragglers(model: str, settings: Settings, block: int = 1024) -> Stragglers:
     return Fritchman(**CHAIN, seed=settings.seed)  # type: ignore[arg-type]
 
 
+def representative(settings: Settings) -> Stragglers:
+    """Of 200 runs of the chain the one in which 0, 1, … P straggle as often as in the long run.
+
+    A run by wall clock is short: any one has some luck in it, good or bad.
+    """
+    long = stragglers("fritchman", settings).pattern(4000, P).sum(axis=1)
+    usual = np.bincount(long, minlength=P + 1) / len(long)
+
+    def luck(seed: int) -> float:
+        some = Fritchman(**CHAIN, seed=seed).pattern(settings.wall_jobs, P).sum(axis=1)  # type: ignore[arg-type]
+        return float(np.abs(np.bincount(some, minlength=P + 1) / len(some) - usual).sum())
+
+    return Fritchman(**CHAIN, seed=min(range(200), key=luck))  # type: ignore[arg-type]
+
+
 def figure_1(name: str, settings: Settings, tell: Tell) -> list[dict[str, Any]]:
     """R over delta: closed forms, the corrected bound, and what the real master needs."""
     alpha, workers, W = FIGURE_1[name]
@@ -212,7 +227,11 @@ def wall_table(
     """The same by wall clock."""
     tables = []
     for mu in TOLERANCES:
-        slow = stragglers(model, settings, block=settings.wall_jobs)
+        slow = (
+            stragglers(model, settings, block=settings.wall_jobs)
+            if model == "iid"
+            else representative(settings)
+        )
         found = runs.walls(
             codes[model, mu], on, slow, ALPHA, mu, settings.wall_jobs, settings.wall_whole
         )
