@@ -197,3 +197,15 @@ def test_what_is_no_sum_of_trees_is_refused(cluster: kofn.Cluster) -> None:
 @parametrize_with_checks([KernelRidge(cluster="virtual", workers=3)])  # type: ignore[untyped-decorator]
 def test_scikit_learns_own_checks(estimator: Any, check: Any) -> None:
     check(estimator)
+
+
+def test_the_callback_is_told_the_loss() -> None:
+    rng = np.random.default_rng(0)
+    points, targets, weight = rng.random((40, 3)), rng.random((40, 2)), rng.random(40)
+    told: list[float] = []
+    model = KernelRidge(0.3, gamma=1.0, cluster="virtual", callback=lambda *a: told.append(a[1]))
+    model.fit(points, targets, sample_weight=weight)
+    K = np.exp(-((points[:, None] - points) ** 2).sum(axis=2))
+    left = K @ model.dual_coef_ - targets
+    penalty = 0.3 * np.sum(model.dual_coef_ * (K @ model.dual_coef_))
+    assert told[-1] == pytest.approx((weight[:, None] * left**2).sum() + penalty, rel=1e-9)

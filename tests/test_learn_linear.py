@@ -6,6 +6,7 @@ import os
 import pickle
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -189,3 +190,44 @@ def test_bad_input_gets_one_clear_error(cluster: kofn.Cluster) -> None:
         Ridge().fit(coded, YC.astype(float), sample_weight=np.ones(3))
     with pytest.warns(ConvergenceWarning, match="Raise max_iter"):
         LogisticRegression(cluster=cluster, max_iter=2).fit(XC, YC)
+
+
+@pytest.mark.parametrize("hole", [np.nan, np.inf])
+@pytest.mark.parametrize("model", [Ridge(), LogisticRegression(), LinearSVC()])
+def test_a_matrix_file_with_holes_is_refused(model: Any, hole: float, tmp_path: Path) -> None:
+    broken = XC.copy()
+    broken[7, 3] = hole
+    np.save(tmp_path / "X.npy", broken)
+    model = clone(model).set_params(cluster="virtual", workers=3, k=2)
+    with pytest.raises(kofn.BadInput, match=r"must be finite.*\[7, 3\] is"):
+        model.fit(str(tmp_path / "X.npy"), YC)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize(
+    ("kind", "solver"),
+    [(Ridge, s) for s in ("cg", "gd", "lbfgs")]
+    + [(LogisticRegression, s) for s in ("lbfgs", "newton-cg", "gd")]
+    + [(LinearSVC, s) for s in ("newton-cg", "lbfgs", "gd")],
+)
+def test_a_loss_that_is_not_finite_stops_every_solver(kind: Any, solver: str) -> None:
+    broken = XC.copy()
+    broken[7, 3] = np.nan
+    with kofn.connect("virtual", workers=3) as cluster:
+        coded = cluster.encode(broken, k=2, check_finite=False)  # let through on purpose
+        with pytest.raises(kofn.NotFinite, match="a fit goes on while its"):
+            kind(solver=solver).fit(coded, YC)
+
+
+@pytest.mark.parametrize("solver", ["cg", "gd", "lbfgs", "coded-gradient"])
+@pytest.mark.parametrize("intercept", [True, False])
+def test_ridge_tells_the_loss_that_it_minimises(solver: str, intercept: bool) -> None:
+    told: list[float] = []
+    targets = np.stack([Y, Y[::-1]], axis=1)
+    model = Ridge(2.0, solver=solver, fit_intercept=intercept, cluster="virtual", tol=1e-8)
+    model.set_params(callback=lambda i, loss, matrix: told.append(loss))
+    model.fit(X, targets, sample_weight=WEIGHT)
+    left = X @ model.coef_.T + model.intercept_ - targets
+    loss = (WEIGHT[:, None] * left**2).sum() + 2.0 * (model.coef_**2).sum()
+    assert told[-1] == pytest.approx(loss, rel=1e-9)
+    assert told[0] > loss

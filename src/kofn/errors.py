@@ -103,6 +103,21 @@ class Diverged(KofnError, ArithmeticError):
         )
 
 
+class NotFinite(KofnError, ArithmeticError):
+    """The loss of a fit, or what it is computed from, is not a finite number any more."""
+
+    def __init__(self, what: str, iteration: int, value: float) -> None:
+        self.what, self.iteration, self.value = what, iteration, value
+        super().__init__(what, iteration, value)
+
+    def __str__(self) -> str:
+        return (
+            f"a fit goes on while its {self.what} is finite; in iteration {self.iteration} it is "
+            f"{self.value}. Look for NaN, infinite or very large numbers in the data, scale them, "
+            f"or take smaller steps."
+        )
+
+
 class TooFewWorkers(KofnError):
     """Fewer live workers than the threshold, and none joined in time."""
 

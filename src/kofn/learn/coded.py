@@ -21,7 +21,7 @@ from ..sums import Parts
 from ..sums.tally import Kind
 from .descent import Constant, Nesterov, Optimiser, descend
 from .losses import logistic, multinomial, squared, squared_hinge
-from .solvers import Floats, Solution
+from .solvers import Floats, Solution, sound
 from .terms import LossOf, Term, cut
 
 # The most that a loss curves by score, times the weight.
@@ -132,6 +132,7 @@ def solve(
         found = parts.sum(term, (x, t), stop=how.stop, weights=how.weights)
         slope, loss = found.value
         seen["loss"] = problem.scale * float(loss) + 0.5 * float(penalties @ (x * x))
+        sound(t, seen["loss"], slope)
         # Of the mean, so that a step size does not depend on how many rows there are.
         mean = (problem.scale * slope + penalties * x) / rows
         return mean, found.exact and how.batch is None

@@ -115,13 +115,16 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, CodedEstimator):
 
     def _solve(self, K: Any, y: Floats) -> Floats:
         dual, steps = np.zeros_like(y), 0
+        losses = (y**2).sum(axis=0)  # |K a - y|^2 + alpha a'K a of each target, at a = 0
         with self._watched(K) as tell:
             for t in range(y.shape[1]):
 
-                def count(iteration: int, residual: float, x: Floats) -> None:
+                def count(iteration: int, r: Floats, x: Floats, t: int = t) -> None:
                     nonlocal steps
                     steps = max(steps, iteration)
-                    tell(iteration, residual, x)
+                    Kx = y[:, t] - r - self.alpha * x
+                    losses[t] = ((Kx - y[:, t]) ** 2).sum() + self.alpha * (x @ Kx)
+                    tell(iteration, float(losses.sum()), x)
 
                 dual[:, t] = conjugate_gradients(
                     lambda p: np.asarray(K @ p) + self.alpha * p,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -153,6 +154,12 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Linear):
         """Return the predictions (N,) or (N, t), computed here."""
         return self._scores(X)
 
+    @contextmanager
+    def _shown(self) -> Iterator[Callable[[int, float, Floats, Any], None]]:
+        # Solvers minimise half of what a ridge is said to minimise: told is the whole.
+        with super()._shown() as tell:
+            yield lambda iteration, loss, x, data: tell(iteration, 2.0 * loss, x, data)
+
     def _through_products(self, X: Any, targets: Floats, weight: Floats) -> tuple[Floats, Floats]:
         with self._placed(X, self.products) as matrix:
             if self.solver == "cg":
@@ -180,8 +187,10 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Linear):
             shift = (weight * y).sum(axis=0) / total
         steps, left = 0, 0.0
         W = np.zeros((X.shape[1], y.shape[1]))
+        losses = (weight * (y - shift) ** 2).sum(axis=0)  # of each target, at w = 0
+        start, b = losses.copy(), np.zeros_like(W)
         for t in range(y.shape[1]):
-            b = _centred_back(X, weight[:, 0] * (y[:, t] - shift[t]), mean)
+            b[:, t] = _centred_back(X, weight[:, 0] * (y[:, t] - shift[t]), mean)
 
             def apply(p: Floats) -> Floats:
                 scores = np.asarray(X @ p, dtype=np.float64) - float(mean @ p)
@@ -189,13 +198,15 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Linear):
 
             with self._watched(X) as tell:
 
-                def count(iteration: int, residual: float, x: Floats) -> None:
+                def count(iteration: int, r: Floats, x: Floats, t: int = t) -> None:
                     nonlocal steps, left
-                    steps, left = max(steps, iteration), residual
-                    tell(iteration, residual, x)
+                    steps, left = max(steps, iteration), float(np.linalg.norm(r))
+                    # With H x = b - r the loss y'Dy - 2 b'x + x'Hx needs no product of its own.
+                    losses[t] = max(0.0, start[t] - float(x @ (b[:, t] + r)))
+                    tell(iteration, 0.5 * float(losses.sum()), x)
 
-                within = self.tol * float(np.linalg.norm(b))
-                W[:, t] = conjugate_gradients(apply, b, within, self.max_iter, count)
+                within = self.tol * float(np.linalg.norm(b[:, t]))
+                W[:, t] = conjugate_gradients(apply, b[:, t], within, self.max_iter, count)
             if steps == self.max_iter and left > within:
                 self._warn()
         return W, shift - mean @ W, steps

@@ -23,6 +23,7 @@ from ._layers import CodedNetwork, Floats, scores
 from .base import Callback, CodedEstimator
 from .products import Encoded
 from .progress import progress
+from .solvers import sound
 
 
 class MLPClassifier(ClassifierMixin, CodedEstimator):
@@ -105,7 +106,8 @@ class MLPClassifier(ClassifierMixin, CodedEstimator):
         with self._opened() as cluster, shown as show:
             network = self._encode(cluster, start)
             for epoch in range(1, epochs + 1):
-                loss = self._epoch(network, X, codes, rng.permutation(X.shape[0]))
+                order = rng.permutation(X.shape[0])
+                loss = self._epoch(network, X, codes, order, epoch)
                 self.loss_curve_.append(loss)
                 show(epoch, loss, network.report)
                 if self.callback is not None:
@@ -133,7 +135,12 @@ class MLPClassifier(ClassifierMixin, CodedEstimator):
         return scores(X, self.coefs_, self.intercepts_)
 
     def _epoch(
-        self, network: CodedNetwork, X: Any, codes: NDArray[np.intp], order: NDArray[np.intp]
+        self,
+        network: CodedNetwork,
+        X: Any,
+        codes: NDArray[np.intp],
+        order: NDArray[np.intp],
+        epoch: int,
     ) -> float:
         """One pass over the rows in the given order; the mean loss of its batches, by rows."""
         total, size, sparse = 0.0, int(self.batch_size), bool(scipy.sparse.issparse(X))
@@ -143,6 +150,7 @@ class MLPClassifier(ClassifierMixin, CodedEstimator):
             a = np.ascontiguousarray(batch.T, dtype=np.float64)
             target = (codes[rows] == np.arange(len(self.classes_))[:, None]).astype(np.float64)
             loss = network.learn(a, target, float(self.learning_rate), float(self.momentum))
+            sound(epoch, loss)
             total += loss * len(rows)
         return total / len(order)
 

@@ -61,7 +61,8 @@ def sums_alone(kind: object, k: int | None, X: Any) -> None:
 def place(kind: str, cluster: Cluster, X: Any, k: int | None, n: int | None) -> Encoded:
     """Put X on the workers of a cluster, for products of this kind; n: how many there may be."""
     if kind == "coded":
-        return cluster.encode(X, k, n=n, check_finite=False)
+        # An array has been checked by scikit-learn's rules; what lies elsewhere has not.
+        return cluster.encode(X, k, n=n, check_finite=elsewhere(X) is not None)
     copies, lost = BASELINES[kind]
     return Replicated(cluster, X, copies, n=n, lost=lost)
 

@@ -14,11 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import NotFinite
+
 HALVINGS = 10  # of the last step that helped, where products are not exact
 FIRST = 60  # before there is one
 
 Floats = NDArray[np.float64]
 Tell = Callable[[int, float, Floats], None]  # iteration, loss, parameters
+Step = Callable[[int, Floats, Floats], None]  # iteration, residual, parameters; all of them lent
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,14 @@ class Objective(ABC):
         """Return p -> H(x) p; each call is one pass with X and one with X.T."""
 
 
+def sound(iteration: int, loss: float, gradient: Floats | None = None) -> None:
+    """Raise NotFinite where a fit cannot go on from here."""
+    if not np.isfinite(loss):
+        raise NotFinite("loss", iteration, float(loss))
+    if gradient is not None and not np.isfinite(gradient).all():
+        raise NotFinite("gradient", iteration, float(gradient[~np.isfinite(gradient)][0]))
+
+
 def gradient_descent(f: Objective, x: Floats, tol: float, max_iter: int, tell: Tell) -> Solution:
     """Batch gradient descent with backtracking line search, as in the elastic computing paper.
 
@@ -57,6 +68,7 @@ def gradient_descent(f: Objective, x: Floats, tol: float, max_iter: int, tell: T
     """
     step, halvings = 1.0, FIRST
     value, gradient = f.value_and_gradient(x)
+    sound(0, value, gradient)
     start = float(np.abs(gradient).max(initial=0.0))
     for iteration in range(1, max_iter + 1):
         slope = float(gradient @ gradient)
@@ -64,12 +76,18 @@ def gradient_descent(f: Objective, x: Floats, tol: float, max_iter: int, tell: T
             return Solution(x, iteration - 1, True)
         smallest = 0.0 if f.exact else step * 0.5**halvings
         tried = 2.0 * step
-        while f.value(x - tried * gradient) > value - 0.1 * tried * slope and tried > smallest:
+        # "not <=": a step so long that the loss overflows is too long.
+        while (
+            not (trial := f.value(x - tried * gradient)) <= value - 0.1 * tried * slope
+            and tried > smallest
+        ):
             tried /= 2.0
             if f.exact and tried * np.sqrt(slope) < 1e-16 * (1.0 + float(np.linalg.norm(x))):
+                sound(iteration, trial)
                 return Solution(x, iteration, True)  # no step is small enough to help: rounding
         x = x - tried * gradient
         value, gradient = f.value_and_gradient(x)
+        sound(iteration, value, gradient)
         tell(iteration, value, x)
         if tried > smallest:  # else start from the old one: what made the loss rise may be over
             step, halvings = tried, HALVINGS
@@ -82,6 +100,7 @@ def lbfgs(f: Objective, x: Floats, tol: float, max_iter: int, tell: Tell) -> Sol
 
     def told(intermediate_result: Any) -> None:
         seen["iteration"] += 1
+        sound(seen["iteration"], float(intermediate_result.fun), intermediate_result.x)
         tell(seen["iteration"], float(intermediate_result.fun), intermediate_result.x)
 
     import scipy.optimize  # workers load losses from beside here, and have no use for it
@@ -94,6 +113,7 @@ def lbfgs(f: Objective, x: Floats, tol: float, max_iter: int, tell: Tell) -> Sol
         callback=told,
         options={"maxiter": max_iter, "gtol": tol, "ftol": 0.0, "maxfun": 20 * max_iter + 100},
     )
+    sound(int(found.nit), float(found.fun), np.asarray(found.jac))
     # "ABNORMAL" is a line search that rounding stopped: as far as the numbers go.
     return Solution(np.asarray(found.x), int(found.nit), found.status != 1)
 
@@ -105,6 +125,7 @@ def newton_cg(f: Objective, x: Floats, tol: float, max_iter: int, tell: Tell) ->
     optimum, so that a step costs what it is worth.
     """
     value, gradient = f.value_and_gradient(x)
+    sound(0, value, gradient)
     start = float(np.linalg.norm(gradient)) or 1.0
     for iteration in range(1, max_iter + 1):
         size = float(np.linalg.norm(gradient))
@@ -119,6 +140,7 @@ def newton_cg(f: Objective, x: Floats, tol: float, max_iter: int, tell: Tell) ->
             if trial <= value + 1e-4 * step * slope or step < 1e-10:
                 break
             step /= 2.0
+        sound(iteration, trial, next_gradient)
         if step < 1e-10 or not trial <= value + 1e-12 * abs(value):
             return Solution(x, iteration, True)  # rounding: no step makes it better
         stuck = bool(np.array_equal(x + step * p, x))
@@ -134,16 +156,23 @@ def conjugate_gradients(
     b: Floats,
     within: float,
     max_iter: int,
-    tell: Tell | None = None,
+    tell: Step | None = None,
 ) -> Floats:
-    """Solve H x = b for positive definite H, to a residual of norm `within`."""
+    """Solve H x = b for positive definite H, to a residual of norm `within`.
+
+    `tell` is lent the residual b - H x and x after every iteration.
+    """
     x, r = np.zeros_like(b), b.copy()
     p, rr = r.copy(), float(r @ r)
     for iteration in range(max_iter):
+        if not np.isfinite(rr):
+            raise NotFinite("residual", iteration, rr)
         if np.sqrt(rr) <= within:
             break
         Hp = apply(p)
         curve = float(p @ Hp)
+        if not np.isfinite(curve):
+            raise NotFinite("curvature", iteration + 1, curve)
         if curve <= 0.0:
             break  # rounding: nothing more to gain in this direction
         x += (rr / curve) * p
@@ -151,7 +180,7 @@ def conjugate_gradients(
         rr, old = float(r @ r), rr
         p = r + (rr / old) * p
         if tell is not None:
-            tell(iteration + 1, float(np.sqrt(rr)), x)
+            tell(iteration + 1, r, x)
     return x
 
 
