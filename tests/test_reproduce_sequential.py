@@ -113,7 +113,7 @@ def test_closed_forms() -> None:
     [Uncoded(2, 2), Polynomial(2, 1), DIP(2, 4, 3, lam=3), IDIP(2, 3, 3, N=10, W=4)],
     ids=repr,
 )
-@pytest.mark.parametrize("mu", [0.0, 0.25])
+@pytest.mark.parametrize("mu", [0.0, 0.3])  # at 0.25 much would end in one instant
 def test_first_order_time_is_what_the_master_needs(code: object, mu: float) -> None:
     """The search's own time against the real master in virtual time, on the same pattern."""
     assert isinstance(code, Uncoded | Polynomial | DIP | IDIP)

@@ -191,7 +191,8 @@ class DeadlineRound(Round):
             noise = min(LEAST, NOISE * self.fastest)
             # Who was a straggler in the round before begins this one within a slice, not at once.
             late_start = max((self._held_up.get(w, 0.0) for w in self.owing), default=0.0)
-            self.wake = time + max(self._tolerance * self.fastest, noise, late_start + noise / 2)
+            allowed = max(self._tolerance * self.fastest, noise / 2) + late_start
+            self.wake = time + max(allowed, noise)
 
     def _time_over(self, time: float) -> Sequence[Command]:
         assert self.fastest is not None
