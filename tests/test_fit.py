@@ -172,6 +172,58 @@ def test_a_market_whose_clock_is_set_by_hand(trace: Path) -> None:
         assert cluster.workers == (3, 4, 5)
 
 
+def test_a_trace_that_ends_with_too_few_ends_the_fit(tmp_path: Path) -> None:
+    (tmp_path / "die.csv").write_text(
+        "time_ms,event,node\n0,add,a\n0,add,b\n0,add,c\n300,remove,a\n600,remove,b\n900,remove,c\n"
+    )
+    job = Job(
+        **write(tmp_path, "npy"),
+        model="mlp",
+        workers=3,
+        k=2,
+        spot=tmp_path / "die.csv",
+        scale=2.0,
+        epochs=1_000_000,  # more than there is time for
+    )
+    with pytest.raises(kofn.TooFewWorkers, match="this needs 2 live workers") as caught:
+        run(job, quiet=True)
+    assert caught.value.waited < 100.0  # not the 300 s in which somebody might come
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf")])
+def test_the_scale_of_a_trace(tmp_path: Path, trace: Path, scale: float) -> None:
+    job = Job(**write(tmp_path, "npy"), model="svm", workers=4, spot=trace, scale=scale)
+    with pytest.raises(kofn.BadInput, match="a number > 0; got"):
+        run(job, quiet=True)
+
+
+def test_a_trace_that_is_always_too_small(tmp_path: Path, trace: Path) -> None:
+    job = Job(**write(tmp_path, "npy"), model="svm", workers=6, k=5, spot=trace)
+    with pytest.raises(kofn.BadInput, match=r"5 workers must be live .* more than 4"):
+        run(job, quiet=True)
+
+
+def test_an_error_in_the_market_fails_the_work(
+    trace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with kofn.connect("local", workers=3, wait=300.0) as cluster:
+        X_ = cluster.encode(np.eye(6), k=3, n=4)
+
+        def broken() -> int:
+            raise ZeroDivisionError("of the market")
+
+        monkeypatch.setattr(cluster, "join", broken)
+
+        def work() -> None:
+            with Market(cluster, read_spot_trace(trace), 4.0, 4):
+                cluster.lose(0)
+                X_ @ np.ones(6)  # waits for a joiner who does not come
+
+        with pytest.raises(ZeroDivisionError):
+            work()
+        assert cluster._drive.wait == 300.0
+
+
 def test_pieces_of_a_trace(trace: Path) -> None:
     spot = read_spot_trace(trace)
     later = spot.since(0.5)

@@ -9,7 +9,7 @@ from typing import Self
 
 from .cluster import Cluster
 from .delays.traces import SpotTrace
-from .errors import BadInput, KofnError
+from .errors import BadInput, TooFewWorkers
 
 
 class Market:
@@ -17,14 +17,21 @@ class Market:
 
     Use it in a `with` block around the work. Workers of the cluster stand for the nodes of time
     zero, in order. What it did is in `killed` and `added`. An error in the thread (the engine
-    cannot start a worker, say) is raised at the end of the block. With scale None the trace's
-    clock stands still but for `advance`.
+    cannot start a worker, say) is raised at the end of the block, and until then no round waits
+    for joiners. With scale None the trace's clock stands still but for `advance`. need: workers
+    that the work cannot do without. When fewer are left and the trace has no more to come, rounds
+    do not wait for joiners either: they raise TooFewWorkers.
     """
 
     def __init__(
-        self, cluster: Cluster, trace: SpotTrace, scale: float | None, shares: int
+        self,
+        cluster: Cluster,
+        trace: SpotTrace,
+        scale: float | None,
+        shares: int,
+        need: int = 0,
     ) -> None:
-        check(trace, shares)
+        check(trace, shares, need, scale)
         workers = cluster.workers
         if len(workers) != trace.at_start:
             raise BadInput(
@@ -34,7 +41,9 @@ class Market:
         self.killed: list[int] = []
         self.added: list[int] = []
         self.problem: BaseException | None = None
-        self._cluster, self._trace, self._scale = cluster, trace, scale
+        self._cluster, self._trace, self._scale, self._need = cluster, trace, scale, need
+        self._last = max((i for i, e in enumerate(trace.events) if e.added), default=-1)
+        self._wait = cluster._drive.wait
         self._stop = threading.Event()
         self._turn = threading.Condition()
         self._clock, self._reached = 0.0, 0.0  # where the clock stands; what has been done of it
@@ -60,21 +69,28 @@ class Market:
         waiting = iter(self._cluster.workers)
         began = time.monotonic()
         try:
-            for event in self._trace.events:
+            for i, event in enumerate(self._trace.events):
                 if not self._due(event.time, began):
                     return
                 if event.added and event.time <= 0:
                     nodes[event.node] = next(waiting)
                 else:
                     self._happen(event.added, event.node, nodes)
+                if i >= self._last and len(self._cluster.workers) < self._need:
+                    self._nobody_comes()
             self._due(float("inf"), began)
-        except KofnError as error:
+        except Exception as error:  # of whatever kind: it must not end with the thread
             if not self._stop.is_set():
                 self.problem = error
+                self._nobody_comes()
         finally:
             with self._turn:
                 self._reached = float("inf")
                 self._turn.notify_all()
+
+    def _nobody_comes(self) -> None:
+        # A round that is waiting now looks at this again within a fraction of a second.
+        self._cluster._drive.wait = 0.0
 
     def _due(self, due: float, began: float) -> bool:
         """Wait until the clock has reached `due`; whether it will."""
@@ -115,12 +131,23 @@ class Market:
             self._stop.set()
             self._turn.notify_all()
         self._thread.join(30.0)
-        if self.problem is not None and error is None:
+        self._cluster._drive.wait = self._wait
+        # TooFewWorkers may be what the problem led to, and then is not what to say.
+        if self.problem is not None and (error is None or isinstance(error, TooFewWorkers)):
             raise self.problem
 
 
-def check(trace: SpotTrace, shares: int) -> None:
-    """Raise BadInput where a trace has more nodes alive than a code has shares."""
+def check(trace: SpotTrace, shares: int, need: int = 0, scale: float | None = None) -> None:
+    """Raise BadInput where a trace does not go with a code, or time would stand still."""
+    if scale is not None and not 0.0 < scale < float("inf"):
+        raise BadInput(
+            f"the scale of a trace is its seconds per second, a number > 0; got {scale!r}."
+        )
+    if trace.most < need:
+        raise BadInput(
+            f"{need} workers must be live at some time; {trace.name} never has more than "
+            f"{trace.most}. Use a smaller k, or another trace."
+        )
     if trace.most > shares:
         raise BadInput(
             f"every worker needs a share of its own; {trace.name} has up to {trace.most} nodes "

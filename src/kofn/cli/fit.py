@@ -52,10 +52,11 @@ def run(job: Job, *, quiet: bool) -> dict[str, Any]:
         raise BadInput(f"--model must be one of {', '.join(MODELS)}; got {job.model!r}.")
     if job.out is not None:
         _writable(job.out)
+    k = (job.workers + 1) // 2 if job.k is None else job.k
     trace = None
     if job.spot is not None:
         trace = read_spot_trace(job.spot)
-        check(trace, job.workers)
+        check(trace, job.workers, k, job.scale)
     losses: list[float] = []
     live: list[int] = []
     rounds = 0
@@ -66,7 +67,6 @@ def run(job: Job, *, quiet: bool) -> dict[str, Any]:
         live.append(len(fitted.report.live))
         rounds = fitted.report.round
 
-    k = (job.workers + 1) // 2 if job.k is None else job.k
     model = _model(job, k).set_params(callback=watch, verbose=not quiet)
     X, y = tables.load(job.data, job.target, job.labels)
     _sound(job, X, y)
@@ -75,7 +75,11 @@ def run(job: Job, *, quiet: bool) -> dict[str, Any]:
     with connect(job.engine, start, wait=300.0) as cluster:
         model.set_params(cluster=cluster)
         data = X if job.model == "mlp" else cluster.encode(X, k, n=job.workers)
-        market = nullcontext() if trace is None else Market(cluster, trace, job.scale, job.workers)
+        market = (
+            nullcontext()
+            if trace is None
+            else Market(cluster, trace, job.scale, job.workers, need=k)
+        )
         with market as events:
             model.fit(data, y)
         log = cluster.log
