@@ -153,6 +153,8 @@ def test_exact_while_coverage_allows_then_a_clear_error_then_a_joiner() -> None:
         assert parts.sum(gradient, w).exact
         with pytest.raises(kofn.TooFewWorkers, match="1 missing"):
             parts.sum(gradient, w)
+        with pytest.raises(kofn.TooFewWorkers, match="needs 6 live workers; 4 are live"):
+            parts.sum(gradient, w, code=kofn.Uncoded())
         found = parts.sum(gradient, w, stop=kofn.first(6))  # as many as live
         assert found.missing == (0, 1)
         assert found.covered == pytest.approx(2 / 3)
@@ -235,6 +237,50 @@ def test_a_frozen_worker_is_not_given_work_without_end() -> None:
         asked = [1 in parts.sum(gradient, w).report.live for _ in range(60)]
         assert not all(asked)
         assert all(parts.sum(gradient, w).exact for _ in range(20))
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.bool_, np.int32, np.float16])
+@pytest.mark.parametrize("vectorised", [False, True])
+def test_small_types_do_not_wrap_around(cluster: kofn.Cluster, kind: Any, vectorised: bool) -> None:
+    D = np.random.default_rng(0).integers(0, 255, (60, 2)).astype(kind)
+    true = D.astype(np.float64).sum(axis=0)
+    codes = [kofn.LT(r=2), kofn.RandomGroups(10), kofn.FractionalRepetition(2, "whole")]
+    parts = cluster.parts(D, parts=60)
+    for code in codes:
+        found = parts.sum(
+            (lambda q, x: q) if vectorised else (lambda q, x: q[0]),
+            code=code,
+            vectorised=vectorised,
+        )
+        assert found.exact
+        # Halves are added in single precision.
+        few = 1e-4 if kind is np.float16 else 1e-9
+        np.testing.assert_allclose(found.value, true, rtol=few)
+
+
+def test_a_term_is_evaluated_once_a_round(cluster: kofn.Cluster) -> None:
+    parts = cluster.parts([1.0] * 40, kofn.RandomGroups(10))
+    found = parts.sum(lambda part, x: part, stop=stop.all())
+    assert found.value == pytest.approx(40.0)
+    assert all(read <= 40 for read in found.report.rows_read.values())
+
+
+def test_many_codes_on_the_same_parts(cluster: kofn.Cluster) -> None:
+    parts = cluster.parts(np.ones((30, 2)), parts=30)
+    for seed in range(30):
+        assert parts.sum(lambda q, x: q[0], code=kofn.LT(r=2, seed=seed)).exact
+    assert len(parts._sums) <= 9
+    assert parts.sum(lambda q, x: q[0], code=kofn.LT(r=2, seed=0)).exact
+
+
+def test_who_is_late_with_its_parts_knows_the_function_all_the_same() -> None:
+    engine = Faults().freeze(1, round=1, rounds=2).on(LocalEngine(4))
+    with kofn.connect(engine) as cluster:
+        parts = cluster.parts((X, y), kofn.FractionalRepetition(2))
+        parts.sum(gradient, w)
+        for code in (kofn.CyclicRepetition(2), kofn.CyclicRepetition(3), kofn.RandomGroups(2)):
+            assert parts.sum(gradient, w, code=code).exact  # placed while worker 1 is stopped
+        assert close(parts.sum(gradient, w, stop=stop.all()).value)
 
 
 # Bad input: one clear error each, before a worker is touched where that is possible.

@@ -290,7 +290,9 @@ class Drive:
 
     def _give_up(self, round: Round, waited: float) -> NoReturn:
         if round.missing:
-            raise TooFewWorkers(round.live, max(round.threshold, round.live + 1), waited)
+            raise TooFewWorkers(
+                round.live, max(round.threshold, round.live + round.missing), waited
+            )
         raise Stalled(round.id, waited, round.owing)
 
     def _obey(self, commands: Sequence[Command], supply: Supplier) -> None:

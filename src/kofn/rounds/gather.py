@@ -25,6 +25,9 @@ class Tally(Protocol):
     def exact(self) -> bool:
         """Whether the exact sum is there, as well as it can be had."""
 
+    def lacking(self, over: Collection[int]) -> int:
+        """How many more seats, besides those that are `over`, are surely enough for the sum."""
+
     @property
     def decodable(self) -> bool:
         """Whether it is there at all: one more symbol might still make it more accurate."""
@@ -73,7 +76,7 @@ class GatherRound(Round):
         self._open: dict[int, int] = {}  # task -> worker
         self._over: set[int] = set()  # seats all of whose work is here
         self._start = self._now = 0.0
-        self._short = False  # nobody is at work, and the rule is not content
+        self._lacking = 0  # seats that somebody must join for
 
     def start(self, time: float) -> list[Command]:
         self._start = self._now = time
@@ -107,7 +110,7 @@ class GatherRound(Round):
 
     @property
     def missing(self) -> int:
-        return 1 if self._short else 0
+        return self._lacking
 
     @property
     def live(self) -> int:
@@ -157,5 +160,6 @@ class GatherRound(Round):
         if idle and not self.done:
             commands += [self._send(w) for w in self._seat if w in self._resting]
             self._resting.clear()
-        self._short = not (self.done or self._open)
+        # Nobody is at work, and the rule is not content: somebody must join.
+        self._lacking = 0 if self.done or self._open else self.tally.lacking(self._over)
         return commands

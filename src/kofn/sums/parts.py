@@ -34,6 +34,7 @@ from .work import FLUSH, Held, walk
 
 Function = Callable[[Any, Any], Any]
 _FUNCTIONS = 8  # kept by the workers at a time
+_CODES = 8  # besides the first, placed at a time
 _BEHIND = 4  # rounds: who has not answered for so long is not asked until it does
 
 
@@ -134,6 +135,9 @@ class Parts:
 
     def _place(self, code: SumCode) -> _Placed:
         if code not in self._sums:
+            others = [known for known in self._sums if known != self.code]
+            if len(others) >= _CODES:
+                del self._sums[others[0]]  # the workers forget its parts
             self._sums[code] = _Placed(self._drive, code.assign(self.m, self._n), self._part)
         return self._sums[code]
 
@@ -191,7 +195,7 @@ class _Placed:
             ready = self._holders.ready()
         self._fn_key = self._function(fn)
         resting = {worker for worker in ready if drive.behind(worker, _BEHIND)}
-        for worker in ready:
+        for worker in list(self._holders.shares):  # also those whose parts are still on the way
             self._teach(worker)
         tally: Tally = Covering(self.code) if self.code.disjoint else Combining(self.code)
         shares = self._holders.shares

@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 
 from ..errors import BadInput
 from ..model import Last, Piece
-from .work import Held, Leaves, function
+from .work import MEMO, Held, Leaves, function, wide
 
 MOST = 4096  # symbols in one call of fn
-MEMO = 64 << 20  # bytes of terms that a worker keeps during a round
 
 
 class Stack:
@@ -56,8 +55,7 @@ class Stack:
             by = self.coefficients[a:b]
             value = tuple(leaf * by.reshape(-1, *[1] * (leaf.ndim - 1)) for leaf in value)
         starts = self.start[first:last] - a
-        # Whole numbers would wrap around where a sum of floats would not.
-        kinds = [np.result_type(leaf, np.float32) for leaf in value]
+        kinds = [wide(leaf.dtype) if leaf.dtype.kind in "biuf" else leaf.dtype for leaf in value]
         return tuple(
             np.add.reduceat(leaf, starts, axis=0, dtype=kind)
             for leaf, kind in zip(value, kinds, strict=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Collection
 from typing import Any, Literal
 
 import numpy as np
@@ -72,6 +73,10 @@ class Tally(ABC):
     def missing(self) -> tuple[int, ...]:
         """The parts that are not."""
 
+    def lacking(self, over: Collection[int]) -> int:
+        """How many more seats, besides those that are `over`, are surely enough for the sum."""
+        return 1
+
     @abstractmethod
     def value(self, kind: Kind, finished: int) -> tuple[Leaves | None, float | None]:
         """The sum, or what stands for it, and the eta of its decode; `finished` workers are in."""
@@ -111,6 +116,15 @@ class Covering(Tally):
     @property
     def missing(self) -> tuple[int, ...]:
         return tuple(np.flatnonzero(~self._decoder.covered).tolist())
+
+    def lacking(self, over: Collection[int]) -> int:
+        missing, seats = set(self.missing), 0
+        free = {seat: {*self.code.parts(seat)} for seat in range(self.code.n) if seat not in over}
+        while missing and free:
+            best = max(free, key=lambda seat: len(free[seat] & missing))
+            missing -= free.pop(best)
+            seats += 1
+        return max(1, seats)
 
     def value(self, kind: Kind, finished: int) -> tuple[Leaves | None, float | None]:
         factor = 1.0
@@ -173,7 +187,7 @@ class Combining(Tally):
             return None, weights.eta
         count = len(next(iter(self._values.values())))
         parts = ({key: v[i] for key, v in self._values.items()} for i in range(count))
-        return tuple(weights.combine(part) for part in parts), weights.eta
+        return tuple(weights.combine(part)[()] for part in parts), weights.eta
 
     def _nearest(self, kind: Kind, finished: int) -> Weights:
         """Weights λ for which λᵀA is near the all-ones row."""

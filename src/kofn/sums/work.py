@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from .scattered import Scattered
 
 # Seconds between two messages of a worker, at least: what is there sooner rides with the next.
 FLUSH = 0.005
+MEMO = 64 << 20  # bytes of terms that a worker keeps during a round
 
 Leaves = tuple[Any, ...]  # arrays, or Scattered ones
 Shapes = tuple[tuple[int, ...], ...]
@@ -44,16 +46,36 @@ def function(kept: Mapping[str, Any], key: str) -> Callable[..., Any]:
     return found
 
 
+class _Memo:
+    """Terms that a later symbol has too, as long as they fit into MEMO bytes."""
+
+    def __init__(self, symbols: Sequence[Row]) -> None:
+        uses = Counter(part for row in symbols for part in row.parts)
+        self.again = {part for part, times in uses.items() if times > 1}
+        self.known: dict[int, Leaves] = {}
+        self.left = MEMO
+        self.get = self.known.get
+
+    def keep(self, part: int, value: Leaves) -> None:
+        """Keep a term, if it is worth it."""
+        if part in self.again and self.left > 0:
+            self.left -= sum(one.nbytes for one in value if isinstance(one, np.ndarray))
+            self.known[part] = value
+
+
 def walk(
     kept: Mapping[str, Any], x: Any, key: str, fn_key: str, flush: float = FLUSH
 ) -> Iterator[Piece]:
     """Evaluate the symbols of a seat in order; what is said is a run of them and their values.
 
-    `flush`: seconds between two messages, at least.
+    `flush`: seconds between two messages, at least. A term that several symbols have is evaluated
+    once a round. Not with `flush` 0, which says that the time is given and not the work's own: each
+    symbol then costs what its terms do.
     """
     held: Held = kept[key]
     fn = function(kept, fn_key)
     symbols = held.symbols
+    memo = _Memo(symbols if flush else ())
     said, read, values = 0, 0, []
     shapes: Shapes | None = None
     several = False  # whether fn returns a tuple
@@ -61,10 +83,15 @@ def walk(
     for i, row in enumerate(symbols):
         value = None
         for j, part in enumerate(row.parts):
-            new, several = leaves(fn, held.parts[part], x, part)
-            shapes = same(shapes, new, part)
+            known = memo.get(part)
+            if known is None:
+                new, several = leaves(fn, held.parts[part], x, part)
+                shapes = same(shapes, new, part)
+                memo.keep(part, new)
+                read += 1
+            else:
+                new = known
             value = add(value, new, 1.0 if row.coefficients is None else row.coefficients[j])
-            read += 1
             if j + 1 < len(row.parts):
                 yield Piece(None, None, read)  # a place to stop at
                 read = 0
@@ -89,7 +116,7 @@ def leaves(fn: Callable[..., Any], part: Any, x: Any, number: int) -> tuple[Leav
     try:
         found = fn(part, x)
         made = found if isinstance(found, tuple) else (found,)
-        arrays = tuple(one if isinstance(one, Scattered) else np.asarray(one) for one in made)
+        arrays = tuple(map(_wide, made))
     except Exception as error:
         error.add_note(f"(kofn: in fn(part, x) for part {number})")
         raise
@@ -99,6 +126,20 @@ def leaves(fn: Callable[..., Any], part: Any, x: Any, number: int) -> tuple[Leav
             f"{type(found).__name__}"
         )
     return arrays, isinstance(found, tuple)
+
+
+def _wide(value: Any) -> Any:
+    if not isinstance(value, Scattered):
+        value = np.asarray(value)
+        return value.astype(wide(value.dtype), copy=False) if value.dtype.kind in "biuf" else value
+    return value * 1.0 if value.dtype.kind in "biu" else value
+
+
+def wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The type that values are added in: whole numbers would wrap around, halves lose digits."""
+    if dtype.kind in "biu":
+        return np.dtype(np.float64)
+    return np.result_type(dtype, np.float32)
 
 
 def same(before: Shapes | None, new: Leaves, part: int) -> Shapes:
