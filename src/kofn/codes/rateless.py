@@ -187,6 +187,11 @@ class RandomGroups(SumCode):
         return _Groups(m, n, self, min(groups, -(-held // n)))
 
 
+def groups_for(m: int, n: int) -> RandomGroups:
+    """Random groups that fit m terms on n workers: of 10, or of fewer so that all have work."""
+    return RandomGroups(max(1, min(10, m // (4 * max(1, n)))))
+
+
 @dataclass(frozen=True)
 class _Groups(Assignment):
     recipe: RandomGroups

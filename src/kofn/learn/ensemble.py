@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_array, check_is_fitted
 
 from ..cluster import Cluster, connect
 from ..codes.assignment import SumCode
-from ..codes.rateless import LT
+from ..codes.rateless import groups_for
 from ..errors import BadInput
 from ..sums import Parts
 from ..sums.trees import Tree, terms
@@ -34,14 +34,17 @@ FORESTS = (
 )
 BOOSTING = (GradientBoostingRegressor, GradientBoostingClassifier)
 BATCH = 1024  # inputs evaluated in one sum
+DIGITS = 12  # that decide on a class: what lies behind them depends on the order of adding up
 
 
 class CodedEnsemble(BaseEstimator):
     """A fitted random forest, extra trees or gradient boosting, evaluated as a coded sum of trees.
 
-    predict, predict_proba, decision_function and score are the ensemble's own. The trees lie on the
-    workers under `code` (default: kofn.LT(r=2)); the sum comes without the slow and the lost. With
-    an open cluster they stay there; with an engine's name a cluster is opened for each call.
+    predict, predict_proba, decision_function and score are the ensemble's own; classes whose
+    probabilities differ by less than rounding are a tie, and the first one is predicted. The trees
+    lie on the workers under `code` (default: kofn.RandomGroups, sized for the trees); the sum comes
+    without the slow and the lost. With an open cluster they stay there until the ensemble has other
+    trees; with an engine's name a cluster is opened for each call.
     """
 
     def __init__(
@@ -69,10 +72,10 @@ class CodedEnsemble(BaseEstimator):
             return self._raw(X)
         model = self.estimator
         if isinstance(model, BOOSTING):
-            raw = self.decision_function(X)
+            raw = self.decision_function(X).round(DIGITS)
             chosen = (raw >= 0).astype(int) if raw.ndim == 1 else raw.argmax(axis=1)
         else:
-            chosen = self._raw(X).argmax(axis=1)
+            chosen = self._raw(X).round(DIGITS).argmax(axis=1)
         return np.asarray(model.classes_.take(chosen, axis=0))
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
@@ -130,7 +133,7 @@ class CodedEnsemble(BaseEstimator):
     def _raw(self, X: Any) -> NDArray[np.float64]:
         """Means of a forest's trees, or the boosting's raw predictions."""
         model = self.estimator
-        trees = trees_of(model)
+        trees = _fitted(model)  # whatever is fitted meanwhile: these are added up, and so many
         # Trees compare in single precision, as scikit-learn's do; missing values may be theirs.
         inputs = check_array(X, dtype=np.float32, ensure_all_finite=False)
         if inputs.shape[1] != model.n_features_in_:
@@ -148,17 +151,28 @@ class CodedEnsemble(BaseEstimator):
             return mean
         return mean[:, 0]
 
-    def _sums(self, trees: list[Tree], inputs: NDArray[np.float32]) -> NDArray[np.float64]:
-        code = LT(r=min(2, len(trees))) if self.code is None else self.code
-        if isinstance(self.cluster, Cluster):
-            kept = self.__dict__.get("_kept")
-            if kept is None or kept[0] is not self.cluster or kept[1] is not self.estimator:
-                parts = self.cluster.parts(trees, code)
-                kept = self._kept = (self.cluster, self.estimator, parts)
-            placed: Parts = kept[2]
-            return _evaluate(placed, inputs)
-        with connect(self.cluster, self.workers) as cluster:
-            return _evaluate(cluster.parts(trees, code), inputs)
+    def _sums(self, trees: tuple[Any, ...], inputs: NDArray[np.float32]) -> NDArray[np.float64]:
+        if not isinstance(self.cluster, Cluster):
+            with connect(self.cluster, self.workers) as cluster:
+                return _evaluate(self._place(cluster, trees), inputs)
+        now = (self.cluster, self.code, trees)
+        kept: tuple[Any, Parts] | None = self.__dict__.get("_kept")
+        if kept is None or not _same(kept[0], now):
+            kept = self._kept = (now, self._place(self.cluster, trees))
+        return _evaluate(kept[1], inputs)
+
+    def _place(self, cluster: Cluster, trees: tuple[Any, ...]) -> Parts:
+        code = groups_for(len(trees), len(cluster.workers)) if self.code is None else self.code
+        return cluster.parts(_terms(self.estimator, trees), code)
+
+
+def _same(was: tuple[Any, Any, tuple[Any, ...]], now: tuple[Any, Any, tuple[Any, ...]]) -> bool:
+    """Whether the same trees lie on the same cluster under the same code. Trees are compared one by
+    one: a refit with warm_start keeps the list and some of what is in it.
+    """
+    if was[0] is not now[0] or was[1] != now[1] or len(was[2]) != len(now[2]):
+        return False
+    return all(a is b for a, b in zip(was[2], now[2], strict=True))
 
 
 def _evaluate(parts: Parts, inputs: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -174,6 +188,11 @@ def trees_of(model: Any) -> list[Tree]:
 
     Raises BadInput for ensembles whose prediction is not a sum of such trees.
     """
+    return _terms(model, _fitted(model))
+
+
+def _fitted(model: Any) -> tuple[Any, ...]:
+    """scikit-learn's trees in a fitted ensemble; these of boosting round by round."""
     if not isinstance(model, FORESTS + BOOSTING):
         known = ", ".join(kind.__name__ for kind in FORESTS + BOOSTING)
         raise BadInput(
@@ -181,16 +200,16 @@ def trees_of(model: Any) -> list[Tree]:
             f"other sum give the terms to cluster.parts yourself."
         )
     check_is_fitted(model)
+    if isinstance(model, FORESTS) and is_classifier(model) and model.n_outputs_ > 1:
+        raise BadInput("a forest of several outputs at once is not a sum; fit one for each.")
+    return tuple(one.tree_ for one in np.ravel(model.estimators_))
+
+
+def _terms(model: Any, trees: tuple[Any, ...]) -> list[Tree]:
     if isinstance(model, FORESTS):
-        if is_classifier(model) and model.n_outputs_ > 1:
-            raise BadInput("a forest of several outputs at once is not a sum; fit one for each.")
-        return [_tree(one.tree_, is_classifier(model), None, 1) for one in model.estimators_]
-    rounds, classes = model.estimators_.shape
-    return [
-        _tree(model.estimators_[i, c].tree_, False, c, classes)
-        for i in range(rounds)
-        for c in range(classes)
-    ]
+        return [_tree(tree, is_classifier(model), None, 1) for tree in trees]
+    classes = model.estimators_.shape[1]
+    return [_tree(tree, False, i % classes, classes) for i, tree in enumerate(trees)]
 
 
 def _tree(tree: Any, classifier: bool, column: int | None, width: int) -> Tree:
