@@ -17,7 +17,7 @@ from sklearn.ensemble import (
     RandomForestClassifier,
     RandomForestRegressor,
 )
-from sklearn.exceptions import NotFittedError
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.kernel_ridge import KernelRidge as Reference
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
@@ -47,6 +47,7 @@ def data(n: int, seed: int = 0) -> tuple[Any, Any]:
         ("rbf", "rbf", {"gamma": 0.7}),
         ("laplacian", "laplacian", {"gamma": 0.2}),
         ("polynomial", "polynomial", {"degree": 2, "coef0": 0.5}),
+        ("linear", "linear", {}),
     ],
 )
 def test_every_kernel_as_scikit_learn_s(
@@ -209,3 +210,28 @@ def test_the_callback_is_told_the_loss() -> None:
     left = K @ model.dual_coef_ - targets
     penalty = 0.3 * np.sum(model.dual_coef_ * (K @ model.dual_coef_))
     assert told[-1] == pytest.approx((weight[:, None] * left**2).sum() + penalty, rel=1e-9)
+
+
+def test_a_fit_that_does_not_converge_says_so() -> None:
+    X, y = data(60)
+    model = KernelRidge(1e-3, max_iter=2, cluster="virtual")
+    with pytest.warns(ConvergenceWarning, match=r"max_iter=2 iterations .* 1 of the targets"):
+        model.fit(X, y)
+    assert model.n_iter_ == 2
+    with pytest.warns(ConvergenceWarning, match="2 of the targets"):
+        model.fit(X, np.stack([y, 0 * y, X[:, 0]], axis=1))  # zeros are met at once
+
+
+def test_one_row_is_enough_and_another_code_is_taken_up() -> None:
+    X, y = data(20)
+    with kofn.connect("virtual", workers=3) as cluster:
+        one = KernelRidge(cluster=cluster, k=1).fit(X[:1], y[:1])
+        reference = Reference(kernel="rbf").fit(X[:1], y[:1])
+        assert np.allclose(one.predict(X), reference.predict(X), rtol=1e-9)
+        model = KernelRidge(cluster=cluster, k=2).fit(X, y)
+        first = model.predict(X)
+        model.set_params(code=kofn.LT(r=2))
+        assert np.allclose(model.predict(X), first, rtol=1e-10)
+        assert isinstance(model._kept[2].code, kofn.LT)
+        model.dual_coef_ = 2 * model.dual_coef_
+        assert np.allclose(model.predict(X), 2 * first, rtol=1e-10)

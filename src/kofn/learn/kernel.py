@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from numbers import Real
@@ -10,11 +11,12 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import MultiOutputMixin, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ..cluster import Cluster
 from ..codes.assignment import SumCode
-from ..codes.rateless import LT
+from ..codes.rateless import groups_for
 from ..errors import BadInput
 from ..sums import Parts
 from ..sums.kernels import KERNELS, Kernel, terms
@@ -27,11 +29,13 @@ BATCH = 1024  # inputs predicted in one sum
 class KernelRidge(MultiOutputMixin, RegressorMixin, CodedEstimator):
     """Kernel ridge regression, as scikit-learn's KernelRidge: (K + alpha) a = y.
 
-    kernel: "gaussian" (or "rbf"), "laplacian" or "polynomial". gamma: 1 / features if None.
-    Training is conjugate gradients on K, coded: one product an iteration, any `k` of the workers
-    are enough. Prediction is the coded sum Σ aᵢ k(xᵢ, x) under `code` (default: kofn.LT(r=2)): it
-    comes without the slow and the lost. With an open cluster the training points stay on its
-    workers; with an engine's name a cluster is opened for each fit and each predict.
+    kernel: "gaussian" (or "rbf"; the default, where scikit-learn's is "linear"), "laplacian",
+    "polynomial" or "linear". gamma: 1 / features if None. Training is conjugate gradients on K,
+    coded: one product an iteration, any `k` of the workers are enough; where max_iter of them do
+    not meet tol there is a ConvergenceWarning. Prediction is the coded sum Σ aᵢ k(xᵢ, x) under
+    `code` (default: kofn.RandomGroups, sized for the points): it comes without the slow and the
+    lost. With an open cluster the training points stay on its workers; with an engine's name a
+    cluster is opened for each fit and each predict.
     """
 
     X_fit_: NDArray[np.float64]
@@ -114,27 +118,40 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, CodedEstimator):
         return {name: value for name, value in super().__getstate__().items() if name != "_kept"}
 
     def _solve(self, K: Any, y: Floats) -> Floats:
-        dual, steps = np.zeros_like(y), 0
+        dual, steps, left, unmet = np.zeros_like(y), 0, 0.0, 0
         losses = (y**2).sum(axis=0)  # |K a - y|^2 + alpha a'K a of each target, at a = 0
         with self._watched(K) as tell:
             for t in range(y.shape[1]):
 
                 def count(iteration: int, r: Floats, x: Floats, t: int = t) -> None:
-                    nonlocal steps
-                    steps = max(steps, iteration)
+                    nonlocal steps, left
+                    steps, left = max(steps, iteration), float(np.linalg.norm(r))
                     Kx = y[:, t] - r - self.alpha * x
                     losses[t] = ((Kx - y[:, t]) ** 2).sum() + self.alpha * (x @ Kx)
                     tell(iteration, float(losses.sum()), x)
 
+                left = size = float(np.linalg.norm(y[:, t]))
                 dual[:, t] = conjugate_gradients(
                     lambda p: np.asarray(K @ p) + self.alpha * p,
                     y[:, t],
-                    self.tol * float(np.linalg.norm(y[:, t])),
+                    self.tol * size,
                     self.max_iter,
                     count,
                 )
+                unmet += left > self.tol * size
+        if unmet:
+            self._warn(steps, unmet)
         self.n_iter_ = steps
         return dual
+
+    def _warn(self, steps: int, unmet: int) -> None:
+        why = f"max_iter={self.max_iter}" if steps >= self.max_iter else f"{steps} (rounding)"
+        warnings.warn(
+            f"KernelRidge stopped after {why} iterations before it met tol={self.tol:g} for "
+            f"{unmet} of the targets. Raise max_iter, alpha or tol.",
+            ConvergenceWarning,
+            stacklevel=4,
+        )
 
     def _kernel(self, features: int) -> Kernel:
         name = "gaussian" if self.kernel == "rbf" else self.kernel
@@ -149,12 +166,17 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, CodedEstimator):
     def _points(self) -> Iterator[Parts]:
         """The training points on workers: kept with an open cluster, else for this call."""
         with self._opened() as cluster:
+            now = (cluster, self.X_fit_, self.dual_coef_)
             kept = self.__dict__.get("_kept")
-            if kept is None or kept[0] is not cluster:
+            if (
+                kept is None
+                or kept[1] != self.code
+                or any(a is not b for a, b in zip(kept[0], now, strict=True))
+            ):
                 dual = self.dual_coef_.reshape(len(self.X_fit_), -1)
-                code = LT(r=min(2, len(dual))) if self.code is None else self.code
-                parts = cluster.parts((self.X_fit_, dual), code, parts=len(dual))
-                kept = (cluster, parts)
+                many = len(cluster.workers)
+                code = groups_for(len(dual), many) if self.code is None else self.code
+                kept = (now, self.code, cluster.parts((self.X_fit_, dual), code, parts=len(dual)))
                 if isinstance(self.cluster, Cluster):
                     self._kept = kept
-            yield kept[1]
+            yield kept[2]

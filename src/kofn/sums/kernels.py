@@ -12,7 +12,10 @@ Floats = NDArray[np.float64]
 
 
 class Kernel(NamedTuple):
-    """k(x, y): exp(-γ|x-y|²) "gaussian", exp(-γ|x-y|₁) "laplacian", (γ x·y + c)^d "polynomial"."""
+    """k(x, y): exp(-γ|x-y|²) "gaussian", exp(-γ|x-y|₁) "laplacian", (γ x·y + c)^d "polynomial".
+
+    x·y "linear", which uses no parameter.
+    """
 
     name: str
     gamma: float
@@ -41,11 +44,22 @@ def _polynomial(rows: Floats, inputs: Floats, kernel: Kernel) -> Floats:
     return np.asarray((kernel.gamma * (rows @ inputs.T) + kernel.coef0) ** kernel.degree)
 
 
+def _linear(rows: Floats, inputs: Floats, kernel: Kernel) -> Floats:
+    return np.asarray(rows @ inputs.T)
+
+
 KERNELS: dict[str, Callable[[Floats, Floats, Kernel], Floats]] = {
     "gaussian": _gaussian,
     "laplacian": _laplacian,
     "polynomial": _polynomial,
+    "linear": _linear,
 }
+
+
+def values(rows: Floats, x: tuple[Floats, Kernel]) -> Any:
+    """A stack of k(xᵢ, x) for rows (E, d) and one input (1, d): (E,)."""
+    inputs, kernel = x
+    return kernel(rows, inputs)[:, 0]
 
 
 def terms(part: tuple[Floats, Floats], x: tuple[Floats, Kernel]) -> Any:
