@@ -28,6 +28,7 @@ WORKERS = 6
 SHAPES = ((600, 20), (6000, 200))
 WIDE = (26_215, 241_915, 44)  # Amazon's rows, columns and ones a row
 Floats = NDArray[np.float64]
+Function = Callable[[Any, Any], Any]
 
 
 def run(rounds: int, data: Path | None) -> dict[str, Any]:
@@ -41,14 +42,25 @@ def run(rounds: int, data: Path | None) -> dict[str, Any]:
     return found
 
 
-def slope(part: Floats, w: Floats) -> Floats:
-    """Gradient of ½‖part · w‖²."""
-    return np.asarray(part.T @ (part @ w))
+def functions() -> tuple[Function, Function]:
+    """What workers evaluate: the gradient of ½‖part · w‖², and next to nothing.
+
+    Made here, so that they travel by value: workers need not load this module for them.
+    """
+
+    def slope(part: Any, w: Any) -> Any:
+        return part.T @ (part @ w)
+
+    def nothing(part: Any, x: Any) -> Any:
+        return float(x[0][part])
+
+    return slope, nothing
 
 
 def _against_mpi(rows: int, columns: int, rounds: int) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     A, w = rng.standard_normal((rows, columns)), np.ones(columns)
+    slope, _ = functions()
     codes = {
         "kofn": Uncoded("whole"),
         "kofn_c2": FractionalRepetition(2, "whole"),
@@ -105,7 +117,7 @@ def _wide(rounds: int, data: Path | None) -> dict[str, Any]:
         wide = (X, y[:, None], np.ones((len(y), 1)), np.arange(len(y)))
         calls["full_dense_replies"] = _summing(cluster.parts(wide, Uncoded("whole")), fn, x)
         empty = cluster.parts(list(range(WORKERS)), Uncoded())
-        calls["broadcast_alone"] = _summing(empty, _nothing, x)
+        calls["broadcast_alone"] = _summing(empty, functions()[1], x)
         blocks = {key: bare.timed(_ignoring(call), np.ones(1)) for key, call in calls.items()}
         found |= _few(blocks, rounds)
     found["nonzeros"] = int(X.nnz)
@@ -126,11 +138,7 @@ def _wide(rounds: int, data: Path | None) -> dict[str, Any]:
     return found
 
 
-def _nothing(part: int, x: Any) -> float:
-    return float(x[0][part])
-
-
-def _summing(parts: Parts, fn: Callable[[Any, Any], Any], x: Any) -> Callable[[], Any]:
+def _summing(parts: Parts, fn: Function, x: Any) -> Callable[[], Any]:
     return lambda: parts.sum(fn, x)
 
 
