@@ -13,7 +13,7 @@ from rich.console import Console
 from sklearn.datasets import dump_svmlight_file, make_classification
 
 import kofn
-from kofn.cli import bench_learn, tables
+from kofn.cli import bench_learn, places, reproduce_svm, tables
 from kofn.cli.fit import Job, run
 from kofn.delays import read_spot_trace
 from kofn.engines.virtual import VirtualEngine
@@ -131,6 +131,9 @@ def test_data_that_cannot_be_fitted_are_told_before_a_worker_starts(
     refused("at least 2 classes; all labels are", "logistic", X, np.ones(300))
     refused("at least 2 classes", "mlp", X, np.ones(300))
     refused("ridge predicts numbers", "ridge", X, np.where(Y > 0, "a", "b"))
+    refused("numbers in rows and columns; X.npy has shape .300,", "svm", X[:, 0], Y)
+    refused("numbers in rows and columns", "svm", X.astype(str), Y)
+    refused("all labels are 1.0. Check", "logistic", X, np.ones(300))
     refused("--hidden is the widths", "mlp", X, Y, hidden="wide")
 
 
@@ -282,6 +285,23 @@ def test_bad_tables(tmp_path: Path) -> None:
     broken("b.csv", "x,y\n", "at least one row")
     broken("c.csv", "x,y\nred,1\n", "'x' of c.csv has .*red")
     broken("d.csv", "x,y\n1,2\n", "--target must be a column.*It has: x, y", "z")
+    broken("g.csv", "x;y\n1;2\n", "separated by commas.*';' instead")
+    broken("h.csv", "y\n1\n", "a column besides the target; it has 'y' alone")
+    broken("i.csv", "1,2\n3,4\n", "must name the columns; it holds numbers only: 1, 2")
+    broken("j.csv", "x,y\n1,2\n,3\n", "'x' of j.csv has a missing value in row 2")
+    broken("k.csv", "x,y\n1,\n2,a\n", "'y' of k.csv has 1 missing values, the first in row 1")
+    broken("l.csv", "x,y\nred,1\n", "has 'red'. Encode")
+    broken("m.csv", "x,y,y\n1,2,3\n", "2 columns of m.csv are named 'y'")
+    broken("n.csv.gz", "x,y\n1,2\n", "is named as gzip has it")
+    broken("o.svm.gz", "1 1:2\n", "is named as gzip has it")
+    broken("p.parquet", "x,y\n1,2\n", "is not a Parquet file")
+    (tmp_path / "q.csv").write_bytes("x,gr\xf6\xdfe\n1,2\n".encode("latin-1"))
+    with pytest.raises(kofn.BadInput, match="must be text in UTF-8; byte 4 is not"):
+        tables.load(tmp_path / "q.csv", None, None)
+    np.save(tmp_path / "o.npy", np.array([1, "a"], dtype=object))
+    np.save(tmp_path / "X.npy", X)
+    with pytest.raises(kofn.BadInput, match=r"o\.npy must be one array of numbers or text"):
+        tables.load(tmp_path / "X.npy", None, tmp_path / "o.npy")
     broken("e.svm", "this is not it\n", "is not LIBSVM text")
     broken("f.xls", "", "must be .csv, .parquet")
     np.save(tmp_path / "X.npy", X)
@@ -289,6 +309,33 @@ def test_bad_tables(tmp_path: Path) -> None:
         tables.load(tmp_path / "X.npy", None, None)
     with pytest.raises(kofn.BadInput, match=r"is not\. Check the path"):
         tables.load(tmp_path / "nowhere.csv", None, None)
+
+
+def test_blank_lines_and_a_byte_order_mark_are_fine(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("\ufeffx,y\n1,2\n\n3,4\n \n\n", encoding="utf-8")
+    rows, labels = tables.load(tmp_path / "a.csv", "x", None)
+    np.testing.assert_array_equal(rows, [[2.0], [4.0]])
+    np.testing.assert_array_equal(labels, [1.0, 3.0])
+
+
+def test_places_that_take_no_file(tmp_path: Path) -> None:
+    with pytest.raises(kofn.BadInput, match=r"is a directory\. Name a file in it"):
+        places.file(tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(kofn.BadInput, match=r"is a file\. Name another"):
+        places.directory(tmp_path / "file")
+    places.directory(tmp_path / "a" / "b")
+    assert list((tmp_path / "a" / "b").iterdir()) == []  # nothing is left behind
+    with pytest.raises(kofn.BadInput, match="must be a directory that can be made"):
+        places.directory(tmp_path / "file" / "under")
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="no /proc, which takes no files")
+def test_a_file_system_that_takes_no_file() -> None:
+    with pytest.raises(kofn.BadInput, match="must be where files can be written; /proc takes none"):
+        places.file(Path("/proc/m.pkl"))
+    with pytest.raises(kofn.BadInput, match="must be a directory that can be made; /proc/x cannot"):
+        reproduce_svm.run(Path("/proc/x"), Path("/nowhere"), quiet=True)
 
 
 def test_the_benchmark_compares_with_scikit_learn() -> None:

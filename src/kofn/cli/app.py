@@ -107,7 +107,12 @@ def encode(
 
 @app.command()
 def fit(
-    data: Annotated[Path, typer.Argument(help="CSV, Parquet, .npy or LIBSVM text; .gz is fine.")],
+    data: Annotated[
+        Path,
+        typer.Argument(
+            help="CSV (its first line names the columns), Parquet, .npy or LIBSVM; .gz is fine."
+        ),
+    ],
     model: Annotated[str, typer.Option(help="ridge, logistic, svm or mlp.")],
     workers: Annotated[int, typer.Option(min=1, help="Shares, and workers at most.")] = 4,
     k: Annotated[int | None, typer.Option(help="How many workers must be enough.")] = None,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
 import time
 from contextlib import nullcontext
@@ -21,7 +20,7 @@ from ..delays.traces import read_spot_trace
 from ..errors import BadInput
 from ..learn import LinearSVC, LogisticRegression, MLPClassifier, Ridge
 from ..market import Market, check
-from . import tables
+from . import places, tables
 
 LINEAR = {"ridge": Ridge, "logistic": LogisticRegression, "svm": LinearSVC}
 MODELS = (*LINEAR, "mlp")
@@ -51,7 +50,7 @@ def run(job: Job, *, quiet: bool) -> dict[str, Any]:
     if job.model not in MODELS:
         raise BadInput(f"--model must be one of {', '.join(MODELS)}; got {job.model!r}.")
     if job.out is not None:
-        _writable(job.out)
+        places.file(job.out)
     k = (job.workers + 1) // 2 if job.k is None else job.k
     trace = None
     if job.spot is not None:
@@ -123,7 +122,12 @@ def _model(job: Job, k: int) -> Any:
 
 def _sound(job: Job, X: Any, y: NDArray[Any]) -> None:
     """Refuse data that cannot be fitted, before any worker is started."""
-    if len(y) != X.shape[0] or np.ndim(y) != 1:
+    if X.ndim != 2 or X.dtype.kind not in "fiub" or 0 in X.shape:
+        raise BadInput(
+            f"the data must be numbers in rows and columns; {job.data.name} has shape {X.shape} "
+            f"of {X.dtype}. Save it anew."
+        )
+    if np.ndim(y) != 1 or len(y) != X.shape[0]:
         raise BadInput(
             f"there must be one label a row; got {X.shape[0]} rows and labels of shape "
             f"{np.shape(y)}. Check that the files belong together."
@@ -141,22 +145,13 @@ def _sound(job: Job, X: Any, y: NDArray[Any]) -> None:
         )
     if job.model == "ridge" and y.dtype.kind not in "fiub":
         raise BadInput(
-            f"--model ridge predicts numbers; the target has {y[0]!r}. Choose another --target, or "
-            f"a classifier."
+            f"--model ridge predicts numbers; the target has {tables.plain(y[0])!r}. Choose "
+            f"another --target, or a classifier."
         )
     if job.model != "ridge" and len(np.unique(y)) < 2:
         raise BadInput(
-            f"--model {job.model} needs at least 2 classes; all labels are {y[0]!r}. Check how "
-            f"they were read."
-        )
-
-
-def _writable(path: Path) -> None:
-    """Find out before the fit whether the model can be saved there."""
-    if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-        raise BadInput(
-            f"--out must be a file in a directory that is there and can be written; {path} is not. "
-            f"Make the directory first."
+            f"--model {job.model} needs at least 2 classes; all labels are "
+            f"{tables.plain(y[0])!r}. Check how they were read."
         )
 
 

@@ -15,6 +15,7 @@ from rich.table import Table
 from ..errors import BadInput
 from ..reproduce import elastic as paper
 from ..reproduce import figures, page
+from . import places
 
 
 def elastic(
@@ -23,10 +24,8 @@ def elastic(
     """Measure, write results.json, the figures and index.html into `out`, return the results."""
     if data is not None and not data.is_dir():
         raise BadInput(f"--data must be a directory that exists; {data} does not.")
-    if out.exists() and not out.is_dir():
-        raise BadInput(f"--out must be a directory; {out} is a file. Name another.")
     figures.sheet(1, 1)  # says so before the run, not after it, when nothing can be drawn
-    out.mkdir(parents=True, exist_ok=True)
+    places.directory(out)
     settings = settings or (paper.QUICK if quick else paper.FULL)
     with _progress(settings.steps, quiet) as tell:
         results = paper.measure(settings, tell, data)

@@ -13,6 +13,7 @@ from rich.table import Table
 from ..errors import BadInput
 from ..reproduce import erasurehead as paper
 from ..reproduce import erasurehead_figures, figures
+from . import places
 from .reproduce import _progress
 
 
@@ -28,15 +29,13 @@ def run(
     """Measure, write results.json, the figures and index.html into `out`, return the results."""
     if data is not None and not data.is_dir():
         raise BadInput(f"--data must be a directory that exists; {data} does not.")
-    if out.exists() and not out.is_dir():
-        raise BadInput(f"--out must be a directory; {out} is a file. Name another.")
     settings = settings or (paper.QUICK if quick else paper.FULL)
     if time_scale is not None:
         if not time_scale > 0:
             raise BadInput(f"--time-scale must be > 0; got {time_scale!r}.")
         settings = replace(settings, time_scale=float(time_scale))
     figures.sheet(1, 1)  # says so before the run, not after it, when nothing can be drawn
-    out.mkdir(parents=True, exist_ok=True)
+    places.directory(out)
     with _progress(settings.steps, quiet, "erasurehead") as tell:
         results = paper.measure(data, settings, tell)
     (out / "results.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")

@@ -9,10 +9,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from ..errors import BadInput
 from ..reproduce import figures
 from ..reproduce import rateless as paper
 from ..reproduce import rateless_page as page
+from . import places
 from .reproduce import _progress
 
 
@@ -20,11 +20,9 @@ def run(
     out: Path, data: Path, quick: bool, *, quiet: bool, settings: paper.Settings | None = None
 ) -> dict[str, Any]:
     """Measure, write results.json, the figures and index.html into `out`, return the results."""
-    if out.exists() and not out.is_dir():
-        raise BadInput(f"--out must be a directory; {out} is a file. Name another.")
     waits = paper.check(data)
     figures.sheet(1, 1)  # says so before the run, not after it, when nothing can be drawn
-    out.mkdir(parents=True, exist_ok=True)
+    places.directory(out)
     settings = settings or (paper.QUICK if quick else paper.FULL)
     with _progress(settings.steps, quiet, "rateless") as tell:
         results = paper.measure(settings, waits, tell)

@@ -13,6 +13,7 @@ from ..errors import BadInput
 from ..reproduce import figures
 from ..reproduce import sequential as paper
 from ..reproduce import sequential_page as page
+from . import places
 from .reproduce import _progress
 
 
@@ -22,10 +23,8 @@ def run(
     """Measure, write results.json, the figures and index.html into `out`, return the results."""
     if not data.is_dir():
         raise BadInput(f"--data must be a directory that holds mnist/; {data} is not there.")
-    if out.exists() and not out.is_dir():
-        raise BadInput(f"--out must be a directory; {out} is a file. Name another.")
     figures.sheet(1, 1)  # says so before the run, not after it, when nothing can be drawn
-    out.mkdir(parents=True, exist_ok=True)
+    places.directory(out)
     settings = settings or (paper.QUICK if quick else paper.FULL)
     with _progress(settings.tells, quiet, "sequential") as tell:
         results = paper.measure(data, settings, tell)

@@ -9,20 +9,18 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from ..errors import BadInput
 from ..reproduce import svm as paper
+from . import places
 
 
 def run(out: Path, data: Path, *, quiet: bool) -> dict[str, Any]:
     """Measure, write results.json into `out`, return the results."""
-    if out.exists() and not out.is_dir():
-        raise BadInput(f"--out must be a directory; {out} is a file. Name another.")
+    places.directory(out)
     console = Console(stderr=True)
     with console.status("reading") as status:
         if quiet or not console.is_terminal:
             status.stop()
         result = paper.measure(data, lambda what: status.update(f"fitting: {what}"))
-    out.mkdir(parents=True, exist_ok=True)
     (out / "results.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     return result
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gzip
-from contextlib import suppress
+import re
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -41,14 +44,51 @@ def _pair(path: Path, labels: Path | None) -> tuple[Any, NDArray[Any]]:
         raise BadInput(f"{path.name} holds X only. Name the file of y: --labels y.npy.")
     if not labels.exists():
         raise BadInput(f"the labels must be a file that is there; {labels} is not.")
-    return np.load(path), np.load(labels)
+    return _npy(path), _npy(labels)
+
+
+def _npy(path: Path) -> NDArray[Any]:
+    try:
+        with _reading(path, "rb") as file:
+            found: Any = np.load(file)
+    except (ValueError, EOFError) as error:
+        raise BadInput(
+            f"{path.name} must be one array of numbers or text, as np.save writes it; it is not: "
+            f"{error}. Save it with another dtype."
+        ) from None
+    if not isinstance(found, np.ndarray):
+        raise BadInput(f"{path.name} must be one array, as np.save writes it; it is an archive.")
+    return found
+
+
+@contextmanager
+def _reading(path: Path, mode: str, **options: Any) -> Iterator[Any]:
+    """The file, unpacked if it is named .gz; what goes wrong is told in one line."""
+    opener: Any = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opener(path, mode, **options) as file:
+            yield file
+    except UnicodeDecodeError as error:
+        raise BadInput(
+            f"{path.name} must be text in UTF-8; byte {error.start} is not. Save it as UTF-8."
+        ) from None
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        if path.suffix != ".gz":
+            raise
+        raise BadInput(
+            f"{path.name} is named as gzip has it, and is not whole: {error}. Compress it again, "
+            f"or take the .gz off its name."
+        ) from None
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read: {error.strerror or error}.") from None
 
 
 def _libsvm(path: Path) -> tuple[Any, NDArray[Any]]:
-    opener = gzip.open if path.suffix == ".gz" else open
     try:
-        with opener(path, "rb") as file:
+        with _reading(path, "rb") as file:
             X, y = load_svmlight_file(file)
+    except BadInput:
+        raise
     except ValueError as error:
         raise BadInput(
             f"{path} is not LIBSVM text (label index:value ...): {error}. For CSV name it .csv."
@@ -60,18 +100,32 @@ def _libsvm(path: Path) -> tuple[Any, NDArray[Any]]:
 def _csv(path: Path) -> tuple[list[str], list[NDArray[Any]]]:
     import csv
 
-    opener: Any = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "rt", newline="") as file:
-        rows = list(csv.reader(file))
+    with _reading(path, "rt", newline="", encoding="utf-8-sig") as file:
+        reader = csv.reader(file)
+        try:
+            rows = [(reader.line_num, row) for row in reader if "".join(row).strip() or row[1:]]
+        except csv.Error as error:
+            raise BadInput(f"{path.name} is not CSV: line {reader.line_num}, {error}.") from None
     if len(rows) < 2:
         raise BadInput(f"{path} must have a line of column names and at least one row.")
-    names, body = rows[0], rows[1:]
-    short = next((i for i, row in enumerate(body, 2) if len(row) != len(names)), None)
+    (_, names), *lines = rows
+    if len(names) == 1 and len(parts := re.split("[;\t|]", names[0])) > 1:
+        raise BadInput(
+            f"the fields of {path.name} must be separated by commas; its first line has "
+            f"{names[0][len(parts[0])]!r} instead. Save it with commas."
+        )
+    if all(_number(name) for name in names):
+        raise BadInput(
+            f"the first line of {path.name} must name the columns; it holds numbers only: "
+            f"{', '.join(names[:4])}{' ...' if len(names) > 4 else ''}. Put a line of names first."
+        )
+    short = next(((at, row) for at, row in lines if len(row) != len(names)), None)
     if short is not None:
         raise BadInput(
-            f"every line of {path} must have {len(names)} fields, as its first one; line {short} "
-            f"has {len(body[short - 2])}."
+            f"every line of {path} must have {len(names)} fields, as its first one; line "
+            f"{short[0]} has {len(short[1])}."
         )
+    body = [row for _, row in lines]
     return names, [np.asarray(column) for column in zip(*body, strict=True)]
 
 
@@ -80,7 +134,10 @@ def _parquet(path: Path) -> tuple[list[str], list[NDArray[Any]]]:
         import pyarrow.parquet as parquet
     except ImportError:
         raise BadInput(f"reading {path.name} needs pyarrow: pip install 'kofn[store]'.") from None
-    table = parquet.read_table(path)
+    try:
+        table = parquet.read_table(path)
+    except (ValueError, OSError) as error:
+        raise BadInput(f"{path.name} is not a Parquet file: {error}. Check the path.") from None
     columns = [table.column(name).to_numpy(zero_copy_only=False) for name in table.column_names]
     return list(table.column_names), columns
 
@@ -93,6 +150,15 @@ def _split(
         raise BadInput(
             f"--target must be a column of {path.name}; got {chosen!r}. It has: {', '.join(names)}."
         )
+    if len(names) < 2:
+        raise BadInput(
+            f"{path.name} must have a column besides the target; it has {chosen!r} alone."
+        )
+    if names.count(chosen) > 1:
+        raise BadInput(
+            f"the target must be one column; {names.count(chosen)} columns of {path.name} are "
+            f"named {chosen!r}. Rename the others."
+        )
     at = names.index(chosen)
     numbers = []
     for name, column in zip(names, columns, strict=True):
@@ -100,12 +166,26 @@ def _split(
             continue
         try:
             numbers.append(column.astype(np.float64))
-        except ValueError:
+        except (ValueError, TypeError):
+            bad = next(i for i, v in enumerate(column) if not _number(v))
+            value = plain(column[bad])
+            if value is None or not str(value).strip():
+                raise BadInput(
+                    f"every value must be there; {name!r} of {path.name} has a missing value in "
+                    f"row {bad + 1}. Fill or drop it."
+                ) from None
             raise BadInput(
                 f"every column but the target must hold numbers; {name!r} of {path.name} has "
-                f"{next(v for v in column if not _number(v))!r}. Encode it (one-hot) or drop it."
+                f"{value!r}. Encode it (one-hot) or drop it."
             ) from None
     y = columns[at]
+    if y.dtype.kind in "UO":
+        gone = [i for i, v in enumerate(y) if v is None or not str(v).strip()]
+        if gone:
+            raise BadInput(
+                f"every row must have a label; the target {chosen!r} of {path.name} has "
+                f"{len(gone)} missing values, the first in row {gone[0] + 1}. Drop these rows."
+            )
     with suppress(ValueError):  # class names stay as they are
         y = y.astype(np.float64)
     return np.stack(numbers, axis=1), y
@@ -114,6 +194,11 @@ def _split(
 def _number(text: Any) -> bool:
     try:
         float(text)
-    except ValueError:
+    except (ValueError, TypeError):
         return False
     return True
+
+
+def plain(value: Any) -> Any:
+    """The same as Python writes it, not as NumPy does."""
+    return value.item() if isinstance(value, np.generic) else value

@@ -101,8 +101,8 @@ class CodedEstimator(BaseEstimator):
         classes, codes = np.unique(y, return_inverse=True)
         if len(classes) < 2:
             raise BadInput(
-                f"a classifier needs at least 2 classes; got 1 class, {classes[0]!r}. Check how "
-                f"the labels were read."
+                f"a classifier needs at least 2 classes; got 1 class, {classes.tolist()[0]!r}. "
+                f"Check how the labels were read."
             )
         return classes, codes
 
