@@ -71,8 +71,8 @@ class Settings:
     figure_search: int = 400  # rounds that its parameters are searched on
     search_rounds: int = 2000  # the same for the tables
     virtual_jobs: int = 4000  # of the tables
-    wall_jobs: int = 80
-    wall_whole: float = 1.6  # seconds of a whole job on one worker
+    wall_jobs: int = 48
+    wall_whole: float = 2.0  # seconds of a whole job on one worker
     paper_jobs: int = 10_000  # of Figure 2 at full size, in virtual time
     steps: int = 6  # of training, on local processes
     widths: tuple[int, ...] = (784, 300, 100, 10)

@@ -25,7 +25,7 @@ from ..sequence import SequenceCode, SequenceReport, Uncoded
 
 WHOLE = 1e4  # simulated seconds of a whole job: what a worker needs to drop stale work is nothing
 SIZE = (2520, 10, 2520)  # of a job in virtual time: whatever x and y are, its blocks are equal
-SMALL = (120, 60, 120)  # of a job by wall clock: workers sleep, as a delay model says
+SMALL = (12, 60, 840)  # of a job by wall clock: small, and its blocks are equal as well
 Shape = tuple[int, int, int]
 
 

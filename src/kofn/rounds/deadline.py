@@ -17,7 +17,7 @@ Item = tuple[int, int]  # a mini-task: its job, and which one of that job
 
 # Equal workers in step do not end in one instant: messages take their time. So much of the fastest
 # one's time is noise, and so many seconds at most.
-NOISE, LEAST = 0.05, 0.02
+NOISE, LEAST = 0.05, 0.015
 # A straggler that is needed is waited for up to so many times the fastest one's time. Then those
 # that are idle do what is due in its place: it may never come.
 PATIENCE = 20.0
