@@ -71,6 +71,13 @@ def test_results_have_what_they_must(written: tuple[Path, dict[str, Any]]) -> No
     assert set(result["symbols_99"]) == names
     assert set(result["decode_ms"]) == {"lt1", "lt2", "lt1_10000"}
     assert min(result["decode_ms"].values()) > 0
+    said = result["decode_ms_is"]
+    assert "CPU" in said["time"]
+    assert said["default_decoder"] == "inactivation"
+    for name, value in result["decode_ms"].items():
+        found = result["decode_ms_by_decoder"][name]
+        assert found[said["decoder"]]["cpu"] == value
+        assert set(found[said["default_decoder"]]) == {"wall", "cpu"}
     assert max(result["decoders_agree"]["worst_relative_error"].values()) <= 1e-12
     assert result["wall_clock"]["worst_relative_error"] <= 1e-12
 
@@ -84,6 +91,18 @@ def test_figures_and_page_are_drawn_from_the_results(
         assert (out / name).read_bytes().startswith(b"\x89PNG")
         assert text.split("'")[0][:60] in page
     assert page.count("data:image/png;base64,") == 3
+
+
+def test_only_latencies_without_a_mean_are_marked(written: tuple[Path, dict[str, Any]]) -> None:
+    _, result = written
+    console = Console(record=True, width=120, file=StringIO())
+    reproduce_rateless.table(console, result)
+    text = console.export_text()
+    assert "∞ /" not in text
+    for kind, (label, _, _) in rateless_page.LOOKS.items():
+        row = next(line for line in text.splitlines() if label in line and "│" in line)
+        assert f"{result['pareto'][kind]['mean']:.3g}" in row
+        assert ("*" in row) == (kind in ("one", "uncoded"))
 
 
 def test_the_propositions_at_the_paper_s_size() -> None:
@@ -111,6 +130,10 @@ def test_bench_decode_takes_the_time_apart(monkeypatch: pytest.MonkeyPatch) -> N
             assert set(one["steps"]) == set(decoding.STEPS)
             assert one["best"] <= one["median"]
             assert one["worst_relative_error"] < 1e-9
+        assert [kind for kind in kinds if kinds[kind]["default"]] == ["inactivation"]
     console = Console(record=True, width=80, file=StringIO())
     bench_decode.table(console, json.loads(ran.stdout))
-    assert "LT-1 10,000" in console.export_text()
+    text = console.export_text()
+    assert "LT-1 10,000" in text
+    assert "inactivation*" in text
+    assert "…" not in text

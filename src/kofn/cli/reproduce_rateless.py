@@ -15,6 +15,9 @@ from ..reproduce import rateless_page as page
 from . import places
 from .reproduce import _progress
 
+# Latencies without a mean where start-up is Pareto(1, 1): of one worker, or of the slowest of many.
+ENDLESS = ("one", "uncoded")
+
 
 def run(
     out: Path, data: Path, quick: bool, *, quiet: bool, settings: paper.Settings | None = None
@@ -41,9 +44,12 @@ def table(console: Console, result: dict[str, Any]) -> None:
         cells = []
         for model in page.MODELS:
             found = result[model][kind]
-            mean = "∞" if model == "pareto" else f"{found['mean']:.3g}"
-            cells.append(f"{mean} / {found['median']:.3g} / {found['p99']:.3g}")
+            mark = "*" if model == "pareto" and kind in ENDLESS else ""
+            cells.append(f"{found['mean']:.3g}{mark} / {found['median']:.3g} / {found['p99']:.3g}")
         out.add_row(label, *cells)
     console.print(out)
+    console.print(
+        "* of this sample: the mean of what it is drawn from is infinite.", highlight=False
+    )
     for text in page.sentences(result).values():
         console.print(f"- {text}", soft_wrap=True, highlight=False)
