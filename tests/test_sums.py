@@ -283,6 +283,35 @@ def test_who_is_late_with_its_parts_knows_the_function_all_the_same() -> None:
         assert close(parts.sum(gradient, w, stop=stop.all()).value)
 
 
+def test_unbiased_weights_have_the_sum_as_their_mean() -> None:
+    with kofn.connect(VirtualEngine(6, delays=Exponential(0.0, 2.0), seed=5)) as cluster:
+        parts = cluster.parts([1.0] * 12, kofn.FractionalRepetition(2, "whole"))
+        drawn = [
+            parts.sum(lambda part, x: part, stop=kofn.first(3), weights="unbiased")
+            for _ in range(600)
+        ]
+        values = np.array([one.value for one in drawn])
+        # Three standard errors of the mean, and a seed that does not change.
+        assert abs(values.mean() - 12.0) <= 3 * values.std() / np.sqrt(len(values))
+        assert not any(one.exact for one in drawn)
+        assert parts.sum(lambda part, x: part, stop=kofn.first(6), weights="unbiased").exact
+        with pytest.raises(kofn.BadInput, match="half-done work counts too"):
+            parts.sum(lambda part, x: part, weights="unbiased", code=kofn.FractionalRepetition(2))
+
+
+def test_a_newcomer_sits_where_nobody_is(cluster: kofn.Cluster) -> None:
+    with kofn.connect("local", workers=4) as few:
+        parts = few.parts(list(range(12)), kofn.FractionalRepetition(2))
+        for worker in (0, 2, 3):
+            few.lose(worker)
+        with pytest.raises(kofn.TooFewWorkers, match="1 missing"):
+            parts.sum(lambda part, x: part)
+        few.join()
+        assert parts.sum(lambda part, x: part).value == 66
+        spare = few.parts(list(range(12)), kofn.FractionalRepetition(2), n=4)
+        assert spare.sum(lambda part, x: part).value == 66
+
+
 # Bad input: one clear error each, before a worker is touched where that is possible.
 
 
@@ -305,6 +334,8 @@ def test_bad_input(cluster: kofn.Cluster) -> None:
         cluster.parts(X, "frc")  # type: ignore[arg-type]
     with pytest.raises(kofn.BadInput, match="n must be at least"):
         cluster.parts(X, n=2)
+    with pytest.raises(kofn.BadInput, match="lose its mask"):
+        cluster.parts(np.ma.masked_less(X, 0))
     parts = cluster.parts((X, y))
     before = len(cluster.log)
     with pytest.raises(kofn.BadInput, match=r"first\(7\) waits for 7 workers; there are 6"):
@@ -313,6 +344,8 @@ def test_bad_input(cluster: kofn.Cluster) -> None:
         parts.sum(gradient, w, stop=3)  # type: ignore[arg-type]
     with pytest.raises(kofn.BadInput, match="weights must be one of"):
         parts.sum(gradient, w, weights="best")  # type: ignore[arg-type]
+    with pytest.raises(kofn.BadInput, match="one for sums"):
+        parts.sum(gradient, w, code="frc")  # type: ignore[arg-type]
     with pytest.raises(kofn.BadInput, match="fn must be a function"):
         parts.sum("gradient", w)  # type: ignore[arg-type]
     with pytest.raises(kofn.BadInput, match="must be picklable"):

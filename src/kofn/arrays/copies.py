@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -86,12 +85,12 @@ class Replicated:
             tuple((seat + i) % self.blocks for i in range(copies)) for seat in range(places)
         ]
         self._cuts = cuts = [b * int(array.shape[0]) // self.blocks for b in range(self.blocks + 1)]
-        self._holders = _Seats(
+        self._holders = Holders(
             drive,
             MDSCode(places, 1),
             lambda seat: _stacked([array[cuts[b] : cuts[b + 1]] for b in seats[seat]]),
+            seats,
         )
-        self._holders.seats = seats
         self._holders.enlist()
         drive.await_stored(self._holders.key, list(self._holders.shares))
         self.key = self._holders.key
@@ -253,20 +252,6 @@ class _Pass:
             return Task(task, round, worker, work.product, (self.key, runs), runs, cost)
         args = (self.key, block, runs, self.z[begin:end])
         return Task(task, round, worker, work.adjoint, args, block, cost)
-
-
-class _Seats(Holders):
-    """Who sits where; a newcomer takes the free seat whose blocks have the fewest holders."""
-
-    seats: Sequence[tuple[int, ...]]  # the blocks of each
-
-    def _free(self, worker: int, taken: set[int] | None = None) -> int | None:
-        if super()._free(worker, taken) is None:
-            return None
-        held = {seat for w, seat in self.shares.items() if w in self.drive.stored}
-        holders = Counter(block for seat in held for block in self.seats[seat])
-        free = [seat for seat in range(len(self.seats)) if seat not in held]
-        return min(free, key=lambda seat: min(holders[block] for block in self.seats[seat]))
 
 
 def drive_of(where: Drive | HasDrive) -> Drive:

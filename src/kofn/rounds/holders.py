@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
 from ..errors import UnknownWorker
@@ -28,12 +29,20 @@ class Shares(Protocol):
 class Holders:
     """The shares of one matrix or sum on the workers of one cluster.
 
-    Every live worker without a share is given a free one while there are any. A share that is
-    being stored counts as held, but not as ready.
+    Every live worker without a share is given a free one while there are any: the first, or, where
+    `blocks` says what each share holds copies of, one whose blocks have the fewest holders. A share
+    that is being stored counts as held, but not as ready.
     """
 
-    def __init__(self, drive: Drive, code: Shares, share_of: ShareOf) -> None:
+    def __init__(
+        self,
+        drive: Drive,
+        code: Shares,
+        share_of: ShareOf,
+        blocks: Sequence[Collection[int]] | None = None,
+    ) -> None:
         self.drive, self.code = drive, code
+        self._blocks = blocks
         self.key = f"share-{drive.next_task()}"
         self.shares: dict[int, int] = {}  # worker -> the share it holds or is being given
         self.updates = 0
@@ -113,4 +122,14 @@ class Holders:
         if worker in self.shares or worker not in self.drive.stored:
             return None
         held = {s for w, s in self.shares.items() if w in self.drive.stored} | (taken or set())
-        return next((s for s in range(self.code.n) if s not in held), None)
+        free = [s for s in range(self.code.n) if s not in held]
+        blocks = self._blocks
+        if blocks is None or not free or len(self.drive.stored) >= self.code.n:
+            return free[0] if free else None  # with as many workers all shares are given anyway
+        copies = Counter(block for share in held for block in blocks[share])
+
+        def rank(share: int) -> tuple[int, int]:
+            counts = [copies[block] for block in blocks[share]]
+            return min(counts), -counts.count(min(counts))
+
+        return min(free, key=rank)

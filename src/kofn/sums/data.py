@@ -61,6 +61,11 @@ def _rows(one: Any, i: int, several: bool) -> Any:
             f"data must be an array, a sparse matrix, a tuple of those, or a list of parts; "
             f"{name} is {type(one).__name__}."
         )
+    if isinstance(one, np.ma.MaskedArray) and np.ma.is_masked(one):
+        raise BadInput(
+            f"parts of an array would lose its mask; {name} is masked. Fill it (one.filled(0)), or "
+            f"pass a list of parts."
+        )
     found = np.asarray(one)
     if found.ndim == 0 or found.dtype == object or not len(found):
         raise BadInput(

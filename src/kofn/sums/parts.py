@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from inspect import signature
 from types import MethodType
@@ -18,7 +18,7 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
-from ..codes.assignment import Assignment, SumCode
+from ..codes.assignment import Assignment, Row, SumCode
 from ..codes.linear import error_bound
 from ..codes.repetition import FractionalRepetition, Uncoded
 from ..errors import BadInput, NothingYet, OutOfSymbols, TooFewWorkers
@@ -26,7 +26,7 @@ from ..model import Body, Outline, Report, Task
 from ..rounds import Drive
 from ..rounds.gather import GatherRound
 from ..rounds.holders import Holders
-from ..rounds.stop import Stop, exact
+from ..rounds.stop import Seen, Stop, exact
 from . import stacked
 from .data import cut
 from .tally import KINDS, Combining, Covering, Kind, Tally
@@ -61,10 +61,6 @@ class Parts:
         self._stackable = False  # whether somebody has looked
         self._looked_at: Function | None = None
         self.code = default(n) if code is None else code
-        if not isinstance(self.code, SumCode):
-            raise BadInput(
-                f"code must be one for sums, as kofn.FractionalRepetition(c=2); got {code!r}."
-            )
         self._sums: dict[SumCode, _Placed] = {}
         self._n = n
         self._report: Report | None = None
@@ -98,11 +94,12 @@ class Parts:
         the same shapes for every part; it must be picklable (functions of the calling script are)
         and deterministic. It is sent once; what changes from sum to sum belongs in x, which goes to
         every worker once. stop: see kofn.stop (default: exact). weights: what stands for parts
-        that are missing: "covered" scales up by all / covered, "unbiased" by 1 / P(covered),
-        "plain" leaves them out, "least-squares" fits the all-ones row. code: another code for this
-        sum; its parts are placed at its first use. vectorised: fn takes a stack of parts, one on
-        top of the other (a list, where they are no arrays), and returns a row for each: many small
-        terms then cost few calls.
+        that are missing: "covered" scales up by all / covered, "unbiased" by 1 / P(covered) for
+        as many workers drawn at random (always, so that its mean is the sum; only where workers
+        say one sum each), "plain" leaves them out, "least-squares" fits the all-ones row. code:
+        another code for this sum; its parts are placed at its first use. vectorised: fn takes a
+        stack of parts, one on top of the other (a list, where they are no arrays), and returns a
+        row for each: many small terms then cost few calls.
 
         Returns at once when the rule is met: stragglers drop what they are at. Raises
         TooFewWorkers when the rule cannot be met by those that live and nobody joins in time, and
@@ -116,6 +113,13 @@ class Parts:
             )
         if weights not in KINDS:
             raise BadInput(f"weights must be one of {', '.join(KINDS)}; got {weights!r}.")
+        if weights == "unbiased" and any(len(seat) > 1 for seat in self._walks(code)):
+            raise BadInput(
+                "weights='unbiased' divides by the chance that a part is among those of workers "
+                "that have finished; with stream='parts' half-done work counts too, and nobody "
+                "knows its chance. Use a repetition code with stream='whole', or "
+                "weights='covered'."
+            )
         if not callable(fn):
             raise BadInput(f"fn must be a function of a part and x; got {fn!r}.")
         if fn is not self._looked_at:
@@ -133,7 +137,16 @@ class Parts:
         self._report = found.report
         return found
 
+    def _walks(self, code: SumCode | None) -> list[Sequence[Row]]:
+        """The symbols of each seat."""
+        made = self._place(self.code if code is None else code).code
+        return [made.symbols(seat) for seat in range(made.n)]
+
     def _place(self, code: SumCode) -> _Placed:
+        if not isinstance(code, SumCode):
+            raise BadInput(
+                f"code must be one for sums, as kofn.FractionalRepetition(c=2); got {code!r}."
+            )
         if code not in self._sums:
             others = [known for known in self._sums if known != self.code]
             if len(others) >= _CODES:
@@ -167,7 +180,8 @@ class _Placed:
 
     def __init__(self, drive: Drive, code: Assignment, part: Callable[[int], Any]) -> None:
         self.code, self._drive = code, drive
-        self._holders = Holders(drive, code, self._held(code, part))
+        seats = [code.parts(seat) for seat in range(code.n)]
+        self._holders = Holders(drive, code, self._held(code, part), seats)
         self.key = self._holders.key
         self._known: dict[str, Any] = {}  # functions by key, the newest last
         self._have: set[tuple[int, str]] = set()
@@ -201,6 +215,8 @@ class _Placed:
         shares = self._holders.shares
         round = GatherRound(drive.next_round(), ready, shares, self, tally, stop, resting)
         began = engine.now()
+        if drive.wait == 0 and self.code.disjoint:
+            self._possible(stop)
         try:
             drive.run(round, x, self._supply)
         except TooFewWorkers as error:
@@ -233,7 +249,18 @@ class _Placed:
             },
         )
         out = None if value is None else value[0] if not tally.several else value
-        return Sum(out, tally.decodable, tally.covered, tally.missing, report)
+        exact = tally.decodable and (kind != "unbiased" or len(round.finished) >= self.code.k)
+        return Sum(out, exact, tally.covered, tally.missing, report)
+
+    def _possible(self, stop: Stop) -> None:
+        """Raise TooFewWorkers now where those that live can only meet the rule with a newcomer."""
+        seats = set(self._holders.shares.values())
+        tally = Covering(self.code)
+        for seat in seats:
+            tally.take(seat, 0, len(self.code.symbols(seat)), None)
+        if not stop.content(Seen(0.0, len(seats), 0, tally.covered, tally.exact)):
+            live = len(seats)
+            raise TooFewWorkers(live, live + tally.lacking(seats), 0.0)
 
     def _bound(self, tally: Tally, value: Any, eta: float | None) -> float | None:
         """The error of an exact sum, relative to Σ |fn(part, x)|."""

@@ -130,10 +130,8 @@ class Covering(Tally):
         factor = 1.0
         if not self.exact and kind == "covered":
             factor = 1.0 / self.covered
-        elif not self.exact and kind == "unbiased":
-            # With nobody finished, what has come is of no drawn set: then it is what is covered.
-            p = uncovered(self.code.n, self.code.copies, finished)
-            factor = 1.0 / (1.0 - p) if p < 1.0 else 1.0 / self.covered
+        elif kind == "unbiased":  # whatever is covered: else its mean would not be the sum
+            factor = 1.0 / (1.0 - uncovered(self.code.n, self.code.copies, finished))
         total = self._total
         if total is not None:
             total = tuple(leaf[()] * factor if factor != 1.0 else leaf[()] for leaf in total)
@@ -182,7 +180,8 @@ class Combining(Tally):
         return () if self.decodable else tuple(np.flatnonzero(~self._touched).tolist())
 
     def value(self, kind: Kind, finished: int) -> tuple[Leaves | None, float | None]:
-        weights = self._decoder.weights() if self.decodable else self._nearest(kind, finished)
+        exact = self.decodable and (kind != "unbiased" or finished == self.code.n)
+        weights = self._decoder.weights() if exact else self._nearest(kind, finished)
         if not self._values:
             return None, weights.eta
         count = len(next(iter(self._values.values())))
