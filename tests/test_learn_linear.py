@@ -231,3 +231,36 @@ def test_ridge_tells_the_loss_that_it_minimises(solver: str, intercept: bool) ->
     loss = (WEIGHT[:, None] * left**2).sum() + 2.0 * (model.coef_**2).sum()
     assert told[-1] == pytest.approx(loss, rel=1e-9)
     assert told[0] > loss
+
+
+@pytest.mark.parametrize("solver", ["cg", "coded-gradient"])
+def test_weights_are_one_number_or_many_and_never_negative(solver: str) -> None:
+    model = Ridge(2.0, solver=solver, cluster="virtual")
+    many = clone(model).fit(X, Y, sample_weight=np.full(400, 3.0))
+    for number in (3, 3.0, np.float32(3)):
+        one = clone(model).fit(X, Y, sample_weight=number)
+        np.testing.assert_array_equal(one.coef_, many.coef_)
+    weight = WEIGHT.copy()
+    weight[5] = -0.25
+    with pytest.raises(kofn.BadInput, match=r"must not be negative; got -0\.25 for row 5"):
+        model.fit(X, Y, sample_weight=weight)
+    with pytest.raises(kofn.BadInput, match="must not be negative"):
+        model.fit(X, Y, sample_weight=-1.0)
+
+
+@pytest.mark.parametrize("bad", [{"tol": -1}, {"tol": np.nan}, {"tol": "x"}, {"max_iter": 0}])
+def test_bad_limits_are_told(bad: dict[str, Any]) -> None:
+    with pytest.raises(kofn.BadInput, match=f"{next(iter(bad))} must be a"):
+        Ridge(cluster="virtual", **bad).fit(X, Y)
+
+
+def test_a_model_predicts_from_rows_in_memory(tmp_path: Path) -> None:
+    np.save(tmp_path / "X.npy", XC)
+    with kofn.connect("virtual", workers=3) as cluster:
+        coded = cluster.encode(XC, k=2)
+        model = LinearSVC(cluster=cluster).fit(coded, YC)
+        for given in (str(tmp_path / "X.npy"), tmp_path / "X.npy", coded, coded.T):
+            with pytest.raises(kofn.BadInput, match="predicts from rows in memory"):
+                model.predict(given)
+            with pytest.raises(kofn.BadInput, match="predicts from rows in memory"):
+                model.score(given, YC)

@@ -34,7 +34,7 @@ def plain_training(model: MLPClassifier, X: Floats, y: NDArray[Any]) -> list[Epo
     """The same training in plain NumPy: rows are samples here, and nothing is coded."""
     rng = np.random.RandomState(model.random_state)
     classes = np.unique(y)
-    widths = [X.shape[1], *model.hidden, len(classes)]
+    widths = [X.shape[1], *model._widths, len(classes)]
     W = [(rng.standard_normal((b, a)) * np.sqrt(2 / a)).T for a, b in pairwise(widths)]
     b = [np.zeros(width) for width in widths[1:]]
     vW, vb = [np.zeros_like(w) for w in W], [np.zeros_like(c) for c in b]
@@ -265,3 +265,20 @@ def test_bad_input_gets_one_clear_error() -> None:
         coded = cluster.encode(X, k=2)
         with pytest.raises(kofn.BadInput, match="keeps its weights coded, not the data"):
             clone(SMALL).fit(coded, Y)
+
+
+def test_one_number_is_one_hidden_layer() -> None:
+    rows, labels = np.eye(6), np.arange(6) % 2
+    widths: tuple[Any, ...] = (8, (8,), np.array([8]))
+    nets = [
+        MLPClassifier(hidden, max_epochs=2, random_state=0, cluster="virtual").fit(rows, labels)
+        for hidden in widths
+    ]
+    for net in nets[1:]:
+        np.testing.assert_array_equal(net.coefs_[0], nets[0].coefs_[0])
+    refused: tuple[Any, ...] = ("8", None, 8.0)
+    for bad in refused:
+        with pytest.raises(kofn.BadInput, match="hidden is the widths"):
+            MLPClassifier(bad, cluster="virtual").fit(rows, labels)
+    with pytest.raises(kofn.BadInput, match="predicts from rows in memory"):
+        nets[0].predict("X.npy")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,9 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, _check_y, validate_data
+from sklearn.utils.validation import (
+    _check_sample_weight,
+    _check_y,
+    check_is_fitted,
+    validate_data,
+)
 
 from ..arrays.reach import elsewhere
+from ..arrays.sources import Source
+from ..arrays.store import Store
 from ..cluster import Cluster, connect
 from ..errors import BadInput
 from . import products
@@ -106,15 +114,32 @@ class CodedEstimator(BaseEstimator):
             )
         return classes, codes
 
+    def _rows(self, X: Any, **options: Any) -> Any:
+        """Rows to predict for, as they are needed: scores are computed here, from rows here."""
+        check_is_fitted(self)
+        if isinstance(X, Encoded | Store | Source | str | os.PathLike):
+            raise BadInput(
+                f"a model predicts from rows in memory, an array or a CSR matrix; got {X!r}. Load "
+                f"it first, in pieces if it is large."
+            )
+        return validate_data(self, X, accept_sparse="csr", reset=False, **options)
+
     def _weight(self, sample_weight: Any, X: Any) -> NDArray[np.float64]:
-        """Weights (N, 1); ones if there are none."""
+        """Weights (N, 1), none negative; ones if there are none, or of one number for all."""
         rows = X.shape[0]
         given = None if sample_weight is None else np.asarray(sample_weight)
         if given is not None and given.ndim and given.shape != (rows,):
             raise BadInput(
                 f"sample_weight must have one entry per row, {rows}; got shape {given.shape}."
             )
+        if given is not None and given.ndim == 0 and given.dtype.kind in "fiub":
+            given = np.full(rows, given, dtype=np.float64)
         weight = _check_sample_weight(given, np.broadcast_to(0.0, (rows, 1)), dtype=np.float64)
+        if float(weight.min()) < 0.0:
+            raise BadInput(
+                f"sample_weight must not be negative; got {float(weight.min()):g} for row "
+                f"{int(weight.argmin())}. Use 0 to leave a row out."
+            )
         if not float(weight.sum()) > 0.0:
             raise BadInput(
                 f"sample_weight must add up to more than 0; got {float(weight.sum()):g}. Leave it "

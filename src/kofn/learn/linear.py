@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -13,7 +14,6 @@ from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.extmath import safe_sparse_dot
-from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ..errors import BadInput
 from .base import Callback, CodedEstimator
@@ -39,6 +39,11 @@ class _Linear(CodedEstimator):
     solvers: ClassVar[tuple[str, ...]] = tuple(SOLVERS)
 
     def _check(self, X: Any, y: Any, **options: Any) -> tuple[Any, NDArray[Any]]:
+        if isinstance(self.tol, bool) or not isinstance(self.tol, Real) or not self.tol >= 0:
+            raise BadInput(f"tol must be a number >= 0; got {self.tol!r}.")
+        most = self.max_iter
+        if isinstance(most, bool) or not isinstance(most, Integral) or most < 1:
+            raise BadInput(f"max_iter must be a whole number >= 1; got {most!r}.")
         if self._gradients is not None:
             sums_alone(self.products, self.k, X)
             return super()._check(X, y, **options)
@@ -80,8 +85,7 @@ class _Linear(CodedEstimator):
         )
 
     def _scores(self, X: Any) -> Any:
-        check_is_fitted(self)
-        X = validate_data(self, X, accept_sparse="csr", reset=False)
+        X = self._rows(X)
         return safe_sparse_dot(X, self.coef_.T, dense_output=True) + self.intercept_
 
 

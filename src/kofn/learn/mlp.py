@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 from sklearn.base import ClassifierMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ..arrays.grid import encode_grid
 from ..arrays.reach import elsewhere
@@ -33,9 +32,10 @@ class MLPClassifier(ClassifierMixin, CodedEstimator):
     forward pass is W a, a backward pass Wᵀ δ, a step a coded low-rank update. The batches and the
     biases stay here. At the end of fit the weights are read back: `coefs_`, `intercepts_`.
 
-    hidden: widths of the hidden layers. partition: "rows" cuts each W by rows, and any `k` workers
-    are enough (default: half of them, rounded up); "grid" cuts it in `grid` = (m, p) blocks, a
-    share being 1/(mp) of it, and the larger of m(2p-1) and p(2m-1) workers are enough.
+    hidden: widths of the hidden layers, or the width of the only one. partition: "rows" cuts each
+    W by rows, and any `k` workers are enough (default: half of them, rounded up); "grid" cuts it in
+    `grid` = (m, p) blocks, a share being 1/(mp) of it, and the larger of m(2p-1) and p(2m-1)
+    workers are enough.
     A worker that joins has its share of the weights rebuilt from live ones.
 
     Drawn from `random_state`, in this order: the weights, layer by layer, normal with deviation
@@ -54,7 +54,7 @@ class MLPClassifier(ClassifierMixin, CodedEstimator):
 
     def __init__(
         self,
-        hidden: Sequence[int] = (300, 100),
+        hidden: int | Sequence[int] = (300, 100),
         *,
         parallel: str = "model",
         partition: str = "rows",
@@ -96,7 +96,7 @@ class MLPClassifier(ClassifierMixin, CodedEstimator):
         X, y = self._check(X, y)
         self.classes_, codes = self._classes(y)
         rng = check_random_state(self.random_state)
-        widths = [X.shape[1], *(int(width) for width in self.hidden), len(self.classes_)]
+        widths = [X.shape[1], *(int(width) for width in self._widths), len(self.classes_)]
         start = [
             rng.standard_normal((out, into)) * np.sqrt(2.0 / into) for into, out in pairwise(widths)
         ]
@@ -130,9 +130,7 @@ class MLPClassifier(ClassifierMixin, CodedEstimator):
         return self.classes_[best]
 
     def _scores(self, X: Any) -> Floats:
-        check_is_fitted(self)
-        X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
-        return scores(X, self.coefs_, self.intercepts_)
+        return scores(self._rows(X, dtype=np.float64), self.coefs_, self.intercepts_)
 
     def _epoch(
         self,
@@ -160,6 +158,18 @@ class MLPClassifier(ClassifierMixin, CodedEstimator):
             return CodedNetwork([encode_grid(cluster, W, (m, p)) for W in weights])
         return CodedNetwork([cluster.encode(W, self.k, n=self._most) for W in weights])
 
+    @property
+    def _widths(self) -> Sequence[Any]:
+        """Widths of the hidden layers."""
+        if isinstance(self.hidden, Integral):
+            return (self.hidden,)
+        if not isinstance(self.hidden, Sequence | np.ndarray) or isinstance(self.hidden, str):
+            raise BadInput(
+                f"hidden is the widths of the hidden layers, such as (300, 100); got "
+                f"{self.hidden!r}."
+            )
+        return tuple(self.hidden)
+
     def _check_parameters(self) -> None:
         """Refuse what cannot be meant, before any worker is touched."""
         if self.parallel != "model":
@@ -175,7 +185,7 @@ class MLPClassifier(ClassifierMixin, CodedEstimator):
                 f"k={self.k!r} as well. Leave k out, or choose another grid=(m, p)."
             )
         whole = {"batch_size": self.batch_size, "max_epochs": self.max_epochs}
-        whole |= {f"hidden[{i}]": width for i, width in enumerate(self.hidden)}
+        whole |= {f"hidden[{i}]": width for i, width in enumerate(self._widths)}
         for name, value in whole.items():
             if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
                 raise BadInput(f"{name} must be a whole number >= 1; got {value!r}.")
