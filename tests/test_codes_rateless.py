@@ -24,7 +24,7 @@ from kofn.codes.rateless import (
     TableElimination,
 )
 from kofn.codes.soliton import Table, deal, draw, mean_degree, robust_soliton
-from kofn.errors import BadInput, NotDecodable
+from kofn.errors import BadInput, NotDecodable, OutOfSymbols
 
 quick = settings(deadline=None, max_examples=40)
 
@@ -273,12 +273,9 @@ def test_small_codes_see_a_sum_that_comes_early() -> None:
     [
         (LT(), 0, 4, "m (the number of terms) must be a whole number >= 1; got 0"),
         (LT(r=11), 10, 4, "got r=11 and 10 terms"),
-        (LT(r=0), 10, 4, "r (terms in a group) must be a whole number >= 1"),
         (LT(r=2, symbols=300), 1000, 4, "takes 500 symbols at least"),
-        (LT(decoder="qr"), 10, 4, "decoder must be one of inactivation, peeling, elimination"),  # type: ignore[arg-type]
-        (LT(neighbours="near"), 10, 4, "neighbours must be one of deck, uniform"),  # type: ignore[arg-type]
-        (LT(soliton=(0.03, 2.0)), 10, 4, "0 < delta < 1"),
-        (RandomGroups(d=11), 10, 4, "got d=11 and 10 terms"),
+        (RandomGroups(d=11), 10, 4, "got d=11 and 10 terms. Use a smaller d, or cut"),
+        (RandomGroups(), 4, 4, "parts=..."),
         (RandomGroups(), 0, 4, "must be a whole number >= 1; got 0"),
         (DenseMDS(k=5), 10, 4, "got k=5, 4 workers"),
     ],
@@ -287,6 +284,47 @@ def test_bad_codes_are_refused_with_the_rule(code: Any, m: int, n: int, words: s
     with pytest.raises(BadInput) as caught:
         code.assign(m, n)
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "words"),
+    [
+        (LT, {"r": 0}, "r (terms in a group) must be a whole number >= 1; got 0"),
+        (LT, {"r": 1.5}, "r (terms in a group) must be a whole number"),
+        (LT, {"decoder": "qr"}, "decoder must be one of inactivation, peeling, elimination"),
+        (LT, {"neighbours": "near"}, "neighbours must be one of deck, uniform"),
+        (LT, {"soliton": (0.03, 2.0)}, "0 < delta < 1"),
+        (LT, {"soliton": 3}, "soliton must be two numbers, (c, delta); got 3"),
+        (LT, {"soliton": ("a", 0.5)}, "soliton must be two numbers"),
+        (LT, {"seed": -1}, "seed must be a whole number >= 0; got -1"),
+        (LT, {"symbols": 0}, "symbols (in all) must be a whole number >= 1"),
+        (RandomGroups, {"d": 0}, "d (terms in a group) must be a whole number >= 1; got 0"),
+        (RandomGroups, {"seed": "x"}, "seed must be a whole number >= 0; got 'x'"),
+        (DenseMDS, {"k": 0}, "k (replies that are enough) must be a whole number >= 1"),
+        (DenseMDS, {"k": 2, "seed": -1}, "seed must be a whole number >= 0"),
+    ],
+)
+def test_bad_arguments_are_refused_where_they_are_given(
+    make: Any, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(BadInput) as caught:
+        make(**options)
+    assert words in str(caught.value)
+
+
+def test_what_numpy_counts_and_a_list_of_two_are_taken() -> None:
+    code = LT(r=np.int64(2), soliton=[0.03, 0.5])  # type: ignore[arg-type]
+    assert code == LT(r=2)
+    assert hash(code) == hash(LT(r=2))
+    assert RandomGroups(np.int64(3)).assign(10, 2).symbols(0)  # type: ignore[arg-type]
+
+
+def test_running_out_advises_only_what_helps() -> None:
+    assert "decoder='inactivation'" in str(OutOfSymbols(repr(LT(decoder="peeling")), 200, 369))
+    for code in (LT(), LT(decoder="elimination"), RandomGroups(2, symbols=9)):
+        text = str(OutOfSymbols(repr(code), 20, 36)).removeprefix(repr(code))
+        assert "decoder=" not in text
+        assert "Use symbols=36 (16 more)." in text
 
 
 def test_too_few_symbols_says_how_many_are_missing() -> None:

@@ -62,10 +62,11 @@ class OutOfSymbols(KofnError):
 
     def __str__(self) -> str:
         more = max(self.need - self.held, 1 + self.held // 10)
+        other = ", or decoder='inactivation', which needs fewer" if "'peeling'" in self.code else ""
         return (
             f"{self.code} holds {self.held} symbols; all have come, and they do not give the sum. "
             f"About {self.need} are enough in nearly all cases. Use symbols={self.held + more} "
-            f"({more} more), or decoder='inactivation', which needs the fewest."
+            f"({more} more){other}."
         )
 
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, Literal
+from numbers import Integral, Real
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -48,18 +49,30 @@ class LT(SumCode):
     symbols: int | None = None
     seed: int = 0
 
-    def assign(self, m: int, n: int) -> Assignment:
-        _whole(m, "m (the number of terms)", 1)
-        if _whole(self.r, "r (terms in a group)", 1) > m:
-            raise BadInput(f"r is at most the number of terms; got r={self.r} and {m} terms.")
+    def __post_init__(self) -> None:
+        _whole(self.r, "r (terms in a group)", 1)
         for name, known in (("neighbours", Neighbours), ("decoder", Decoding)):
-            allowed = known.__args__  # type: ignore[attr-defined]
+            allowed = get_args(known)
             if getattr(self, name) not in allowed:
                 raise BadInput(
                     f"{name} must be one of {', '.join(allowed)}; got {getattr(self, name)!r}."
                 )
+        pair: Any = self.soliton
+        if (
+            not isinstance(pair, tuple | list)
+            or len(pair) != 2
+            or not all(isinstance(one, Real) for one in pair)
+        ):
+            raise BadInput(f"soliton must be two numbers, (c, delta); got {pair!r}.")
+        object.__setattr__(self, "soliton", tuple(pair))
+        robust_soliton(1, *self.soliton)  # says what is wrong with them
+        _held_and_seed(self.symbols, self.seed)
+
+    def assign(self, m: int, n: int) -> Assignment:
+        _whole(m, "m (the number of terms)", 1)
+        _fits("r", self.r, m)
         groups = -(-m // self.r)
-        held = max(4 * groups, n) if self.symbols is None else _whole(self.symbols, "symbols", 1)
+        held = max(4 * groups, n) if self.symbols is None else self.symbols
         each = -(-held // n)
         if each * n < groups:
             raise BadInput(
@@ -67,7 +80,6 @@ class LT(SumCode):
                 f"{self.typical(groups)} or so in most cases; got symbols={held}, {groups - held} "
                 f"too few. Use symbols={2 * groups}, or a larger r."
             )
-        robust_soliton(groups, *self.soliton)  # says what is wrong with them
         return LTAssignment(m, n, self, each)
 
     def typical(self, groups: int) -> int:
@@ -173,12 +185,15 @@ class RandomGroups(SumCode):
     symbols: int | None = None
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        _whole(self.d, "d (terms in a group)", 1)
+        _held_and_seed(self.symbols, self.seed)
+
     def assign(self, m: int, n: int) -> Assignment:
         _whole(m, "m (the number of terms)", 1)
-        if _whole(self.d, "d (terms in a group)", 1) > m:
-            raise BadInput(f"d is at most the number of terms; got d={self.d} and {m} terms.")
+        _fits("d", self.d, m)
         groups = -(-m // self.d)
-        held = groups * n if self.symbols is None else _whole(self.symbols, "symbols", 1)
+        held = groups * n if self.symbols is None else self.symbols
         if held < groups:
             raise BadInput(
                 f"a sum of {groups} groups takes {groups} symbols at least; got symbols={held}, "
@@ -247,9 +262,13 @@ class DenseMDS(SumCode):
     k: int
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        _whole(self.k, "k (replies that are enough)", 1)
+        _whole(self.seed, "seed", 0)
+
     def assign(self, m: int, n: int) -> Assignment:
         _whole(m, "m (the number of terms)", 1)
-        if _whole(self.k, "k (replies that are enough)", 1) > min(m, n):
+        if self.k > min(m, n):
             raise BadInput(
                 f"k is at most the number of workers and of terms; got k={self.k}, {n} workers and "
                 f"{m} terms."
@@ -297,6 +316,21 @@ class _AnyK(CountingDecoder):
 
 
 def _whole(value: object, name: str, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise BadInput(f"{name} must be a whole number >= {least}; got {value!r}.")
-    return value
+    return int(value)
+
+
+def _held_and_seed(symbols: int | None, seed: int) -> None:
+    if symbols is not None:
+        _whole(symbols, "symbols (in all)", 1)
+    _whole(seed, "seed", 0)
+
+
+def _fits(name: str, size: int, m: int) -> None:
+    if size > m:
+        raise BadInput(
+            f"{name} is at most the number of terms; got {name}={size} and {m} terms. Use a "
+            f"smaller {name}, or cut the data into more terms: cluster.parts(data, code, parts=...) "
+            f"makes one for each worker unless you say how many."
+        )
