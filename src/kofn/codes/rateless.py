@@ -331,6 +331,6 @@ def _fits(name: str, size: int, m: int) -> None:
     if size > m:
         raise BadInput(
             f"{name} is at most the number of terms; got {name}={size} and {m} terms. Use a "
-            f"smaller {name}, or cut the data into more terms: cluster.parts(data, code, parts=...) "
-            f"makes one for each worker unless you say how many."
+            f"smaller {name}, or cut the data into more terms with cluster.parts(data, code, "
+            f"parts=...): it makes one for each worker unless you say how many."
         )
