@@ -235,3 +235,9 @@ def test_one_row_is_enough_and_another_code_is_taken_up() -> None:
         assert isinstance(model._kept[2].code, kofn.LT)
         model.dual_coef_ = 2 * model.dual_coef_
         assert np.allclose(model.predict(X), 2 * first, rtol=1e-10)
+
+
+def test_a_path_is_not_predicted_from() -> None:
+    model = KernelRidge(cluster="virtual").fit(np.eye(4), np.arange(4.0))
+    with pytest.raises(BadInput, match="predicts from rows in memory"):
+        model.predict("X.npy")

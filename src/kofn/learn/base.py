@@ -122,7 +122,7 @@ class CodedEstimator(BaseEstimator):
                 f"a model predicts from rows in memory, an array or a CSR matrix; got {X!r}. Load "
                 f"it first, in pieces if it is large."
             )
-        return validate_data(self, X, accept_sparse="csr", reset=False, **options)
+        return validate_data(self, X, reset=False, **options)
 
     def _weight(self, sample_weight: Any, X: Any) -> NDArray[np.float64]:
         """Weights (N, 1), none negative; ones if there are none, or of one number for all."""

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import validate_data
 
 from ..cluster import Cluster
 from ..codes.assignment import SumCode
@@ -98,8 +98,7 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, CodedEstimator):
 
     def predict(self, X: Any) -> NDArray[np.float64]:
         """Predictions (N,) or (N, t): coded sums over the training points, on the workers."""
-        check_is_fitted(self)
-        X = validate_data(self, X, dtype=np.float64, reset=False)
+        X = self._rows(X, dtype=np.float64)
         kernel = self._kernel(X.shape[1])
         found = []
         with self._points() as points:

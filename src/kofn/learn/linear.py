@@ -85,7 +85,7 @@ class _Linear(CodedEstimator):
         )
 
     def _scores(self, X: Any) -> Any:
-        X = self._rows(X)
+        X = self._rows(X, accept_sparse="csr")
         return safe_sparse_dot(X, self.coef_.T, dense_output=True) + self.intercept_
 
 

@@ -130,7 +130,9 @@ class MLPClassifier(ClassifierMixin, CodedEstimator):
         return self.classes_[best]
 
     def _scores(self, X: Any) -> Floats:
-        return scores(self._rows(X, dtype=np.float64), self.coefs_, self.intercepts_)
+        return scores(
+            self._rows(X, accept_sparse="csr", dtype=np.float64), self.coefs_, self.intercepts_
+        )
 
     def _epoch(
         self,
