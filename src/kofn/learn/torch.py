@@ -3,11 +3,12 @@
     coded = CodedBackward(module, loss, cluster, (images, labels))
     optimiser = torch.optim.SGD(module.parameters(), lr=0.1)
     for _ in range(100):
-        coded.backward(stop=kofn.first(11) | kofn.exact())   # fills .grad, as loss.backward() does
+        optimiser.zero_grad()
+        coded.backward(stop=kofn.first(11) | kofn.exact())   # adds to .grad, as loss.backward()
         optimiser.step()
 
-Any nn.Module, any loss, any optimiser of torch. Parameters travel as one flat vector, once a round;
-buffers beside them. Needs torch: pip install 'kofn[torch]'.
+Any nn.Module, any loss that is a mean over rows, any optimiser of torch. Parameters travel as one
+flat vector, once a round; buffers beside them. Needs torch: pip install 'kofn[torch]'.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ from ..codes.assignment import SumCode
 from ..errors import BadInput, CannotDo
 from ..rounds.stop import Stop
 from ..sums import Parts, Sum
+from ..sums.scattered import Scattered
 from ..sums.tally import Kind
+from . import _torch_checks as checks
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -49,10 +52,12 @@ class CodedBackward:
     """Gradients of the mean loss over all rows of a data set, as coded sums over its parts.
 
     data: (inputs, …, targets), arrays or tensors with equally many rows; a part's rows go through
-    module(*inputs) at once. loss(outputs, targets) is the mean over the rows it is given. code,
-    parts: see `cluster.parts`. device: where workers compute.
+    module(*inputs) at once. loss(outputs, targets) must be the mean over the rows it is given: no
+    reduction="sum", no class weights (what can be seen of that is refused). code, parts: see
+    `cluster.parts`. device: where workers compute.
 
-    Buffers (running means, say) are sent as they are here; what workers make of them stays there.
+    Batch statistics are those of a part. What a forward pass makes of buffers (running means, say)
+    comes back: the mean over the parts that are in the sum, weighted by rows.
     Random layers draw by step and part, so every holder of a part draws the same.
     """
 
@@ -68,49 +73,63 @@ class CodedBackward:
         device: str = "cpu",
     ) -> None:
         torch = _torch()
-        if not isinstance(module, torch.nn.Module):
-            raise BadInput(f"module must be a torch.nn.Module; got {type(module).__name__}.")
-        if not any(p.requires_grad for p in module.parameters()):
-            raise BadInput("module must have parameters to train; none requires a gradient.")
-        if isinstance(data, np.ndarray | torch.Tensor) or len(data) < 2:
-            raise BadInput("data must be a tuple (inputs, …, targets); got fewer than two arrays.")
-        arrays = tuple(_array(one) for one in data)
-        self.module, self.rows, self.steps = module, len(arrays[0]), 0
-        self.parts: Parts = cluster.parts((*arrays, np.arange(self.rows)), code, parts=parts)
+        checks.module(torch, module)
+        arrays = checks.data(torch, data)
         self._term = Term(copy.deepcopy(module), loss, device)
+        checks.loss(torch, loss, self._term.module, arrays)
+        self.module, self.rows, self.steps = module, len(arrays[0]), 0
+        self._frozen = _frozen(module)
+        self.parts: Parts = cluster.parts((*arrays, np.arange(self.rows)), code, parts=parts)
 
     def backward(self, stop: Stop | None = None, weights: Kind = "covered") -> Sum:
-        """Set .grad of every parameter; return the sum: its value is the mean loss, and `exact`.
+        """Add to .grad of every parameter; return the sum: its value is the mean loss, and `exact`.
 
-        One round. See `parts.sum` for stop and weights.
+        One round. As in torch, gradients add up until `zero_grad`, and parameters that the loss
+        does not depend on get none. See `parts.sum` for stop and weights.
         """
-        torch = _torch()
         module = self.module
+        if _frozen(module) != self._frozen:
+            raise BadInput(
+                "workers know which parameters are trained; requires_grad of some has changed. "
+                "Make another CodedBackward."
+            )
         buffers = tuple(b.detach().cpu().numpy() for b in module.buffers())
         x = (flat(module), self.steps, module.training, *buffers)
         found = self.parts.sum(self._term, x, stop=stop, weights=weights)
         self.steps += 1
         if found.value is None:  # only time is simulated
             return found
-        gradient, loss = found.value
-        at = 0
-        for p in _trained(module):
-            piece = torch.from_numpy(gradient[at : at + p.numel()] / self.rows)
-            p.grad = piece.view(p.shape).to(dtype=p.dtype, device=p.device)
-            at += p.numel()
+        gradient, loss, used, rows, *moved = found.value
+        self._accumulate(gradient / self.rows, used)
+        if moved:
+            _move(module, moved[0] / rows)
         value = np.asarray(loss / self.rows)
         return Sum(value, found.exact, found.covered, found.missing, found.report)
+
+    def _accumulate(self, gradient: NDArray[Any], used: NDArray[Any]) -> None:
+        torch, at = _torch(), 0
+        for p, times in zip(_trained(self.module), used, strict=True):
+            piece = torch.from_numpy(gradient[at : at + p.numel()]).view(p.shape)
+            at += p.numel()
+            if times == 0:
+                continue
+            piece = piece.to(dtype=p.dtype, device=p.device)
+            p.grad = piece if p.grad is None else p.grad + piece
 
 
 @dataclass(eq=False)
 class Term:
-    """fn of a sum: flat gradient and loss, both times the rows, of a module on one part."""
+    """fn of a sum: what a module makes of one part.
+
+    Flat gradient and loss, both times the rows; which parameters have a gradient; the rows; and, if
+    there are buffers, by how much they moved, times the rows.
+    """
 
     module: Module
     loss: Loss
     device: str = "cpu"
 
-    def __call__(self, part: Any, x: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+    def __call__(self, part: Any, x: Any) -> tuple[Any, ...]:
         torch = _torch()
         vector, step, training, *buffers = x
         module = self.module.to(self.device).train(training)
@@ -126,14 +145,42 @@ class Term:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(step * 1_000_003 + int(rows[0]))
             outputs = module(*(_tensor(one).to(self.device) for one in inputs))
-            loss = self.loss(outputs, _tensor(targets).to(self.device)) * len(rows)
+            loss = self.loss(outputs, _tensor(targets).to(self.device))
             torch.autograd.backward(loss)
         # Frozen or unused parameters have no gradient; a sum needs numbers.
+        trained, count = _trained(module), len(rows)
+        used = np.asarray([p.grad is not None for p in trained], float)
         pieces = [
             (torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1).cpu().numpy()
-            for p in _trained(module)
+            for p in trained
         ]
-        return np.concatenate(pieces), np.asarray(loss.item())
+        gradient = np.concatenate(pieces, dtype=np.result_type(np.float32, *pieces)) * count
+        found = gradient, np.asarray(loss.item() * count), used * count, np.asarray(float(count))
+        if not buffers:
+            return found
+        # Most buffers never move: only what does travels.
+        before = np.concatenate([np.asarray(one).reshape(-1) for one in buffers])
+        after = np.concatenate([b.detach().cpu().numpy().reshape(-1) for b in module.buffers()])
+        where = np.flatnonzero((before != after) & ~((before != before) & (after != after)))
+        by = after[where].astype(np.float64) - before[where]
+        return *found, Scattered(where, by * count, before.size)
+
+
+def _move(module: Module, by: NDArray[Any]) -> None:
+    """Move the buffers of a module by so much; whole numbers to the nearest."""
+    at = 0
+    for buffer in module.buffers():
+        piece = by[at : at + buffer.numel()]
+        at += buffer.numel()
+        if piece.any():
+            array = buffer.detach().cpu().numpy()
+            new = array + piece.reshape(array.shape)
+            new = new if array.dtype.kind == "f" else np.rint(new)
+            buffer.data.copy_(_tensor(new.astype(array.dtype)))
+
+
+def _frozen(module: Module) -> list[bool]:
+    return [not p.requires_grad for p in module.parameters()]
 
 
 def flat(module: Module) -> NDArray[Any]:
@@ -143,10 +190,6 @@ def flat(module: Module) -> NDArray[Any]:
 
 def _trained(module: Module) -> list[Any]:
     return [p for p in module.parameters() if p.requires_grad]
-
-
-def _array(one: Any) -> NDArray[Any]:
-    return np.asarray(one.detach().cpu().numpy() if hasattr(one, "detach") else one)
 
 
 def _tensor(array: NDArray[Any]) -> Any:
