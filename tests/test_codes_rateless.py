@@ -238,6 +238,24 @@ def test_a_poor_set_of_symbols_is_worth_one_more() -> None:
     assert min(seen.values()) > 0
 
 
+def test_rows_after_the_sum_is_there_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = table_of(120, 2000, np.random.default_rng(6))
+    decoder = InactivationDecoder(table)
+    count = needed(decoder, list(range(2000)))
+    looks: list[int] = []
+    solve = inactivation._Core.solve
+
+    def counted(core: Any) -> Any:
+        looks.append(1)
+        return solve(core)
+
+    monkeypatch.setattr(inactivation._Core, "solve", counted)
+    for key in range(count, 2000):
+        assert decoder.offer(key)
+    assert len(looks) <= 1
+    assert np.abs(decoder.weights().matrix.sum()) > 0
+
+
 def test_dense_rows_of_any_k_workers_give_the_sum() -> None:
     rng = np.random.default_rng(5)
     code = DenseMDS(k=4).assign(10, 7)

@@ -50,7 +50,14 @@ class InactivationDecoder(SparseDecoder):
             return self.ready
         return self._weigh(self._found).eta <= POOR
 
+    @property
+    def _over(self) -> bool:
+        """Whether weights are there, and one more row has been looked at: the rest is idle."""
+        return self._enough is not None and len(self._keys) > self._enough + 1
+
     def _add(self, key: int) -> None:
+        if self._over:
+            return
         if self._core is None:
             self._peeler.add(key)
         else:
@@ -59,12 +66,14 @@ class InactivationDecoder(SparseDecoder):
 
     def _look(self) -> None:
         peeler = self._peeler
+        if self._over:
+            return
         if self._core is None and 0 < peeler.left <= OPEN:
             if peeler.bare or len(peeler.taken) - peeler.spent < peeler.left:
                 return  # a column in no row, or fewer rows than columns among what is left
             self._core = _Core(peeler)
         if self._core is not None:
-            # Also when ready: one more row may make better weights.
+            # Also when ready: one more row may make better weights, once.
             found = self._core.solve()
             if found is not None:
                 self._found = found
