@@ -132,7 +132,7 @@ def test_bad_labels_and_weights_beside_a_store(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="NaN"):
         model.fit(tmp_path / "store", np.where(Y > 0, np.nan, Y))
     # scikit-learn's own words where it has some
-    with pytest.raises(ValueError, match="add up to more than 0|at least one non-zero"):
+    with pytest.raises(ValueError, match=r"add up to more than 0|at least one non-zero"):
         model.fit(X, Y, sample_weight=np.zeros(300))
     with pytest.raises(ValueError, match="NaN"):
         model.fit(tmp_path / "store", Y, sample_weight=np.full(300, np.nan))
