@@ -103,6 +103,22 @@ def test_schedules() -> None:
     assert schedule(Decay(1.0, 0.5))(2) == 0.25
     with pytest.raises(kofn.BadInput, match="step size"):
         schedule(-1.0)
+    for bad in (-1.0, 0.0, float("nan"), float("inf"), True, "0.1"):
+        with pytest.raises(kofn.BadInput, match="step size"):
+            Constant(bad)  # type: ignore[arg-type]
+    for rate, factor in ((0.1, 2.0), (0.1, 0.0), (-0.1, 0.9), (0.1, float("nan"))):
+        with pytest.raises(kofn.BadInput, match=r"rate|factor"):
+            Decay(rate, factor)
+    with pytest.raises(kofn.BadInput, match=r"Constant\(0\.1\)"):
+        GradientDescent(0.1)  # type: ignore[arg-type]
+    with pytest.raises(kofn.BadInput, match="momentum"):
+        Nesterov(Constant(0.1), momentum=1.5)
+
+
+def test_a_descent_that_leaves_the_numbers_says_so() -> None:
+    with pytest.raises(kofn.NotFinite, match="smaller steps") as told:
+        descend(lambda x, t: (x, True), np.ones(2), GradientDescent(Constant(1e100)), 50)
+    assert told.value.iteration == 4
 
 
 def test_nesterov_is_faster_than_descent_on_a_narrow_valley() -> None:

@@ -32,6 +32,7 @@ def test_backups_are_exact_and_asked_at_three_times_the_median() -> None:
         # Two parts each: half are there after 2 s, the backup is asked at 6 s and takes 2.
         assert cluster.engine.now() == pytest.approx(8.0)
         assert sums.asked_again == 1
+        assert np.allclose(sums.sum(lambda part, x: part.sum(axis=0)), A.sum(axis=0))
 
 
 def test_backups_on_processes_through_a_kill() -> None:

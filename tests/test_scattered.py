@@ -50,6 +50,18 @@ def test_it_adds_as_the_array_it_stands_for(made: Any) -> None:
     assert again.dtype == np.float64
 
 
+def repeated(part: Any, x: Any) -> Scattered:
+    return Scattered(np.array([2, 0, 2, 2]), np.array([1, 2, 3, 4]), 4)
+
+
+def test_where_an_index_repeats_its_values_add_up() -> None:
+    one = repeated(None, None)
+    assert np.asarray(one).tolist() == [2, 0, 8, 0]
+    assert np.asarray(one + one).tolist() == [4, 0, 16, 0]
+    with kofn.connect("virtual", workers=4) as cluster:
+        assert cluster.parts([0] * 4).sum(repeated).value.tolist() == [8, 0, 32, 0]
+
+
 def places(part: Any, x: Any) -> Any:
     return scattered(part[0] * x), np.asarray(part.sum())
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import BadInput
+from ..errors import BadInput, NotFinite
 
 Vector = NDArray[Any]
 Rate = Callable[[int], float]  # the step size of iteration t = 1, 2, …
@@ -26,6 +26,9 @@ class Constant:
 
     rate: float
 
+    def __post_init__(self) -> None:
+        _positive("rate", self.rate)
+
     def __call__(self, t: int) -> float:
         return self.rate
 
@@ -36,6 +39,12 @@ class Decay:
 
     rate: float = 0.1
     factor: float = 0.99
+
+    def __post_init__(self) -> None:
+        _positive("rate", self.rate)
+        _positive("factor", self.factor)
+        if self.factor > 1:
+            raise BadInput(f"factor must be at most 1, or steps would grow; got {self.factor!r}.")
 
     def __call__(self, t: int) -> float:
         return float(self.rate * self.factor**t)
@@ -68,6 +77,9 @@ class GradientDescent(Optimiser):
 
     rate: Rate
 
+    def __post_init__(self) -> None:
+        _schedule(self.rate)
+
     def look(self, state: State) -> Vector:
         return state.x
 
@@ -86,6 +98,11 @@ class Nesterov(Optimiser):
     rate: Rate
     momentum: float | None = None
     restart: bool = False
+
+    def __post_init__(self) -> None:
+        _schedule(self.rate)
+        if self.momentum is not None and not 0 <= self.momentum < 1:
+            raise BadInput(f"momentum must be from 0 to below 1; got {self.momentum!r}.")
 
     def look(self, state: State) -> Vector:
         ahead = state.t / (state.t + 3) if self.momentum is None else self.momentum
@@ -120,7 +137,8 @@ def descend(
     """Run an optimiser. `gradient(x, t)` returns the gradient and whether it is exact.
 
     Stops after so many iterations, when the largest entry of an exact gradient is at most `tol`,
-    or when `tell(t, x)`, called after every iteration, returns True.
+    or when `tell(t, x)`, called after every iteration, returns True. Raises NotFinite when the
+    point is not finite any more.
     """
     state = State(x, x)
     for t in range(1, iterations + 1):
@@ -128,7 +146,11 @@ def descend(
         slope, exact = gradient(at, t)
         if tol > 0 and exact and float(np.abs(slope).max(initial=0.0)) <= tol:
             return Descent(at, t - 1, True)
-        state = optimiser.step(state, at, slope, t)
+        with np.errstate(over="ignore", invalid="ignore"):  # said once, below
+            state = optimiser.step(state, at, slope, t)
+        if not np.isfinite(state.x).all():
+            wrong = np.flatnonzero(~np.isfinite(state.x))
+            raise NotFinite("point", t, float(state.x.flat[wrong[0]]))
         if tell is not None and tell(t, state.x):
             return Descent(state.x, t, True)
     return Descent(state.x, iterations, False)
@@ -138,6 +160,18 @@ def schedule(rate: float | Rate) -> Rate:
     """A number is a constant step size; a function of t is itself."""
     if callable(rate):
         return rate
-    if isinstance(rate, bool) or not isinstance(rate, int | float) or not rate > 0:
-        raise BadInput(f"a step size is a number > 0 or a function of the iteration; got {rate!r}.")
+    _positive("rate", rate)
     return Constant(float(rate))
+
+
+def _schedule(rate: Any) -> None:
+    if not callable(rate):
+        raise BadInput(
+            f"rate must be a function of the iteration, as Constant(0.1) or Decay(); got {rate!r}."
+        )
+
+
+def _positive(name: str, value: Any) -> None:
+    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if not number or not 0 < value < np.inf:
+        raise BadInput(f"{name} of a step size must be a finite number > 0; got {value!r}.")

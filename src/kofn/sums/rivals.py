@@ -124,7 +124,7 @@ class Backups(_Dealt):
         self.asked_again = 0  # backup tasks so far
         self._terms: _Terms | None = None
 
-    def sum(self, fn: Function, x: Any) -> Any:
+    def sum(self, fn: Function, x: Any = None) -> Any:
         """Σ fn(part, x); an array, or a tuple of them if there are several leaves."""
         drive = self._drive
         drive.check()

@@ -15,7 +15,8 @@ class Scattered:
     """An array (length,) that is `values` at `indices` and zero elsewhere.
 
     For fn of `parts.sum`: a gradient that touches few of many parameters costs in proportion to
-    those, on the way and at the master. Indices must not repeat. The sum itself is an array.
+    those, on the way and at the master. Where an index repeats, its values add up. The sum itself
+    is an array.
     """
 
     __slots__ = ("length", "pieces")
@@ -29,6 +30,13 @@ class Scattered:
             )
         if at.size and not (at.min() >= 0 and at.max() < length):
             raise BadInput(f"indices must be from 0 to {length - 1}; got {at.min()} to {at.max()}.")
+        if at.size > 1 and not (at[1:] > at[:-1]).all():
+            # `total[at] += what` would keep but one of those that repeat.
+            once, where = np.unique(at, return_inverse=True)
+            if once.size < at.size:
+                summed = np.zeros(once.size, what.dtype if what.dtype.kind in "fc" else float)
+                np.add.at(summed, where, what)
+                at, what = once, summed
         self.pieces: tuple[tuple[NDArray[Any], NDArray[Any]], ...] = ((at, what),)
         self.length = int(length)
 
