@@ -29,6 +29,7 @@ from kofn.engines.wrapped import Wrapped
 from kofn.model import Reply, Send, Task, Tick
 from kofn.rounds.deadline import DeadlineRound
 from kofn.sequence import SequenceCode, Stream, Uncoded
+from kofn.sequence.checks import operands
 from kofn.sequence.ledger import Diagonal, Mini
 from kofn.sequence.work import multiply
 from kofn.testing import Faults
@@ -503,3 +504,60 @@ def test_a_product_beyond_floating_point_says_so_and_the_stream_goes_on() -> Non
         with pytest.raises(kofn.Overflowed, match="Scale the operands"):
             stream.submit(big, big).result()
         assert np.allclose(stream.submit(np.eye(4), np.eye(4)).result(), np.eye(4))
+
+
+def test_operands_may_be_changed_after_submit() -> None:
+    rng = np.random.default_rng(0)
+    X, W = rng.standard_normal((12, 8)), rng.standard_normal((8, 6))
+    for code in (kofn.DIP(2, 3, delay=3, lam=1), kofn.IDIP(3, 4, delay=3, N=4, W=4)):
+        with kofn.connect("virtual", workers=4) as cluster:
+            stream = cluster.sequence(code)
+            expected = []
+            for _ in range(8):
+                stream.submit(X, W)
+                expected.append(X @ W)
+                W -= 0.1 * W
+            for found, right in zip(stream, expected, strict=True):
+                assert np.allclose(found, right, rtol=1e-9)
+
+
+def test_only_operands_that_nobody_can_write_to_are_not_copied() -> None:
+    frozen = np.ones((3, 3))
+    frozen.flags.writeable = False
+    open_, shown = np.ones((3, 3)), np.ones((3, 3))
+    view = shown.view()
+    view.flags.writeable = False  # but its base can be written to
+    for array, shared in ((frozen, True), (open_, False), (open_.T, False), (view, False)):
+        for one in operands(array, array, True):
+            assert np.shares_memory(one, array) == shared
+
+
+def test_a_job_that_cannot_be_decoded_raises_once_and_iteration_moves_on() -> None:
+    big, one = np.full((4, 4), 1e200), np.eye(4)
+    with kofn.connect("virtual", workers=4) as cluster:
+        stream = cluster.sequence(kofn.DIP(2, 3, delay=1, lam=1))
+        for X in (one, big, one):
+            stream.submit(X, X)
+        asked = stream.submit(big, big)
+        stream.submit(one, one)
+        with pytest.raises(kofn.Overflowed):
+            asked.result()
+        results = iter(stream)
+        assert np.allclose(next(results), one)
+        with pytest.raises(kofn.Overflowed):
+            next(results)
+        assert len(list(results)) == 2
+        assert list(stream) == []
+        with pytest.raises(kofn.Overflowed):  # by its ticket, as often as it is asked
+            asked.result()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_what_is_not_finite_is_let_through_where_that_was_asked_for(bad: float) -> None:
+    X = np.eye(4)
+    X[1, 2] = bad
+    with kofn.connect("virtual", workers=4) as cluster:
+        for code in CODES:
+            stream = cluster.sequence(code, check_finite=False)
+            assert not np.isfinite(stream.submit(X, X).result()).all()
+            assert np.allclose(stream.submit(np.eye(4), np.eye(4)).result(), np.eye(4))

@@ -20,7 +20,10 @@ def number(value: object, name: str, positive: bool = False) -> float:
 
 
 def operands(X: Any, Y: Any, check_finite: bool) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return X (m, n) and Y (n, p) in one floating type, float32 only if both are."""
+    """Return X (m, n) and Y (n, p) in one floating type, float32 only if both are.
+
+    What is returned cannot be changed by the caller: copies, or arrays that nobody can write to.
+    """
     pair = [_matrix(value, name) for value, name in ((X, "X"), (Y, "Y"))]
     if pair[0].shape[1] != pair[1].shape[0]:
         raise BadInput(
@@ -28,24 +31,41 @@ def operands(X: Any, Y: Any, check_finite: bool) -> tuple[NDArray[Any], NDArray[
             f"{pair[1].shape}. Transpose one of them, or check which was meant."
         )
     dtype = np.result_type(*pair)
-    left, right = (_solid(array.astype(dtype, copy=False)) for array in pair)
+    left, right = (_own(array.astype(dtype, copy=False), array) for array in pair)
     if check_finite:
         for array, name in ((left, "X"), (right, "Y")):
             _finite(array, name)
     return left, right
 
 
-def _solid(array: NDArray[Any]) -> NDArray[Any]:
-    return array if array.flags.forc else np.ascontiguousarray(array)
+def _own(array: NDArray[Any], given: NDArray[Any]) -> NDArray[Any]:
+    """`array` in one piece, and not in memory that the caller can still change."""
+    if not array.flags.forc:
+        return np.ascontiguousarray(array)  # a copy
+    return array.copy(order="K") if array is given and not _frozen(array) else array
+
+
+def _frozen(array: NDArray[Any]) -> bool:
+    """Whether neither it nor what it is a view of can be written to."""
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        if base.flags.writeable:
+            return False
+        base = base.base
+    return base is None
 
 
 def _matrix(value: Any, name: str) -> NDArray[Any]:
+    if hasattr(value, "toarray"):
+        raise BadInput(
+            f"{name} must be a dense matrix; got {type(value).__name__} of shape "
+            f"{getattr(value, 'shape', 'unknown')}. Use toarray() for a sparse matrix."
+        )
     array = np.asarray(value)
     if array.ndim != 2 or 0 in array.shape:
         raise BadInput(
             f"{name} must be a dense matrix with at least one row and one column; got "
-            f"{type(value).__name__} of shape {array.shape}. Use reshape(-1, 1) for a vector, "
-            f"toarray() for a sparse matrix."
+            f"{type(value).__name__} of shape {array.shape}. Use reshape(-1, 1) for a vector."
         )
     if array.dtype in (np.float64, np.float32):
         return array

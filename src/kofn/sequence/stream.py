@@ -25,7 +25,7 @@ class Ticket:
 
     def __init__(self, stream: Stream, job: Product) -> None:
         self._stream, self._job = stream, job
-        self.taken = False  # by result(); iteration leaves it out then
+        self.taken = False  # result or error, by result(); iteration leaves it out then
 
     @property
     def job(self) -> int:
@@ -52,19 +52,35 @@ class Ticket:
 
         wait=False raises NothingYet instead, and says what is lacking.
         """
-        found = self._stream._take(self._job, wait)
-        self.taken = True
-        return found
+        try:
+            return self._stream._take(self._job, wait)
+        finally:
+            self.taken = self._job.decoded  # also where it could not be decoded: it never will be
 
     def __repr__(self) -> str:
         return f"<job {self.job}: {self.waits_for or 'done'}>"
 
 
+class _Results(Iterator[NDArray[Any]]):
+    """Results in order. Not a generator: that would be at its end after an error."""
+
+    def __init__(self, tickets: deque[Ticket]) -> None:
+        self._tickets = tickets
+
+    def __next__(self) -> NDArray[Any]:
+        while self._tickets and self._tickets[0].taken:
+            self._tickets.popleft()
+        if not self._tickets:
+            raise StopIteration
+        return self._tickets[0].result()
+
+
 class Stream:
     """Jobs in order, each done at most `delay` rounds after it began. See Cluster.sequence.
 
-    A round begins when somebody waits for a result, or when more than delay + 1 jobs are waiting to
-    begin; one job begins in each. Iterating yields the results in order, those taken left out.
+    A round begins when somebody waits for a result, or when delay + 1 jobs are waiting to begin and
+    another one is submitted; one job begins in each. Iterating yields the results in order, those
+    taken left out.
     """
 
     def __init__(
@@ -89,7 +105,7 @@ class Stream:
         if not workers:
             raise TooFewWorkers(0, 1, 0.0)
         self._drive, self._check_finite = drive, check_finite
-        self._desk = Desk(drive, code.product, accuracy, code.asks_again)
+        self._desk = Desk(drive, code.product, accuracy, code.asks_again, check_finite)
         self._ledger = code.ledger(len(workers), self._desk.eta)
         self._seats = {worker: seat for seat, worker in enumerate(workers)}
         self._queue: deque[Product] = deque()  # not begun
@@ -109,8 +125,8 @@ class Stream:
     def submit(self, X: Any, Y: Any) -> Ticket:
         """Add the job X Y, for X (m, n) and Y (n, p): float64, or float32 if both are.
 
-        Operands are copied when they must be, not otherwise: leave them alone until the job is
-        done. Jobs may differ in shape. Raises BadInput before any worker is touched.
+        Operands are copied, unless they are read-only, so they may be changed afterwards. Jobs may
+        differ in shape. Raises BadInput before any worker is touched.
         """
         self._open()
         X, Y = checks.operands(X, Y, self._check_finite)
@@ -132,15 +148,12 @@ class Stream:
         self._closed = True
 
     def __iter__(self) -> Iterator[NDArray[Any]]:
-        """Yield the results in order, those taken with result() left out, until none is left."""
-        while self._tickets:
-            ticket = self._tickets[0]
-            if ticket.taken:
-                self._tickets.popleft()
-                continue
-            found = ticket.result()  # an error leaves it the next to be asked for
-            self._tickets.popleft()
-            yield found
+        """Yield the results in order, those taken with result() left out, until none is left.
+
+        A job that could not be decoded raises its error once; the next one to be asked for is the
+        one after it.
+        """
+        return _Results(self._tickets)
 
     @property
     def report(self) -> SequenceReport:
