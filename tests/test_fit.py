@@ -188,7 +188,7 @@ def test_a_trace_that_ends_with_too_few_ends_the_fit(tmp_path: Path) -> None:
         scale=2.0,
         epochs=1_000_000,  # more than there is time for
     )
-    with pytest.raises(kofn.TooFewWorkers, match="this needs 2 live workers") as caught:
+    with pytest.raises(kofn.TooFewWorkers, match="market has left 1, and nobody comes") as caught:
         run(job, quiet=True)
     assert caught.value.waited < 100.0  # not the 300 s in which somebody might come
 

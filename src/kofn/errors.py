@@ -140,6 +140,16 @@ class TooFewWorkers(KofnError):
         )
 
 
+class MarketOver(TooFewWorkers):
+    """Fewer live workers than the threshold, and the market has nobody more to come."""
+
+    def __str__(self) -> str:
+        return (
+            f"this needs {self.need} live workers; the market has left {self.live}, and nobody "
+            f"comes after. Use a smaller k, a smaller scale (a slower market), or another trace."
+        )
+
+
 class Stalled(KofnError):
     """A round waited to its limit for workers that are live and silent."""
 

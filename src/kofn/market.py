@@ -9,7 +9,7 @@ from typing import Self
 
 from .cluster import Cluster
 from .delays.traces import SpotTrace
-from .errors import BadInput, TooFewWorkers
+from .errors import BadInput, MarketOver, TooFewWorkers
 
 
 class Market:
@@ -20,7 +20,7 @@ class Market:
     cannot start a worker, say) is raised at the end of the block, and until then no round waits
     for joiners. With scale None the trace's clock stands still but for `advance`. need: workers
     that the work cannot do without. When fewer are left and the trace has no more to come, rounds
-    do not wait for joiners either: they raise TooFewWorkers.
+    do not wait for joiners either: they raise TooFewWorkers, and the block MarketOver.
     """
 
     def __init__(
@@ -44,6 +44,7 @@ class Market:
         self._cluster, self._trace, self._scale, self._need = cluster, trace, scale, need
         self._last = max((i for i, e in enumerate(trace.events) if e.added), default=-1)
         self._wait = cluster._drive.wait
+        self._over = False  # too few are left, and nobody comes
         self._stop = threading.Event()
         self._turn = threading.Condition()
         self._clock, self._reached = 0.0, 0.0  # where the clock stands; what has been done of it
@@ -77,6 +78,7 @@ class Market:
                 else:
                     self._happen(event.added, event.node, nodes)
                 if i >= self._last and len(self._cluster.workers) < self._need:
+                    self._over = True
                     self._nobody_comes()
             self._due(float("inf"), began)
         except Exception as error:  # of whatever kind: it must not end with the thread
@@ -135,6 +137,8 @@ class Market:
         # TooFewWorkers may be what the problem led to, and then is not what to say.
         if self.problem is not None and (error is None or isinstance(error, TooFewWorkers)):
             raise self.problem
+        if self._over and isinstance(error, TooFewWorkers):
+            raise MarketOver(error.live, error.need, error.waited, error.lost) from None
 
 
 def check(trace: SpotTrace, shares: int, need: int = 0, scale: float | None = None) -> None:
