@@ -218,7 +218,7 @@ def sums(
     """A coded sum of gradients against a plain mpi4py loop, and the price of a wide model."""
     from . import bench_sums as module
 
-    show(module.run(rounds, data), as_json, module.table)
+    show(module.run(rounds, data, quiet=as_json), as_json, module.table)
 
 
 @reproduce.callback()

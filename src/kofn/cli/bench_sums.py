@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from ..cluster import Cluster, connect
@@ -28,18 +31,33 @@ WORKERS = 6
 SHAPES = ((600, 20), (6000, 200))
 WIDE = (26_215, 241_915, 44)  # Amazon's rows, columns and ones a row
 Floats = NDArray[np.float64]
+Tell = Callable[[int], None]  # so many rounds are done
 Function = Callable[[Any, Any], Any]
 
 
-def run(rounds: int, data: Path | None) -> dict[str, Any]:
+def run(rounds: int, data: Path | None, *, quiet: bool = True) -> dict[str, Any]:
     """Measure both; every figure is a median over rounds of one run, the kinds taking turns."""
     if data is not None and not data.is_dir():
         raise BadInput(f"--data must be a directory that exists; {data} does not.")
     found: dict[str, Any] = {"workers": WORKERS, "cores": os.cpu_count()}
-    for rows, columns in SHAPES:
-        found[f"{rows}x{columns}"] = _against_mpi(rows, columns, rounds)
-    found["wide"] = _wide(max(10, rounds // 20), data)
+    few = max(10, rounds // 20)  # wide sums take long
+    with _progress(len(SHAPES) * rounds + few, quiet) as tell:
+        for rows, columns in SHAPES:
+            what = f"{rows} x {columns}"
+            found[f"{rows}x{columns}"] = _against_mpi(rows, columns, rounds, partial(tell, what))
+        found["wide"] = _wide(few, data, partial(tell, "wide"))
     return found
+
+
+@contextmanager
+def _progress(rounds: int, quiet: bool) -> Iterator[Callable[[str, int], None]]:
+    console = Console(stderr=True)
+    columns = (TextColumn("bench sums"), BarColumn(), MofNCompleteColumn())
+    more = (TextColumn("rounds  {task.fields[what]}"), TimeElapsedColumn())
+    off = quiet or not console.is_terminal
+    with Progress(*columns, *more, console=console, disable=off) as bar:
+        task = bar.add_task("rounds", total=rounds, what="")
+        yield lambda what, done: bar.update(task, advance=done, what=what)
 
 
 def functions() -> tuple[Function, Function]:
@@ -57,7 +75,7 @@ def functions() -> tuple[Function, Function]:
     return slope, nothing
 
 
-def _against_mpi(rows: int, columns: int, rounds: int) -> dict[str, Any]:
+def _against_mpi(rows: int, columns: int, rounds: int, tell: Tell) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     A, w = rng.standard_normal((rows, columns)), np.ones(columns)
     slope, _ = functions()
@@ -79,9 +97,10 @@ def _against_mpi(rows: int, columns: int, rounds: int) -> dict[str, Any]:
                 for found in (plain(w), polling(w), parts.sum(slope, w).value):
                     assert np.allclose(found, slope(A, w))
                 others = {"mpi4py": plain.block, "mpi4py_polling": polling.block}
-                result = _interleaved(others | kinds, rounds)
+                result = _interleaved(others | kinds, rounds, BLOCK, tell)
         except KofnError as error:  # no MPI here: say so, and measure the rest
-            result = {"problem": str(error), **_interleaved(kinds, rounds)}
+            found = _interleaved(kinds, rounds, BLOCK, tell)
+            result = {"problem": str(error), **found}
     if "mpi4py" in result:
         for name in ("mpi4py", "mpi4py_polling"):
             ratio = result["kofn"]["median_us"] / result[name]["median_us"]
@@ -89,17 +108,25 @@ def _against_mpi(rows: int, columns: int, rounds: int) -> dict[str, Any]:
     return result
 
 
-def _interleaved(kinds: dict[str, Callable[[int], list[float]]], rounds: int) -> dict[str, Any]:
+def _interleaved(
+    kinds: dict[str, Callable[[int], list[float]]], rounds: int, most: int, tell: Tell
+) -> dict[str, Any]:
+    """As many rounds of each kind, at most `most` before the next has its turn."""
     times: dict[str, list[float]] = {name: [] for name in kinds}
+    most = min(most, rounds)
     for block in kinds.values():
-        block(BLOCK)
-    while len(next(iter(times.values()))) < rounds:
+        block(most)  # everything has been done once before anything is timed
+    done = 0
+    while done < rounds:
+        now = min(most, rounds - done)
         for name, block in kinds.items():
-            times[name] += block(BLOCK)
+            times[name] += block(now)
+        done += now
+        tell(now)
     return summary({name: np.asarray(seconds) for name, seconds in times.items()})
 
 
-def _wide(rounds: int, data: Path | None) -> dict[str, Any]:
+def _wide(rounds: int, data: Path | None, tell: Tell) -> dict[str, Any]:
     """Logistic gradients at Amazon's width: time against non-zeros, and memory of the workers."""
     X, y, name = _amazon(data)
     x = (np.zeros(X.shape[1]), 0)
@@ -119,7 +146,7 @@ def _wide(rounds: int, data: Path | None) -> dict[str, Any]:
         empty = cluster.parts(list(range(WORKERS)), Uncoded())
         calls["broadcast_alone"] = _summing(empty, functions()[1], x)
         blocks = {key: bare.timed(_ignoring(call), np.ones(1)) for key, call in calls.items()}
-        found |= _few(blocks, rounds)
+        found |= _interleaved(blocks, rounds, 5, tell)
     found["nonzeros"] = int(X.nnz)
     alone = found["broadcast_alone"]["median_us"]
     over = {k: found[k]["median_us"] - alone for k in ("1/4", "1/2", "1/1")}
@@ -144,16 +171,6 @@ def _summing(parts: Parts, fn: Function, x: Any) -> Callable[[], Any]:
 
 def _ignoring(call: Callable[[], Any]) -> Callable[[Floats], Any]:
     return lambda _: call()
-
-
-def _few(kinds: dict[str, Callable[[int], list[float]]], rounds: int) -> dict[str, Any]:
-    times: dict[str, list[float]] = {name: [] for name in kinds}
-    for block in kinds.values():
-        block(2)
-    while len(next(iter(times.values()))) < rounds:
-        for name, block in kinds.items():
-            times[name] += block(5)
-    return summary({name: np.asarray(seconds) for name, seconds in times.items()})
 
 
 def _amazon(data: Path | None) -> tuple[Any, Floats, str]:
