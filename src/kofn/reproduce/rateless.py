@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -122,17 +122,17 @@ def measure(settings: Settings, waits: NDArray[np.float64], tell: Tell) -> dict[
 
 
 def code_of(kind: str, symbols: int, seed: int) -> SumCode:
-    """The code of a kind; mₑ symbols in all."""
-    codes: dict[str, SumCode] = {
-        "one": Uncoded(stream="whole"),
-        "uncoded": Uncoded(),
-        "replication2": FractionalRepetition(2, stream="whole"),
-        "lt1": LT(symbols=symbols, seed=seed),
-        "lt2": LT(r=2, symbols=symbols, seed=seed),
-        "groups": RandomGroups(10, symbols=symbols, seed=seed),
-        "dense": DenseMDS(M // 2, seed=seed),
+    """The code of a kind; mₑ symbols in all, where it has symbols."""
+    makers: dict[str, Callable[[], SumCode]] = {
+        "one": lambda: Uncoded(stream="whole"),
+        "uncoded": Uncoded,
+        "replication2": lambda: FractionalRepetition(2, stream="whole"),
+        "lt1": lambda: LT(symbols=symbols, seed=seed),
+        "lt2": lambda: LT(r=2, symbols=symbols, seed=seed),
+        "groups": lambda: RandomGroups(10, symbols=symbols, seed=seed),
+        "dense": lambda: DenseMDS(M // 2, seed=seed),
     }
-    return codes[kind]
+    return makers[kind]()
 
 
 def latencies(
