@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 from test_datasets import (  # type: ignore[import-not-found]
     made_amazon,
     made_covtype,
@@ -16,7 +18,7 @@ from test_datasets import (  # type: ignore[import-not-found]
 
 import kofn
 from kofn.cli import reproduce_erasurehead
-from kofn.reproduce import straggling
+from kofn.reproduce import erasurehead, straggling
 from kofn.reproduce.erasurehead import Settings, lemmas, simulated
 
 SMALL = Settings(
@@ -28,7 +30,7 @@ SMALL = Settings(
     plain_iterations=2,
     simulated=20,
     draws=20_000,
-    rivals=straggling.Grid(6, (1.0, 0.5), (0.5,), (4,)),
+    rivals=straggling.Grid(6, (1.0, 0.5), (0.5,), (4,), (3.0,)),
 )
 METHODS = {"uncoded", "egc2", "egc3", "agc2", "agc3"}
 
@@ -51,8 +53,16 @@ def made(where: Path) -> Path:
 def test_it_writes_what_the_issue_asks_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(straggling, "WORKERS", 8)
     out = tmp_path / "out"
+    told: list[str] = []
+    measure = erasurehead.measure
+    monkeypatch.setattr(
+        erasurehead,
+        "measure",
+        lambda data, settings, tell: measure(data, settings, told.append),
+    )
     found = reproduce_erasurehead.run(out, made(tmp_path), False, None, quiet=True, settings=SMALL)
     assert json.loads((out / "results.json").read_text()) == found
+    assert len(told) == SMALL.steps  # the bar ends where it should
     assert set(found["shapes"]) == {"amazon", "covtype", "kc_house"}
     assert found["shapes"]["kc_house"][0] == 32
     assert set(found["lemma2"]["2"]) == {"p", "q", "p_monte_carlo", "q_monte_carlo"}
@@ -70,6 +80,15 @@ def test_it_writes_what_the_issue_asks_for(tmp_path: Path, monkeypatch: pytest.M
     rivals = found["rivals"]
     assert {name.split("_")[0] for name in rivals["methods"]} == set(rivals["best"])
     assert rivals["kofn_faster_than"]["uncoded"] is not None
+    tried = rivals["tried"]  # like for like
+    assert tried["kofn"] == tried["dsag"] == tried["backups"] == 2
+    assert set(rivals["by_portion"]) == {"1", "0.5"}
+    for kind in ("kofn", "dsag", "backups"):
+        each = [found[kind] for found in rivals["by_portion"].values() if found[kind] is not None]
+        assert rivals["best"][kind] is None or rivals["best"][kind]["seconds"] == min(each)
+    text = StringIO()
+    reproduce_erasurehead.table(Console(file=text, width=160), found)
+    assert "settings tried in all" in text.getvalue()
     for name in ("figure_2.png", "figure_3.png", "figure_4.png", "rivals.png", "index.html"):
         assert (out / name).stat().st_size > 5_000
 

@@ -82,6 +82,15 @@ def _rivals(console: Console, rivals: dict[str, Any]) -> None:
             f"{row['final_metric']:.4f}",
         )
     console.print(out)
+    alike = Table(title="seconds to the target, best at the same portion", title_justify="left")
+    kinds = ("kofn", "dsag", "backups")
+    for name in ("portion of a part", *kinds):
+        alike.add_column(name, justify="right")
+    for portion, found in rivals["by_portion"].items():
+        alike.add_row(portion, *(_seconds(found[kind]) for kind in kinds))
+    tried = rivals["tried"]
+    alike.add_row("settings tried in all", *(str(tried[kind]) for kind in kinds))
+    console.print(alike)
 
 
 def _seconds(value: float | None) -> str:

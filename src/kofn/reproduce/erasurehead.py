@@ -28,6 +28,7 @@ from .timing import Tell
 from .training import Memo, Method, Run, curve, methods, metric, parted, reached, term, train
 
 MEAN = 2.0  # seconds of delay in the paper
+METHODS = 5
 
 STOOD_IN = (
     "Each of the thirty machines is a process on this machine's few cores. A task first waits an "
@@ -57,9 +58,7 @@ class Settings:
     @property
     def steps(self) -> int:
         """How often `measure` tells that it has moved on."""
-        grid = self.rivals
-        rivals = 2 + len(grid.portions) * (len(grid.fractions) + len(grid.fresh))
-        return 1 + 3 * (1 + 3) + rivals
+        return 1 + 3 * (1 + 3 * METHODS) + self.rivals.steps
 
 
 FULL = Settings()
@@ -70,7 +69,7 @@ QUICK = Settings(
     plain_iterations=4,
     simulated=300,
     draws=20_000,
-    rivals=straggling.Grid(12, (1.0, 0.25), (0.25, 0.5), (64,)),
+    rivals=straggling.Grid(12, (1.0, 0.25), (0.25, 0.5), (16, 64), (2.0, 3.0)),
 )
 
 
@@ -196,22 +195,26 @@ def one(data: Dataset, settings: Settings, engine: Engine, tell: Tell) -> dict[s
     known, n = methods(settings.wait), settings.workers
     delays = Exponential(0.0, MEAN)
     slow = Paced(engine, Scaled(delays, settings.time_scale), settings.seed)
-    wall = _processes(connect(slow), data, known, settings.iterations)
-    tell(f"{data.name}: delayed")
+
+    def told(what: str) -> Tell:
+        return lambda method: tell(f"{data.name}, {what}: {method}")
+
+    wall = _processes(connect(slow), data, known, settings.iterations, told("delayed"))
     virtual: dict[str, Run] = {}
     for name, method in known.items():
         with connect(VirtualEngine(n, delays=delays, seed=settings.seed)) as cluster:
             parts = cluster.parts(parted(data, n), method.code)
             clock, count = cluster.engine.now, settings.virtual_iterations
             virtual[name] = train(parts, data, method, count, clock, Memo(term(data)))
-    tell(f"{data.name}: simulated")
-    plain = _processes(connect(engine), data, known, settings.plain_iterations)
-    tell(f"{data.name}: no delays")
+        told("simulated")(name)
+    plain = _processes(
+        connect(engine), data, known, settings.plain_iterations, told("without delays")
+    )
     return _figures(data, wall, virtual, plain)
 
 
 def _processes(
-    cluster: Cluster, data: Dataset, known: Mapping[str, Method], iterations: int
+    cluster: Cluster, data: Dataset, known: Mapping[str, Method], iterations: int, tell: Tell
 ) -> dict[str, Run]:
     """Each method in turn, by the wall clock; code and parts are sent before it starts."""
     parts = cluster.parts(parted(data, len(cluster.workers)), known["uncoded"].code)
@@ -220,6 +223,7 @@ def _processes(
     for name, method in known.items():
         parts.sum(fn, start, code=method.code)
         found[name] = train(parts, data, method, iterations, time.perf_counter, fn)
+        tell(name)
     return found
 
 

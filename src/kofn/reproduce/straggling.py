@@ -44,12 +44,26 @@ WHOLE = 4.0  # parts
 
 @dataclass(frozen=True)
 class Grid:
-    """What is tried of each method; the best of each is compared with the best of the others."""
+    """What is tried of each method; the best of each is compared with the best of the others.
+
+    As many settings of each, or the comparison would favour whoever was tried more often.
+    """
 
     iterations: int = 50
     portions: Sequence[float] = (1.0, 0.5, 0.25)
     fractions: Sequence[float] = (0.25, 0.5, 0.75)  # of the parts: coded sums stop there
     fresh: Sequence[int] = (16, 64, 128)  # of the workers: DSAG waits for so many
+    factors: Sequence[float] = (1.5, 2.0, 3.0)  # of the median: backup tasks are then asked for
+
+    def __post_init__(self) -> None:
+        counts = {len(self.fractions), len(self.fresh), len(self.factors)}
+        if len(counts) != 1:
+            raise ValueError(f"as many settings of each method are tried; got {sorted(counts)}")
+
+    @property
+    def steps(self) -> int:
+        """How many runs that is."""
+        return 2 + 3 * len(self.portions) * len(self.fresh)
 
 
 def table(data: Dataset, folder: Path | None, grid: Grid, tell: Tell) -> dict[str, Any]:
@@ -71,9 +85,11 @@ def table(data: Dataset, folder: Path | None, grid: Grid, tell: Tell) -> dict[st
     coded("uncoded", Method(Uncoded("whole"), exact()))
     coded("exact_c2", Method(FractionalRepetition(2, "parts"), exact()))
     for portion in grid.portions:
-        with _cluster(recording, WHOLE / portion) as cluster:
-            fn = _term(data, portion)
-            runs[f"backups_{portion:g}"] = train_backups(cluster, data, rounds, fn, 3.0)
+        for factor in grid.factors:
+            name, fn = f"backups_{portion:g}_{factor:g}", _term(data, portion)
+            with _cluster(recording, WHOLE / portion) as cluster:
+                runs[name] = train_backups(cluster, data, rounds, fn, factor)
+            tell(name)
         for covered in grid.fractions:
             method = Method(FractionalRepetition(2, "parts"), fraction(covered))
             coded(f"kofn_{portion:g}_{covered:g}", method, portion)
@@ -84,10 +100,11 @@ def table(data: Dataset, folder: Path | None, grid: Grid, tell: Tell) -> dict[st
                     cluster, data, rounds, term(data), fresh, portion, WORKERS * pieces
                 )
             tell(f"dsag_{portion:g}_{fresh}")
-    return _told(data, runs, rounds)
+    return _told(data, runs, grid)
 
 
-def _told(data: Dataset, runs: dict[str, Run], iterations: int) -> dict[str, Any]:
+def _told(data: Dataset, runs: dict[str, Run], grid: Grid) -> dict[str, Any]:
+    iterations = grid.iterations
     # What uncoded descent reaches after 60 % of its iterations.
     target = metric(data, runs["uncoded"].points[6 * iterations // 10])
     rows = {
@@ -99,12 +116,13 @@ def _told(data: Dataset, runs: dict[str, Run], iterations: int) -> dict[str, Any
         }
         for name, run in runs.items()
     }
-    quickest = {
-        kind: best(
-            [(n, row["seconds_to_target"]) for n, row in rows.items() if n.split("_")[0] == kind]
-        )
-        for kind in ("uncoded", "exact", "backups", "dsag", "kofn")
-    }
+    kinds = ("uncoded", "exact", "backups", "dsag", "kofn")
+
+    def quickest_of(prefix: str) -> tuple[str, float] | None:
+        found = [(n, row["seconds_to_target"]) for n, row in rows.items()]
+        return best([(n, s) for n, s in found if f"{n}_".startswith(f"{prefix}_")])
+
+    quickest = {kind: quickest_of(kind) for kind in kinds}
     ours = quickest["kofn"]
     return {
         "data": data.name,
@@ -117,6 +135,15 @@ def _told(data: Dataset, runs: dict[str, Run], iterations: int) -> dict[str, Any
             kind: None if found is None else {"setting": found[0], "seconds": found[1]}
             for kind, found in quickest.items()
         },
+        "tried": {kind: sum(n.split("_")[0] == kind for n in rows) for kind in kinds},
+        "by_portion": {
+            f"{portion:g}": {
+                kind: found and found[1]
+                for kind in ("backups", "dsag", "kofn")
+                for found in [quickest_of(f"{kind}_{portion:g}")]
+            }
+            for portion in grid.portions
+        },
         "kofn_faster_than": {
             kind: None if found is None or ours is None else found[1] / ours[1]
             for kind, found in quickest.items()
@@ -124,7 +151,9 @@ def _told(data: Dataset, runs: dict[str, Run], iterations: int) -> dict[str, Any
         },
         "means": "method_portion_setting: the portion of a part worked on at a time; for kofn "
         "the fraction of parts at which a sum is closed (two copies, streamed), for dsag the fresh "
-        "replies that an iteration waits for",
+        "replies that an iteration waits for, for backups the multiple of the median at which the "
+        "second holder is asked. tried: how many settings, as many for each of those three. "
+        "by_portion: seconds to the target of the best of each at the same portion",
     }
 
 
