@@ -168,3 +168,27 @@ def test_too_few_rows_are_an_error() -> None:
 def test_bad_codes_are_refused(bad: dict[str, object]) -> None:
     with pytest.raises(BadInput):
         ProductCode(**bad)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("points", "x", "y", "z"),
+    [("monomial", 2, 3, 1), ("monomial", 4, 4, 1), ("monomial", 3, 2, 2), ("spread", 3, 3, 2)],
+)
+def test_the_error_bound_of_monomials_is_one(points: Points, x: int, y: int, z: int) -> None:
+    """Of decodes with bounds up to 1e-5."""
+    rng = np.random.default_rng(3)
+    checked = 0
+    for seed in range(200):
+        code = ProductCode(x, y, z, points, seed)
+        X, Y = rng.standard_normal((12, 8)), rng.standard_normal((8, 12))
+        rows = (code.k + rng.choice(3 * code.k, code.k + 2, replace=False)).tolist()
+        weights = code.weights(rows)
+        bound = weights.error_bound(8, np.float64)
+        if bound > 1e-5:
+            continue
+        checked += 1
+        values = {r: code.encode_left(r, X) @ code.encode_right(r, Y) for r in rows}
+        found = code.assemble(weights.combine(values), (12, 12))
+        error = np.linalg.norm(found - X @ Y)
+        assert error <= bound * np.linalg.norm(X) * np.linalg.norm(Y)
+    assert checked > 3

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
 
 import kofn
 from kofn.delays import (
@@ -73,7 +74,7 @@ def test_jobs_of_many_shapes_are_right_and_in_order(code: SequenceCode) -> None:
         right(stream, jobs, list(stream))
         report = stream.report
     assert report.late == ()
-    assert report.conforms
+    assert report.conforms == (report.waited == 0)  # nobody is lost: all they could do is wait
     assert report.jobs == 25
     assert [r.began for r in report.rounds if r.began is not None] == list(range(25))
     assert all(j - r.round + 1 <= 0 for r in report.rounds for j in r.done)
@@ -178,7 +179,7 @@ def test_idip_stays_under_its_corrected_bound() -> None:
     delays = Slowed(Stratified(delta, P), alpha, UNIT_LOAD)
     stream = simulate(kofn.IDIP(2, 3, 3, N, W), delays, 1024, P, 0.0)
     assert stream.report.seconds / 1024 / 1e4 < bound
-    assert stream.report.conforms
+    assert all(r.conforms != r.waited for r in stream.report.rounds)
     assert stream.report.late == ()
 
 
@@ -213,8 +214,37 @@ def test_the_stream_waits_for_stragglers_where_the_code_must() -> None:
     delays = Slowed(Given(everyone_but_one), 3.0, UNIT_LOAD)
     stream = simulate(kofn.IDIP(2, 3, 3, N=10, W=4), delays, 8, 4, 0.0)
     assert stream.report.waited > 0
-    assert stream.report.conforms  # it waited until the pattern did
+    assert all(r.conforms != r.waited for r in stream.report.rounds)
     assert stream.report.late == ()
+
+
+def test_who_is_merely_not_needed_is_no_straggler() -> None:
+    """Polynomial(2, 1) ends with two of four; only those still at it after the time are late."""
+    slow = np.zeros((6, 4), dtype=bool)
+    slow[2, 1] = True
+    slow[3, 1:] = True
+    rounds = simulate(kofn.Polynomial(2, 1), Slowed(Given(slow), 3.0, UNIT_LOAD), 6, 4, 0.25)
+    found = rounds.report.rounds
+    assert [r.stragglers for r in found if r.round != 4] == [()] * 5
+    assert len(found[3].stragglers) == 2  # of three, one was waited for
+    assert [r.conforms for r in found] == [True, True, True, False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("code", "spare"), [(kofn.Polynomial(2, 1), 2), (kofn.DIP(2, 3, delay=1, lam=2), 2)]
+)
+def test_more_losses_than_the_code_can_do_without_do_not_conform(
+    code: SequenceCode, spare: int
+) -> None:
+    with kofn.connect("virtual", workers=4) as cluster:
+        stream = cluster.sequence(code)
+        for lost in range(spare + 2):
+            found = stream.submit(np.eye(6), np.eye(6)).result()
+            assert np.allclose(found, np.eye(6))
+            assert stream.report.rounds[-1].conforms == (lost <= spare)
+            if lost < 3:
+                cluster.lose(lost)
+        assert [w for r in stream.report.rounds for w in r.lost] == [0, 1, 2]
 
 
 def test_one_that_never_comes_is_stood_in_for() -> None:
@@ -227,7 +257,7 @@ def test_one_that_never_comes_is_stood_in_for() -> None:
         assert stream.report.late == ()
         assert sum(r.topped_up for r in stream.report.rounds) > 0
         assert stream.report.seconds < 1e7
-    assert not stream.report.conforms
+        assert not any(r.conforms for r in stream.report.rounds if r.topped_up)
 
 
 def test_recorded_stragglers() -> None:
@@ -328,6 +358,13 @@ def test_a_lost_worker_straggles_until_a_joiner_takes_its_seat(code: SequenceCod
             found.append(ticket.result())
         right(stream, jobs, found)
         rounds = stream.report.rounds
+    gone = next(r.round for r in rounds if r.lost)
+    came = next(r.round for r in rounds if r.joined)
+    assert [r.lost for r in rounds if r.lost] == [(2,)]
+    assert [r.joined for r in rounds if r.joined] == [(4,)]
+    assert all((2 in r.stragglers) == (gone <= r.round < came) for r in rounds)
+    if isinstance(code, Uncoded):
+        assert all(r.conforms == (not gone <= r.round < came) for r in rounds)
     without = [r for r in rounds if 2 in r.stragglers]
     assert without
     if code.delay:  # others end with the first k replies, whoever gives them
@@ -446,6 +483,7 @@ def test_bad_input_is_refused_before_any_worker_is_touched() -> None:
         wrong: list[tuple[Callable[[], Stream], str]] = [
             (lambda: cluster.sequence(kofn.IDIP(2, 3, 3, N=16, W=4)), "N < 16"),
             (lambda: cluster.sequence(kofn.IDIP(4, 5, 3, N=0, W=4)), "x·y <= 16"),
+            (lambda: cluster.sequence(kofn.IDIP(3, 4, 3, N=4, W=4, burst=9)), "burst=9, W=4"),
             (lambda: cluster.sequence(kofn.Polynomial(3, 2)), "needs 6 replies"),
             (lambda: cluster.sequence(kofn.DIP(2, 3, 3, 1), tolerance=-1), "tolerance"),
             (lambda: cluster.sequence(2), "kofn.DIP"),  # type: ignore[arg-type]
@@ -457,6 +495,7 @@ def test_bad_input_is_refused_before_any_worker_is_touched() -> None:
         for X, Y, word in (
             (np.ones((3, 4)), np.ones((3, 4)), r"\(3, 4\) and \(3, 4\)"),
             (np.ones(3), np.ones((3, 4)), "reshape"),
+            (csr_matrix(np.eye(3)), np.ones((3, 4)), r"csr_matrix of shape \(3, 3\)"),
             (np.ones((0, 4)), np.ones((4, 4)), "at least one row"),
             (np.ones((2, 4)) * 1j, np.ones((4, 4)), "real numbers"),
             (np.ones((2, 4)), np.full((4, 2), np.nan), r"\[0, 0\] is nan"),

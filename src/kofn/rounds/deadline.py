@@ -157,6 +157,13 @@ class DeadlineRound(Round):
         return [*self._desk.give(worker, seat, mini), self._send(worker, mini)]
 
     @property
+    def in_time(self) -> frozenset[int]:
+        """Seats that are no stragglers though they may not have finished: others were enough."""
+        if self._over or not self._ledger.prompt:
+            return frozenset()
+        return frozenset(s for worker, s in self.seats.items() if worker not in self._helping)
+
+    @property
     def missing(self) -> int:
         return 0 if self.seats else 1
 
@@ -253,9 +260,9 @@ class DeadlineRound(Round):
         return self._judge(event.time)
 
     def _worker_joined(self, event: Joined) -> Sequence[Command]:
-        self.joined.append(event.worker)
         if not self._free:
             return ()
+        self.joined.append(event.worker)
         self.seats[event.worker] = self._free.popleft()
         self._owed[event.worker] = set()
         self._helping.add(event.worker)

@@ -64,6 +64,7 @@ class Job:
 class Ledger(ABC):
     """The bookkeeping of one stream under one code. Each job begins in a round of its own."""
 
+    least = 1  # seats that must be taken, or the code cannot keep a deadline by itself
     prompt = False  # whether a round ends as soon as its job is done, without waiting for others
 
     def __init__(self, k: int, seats: int, delay: int, eta: Eta = perfect) -> None:
@@ -175,7 +176,7 @@ class OneRound(Ledger):
 
     def __init__(self, k: int, seats: int, coded: bool, eta: Eta = perfect) -> None:
         super().__init__(k, seats, 0, eta)
-        self._coded = coded
+        self._coded, self.least = coded, k
 
     def _assign(self) -> list[Batch]:
         job = self.begun(0)
@@ -202,7 +203,7 @@ class Diagonal(Ledger):
 
     def __init__(self, k: int, seats: int, delay: int, lam: int, eta: Eta = perfect) -> None:
         super().__init__(k, seats, delay, eta)
-        self._lam = lam
+        self._lam = self.least = lam
 
     def _assign(self) -> list[Batch]:
         batches = []

@@ -17,12 +17,16 @@ class RoundReport:
     load: float  # multiply-adds for each worker
     seconds: float  # from the end of the round before, or from the call that began it
     fastest: float | None  # seconds in which the first worker finished
-    stragglers: tuple[int, ...]  # seats that did not finish, empty ones among them
+    # Seats that had not finished after (1 + tolerance) times the fastest one's time, nor when the
+    # round ended; empty ones among them. Who was merely not needed is none.
+    stragglers: tuple[int, ...]
     waited: bool  # beyond (1 + tolerance) times the fastest, because the code had to
-    conforms: bool  # whether the stragglers so far are a pattern that the code is made for
+    # Whether the stragglers were a pattern that the code is made for: it was enough by itself, with
+    # nobody waited for, nothing topped up, and no more lost than it can do without.
+    conforms: bool
     topped_up: int  # mini-tasks asked for beyond the code's own
-    lost: tuple[int, ...]  # workers
-    joined: tuple[int, ...]
+    lost: tuple[int, ...]  # workers, in this round or since the one before
+    joined: tuple[int, ...]  # workers that took a seat, likewise
     held: float  # seconds in which no worker had work, because the master had none ready
 
 

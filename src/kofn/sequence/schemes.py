@@ -161,6 +161,12 @@ class IDIP(SequenceCode):
             )
         if self.burst is not None:
             _whole(self, burst=self.burst)
+            if self.burst > self.W:
+                raise BadInput(
+                    f"burst of IDIP is how many rounds of a window one worker may straggle "
+                    f"in a row, 1 to W; got burst={self.burst}, W={self.W}. Leave it out for no "
+                    f"limit."
+                )
 
     @property
     def product(self) -> ProductCode:

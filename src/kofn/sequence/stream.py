@@ -224,7 +224,7 @@ class Stream:
         """Run one round; `entered` is when it could have begun. Returns when it ended."""
         drive, ledger, desk = self._drive, self._ledger, self._desk
         drive.settle()
-        self._take_seats()
+        lost, joined = self._take_seats()
         new = self._queue.popleft() if self._queue else None
         batches = ledger.begin(None) if new is None else ledger.begin(new.number, new.worst)
         following = ledger.ahead(self._queue[0].number if self._queue else None)
@@ -250,7 +250,8 @@ class Stream:
             done = tuple(job.number for job in ledger.jobs.values() if job.done)
             self._late += [j.number for j in ledger.jobs.values() if j.done and j.ended > j.due]
             self._done += len(done)
-            conforms = ledger.conforms(round.finished)
+            enough = len(round.seats) >= ledger.least and ledger.conforms(round.finished)
+            alone = round.done and not (round.waited or round.topped_up)
             ledger.end(round.finished)
             self._seats = round.seats
             desk.end_round()
@@ -263,24 +264,26 @@ class Stream:
                     load,
                     ended - entered,
                     round.fastest,
-                    tuple(sorted(ledger.stragglers)),
+                    tuple(sorted(ledger.stragglers.difference(round.in_time))),
                     round.waited,
-                    conforms,
+                    enough and alone,
                     round.topped_up,
-                    tuple(round.lost),
-                    tuple(round.joined),
+                    (*lost, *round.lost),
+                    (*joined, *round.joined),
                     desk.held - held + waited,
                 )
             )
         return ended
 
-    def _take_seats(self) -> None:
-        """Let newcomers take the seats of those that are lost."""
+    def _take_seats(self) -> tuple[list[int], list[int]]:
+        """Let newcomers take the seats of those that are lost; return both."""
         live = self._drive.engine.workers
+        lost = [worker for worker in self._seats if worker not in live]
         self._seats = {worker: seat for worker, seat in self._seats.items() if worker in live}
         free = sorted(set(range(self._ledger.seats)).difference(self._seats.values()))
         newcomers = [worker for worker in live if worker not in self._seats]
         self._seats.update(zip(newcomers, free, strict=False))
+        return lost, newcomers[: len(free)]
 
     def _waits_for(self, job: Product) -> str:
         if job.complete:
