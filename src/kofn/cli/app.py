@@ -258,7 +258,7 @@ def erasurehead(
         Path | None,
         typer.Option(help="Directory that holds amazon_access/, covtype/ and kc_house/."),
     ] = None,
-    quick: Annotated[bool, typer.Option(help="Few iterations: about two minutes.")] = False,
+    quick: Annotated[bool, typer.Option(help="Few iterations: some minutes.")] = False,
     time_scale: Annotated[
         float | None, typer.Option(help="Of the paper's delays of mean 2 s (default 0.075).")
     ] = None,
