@@ -47,14 +47,23 @@ def write_mnist(data: Path, rows: int) -> None:
                 file.write(head + array.tobytes())
 
 
+@pytest.mark.parametrize("mnist", [True, False])
 def test_everything_is_measured_and_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mnist: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_mnist(tmp_path, 100)
+    if mnist:
+        write_mnist(tmp_path, 100)
     monkeypatch.setattr("kofn.reproduce.sequential_train.PRODUCT", (64, 48, 36))
     monkeypatch.setattr("kofn.reproduce.sequential_train.PRODUCT_SECONDS", 0.02)
     out = tmp_path / "out"
-    results = reproduce_sequential.run(out, tmp_path, False, quiet=True, settings=TINY)
+    data = tmp_path if mnist else None
+    results = reproduce_sequential.run(out, data, False, quiet=True, settings=TINY)
+    assert results["training_data"] == ("MNIST" if mnist else "made-up images")
+    assert "few jobs" in results["few_jobs"]
+    assert results["iid"]["parameters"]["delta"] == 0.3
+    chain = results["fritchman"]["parameters"]
+    assert "delta" not in chain
+    assert (chain["enter"], chain["leave"], chain["bad"]) == (0.2, 0.5, 2)
     assert json.loads((out / "results.json").read_text()) == json.loads(json.dumps(results))
     for name in ("figure_1", "table_1", "figure_2", "training"):
         assert (out / f"{name}.png").stat().st_size > 10_000

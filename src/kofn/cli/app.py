@@ -240,8 +240,10 @@ def svm(
 
 @reproduce.command()
 def sequential(
-    data: Annotated[Path, typer.Option(help="Directory that holds mnist/.")],
     out: Annotated[Path, typer.Option(help="The directory to write.")],
+    data: Annotated[
+        Path | None, typer.Option(help="Directory that holds mnist/ (default: made-up images).")
+    ] = None,
     quick: Annotated[bool, typer.Option(help="Fewer jobs: about two minutes.")] = False,
     as_json: Json = False,
 ) -> None:

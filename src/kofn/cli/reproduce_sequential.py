@@ -18,10 +18,18 @@ from .reproduce import _progress
 
 
 def run(
-    out: Path, data: Path, quick: bool, *, quiet: bool, settings: paper.Settings | None = None
+    out: Path,
+    data: Path | None,
+    quick: bool,
+    *,
+    quiet: bool,
+    settings: paper.Settings | None = None,
 ) -> dict[str, Any]:
-    """Measure, write results.json, the figures and index.html into `out`, return the results."""
-    if not data.is_dir():
+    """Measure, write results.json, the figures and index.html into `out`, return the results.
+
+    Without `data` the networks are trained on made-up images.
+    """
+    if data is not None and not data.is_dir():
         raise BadInput(f"--data must be a directory that holds mnist/; {data} is not there.")
     figures.sheet(1, 1)  # says so before the run, not after it, when nothing can be drawn
     places.directory(out)
@@ -48,3 +56,5 @@ def table(console: Console, result: dict[str, Any]) -> None:
     console.print(out)
     for text in page.sentences(result).values():
         console.print(f"- {text}", soft_wrap=True, highlight=False)
+    if result["few_jobs"]:
+        console.print(f"- {result['few_jobs']}", soft_wrap=True, highlight=False)

@@ -17,7 +17,7 @@ from ..sequence import DIP, IDIP, Polynomial, SequenceCode, Uncoded
 from . import sequential_runs as runs
 from . import sequential_search as search
 from . import sequential_theory as theory
-from .sequential_data import read_mnist
+from .sequential_data import made_up, read_mnist
 from .sequential_train import networks_on_mnist
 from .timing import Tell
 
@@ -62,6 +62,11 @@ STOOD_IN = (
     "given as multiples of what a whole job takes one worker."
 )
 
+FEW_JOBS = (
+    "Fewer jobs than in a full run: parameters were searched on few rounds and means are over few "
+    "jobs, so ratios of codes are rough, and those by wall clock of short mini-tasks on top."
+)
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -103,10 +108,18 @@ QUICK = Settings(
 )
 
 
-def measure(data: Path, settings: Settings, tell: Tell) -> dict[str, Any]:
-    """Run everything and return what goes to results.json."""
-    images = read_mnist(data, "train"), read_mnist(data, "test")
-    results: dict[str, Any] = {"stood_in": STOOD_IN, "fritchman_chain": CHAIN_MEANS}
+def measure(data: Path | None, settings: Settings, tell: Tell) -> dict[str, Any]:
+    """Run everything and return what goes to results.json. Only training needs data."""
+    if data is None:
+        images, name = (made_up(4096, seed=1), made_up(1000, seed=2)), "made-up images"
+    else:
+        images, name = (read_mnist(data, "train"), read_mnist(data, "test")), "MNIST"
+    results: dict[str, Any] = {
+        "stood_in": STOOD_IN,
+        "fritchman_chain": CHAIN_MEANS,
+        "training_data": name,
+        "few_jobs": FEW_JOBS if settings.wall_jobs < FULL.wall_jobs else None,
+    }
     results["figure1"] = {name: figure_1(name, settings, tell) for name in FIGURE_1}
     codes = {
         (model, mu): search.chosen(
@@ -216,7 +229,7 @@ def table(model: str, codes: Codes, settings: Settings, tell: Tell) -> dict[str,
             )
             for kind, code in codes[model, mu].items()
         }
-        tables.append(_rows(found, mu))
+        tables.append(_rows(found, mu, model))
         tell(f"{model}, virtual time, mu {mu}")
     return tables[0] | {"mu_0.25": tables[1], "published": TABLE_1[model]}
 
@@ -235,17 +248,18 @@ def wall_table(
         found = runs.walls(
             codes[model, mu], on, slow, ALPHA, mu, settings.wall_jobs, settings.wall_whole
         )
-        tables.append(_rows(found, mu))
+        tables.append(_rows(found, mu, model))
         tell(f"{model}, wall clock, mu {mu}")
     return tables[0] | {"mu_0.25": tables[1], "whole_job_seconds": settings.wall_whole}
 
 
-def _rows(found: Mapping[str, runs.Run], mu: float) -> dict[str, Any]:
+def _rows(found: Mapping[str, runs.Run], mu: float, model: str) -> dict[str, Any]:
     poly = found["poly"].per_job
+    chance = {"delta": DELTA} if model == "iid" else CHAIN
     return {kind: run.per_job for kind, run in found.items()} | {
         "over_poly": {kind: run.per_job / poly for kind, run in found.items()},
         "parameters": {kind: run.parameters for kind, run in found.items()}
-        | {"mu": mu, "P": P, "delay": DELAY, "alpha": ALPHA, "delta": DELTA},
+        | {"mu": mu, "P": P, "delay": DELAY, "alpha": ALPHA, **chance},
         "late": {kind: list(run.report.late) for kind, run in found.items()},
         "waited": {kind: run.report.waited / len(run.report.rounds) for kind, run in found.items()},
     }

@@ -1,4 +1,4 @@
-"""MNIST as it is stored: idx files, gzipped."""
+"""MNIST as it is stored, in gzipped idx files; or something of its shape."""
 
 from __future__ import annotations
 
@@ -26,6 +26,14 @@ def read_mnist(
             f"for {part}. Fetch the files again."
         )
     return images.reshape(len(images), -1) / 255.0, labels.astype(np.intp)
+
+
+def made_up(rows: int, seed: int) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
+    """Rows (N, 784) from 0 to 1 in ten classes, (N,): each a pattern of its own, and noise."""
+    patterns = np.random.default_rng(0).random((10, 784))
+    rng = np.random.default_rng((seed, rows))
+    labels = rng.integers(0, 10, rows)
+    return 0.5 * (patterns[labels] + rng.random((rows, 784))), labels.astype(np.intp)
 
 
 def _idx(path: Path, dimensions: int) -> NDArray[np.uint8]:

@@ -106,7 +106,7 @@ def _training(results: Mapping[str, Any]) -> Figure:
         x, y = zip(*run["test_loss_over_time"], strict=True)
         label = f"{NAMES[kind]}, {run['seconds']:.0f} s in all"
         axes.plot(x, y, marker="o", ms=4, color=COLORS[kind], label=label)
-    title = "Five networks on MNIST, four local workers: test loss of the first"
+    title = f"Five networks on {results['training_data']}, four workers: test loss of the first"
     dress(axes, "seconds, wall clock", "test loss", title)
     axes.grid(color="#dddddd", linewidth=0.8)
     axes.legend(frameon=False, fontsize=9, labelcolor=INK)
@@ -157,8 +157,8 @@ def sentences(results: Mapping[str, Any]) -> dict[str, str]:
             f"{full['fritchman']['idip']['over_poly']:.2f} with bursts."
         ),
         "training.png": (
-            f"Five smaller networks trained through each code on four local processes with "
-            f"delays take {codes['uncoded']['seconds']:.0f} s uncoded, "
+            f"Five smaller networks, on {results['training_data']}, trained through each code on "
+            f"four local processes with delays take {codes['uncoded']['seconds']:.0f} s uncoded, "
             f"{codes['poly']['seconds']:.0f} s with a polynomial code and "
             f"{codes['dip']['seconds']:.0f} s with DIP; the losses differ from plain NumPy "
             f"training by at most {differs:.1e} at any step. The master held everything up for "
@@ -181,7 +181,8 @@ def write(results: Mapping[str, Any], out: Path) -> None:
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title>
 <meta name="viewport" content="width=device-width"><style>{STYLE}</style></head><body>
 <h1>{title}</h1>
-<p class="small">Measured on {cores} cores. {escape(results["stood_in"])}</p>
+<p class="small">Measured on {cores} cores. {escape(results["stood_in"])}
+{escape(results["few_jobs"] or "")}</p>
 {shown}
 <p class="small">All numbers and settings are in results.json beside this page.</p>
 </body></html>
