@@ -12,13 +12,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from .linear import Decoder
 from .linear import Row as Row
-
-Ints = NDArray[np.intp]
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,11 @@ all parts take 1 + E/λ (section 4; `kofn.delays.ExponentialByLoad`).
 
 from __future__ import annotations
 
-from math import comb, log
+from math import log
 from typing import NamedTuple
 
 from ..errors import BadInput
+from .repetition import uncovered
 
 
 class Moments(NamedTuple):
@@ -35,9 +36,8 @@ def moments(n: int, k: int, c: int, r: int) -> Moments:
     """
     copies = _copies(n, k, c)
     _within(r, 0, k, "r, the number of replies,")
-    whole = comb(k, r)
-    p = comb(k - copies, r) / whole
-    both = comb(k - 2 * copies, r) / whole if 2 * copies <= k else 0.0
+    p = uncovered(k, copies, r)
+    both = uncovered(k, 2 * copies, r) if 2 * copies <= k else 0.0
     return Moments(p, 2 * p - both)
 
 

@@ -43,7 +43,6 @@ class CoverageDecoder(Decoder):
         super().__init__(m, name)
         self.covered = np.zeros(m, dtype=bool)
         self.left = m
-        self._used: list[int] = []
 
     @property
     def ready(self) -> bool:
@@ -63,7 +62,6 @@ class CoverageDecoder(Decoder):
         if key in self._rows or self.covered[parts[0]]:
             return False
         self._rows[key] = np.empty(0)
-        self._used.append(key)
         for part in parts:
             self.covered[part] = True
         self.left -= len(parts)
@@ -73,9 +71,9 @@ class CoverageDecoder(Decoder):
         return len(self._rows) + 1
 
     def _weights(self) -> Weights:
-        matrix = np.ones((1, len(self._used)))
-        eta = float(np.sqrt(len(self._used) / max(1, self.k)))
-        return Weights(tuple(self._used), matrix, eta, "sum")
+        used = self.arrived
+        eta = float(np.sqrt(len(used) / max(1, self.k)))
+        return Weights(used, np.ones((1, len(used))), eta, "sum")
 
 
 @dataclass(frozen=True)

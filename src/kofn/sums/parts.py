@@ -215,7 +215,7 @@ class _Placed:
         shares = self._holders.shares
         round = GatherRound(drive.next_round(), ready, shares, self, tally, stop, resting)
         began = engine.now()
-        if drive.wait == 0 and self.code.disjoint:
+        if drive.wait == 0 and self.code.disjoint and len(shares) < self.code.n:
             self._possible(stop)
         try:
             drive.run(round, x, self._supply)

@@ -141,7 +141,7 @@ class Backups(_Dealt):
         total: list[Any] = []
         for value in (value for pieces in round.values.values() for _, value in pieces):
             if not total:
-                total = [np.array(leaf, np.result_type(leaf, np.float32)) for leaf in value]
+                total = [np.array(leaf) for leaf in value]
                 continue
             for one, leaf in zip(total, value, strict=True):
                 np.add(one, leaf, out=one)

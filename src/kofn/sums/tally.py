@@ -96,10 +96,7 @@ class Covering(Tally):
         if value is None:
             return True
         if self._total is None:
-            # Whole numbers would wrap around where a sum of floats would not.
-            kinds = (np.result_type(leaf, np.float32) for leaf in value)
-            pairs = zip(value, kinds, strict=True)
-            self._total = tuple(np.array(leaf, dtype=kind) for leaf, kind in pairs)
+            self._total = tuple(np.array(leaf) for leaf in value)  # wide: see work.wide
         else:
             for total, leaf in zip(self._total, value, strict=True):
                 np.add(total, leaf, out=total, casting="same_kind")
