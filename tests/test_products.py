@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import kofn
+from kofn.arrays.grid import encode_grid
 from kofn.delays import Change, Delays, Exponential, PerUnit, Script
 from kofn.engines.local import LocalEngine
 from kofn.engines.virtual import VirtualEngine
@@ -175,6 +176,47 @@ def test_a_frozen_worker_never_answers_with_a_share_that_lacks_an_update() -> No
             X += kofn.low_rank(U, V)
             now = now + U @ V.T
         assert 1 in X.report.live
+
+
+@pytest.mark.parametrize("product", [lambda X: X @ np.ones(20), lambda X: X.T @ np.ones(100)])
+def test_an_updated_matrix_that_lost_too_many_shares_is_told_at_once(product: Any) -> None:
+    with kofn.connect("virtual", workers=5, wait=float("inf")) as cluster:
+        X, Y = (cluster.encode(np.ones((100, 20)), k=3) for _ in range(2))
+        X += np.ones((100, 20))
+        for worker in (0, 1, 2):
+            cluster.lose(worker)
+        for _ in range(3):
+            cluster.join()  # they get no share of X: its source is outdated, two shares too few
+        for attempt in (product, lambda X: X.__iadd__(np.ones((100, 20))), lambda X: X.toarray()):
+            with pytest.raises(kofn.SharesLost, match="any 3 of them bring it back; 2 are left"):
+                attempt(X)
+        np.testing.assert_allclose(product(Y), product(np.ones((100, 20))))
+
+
+@pytest.mark.parametrize("name", ["local", "virtual"])
+def test_an_updated_matrix_lost_in_the_middle_of_a_product(name: str) -> None:
+    engine = {"local": LocalEngine, "virtual": VirtualEngine}[name](4)
+    faults = Faults()
+    for worker in range(3):
+        faults = faults.slow(worker, by=1e4, round=2).lose(worker, round=2)
+    with kofn.connect(faults.on(engine), wait=float("inf")) as cluster:
+        X = cluster.encode(np.ones((100, 20)), k=2)
+        X @ np.ones(20)
+        X += np.ones((100, 20))
+        with pytest.raises(kofn.SharesLost):
+            X @ np.ones(20)
+
+
+def test_an_update_waits_for_shares_that_can_be_rebuilt() -> None:
+    with kofn.connect("virtual", workers=6, wait=float("inf")) as cluster:
+        X = encode_grid(cluster, np.ones((40, 20)), (2, 2))  # 4 bring it back, 6 multiply
+        X += np.ones((40, 20))
+        cluster.lose(0)
+        cluster.lose(1)
+        cluster.join()
+        cluster.join()
+        X += np.ones((40, 20))
+        np.testing.assert_allclose(X @ np.ones(20), np.full(40, 60.0))
 
 
 def test_column_coded_updates() -> None:

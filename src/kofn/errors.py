@@ -150,6 +150,17 @@ class MarketOver(TooFewWorkers):
         )
 
 
+class SharesLost(TooFewWorkers):
+    """So many shares of an updated matrix are lost at once that nobody can rebuild it."""
+
+    def __str__(self) -> str:
+        return (
+            f"a matrix that was updated lives in its shares alone, and any {self.need} of them "
+            f"bring it back; {self.live} are left, and joiners cannot help. Encode it again; with "
+            f"a smaller k, or more workers, it survives more losses at once."
+        )
+
+
 class Stalled(KofnError):
     """A round waited to its limit for workers that are live and silent."""
 

@@ -66,7 +66,7 @@ class CodedMatrix:
         self._drive, self._options = drive, options
         self._rows = code.block_rows(shape[0])
         self._moving = False  # whether shares carry a velocity
-        self._holders = Holders(drive, code, share_of)
+        self._holders = Holders(drive, code, share_of, least=self._stored.k)
         self._work = Product(drive, code, self._holders.key)
         self._paces = Paces()
         self._plans: dict[tuple[Code, int], Plan] = {}  # by code and margin
@@ -368,8 +368,6 @@ class CodedMatrix:
 
     def _planned(self, code: Code, rows: int, margin: int) -> Plan:
         """The plan for those that can take part now, made anew only when something changed."""
-        for worker, share in self._holders.vacant():
-            self._rebuild(worker, share)
         ready = self._ready()
         silent = self._drive.silent(SILENT) | self._drive.owing(self._laggards)
         if silent and len(ready.keys() - silent) >= code.k:
@@ -426,6 +424,8 @@ class CodedMatrix:
         """Live workers with their shares; when few, those fetching theirs are waited for."""
         holders = self._holders
         holders.enlist()
+        for worker, share in holders.vacant():
+            self._rebuild(worker, share)
         ready = holders.ready()
         if len(ready) < self.code.k:
             self._drive.await_stored(holders.key, list(holders.shares))

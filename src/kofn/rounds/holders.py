@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
-from ..errors import UnknownWorker
+from ..errors import SharesLost, UnknownWorker
 from ..model import Build, Update
 from .drive import Drive
 
@@ -31,7 +31,7 @@ class Holders:
 
     Every live worker without a share is given a free one while there are any: the first, or, where
     `blocks` says what each share holds copies of, one whose blocks have the fewest holders. A share
-    that is being stored counts as held, but not as ready.
+    that is being stored counts as held, but not as ready. `least`: shares that bring all back.
     """
 
     def __init__(
@@ -40,8 +40,10 @@ class Holders:
         code: Shares,
         share_of: ShareOf,
         blocks: Sequence[Collection[int]] | None = None,
+        least: int | None = None,
     ) -> None:
         self.drive, self.code = drive, code
+        self._least = code.k if least is None else least
         self._blocks = blocks
         self.key = f"share-{drive.next_task()}"
         self.shares: dict[int, int] = {}  # worker -> the share it holds or is being given
@@ -59,6 +61,7 @@ class Holders:
     def enlist(self) -> None:
         """Give a share to each live worker that has none, while there are shares left."""
         live = self.drive.stored
+        self._check()
         if len(self.shares) == len(live) and self.shares.keys() == live.keys():
             return
         for worker in [w for w in self.shares if w not in live]:
@@ -73,6 +76,7 @@ class Holders:
 
         A matrix that has been updated is no longer what it was made of: see `vacant`.
         """
+        self._check()
         share = None if self._share_of is None else self._free(worker)
         if self._share_of is None or share is None:
             return False
@@ -117,6 +121,14 @@ class Holders:
                 self.drive.stored[worker].discard(self.key)
                 self.drive.put(worker, self.key, change(share))
         self.drive.await_stored(self.key, ready, enough=self.code.k)
+
+    def _check(self) -> None:
+        """Raise SharesLost where waiting for joiners is in vain: nobody can make their shares."""
+        if self._share_of is None:
+            stored, refused = self.drive.stored, self.drive.refused
+            left = sum(w in stored and (w, self.key) not in refused for w in self.shares)
+            if left < self._least:
+                raise SharesLost(left, self._least, 0.0)
 
     def _free(self, worker: int, taken: set[int] | None = None) -> int | None:
         if worker in self.shares or worker not in self.drive.stored:
