@@ -101,7 +101,7 @@ def test_whatever_is_lost_or_late_the_cover_completes_while_k_live(
     for step, pick in steps:
         worker = live[pick % len(live)]
         if step == "reply" and owed[worker]:
-            cover.deliver(worker, owed[worker])
+            cover.deliver(worker, tuple(owed[worker]))
             owed[worker] = []
         elif step == "part" and owed[worker]:
             first, last = owed[worker].pop()
@@ -117,7 +117,7 @@ def test_whatever_is_lost_or_late_the_cover_completes_while_k_live(
             slow.add(worker)
             mend()
     for worker in live:
-        cover.deliver(worker, owed[worker])
+        cover.deliver(worker, tuple(owed[worker]))
     assert cover.done
     assert cover.repeated_rows == 0
     assert (cover.count >= k).all()

@@ -20,7 +20,7 @@ from queue import SimpleQueue
 from threading import Event, Thread
 from typing import Any
 
-from .memory import LARGE, dumps, pack, solid, unpack
+from .memory import LARGE, no_segment, pack, solid, unpack
 from .running import keep, run, story
 
 PROTOCOL = 1  # of the messages below; master and workers must agree
@@ -36,7 +36,9 @@ Wrapped = tuple[Any, tuple[Any, ...]]
 
 def wrap(value: Any) -> Wrapped:
     """Pickle a value, and copy its arrays: it may lie in a buffer long after we return."""
-    (head, parts, _), _ = pack(solid(value), lambda size: None)
+    (head, parts, _), _ = pack(solid(value), no_segment)
+    if head is None:
+        return head, parts
     if type(head) is memoryview:
         head = bytes(head)
     return head, tuple(pickle.PickleBuffer(bytes(part)) for part in parts)
@@ -45,6 +47,8 @@ def wrap(value: Any) -> Wrapped:
 def unwrap(wrapped: Wrapped, private: bool = False) -> Any:
     """Return the value: arrays are read-only, or with `private` the caller's to write to."""
     head, parts = wrapped
+    if head is None:
+        return parts[0]
     # What Dask reads need not be aligned, and a product of such arrays copies them each time.
     return unpack((head, parts if private else tuple(map(bytes, parts)), None), None, private)
 
@@ -252,7 +256,7 @@ class Session:
         self, task: int, what: Any, value: Any, read: int, seconds: float, last: bool
     ) -> None:
         """Send one piece."""
-        self.say(REPLY, task, dumps(what)[0], wrap(value), int(read), seconds, last)
+        self.say(REPLY, task, wrap(what), wrap(value), int(read), seconds, last)
 
     def body(self, number: int) -> Any:
         """Return a function by its number, unpickled at first use."""

@@ -15,7 +15,8 @@ from collections.abc import Callable
 from typing import Any
 
 from . import _wire as wire
-from ._mpi_near import Bell, Place, Tower, place
+from ._bells import Bell, Tower
+from ._mpi_near import Place, place
 from ._mpi_worker import (
     CONTROL,
     DATA,
@@ -31,7 +32,6 @@ from ._mpi_worker import (
     Patience,
     alive,
     bulky,
-    frames,
     kill,
 )
 
@@ -296,7 +296,7 @@ class Link:
         else:
             data = bytes(memoryview(peer.buffer)[:count])
             if peer.pid < 0:
-                _, pid, host, _, _, sample = frames(data)[0]
+                _, pid, host, _, _, sample = wire.frames(data)[0]
                 peer.pid, peer.near = (pid if host == self._host else 0), sample is not None
                 os.close(peer.theirs)
                 peer.theirs = -1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import marshal
 import os
 import pickle
 import signal
@@ -18,9 +17,10 @@ from typing import Any, NoReturn
 import threadpoolctl
 
 from . import _wire as wire
-from ._mpi_near import Bell, Ear, Place, fetch, mapped, opened, place
+from ._bells import Bell, Ear
+from ._mpi_near import Place, fetch, mapped, opened, place
 from .exchange import Exchange, Shape
-from .memory import ReplyPool, Segment, dumps, pack, solid, unpack
+from .memory import ReplyPool, Segment, no_segment, pack, solid, unpack
 from .running import keep, run, story
 
 # One message is one or more frames. Those of more than SMALL bytes are announced by their length
@@ -60,21 +60,6 @@ class Patience:
         return min(waited / _PART, REST) if waited > self.spin else 0.0
 
 
-def no_segment(size: int) -> None:
-    """Let `pack` put everything into the message."""
-
-
-def frames(data: bytes | memoryview) -> list[Any]:
-    """Cut a message into what was framed."""
-    found, at, end = [], 0, len(data)
-    view = memoryview(data)
-    while at < end:
-        upto = at + HEAD.size + HEAD.unpack_from(view, at)[0]
-        found.append(marshal.loads(view[at + HEAD.size : upto]))
-        at = upto
-    return found
-
-
 def bulky(sending: Iterable[tuple[Any, bytes]]) -> bool:
     """Tell whether there is something large among what may still be on its way."""
     return any(len(data) > SMALL for _, data in sending)
@@ -107,7 +92,7 @@ class Worker:
     def serve(self) -> NoReturn:
         """Handle messages in order until the master says so or is gone."""
         while True:
-            for message in frames(self.receive()):
+            for message in wire.frames(self.receive()):
                 if message[0] == wire.TASK:
                     self.task(*message[1:])
                 else:
@@ -288,7 +273,9 @@ class Worker:
             packed, segment = pack(solid(value), no_segment if pool is None else pool.take)
             if segment is not None:
                 at = place(segment.fd)
-            self.send(wire.REPLY, task, dumps(what)[0], packed, int(read), seconds, last, at)
+            self.send(
+                wire.REPLY, task, pack(what, no_segment)[0], packed, int(read), seconds, last, at
+            )
 
         try:
             operand = self.operand(round)

@@ -38,6 +38,16 @@ def frame(*message: Any) -> bytes:
     return _HEAD.pack(len(body)) + body
 
 
+def frames(data: bytes | bytearray | memoryview) -> list[Any]:
+    """Return the messages that these bytes are, one after the other."""
+    found, at, view = [], 0, memoryview(data)
+    while at < len(view):
+        upto = at + 8 + _HEAD.unpack_from(view, at)[0]
+        found.append(marshal.loads(view[at + 8 : upto]))
+        at = upto
+    return found
+
+
 def with_fds(fds: Iterable[int]) -> list[tuple[int, int, Any]]:
     """Return what sendmsg needs to pass these descriptors."""
     return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
@@ -78,6 +88,7 @@ class Reader:
         self.sock = sock
         self.fds: deque[int] = deque()
         self.received = 0  # bytes
+        self.sizes: list[int] = []  # bytes of each message that was last returned
         self._rest = bytearray()
 
     def receive(self) -> list[Any] | None:
@@ -94,7 +105,7 @@ class Reader:
         if not data:
             return None
         self.received += len(data)
-        rest = self._rest
+        rest, self.sizes = self._rest, []
         if rest:
             rest += data
             # A frame of many reads: do not look at it again before it can be whole.
@@ -108,6 +119,7 @@ class Reader:
             if upto > end:
                 break
             messages.append(marshal.loads(memoryview(data)[at + 8 : upto]))
+            self.sizes.append(upto - at)
             at = upto
         if at < end:
             rest += memoryview(data)[at:]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import pickle
 import signal
 import time
 import traceback
@@ -392,7 +391,7 @@ class DaskEngine(Engine):
         now: float,
         peer: _Peer,
         task: int,
-        name: bytes,
+        name: far.Wrapped,
         wrapped: far.Wrapped,
         read: int,
         seconds: float,
@@ -400,7 +399,7 @@ class DaskEngine(Engine):
     ) -> None:
         round = peer.tasks[task]
         try:
-            what, value = pickle.loads(name), far.unwrap(wrapped, private=True)
+            what, value = far.unwrap(name), far.unwrap(wrapped, private=True)
         except Exception as error:
             # The reply cannot be read here: the task failed, even if its worker goes on with it.
             self._fail(now, peer, task, repr(error), traceback.format_exc())

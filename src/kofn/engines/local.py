@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import pickle
-import signal
 import socket
 import time
 import traceback
@@ -19,9 +16,10 @@ import cloudpickle
 from ..errors import BadInput, Closed, EngineUnavailable, UnknownWorker
 from ..model import Body, Dropped, Event, Failed, Joined, Lost, Reply, Stored, Task
 from . import _wire as wire
+from ._local_house import Handle, House, Open, Operand, Peer, kill
 from .base import Capabilities, Engine
 from .exchange import Exchange, Shape
-from .memory import Packed, Pool, Segment, attach, large, pack, private, unpack
+from .memory import Packed, Segment, attach, large, pack, private, unpack
 from .worker import ORDER, Launcher
 
 _START_LIMIT = 60.0  # seconds for the first workers to say hello
@@ -29,121 +27,14 @@ _FUNCTIONS = 256  # bodies remembered; beyond, all are forgotten and sent again 
 _OPERANDS = 64  # operands kept of rounds that nobody cancelled and that have no task
 
 
-class _Operand:
-    """A round's broadcast: the frame every worker gets, and where its arrays lie."""
-
-    __slots__ = ("frame", "pending", "segment")
-
-    def __init__(self, frame: bytes, segment: Segment | None) -> None:
-        self.frame, self.segment, self.pending = frame, segment, 0
-
-
-class _Open:
-    """A task that has not ended."""
-
-    __slots__ = ("muted", "operand", "round", "segment")
-
-    def __init__(self, round: int, operand: _Operand | None, segment: Segment | None) -> None:
-        self.round, self.operand, self.segment = round, operand, segment
-        self.muted = False  # its Failed was told, the worker goes on
-
-
-class _Peer(wire.Channel):
-    """What the master knows of one worker."""
-
-    def __init__(self, id: int, sock: socket.socket, poll: Any, retried: bool) -> None:
-        super().__init__(sock, poll)
-        self.id, self.retried = id, retried
-        self.pid = 0  # until hello
-        self.tasks: dict[int, _Open] = {}
-        self.functions: set[int] = set()
-        self.rounds: set[int] = set()  # whose operands it has
-        self.segments: set[int] = set()  # of our pool, that it has mapped
-        self.maps: dict[int, Any] = {}  # its reply segments, mapped here
-
-    def close(self) -> None:
-        super().close()
-        for mapped in self.maps.values():
-            mapped.close()
-        self.maps.clear()
-
-
-class _Handle(Segment):
-    """A second descriptor of a segment, to be closed once it has been passed."""
-
-    __slots__ = ()
-
-    def __init__(self, segment: Segment) -> None:
-        self.fd = os.dup(segment.fd)
-
-    def close(self) -> None:
-        os.close(self.fd)
-
-
-class _House:
-    """All that must be let go at the end; apart from the engine, so a finaliser can hold it."""
-
-    def __init__(self) -> None:
-        self.owner = os.getpid()
-        self.poll: Any = wire.poller()
-        self.pool = Pool()
-        self.word = Segment(8)
-        self.cancelled = memoryview(self.word.map).cast("q")  # [0]: the highest cancelled round
-        self.cancelled[0] = -(2**63)
-        self.exchanges: list[Exchange] = []
-        self.launcher: Launcher | None = None
-        self.peers: dict[int, _Peer] = {}  # by descriptor, the joining ones too
-        _houses.add(self)
-
-    def close(self) -> None:
-        """Kill the workers, wait for the launcher, close descriptors and maps."""
-        if os.getpid() != self.owner:
-            return  # a forked child must not end its parent's workers
-        for peer in self.peers.values():
-            if peer.pid:
-                _kill(peer.pid)
-            peer.close()
-        self.peers.clear()
-        if self.launcher is not None:
-            self.launcher.close()
-        self.poll.close()
-        self.pool.close()
-        for exchange in self.exchanges:
-            exchange.close()
-        self.cancelled.release()
-        self.word.close()
-
-    def abandon(self) -> None:
-        """In a forked child: let go of the parent's sockets, so that its death is still seen."""
-        for peer in self.peers.values():
-            peer.sock.close()  # and nothing else: the parent's epoll is this one's too
-        if self.launcher is not None:
-            self.launcher.control.close()
-
-
-_houses: weakref.WeakSet[_House] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for house in list(_houses):
-        house.abandon()
-
-
-os.register_at_fork(after_in_child=_after_fork)
-
-
-def _kill(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
-
-
 class LocalEngine(Engine):
     """Workers are processes of this machine, each with one BLAS thread.
 
     Nothing listens, nothing has a name: descriptors pass over socket pairs, memory is anonymous.
-    A submit costs one system call; an operand is written once for all workers. Arrays that reach a
-    worker are read-only; those in events are private and writable. A body is sent to a worker
-    once: what it closes over is what it was then.
+    Tasks are sent by the next call of `events`, those for most workers by one system call; an
+    operand is written once for all of them. Arrays that reach a worker are read-only; those in
+    events are private and writable. A body is sent to a worker once: what it closes over is what it
+    was then.
     """
 
     name: ClassVar[str] = "local"
@@ -157,18 +48,19 @@ class LocalEngine(Engine):
                 f"LocalEngine needs a whole number of workers, at least 1; got {workers!r}. "
                 f"Leave it out for one per core."
             )
-        self._house = house = _House()
+        self._house = house = House()
         self._finalize = weakref.finalize(self, house.close)
         self._word = house.cancelled
         self._poll, self._pool = house.poll, house.pool
-        self._live: dict[int, _Peer] = {}
+        self._live: dict[int, Peer] = {}
         self._workers: tuple[int, ...] = ()
         self._next = 0
         self._functions: dict[int, tuple[Body, int, bytes]] = {}
         self._numbers = 0
-        self._operands: dict[int, _Operand] = {}
+        self._operands: dict[int, Operand] = {}
         self._gone: set[int] = set()  # rounds never cancelled whose operand had to make room
         self._ready: list[Event] = []
+        self._unsent: list[Peer] = []  # who have tasks to be sent
         self._copied = 0  # bytes through memory that one worker and the master share
         self._before = 0  # bytes through the sockets of workers that are gone
         self._started = False
@@ -213,7 +105,7 @@ class LocalEngine(Engine):
 
     def lose(self, worker: int) -> None:
         """Kill a worker with SIGKILL."""
-        _kill(self._peer(worker).pid)
+        kill(self._peer(worker).pid)
 
     def pid(self, worker: int) -> int | None:
         """Return the worker's process id."""
@@ -229,7 +121,7 @@ class LocalEngine(Engine):
         if not self._finalize.alive:
             raise Closed("this LocalEngine was closed; make a new one.")
 
-    def _peer(self, worker: int) -> _Peer:
+    def _peer(self, worker: int) -> Peer:
         peer = self._live.get(worker)
         if peer is None:
             self._check()
@@ -239,10 +131,12 @@ class LocalEngine(Engine):
     def _fork(self, worker: int, retried: bool) -> None:
         ours, theirs = socket.socketpair()
         house = self._house
-        peer = _Peer(worker, ours, house.poll, retried)
+        peer = Peer(worker, ours, house.poll, retried)
         try:
             with theirs:
                 fds = [theirs.fileno(), house.word.fd]
+                if peer.box is not None and house.tower is not None:
+                    fds += [peer.box.fd, house.tower.fd]
                 try:
                     self._launcher().fork(worker, fds)
                 except ConnectionError:  # it was killed since we looked
@@ -272,7 +166,7 @@ class LocalEngine(Engine):
         """Send a value for the worker to keep: one copy, into memory that only it will hold."""
         peer = self._peer(worker)
         if isinstance(value, Exchange):
-            handle = _Handle(value.owner)
+            handle = Handle(value.owner)
             frame = wire.frame(wire.EXCHANGE, key, astuple(value.shape))
             peer.send(frame, [handle.fd], handle)
             return
@@ -300,7 +194,7 @@ class LocalEngine(Engine):
     @property
     def traffic(self) -> int | None:
         """Bytes over the sockets, and those that lay in shared memory for or from the master."""
-        now = sum(peer.sent + peer.received for peer in self._house.peers.values())
+        now = sum(p.sent + p.posted + p.received for p in self._house.peers.values())
         return now + self._before + self._copied + self._pool.written
 
     def broadcast(self, round: int, value: Any) -> None:
@@ -314,10 +208,10 @@ class LocalEngine(Engine):
                 self._release(old)
                 self._gone.add(old)
         packed, segment = pack(value, self._pool.take)
-        self._operands[round] = _Operand(wire.frame(wire.OPERAND, round, packed), segment)
+        self._operands[round] = Operand(wire.frame(wire.OPERAND, round, packed), segment)
 
     def submit(self, task: Task) -> None:
-        """Send a task: one system call, none while the worker is behind with reading."""
+        """Have a task sent by the next call of `events`."""
         peer = self._live.get(task.worker)
         if peer is None:
             peer = self._peer(task.worker)
@@ -344,8 +238,13 @@ class LocalEngine(Engine):
             peer.functions.add(number)
             data = wire.frame(wire.FUNCTION, number, known[2]) + data
         self._pass(peer, segment, fds)
-        peer.tasks[task.id] = _Open(round, operand, segment)
-        peer.send(data, fds)
+        peer.tasks[task.id] = Open(round, operand, segment)
+        if fds:  # they go with the first byte
+            peer.send(data, fds)
+            return
+        if not peer.unsent:
+            self._unsent.append(peer)
+        peer.unsent.append(data)
 
     def cancel(self, round: int) -> None:
         """Write one word that the workers look at; operands go when their last task has ended."""
@@ -360,7 +259,7 @@ class LocalEngine(Engine):
             self._functions.clear()
             for peer in self._live.values():
                 peer.functions.clear()
-                peer.notes.append(wire.frame(wire.CLEAR, None))
+                peer.note(wire.frame(wire.CLEAR, None))
         # The body itself is held, so that its id stays its own.
         known = (body, self._numbers, cloudpickle.dumps(body, 5))
         self._numbers += 1
@@ -368,7 +267,7 @@ class LocalEngine(Engine):
         return known
 
     @staticmethod
-    def _pass(peer: _Peer, segment: Segment | None, fds: list[int]) -> None:
+    def _pass(peer: Peer, segment: Segment | None, fds: list[int]) -> None:
         if segment is not None and segment.id not in peer.segments:
             peer.segments.add(segment.id)
             fds.append(segment.fd)
@@ -376,8 +275,10 @@ class LocalEngine(Engine):
     # Events.
 
     def events(self, timeout: float) -> list[Event]:
-        """Return what has arrived; waits in one system call."""
+        """Send what was submitted, and return what has arrived; waits in one system call."""
         self._check()
+        if self._unsent:
+            self._send()
         wait: float | None = max(0.0, timeout) if timeout < 1e9 else None
         deadline = time.monotonic() + wait if wait else 0.0
         while True:
@@ -398,7 +299,18 @@ class LocalEngine(Engine):
                 if wait <= 0:
                     return []
 
-    def _read(self, peer: _Peer) -> bool:
+    def _send(self) -> None:
+        """Send the tasks. Where they are for most, one ring wakes all: six calls would cost six
+        times as much, and after each the worker may take the core from us."""
+        waiting, self._unsent = [peer for peer in self._unsent if peer.unsent], []
+        tower = self._house.tower if 2 * len(waiting) > len(self._live) else None
+        late = waiting if tower is None else [peer for peer in waiting if not peer.post()]
+        for peer in late:
+            peer.send(b"")
+        if tower is not None and len(late) < len(waiting):
+            tower.ring()
+
+    def _read(self, peer: Peer) -> bool:
         """Handle what a worker sent; return whether there may be more."""
         try:
             messages = peer.receive()
@@ -412,7 +324,7 @@ class LocalEngine(Engine):
             _HANDLERS[message[0]](self, peer, now, *message[1:])
         return True
 
-    def _on_hello(self, peer: _Peer, now: float, pid: int) -> None:
+    def _on_hello(self, peer: Peer, now: float, pid: int) -> None:
         peer.pid = pid
         self._live[peer.id] = peer
         self._workers = tuple(sorted(self._live))
@@ -420,10 +332,10 @@ class LocalEngine(Engine):
 
     def _on_reply(
         self,
-        peer: _Peer,
+        peer: Peer,
         now: float,
         task: int,
-        name: bytes,
+        name: Packed,
         packed: Packed,
         read: int,
         seconds: float,
@@ -437,7 +349,7 @@ class LocalEngine(Engine):
             if memory is None:
                 memory = peer.maps[packed[2]] = attach(peer.fds.popleft(), write=True)
         try:
-            what, value = pickle.loads(name), unpack(packed, memory, copy=True)
+            what, value = unpack(name, None), unpack(packed, memory, copy=True)
         except Exception as error:
             # The reply cannot be read here: the task failed, even if its worker goes on with it.
             self._fail(peer, now, task, repr(error), traceback.format_exc())
@@ -452,35 +364,35 @@ class LocalEngine(Engine):
         if last:
             self._close_task(peer, task)
 
-    def _fail(self, peer: _Peer, now: float, task: int, error: str, trace: str) -> None:
+    def _fail(self, peer: Peer, now: float, task: int, error: str, trace: str) -> None:
         open_ = peer.tasks[task]
         if not open_.muted:
             open_.muted = True
             self._ready.append(Failed(now, peer.id, open_.round, task, error, trace))
 
-    def _on_failed(self, peer: _Peer, now: float, task: int, error: str, trace: str) -> None:
+    def _on_failed(self, peer: Peer, now: float, task: int, error: str, trace: str) -> None:
         self._fail(peer, now, task, error, trace)
         self._close_task(peer, task)
 
-    def _on_dropped(self, peer: _Peer, now: float, task: int) -> None:
+    def _on_dropped(self, peer: Peer, now: float, task: int) -> None:
         open_ = peer.tasks[task]
         if not open_.muted:
             self._ready.append(Dropped(now, peer.id, open_.round, task))
         self._close_task(peer, task)
 
-    def _on_stored(self, peer: _Peer, now: float, key: str) -> None:
+    def _on_stored(self, peer: Peer, now: float, key: str) -> None:
         self._ready.append(Stored(now, peer.id, key))
 
-    def _on_unput(self, peer: _Peer, now: float, key: str, error: str, trace: str) -> None:
+    def _on_unput(self, peer: Peer, now: float, key: str, error: str, trace: str) -> None:
         self._ready.append(Failed(now, peer.id, -1, None, error, trace, key))
 
-    def _on_gone(self, peer: _Peer, now: float, segment: int) -> None:
+    def _on_gone(self, peer: Peer, now: float, segment: int) -> None:
         peer.maps.pop(segment).close()
 
-    def _on_end(self, peer: _Peer, now: float) -> None:
+    def _on_end(self, peer: Peer, now: float) -> None:
         """Handle a worker's death, after all that it had sent."""
         del self._house.peers[peer.fd]
-        self._before += peer.sent + peer.received
+        self._before += peer.sent + peer.posted + peer.received
         peer.close()
         if not peer.pid and not peer.retried and self._started:
             # Never there: its order may have died with a launcher. Try a new one once.
@@ -515,7 +427,7 @@ class LocalEngine(Engine):
 
     # The end of tasks and operands.
 
-    def _close_task(self, peer: _Peer, task: int) -> None:
+    def _close_task(self, peer: Peer, task: int) -> None:
         open_ = peer.tasks.pop(task)
         if open_.segment is not None:
             self._give(open_.segment)
@@ -531,7 +443,7 @@ class LocalEngine(Engine):
         for peer in self._live.values():
             if round in peer.rounds:
                 peer.rounds.remove(round)
-                peer.notes.append(note)
+                peer.note(note)
         if operand.segment is not None:
             self._give(operand.segment)
 
@@ -540,7 +452,7 @@ class LocalEngine(Engine):
             for peer in self._live.values():
                 if closed in peer.segments:
                     peer.segments.remove(closed)
-                    peer.notes.append(wire.frame(wire.UNMAP, closed))
+                    peer.note(wire.frame(wire.UNMAP, closed))
 
 
 # Not a table of bound methods in the engine: that would be a cycle, and an engine that the user

@@ -26,8 +26,11 @@ _HEADER = 64  # the first word says busy (1) or free (0); see ReplyPool
 
 # What crosses a channel in place of a value: the pickle (or dtype, shape and order of an array),
 # its buffers, and the id of the segment that holds the large ones. What is large is a pair
-# (offset, length) into that segment.
+# (offset, length) into that segment. With a head of None, the one buffer is the value itself, which
+# marshal knows.
 Packed = tuple[Any, tuple[Any, ...], int | None]
+_ATOMS = frozenset({int, float, bool, str, type(None)})
+_FEW = 16  # members of a tuple that are looked at
 _PLAIN = frozenset("?bBhHiIlLqQefdgFDG")  # dtypes that are their bytes
 OWN = -1  # the id of a segment that the receiver keeps for itself
 
@@ -164,6 +167,10 @@ def private(size: int) -> Segment | None:
     return segment
 
 
+def no_segment(size: int) -> None:
+    """Let `pack` put everything into the message."""
+
+
 def dumps(value: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
     """Pickle, with cloudpickle for what plain pickle cannot name in another process."""
     found: list[pickle.PickleBuffer] = []
@@ -209,11 +216,19 @@ def _array(value: Any) -> tuple[Any, memoryview] | None:
     return None
 
 
+def _marshals(value: Any) -> bool:
+    """Tell whether marshal brings just this over: most of what tasks and replies carry besides."""
+    kind = type(value)
+    return kind in _ATOMS or (kind is tuple and len(value) <= _FEW and all(map(_marshals, value)))
+
+
 def pack(value: Any, take: Callable[[int], Segment | None]) -> tuple[Packed, Segment | None]:
     """Pickle `value`; buffers of LARGE bytes or more are written to one segment from `take`.
 
     One copy of the large buffers; what stays small is copied into the message.
     """
+    if _marshals(value):
+        return (None, (value,), None), None
     plain = _array(value)
     if plain is not None:
         head, view = plain
@@ -244,6 +259,8 @@ def pack(value: Any, take: Callable[[int], Segment | None]) -> tuple[Packed, Seg
 def unpack(packed: Packed, memory: mmap.mmap | None, copy: bool = False) -> Any:
     """Return the value: read-only views of `memory`, or with `copy` private writable arrays."""
     head, parts, _ = packed
+    if head is None:
+        return parts[0]
     if not parts and type(head) is bytes:
         return pickle.loads(head)
     if memory is None:
@@ -265,6 +282,8 @@ def unpack(packed: Packed, memory: mmap.mmap | None, copy: bool = False) -> Any:
 
 def large(packed: Packed) -> int:
     """Bytes of a packed value that lie in a segment."""
+    if packed[2] is None:
+        return 0
     parts = (packed[0], *packed[1])
     return sum(int(part[1]) for part in parts if type(part) is tuple and len(part) == 2)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import socket
 import sys
 import time
@@ -24,9 +23,9 @@ from ._mpi_house import NEVER, House, Peer
 from ._mpi_link import Link
 from ._mpi_near import Handle, Parcel, Place, mapped, place
 from ._mpi_setup import ALWAYS, HERE, command, problem, start, unset
-from ._mpi_worker import FAR, SMALL, alive, frames, kill, no_segment, serve
+from ._mpi_worker import FAR, SMALL, alive, kill, serve
 from .base import Capabilities, Engine, Exchange, Shape
-from .memory import Packed, Segment, large, pack, unpack
+from .memory import Packed, Segment, large, no_segment, pack, unpack
 
 if find_spec("mpi4py") is None:
     raise ModuleNotFoundError("No module named 'mpi4py'", name="mpi4py")
@@ -409,7 +408,7 @@ class MPIEngine(Engine):
             self._lost(worker, now)
             return
         self._passed += len(data)
-        for message in frames(data):
+        for message in wire.frames(data):
             _HANDLERS[message[0]](self, worker, peer, now, *message[1:])
 
     def _of_bridge(self, data: bytes | None, now: float) -> None:
@@ -474,7 +473,7 @@ class MPIEngine(Engine):
         peer: Peer,
         now: float,
         task: int,
-        name: bytes,
+        name: Packed,
         packed: Packed,
         read: int,
         seconds: float,
@@ -484,7 +483,7 @@ class MPIEngine(Engine):
         round = peer.tasks.get(task)
         try:
             memory = None if at is None else peer.memory(packed[2], at)
-            what, value = pickle.loads(name), unpack(packed, memory, copy=True)
+            what, value = unpack(name, None), unpack(packed, memory, copy=True)
             if memory is not None:
                 memory[0] = 0  # free: the worker may write to it again
                 self._passed += large(packed)

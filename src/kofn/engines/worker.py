@@ -22,8 +22,9 @@ from functools import partial
 from typing import Any, NoReturn
 
 from . import _wire as wire
+from ._bells import Box
 from .exchange import Exchange, Shape
-from .memory import ReplyPool, Segment, attach, dumps, pack, solid, unpack
+from .memory import ReplyPool, Segment, attach, no_segment, pack, solid, unpack
 from .running import keep, run, story
 
 ORDER = struct.Struct("<q")  # to the launcher: fork a worker of this id; from it: this one died
@@ -115,12 +116,15 @@ def launch(fd: int) -> None:
 
 
 def work(worker: int, fds: list[int], inherited: tuple[int, ...]) -> NoReturn:
-    """Serve the master on socket `fds[0]` until it goes away; `fds[1]` holds the cancel word."""
+    """Serve the master on socket `fds[0]` until it goes away; `fds[1]` holds the cancel word.
+
+    Where there is a box, `fds[2]` is it, and `fds[3]` the tower that rings for it.
+    """
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for fd in inherited:
         os.close(fd)
-    Worker(socket.socket(fileno=fds[0]), attach(fds[1])).serve()
+    Worker(socket.socket(fileno=fds[0]), attach(fds[1]), *fds[2:]).serve()
     # No clean-up to wait for: everything the worker holds is its own anonymous memory.
     os._exit(0)
 
@@ -128,8 +132,16 @@ def work(worker: int, fds: list[int], inherited: tuple[int, ...]) -> NoReturn:
 class Worker:
     """Runs one task after the other, streams the pieces, looks at the cancel word in between."""
 
-    def __init__(self, sock: socket.socket, cancelled: mmap.mmap) -> None:
+    def __init__(
+        self, sock: socket.socket, cancelled: mmap.mmap, box: int = -1, tower: int = -1
+    ) -> None:
         self.sock = sock
+        self.box: Box | None = None
+        if box >= 0:
+            self.box, self.poll = Box(box), select.epoll()
+            self.poll.register(sock.fileno(), select.EPOLLIN)
+            self.poll.register(tower, select.EPOLLIN | select.EPOLLET)
+        self.position = 0  # bytes of the socket's stream that have been handled
         self.reader = wire.Reader(sock)
         self.cancelled = memoryview(cancelled).cast("q")  # [0]: the highest cancelled round
         self.kept: dict[str, Any] = {}
@@ -142,12 +154,36 @@ class Worker:
     def serve(self) -> None:
         """Handle messages in order until the master goes away."""
         self.send(wire.frame(wire.HELLO, os.getpid()))
-        while (messages := self.reader.receive()) is not None:
-            for message in messages:
-                if message[0] == wire.TASK:
-                    self.task(*message[1:])
-                else:
-                    self.other(*message)
+        while (messages := self.receive()) is not None:
+            self.take(messages)
+
+    def take(self, messages: list[Any]) -> None:
+        """Handle messages of the socket, and each of the box in its turn."""
+        for message, size in zip(messages, self.reader.sizes, strict=True):
+            self.open_box()
+            self.handle(message)
+            self.position += size
+
+    def receive(self) -> list[Any] | None:
+        """Wait for messages of the socket, handling those of the box meanwhile."""
+        while self.box is not None:
+            self.open_box()
+            if any(fd == self.sock.fileno() for fd, _ in self.poll.poll()):
+                break
+        return self.reader.receive()
+
+    def open_box(self) -> None:
+        """Handle what lies in the box, if its turn has come."""
+        if self.box is not None and (data := self.box.take(self.position)) is not None:
+            for message in wire.frames(data):
+                self.handle(message)
+
+    def handle(self, message: Any) -> None:
+        """Do what a message says."""
+        if message[0] == wire.TASK:
+            self.task(*message[1:])
+        else:
+            self.other(*message)
 
     def other(self, kind: int, name: Any, content: Any = None) -> None:
         """Handle everything but a task."""
@@ -227,7 +263,7 @@ class Worker:
         for old in self.pool.reclaim() if self.pool.used else ():
             self.passed.discard(old)
             self.send(wire.frame(wire.GONE, old))
-        name = dumps(what)[0]
+        name, _ = pack(what, no_segment)
         packed, segment = pack(solid(value), self.pool.take)
         self.send(wire.frame(wire.REPLY, task, name, packed, int(read), seconds, last), segment)
 

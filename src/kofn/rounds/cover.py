@@ -15,47 +15,95 @@ from ..model import Run
 from .windows import Windows, runs_of
 
 SMALLEST_PIECE = 16  # rows; a top-up is not cut finer than this
+_NO_FLAGS = np.empty((0, 0), dtype=bool)
+_NO_COUNTS = np.empty(0, dtype=np.intp)
+_NO_INDEX: dict[int, int] = {}
 
 
 class Cover:
-    """The state of one round's rows. Cost per delivery: a few array slices."""
+    """The state of one round's rows.
+
+    As long as lanes deliver whole windows, just as planned, they are only noted; the arrays follow
+    when somebody looks at them. Cost per delivery otherwise: a few array slices.
+    """
 
     def __init__(self, windows: Windows) -> None:
         self.lanes = list(windows.lanes)
         self.cuts = windows.cuts
         self.asked = windows.asked.copy()
-        self.have = np.zeros_like(self.asked)
         self.need = windows.need.copy()
-        self.count = np.zeros(len(self.need), dtype=np.intp)
         self.delivered_rows = 0
         self.topped_up_rows = 0
         self.repeated_rows = 0  # asked again of a lane that had delivered them: a restart
         # Nothing has been asked or cut beyond windows that ask for just what is needed.
         self.as_planned = windows.exact
-        self._index = {row: j for j, row in enumerate(self.cuts.tolist())}
-        self._place = {lane: i for i, lane in enumerate(self.lanes)}
-        self._rows_needed = int(self.need @ np.diff(self.cuts))
+        self._windows = windows
+        self._whole: set[int] | None = set()  # places of lanes; None: the arrays are there
+        self._have, self._count, self._index = _NO_FLAGS, _NO_COUNTS, _NO_INDEX
+        self._place = windows.places.copy()
+        self._rows_needed = windows.rows_needed
         self._window = self._rows_needed // max(1, len(self.lanes))
 
-    def deliver(self, lane: int, runs: Iterable[Run]) -> None:
+    def deliver(self, lane: int, runs: Sequence[Run]) -> None:
         """Note that rows of a lane have arrived."""
-        i = self._place[lane]
+        i, whole = self._place[lane], self._whole
+        if (
+            whole is not None
+            and self.as_planned
+            and i not in whole
+            and runs == self._windows.runs[i]
+        ):
+            whole.add(i)
+            self.delivered_rows += self._windows.loads[i]
+            return
+        self._unfold()
+        self._deliver(i, runs)
+
+    def _deliver(self, i: int, runs: Iterable[Run]) -> None:
         for first, last in runs:
             a, b = self._at(first), self._at(last)
-            have = self.have[i, a:b]
+            have = self._have[i, a:b]
             if have.any():  # never asked twice; but an engine may repeat itself
-                self.count[a:b] += ~have
+                self._count[a:b] += ~have
                 self.delivered_rows += int(np.diff(self.cuts)[a:b] @ ~have)
             else:
-                self.count[a:b] += 1
+                self._count[a:b] += 1
                 self.delivered_rows += last - first
             have[:] = True
+
+    def _unfold(self) -> None:
+        """Bring the arrays up to what was noted."""
+        whole, self._whole = self._whole, None
+        if whole is None:
+            return
+        self._have = np.zeros_like(self.asked)
+        self._count = np.zeros(len(self.need), dtype=np.intp)
+        self._index = {row: j for j, row in enumerate(self.cuts.tolist())}
+        self.delivered_rows = 0
+        for i in whole:
+            self._deliver(i, self._windows.runs[i])
+
+    @property
+    def have(self) -> NDArray[np.bool_]:
+        """(lanes, segments): what each lane has delivered."""
+        self._unfold()
+        return self._have
+
+    @property
+    def count(self) -> NDArray[np.intp]:
+        """(segments,): how many have delivered."""
+        self._unfold()
+        return self._count
 
     @property
     def done(self) -> bool:
         """True when every segment has what it needs."""
         # Counting rows first keeps the array test off the path of all but the last replies.
-        return self.delivered_rows >= self._rows_needed and bool((self.count >= self.need).all())
+        if self.delivered_rows < self._rows_needed:
+            return False
+        return (self.as_planned and self._whole is not None) or bool(
+            (self.count >= self.need).all()
+        )
 
     @property
     def rows_used(self) -> int:
@@ -78,8 +126,9 @@ class Cover:
         self._place[lane] = len(self.lanes)
         self.lanes.append(lane)
         blank = np.zeros((1, len(self.need)), dtype=bool)
+        self._unfold()
         self.asked = np.vstack([self.asked, blank])
-        self.have = np.vstack([self.have, blank])
+        self._have = np.vstack([self._have, blank])
 
     def retire(self, lane: int) -> None:
         """Note that what a lane still owes will not come."""
@@ -159,11 +208,12 @@ class Cover:
         return j
 
     def _split(self, rows: Sequence[int]) -> None:
+        self._unfold()
         cuts = np.union1d(self.cuts, np.asarray(rows, dtype=np.intp))
         old = np.searchsorted(self.cuts, cuts[:-1], side="right") - 1
         self.cuts = cuts
-        self.asked, self.have = self.asked[:, old], self.have[:, old]
-        self.need, self.count = self.need[old], self.count[old]
+        self.asked, self._have = self.asked[:, old], self._have[:, old]
+        self.need, self._count = self.need[old], self._count[old]
         self._index = {row: j for j, row in enumerate(cuts.tolist())}
         self.as_planned = False
 

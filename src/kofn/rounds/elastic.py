@@ -78,7 +78,7 @@ class ElasticRound(Round):
         self.lost: list[int] = []
         self.joined: list[int] = []
         self._shares, self._work, self._late = shares, work, late
-        self._holder = {lane: worker for worker, lane in shares.items() if lane in windows.lanes}
+        self._holder = {lane: worker for worker, lane in shares.items() if lane in windows.places}
         self._open: dict[int, int] = {}  # task -> worker
         self._sent = 0
         self._start = 0.0

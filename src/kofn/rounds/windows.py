@@ -44,6 +44,21 @@ class Windows:
         return int(self.cuts[-1])
 
     @cached_property
+    def places(self) -> dict[int, int]:
+        """Where each lane is among the lanes."""
+        return {lane: i for i, lane in enumerate(self.lanes)}
+
+    @cached_property
+    def loads(self) -> tuple[int, ...]:
+        """Rows that each lane reads."""
+        return tuple(sum(last - first for first, last in mine) for mine in self.runs)
+
+    @cached_property
+    def rows_needed(self) -> int:
+        """Rows of all lanes together that decoding needs."""
+        return int(self.need @ np.diff(self.cuts))
+
+    @cached_property
     def exact(self) -> bool:
         """Whether just those are asked that are needed."""
         return bool((self.asked.sum(axis=0) == self.need).all())

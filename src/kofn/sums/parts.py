@@ -227,12 +227,14 @@ class _Placed:
         waited = engine.now()
         value, eta = tally.value(kind, len(round.finished))
         ended = engine.now()
+        missing = tally.missing
+        used = self.code.m - len(missing)
         report = Report(
             round=round.id,
             live=tuple(sorted(ready.keys() - resting)),
             rows_read=dict(round.read),
-            rows_used=self.code.m - len(tally.missing),
-            rows_wasted=max(0, sum(round.read.values()) - (self.code.m - len(tally.missing))),
+            rows_used=used,
+            rows_wasted=max(0, sum(round.read.values()) - used),
             rows_topped_up=0,
             rows_moved=0,
             late=round.owing,
@@ -250,7 +252,7 @@ class _Placed:
         )
         out = None if value is None else value[0] if not tally.several else value
         exact = tally.decodable and (kind != "unbiased" or len(round.finished) >= self.code.k)
-        return Sum(out, exact, tally.covered, tally.missing, report)
+        return Sum(out, exact, tally.covered, missing, report)
 
     def _possible(self, stop: Stop) -> None:
         """Raise TooFewWorkers now where those that live can only meet the rule with a newcomer."""
@@ -266,7 +268,8 @@ class _Placed:
         """The error of an exact sum, relative to Σ |fn(part, x)|."""
         if not tally.decodable or value is None or eta is None:
             return None
-        dtype = np.result_type(np.float32, *(np.asarray(leaf).dtype for leaf in value))
+        dtypes = [leaf.dtype for leaf in value]  # wide: see work.wide
+        dtype = np.result_type(*dtypes) if len(dtypes) > 1 else dtypes[0]
         return error_bound(self.code.m, dtype, eta)
 
     def task(self, round: int, worker: int, seat: int) -> Task:

@@ -33,14 +33,15 @@ class Tally(ABC):
             self.several = isinstance(value, tuple)
             value = value if isinstance(value, tuple) else (value,)
             self._same(seat, value)
-        new = 0
+        new, one = 0, None
         for i in range(first, last):
-            one = None if value is None else tuple(leaf[i - first] for leaf in value)
+            if value is not None:
+                one = tuple([leaf[i - first] for leaf in value])
             new += self._take(i * self.code.n + seat, seat, i, one)
         return new
 
     def _same(self, seat: int, value: Leaves) -> None:
-        shapes = tuple(leaf.shape[1:] for leaf in value)
+        shapes = tuple([leaf.shape[1:] for leaf in value])
         if self.shapes is None:
             self.shapes = shapes
         elif shapes != self.shapes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import cloudpickle
@@ -31,6 +31,15 @@ class Held:
 
     def __init__(self, parts: Mapping[int, Any], symbols: Sequence[Row]) -> None:
         self.parts, self.symbols = parts, symbols
+        self._again: frozenset[int] | None = None
+
+    @property
+    def again(self) -> frozenset[int]:
+        """The parts that several symbols have."""
+        if self._again is None:
+            uses = Counter(part for row in self.symbols for part in row.parts)
+            self._again = frozenset(part for part, times in uses.items() if times > 1)
+        return self._again
 
 
 def function(kept: Mapping[str, Any], key: str) -> Callable[..., Any]:
@@ -49,9 +58,8 @@ def function(kept: Mapping[str, Any], key: str) -> Callable[..., Any]:
 class _Memo:
     """Terms that a later symbol has too, as long as they fit into MEMO bytes."""
 
-    def __init__(self, symbols: Sequence[Row]) -> None:
-        uses = Counter(part for row in symbols for part in row.parts)
-        self.again = {part for part, times in uses.items() if times > 1}
+    def __init__(self, again: Collection[int]) -> None:
+        self.again = again
         self.known: dict[int, Leaves] = {}
         self.left = MEMO
         self.get = self.known.get
@@ -75,7 +83,7 @@ def walk(
     held: Held = kept[key]
     fn = function(kept, fn_key)
     symbols = held.symbols
-    memo = _Memo(symbols if flush else ())
+    memo = _Memo(held.again if flush else ())
     said, read, values = 0, 0, []
     shapes: Shapes | None = None
     several = False  # whether fn returns a tuple
@@ -131,7 +139,9 @@ def leaves(fn: Callable[..., Any], part: Any, x: Any, number: int) -> tuple[Leav
 def _wide(value: Any) -> Any:
     if not isinstance(value, Scattered):
         value = np.asarray(value)
-        return value.astype(wide(value.dtype), copy=False) if value.dtype.kind in "biuf" else value
+        if value.dtype.char in "dfFD" or value.dtype.kind not in "biuf":
+            return value
+        return value.astype(wide(value.dtype))
     return value * 1.0 if value.dtype.kind in "biu" else value
 
 

@@ -1,0 +1,137 @@
+"""Between processes of one machine: bells that wake who waits, and boxes that need no call."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import select
+import struct
+from typing import Any
+
+from .memory import Segment, attach
+
+_NUMBER = struct.Struct("i")
+_MANY = 4096  # rings that may lie in a pipe
+
+
+class Bell:
+    """One end of a pipe that wakes who rests at its other end, and tells who rang."""
+
+    __slots__ = ("_leaving", "_number", "fd")
+
+    def __init__(self, fd: int, number: int = 0) -> None:
+        self.fd = fd
+        self._number, self._leaving = _NUMBER.pack(number), _NUMBER.pack(~number)
+        os.set_blocking(fd, False)
+
+    def ring(self, leaving: bool = False) -> None:
+        """Wake the other end; it may be awake, or gone. It gets our number, turned if we leave."""
+        with contextlib.suppress(BlockingIOError, BrokenPipeError):
+            os.write(self.fd, self._leaving if leaving else self._number)
+
+    def rest(self, seconds: float, *others: Any) -> set[int]:
+        """Rest until somebody rings, or one of the others can be read; return who rang."""
+        if self.fd not in select.select([self.fd, *others], [], [], seconds)[0]:
+            return set()
+        return set(memoryview(os.read(self.fd, 4096)).cast("i"))
+
+    def close(self) -> None:
+        """Close this end."""
+        os.close(self.fd)
+
+
+class Tower:
+    """The bell for everybody: one write wakes all who rest at it.
+
+    To ring six bells takes six system calls, and after each of them the one who was woken may take
+    the core from the one who rings. Here both ends are the ringer's own. Who rests is told of each
+    write (an edge) and never reads; what lies in the pipe is taken out by the ringer.
+    """
+
+    def __init__(self) -> None:
+        self.fd, self._rings = os.pipe()
+        for end in (self.fd, self._rings):
+            os.set_blocking(end, False)
+        self._written = 0
+
+    def ring(self) -> None:
+        """Wake everybody."""
+        if self._written == _MANY:
+            os.read(self.fd, _MANY)
+            self._written = 0
+        os.write(self._rings, b"!")
+        self._written += 1
+
+    def close(self) -> None:
+        """Close both ends."""
+        os.close(self.fd)
+        os.close(self._rings)
+
+
+class Ear:
+    """Where a worker rests: at its own bell and at the bell for everybody."""
+
+    def __init__(self, own: int, all: int) -> None:
+        self._own = own
+        self._poll = select.epoll()
+        self._poll.register(own, select.EPOLLIN)
+        self._poll.register(all, select.EPOLLIN | select.EPOLLET)
+
+    def rest(self, seconds: float) -> bool:
+        """Rest until one of the bells rings; say if one did."""
+        found = self._poll.poll(seconds)
+        for fd, _ in found:
+            if fd == self._own:
+                os.read(fd, 4096)
+        return bool(found)
+
+
+_WORDS = 4  # of a box: posted, taken, length, order
+_SIZE = (1 << 16) - 64  # bytes, with the words
+# A box needs that stores are seen in the order in which they were made, and a tower.
+BOXES = hasattr(select, "epoll") and platform.machine() in ("x86_64", "AMD64", "i686")
+
+
+class Box:
+    """A place in shared memory beside a stream, for one message at a time: no system call for it.
+
+    Who posts rings a tower afterwards. `order`: the message belongs after so many bytes of the
+    stream. While the other side has not taken it, nothing more can be posted.
+    """
+
+    __slots__ = ("_bytes", "_most", "_owner", "_words", "fd")
+
+    def __init__(self, fd: int | None = None) -> None:
+        self._owner = Segment(_SIZE) if fd is None else None
+        memory = self._owner.map if self._owner else attach(fd or 0, write=True)
+        self.fd = self._owner.fd if self._owner else -1
+        self._bytes = memoryview(memory)
+        self._words = self._bytes[: 8 * _WORDS].cast("q")
+        self._most = len(self._bytes) - 8 * _WORDS
+
+    def post(self, data: bytes, order: int) -> bool:
+        """Lay a message in, if there is room."""
+        words, size = self._words, len(data)
+        if words[0] != words[1] or size > self._most:
+            return False
+        self._bytes[8 * _WORDS : 8 * _WORDS + size] = data
+        words[2], words[3] = size, order
+        words[0] += 1  # from now on it is there
+        return True
+
+    def take(self, position: int) -> bytes | None:
+        """Return what was posted, if so many bytes of the stream are all that comes before it."""
+        words = self._words
+        if words[0] == words[1] or words[3] > position:
+            return None
+        data = bytes(self._bytes[8 * _WORDS : 8 * _WORDS + words[2]])
+        words[1] = words[0]
+        return data
+
+    def close(self) -> None:
+        """Let the memory go here."""
+        self._words.release()
+        self._bytes.release()
+        if self._owner is not None:
+            self._owner.close()

@@ -1,0 +1,123 @@
+"""Boxes beside a stream: whatever way a message goes, the order is that of sending."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kofn.engines import _wire as wire
+from kofn.engines._bells import BOXES, Box, Tower
+from kofn.engines._local_house import Peer
+from kofn.engines.local import LocalEngine
+from kofn.engines.memory import Segment
+from kofn.engines.worker import Worker
+from kofn.model import Reply, Task
+from kofn.testing._bodies import echo
+
+pytestmark = pytest.mark.skipif(not BOXES, reason="boxes need epoll and a processor in order")
+
+
+class Listener(Worker):
+    """A worker that only notes what it is told."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.heard: list[int] = []
+
+    def handle(self, message: Any) -> None:
+        self.heard.append(message[1])
+
+    def catch_up(self, reads: int) -> None:
+        """Look as often as a worker would whom so many things wake."""
+        for _ in range(reads):
+            self.open_box()
+            if select.select([self.sock], [], [], 0)[0]:
+                messages = self.reader.receive()
+                assert messages is not None
+                self.take(messages)
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    st.lists(st.sampled_from(["post", "hold", "send", "large", "note", "read"]), max_size=40),
+    st.integers(1, 3),
+)
+def test_messages_are_handled_in_the_order_of_sending(steps: list[str], reads: int) -> None:
+    ours, theirs = socket.socketpair()
+    poll = select.epoll()
+    peer, word, tower = Peer(0, ours, poll, False), Segment(8), Tower()
+    assert peer.box is not None
+    worker = Listener(theirs, word.map, *(os.dup(fd) for fd in (peer.box.fd, tower.fd)))
+    sent: list[int] = []
+    for number, step in enumerate(steps):
+        if step == "read":
+            worker.catch_up(reads)
+            continue
+        sent.append(number)
+        data = wire.frame(wire.FORGET, number, b"x" * (80_000 if step == "large" else 10))
+        if step == "note":
+            peer.note(data)
+        elif step == "send":
+            peer.send(data)
+        else:
+            peer.unsent.append(data)
+            if step != "hold" and not peer.post():
+                peer.send(b"")
+    while peer.outbox or peer.notes or peer.unsent:
+        peer.flush()
+        worker.catch_up(2)
+        if peer.notes or peer.unsent:
+            peer.send(b"")
+    worker.catch_up(100)
+    assert worker.heard == sent
+    worker.poll.close()
+    theirs.close()
+    peer.close()
+    worker.cancelled.release()
+    word.close()
+    tower.close()
+    poll.close()
+
+
+def test_a_box_holds_one_message_and_only_what_fits() -> None:
+    box = Box()
+    assert box.take(0) is None
+    assert box.post(b"first", 0)
+    assert not box.post(b"second", 0)
+    assert box.take(0) == b"first"
+    assert not box.post(b"x" * 70_000, 0)
+    assert box.post(b"later", 10)
+    assert box.take(9) is None  # one byte of the stream comes before it
+    assert box.take(10) == b"later"
+    box.close()
+
+
+def test_tasks_for_all_and_for_one_come_in_order_through_both() -> None:
+    with LocalEngine(3) as engine:
+        expected, heard = (
+            {w: list[int]() for w in engine.workers},
+            {w: list[int]() for w in (0, 1, 2)},
+        )
+        task = 0
+        for burst in range(30):
+            for worker in engine.workers if burst % 3 else (burst % 2,):
+                for _ in range(1 + burst % 2):
+                    task += 1
+                    engine.submit(Task(task, 1, worker, echo, (task, "x" * (30_000 * (burst % 4)))))
+                    expected[worker].append(task)
+            if burst % 5 == 0:
+                engine.put(burst % 3, "key", burst)  # goes by the socket, after what was submitted
+            for event in engine.events(0.0):
+                if isinstance(event, Reply):
+                    heard[event.worker].append(event.task)
+        while sum(map(len, heard.values())) < task:
+            for event in engine.events(10.0):
+                if isinstance(event, Reply):
+                    heard[event.worker].append(event.task)
+        assert heard == expected
