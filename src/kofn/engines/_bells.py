@@ -9,7 +9,7 @@ import select
 import struct
 from typing import Any
 
-from .memory import Segment, attach
+from .memory import anonymous, attach
 
 _NUMBER = struct.Struct("i")
 _MANY = 4096  # rings that may lie in a pipe
@@ -30,11 +30,11 @@ class Bell:
         with contextlib.suppress(BlockingIOError, BrokenPipeError):
             os.write(self.fd, self._leaving if leaving else self._number)
 
-    def rest(self, seconds: float, *others: Any) -> set[int]:
+    def rest(self, seconds: float, *others: Any) -> list[int]:
         """Rest until somebody rings, or one of the others can be read; return who rang."""
         if self.fd not in select.select([self.fd, *others], [], [], seconds)[0]:
-            return set()
-        return set(memoryview(os.read(self.fd, 4096)).cast("i"))
+            return []
+        return memoryview(os.read(self.fd, 4096)).cast("i").tolist()
 
     def close(self) -> None:
         """Close this end."""
@@ -88,7 +88,7 @@ class Ear:
 
 
 _WORDS = 4  # of a box: posted, taken, length, order
-_SIZE = (1 << 16) - 64  # bytes, with the words
+_SIZE = 1 << 16  # bytes, with the words
 # A box needs that stores are seen in the order in which they were made, and a tower.
 BOXES = hasattr(select, "epoll") and platform.machine() in ("x86_64", "AMD64", "i686")
 
@@ -100,13 +100,15 @@ class Box:
     stream. While the other side has not taken it, nothing more can be posted.
     """
 
-    __slots__ = ("_bytes", "_most", "_owner", "_words", "fd")
+    __slots__ = ("_bytes", "_memory", "_most", "_words", "fd")
 
     def __init__(self, fd: int | None = None) -> None:
-        self._owner = Segment(_SIZE) if fd is None else None
-        memory = self._owner.map if self._owner else attach(fd or 0, write=True)
-        self.fd = self._owner.fd if self._owner else -1
-        self._bytes = memoryview(memory)
+        self.fd = -1  # what the other side needs, until it has it
+        if fd is None:
+            self.fd = anonymous(_SIZE)
+            fd = os.dup(self.fd)
+        self._memory = attach(fd, write=True)
+        self._bytes = memoryview(self._memory)
         self._words = self._bytes[: 8 * _WORDS].cast("q")
         self._most = len(self._bytes) - 8 * _WORDS
 
@@ -122,16 +124,27 @@ class Box:
 
     def take(self, position: int) -> bytes | None:
         """Return what was posted, if so many bytes of the stream are all that comes before it."""
-        words = self._words
-        if words[0] == words[1] or words[3] > position:
+        if not self.due(position):
             return None
+        words = self._words
         data = bytes(self._bytes[8 * _WORDS : 8 * _WORDS + words[2]])
         words[1] = words[0]
         return data
 
+    def due(self, position: int) -> bool:
+        """Tell whether `take` would return something."""
+        words = self._words
+        return words[0] != words[1] and words[3] <= position
+
+    def given(self) -> None:
+        """Let go of the descriptor: the other side has it."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
     def close(self) -> None:
         """Let the memory go here."""
+        self.given()
         self._words.release()
         self._bytes.release()
-        if self._owner is not None:
-            self._owner.close()
+        self._memory.close()

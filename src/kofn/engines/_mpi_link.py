@@ -10,12 +10,12 @@ import os
 import socket
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any
 
 from . import _wire as wire
-from ._bells import Bell, Tower
+from ._bells import BOXES, Bell, Box, Tower
 from ._mpi_near import Place, place
 from ._mpi_worker import (
     CONTROL,
@@ -48,17 +48,22 @@ class _Peer:
 
     __slots__ = (
         "bell",
+        "box",
         "buffer",
         "comm",
+        "inbox",
         "large",
         "near",
         "notes",
         "pid",
         "queue",
         "rank",
+        "received",
         "request",
         "sending",
+        "sent",
         "theirs",
+        "unsent",
     )
 
     def __init__(self, comm: Any, rank: int) -> None:
@@ -67,12 +72,35 @@ class _Peer:
         self.near = False  # it rings, and hears our bell
         self.theirs, ours = os.pipe()  # their end is closed here once they have it
         self.bell = Bell(ours)
+        self.box: Box | None = Box() if BOXES else None  # for small messages
+        self.inbox: Box | None = Box() if BOXES else None
+        self.sent = self.received = 0  # messages, besides those
+        self.unsent: list[bytes] = []  # frames, until the next flush
         self.buffer = bytearray(SMALL)
         self.request: Any = None  # the standing receive
         self.large: bytearray | None = None  # announced, being received
         self.queue: deque[bytes] = deque()  # waits for what is being sent
         self.sending: deque[tuple[Any, bytes]] = deque()  # MPI may still read these bytes
         self.notes: deque[tuple[Any, bytes]] = deque()  # the same, out of turn
+
+    def post(self) -> bool:
+        """Lay what is unsent into the box, if there is room; it is to be rung for."""
+        if not self.near or self.box is None or self.queue:
+            return False
+        if not self.box.post(b"".join(self.unsent), self.sent):
+            return False
+        self.unsent.clear()
+        return True
+
+    def close(self) -> None:
+        """Let go of what is held here for it."""
+        self.bell.close()
+        if self.theirs >= 0:
+            os.close(self.theirs)
+            self.theirs = -1
+        if self.box is not None and self.inbox is not None:
+            self.box.close()
+            self.inbox.close()
 
     def untold(self) -> bool:
         """Tell whether something may move on without a ring."""
@@ -87,10 +115,11 @@ class Link:
         self.sample = sample  # for workers to try whether they can map what the master holds
         self._gong, self._rings = map(Bell, os.pipe())
         self._tower = Tower()
-        self._rung: set[int] = set()  # who may have said something
+        self._rung: Counter[int] = Counter()  # who has said something, and how often
         self._untold: set[int] = set()  # workers for whose messages MPI must be called
         self._leaving: set[int] = set()  # workers whose MPI is about to end
-        self._due = 0.0  # when to look at all, whoever rang
+        self._due = 0.0  # when to look at somebody, whoever rang
+        self._turn = 0  # at whom
         self._linger = 0.0
         self.command = command  # what a spawned worker runs
         self.closed = False
@@ -99,6 +128,7 @@ class Link:
         self._peers: dict[int, _Peer] = {}
         self._behind: set[int] = set()  # workers with something queued
         self._unrung: list[_Peer] = []  # who were sent something since we rang
+        self._unsent: dict[int, _Peer] = {}  # who have something to be sent
         self._dead: list[tuple[Any, bytes | bytearray]] = []  # requests whose worker is gone
         self._status = MPI.Status()
         self._host = socket.gethostname()
@@ -115,7 +145,10 @@ class Link:
         self._untold.add(worker)
         if comm != self.MPI.COMM_WORLD:
             self._linger = LINGER
-        places = (self.sample, *map(place, (peer.theirs, self._tower.fd, self._rings.fd)))
+        shared = [peer.theirs, self._tower.fd, self._rings.fd]
+        if peer.box is not None and peer.inbox is not None:
+            shared += [peer.box.fd, peer.inbox.fd]
+        places = (self.sample, *map(place, shared))
         greeting = (worker, os.getpid(), self._host, self.spin, *places)
         self.send(worker, wire.frame(MASTER, greeting))
         try:
@@ -149,12 +182,16 @@ class Link:
     # Sending.
 
     def send(self, worker: int, data: bytes) -> None:
-        """Send frames, after those sent before."""
+        """Send frames, after those sent before: to those near, when `flush` is called."""
         peer = self._peers.get(worker)
         if peer is None:
             return  # gone; its news is on the way
-        peer.queue.append(data)
-        self._push(worker, peer)
+        if peer.near:
+            peer.unsent.append(data)
+            self._unsent[worker] = peer
+        else:
+            peer.queue.append(data)
+            self._push(worker, peer)
 
     def control(self, worker: int, round: int | None) -> None:
         """Tell a worker that a round is cancelled, or (None) to end, ahead of what is queued."""
@@ -182,6 +219,7 @@ class Link:
                     self._untold.add(worker)
                 else:
                     peer.sending.append((self._isend(peer, data, DATA), data))
+                peer.sent += 1
                 self._unrung.append(peer)
         except self.MPI.Exception:
             queue.clear()  # gone: the standing receive will tell
@@ -204,7 +242,7 @@ class Link:
     def receive(self, timeout: float) -> list[News]:
         """Return what has arrived, waiting at most `timeout` seconds for the first."""
         self.flush()
-        self._rung |= self._gong.rest(0)
+        self._rung.update(self._gong.rest(0))
         if self._look() or timeout <= 0:
             return self._take()
         patience, end = Patience(self.spin), time.perf_counter() + timeout
@@ -220,7 +258,7 @@ class Link:
         if rest := patience.rest():
             rung = self._gong.rest(min(REST if self._told() else rest, limit), *others)
             if rung:
-                self._rung |= rung
+                self._rung.update(rung)
                 return Patience(max(self.spin, self._linger))
         return patience
 
@@ -233,11 +271,20 @@ class Link:
         return not self._untold
 
     def flush(self) -> None:
-        """Wake those who were sent something: it need not be after each message.
+        """Send what is unsent and wake those who were sent something, all of them at once.
 
         A worker that nobody rings for looks by itself after 5 ms.
         """
         unrung = self._unrung
+        if self._unsent:
+            unsent, self._unsent = self._unsent, {}
+            for worker, peer in unsent.items():
+                if peer.post():
+                    unrung.append(peer)
+                else:
+                    peer.queue.extend(peer.unsent)
+                    peer.unsent.clear()
+                    self._push(worker, peer)
         if 2 * len(unrung) > len(self._peers):
             self._tower.ring()
         else:
@@ -261,32 +308,49 @@ class Link:
             for worker in tuple(self._behind):
                 self._push(worker, self._peers[worker])
             self.flush()
-        rung, self._rung = self._rung, set()
+        rung, self._rung = self._rung, Counter()
         self._leaving |= {~number for number in rung if number < 0}
         now = time.perf_counter()
-        # To look in vain is not cheap: MPI gives up the core where cores are few.
-        if now >= self._due or self._linger or self.spin or not self._told():
+        # To look in vain is not cheap: MPI gives up the core where cores are few. To one at a time,
+        # for it is only to hear of the dead, and the engine has other means for that too.
+        if self._linger or self.spin or not self._told():
+            rung = Counter(dict.fromkeys(self._peers, 2 * _BURST))
+        elif now >= self._due and self._peers:
             self._due = now + REST
-            rung = set(self._peers)
-        for worker in rung:
+            self._turn = (self._turn + 1) % len(self._peers)
+            rung[list(self._peers)[self._turn]] += 1
+        for worker, rings in rung.items():
             peer = self._peers.get(worker)
             if peer is None:
                 continue
+            rings -= self._unbox(worker, peer)
             try:
-                for _ in range(_BURST):
+                for _ in range(min(rings, _BURST)):
                     if not peer.request.Test(self._status):
                         break
+                    self._unbox(worker, peer)  # it may have been posted before this was sent
                     self._arrived(worker, peer)
+                    self._unbox(worker, peer)
                 else:
-                    self._rung.add(worker)
+                    if rings >= _BURST:
+                        self._rung[worker] += rings - _BURST + 1
             except self.MPI.Exception:
+                self._unbox(worker, peer)
                 self._lost(worker)
         return bool(self._news)
+
+    def _unbox(self, worker: int, peer: _Peer) -> int:
+        """Take what lies in a worker's box, if its turn has come; how many messages that was."""
+        if peer.inbox is None or (data := peer.inbox.take(peer.received)) is None:
+            return 0
+        self._news.append((worker, data))
+        return 1
 
     def _arrived(self, worker: int, peer: _Peer) -> None:
         count = self._status.Get_count(self.MPI.BYTE)
         if peer.large is not None:
             self._news.append((worker, peer.large))
+            peer.received += 1
             peer.large = None
             self._listen(peer)
         elif count == HEAD.size:
@@ -300,6 +364,10 @@ class Link:
                 peer.pid, peer.near = (pid if host == self._host else 0), sample is not None
                 os.close(peer.theirs)
                 peer.theirs = -1
+                if peer.box is not None and peer.inbox is not None:
+                    peer.box.given()
+                    peer.inbox.given()
+            peer.received += 1
             self._news.append((worker, data))
             self._listen(peer)
 
@@ -314,11 +382,10 @@ class Link:
         """Forget a worker. What MPI may still read or write is kept until it is done with it."""
         peer = self._peers.pop(worker, None)
         self._behind.discard(worker)
+        self._unsent.pop(worker, None)
         if peer is not None:
             self._unrung = [other for other in self._unrung if other is not peer]
-            peer.bell.close()
-            if peer.theirs >= 0:
-                os.close(peer.theirs)
+            peer.close()
             self._dead += [*peer.sending, *peer.notes, (peer.request, peer.large or peer.buffer)]
         self._dead = [pair for pair in self._dead if not self._over(pair[0])]
 

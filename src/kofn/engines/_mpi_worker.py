@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import threadpoolctl
 
 from . import _wire as wire
-from ._bells import Bell, Ear
+from ._bells import Bell, Box, Ear
 from ._mpi_near import Place, fetch, mapped, opened, place
 from .exchange import Exchange, Shape
 from .memory import ReplyPool, Segment, no_segment, pack, solid, unpack
@@ -37,6 +37,7 @@ FAR = 101  # the answer to a hello, where the master cannot map what we hold
 SPIN = 0.0005  # seconds of looking without a pause, where each process has a core
 LINGER = 0.0001  # seconds of looking once a bell has rung: MPI looks at TCP every eighth time
 REST = 0.005  # the longest rest
+_LISTEN = 0.05  # seconds between two looks for a last word, where cancels are seen without
 _PART = 20  # a rest is this part of the time waited: what it may add to it
 
 
@@ -79,6 +80,11 @@ class Worker:
         self.buffer = bytearray(SMALL)
         self.status = MPI.Status()
         self.sending: deque[tuple[Any, bytes]] = deque()
+        self.box: Box | None = None  # what the master posts
+        self.outbox: Box | None = None  # what it is posted
+        self.sent = self.received = 0  # messages, besides those
+        self.standing: Any = None  # the receive that is always there
+        self.count = -1  # bytes of what it has received
         self.behind = False  # the last message was there before it was waited for
         self.floor = -(2**63)  # the highest cancelled round
         self.word: memoryview | None = None  # the same, where the master can write it here
@@ -101,12 +107,14 @@ class Worker:
     def greet(self, number: int, pid: int, host: str, spin: float, *places: Place) -> None:
         """Answer rank 0's first word: who we are, who it is, how long to spin, what it holds.
 
-        That is the word of the master's cancels, the two bells to wait at and the bell to ring.
+        That is the word of the master's cancels, the two bells to wait at, the bell to ring, and
+        two boxes where it has some.
         """
         from .. import __version__  # not above: this module is imported by it
 
         here = socket.gethostname()
         self.spin = spin
+        sample = outbox = None
         if host == here:
             self.master = pid
             with contextlib.suppress(OSError):
@@ -114,22 +122,34 @@ class Worker:
                 ear = Ear(*(opened(at, os.O_RDONLY | os.O_NONBLOCK) for at in places[1:3]))
                 self.gong = Bell(opened(places[3], os.O_WRONLY | os.O_NONBLOCK), number)
                 self.ear, self.word = ear, word
-        sample = None
+                if len(places) > 4:
+                    self.box, outbox = (Box(opened(at, os.O_RDWR)) for at in places[4:6])
         if self.ear is not None:
             self.pool = ReplyPool(keep=64 << 20)
             self.sample = Segment(8)
             sample = place(self.sample.fd)
         self.send(wire.HELLO, os.getpid(), here, sys.version_info[:2], __version__, sample)
+        self.outbox = outbox
 
     # Messages. Whatever MPI raises here means that the master is gone, and the worker with it: an
     # exception would look like the body's own.
 
     def receive(self) -> bytes | memoryview:
-        """Wait for a message."""
+        """Wait for a message, of the box or by MPI."""
+        self.behind = True
         try:
-            request = self.comm.Irecv([self.buffer, self.MPI.BYTE], 0, DATA)
-            self.wait(request, told=True)
-            count = self.status.Get_count(self.MPI.BYTE)
+            while True:
+                # What was posted before it was sent comes first.
+                if self.box is not None and (data := self.box.take(self.received)) is not None:
+                    return data
+                if self.count >= 0:
+                    break
+                if self.standing is None:
+                    self.standing = self.comm.Irecv([self.buffer, self.MPI.BYTE], 0, DATA)
+                if self.wait(self.standing, told=True):
+                    self.count = self.status.Get_count(self.MPI.BYTE)
+            self.received += 1
+            self.standing, count, self.count = None, self.count, -1
             if count != HEAD.size:
                 return memoryview(self.buffer)[:count]
             large = bytearray(HEAD.unpack_from(self.buffer)[0])
@@ -141,6 +161,11 @@ class Worker:
     def send(self, *message: Any) -> None:
         """Send a frame; wait only while many are on their way."""
         data, sending = wire.frame(*message), self.sending
+        if self.outbox is not None and self.outbox.post(data, self.sent):
+            assert self.gong is not None
+            self.gong.ring()
+            return
+        self.sent += 1
         try:
             while sending and sending[0][0].Test():
                 sending.popleft()
@@ -160,24 +185,27 @@ class Worker:
         if self.gong is not None:
             self.gong.ring()
 
-    def wait(self, request: Any, told: bool = False) -> None:
+    def wait(self, request: Any, told: bool = False) -> bool:
         """Wait for a request; hear the master's last word meanwhile.
 
-        `told`: the master rings when it is there. Other requests, and large messages on their way,
-        move on only when MPI is called.
+        `told`: the master rings when it is there, and for the box: False when that has something.
+        Other requests, and large messages on their way, move on only when MPI is called.
         """
-        self.behind = request.Test(self.status)
-        if self.behind:
-            return
+        # To look in vain is not cheap: MPI gives up the core where cores are few.
+        if (not told or self.ear is None) and request.Test(self.status):
+            return True
+        self.behind = False
         patience = Patience(self.spin)
         while True:
             if rest := patience.rest():
                 if self.ear is None:
                     time.sleep(rest)
                 elif self.ear.rest(REST if told and not bulky(self.sending) else rest):
+                    if told and self.box is not None and self.box.due(self.received):
+                        return False
                     patience = Patience(max(self.spin, self.linger))
             if request.Test(self.status):
-                return
+                return True
             if rest:
                 self.listen()
 
@@ -209,12 +237,16 @@ class Worker:
     def stale(self) -> bool:
         """Tell whether the task at hand was cancelled: at most some microseconds."""
         now = time.perf_counter()
-        if self.word is None or now >= self.listened + REST:
+        if self.word is None or now >= self.listened + _LISTEN:
             self.listened = now
             try:
                 self.listen()
             except self.MPI.Exception:
                 end()
+        return self.cancelled()
+
+    def cancelled(self) -> bool:
+        """Tell the same by what has been heard, or written where we see it."""
         if self.word is not None and self.word[0] > self.floor:
             self.floor = self.word[0]
         return self.round <= self.floor
@@ -261,7 +293,7 @@ class Worker:
             del self.operands[old]
         self.round = round
         # A task that has waited here may have been cancelled meanwhile.
-        if self.stale() if self.behind else round <= self.floor:
+        if self.stale() if self.behind else self.cancelled():
             self.send(wire.DROPPED, task)
             return
 

@@ -145,6 +145,8 @@ class LocalEngine(Engine):
         except BaseException:
             peer.close()
             raise
+        if peer.box is not None:
+            peer.box.given()
         house.peers[peer.fd] = peer
 
     def _launcher(self) -> Launcher:

@@ -37,7 +37,7 @@ OWN = -1  # the id of a segment that the receiver keeps for itself
 _ids = count()
 
 
-def _anonymous(size: int) -> int:
+def anonymous(size: int) -> int:
     """Return a descriptor of `size` bytes of zeroed memory that has no name."""
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("kofn", os.MFD_CLOEXEC)
@@ -60,7 +60,7 @@ class Segment:
     def __init__(self, size: int) -> None:
         # A power of two, for reuse by what is a little larger; untouched pages cost nothing.
         self.size = 1 << (size + _HEADER - 1).bit_length()
-        self.fd = _anonymous(self.size)
+        self.fd = anonymous(self.size)
         self.map = mmap.mmap(self.fd, self.size)
         self.id = next(_ids)
 
