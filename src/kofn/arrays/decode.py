@@ -12,6 +12,7 @@ from ..codes.linear import Weights
 from ..model import Run
 from ..rounds import Cover
 
+FEW = 1 << 14  # numbers that are decoded at once
 ETA_WANTED = 100.0  # above it, one more reply is worth its cost (docs/numerics.md)
 
 
@@ -85,9 +86,9 @@ def gather(
 ) -> NDArray[Any]:
     """Lay replies out by lane and row: `places` gives the place of a lane in `shape`.
 
-    `shape` is (lanes, rows of a share, width); what did not arrive is left undefined.
+    `shape` is (lanes, rows of a share, width); what did not arrive is zero.
     """
-    gathered = np.empty(shape, values[0][2].dtype)
+    gathered = np.zeros(shape, values[0][2].dtype)
     for lane, runs, value in values:
         flat = value.reshape(len(value), shape[2])
         here, done = gathered[places[lane]], 0
@@ -109,9 +110,31 @@ def combine(
     out = np.empty((k, rows, width), gathered.dtype)
     for first, last, found, weights in plan:
         matrix = weights.matrix if row is None else row[None, :] @ weights.matrix
-        stack = gathered[found, first:last].reshape(len(found), -1)
-        out[:, first:last] = (matrix @ stack).reshape(k, last - first, width)
+        stack = gathered[:, first:last].take(found, axis=0).reshape(len(found), -1)
+        out[:, first:last] = matrix.dot(stack).reshape(k, last - first, width)
     return out
+
+
+def side_by_side(plan: Sequence[Segment], lanes: int) -> NDArray[np.float64] | None:
+    """The weights of all segments, (segments, k, lanes), zero for lanes that are not asked.
+
+    None where segments differ in length.
+    """
+    if len({last - first for first, last, _, _ in plan}) != 1:
+        return None
+    out = np.zeros((len(plan), plan[0].weights.matrix.shape[0], lanes))
+    for found, (_, _, places, weights) in zip(out, plan, strict=True):
+        found[:, places] = weights.matrix
+    return out
+
+
+def combine_at_once(weights: NDArray[np.float64], gathered: NDArray[Any]) -> NDArray[Any]:
+    """What `combine` does, in one product for all segments: for few numbers, the quickest."""
+    segments, k, lanes = weights.shape
+    _, rows, width = gathered.shape
+    stack = gathered.reshape(lanes, segments, -1).transpose(1, 0, 2)
+    out: NDArray[Any] = np.matmul(weights, stack).transpose(1, 0, 2).reshape(k, rows, width)
+    return out.astype(gathered.dtype, copy=False)
 
 
 def recode(plan: Sequence[Segment], lanes: int, z: NDArray[Any]) -> NDArray[Any]:

@@ -18,7 +18,7 @@ from ..rounds.elastic import Work
 from ..rounds.holders import Holders, ShareOf
 from ..rounds.reduce import Item, SumRound
 from . import checks, work
-from .decode import Code, DataCode, combine, gather, recode, segments
+from .decode import FEW, Code, DataCode, combine, combine_at_once, gather, recode, segments
 from .iterate import iterate
 from .lowrank import LowRank
 from .plan import Paces, Plan
@@ -279,6 +279,8 @@ class CodedMatrix:
             places = {lane: i for i, lane in enumerate(round.cover.lanes)}
             eta = max(s.weights.eta for s in parts)
         replies = gather(round.values, places, (len(places), rows, width))
+        if parts is plan.segments and plan.at_once is not None and replies.size <= FEW:
+            return combine_at_once(plan.at_once, replies).reshape(-1, width), eta
         return combine(parts, replies).reshape(-1, width), eta
 
     def _adjoint(self, z: NDArray[Any]) -> NDArray[Any]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..rounds import Cover, Layout, Windows, fill, rows_moved, shifted
 from ..rounds.windows import with_extra
-from .decode import Code, Segment, segments, weak
+from .decode import Code, Segment, segments, side_by_side, weak
 
 MEANINGFUL = 3e-3  # seconds: shorter tasks say more about the machine's mood than its speed
 BEST_OF, ENOUGH = 8, 4  # replies looked at, and how many there must be
@@ -39,6 +42,7 @@ class Plan:
             self.windows = shifted(before.windows, layout, lanes)
             self.rows_moved = rows_moved(before.windows, self.windows)
         self.segments: list[Segment] = []
+        self.at_once: NDArray[np.float64] | None = None
         self.eta: float | None = None
         if values and len(holders) >= code.k:
             full = self._decoding(code)
@@ -54,6 +58,7 @@ class Plan:
         full.have[:] = full.asked
         self.segments = segments(code, full)
         self.eta = max(s.weights.eta for s in self.segments)
+        self.at_once = side_by_side(self.segments, len(self.places))
         return full
 
 
