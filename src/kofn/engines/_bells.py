@@ -7,7 +7,6 @@ import os
 import platform
 import select
 import struct
-from typing import Any
 
 from .memory import anonymous, attach
 
@@ -30,10 +29,8 @@ class Bell:
         with contextlib.suppress(BlockingIOError, BrokenPipeError):
             os.write(self.fd, self._leaving if leaving else self._number)
 
-    def rest(self, seconds: float, *others: Any) -> list[int]:
-        """Rest until somebody rings, or one of the others can be read; return who rang."""
-        if self.fd not in select.select([self.fd, *others], [], [], seconds)[0]:
-            return []
+    def heard(self) -> list[int]:
+        """Return who rang, once for each ring; there must be one."""
         return memoryview(os.read(self.fd, 4096)).cast("i").tolist()
 
     def close(self) -> None:

@@ -190,6 +190,7 @@ def _carry(MPI: Any, path: str, sample: Place) -> None:
     channel = wire.Channel(sock, poll)
     settings = {k: v for k, v in os.environ.items() if k in {**HERE, **ALWAYS}}
     link = Link(MPI, command(settings), sample)
+    link.ear.register(sock.fileno(), wire.IN)  # what comes there ends a rest too
     channel.send(wire.frame(-1, os.getpid().to_bytes(8, "little")))
     for rank in range(1, MPI.COMM_WORLD.Get_size()):
         link.add(rank - 1, MPI.COMM_WORLD, rank)
@@ -213,7 +214,7 @@ def _carry(MPI: Any, path: str, sample: Place) -> None:
         if news := link.receive(0):
             moved = True
             channel.send(b"".join(wire.frame(*item) for item in news))  # one wake-up for all
-        patience = Patience(link.spin) if moved else link.rest(patience, 1.0, sock)
+        patience = Patience(link.spin) if moved else link.rest(patience, 1.0)
 
 
 def _obey(link: Link, op: int, number: int, data: Any = None) -> None:

@@ -26,7 +26,6 @@ from ._mpi_worker import (
     LARGE,
     LINGER,
     MASTER,
-    REST,
     SMALL,
     SPIN,
     Patience,
@@ -40,6 +39,7 @@ News = tuple[int, bytes | bytearray | str | None]
 
 _END = 0.5  # seconds for workers to begin to end
 _LEAVE = 10.0  # seconds for MPI to let one go that says it leaves
+_LOOK = 0.02  # seconds between two looks at MPI where everybody rings
 _BURST = 16  # messages taken from one worker before the others get their turn
 
 
@@ -51,6 +51,7 @@ class _Peer:
         "box",
         "buffer",
         "comm",
+        "end",
         "inbox",
         "large",
         "near",
@@ -70,6 +71,7 @@ class _Peer:
         self.comm, self.rank = comm, rank
         self.pid = -1  # 0 if it runs elsewhere; unknown until hello
         self.near = False  # it rings, and hears our bell
+        self.end = -1  # see Link._watch
         self.theirs, ours = os.pipe()  # their end is closed here once they have it
         self.bell = Bell(ours)
         self.box: Box | None = Box() if BOXES else None  # for small messages
@@ -114,6 +116,10 @@ class Link:
         self.MPI = MPI
         self.sample = sample  # for workers to try whether they can map what the master holds
         self._gong, self._rings = map(Bell, os.pipe())
+        self.ear = wire.poller()  # what may end a rest
+        self.ear.register(self._gong.fd, wire.IN)
+        self._ends: dict[int, int] = {}  # descriptors that can be read when a worker has ended
+        self._ended: list[int] = []  # workers that have
         self._tower = Tower()
         self._rung: Counter[int] = Counter()  # who has said something, and how often
         self._untold: set[int] = set()  # workers for whose messages MPI must be called
@@ -242,7 +248,7 @@ class Link:
     def receive(self, timeout: float) -> list[News]:
         """Return what has arrived, waiting at most `timeout` seconds for the first."""
         self.flush()
-        self._rung.update(self._gong.rest(0))
+        self._hear(0)
         if self._look() or timeout <= 0:
             return self._take()
         patience, end = Patience(self.spin), time.perf_counter() + timeout
@@ -253,14 +259,27 @@ class Link:
             patience = self.rest(patience, left)
         return self._take()
 
-    def rest(self, patience: Patience, limit: float, *others: Any) -> Patience:
-        """Rest, where it is time to, until a worker rings or one of the others can be read."""
-        if rest := patience.rest():
-            rung = self._gong.rest(min(REST if self._told() else rest, limit), *others)
-            if rung:
-                self._rung.update(rung)
-                return Patience(max(self.spin, self._linger))
+    def rest(self, patience: Patience, limit: float) -> Patience:
+        """Rest, where it is time to, until a worker rings or ends, or what else `ear` watches."""
+        rest = patience.rest()
+        if rest and self._hear(min(_LOOK if self._told() else rest, limit)):
+            return Patience(max(self.spin, self._linger))
         return patience
+
+    def _hear(self, seconds: float) -> bool:
+        """Take in who rings and who ends, waiting for it at most so long; whether anybody did."""
+        for fd, _ in self.ear.poll(seconds):
+            if fd == self._gong.fd:
+                self._rung.update(self._gong.heard())
+            elif fd in self._ends:
+                self._ended.append(self._ends[fd])
+                self._no_end(fd)
+        return bool(self._rung or self._ended)
+
+    def _no_end(self, fd: int) -> None:
+        if self._ends.pop(fd, None) is not None:
+            self.ear.unregister(fd)
+            os.close(fd)
 
     def _told(self) -> bool:
         """Tell whether everybody rings for all that is there to be received.
@@ -309,6 +328,8 @@ class Link:
                 self._push(worker, self._peers[worker])
             self.flush()
         rung, self._rung = self._rung, Counter()
+        over, self._ended = self._ended, []
+        rung.update(dict.fromkeys(over, 2 * _BURST))  # all that it has said comes first
         self._leaving |= {~number for number in rung if number < 0}
         now = time.perf_counter()
         # To look in vain is not cheap: MPI gives up the core where cores are few. To one at a time,
@@ -316,7 +337,7 @@ class Link:
         if self._linger or self.spin or not self._told():
             rung = Counter(dict.fromkeys(self._peers, 2 * _BURST))
         elif now >= self._due and self._peers:
-            self._due = now + REST
+            self._due = now + _LOOK
             self._turn = (self._turn + 1) % len(self._peers)
             rung[list(self._peers)[self._turn]] += 1
         for worker, rings in rung.items():
@@ -336,6 +357,11 @@ class Link:
                         self._rung[worker] += rings - _BURST + 1
             except self.MPI.Exception:
                 self._unbox(worker, peer)
+                self._lost(worker)
+        for worker in over:
+            if worker in self._rung:
+                self._ended.append(worker)
+            elif worker in self._peers:
                 self._lost(worker)
         return bool(self._news)
 
@@ -367,9 +393,18 @@ class Link:
                 if peer.box is not None and peer.inbox is not None:
                     peer.box.given()
                     peer.inbox.given()
+                self._watch(worker, peer)
             peer.received += 1
             self._news.append((worker, data))
             self._listen(peer)
+
+    def _watch(self, worker: int, peer: _Peer) -> None:
+        """Hear of a process of this machine that ends when it does, and not when MPI tells."""
+        if peer.pid > 0 and hasattr(os, "pidfd_open"):
+            with contextlib.suppress(OSError):  # gone already, or an old kernel: MPI will tell
+                peer.end = os.pidfd_open(peer.pid)
+                self._ends[peer.end] = worker
+                self.ear.register(peer.end, wire.IN)
 
     def _listen(self, peer: _Peer) -> None:
         peer.request = peer.comm.Irecv([peer.buffer, self.MPI.BYTE], peer.rank, DATA)
@@ -385,6 +420,7 @@ class Link:
         self._unsent.pop(worker, None)
         if peer is not None:
             self._unrung = [other for other in self._unrung if other is not peer]
+            self._no_end(peer.end)
             peer.close()
             self._dead += [*peer.sending, *peer.notes, (peer.request, peer.large or peer.buffer)]
         self._dead = [pair for pair in self._dead if not self._over(pair[0])]
@@ -419,6 +455,7 @@ class Link:
         self._run(2 * _END, lambda: bool(stuck and self._peers))
         for worker in tuple(self._peers):
             self.drop(worker)
+        self.ear.close()
         self._tower.close()
         self._gong.close()
         self._rings.close()
