@@ -32,7 +32,7 @@ def test_it_measures_all_that_it_prints(mpi: bool, monkeypatch: pytest.MonkeyPat
     assert ("ratio" in found["60x4"]) == mpi
     wide = found["wide"]
     assert wide["columns"] == 9000
-    assert set(wide["us_over_broadcast"]) == {"1/4", "1/2", "1/1"}
+    assert set(wide["us_over_broadcast"]) == {"1/64", "1/16", "1/4", "1/2", "1/1"}
     text = StringIO()
     bench_sums.table(Console(file=text, width=120), found)
     assert "60 x 4" in text.getvalue()

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from .bench_overhead import BLOCK, summary
 WORKERS = 6
 SHAPES = ((600, 20), (6000, 200))
 WIDE = (26_215, 241_915, 44)  # Amazon's rows, columns and ones a row
+PORTIONS = (64, 16, 4, 2, 1)  # of its rows: a 64th, ...
 Floats = NDArray[np.float64]
 Tell = Callable[[int], None]  # so many rounds are done
 Function = Callable[[Any, Any], Any]
@@ -135,10 +137,14 @@ def _wide(rounds: int, data: Path | None, tell: Tell) -> dict[str, Any]:
     with connect(LocalEngine(WORKERS)) as cluster:
         before = _memory(cluster)
         calls: dict[str, Callable[[], Any]] = {}
-        for part in (4, 2, 1):
-            rows = X.shape[0] // part
+        nonzeros: dict[str, int] = {}
+        held: dict[str, int] = {}  # columns that occur in a part, all parts: what replies carry
+        for portion in PORTIONS:
+            rows, key = max(WORKERS, X.shape[0] // portion), f"1/{portion}"
             pieces = cut(X[:rows], y[:rows, None], np.ones((rows, 1)), WORKERS)
-            calls[f"1/{part}"] = _summing(cluster.parts(pieces, Uncoded("whole")), fn, x)
+            calls[key] = _summing(cluster.parts(pieces, Uncoded("whole")), fn, x)
+            nonzeros[key] = int(X[:rows].nnz)
+            held[key] = sum(len(np.unique(block.indices)) for block in _blocks(X[:rows]))
         calls["1/1"]()
         after = _memory(cluster)
         wide = (X, y[:, None], np.ones((len(y), 1)), np.arange(len(y)))
@@ -147,15 +153,15 @@ def _wide(rounds: int, data: Path | None, tell: Tell) -> dict[str, Any]:
         calls["broadcast_alone"] = _summing(empty, functions()[1], x)
         blocks = {key: bare.timed(_ignoring(call), np.ones(1)) for key, call in calls.items()}
         found |= _interleaved(blocks, rounds, 5, tell)
-    found["nonzeros"] = int(X.nnz)
+    found["nonzeros"], found["columns_held"] = nonzeros, held
     alone = found["broadcast_alone"]["median_us"]
-    over = {k: found[k]["median_us"] - alone for k in ("1/4", "1/2", "1/1")}
+    over = {key: found[key]["median_us"] - alone for key in nonzeros}
     found["us_over_broadcast"] = over
-    found["us_per_1000_nonzeros"] = {
-        key: 1000 * extra / (X.nnz // int(key[2:])) for key, extra in over.items()
-    }
-    # All three sizes lie there: 1/4, 1/2 and 1/1 of the rows.
-    bytes_of = 1.75 * (X.data.nbytes + X.indices.nbytes + X.indptr.nbytes) / WORKERS
+    found["us_per_1000_nonzeros"] = {key: 1000 * over[key] / nonzeros[key] for key in over}
+    found["us_per_1000_columns_held"] = {key: 1000 * over[key] / held[key] for key in over}
+    # All portions lie there at once.
+    whole = X.data.nbytes + X.indices.nbytes + X.indptr.nbytes
+    bytes_of = sum(1 / portion for portion in PORTIONS) * whole / WORKERS
     found["worker_megabytes"] = {
         "parts": bytes_of / 1e6,
         "model": 8e-6 * X.shape[1],
@@ -167,6 +173,12 @@ def _wide(rounds: int, data: Path | None, tell: Tell) -> dict[str, Any]:
 
 def _summing(parts: Parts, fn: Function, x: Any) -> Callable[[], Any]:
     return lambda: parts.sum(fn, x)
+
+
+def _blocks(X: Any) -> Iterator[Any]:
+    """The rows of X as `cut` deals them."""
+    edges = [i * int(X.shape[0]) // WORKERS for i in range(WORKERS + 1)]
+    return (X[a:b] for a, b in pairwise(edges))
 
 
 def _ignoring(call: Callable[[], Any]) -> Callable[[Floats], Any]:
@@ -224,13 +236,15 @@ def table(console: Console, result: dict[str, Any]) -> None:
     console.print(out)
     wide = result["wide"]
     out = Table(title=f"{wide['columns']} columns ({wide['data']})", title_justify="left")
-    for name in ("rows", "µs per sum", "µs over a broadcast of x", "µs per 1000 non-zeros"):
+    heads = ("rows", "non-zeros", "µs per sum", "over a broadcast of x", "per 1000 non-zeros")
+    for name in (*heads, "per 1000 columns of parts"):
         out.add_column(name, justify="left" if name == "rows" else "right")
-    for key in ("1/4", "1/2", "1/1"):
-        over, each = wide["us_over_broadcast"][key], wide["us_per_1000_nonzeros"][key]
-        out.add_row(key, f"{wide[key]['median_us']:.0f}", f"{over:.0f}", f"{each:.1f}")
+    for key, over in wide["us_over_broadcast"].items():
+        each = [wide[f"us_per_1000_{name}"][key] for name in ("nonzeros", "columns_held")]
+        first = (wide["nonzeros"][key], wide[key]["median_us"], over)
+        out.add_row(key, *(f"{one:.0f}" for one in first), *(f"{one:.1f}" for one in each))
     for key in ("full_dense_replies", "broadcast_alone"):
-        out.add_row(key.replace("_", " "), f"{wide[key]['median_us']:.0f}", "", "")
+        out.add_row(key.replace("_", " "), "", f"{wide[key]['median_us']:.0f}", "", "", "")
     console.print(out)
     memory = wide["worker_megabytes"]
     console.print(

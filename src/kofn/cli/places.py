@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from ..errors import BadInput
 
@@ -32,6 +34,12 @@ def directory(path: Path) -> None:
             f"another."
         ) from None
     _try(path)
+
+
+def results(path: Path, found: Any) -> None:
+    """Write what was measured to results.json in a directory."""
+    text = json.dumps(found, indent=2) + "\n"
+    (path / "results.json").write_text(text, encoding="utf-8")
 
 
 def _try(path: Path) -> None:

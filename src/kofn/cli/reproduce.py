@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,7 +28,7 @@ def elastic(
     settings = settings or (paper.QUICK if quick else paper.FULL)
     with _progress(settings.steps, quiet) as tell:
         results = paper.measure(settings, tell, data)
-    (out / "results.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    places.results(out, results)
     figures.draw(results, out)
     page.write(results, out)
     return results

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,7 +37,7 @@ def run(
     places.directory(out)
     with _progress(settings.steps, quiet, "erasurehead") as tell:
         results = paper.measure(data, settings, tell)
-    (out / "results.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    places.results(out, results)
     erasurehead_figures.draw(results, out)
     return results
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ def run(
     settings = settings or (paper.QUICK if quick else paper.FULL)
     with _progress(settings.steps, quiet, "rateless") as tell:
         results = paper.measure(settings, waits, tell)
-    (out / "results.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    places.results(out, results)
     page.draw(results, out)
     page.write(results, out)
     return results

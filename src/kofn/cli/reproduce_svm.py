@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ def run(out: Path, data: Path, *, quiet: bool) -> dict[str, Any]:
         if quiet or not console.is_terminal:
             status.stop()
         result = paper.measure(data, lambda what: status.update(f"fitting: {what}"))
-    (out / "results.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    places.results(out, result)
     return result
 
 
