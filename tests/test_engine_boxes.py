@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import random
 import select
+import signal
 import socket
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import kofn
 from kofn.engines import _wire as wire
 from kofn.engines._bells import BOXES, Box, Tower
 from kofn.engines._local_house import Peer
@@ -21,6 +25,9 @@ from kofn.model import Reply, Task
 from kofn.testing._bodies import echo
 
 pytestmark = pytest.mark.skipif(not BOXES, reason="boxes need epoll and a processor in order")
+
+
+A = np.random.default_rng(0).standard_normal((600, 40))
 
 
 class Listener(Worker):
@@ -121,3 +128,57 @@ def test_tasks_for_all_and_for_one_come_in_order_through_both() -> None:
                 if isinstance(event, Reply):
                     heard[event.worker].append(event.task)
         assert heard == expected
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_an_interrupt_while_tasks_are_posted_is_no_harm(
+    monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    post, due = Box.post, [True]
+
+    def interrupted(box: Box, data: bytes, order: int) -> bool:
+        if when == "after":
+            post(box, data, order)
+        if due:
+            due.clear()
+            raise KeyboardInterrupt
+        return post(box, data, order) if when == "before" else True
+
+    with kofn.connect("local", workers=6) as cluster:
+        X = cluster.encode(A, k=3)
+        X @ np.ones(40)
+        with monkeypatch.context() as patch:
+            patch.setattr(Box, "post", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                X @ np.ones(40)
+        for _ in range(5):
+            np.testing.assert_allclose(X @ np.ones(40), A @ np.ones(40), rtol=1e-9, atol=1e-9)
+        assert len(X.report.live) == 6
+
+
+def test_interrupts_at_any_moment_are_no_harm() -> None:
+    class Ring(KeyboardInterrupt):
+        pass
+
+    def ring(*_: Any) -> None:
+        raise Ring
+
+    dice, rung = random.Random(0), 0
+    before = signal.signal(signal.SIGVTALRM, ring)
+    try:
+        with kofn.connect("local", workers=6) as cluster:
+            X = cluster.encode(A, k=3)
+            for _ in range(200):
+                try:
+                    signal.setitimer(signal.ITIMER_VIRTUAL, dice.uniform(1e-5, 2e-3))
+                    for _ in range(20):
+                        X @ np.ones(40)
+                    signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+                except Ring:
+                    rung += 1
+                np.testing.assert_allclose(X @ np.ones(40), A @ np.ones(40), rtol=1e-9, atol=1e-9)
+            assert len(X.report.live) == 6
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+    assert rung > 20

@@ -378,7 +378,7 @@ def test_rules_are_small_and_pure() -> None:
     assert kofn.fraction(0.75).met(seen)
     assert (kofn.exact() | kofn.deadline(1.0)).met(seen)
     assert not (kofn.exact() & kofn.deadline(1.0)).met(seen)
-    assert (kofn.first(9) | kofn.deadline(0.5)).wake == 0.5
+    assert (kofn.first(9) | kofn.deadline(0.5)).after(0.0) == 0.5
     assert kofn.first(2) == kofn.first(2)
     (kofn.first(9) | kofn.exact()).check(6)  # one of them can be met
     with pytest.raises(kofn.BadInput):
@@ -389,3 +389,139 @@ def test_rules_are_small_and_pure() -> None:
             rule(value)
     with pytest.raises(kofn.BadInput, match="a stop rule is"):
         kofn.first(2) | 3  # type: ignore[operator]
+
+
+def _buffered() -> Any:
+    class Buffered:
+        """Writes each value over the one before."""
+
+        out: Any = None
+
+        def __call__(self, part: Any, x: Any) -> Any:
+            if self.out is None:
+                self.out = np.empty(2)
+            self.out[:] = part
+            return self.out
+
+    return Buffered()
+
+
+@pytest.mark.parametrize("name", ["local", "virtual"])
+@pytest.mark.parametrize("code", CODES, ids=str)
+def test_fn_may_return_the_same_buffer_each_time(name: str, code: Any) -> None:
+    with kofn.connect(name, workers=6) as cluster:
+        parts = cluster.parts([float(i) for i in range(12)], code)
+        for _ in range(3):
+            found = parts.sum(_buffered())
+            assert found.exact
+            np.testing.assert_allclose(found.value, [66.0, 66.0], rtol=1e-9)
+
+
+def test_unbiased_says_exact_only_where_it_is() -> None:
+    terms = [float(i * i) for i in range(6)]
+    for code in (kofn.CyclicRepetition(2, "whole"), kofn.FractionalRepetition(2, "whole")):
+        for r in range(1, 7):
+            slow = dict.fromkeys(range(r, 6), 10000.0)
+            with kofn.connect(VirtualEngine(6, delays=PerUnit(1.0, slow))) as cluster:
+                parts = cluster.parts(terms, code)
+                found = parts.sum(lambda part, x: part, stop=kofn.first(r), weights="unbiased")
+                assert found.exact == (found.value == pytest.approx(55.0))
+                assert found.exact or r < 6
+
+
+@pytest.mark.parametrize("weights", ["unbiased", "plain"])
+def test_random_coefficients_cannot_be_added_as_they_are(cluster: Any, weights: Any) -> None:
+    parts = cluster.parts((X, y), kofn.CyclicRepetition(2, "whole", "random"))
+    with pytest.raises(kofn.BadInput, match="they say combinations of their parts"):
+        parts.sum(gradient, w, stop=kofn.first(3), weights=weights)
+
+
+def test_a_rule_with_two_times_wakes_for_both() -> None:
+    with kofn.connect(VirtualEngine(3, delays=PerUnit(0.1, {2: 1e5}))) as cluster:
+        parts = cluster.parts([0, 1, 2], kofn.Uncoded())
+        rules = {
+            (kofn.deadline(1.0) & kofn.exact()) | kofn.deadline(3.0): 3.0,
+            kofn.deadline(1.0) & kofn.deadline(2.0): 2.0,
+            kofn.deadline(0.7): 0.7,
+        }
+        for rule, seconds in rules.items():
+            found = parts.sum(lambda part, x: 1.0, stop=rule)
+            assert found.report.seconds["wait"] == pytest.approx(seconds)
+            assert not found.exact
+
+
+@pytest.mark.parametrize(
+    "rule", [stop.all(), kofn.first(4), kofn.deadline(30.0) | kofn.exact()], ids=str
+)
+def test_who_is_behind_is_asked_before_a_rule_gives_up_on_it(rule: Any) -> None:
+    faults = Faults()
+    for r in range(1, 9):
+        faults = faults.slow(3, by=400, round=r)
+    with kofn.connect(faults.on(LocalEngine(4))) as cluster:
+        parts = cluster.parts([0, 1, 2, 3], kofn.Uncoded())
+        for _ in range(8):
+            near = parts.sum(lambda part, x: float(part), stop=kofn.first(3))
+            assert 3 in near.report.late
+        found = parts.sum(lambda part, x: float(part), stop=rule)
+        assert found.exact
+        assert found.value == 6.0
+
+
+def test_a_fraction_is_met_by_just_so_many_parts() -> None:
+    for m in range(1, 31):
+        seen = [Seen(0.0, 0, 0, j / m, False) for j in range(1, m + 1)]
+        assert all(kofn.fraction(j / m).met(one) for j, one in enumerate(seen, 1))
+    with kofn.connect("virtual", workers=5) as cluster:
+        parts = cluster.parts([0, 1, 2, 3, 4], kofn.Uncoded())
+        for worker in range(3):
+            cluster.lose(worker)
+        found = parts.sum(lambda part, x: 1.0, stop=kofn.fraction(0.4))
+        assert found.covered == 0.4
+        with pytest.raises(kofn.TooFewWorkers, match="needs 3 live workers; 2 are live"):
+            parts.sum(lambda part, x: 1.0, stop=kofn.fraction(0.6))
+
+
+@pytest.mark.parametrize("name", ["local", "virtual"])
+def test_a_function_that_closes_over_something_else_is_another(name: str) -> None:
+    class Scaled:
+        def __init__(self) -> None:
+            self.by = 1.0
+
+        def __call__(self, part: Any, x: Any) -> Any:
+            return part * self.by
+
+        def method(self, part: Any, x: Any) -> Any:
+            return part * self.by
+
+    scaled, k = Scaled(), 1.0
+
+    def closure(part: Any, x: Any) -> Any:
+        return part * k
+
+    with kofn.connect(name, workers=2) as cluster:
+        parts = cluster.parts([1.0, 2.0, 3.0, 4.0], kofn.Uncoded())
+        for k in (1.0, 2.0, 3.0):
+            scaled.by = k
+            for fn in (closure, closure, scaled, scaled.method):
+                assert parts.sum(fn).value == 10.0 * k
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+@pytest.mark.parametrize("kinds", [("f8", "c16"), ("f4", "f8"), ("f8", "c8")], ids=str)
+def test_types_of_parts_may_differ_whoever_is_first(order: Any, kinds: Any) -> None:
+    delays = PerUnit(1.0, {order[0]: 2.0})
+    with kofn.connect(VirtualEngine(2, delays=delays)) as cluster:
+        parts = cluster.parts([0, 1], kofn.Uncoded())
+        found = parts.sum(lambda part, x: np.full(3, part + 1, kinds[part]))
+        assert found.value.dtype == np.result_type(*kinds)
+        np.testing.assert_array_equal(found.value, [3, 3, 3])
+
+
+def test_tuples_in_tuples_and_numpy_numbers(cluster: kofn.Cluster) -> None:
+    parts = cluster.parts((X, y))
+    with pytest.raises(kofn.WorkerError, match="a tuple is nested in it"):
+        parts.sum(lambda part, x: (1.0, (2.0,)))
+    two: Any = np.int64(2)
+    half: Any = np.float32(0.5)
+    rule = kofn.first(two) | kofn.fraction(half) | kofn.deadline(np.float64(9))
+    assert parts.sum(lambda part, x: 1.0, stop=rule).covered > 0

@@ -50,7 +50,7 @@ class CoverageDecoder(Decoder):
 
     @property
     def reached(self) -> float:
-        return 1.0 - self.left / self.k
+        return (self.k - self.left) / self.k
 
     def offer(self, key: int, row: Row | ArrayLike) -> bool:
         parts = row.parts if isinstance(row, Row) else np.flatnonzero(np.asarray(row)).tolist()
@@ -165,10 +165,10 @@ class FractionalRepetition(SumCode):
                 f"fractional repetition needs c to divide the number of workers; got c={self.c} "
                 f"and {n} workers. Use {_divisors(n)}, or CyclicRepetition(c={self.c})."
             )
-        if m < n // self.c:
+        if m < n:
             raise BadInput(
-                f"fractional repetition gives each of its n/c = {n // self.c} groups a part at "
-                f"least; got {m} parts. Cut the data into {n} parts."
+                f"fractional repetition needs a part for each of the {n} workers; got {m} parts. "
+                f"Cut the data into {n} parts or more, or connect fewer workers."
             )
         return _Fractional(m, n, self.c, self.stream, repr(self))
 

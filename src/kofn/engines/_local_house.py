@@ -69,8 +69,8 @@ class Peer(wire.Channel):
         data = b"".join((*self.notes, *self.unsent))
         if not self.box.post(data, self.sent):
             return False
-        self.notes.clear()
         self.unsent.clear()
+        self.notes.clear()
         self.posted += len(data)
         return True
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import weakref
 from collections import deque
 
 from ._mpi_bridge import Bridge
@@ -75,6 +76,12 @@ class House:
         self.sample = Segment(8)  # all near workers map it, and look there for
         self.floor = memoryview(self.sample.map).cast("q")  # [0]: the highest cancelled round
         self.floor[0] = NEVER
+        _houses.add(self)
+
+    def abandon(self) -> None:
+        """In a forked child: let go of the parent's socket, so that its death is still seen."""
+        if isinstance(self.link, Bridge) and self.link.channel is not None:
+            self.link.channel.sock.close()
 
     def close(self) -> None:
         """End the workers, and what we started for them."""
@@ -92,3 +99,14 @@ class House:
             exchange.close()
         self.floor.release()
         self.sample.close()
+
+
+_houses: weakref.WeakSet[House] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for house in list(_houses):
+        house.abandon()
+
+
+os.register_at_fork(after_in_child=_after_fork)

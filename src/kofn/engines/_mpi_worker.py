@@ -75,6 +75,7 @@ class Worker:
         self.master = master  # its process id, if it is known to run on this machine
         self.spin = 0.0
         self.linger = 0.0 if comm == MPI.COMM_WORLD else LINGER
+        self.calm = REST if self.linger else _LISTEN  # the longest rest where the master rings
         self.ear: Ear | None = None  # where it wakes us
         self.gong: Bell | None = None  # where we wake it
         self.buffer = bytearray(SMALL)
@@ -200,7 +201,7 @@ class Worker:
             if rest := patience.rest():
                 if self.ear is None:
                     time.sleep(rest)
-                elif self.ear.rest(REST if told and not bulky(self.sending) else rest):
+                elif self.ear.rest(self.calm if told and not bulky(self.sending) else rest):
                     if told and self.box is not None and self.box.due(self.received):
                         return False
                     patience = Patience(max(self.spin, self.linger))

@@ -60,7 +60,7 @@ class LocalEngine(Engine):
         self._operands: dict[int, Operand] = {}
         self._gone: set[int] = set()  # rounds never cancelled whose operand had to make room
         self._ready: list[Event] = []
-        self._unsent: list[Peer] = []  # who have tasks to be sent
+        self._unsent: dict[int, Peer] = {}  # who have tasks to be sent
         self._copied = 0  # bytes through memory that one worker and the master share
         self._before = 0  # bytes through the sockets of workers that are gone
         self._started = False
@@ -233,20 +233,21 @@ class LocalEngine(Engine):
         if operand is not None:
             operand.pending += 1
             if round not in peer.rounds:
-                peer.rounds.add(round)
                 data = operand.frame + data
                 self._pass(peer, operand.segment, fds)
         if number not in peer.functions:
-            peer.functions.add(number)
             data = wire.frame(wire.FUNCTION, number, known[2]) + data
         self._pass(peer, segment, fds)
         peer.tasks[task.id] = Open(round, operand, segment)
         if fds:  # they go with the first byte
             peer.send(data, fds)
-            return
-        if not peer.unsent:
-            self._unsent.append(peer)
-        peer.unsent.append(data)
+        else:
+            self._unsent[peer.id] = peer
+            peer.unsent.append(data)
+        # What it is told once is noted last: if Ctrl-C comes before, it is told again.
+        peer.functions.add(number)
+        if operand is not None:
+            peer.rounds.add(round)
 
     def cancel(self, round: int) -> None:
         """Write one word that the workers look at; operands go when their last task has ended."""
@@ -304,7 +305,10 @@ class LocalEngine(Engine):
     def _send(self) -> None:
         """Send the tasks. Where they are for most, one ring wakes all: six calls would cost six
         times as much, and after each the worker may take the core from us."""
-        waiting, self._unsent = [peer for peer in self._unsent if peer.unsent], []
+        # Ctrl-C may come anywhere. What is posted but still unsent by our lists is posted again:
+        # workers do not mind, and we do not mind their second answers.
+        waiting = [peer for peer in self._unsent.values() if peer.unsent]
+        self._unsent.clear()
         tower = self._house.tower if 2 * len(waiting) > len(self._live) else None
         late = waiting if tower is None else [peer for peer in waiting if not peer.post()]
         for peer in late:
@@ -343,7 +347,7 @@ class LocalEngine(Engine):
         seconds: float,
         last: bool,
     ) -> None:
-        open_ = peer.tasks[task]
+        open_ = peer.tasks.get(task)
         self._copied += large(packed)
         memory = None
         if packed[2] is not None:
@@ -356,7 +360,7 @@ class LocalEngine(Engine):
             # The reply cannot be read here: the task failed, even if its worker goes on with it.
             self._fail(peer, now, task, repr(error), traceback.format_exc())
         else:
-            if not open_.muted:
+            if open_ is not None and not open_.muted:
                 self._ready.append(
                     Reply(now, peer.id, open_.round, task, what, value, read, seconds, last)
                 )
@@ -367,8 +371,8 @@ class LocalEngine(Engine):
             self._close_task(peer, task)
 
     def _fail(self, peer: Peer, now: float, task: int, error: str, trace: str) -> None:
-        open_ = peer.tasks[task]
-        if not open_.muted:
+        open_ = peer.tasks.get(task)
+        if open_ is not None and not open_.muted:
             open_.muted = True
             self._ready.append(Failed(now, peer.id, open_.round, task, error, trace))
 
@@ -377,8 +381,8 @@ class LocalEngine(Engine):
         self._close_task(peer, task)
 
     def _on_dropped(self, peer: Peer, now: float, task: int) -> None:
-        open_ = peer.tasks[task]
-        if not open_.muted:
+        open_ = peer.tasks.get(task)
+        if open_ is not None and not open_.muted:
             self._ready.append(Dropped(now, peer.id, open_.round, task))
         self._close_task(peer, task)
 
@@ -430,7 +434,9 @@ class LocalEngine(Engine):
     # The end of tasks and operands.
 
     def _close_task(self, peer: Peer, task: int) -> None:
-        open_ = peer.tasks.pop(task)
+        open_ = peer.tasks.pop(task, None)
+        if open_ is None:
+            return  # answered before, see _send
         if open_.segment is not None:
             self._give(open_.segment)
         operand = open_.operand

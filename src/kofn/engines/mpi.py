@@ -294,12 +294,10 @@ class MPIEngine(Engine):
         packed = pack(task.args, no_segment)[0]
         data = wire.frame(wire.TASK, task.id, round, number, packed, self._floor)
         if number not in peer.functions:
-            peer.functions.add(number)
             data = wire.frame(wire.FUNCTION, number, known[2]) + data
         if operand is not None:
             operand.pending += 1
             if round not in peer.rounds:
-                peer.rounds.add(round)
                 frame = operand.frame(peer.near)
                 if len(frame) > SMALL:
                     self._send(task.worker, peer, frame)  # the same bytes for all
@@ -307,6 +305,10 @@ class MPIEngine(Engine):
                     data = frame + data
         peer.tasks[task.id] = round
         self._send(task.worker, peer, data)
+        # What it is told once is noted last: if Ctrl-C comes before, it is told again.
+        peer.functions.add(number)
+        if operand is not None:
+            peer.rounds.add(round)
 
     def cancel(self, round: int) -> None:
         """Write one word for those near; tell those far who work on it, the others with a task."""

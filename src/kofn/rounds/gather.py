@@ -7,12 +7,14 @@ start; those that had come already are known and count once.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from ..model import Command, Dropped, Event, Joined, Lost, Reply, Send, Stored, Supply, Task, Tick
 from .base import Round
 from .stop import Seen, Stop
+
+Enough = Callable[[float, bool], bool]  # of the fraction covered, and whether the sum is exact
 
 
 class Tally(Protocol):
@@ -25,8 +27,8 @@ class Tally(Protocol):
     def exact(self) -> bool:
         """Whether the exact sum is there, as well as it can be had."""
 
-    def lacking(self, over: Collection[int]) -> int:
-        """How many more seats, besides those that are `over`, are surely enough for the sum."""
+    def lacking(self, over: Collection[int], enough: Enough) -> int:
+        """How many more seats, besides those that are `over`, are surely enough."""
 
     @property
     def decodable(self) -> bool:
@@ -80,7 +82,7 @@ class GatherRound(Round):
 
     def start(self, time: float) -> list[Command]:
         self._start = self._now = time
-        self.wake = time + self._stop.wake
+        self.wake = time + self._stop.after(0.0)
         commands: list[Command] = [self._send(w) for w in self._seat if w not in self._resting]
         return [*commands, *self._judge()]
 
@@ -96,6 +98,7 @@ class GatherRound(Round):
         elif type(event) is Lost:
             if self._seat.pop(event.worker, None) is not None:
                 self.lost.append(event.worker)
+            self._resting.discard(event.worker)
             self._open = {t: w for t, w in self._open.items() if w != event.worker}
         elif type(event) is Joined:
             self.joined.append(event.worker)
@@ -105,7 +108,7 @@ class GatherRound(Round):
         elif type(event) is Dropped and event.round == self.id:
             self._open.pop(event.task, None)
         elif type(event) is Tick:
-            self.wake = float("inf")
+            self.wake = self._start + self._stop.after(event.time - self._start)
         return [*commands, *self._judge()]
 
     @property
@@ -118,7 +121,7 @@ class GatherRound(Round):
 
     @property
     def owing(self) -> tuple[int, ...]:
-        return tuple(sorted(set(self._open.values())))
+        return tuple(sorted({*self._open.values(), *self._resting}))
 
     def _send(self, worker: int) -> Send:
         task = self._work.task(self.id, worker, self._seat[worker])
@@ -150,16 +153,23 @@ class GatherRound(Round):
         seen = Seen(
             self._now - self._start,
             len(self._over),
-            len(self._open),
+            len(self._open) + len(self._resting),
             self.tally.covered,
             self.tally.decodable if idle else self.tally.exact,
         )
         nothing = self.used == 0
-        self.done = not nothing and (self._stop.met(seen) or (idle and self._stop.content(seen)))
+        last = idle and not self._resting  # nobody is left to ask
+        self.done = not nothing and (self._stop.met(seen) or (last and self._stop.content(seen)))
         commands: list[Command] = []
         if idle and not self.done:
             commands += [self._send(w) for w in self._seat if w in self._resting]
             self._resting.clear()
         # Nobody is at work, and the rule is not content: somebody must join.
-        self._lacking = 0 if self.done or self._open else self.tally.lacking(self._over)
+        self._lacking = 0
+        if not self.done and not self._open:
+            self._lacking = self.tally.lacking(self._over, self._content)
         return commands
+
+    def _content(self, covered: float, exact: bool) -> bool:
+        """Whether the rule would be content with this."""
+        return self._stop.content(Seen(self._now - self._start, 0, 0, covered, exact))

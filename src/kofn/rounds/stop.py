@@ -10,6 +10,7 @@ from __future__ import annotations
 import builtins
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import NamedTuple
 
 from ..errors import BadInput
@@ -20,7 +21,7 @@ class Seen(NamedTuple):
 
     seconds: float  # since the round began
     finished: int  # workers all of whose work is here
-    owing: int  # workers that are still at it
+    owing: int  # workers that are still at it, or at that of an earlier round
     covered: float  # fraction of the parts that are in the sum
     exact: bool  # the exact sum is there
 
@@ -28,7 +29,9 @@ class Seen(NamedTuple):
 class Stop(ABC):
     """Says when a round is over. `first(r) | exact()` is a rule too, and `&`."""
 
-    wake: float = float("inf")  # seconds after the start at which it wants to be asked again
+    def after(self, seconds: float) -> float:
+        """Seconds after the start at which it wants to be asked again, later than these."""
+        return float("inf")
 
     @abstractmethod
     def met(self, seen: Seen) -> bool:
@@ -83,7 +86,7 @@ class _Fraction(Stop):
     delta: float
 
     def met(self, seen: Seen) -> bool:
-        return seen.covered >= self.delta
+        return seen.covered >= self.delta - 1e-12
 
     def content(self, seen: Seen) -> bool:
         return self.met(seen)
@@ -93,21 +96,22 @@ class _Fraction(Stop):
 class _Deadline(Stop):
     seconds: float
 
-    @property
-    def wake(self) -> float:  # type: ignore[override]
-        return self.seconds
+    def after(self, seconds: float) -> float:
+        return float("inf") if self._passed(seconds) else self.seconds
 
     def met(self, seen: Seen) -> bool:
-        return seen.seconds >= self.seconds and seen.covered > 0
+        return self._passed(seen.seconds) and seen.covered > 0
+
+    def _passed(self, seconds: float) -> bool:
+        return seconds >= self.seconds * (1 - 1e-9)  # start + s - start may be less than s
 
 
 @dataclass(frozen=True)
 class _Either(Stop):
     rules: tuple[Stop, ...]
 
-    @property
-    def wake(self) -> float:  # type: ignore[override]
-        return min(rule.wake for rule in self.rules)
+    def after(self, seconds: float) -> float:
+        return min(rule.after(seconds) for rule in self.rules)
 
     def met(self, seen: Seen) -> bool:
         return any(rule.met(seen) for rule in self.rules)
@@ -130,9 +134,8 @@ class _Either(Stop):
 class _Both(Stop):
     rules: tuple[Stop, ...]
 
-    @property
-    def wake(self) -> float:  # type: ignore[override]
-        return min(rule.wake for rule in self.rules)
+    def after(self, seconds: float) -> float:
+        return min(rule.after(seconds) for rule in self.rules)
 
     def met(self, seen: Seen) -> bool:
         return builtins.all(rule.met(seen) for rule in self.rules)
@@ -166,20 +169,20 @@ def exact() -> Stop:
 
 def first(r: int) -> Stop:
     """The first r workers have finished (or all that live, if they are fewer by then)."""
-    if isinstance(r, bool) or not isinstance(r, int) or r < 1:
+    if isinstance(r, bool) or not isinstance(r, Integral) or r < 1:
         raise BadInput(f"first(r) takes a whole number of workers >= 1; got {r!r}.")
-    return _First(r)
+    return _First(int(r))
 
 
 def fraction(delta: float) -> Stop:
     """So large a fraction of the parts is in the sum."""
-    if isinstance(delta, bool) or not isinstance(delta, int | float) or not 0 < delta <= 1:
+    if isinstance(delta, bool) or not isinstance(delta, Real) or not 0 < delta <= 1:
         raise BadInput(f"fraction(d) takes a number above 0 and up to 1; got {delta!r}.")
     return _Fraction(float(delta))
 
 
 def deadline(seconds: float) -> Stop:
     """So many seconds have passed; what is there then counts (at least one reply)."""
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+    if isinstance(seconds, bool) or not isinstance(seconds, Real) or not seconds > 0:
         raise BadInput(f"deadline(s) takes seconds > 0; got {seconds!r}.")
     return _Deadline(float(seconds))

@@ -12,7 +12,8 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from inspect import signature
-from types import MethodType
+from operator import is_
+from types import CellType, FunctionType, MethodType
 from typing import Any
 
 import cloudpickle
@@ -120,6 +121,13 @@ class Parts:
                 "knows its chance. Use a repetition code with stream='whole', or "
                 "weights='covered'."
             )
+        if weights in ("unbiased", "plain") and any(
+            row.coefficients is not None for seat in self._walks(code) for row in seat
+        ):
+            raise BadInput(
+                f"weights={weights!r} adds up what workers say; with this code they say "
+                f"combinations of their parts. Use weights='covered' or 'least-squares'."
+            )
         if not callable(fn):
             raise BadInput(f"fn must be a function of a part and x; got {fn!r}.")
         if fn is not self._looked_at:
@@ -175,6 +183,25 @@ def _takes_two(fn: Function) -> None:
         ) from None
 
 
+def _state(fn: Function) -> tuple[Any, ...]:
+    """What a function is made of, as far as that can be seen at a glance: if these are the same
+    objects as before, it need not be pickled again to know that it is the same.
+    """
+    found: list[Any] = []
+    if isinstance(fn, MethodType):
+        found.append(fn.__self__)
+        fn = fn.__func__
+    found.append(fn)
+    if isinstance(fn, FunctionType):
+        names = fn.__globals__
+        found += [fn.__code__, fn.__defaults__, fn.__kwdefaults__]
+        found += [names.get(name) for name in fn.__code__.co_names]
+        found += [cell.cell_contents for cell in fn.__closure__ or () if cell != CellType()]
+    for owner in found[:2]:
+        found += getattr(owner, "__dict__", {}).values()
+    return tuple(found)
+
+
 class _Placed:
     """The parts under one code: who sits where, and the functions that workers know."""
 
@@ -188,7 +215,7 @@ class _Placed:
         self._processes = drive.engine.capabilities.processes
         self._fn_key = ""
         self.body: tuple[Body, tuple[Any, ...]] = (walk, ())  # what workers run, and with what more
-        self._last: tuple[Any, str] = (None, "")
+        self._last: tuple[tuple[Any, ...], str] = ((), "")
         weakref.finalize(self, lambda known: drive.unwanted.extend(known), self._known)
         with drive.lock:
             self._holders.enlist()
@@ -251,7 +278,7 @@ class _Placed:
             },
         )
         out = None if value is None else value[0] if not tally.several else value
-        exact = tally.decodable and (kind != "unbiased" or len(round.finished) >= self.code.k)
+        exact = tally.exactly(kind, len(round.finished))
         return Sum(out, exact, tally.covered, missing, report)
 
     def _possible(self, stop: Stop) -> None:
@@ -262,7 +289,8 @@ class _Placed:
             tally.take(seat, 0, len(self.code.symbols(seat)), None)
         if not stop.content(Seen(0.0, len(seats), 0, tally.covered, tally.exact)):
             live = len(seats)
-            raise TooFewWorkers(live, live + tally.lacking(seats), 0.0)
+            enough = lambda covered, exact: stop.content(Seen(0.0, 0, 0, covered, exact))  # noqa: E731
+            raise TooFewWorkers(live, live + tally.lacking(seats, enough), 0.0)
 
     def _bound(self, tally: Tally, value: Any, eta: float | None) -> float | None:
         """The error of an exact sum, relative to Σ |fn(part, x)|."""
@@ -294,7 +322,9 @@ class _Placed:
 
     def _function(self, fn: Function) -> str:
         """The key of a function; what it is known by is its pickle."""
-        if fn is self._last[0] or (isinstance(fn, MethodType) and fn == self._last[0]):
+        state = _state(fn)
+        same = len(state) == len(self._last[0]) and all(map(is_, state, self._last[0]))
+        if same:
             return self._last[1]
         try:
             blob = cloudpickle.dumps(fn)
@@ -311,7 +341,7 @@ class _Placed:
                 self._have = {pair for pair in self._have if pair[1] != old}
                 self._drive.unwanted.append(old)
             self._known[key] = blob if self._processes else fn
-        self._last = fn, key
+        self._last = state, key
         return key
 
     def _teach(self, worker: int) -> None:

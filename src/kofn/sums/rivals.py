@@ -20,7 +20,7 @@ from ..rounds.holders import Holders
 from ..rounds.replicated import ReplicatedRound
 from ..rounds.stale import StaleRound
 from .data import cut
-from .work import Leaves, leaves
+from .work import Leaves, leaves, own
 
 Function = Callable[[Any, Any], Any]
 
@@ -53,7 +53,8 @@ class _Terms:
     ) -> Iterator[Piece]:
         at = operand if x is None else x
         for part in parts:
-            yield Piece(part, leaves(self.fn, kept[key][part], at, part)[0], 1)
+            value, _ = leaves(self.fn, kept[key][part], at, part)
+            yield Piece(part, tuple(map(own, value)), 1)
 
 
 class _Dealt:

@@ -60,6 +60,11 @@ class Scattered:
 
     __rmul__ = __mul__
 
+    def copy(self) -> Scattered:
+        """The same, in memory of its own."""
+        pieces = tuple((at.copy(), what.copy()) for at, what in self.pieces)
+        return _made(pieces, self.length)
+
     def __getitem__(self, index: None) -> Rows:
         return Rows([self])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any, Literal
 
 import numpy as np
@@ -74,9 +74,16 @@ class Tally(ABC):
     def missing(self) -> tuple[int, ...]:
         """The parts that are not."""
 
-    def lacking(self, over: Collection[int]) -> int:
-        """How many more seats, besides those that are `over`, are surely enough for the sum."""
+    def lacking(self, over: Collection[int], enough: Callable[[float, bool], bool]) -> int:
+        """How many more seats, besides those that are `over`, are surely enough.
+
+        enough(fraction covered, exact) says what is.
+        """
         return 1
+
+    @abstractmethod
+    def exactly(self, kind: Kind, finished: int) -> bool:
+        """Whether `value` is the exact sum."""
 
     @abstractmethod
     def value(self, kind: Kind, finished: int) -> tuple[Leaves | None, float | None]:
@@ -98,10 +105,20 @@ class Covering(Tally):
             return True
         if self._total is None:
             self._total = tuple(np.array(leaf) for leaf in value)  # wide: see work.wide
-        else:
-            for total, leaf in zip(self._total, value, strict=True):
-                np.add(total, leaf, out=total, casting="same_kind")
+            return True
+        if any(a.dtype != b.dtype for a, b in zip(self._total, value, strict=True)):
+            self._widen(value)
+        for total, leaf in zip(self._total, value, strict=True):
+            np.add(total, leaf, out=total, casting="same_kind")
         return True
+
+    def _widen(self, value: Leaves) -> None:
+        """Make room for values of another type: the type must not depend on who was first."""
+        assert self._total is not None
+        pairs = zip(self._total, value, strict=True)
+        kinds = [np.result_type(a.dtype, b.dtype) for a, b in pairs]
+        totals = zip(self._total, kinds, strict=True)
+        self._total = tuple(total.astype(kind, copy=False) for total, kind in totals)
 
     @property
     def exact(self) -> bool:
@@ -109,27 +126,34 @@ class Covering(Tally):
 
     @property
     def covered(self) -> float:
-        return 1.0 - self._decoder.left / self.code.m
+        return (self.code.m - self._decoder.left) / self.code.m
 
     @property
     def missing(self) -> tuple[int, ...]:
         return tuple(np.flatnonzero(~self._decoder.covered).tolist())
 
-    def lacking(self, over: Collection[int]) -> int:
+    def lacking(self, over: Collection[int], enough: Callable[[float, bool], bool]) -> int:
+        m = self.code.m
         missing, seats = set(self.missing), 0
         free = {seat: {*self.code.parts(seat)} for seat in range(self.code.n) if seat not in over}
-        while missing and free:
+        while free and not enough((m - len(missing)) / m, not missing):
             best = max(free, key=lambda seat: len(free[seat] & missing))
             missing -= free.pop(best)
             seats += 1
         return max(1, seats)
 
-    def value(self, kind: Kind, finished: int) -> tuple[Leaves | None, float | None]:
-        factor = 1.0
+    def exactly(self, kind: Kind, finished: int) -> bool:
+        return self.exact and self._factor(kind, finished) == 1.0
+
+    def _factor(self, kind: Kind, finished: int) -> float:
         if not self.exact and kind == "covered":
-            factor = 1.0 / self.covered
-        elif kind == "unbiased":  # whatever is covered: else its mean would not be the sum
-            factor = 1.0 / (1.0 - uncovered(self.code.n, self.code.copies, finished))
+            return 1.0 / self.covered
+        if kind == "unbiased":  # whatever is covered: else its mean would not be the sum
+            return 1.0 / (1.0 - uncovered(self.code.n, self.code.copies, finished))
+        return 1.0
+
+    def value(self, kind: Kind, finished: int) -> tuple[Leaves | None, float | None]:
+        factor = self._factor(kind, finished)
         total = self._total
         if total is not None:
             total = tuple(leaf[()] * factor if factor != 1.0 else leaf[()] for leaf in total)
@@ -177,8 +201,11 @@ class Combining(Tally):
     def missing(self) -> tuple[int, ...]:
         return () if self.decodable else tuple(np.flatnonzero(~self._touched).tolist())
 
+    def exactly(self, kind: Kind, finished: int) -> bool:
+        return self.decodable and (kind != "unbiased" or finished == self.code.n)
+
     def value(self, kind: Kind, finished: int) -> tuple[Leaves | None, float | None]:
-        exact = self.decodable and (kind != "unbiased" or finished == self.code.n)
+        exact = self.exactly(kind, finished)
         weights = self._decoder.weights() if exact else self._nearest(kind, finished)
         if not self._values:
             return None, weights.eta

@@ -84,6 +84,7 @@ def walk(
     fn = function(kept, fn_key)
     symbols = held.symbols
     memo = _Memo(held.again if flush else ())
+    here = not isinstance(kept[fn_key], bytes)  # fn is the caller's own, in the caller's process
     said, read, values = 0, 0, []
     shapes: Shapes | None = None
     several = False  # whether fn returns a tuple
@@ -95,6 +96,8 @@ def walk(
             if known is None:
                 new, several = leaves(fn, held.parts[part], x, part)
                 shapes = same(shapes, new, part)
+                if here or i + 1 < len(symbols) or j + 1 < len(row.parts):
+                    new = tuple(map(own, new))  # fn may write its next value over this one
                 memo.keep(part, new)
                 read += 1
             else:
@@ -124,6 +127,8 @@ def leaves(fn: Callable[..., Any], part: Any, x: Any, number: int) -> tuple[Leav
     try:
         found = fn(part, x)
         made = found if isinstance(found, tuple) else (found,)
+        if any(isinstance(one, tuple) for one in made):
+            raise TypeError("fn must return an array or a tuple of arrays; a tuple is nested in it")
         arrays = tuple(map(_wide, made))
     except Exception as error:
         error.add_note(f"(kofn: in fn(part, x) for part {number})")
@@ -134,6 +139,11 @@ def leaves(fn: Callable[..., Any], part: Any, x: Any, number: int) -> tuple[Leav
             f"{type(found).__name__}"
         )
     return arrays, isinstance(found, tuple)
+
+
+def own(value: Any) -> Any:
+    """A copy: fn may write its next value over the one that it returned."""
+    return value.copy()
 
 
 def _wide(value: Any) -> Any:
