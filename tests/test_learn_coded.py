@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,31 @@ def test_least_squares_and_hinge_are_scikit_learns() -> None:
     assert np.allclose(ridge.intercept_, best.intercept_, atol=1e-8)
     hinge = sklearn.svm.LinearSVC(dual=False, tol=1e-12, max_iter=100_000).fit(X, LABELS)
     assert np.allclose(svc.coef_, hinge.coef_, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "kind", ["as it is", "shifted", "scaled", "weighted", "collinear", "sparse"]
+)
+def test_least_squares_whatever_the_columns_are_like(kind: str) -> None:
+    A: Any = X
+    weight = None
+    if kind == "shifted":
+        A = X + 1e4
+    elif kind == "scaled":
+        A = X * np.logspace(-2, 3, X.shape[1])
+    elif kind == "weighted":
+        weight = np.arange(float(len(X)))
+    elif kind == "collinear":
+        A = np.hstack([X, X[:, :2] @ np.array([[1.0, 2.0], [0.5, -1.0]])])
+    elif kind == "sparse":
+        A = csr_array(np.where(np.abs(X) > 0.5, X, 0.0) * np.logspace(0, 3, X.shape[1]))
+    with virtual() as cluster, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ours = LinearRegression(solver="coded-gradient", cluster=cluster).fit(A, SCORES, weight)
+    best = theirs.LinearRegression().fit(A, SCORES, weight)
+    size = np.abs(best.coef_).max()
+    assert np.abs(ours.coef_ - best.coef_).max() < 1e-8 * size
+    assert abs(ours.intercept_ - best.intercept_) < 1e-6 * max(1.0, abs(best.intercept_))
 
 
 def mean_slope(w: Any) -> Any:

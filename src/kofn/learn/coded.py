@@ -19,6 +19,7 @@ from ..errors import BadInput
 from ..rounds.stop import Stop
 from ..sums import Parts
 from ..sums.tally import Kind
+from .axes import Axes, axes
 from .descent import Constant, Nesterov, Optimiser, descend
 from .losses import logistic, multinomial, squared, squared_hinge
 from .solvers import Floats, Solution, sound
@@ -33,6 +34,7 @@ CURVATURE: dict[LossOf, float] = {
 }
 POWER = 30  # products that the largest curvature is found by
 SAFETY = 1.1  # what is found is a little below it
+TINY, STILL = 1e-9, 50  # a gradient, by the first, that rounding may be all of; iterations to tell
 
 
 @dataclass(frozen=True)
@@ -93,19 +95,29 @@ class Problem:
             found[int(self.X.shape[1]) * int(self.targets.shape[1]) :] = 0.0
         return found
 
+    def axes(self, targets: int) -> Axes:
+        """Coordinates in which the whole curves about alike in all directions."""
+        curvature = self.scale * CURVATURE[self.loss]
+        free = not self.penalise_intercept
+        options = {"intercept": self.intercept, "free": free}
+        return axes(self.X, self.weight, targets, curvature, self.penalty, **options)
+
     def curvature(self) -> float:
-        """The largest curvature of the whole, at most: some products with X, here."""
-        X, weight = self.X, self.weight[:, 0]
+        """The largest curvature in those coordinates: some products with X, here."""
+        X, weight, at = self.X, self.weight[:, 0], self.axes(1)
+        penalties = self.penalties()[:: self.targets.shape[1]]
         v = np.random.default_rng(0).standard_normal(X.shape[1] + self.intercept)
         largest = 0.0
         for _ in range(POWER):
             v /= float(np.linalg.norm(v)) or 1.0
-            scores = X @ v[: X.shape[1]] + (v[-1] if self.intercept else 0.0)
-            back = weight * scores
-            v = np.asarray(X.T @ back)
-            v = np.append(v, back.sum()) if self.intercept else v
+            x = at.parameters(v)
+            scores = X @ x[: X.shape[1]] + (x[-1] if self.intercept else 0.0)
+            back = self.scale * CURVATURE[self.loss] * weight * scores
+            gradient = np.asarray(X.T @ back)
+            gradient = np.append(gradient, back.sum()) if self.intercept else gradient
+            v = at.slope(gradient + penalties * x)
             largest = float(np.linalg.norm(v))
-        return SAFETY * self.scale * CURVATURE[self.loss] * largest + self.penalty
+        return SAFETY * largest
 
 
 def solve(
@@ -116,29 +128,62 @@ def solve(
     max_iter: int,
     tell: Callable[[int, float, Floats, Parts], None],
 ) -> Solution:
-    """Descend from zero until the largest entry of an exact gradient is at most `tol`."""
+    """Descend from zero until the largest entry of an exact gradient is at most `tol`, or as small
+    as rounding lets it become.
+
+    An optimiser of the user's own walks in the parameters; ours in coordinates that suit it better.
+    """
     rows = int(problem.X.shape[0])
     count = len(cluster.workers) if how.parts is None else how.parts
     data = cut(problem.X, problem.targets, problem.weight, count)
-    optimiser = how.optimiser
+    optimiser, where = how.optimiser, None
     if optimiser is None:
         optimiser = Nesterov(Constant(rows / max(problem.curvature(), 1e-300)), restart=True)
+        where = problem.axes(int(problem.targets.shape[1]))
     parts = cluster.parts(data, how.code, parts=how.parts)
     term = Term(problem.loss, problem.intercept, how.batch)
     penalties = problem.penalties()
     seen = {"loss": float("nan")}
+    floor = _Floor()
 
-    def gradient(x: Floats, t: int) -> tuple[NDArray[Any], bool]:
+    def gradient(p: Floats, t: int) -> tuple[NDArray[Any], bool]:
+        x = p if where is None else where.parameters(p)
         found = parts.sum(term, (x, t), stop=how.stop, weights=how.weights)
         slope, loss = found.value
         seen["loss"] = problem.scale * float(loss) + 0.5 * float(penalties @ (x * x))
         sound(t, seen["loss"], slope)
         # Of the mean, so that a step size does not depend on how many rows there are.
         mean = (problem.scale * slope + penalties * x) / rows
-        return mean, found.exact and how.batch is None
+        exact = found.exact and how.batch is None
+        if where is None:
+            return mean, exact
+        flat = exact and float(np.abs(mean).max(initial=0.0)) <= tol / rows
+        mean = where.slope(mean)
+        if exact and tol > 0 and (floor.reached(t, mean) or flat):
+            mean = np.zeros_like(mean)
+        return mean, exact
 
-    def told(t: int, x: Floats) -> None:
-        tell(t, seen["loss"], x, parts)
+    def told(t: int, p: Floats) -> None:
+        tell(t, seen["loss"], p if where is None else where.parameters(p), parts)
 
-    found = descend(gradient, np.zeros(problem.size), optimiser, max_iter, tol / rows, told)
-    return Solution(found.x, found.iterations, found.converged or how.optimiser is not None)
+    within = tol / rows if where is None else float(np.finfo(float).tiny)
+    found = descend(gradient, np.zeros(problem.size), optimiser, max_iter, within, told)
+    x = found.x if where is None else where.parameters(found.x)
+    return Solution(x, found.iterations, found.converged or how.optimiser is not None)
+
+
+class _Floor:
+    """Tells when gradients are as small as rounding lets them become: tiny, and long no smaller."""
+
+    def __init__(self) -> None:
+        self.first = self.best = float("inf")
+        self.since = 0
+
+    def reached(self, t: int, gradient: Floats) -> bool:
+        """Whether this one is at the floor."""
+        size = float(np.abs(gradient).max(initial=0.0))
+        if t == 1:
+            self.first = size
+        if size < 0.9 * self.best:
+            self.best, self.since = size, t
+        return self.best <= TINY * self.first and t - self.since > STILL
