@@ -454,15 +454,14 @@ def test_a_rule_with_two_times_wakes_for_both() -> None:
     "rule", [stop.all(), kofn.first(4), kofn.deadline(30.0) | kofn.exact()], ids=str
 )
 def test_who_is_behind_is_asked_before_a_rule_gives_up_on_it(rule: Any) -> None:
-    faults = Faults()
-    for r in range(1, 9):
-        faults = faults.slow(3, by=400, round=r)
+    faults = Faults().freeze(3, round=1, rounds=8)  # it goes on when the ninth round begins
     with kofn.connect(faults.on(LocalEngine(4))) as cluster:
         parts = cluster.parts([0, 1, 2, 3], kofn.Uncoded())
         for _ in range(8):
             near = parts.sum(lambda part, x: float(part), stop=kofn.first(3))
             assert 3 in near.report.late
         found = parts.sum(lambda part, x: float(part), stop=rule)
+        assert 3 not in found.report.live  # it was far behind when the round began
         assert found.exact
         assert found.value == 6.0
 
