@@ -93,8 +93,9 @@ BOXES = hasattr(select, "epoll") and platform.machine() in ("x86_64", "AMD64", "
 class Box:
     """A place in shared memory beside a stream, for one message at a time: no system call for it.
 
-    Who posts rings a tower afterwards. `order`: the message belongs after so many bytes of the
-    stream. While the other side has not taken it, nothing more can be posted.
+    Who posts rings a tower afterwards. `order`: the message belongs after so much of the stream, in
+    bytes or in messages, as both sides count. While the other side has not taken it, nothing more
+    can be posted.
     """
 
     __slots__ = ("_bytes", "_memory", "_most", "_words", "fd")
@@ -120,7 +121,7 @@ class Box:
         return True
 
     def take(self, position: int) -> bytes | None:
-        """Return what was posted, if so many bytes of the stream are all that comes before it."""
+        """Return what was posted, if so much of the stream is all that comes before it."""
         if not self.due(position):
             return None
         words = self._words

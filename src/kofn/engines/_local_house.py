@@ -6,9 +6,9 @@ import contextlib
 import os
 import signal
 import socket
-import weakref
 from typing import Any
 
+from . import _forks
 from . import _wire as wire
 from ._bells import BOXES, Box, Tower
 from .exchange import Exchange
@@ -110,7 +110,7 @@ class House:
         self.tower = Tower() if BOXES else None
         self.launcher: Launcher | None = None
         self.peers: dict[int, Peer] = {}  # by descriptor, the joining ones too
-        _houses.add(self)
+        _forks.watch(self)
 
     def close(self) -> None:
         """Kill the workers, wait for the launcher, close descriptors and maps."""
@@ -138,17 +138,6 @@ class House:
             peer.sock.close()  # and nothing else: the parent's epoll is this one's too
         if self.launcher is not None:
             self.launcher.control.close()
-
-
-_houses: weakref.WeakSet[House] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for house in list(_houses):
-        house.abandon()
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 def kill(pid: int) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import mmap
 import os
-import weakref
 from collections import deque
 
+from . import _forks
 from ._mpi_bridge import Bridge
 from ._mpi_link import Link
 from ._mpi_near import Handle, Parcel, Place, mapped
@@ -76,7 +76,7 @@ class House:
         self.sample = Segment(8)  # all near workers map it, and look there for
         self.floor = memoryview(self.sample.map).cast("q")  # [0]: the highest cancelled round
         self.floor[0] = NEVER
-        _houses.add(self)
+        _forks.watch(self)
 
     def abandon(self) -> None:
         """In a forked child: let go of the parent's socket, so that its death is still seen."""
@@ -99,14 +99,3 @@ class House:
             exchange.close()
         self.floor.release()
         self.sample.close()
-
-
-_houses: weakref.WeakSet[House] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for house in list(_houses):
-        house.abandon()
-
-
-os.register_at_fork(after_in_child=_after_fork)

@@ -7,7 +7,7 @@ rule no iteration waits for stragglers (ErasureHead).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -95,16 +95,17 @@ class Problem:
             found[int(self.X.shape[1]) * int(self.targets.shape[1]) :] = 0.0
         return found
 
-    def axes(self, targets: int) -> Axes:
+    def axes(self) -> Axes:
         """Coordinates in which the whole curves about alike in all directions."""
+        targets = int(self.targets.shape[1])
         curvature = self.scale * CURVATURE[self.loss]
         free = not self.penalise_intercept
         options = {"intercept": self.intercept, "free": free}
         return axes(self.X, self.weight, targets, curvature, self.penalty, **options)
 
-    def curvature(self) -> float:
+    def curvature(self, where: Axes) -> float:
         """The largest curvature in those coordinates: some products with X, here."""
-        X, weight, at = self.X, self.weight[:, 0], self.axes(1)
+        X, weight, at = self.X, self.weight[:, 0], replace(where, targets=1)
         penalties = self.penalties()[:: self.targets.shape[1]]
         v = np.random.default_rng(0).standard_normal(X.shape[1] + self.intercept)
         largest = 0.0
@@ -138,8 +139,9 @@ def solve(
     data = cut(problem.X, problem.targets, problem.weight, count)
     optimiser, where = how.optimiser, None
     if optimiser is None:
-        optimiser = Nesterov(Constant(rows / max(problem.curvature(), 1e-300)), restart=True)
-        where = problem.axes(int(problem.targets.shape[1]))
+        where = problem.axes()
+        largest = max(problem.curvature(where), 1e-300)
+        optimiser = Nesterov(Constant(rows / largest), restart=True)
     parts = cluster.parts(data, how.code, parts=how.parts)
     term = Term(problem.loss, problem.intercept, how.batch)
     penalties = problem.penalties()

@@ -167,9 +167,5 @@ class GatherRound(Round):
         # Nobody is at work, and the rule is not content: somebody must join.
         self._lacking = 0
         if not self.done and not self._open:
-            self._lacking = self.tally.lacking(self._over, self._content)
+            self._lacking = self.tally.lacking(self._over, self._stop.enough)
         return commands
-
-    def _content(self, covered: float, exact: bool) -> bool:
-        """Whether the rule would be content with this."""
-        return self._stop.content(Seen(self._now - self._start, 0, 0, covered, exact))

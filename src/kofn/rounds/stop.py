@@ -41,6 +41,10 @@ class Stop(ABC):
         """Whether it is over when nobody is left at work: a rule about time or workers is."""
         return True
 
+    def enough(self, covered: float, exact: bool) -> bool:
+        """Whether it would be content with so much."""
+        return self.content(Seen(0.0, 0, 0, covered, exact))
+
     def check(self, n: int) -> None:  # noqa: B027 - most rules can always be met
         """Raise BadInput where n workers can never meet it."""
 

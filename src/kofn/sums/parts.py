@@ -289,8 +289,7 @@ class _Placed:
             tally.take(seat, 0, len(self.code.symbols(seat)), None)
         if not stop.content(Seen(0.0, len(seats), 0, tally.covered, tally.exact)):
             live = len(seats)
-            enough = lambda covered, exact: stop.content(Seen(0.0, 0, 0, covered, exact))  # noqa: E731
-            raise TooFewWorkers(live, live + tally.lacking(seats, enough), 0.0)
+            raise TooFewWorkers(live, live + tally.lacking(seats, stop.enough), 0.0)
 
     def _bound(self, tally: Tally, value: Any, eta: float | None) -> float | None:
         """The error of an exact sum, relative to Σ |fn(part, x)|."""

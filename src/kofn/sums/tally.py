@@ -126,7 +126,7 @@ class Covering(Tally):
 
     @property
     def covered(self) -> float:
-        return (self.code.m - self._decoder.left) / self.code.m
+        return self._decoder.reached
 
     @property
     def missing(self) -> tuple[int, ...]:
