@@ -88,3 +88,21 @@ def test_silence_has_a_limit_in_virtual_time_too() -> None:
         X = cluster.encode(np.ones((4, 1)), k=2)
         with pytest.raises(kofn.Stalled, match=r"heard nothing for 100\.0 s; workers \[0, 1\]"):
             X @ np.ones(1)
+
+
+def test_one_task_more_changes_no_victim() -> None:
+    def lost(rounds: int) -> list[tuple[float, int]]:
+        engine = VirtualEngine(
+            12, delays=Exponential(1e-6, 1e-4), membership=Spot(0.5, 0.5), compute=False, seed=3
+        )
+        with kofn.connect(engine, wait=1e3) as cluster:
+            parts = cluster.parts(np.ones((12, 1)), kofn.Uncoded())
+            for _ in range(rounds):
+                parts.sum(lambda part, x: part.sum(axis=0), stop=kofn.first(1))
+            while cluster.engine.now() < 10:
+                cluster._drive.settle(0.1)
+            return [(r.time, r.worker) for r in cluster.log if r.kind == "lost" and r.time < 10]
+
+    seen = lost(1)
+    assert len(seen) >= 5
+    assert lost(2) == seen

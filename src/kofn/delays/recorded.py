@@ -3,8 +3,11 @@
     recordings = read_timings("aws_lambda_256workers_2022.npz")
     lambdas = recordings["cnn_desktop_Canada_batch2048"]
 
-    VirtualEngine(256, delays=lambdas.delays())                        # simulated time
-    Paced(LocalEngine(30), Scaled(lambdas.delays(), by=0.05))          # real processes, real waits
+    VirtualEngine(256, delays=lambdas.delays(whole=256))               # simulated time
+    Paced(LocalEngine(30), Scaled(lambdas.delays(work=0.0), by=0.05))  # real processes, real waits
+
+How much of a recorded time was work decides what a task of another load takes, and when the parts
+that a worker streams are there. Several recorded loads measure it; of one load it must be stated.
 
 `kofn.engines.paced.Paced` holds back what a real worker did until it is due. It sleeps in slices
 of 8 ms and looks at the round in between, so a straggler drops stale work within a slice.
@@ -12,16 +15,16 @@ of 8 ms and looks at the round in between, so a straggler drops stale work withi
 
 from __future__ import annotations
 
-import csv
-import gzip
 import re
+import zipfile
+import zlib
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.random import Generator
@@ -29,8 +32,10 @@ from numpy.typing import NDArray
 
 from ..errors import BadInput
 from .models import Delays
+from .tables import read_rows
 
 Seconds = NDArray[np.float64]  # rounds x workers
+Work = float | Literal["measured"]
 _LOAD = re.compile(r"(.+)_load([0-9.]+)")
 _COLUMNS = ("job", "worker", "time", "batch_time_norm")
 
@@ -73,12 +78,19 @@ class Recording:
         """Seconds that a load takes in the median beyond one of nothing."""
         return self._median(load) - self._median(0.0)
 
-    def delays(self, whole: float | None = None, start: int = 0) -> Recorded:
-        """As a delay model. `whole`: units of work that make load 1; None for one fixed load.
+    def delays(
+        self, whole: float | None = None, start: int = 0, *, work: Work = "measured"
+    ) -> Recorded:
+        """As a delay model. `whole`: units of work that make load 1.
 
+        `work`: how much of a recorded time is work, which grows with the load and of which streamed
+        parts are there one by one; the rest is a wait before it. "measured": what the recorded
+        loads differ by in the median; that takes several, and `whole`. A number from 0 to 1: this
+        fraction of each time at the largest recorded load. 0: every task waits as recorded,
+        whatever its load. 1: a task of half the load takes half as long, stragglers too.
         `start`: the row of the recording that round 1 begins with.
         """
-        return Recorded(self, whole, start)
+        return Recorded(self, whole, start, work)
 
     def _median(self, load: float) -> float:
         """Seconds in the median: straight lines between the recorded loads, and beyond."""
@@ -99,32 +111,72 @@ class Recorded(Delays):
     """Replays a recording: nothing is drawn, the same round gives the same times in every run.
 
     Worker w has the times of recorded worker w, round r those of row r - 1 + `start`; both start
-    anew at the recording's end. So who is slow stays slow as recorded. With `whole`, a task of
-    `cost` units has the load cost / whole; without, every task has the recording's largest load.
+    anew at the recording's end. So who is slow stays slow as recorded. A task of `cost` units has
+    the load cost / whole. `work`: see `Recording.delays`.
     """
 
     recording: Recording
     whole: float | None = None
     start: int = 0
+    work: Work = "measured"
 
     def __post_init__(self) -> None:
         if self.whole is not None and not self.whole > 0:
             raise BadInput(f"whole is the work of load 1 and must be > 0; got {self.whole!r}.")
+        known = self.recording
+        if self.work == "measured":
+            self._check_measured()
+        elif isinstance(self.work, str) or not 0 <= self.work <= 1:
+            raise BadInput(
+                f'work is "measured" or the fraction of a recorded time that is work, from 0 to 1; '
+                f"got {self.work!r}."
+            )
+        elif self.work > 0 and (self.whole is None or not known.loads[-1] > 0):
+            raise BadInput(
+                f"work={self.work:g} grows with the load; got whole={self.whole!r}, and "
+                f"{known.loads[-1]:g} as the largest load of {known.name}. Give the units of work "
+                f"that make load 1 as whole=, or work=0.0 if all of it is a wait."
+            )
+
+    def _check_measured(self) -> None:
+        known = self.recording
+        remedy = (
+            "State it: work=0.0 if a recorded time is a wait whatever the load, or whole= and "
+            "work=, the fraction of a recorded time that grows with the load."
+        )
+        if len(known.loads) == 1:
+            raise BadInput(
+                f"how much of a recorded time is work is measured by several loads; {known.name} "
+                f"has one. {remedy}"
+            )
+        if self.whole is None:
+            raise BadInput(
+                f"how much of a recorded time is work depends on the load of a task; "
+                f"{known.name} has {len(known.loads)} loads, and whole, the units of work that "
+                f"make load 1, is not given. Give whole=. {remedy}"
+            )
 
     def timing(self, rng: Generator, worker: int, round: int, cost: float) -> tuple[float, float]:
-        """What the medians say that a load adds to none at all is work; the rest is a wait."""
-        seconds = self.seconds(rng, worker, round, cost)
-        if self.whole is None or len(self.recording.loads) == 1:
-            return 0.0, seconds
-        work = min(seconds, max(0.0, self.recording.adds(cost / self.whole)))
-        return seconds - work, work
+        """The wait and the work of a task; see `Recording.delays` for what is which."""
+        known = self.recording
+        load = 0.0 if self.whole is None else cost / self.whole
+        if self.work == "measured":
+            seconds = self._row(load, worker, round)
+            work = min(seconds, max(0.0, known.adds(load)))
+            return seconds - work, work
+        seconds = self._row(known.loads[-1], worker, round)
+        if self.work == 0:
+            return seconds, 0.0
+        work = self.work * seconds
+        return seconds - work, work * load / known.loads[-1]
 
     def seconds(self, rng: Generator, worker: int, round: int, cost: float) -> float:
-        known = self.recording
-        load = known.loads[-1] if self.whole is None else cost / self.whole
+        return sum(self.timing(rng, worker, round, cost))
+
+    def _row(self, load: float, worker: int, round: int) -> float:
         table = self._tables.get(load)
         if table is None:
-            table = self._tables[load] = known.at(load)
+            table = self._tables[load] = self.recording.at(load)
         return float(table[(round - 1 + self.start) % len(table), worker % table.shape[1]])
 
     @cached_property
@@ -151,27 +203,35 @@ def read_timings(path: str | PathLike[str]) -> dict[str, Recording]:
 
 def _from_arrays(path: Path) -> dict[str, Recording]:
     grouped: dict[str, list[tuple[float, Seconds]]] = defaultdict(list)
-    with np.load(path) as arrays:
-        for key in arrays.files:
-            found = _LOAD.fullmatch(key)
-            name, load = (found[1], float(found[2])) if found else (key, 1.0)
-            grouped[name].append((load, _checked(arrays[key], f"{key} of {path}")))
+    for key, table in _arrays(path).items():
+        found = _LOAD.fullmatch(key)
+        name, load = (found[1], float(found[2])) if found else (key, 1.0)
+        grouped[name].append((load, _checked(table, f"{key} of {path}")))
     return _recordings(grouped, path)
 
 
+def _arrays(path: Path) -> dict[str, NDArray[Any]]:
+    try:
+        # np.load leaves a file of its own open where it fails.
+        with open(path, "rb") as file, np.load(file) as arrays:
+            return {key: arrays[key] for key in arrays.files}
+    except (OSError, EOFError, ValueError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
+        raise BadInput(
+            f"recorded timings are an .npz file of numbers; {path} cannot be read: {error}."
+        ) from None
+
+
 def _from_csv(path: Path) -> dict[str, Recording]:
-    opener: Any = gzip.open if path.suffix == ".gz" else open
     times: dict[str, dict[int, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
-    with opener(path, "rt", newline="") as file:
-        for line, row in enumerate(csv.DictReader(file), 2):
-            try:
-                _, worker, time, spent = (float(row[name]) for name in _COLUMNS)
-            except (KeyError, TypeError, ValueError):
-                raise BadInput(
-                    f"mini-batch times have the columns {', '.join(_COLUMNS)}, all numbers; line "
-                    f"{line} of {path} is {dict(row)}."
-                ) from None
-            times[row["job"]][int(worker)].append((time, spent / 1000))
+    for line, row in enumerate(read_rows(path, "a table of mini-batch times"), 2):
+        try:
+            _, worker, time, spent = (float(row[name]) for name in _COLUMNS)
+        except (KeyError, TypeError, ValueError):
+            raise BadInput(
+                f"mini-batch times have the columns {', '.join(_COLUMNS)}, all numbers; line "
+                f"{line} of {path} is {dict(row)}."
+            ) from None
+        times[row["job"]][int(worker)].append((time, spent / 1000))
     grouped: dict[str, list[tuple[float, Seconds]]] = {}
     for job, workers in times.items():
         rounds = min(len(seen) for seen in workers.values())  # some were seen a little longer

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from os import PathLike
+from itertools import count
+from math import isfinite
+from os import PathLike, fspath
 from typing import NamedTuple
 
 from numpy.random import Generator
 
 from ..errors import BadInput
 from .spot import Change, Membership
+from .tables import read_rows
 
 
 class Event(NamedTuple):
@@ -88,9 +90,10 @@ class _Replay(Membership):
 
     def changes(self, rng: Generator) -> Iterator[Change]:
         worker: dict[str, int] = {}
+        arrivals = count()  # of names, which may come back, and then stand for another worker
         for event in self.trace.events:
             if event.added:
-                worker[event.node] = len(worker)  # ids are given in order of arrival
+                worker[event.node] = next(arrivals)  # ids are given in order of arrival
                 if event.time > 0:
                     yield Change(event.time / self.scale, None)
             else:
@@ -98,35 +101,34 @@ class _Replay(Membership):
 
 
 def read_spot_trace(path: str | PathLike[str]) -> SpotTrace:
-    """Read a CSV file with the columns time_ms, event (add or remove) and node."""
-    try:
-        with open(path, newline="") as file:
-            rows = list(csv.DictReader(file))
-    except OSError as error:
-        raise BadInput(f"a spot trace is a CSV file; {path}: {error.strerror}.") from None
-    return _parse(rows, str(path))
-
-
-def _parse(rows: Sequence[dict[str, str]], path: str) -> SpotTrace:
-    events: list[Event] = []
+    """Read a CSV file, gzipped or not: the columns time_ms, event (add or remove) and node."""
+    name = fspath(path)
+    found = [
+        (_event(row, line, name), line)
+        for line, row in enumerate(read_rows(path, "a spot trace"), 2)
+    ]
+    found.sort(key=lambda pair: pair[0].time)
     alive: set[str] = set()
-    for line, row in enumerate(rows, 2):
-        try:
-            time, kind, node = float(row["time_ms"]) / 1e3, row["event"], row["node"]
-            if kind not in ("add", "remove"):
-                raise ValueError(kind)
-        except (KeyError, TypeError, ValueError):
-            raise BadInput(
-                f"a spot trace has the columns time_ms, event (add or remove) and node; line "
-                f"{line} of {path} is {dict(row)}."
-            ) from None
-        if (kind == "add") == (node in alive):
-            state = "is there already" if kind == "add" else "is not there"
-            raise BadInput(f"line {line} of {path} would {kind} {node}, which {state}.")
-        (alive.add if kind == "add" else alive.discard)(node)
-        events.append(Event(time, kind == "add", node))
-    if not any(event.time <= 0 for event in events):
+    for (_, added, node), line in found:
+        if added == (node in alive):
+            kind, state = ("add", "is there already") if added else ("remove", "is not there")
+            raise BadInput(f"line {line} of {name} would {kind} {node}, which {state}.")
+        (alive.add if added else alive.discard)(node)
+    if not any(event.time <= 0 for event, _ in found):
         raise BadInput(
-            f"a spot trace starts with the nodes that are there at time 0; {path} has none."
+            f"a spot trace starts with the nodes that are there at time 0; {name} has none."
         )
-    return SpotTrace(tuple(sorted(events, key=lambda event: event.time)), path)
+    return SpotTrace(tuple(event for event, _ in found), name)
+
+
+def _event(row: dict[str, str], line: int, path: str) -> Event:
+    try:
+        time, kind, node = float(row["time_ms"]) / 1e3, row["event"], row["node"]
+        if kind not in ("add", "remove") or not isfinite(time):
+            raise ValueError(kind)
+    except (KeyError, TypeError, ValueError):
+        raise BadInput(
+            f"a spot trace has the columns time_ms, event (add or remove) and node; line "
+            f"{line} of {path} is {dict(row)}."
+        ) from None
+    return Event(time, kind == "add", node)

@@ -78,7 +78,8 @@ class VirtualEngine(Engine):
         self._heap: list[tuple[float, int, Callable[[], Event | None]]] = []
         self._operands: dict[int, Any] = {}
         self._closed = False
-        # Membership draws from a stream of its own: how many tasks ran must not move it.
+        # Membership draws from streams of its own: how many tasks ran must not move it.
+        self._victims = np.random.default_rng((seed, 2))
         self._changes: Iterator[Change] = iter(())
         if membership is not None:
             self._changes = membership.changes(np.random.default_rng((seed, 1)))
@@ -195,7 +196,7 @@ class VirtualEngine(Engine):
         if worker is None:
             return self._enter(next(self._ids))
         if worker == -1:
-            worker = int(self._rng.choice(self._order)) if self._order else -1
+            worker = int(self._victims.choice(self._order)) if self._order else -1
         return self._leave(worker) if worker in self._workers else None
 
     def _enter(self, worker: int) -> Event:

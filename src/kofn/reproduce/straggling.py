@@ -1,7 +1,8 @@
 """Time to a target on recorded delays: coded sums against the strongest rivals without a code.
 
 256 workers, AWS Lambda timings as recorded, simulated time, real values. One part a worker; a load
-of four parts is the recording's whole batch, so that one part takes what a quarter of it took.
+of four parts is the recording's whole batch, so that one part takes what a quarter of it took. What
+the recorded loads differ by in the median is work, the rest of a time a wait before it.
 Every method may also work on a portion of a part at a time, which then takes as much less: coded
 sums and backups draw batches from it, DSAG goes through it in turn.
 """
@@ -158,7 +159,7 @@ def _told(data: Dataset, runs: dict[str, Run], grid: Grid) -> dict[str, Any]:
 
 
 def _cluster(recording: Recording, whole: float) -> AbstractContextManager[Cluster]:
-    return connect(VirtualEngine(WORKERS, delays=recording.delays(whole=whole)))
+    return connect(VirtualEngine(WORKERS, delays=recording.delays(whole, work="measured")))
 
 
 def _term(data: Dataset, portion: float) -> Term:
