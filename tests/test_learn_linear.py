@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse
+import scipy.special
 import sklearn.linear_model
 import sklearn.svm
 from sklearn.base import clone
@@ -20,7 +21,14 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import kofn
-from kofn.learn import LinearRegression, LinearSVC, LogisticRegression, Ridge
+from kofn.learn import (
+    KernelRidge,
+    LinearRegression,
+    LinearSVC,
+    LogisticRegression,
+    MLPClassifier,
+    Ridge,
+)
 
 
 @pytest.fixture(scope="module")
@@ -264,3 +272,46 @@ def test_a_model_predicts_from_rows_in_memory(tmp_path: Path) -> None:
                 model.predict(given)
             with pytest.raises(kofn.BadInput, match="predicts from rows in memory"):
                 model.score(given, YC)
+
+
+@pytest.mark.parametrize("solver", ["gd", "lbfgs", "newton-cg", "coded-gradient"])
+@pytest.mark.parametrize("model", [LogisticRegression, LinearSVC])
+def test_tol_means_the_same_to_every_solver(model: Any, solver: str) -> None:
+    rng = np.random.default_rng(5)
+    A = rng.standard_normal((10_000, 5))
+    y = A @ rng.standard_normal(5) + rng.standard_normal(10_000) > 0
+    with kofn.connect("virtual", workers=4) as cluster:
+        model = model(solver=solver, tol=1e-4, cluster=cluster).fit(A, y)
+    w, sign = model.coef_[0], np.where(y, 1.0, -1.0)
+    margin = sign * (A @ w + model.intercept_)
+    if isinstance(model, LogisticRegression):  # of the gradient of the mean loss
+        pull, penalised, most = -sign * scipy.special.expit(-margin), 0.0, 1e-4 * len(y)
+    else:
+        pull, penalised, most = -2.0 * sign * np.maximum(0.0, 1.0 - margin), 1.0, 1e-4
+    gradient = np.append(A.T @ pull + w, pull.sum() + penalised * model.intercept_)
+    # The gradient is computed here in another order: n terms of at most |pull| |A|.
+    assert np.abs(gradient).max() <= most + len(y) * np.finfo(float).eps * np.abs(pull).sum()
+    assert model.n_iter_ > 0
+    assert model.score(A, y) > 0.8
+
+
+BAD: list[tuple[Any, dict[str, Any]]] = [
+    *((Ridge, {"alpha": bad}) for bad in ([1, 2], "a", np.nan, np.inf, True)),
+    *((LogisticRegression, {"C": bad}) for bad in ("a", None, 0.0)),
+    *((LinearSVC, {"C": bad}) for bad in (np.inf, [1.0])),
+    *((KernelRidge, {"gamma": bad}) for bad in ("a", 0.0)),
+    (KernelRidge, {"alpha": [1.0]}),
+    (KernelRidge, {"degree": "a", "kernel": "polynomial"}),
+    (KernelRidge, {"coef0": None, "kernel": "polynomial"}),
+    (KernelRidge, {"tol": "a"}),
+    (KernelRidge, {"max_iter": 0}),
+    (MLPClassifier, {"learning_rate": "a"}),
+    (MLPClassifier, {"momentum": [0.5]}),
+    *((model, {"callback": 3}) for model in (Ridge, LinearSVC, KernelRidge, MLPClassifier)),
+]
+
+
+@pytest.mark.parametrize(("model", "options"), BAD)
+def test_parameters_that_cannot_be_meant_are_told(model: Any, options: dict[str, Any]) -> None:
+    with pytest.raises(kofn.BadInput, match=f"^{next(iter(options))} must be"):
+        model(cluster="virtual", **options).fit(np.eye(8), np.arange(8) % 2)

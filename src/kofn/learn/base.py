@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,27 @@ from .solvers import Tell
 
 # Called after every iteration with (iteration, loss, matrix).
 Callback = Callable[[int, float, Any], None]
+
+
+RULES: dict[str, Callable[[float], bool]] = {
+    "that is finite": lambda value: True,
+    ">= 0": lambda value: value >= 0,
+    "> 0": lambda value: value > 0,
+    "in [0, 1)": lambda value: 0 <= value < 1,
+}
+
+
+def check_number(name: str, value: object, rule: str) -> None:
+    """Refuse what is no single finite number, or breaks the rule."""
+    number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else np.nan
+    if not np.isfinite(number) or not RULES[rule](number):
+        raise BadInput(f"{name} must be a number {rule}; got {value!r}.")
+
+
+def check_whole(name: str, value: object) -> None:
+    """Refuse what is no whole number of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+        raise BadInput(f"{name} must be a whole number >= 1; got {value!r}.")
 
 
 class CodedEstimator(BaseEstimator):
@@ -83,8 +105,17 @@ class CodedEstimator(BaseEstimator):
             with self._opened() as cluster:
                 yield products.place(kind, cluster, X, self.k, self._most)
 
+    def _check_parameters(self) -> None:
+        """Refuse parameters that cannot be meant, before data or workers are touched."""
+        if self.callback is not None and not callable(self.callback):
+            raise BadInput(
+                f"callback must be a function of (iteration, loss, data), or None; got "
+                f"{self.callback!r}."
+            )
+
     def _check(self, X: Any, y: Any, **options: Any) -> tuple[Any, NDArray[Any]]:
         """Return the data as fit needs them; what is on workers, or in a store, stays there."""
+        self._check_parameters()
         if not isinstance(X, Encoded):
             found = elsewhere(X)
             if found is None:

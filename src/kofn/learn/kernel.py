@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from numbers import Real
 from typing import Any, Self
 
 import numpy as np
@@ -20,7 +19,7 @@ from ..codes.rateless import groups_for
 from ..errors import BadInput
 from ..sums import Parts
 from ..sums.kernels import KERNELS, Kernel, terms
-from .base import Callback, CodedEstimator
+from .base import Callback, CodedEstimator, check_number, check_whole
 from .solvers import Floats, conjugate_gradients
 
 BATCH = 1024  # inputs predicted in one sum
@@ -75,10 +74,9 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, CodedEstimator):
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit to X (N, d) and y (N,) or (N, t)."""
+        self._check_parameters()
         X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
         kernel = self._kernel(X.shape[1])
-        if isinstance(self.alpha, bool) or not isinstance(self.alpha, Real) or not self.alpha > 0:
-            raise BadInput(f"alpha must be a number > 0; got {self.alpha!r}.")
         targets = np.asarray(y, np.float64).reshape(len(y), -1)
         root: Any = 1.0
         if sample_weight is not None:
@@ -152,13 +150,21 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, CodedEstimator):
             stacklevel=4,
         )
 
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        check_number("alpha", self.alpha, "> 0")
+        check_number("tol", self.tol, ">= 0")
+        check_whole("max_iter", self.max_iter)
+        if self.gamma is not None:
+            check_number("gamma", self.gamma, "> 0")
+        check_number("degree", self.degree, ">= 0")
+        check_number("coef0", self.coef0, "that is finite")
+
     def _kernel(self, features: int) -> Kernel:
         name = "gaussian" if self.kernel == "rbf" else self.kernel
         if name not in KERNELS:
             raise BadInput(f"kernel must be one of {', '.join(KERNELS)}; got {self.kernel!r}.")
         gamma = 1.0 / features if self.gamma is None else self.gamma
-        if isinstance(gamma, bool) or not isinstance(gamma, Real) or not gamma > 0:
-            raise BadInput(f"gamma must be a number > 0, or None; got {self.gamma!r}.")
         return Kernel(name, float(gamma), float(self.degree), float(self.coef0))
 
     @contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -16,7 +15,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.extmath import safe_sparse_dot
 
 from ..errors import BadInput
-from .base import Callback, CodedEstimator
+from .base import Callback, CodedEstimator, check_number, check_whole
 from .coded import CodedGradient, Problem
 from .coded import solve as descend
 from .losses import LinearObjective, logistic, multinomial, squared, squared_hinge
@@ -38,12 +37,12 @@ class _Linear(CodedEstimator):
     products: str
     solvers: ClassVar[tuple[str, ...]] = tuple(SOLVERS)
 
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        check_number("tol", self.tol, ">= 0")
+        check_whole("max_iter", self.max_iter)
+
     def _check(self, X: Any, y: Any, **options: Any) -> tuple[Any, NDArray[Any]]:
-        if isinstance(self.tol, bool) or not isinstance(self.tol, Real) or not self.tol >= 0:
-            raise BadInput(f"tol must be a number >= 0; got {self.tol!r}.")
-        most = self.max_iter
-        if isinstance(most, bool) or not isinstance(most, Integral) or most < 1:
-            raise BadInput(f"max_iter must be a whole number >= 1; got {most!r}.")
         if self._gradients is not None:
             sums_alone(self.products, self.k, X)
             return super()._check(X, y, **options)
@@ -60,9 +59,9 @@ class _Linear(CodedEstimator):
             return self.solver
         return CodedGradient() if self.solver == "coded-gradient" else None
 
-    def _descend(self, problem: Problem, how: CodedGradient) -> tuple[Floats, Floats]:
+    def _descend(self, problem: Problem, how: CodedGradient, tol: float) -> tuple[Floats, Floats]:
         with self._opened() as cluster, self._shown() as tell:
-            found = descend(cluster, problem, how, self.tol, self.max_iter, tell)
+            found = descend(cluster, problem, how, tol, self.max_iter, tell)
         if not found.converged:
             self._warn()
         self.n_iter_ = found.iterations
@@ -96,6 +95,9 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Linear):
     descent with line search, as in the elastic computing paper) or "lbfgs". Every iteration is
     one product with X and one with X.T. `n_iter_` counts them. Or "coded-gradient", or a
     CodedGradient: coded sums of gradients over parts of the rows, exact or approximate.
+
+    tol: relative to the gradient at w = 0 (for coded sums of gradients: the largest entry of the
+    gradient itself, or as far as rounding lets it fall).
 
     cluster: an open Cluster, or an engine's name to open one with `workers` workers; any `k` of
     them are enough. callback(iteration, loss, matrix) is called after every iteration; `verbose`
@@ -139,14 +141,12 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Linear):
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit to X (N, d), an array, CSR matrix, CodedMatrix or store path; y is (N,) or (N, t)."""
         X, y = self._check(X, y, multi_output=True, y_numeric=True)
-        if not float(self.alpha) >= 0:
-            raise BadInput(f"alpha must be a number >= 0; got {self.alpha!r}.")
         weight = self._weight(sample_weight, X)
         targets = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
         if (how := self._gradients) is not None:
             penalty, intercept = float(self.alpha), self.fit_intercept
             problem = Problem(X, targets, weight, squared, 1.0, penalty, intercept)
-            W, b = self._descend(problem, how)
+            W, b = self._descend(problem, how, self.tol)
         else:
             W, b = self._through_products(X, targets, weight)
         one = np.ndim(y) == 1
@@ -157,6 +157,10 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Linear):
     def predict(self, X: Any) -> Any:
         """Return the predictions (N,) or (N, t), computed here."""
         return self._scores(X)
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        check_number("alpha", self.alpha, ">= 0")
 
     @contextmanager
     def _shown(self) -> Iterator[Callable[[int, float, Floats, Any], None]]:
@@ -176,7 +180,10 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Linear):
                 penalty=float(self.alpha),
                 intercept=self.fit_intercept,
             )
-            found = self._solve(matrix, objective, self.tol)
+            # Relative to the gradient at 0, as conjugate gradients have it.
+            _, first = objective.value_and_gradient(np.zeros(objective.size))
+            scale = max(1.0, float(np.abs(first).max(initial=0.0)))
+            found = self._solve(matrix, objective, self.tol * scale)
             self.n_iter_ = found.iterations
             return objective.split(found.x)
 
@@ -256,6 +263,10 @@ class _LinearClassifier(ClassifierMixin, _Linear):
     classes_: NDArray[Any]
     C: float
 
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        check_number("C", self.C, "> 0")
+
     def _fit(
         self,
         X: Any,
@@ -267,15 +278,15 @@ class _LinearClassifier(ClassifierMixin, _Linear):
     ) -> Self:
         """`model` gives, of labels as numbers and their count, the loss and its targets."""
         X, y = self._check(X, y)
-        if not float(self.C) > 0:
-            raise BadInput(f"C must be a number > 0; got {self.C!r}.")
         self.classes_, codes = self._classes(y)
         weight = self._weight(sample_weight, X)
         loss, targets = model(codes, len(self.classes_))
         columns, scale, intercept = targets.shape[1], float(self.C), self.fit_intercept
+        # Of the gradient of the mean loss, where that is scikit-learn's rule.
+        tol = self.tol if hinge else self.tol * scale * float(weight.sum())
         if (how := self._gradients) is not None:
             problem = Problem(X, targets, weight, loss, scale, 1.0, intercept, hinge)
-            W, b = self._descend(problem, how)
+            W, b = self._descend(problem, how, tol)
         else:
             with self._placed(X, self.products) as matrix:
                 objective = LinearObjective(
@@ -287,9 +298,7 @@ class _LinearClassifier(ClassifierMixin, _Linear):
                     intercept=intercept,
                     penalise_intercept=hinge,
                 )
-                # Of the gradient of the mean loss, where that is scikit-learn's rule.
-                mean = 1.0 if hinge else scale * float(weight.sum())
-                found = self._solve(matrix, objective, self.tol * mean)
+                found = self._solve(matrix, objective, tol)
             W, b = objective.split(found.x)
             self.n_iter_ = found.iterations
         self.coef_ = W.T.copy()
@@ -379,7 +388,7 @@ class LinearSVC(_LinearClassifier):
 
     The primal problem, one against the rest beyond two classes; the intercept is penalised, as in
     scikit-learn's LinearSVC. solver: "newton-cg" (the default, to the last digits), "lbfgs",
-    "gd" or "coded-gradient". See Ridge for the rest.
+    "gd" or "coded-gradient". tol: the largest entry of the gradient. See Ridge for the rest.
     """
 
     def __init__(

@@ -19,7 +19,7 @@ from ..arrays.reach import elsewhere
 from ..cluster import Cluster
 from ..errors import BadInput
 from ._layers import CodedNetwork, Floats, scores
-from .base import Callback, CodedEstimator
+from .base import Callback, CodedEstimator, check_number, check_whole
 from .products import Encoded
 from .progress import progress
 from .solvers import sound
@@ -173,7 +173,7 @@ class MLPClassifier(ClassifierMixin, CodedEstimator):
         return tuple(self.hidden)
 
     def _check_parameters(self) -> None:
-        """Refuse what cannot be meant, before any worker is touched."""
+        super()._check_parameters()
         if self.parallel != "model":
             raise BadInput(
                 f"parallel must be 'model': the weights are spread over the workers; got "
@@ -189,9 +189,6 @@ class MLPClassifier(ClassifierMixin, CodedEstimator):
         whole = {"batch_size": self.batch_size, "max_epochs": self.max_epochs}
         whole |= {f"hidden[{i}]": width for i, width in enumerate(self._widths)}
         for name, value in whole.items():
-            if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-                raise BadInput(f"{name} must be a whole number >= 1; got {value!r}.")
-        if not float(self.learning_rate) > 0:
-            raise BadInput(f"learning_rate must be a number > 0; got {self.learning_rate!r}.")
-        if not 0.0 <= float(self.momentum) < 1.0:
-            raise BadInput(f"momentum must be a number in [0, 1); got {self.momentum!r}.")
+            check_whole(name, value)
+        check_number("learning_rate", self.learning_rate, "> 0")
+        check_number("momentum", self.momentum, "in [0, 1)")

@@ -62,17 +62,17 @@ def sound(iteration: int, loss: float, gradient: Floats | None = None) -> None:
 def gradient_descent(f: Objective, x: Floats, tol: float, max_iter: int, tell: Tell) -> Solution:
     """Batch gradient descent with backtracking line search, as in the elastic computing paper.
 
-    The first step tried is twice the last one taken; it is halved until the loss falls by a tenth
-    of what the slope promises (Armijo). Where no step helps, an exact objective is at its end. An
-    inexact one is not: the smallest step (2^-HALVINGS of the last) is taken, and on it goes.
+    Until the largest entry of the gradient is at most `tol`, as with the other solvers. The first
+    step tried is twice the last one taken; it is halved until the loss falls by a tenth of what the
+    slope promises (Armijo). Where no step helps, an exact objective is at its end. An inexact one
+    is not: the smallest step (2^-HALVINGS of the last) is taken, and on it goes.
     """
     step, halvings = 1.0, FIRST
     value, gradient = f.value_and_gradient(x)
     sound(0, value, gradient)
-    start = float(np.abs(gradient).max(initial=0.0))
     for iteration in range(1, max_iter + 1):
         slope = float(gradient @ gradient)
-        if np.abs(gradient).max(initial=0.0) <= tol * max(1.0, start):
+        if np.abs(gradient).max(initial=0.0) <= tol:
             return Solution(x, iteration - 1, True)
         smallest = 0.0 if f.exact else step * 0.5**halvings
         tried = 2.0 * step
