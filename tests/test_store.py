@@ -624,7 +624,7 @@ def test_a_manifest_that_does_not_match(where: Path) -> None:
     refused("n=5", code={**good["code"], "n": 5})
     refused("share 0 has shapes", code={**good["code"], "k": 3})
     refused("share 0 has shapes", shape=[500, 7])
-    refused("format 2", kofn_store=2)
+    refused("format 3", kofn_store=3)
     refused("altered", shares=[])
     refused("altered", code=None)
     refused("int16", dtype="int16")

@@ -121,7 +121,11 @@ class Place:
         if self.local:
             return [path.name for path in self.local.iterdir()]
         fs, path = self.remote()
-        return [str(name).rstrip("/").rsplit("/", 1)[-1] for name in fs.ls(path, detail=False)]
+        try:
+            found = fs.ls(path, detail=False)
+        except FileNotFoundError:  # object stores have no empty directories
+            return []
+        return [str(name).rstrip("/").rsplit("/", 1)[-1] for name in found]
 
     def remove(self) -> None:
         """Remove a file or a directory with all in it; nothing happens where nothing is."""

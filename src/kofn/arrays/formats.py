@@ -53,12 +53,10 @@ def load(where: Place, entry: ArrayFile, verify: bool) -> NDArray[Any]:
             found = np.memmap(place.local, dtype, "c", start, entry.shape)
             return np.asarray(found)
     out = np.empty(entry.shape, dtype)
-    seen, done = hashlib.sha256(), 0
-    for values in pieces(where, entry):
-        seen.update(raw(values))
+    done = 0
+    for values in scan(where, entry):
         out[done : done + len(values)] = values
         done += len(values)
-    _same(place, entry, seen.hexdigest())
     return out
 
 
@@ -73,16 +71,20 @@ def check(where: Place, entry: ArrayFile) -> None:
 
 def check_sum(where: Place, entry: ArrayFile) -> None:
     """Read the file once and raise BadStore unless its numbers have the checksum."""
+    for _ in scan(where, entry):
+        pass
+
+
+def scan(where: Place, entry: ArrayFile) -> Iterator[NDArray[Any]]:
+    """Yield the array a few rows at a time; at its end raise BadStore for a wrong checksum."""
     seen = hashlib.sha256()
     for values in pieces(where, entry):
         seen.update(raw(values))
-    _same(where.child(entry.name), entry, seen.hexdigest())
-
-
-def _same(place: Place, entry: ArrayFile, found: str) -> None:
+        yield values
+    found = seen.hexdigest()
     if found != entry.sha256:
         raise BadStore(
-            place.url,
+            where.child(entry.name).url,
             f"its numbers have checksum {found[:12]}…, the manifest says {entry.sha256[:12]}…: "
             f"it was altered, or belongs to another store. Encode again.",
         )

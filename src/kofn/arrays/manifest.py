@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,15 @@ from .files import Place
 from .formats import ArrayFile
 
 NAME, PROGRESS = "manifest.json", "progress.json"
-VERSION = 1
+VERSION = 2
 PARTS = ("data", "indices", "indptr")  # the arrays of a sparse share
 OURS = re.compile(r"share-\d{4,}(\.(data|indices|indptr))?\.(npy|zarr)")
+
+
+def share_files(share: int, sparse: bool, fmt: str) -> tuple[str, ...]:
+    """The names of a share's files: one, or one for each array of a CSR matrix."""
+    name = f"share-{share:04d}"
+    return tuple(f"{name}.{part}.npy" for part in PARTS) if sparse else (f"{name}.{fmt}",)
 
 
 @dataclass(frozen=True)
@@ -47,8 +53,14 @@ class Manifest:
         """Bytes of all shares."""
         return sum(file.nbytes for files in self.shares for file in files)
 
-    def write(self, where: Place) -> None:
-        """Make the store valid."""
+    @property
+    def fmt(self) -> str:
+        """The kind of its files: npy or zarr."""
+        return self.shares[0][0].name.rsplit(".", 1)[-1]
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """What its file says; the last entry is a checksum of all others."""
         content = {
             "kofn_store": VERSION,
             "code": code_facts(self.code),
@@ -58,7 +70,17 @@ class Manifest:
             "source": dict(self.source),
             "shares": [[asdict(file) for file in files] for files in self.shares],
         }
-        where.child(NAME).write(json.dumps(content, indent=1).encode())
+        return {**content, "sha256": _digest(content)}
+
+    def write(self, where: Place) -> None:
+        """Make the store valid."""
+        where.child(NAME).write(json.dumps(self.content, indent=1).encode())
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    """The checksum of all in a manifest but the checksum itself."""
+    rest = {key: value for key, value in content.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def code_facts(code: MDSCode) -> dict[str, Any]:
@@ -98,11 +120,13 @@ def read_manifest(where: Place) -> Manifest:
         )
     try:
         manifest = _parse(content)
-    except (KeyError, TypeError, ValueError, IndexError, BadInput) as error:
+        _agree(place, manifest, content["code"]["check"])
+    except (KeyError, TypeError, ValueError, IndexError, OverflowError, BadInput) as error:
         raise BadStore(
             place.url, f"it was altered or cut ({type(error).__name__}: {error}). Encode again."
         ) from error
-    _agree(place, manifest, content["code"]["check"])
+    if content.get("sha256") != _digest(content):  # last: the other errors say more
+        raise BadStore(place.url, "its own checksum does not match: it was altered. Encode again.")
     return manifest
 
 
@@ -113,18 +137,13 @@ def _why_none(where: Place) -> str:
             "goes on from there."
         )
     if where.is_dir():
-        if any(name.endswith(".part") for name in _names(where)):
+        if any(name.endswith(".part") for name in where.names()):
             return (
                 f"kofn encode was stopped before it was done: there are parts, and no {NAME}. Run "
                 f"the same command again; it goes on or begins anew."
             )
         return f"this directory is no kofn store: it has no {NAME}. Make one with kofn encode."
     return "there is no store. Make one with kofn encode."
-
-
-def _names(place: Place) -> list[str]:
-    path = Path(place.url)
-    return [file.name for file in path.iterdir()] if path.is_dir() else []
 
 
 def _parse(content: Mapping[str, Any]) -> Manifest:
@@ -163,10 +182,9 @@ def _agree(place: Place, manifest: Manifest, check: Any) -> None:
     if len(manifest.shares) != code.n:
         raise bad(f"it lists {len(manifest.shares)} shares, and its code has n={code.n}")
     for s, files in enumerate(manifest.shares):
-        if len(files) != (3 if manifest.sparse else 1):
-            raise bad(f"share {s} has {len(files)} files")
-        if not all(OURS.fullmatch(file.name) for file in files):
-            raise bad(f"share {s} has files named {[file.name for file in files]}")
+        names = tuple(file.name for file in files)
+        if names not in (share_files(s, manifest.sparse, fmt) for fmt in ("npy", "zarr")):
+            raise bad(f"share {s} has files named {list(names)}")
         if manifest.sparse:
             (nnz,), (also,), (ends,) = (file.shape for file in files)
             fits = nnz == also and ends == manifest.rows + 1
@@ -174,6 +192,9 @@ def _agree(place: Place, manifest: Manifest, check: Any) -> None:
             fits = files[0].shape == (manifest.rows, d)
         if not fits:
             raise bad(f"share {s} has shapes {[file.shape for file in files]}")
+        kinds = [np.dtype(file.dtype) for file in files]
+        if kinds[0].name != manifest.dtype or any(kind.kind != "i" for kind in kinds[1:]):
+            raise bad(f"share {s} has dtypes {[file.dtype for file in files]}")
     if not isinstance(check, list) or not all(isinstance(x, int | float) for x in check):
         raise bad("its check of the generator is no list of numbers")
     if len(check) != code.n or not np.allclose(check, _probe(code), rtol=1e-6, atol=1e-6):

@@ -23,9 +23,19 @@ from ..errors import BadInput, BadStore
 from ..model import Build
 from .coding import Coder
 from .files import Place
-from .formats import ArrayFile, check, check_sum, load
-from .manifest import NAME, OURS, PARTS, PROGRESS, VERSION, Manifest, code_facts, read_manifest
+from .formats import ArrayFile, check, load
+from .manifest import (
+    NAME,
+    OURS,
+    PROGRESS,
+    VERSION,
+    Manifest,
+    code_facts,
+    read_manifest,
+    share_files,
+)
 from .sources import Source, open_source
+from .verify import verify
 from .writers import Mark, NpyWriter, RemoteNpyWriter, Writer, ZarrWriter
 
 MARK_BYTES = 256 << 20  # written between two notes of progress
@@ -88,12 +98,11 @@ class Store:
             check(self.where, file)
 
     def verify(self, progress: Progress | None = None) -> None:
-        """Read every share once; raise BadStore for the first file that is not as written."""
-        for s, files in enumerate(self.manifest.shares):
-            for file in files:
-                check_sum(self.where, file)
-            if progress:
-                progress(s + 1, self.code.n)
+        """Read every share once; raise BadStore for the first file that is not as written.
+
+        Also that the shares are those of one matrix, in the order of the manifest.
+        """
+        verify(self, progress)
 
 
 def open_store(where: object) -> Store:
@@ -194,14 +203,13 @@ def _finished(place: Place, facts: dict[str, Any]) -> Manifest | None:
     if not place.child(NAME).exists():
         return None
     found = read_manifest(place)
-    fmt = found.shares[0][0].name.rsplit(".", 1)[-1]
     there = {
         "kofn_store": VERSION,
         "code": code_facts(found.code),
         "shape": list(found.shape),
         "dtype": found.dtype,
         "sparse": found.sparse,
-        "fmt": fmt,
+        "fmt": found.fmt,
         "source": dict(found.source),
     }
     if there == facts and facts["source"]["fingerprint"]:
@@ -276,15 +284,12 @@ def _clear(place: Place) -> None:
 
 def _writers(place: Place, source: Source, share: int, rows: int, fmt: str) -> list[Writer]:
     kind = ZarrWriter if fmt == "zarr" else NpyWriter if place.local else RemoteNpyWriter
-    name = f"share-{share:04d}"
+    names = share_files(share, source.sparse, fmt)
     if not source.sparse:
-        return [kind(place, f"{name}.{fmt}", source.dtype, (rows, source.shape[1]))]
+        return [kind(place, names[0], source.dtype, (rows, source.shape[1]))]
     wide = np.dtype(np.int64 if source.shape[1] > np.iinfo(np.int32).max else np.int32)
     types = (source.dtype, wide, np.dtype(np.int64))
-    return [
-        kind(place, f"{name}.{part}.npy", dtype, (0,))
-        for part, dtype in zip(PARTS, types, strict=True)
-    ]
+    return [kind(place, name, dtype, (0,)) for name, dtype in zip(names, types, strict=True)]
 
 
 def _arrays(rows: Any, writers: list[Writer]) -> Iterator[Any]:
