@@ -577,3 +577,10 @@ def test_the_example_runs(name: str, capsys: pytest.CaptureFixture[str]) -> None
     size = {"pagerank": 2_000, "power_method": 200}[name]
     runpy.run_path(str(EXAMPLES / f"{name}.py"))["main"](size)
     assert capsys.readouterr().out
+
+
+def test_a_masked_vector_is_refused() -> None:
+    with kofn.connect("local", workers=2) as cluster:
+        X = cluster.encode(np.eye(4), k=1)
+        with pytest.raises(kofn.BadInput, match="all count; it returned masked entries"):
+            X.iterate(lambda y: np.ma.masked_less(y, 1.0), np.zeros(4), rounds=2)

@@ -117,7 +117,9 @@ def test_commands_of_the_stale_round() -> None:
 
     def reply(task: Task, time: float, value: float) -> list[tuple[int, int, Any]]:
         part = task.args[0][0]
-        event = Reply(time, task.worker, task.round, task.id, part, (value,), 1, 1.0, True)
+        event = Reply(
+            time, task.worker, task.round, task.id, part, (np.float64(value),), 1, 1.0, True
+        )
         found = [c.task for c in round.on(event) if isinstance(c, Send)]
         sent.extend(found)
         return [(t.round, t.worker, t.args[1]) for t in found]
@@ -147,3 +149,36 @@ def test_bad_input() -> None:
             Stale(cluster, A).run(pulled, np.zeros(5), lambda *_: None, 5)
         with pytest.raises(kofn.BadInput, match="portion"):
             Stale(cluster, A).run(pulled, np.zeros(5), lambda *_: None, 2, portion=0.0)
+
+
+@pytest.mark.parametrize("kinds", [("i8", "f8"), ("f4", "f8", "c16"), ("c8", "u1", "f2")], ids=str)
+def test_types_of_parts_may_differ_whoever_is_first(kinds: Any) -> None:
+    for slow in range(3):
+        with kofn.connect(VirtualEngine(3, delays=PerUnit(1.0, {slow: 2.0}))) as cluster:
+
+            def made(part: Any, x: Any) -> Any:
+                return np.full(3, part + 0.5, kinds[part % len(kinds)]), np.asarray(part)
+
+            true = sum(made(part, None)[0].astype(complex) for part in range(3))
+            backups = Backups(cluster, [0, 1, 2])
+            found = backups.sum(made)
+            assert found[0].dtype.kind == "fc"["c" in "".join(kinds)]
+            np.testing.assert_array_equal(found[0], true)
+            scattered = backups.sum(
+                lambda part, x: kofn.Scattered(np.arange(3), made(part, x)[0], 3)
+            )
+            np.testing.assert_array_equal(scattered, true)
+
+            def advance(t: int, time: float, total: Any, covered: float) -> Any:
+                np.testing.assert_array_equal(total[0], true)  # noqa: B023 - called here
+                return None
+
+            Stale(cluster, [0, 1, 2]).run(made, 0.0, advance, 3)
+
+
+def test_shapes_that_differ_are_refused() -> None:
+    with kofn.connect(VirtualEngine(3, delays=PerUnit(1.0))) as cluster:
+        with pytest.raises(kofn.BadInput, match="same shapes for every part"):
+            Backups(cluster, [1, 2, 3]).sum(lambda part, x: np.ones((part - 1, 3)[:part]))
+        with pytest.raises(kofn.BadInput, match="same shapes for every part"):
+            Stale(cluster, [1, 3, 3]).run(lambda part, x: np.ones(part), 0.0, lambda *_: None, 3)

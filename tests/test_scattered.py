@@ -144,3 +144,19 @@ def test_bad_input() -> None:
         Scattered(np.zeros(2), np.zeros(2), 5)
     with pytest.raises(kofn.BadInput, match="from 0 to 4"):
         Scattered(np.array([5]), np.zeros(1), 5)
+
+
+def test_no_type_is_cut_off() -> None:
+    halves = kofn.Scattered(np.zeros(3000, int), np.ones(3000, np.float16), 2)
+    assert np.asarray(halves)[0] == 3000.0  # above 2048 a half counts by twos
+    total = np.zeros(2)
+    with pytest.raises(TypeError, match="complex128 values cannot be added to an array of float64"):
+        kofn.Scattered(np.arange(2), np.ones(2) * 1j, 2).add_to(total)
+    with pytest.raises(TypeError, match="float64 values cannot be added to an array of int64"):
+        kofn.Scattered(np.arange(2), np.full(2, 0.5), 2).add_to(total.astype(int))
+    with kofn.connect("virtual", workers=2) as cluster:
+        parts = cluster.parts([1, 2] * 3000, kofn.Uncoded())
+        for kind in (np.float16, np.uint8, np.bool_, np.complex64):
+            one = np.ones(1, kind)
+            found = parts.sum(lambda part, x, one=one: kofn.Scattered(np.arange(1), one, 1))  # type: ignore[misc]
+            assert found.value[0] == 6000

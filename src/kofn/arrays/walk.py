@@ -55,7 +55,10 @@ class Job:
     def step(self, y: NDArray[Any], w: NDArray[Any]) -> NDArray[Any]:
         """f, with its result looked at."""
         with np.errstate(all="ignore"):  # what is not finite is reported in one way
-            made = np.asarray(self.f(y, w) if self.with_w else self.f(y))
+            found = self.f(y, w) if self.with_w else self.f(y)
+        if np.ma.is_masked(found):
+            raise ValueError("f must return numbers that all count; it returned masked entries.")
+        made = np.asarray(found)
         if made.shape != w.shape or made.dtype.kind not in "biuf":
             raise ValueError(
                 f"f must return real numbers in the shape of its vector, {w.shape}; it returned "

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ..codes.total import Shapes, Total, same_shapes
 from ..model import Command, Event, Joined, Lost, Reply, Send, Task, Tick
 from .base import Round
 
@@ -89,7 +90,8 @@ class StaleRound(Round):
         }
         self._m = sum(len(parts) for parts in seats.values())
         self._known: dict[int, Leaves | None] = {}  # part -> its newest value
-        self._total: list[Any] | None = None
+        self._shapes: Shapes | None = None
+        self._total = Total(np.float64)  # what is added and taken out again and again needs digits
         self._fresh: set[int] = set()
         self._began = 0.0
 
@@ -160,16 +162,14 @@ class StaleRound(Round):
         self._known[part] = value
         if value is None:
             return
-        if self._total is None:
-            self._total = [np.array(leaf, dtype=np.float64) for leaf in value]
-            return
-        for i, total in enumerate(self._total):
-            total += value[i]
-            if before is not None:
-                total -= before[i]
+        shapes = tuple(leaf.shape for leaf in value)
+        self._shapes = same_shapes(self._shapes, shapes, f"part {part}")
+        self._total.add(value)
+        if before is not None:
+            self._total.subtract(before)
 
     def _end(self, time: float) -> Sequence[Command]:
-        total = None if self._total is None else tuple(self._total)
+        total = None if self._total.leaves is None else tuple(self._total.leaves)
         covered = len(self._known) / self._m
         self._x = self._advance(self.t, time, total, covered)
         if self._x is None:

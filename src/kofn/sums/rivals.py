@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol
 
-import numpy as np
-
+from ..codes.total import Total, same_shapes
 from ..errors import BadInput
 from ..model import Outline, Piece, Task
 from ..rounds import Drive, Late
@@ -139,14 +138,13 @@ class Backups(_Dealt):
         self.asked_again += len(round.asked_again)
         if not self.values:
             return None
-        total: list[Any] = []
-        for value in (value for pieces in round.values.values() for _, value in pieces):
-            if not total:
-                total = [np.array(leaf) for leaf in value]
-                continue
-            for one, leaf in zip(total, value, strict=True):
-                np.add(one, leaf, out=one)
-        return total[0] if len(total) == 1 else tuple(total)
+        total, shapes = Total(), None
+        for part, value in (piece for pieces in round.values.values() for piece in pieces):
+            new = tuple(leaf.shape for leaf in value)
+            shapes = same_shapes(shapes, new, f"part {part}")
+            total.add(value)
+        assert total.leaves is not None
+        return total.leaves[0] if len(total.leaves) == 1 else tuple(total.leaves)
 
     def task(self, round: int, worker: int, seat: int, block: int) -> Task:
         """Make the task of a run of parts."""

@@ -22,6 +22,11 @@ class Scattered:
     __slots__ = ("length", "pieces")
 
     def __init__(self, indices: NDArray[Any], values: NDArray[Any], length: int) -> None:
+        if np.ma.is_masked(indices) or np.ma.is_masked(values):
+            raise BadInput(
+                "Scattered takes numbers that all count; got masked entries. Leave them out, or "
+                "fill them with zeros."
+            )
         at, what = np.asarray(indices), np.asarray(values)
         if at.ndim != 1 or at.shape != what.shape or at.dtype.kind not in "iu":
             raise BadInput(
@@ -34,7 +39,7 @@ class Scattered:
             # `total[at] += what` would keep but one of those that repeat.
             once, where = np.unique(at, return_inverse=True)
             if once.size < at.size:
-                summed = np.zeros(once.size, what.dtype if what.dtype.kind in "fc" else float)
+                summed = np.zeros(once.size, wide(what.dtype))
                 np.add.at(summed, where, what)
                 at, what = once, summed
         self.pieces: tuple[tuple[NDArray[Any], NDArray[Any]], ...] = ((at, what),)
@@ -60,6 +65,11 @@ class Scattered:
 
     __rmul__ = __mul__
 
+    def astype(self, dtype: np.dtype[Any]) -> Scattered:
+        """The same, its values of another type."""
+        pieces = tuple((at, what.astype(dtype, copy=False)) for at, what in self.pieces)
+        return _made(pieces, self.length)
+
     def copy(self) -> Scattered:
         """The same, in memory of its own."""
         pieces = tuple((at.copy(), what.copy()) for at, what in self.pieces)
@@ -77,8 +87,10 @@ class Scattered:
         return found
 
     def add_to(self, total: NDArray[Any], scale: float = 1.0) -> None:
-        """total += scale · this, in place."""
+        """total += scale · this, in place. Raises TypeError where its type does not hold that."""
         for at, what in self.pieces:
+            if not np.can_cast(what.dtype, total.dtype, "same_kind"):  # += would cut it off
+                raise TypeError(f"{what.dtype} values cannot be added to an array of {total.dtype}")
             total[at] += what if scale == 1.0 else scale * what
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
@@ -112,6 +124,13 @@ class Rows:
 
     def __getitem__(self, index: int) -> Scattered:
         return self.rows[index]
+
+
+def wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The type that values are added in: whole numbers would wrap around, halves lose digits."""
+    if dtype.kind in "biu":
+        return np.dtype(np.float64)
+    return np.result_type(dtype, np.float32) if dtype.kind in "fc" else dtype
 
 
 def _made(pieces: tuple[tuple[NDArray[Any], NDArray[Any]], ...], length: int) -> Scattered:

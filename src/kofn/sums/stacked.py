@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..codes.total import Shapes, same_shapes
 from ..errors import BadInput
 from ..model import Last, Piece
-from .work import MEMO, Held, Leaves, function, wide
+from .work import MEMO, Held, Leaves, function, masked, plain
 
 MOST = 4096  # symbols in one call of fn
 
@@ -55,11 +56,7 @@ class Stack:
             by = self.coefficients[a:b]
             value = tuple(leaf * by.reshape(-1, *[1] * (leaf.ndim - 1)) for leaf in value)
         starts = self.start[first:last] - a
-        kinds = [wide(leaf.dtype) if leaf.dtype.kind in "biuf" else leaf.dtype for leaf in value]
-        return tuple(
-            np.add.reduceat(leaf, starts, axis=0, dtype=kind)
-            for leaf, kind in zip(value, kinds, strict=True)
-        )
+        return tuple(np.add.reduceat(leaf, starts, axis=0) for leaf in value)
 
 
 def walk(
@@ -99,7 +96,8 @@ class _Terms:
         self.fn, self.x, self.stack, self.most = fn, x, stack, most
         self.several = False  # whether fn returns a tuple
         self.known = np.zeros(len(stack.numbers), bool)
-        self.kept: Leaves | None = None
+        self.kept: list[NDArray[Any]] | None = None
+        self.shapes: Shapes | None = None
 
     def at(self, at: NDArray[np.intp]) -> tuple[Leaves, int]:
         """The values of the parts at these places, and how many were evaluated for it."""
@@ -113,14 +111,11 @@ class _Terms:
                 if many * sum(leaf[0].nbytes for leaf in found) > self.most:
                     self.most = 0
                     return self.at(at)
-                self.kept = tuple(np.empty((many, *leaf.shape[1:]), leaf.dtype) for leaf in found)
-            for kept, leaf in zip(self.kept, found, strict=True):
-                if kept.shape[1:] != leaf.shape[1:]:
-                    raise ValueError(
-                        f"fn must return the same shapes for every part; it returned "
-                        f"{leaf.shape[1:]} for one and {kept.shape[1:]} for another"
-                    )
-                kept[new] = leaf
+                self.kept = [np.empty((many, *leaf.shape[1:]), leaf.dtype) for leaf in found]
+            for i, leaf in enumerate(found):
+                kind = np.result_type(self.kept[i], leaf)  # stacks may differ in it
+                self.kept[i] = self.kept[i].astype(kind, copy=False)
+                self.kept[i][new] = leaf
             self.known[new] = True
         assert self.kept is not None
         return tuple(kept[at] for kept in self.kept), len(new)
@@ -128,15 +123,16 @@ class _Terms:
     def _evaluated(self, at: NDArray[np.intp]) -> Leaves:
         found = self.fn(self.stack.take(at), self.x)
         self.several = isinstance(found, tuple)
-        return _leaves(found, len(at))
+        leaves = _leaves(found, len(at))
+        shapes = tuple(leaf.shape[1:] for leaf in leaves)
+        self.shapes = same_shapes(self.shapes, shapes, f"a stack of {len(at)}")
+        return leaves
 
 
 def _leaves(found: Any, count: int) -> Leaves:
     """What fn returned, as arrays with a row for each part."""
-    arrays = tuple(np.asarray(one) for one in (found if isinstance(found, tuple) else (found,)))
+    arrays = tuple(np.asarray(one) for one in plain(found))
     for one in arrays:
-        if one.dtype.kind not in "biufc":
-            raise TypeError(f"fn must return numbers; it returned {type(found).__name__}")
         if one.ndim == 0 or len(one) != count:
             raise ValueError(
                 f"with vectorised=True fn is given a stack of {count} parts and must return a row "
@@ -154,9 +150,10 @@ def _pile(parts: Sequence[Any], listed: bool) -> Any:
         return tuple(_pile([part[i] for part in parts], False) for i in range(len(parts[0])))
     if not isinstance(parts[0], np.ndarray):
         return list(parts)
+    numpy: Any = np.ma if masked(parts) else np  # NumPy's own would leave masks out
     if not listed and all(len(part) == 1 for part in parts):
-        return np.concatenate(parts)
-    return np.stack(parts)
+        return numpy.concatenate(parts)
+    return numpy.stack(parts)
 
 
 def check(shapes: Sequence[tuple[int, ...] | None]) -> None:

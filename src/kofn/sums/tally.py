@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ..codes.assignment import Assignment
 from ..codes.linear import Weights
 from ..codes.repetition import CoverageDecoder, uncovered
-from ..errors import BadInput
+from ..codes.total import Shapes, Total, same_shapes
 
 Kind = Literal["covered", "plain", "unbiased", "least-squares"]
 KINDS: tuple[Kind, ...] = ("covered", "plain", "unbiased", "least-squares")
@@ -24,7 +24,7 @@ class Tally(ABC):
 
     def __init__(self, code: Assignment) -> None:
         self.code = code
-        self.shapes: tuple[tuple[int, ...], ...] | None = None
+        self.shapes: Shapes | None = None
         self.several = False  # whether a value is a tuple of arrays
 
     def take(self, seat: int, first: int, last: int, value: Leaves | NDArray[Any] | None) -> int:
@@ -32,24 +32,14 @@ class Tally(ABC):
         if value is not None:
             self.several = isinstance(value, tuple)
             value = value if isinstance(value, tuple) else (value,)
-            self._same(seat, value)
+            shapes = tuple([leaf.shape[1:] for leaf in value])
+            self.shapes = same_shapes(self.shapes, shapes, f"seat {seat}")
         new, one = 0, None
         for i in range(first, last):
             if value is not None:
                 one = tuple([leaf[i - first] for leaf in value])
             new += self._take(i * self.code.n + seat, seat, i, one)
         return new
-
-    def _same(self, seat: int, value: Leaves) -> None:
-        shapes = tuple([leaf.shape[1:] for leaf in value])
-        if self.shapes is None:
-            self.shapes = shapes
-        elif shapes != self.shapes:
-            raise BadInput(
-                f"fn must return the same shapes for every part; seat {seat} returned "
-                f"{list(shapes)}, another {list(self.shapes)}. Let fn return arrays whose shape "
-                f"does not depend on the part."
-            )
 
     @abstractmethod
     def _take(self, key: int, seat: int, i: int, value: Leaves | None) -> bool: ...
@@ -96,29 +86,14 @@ class Covering(Tally):
     def __init__(self, code: Assignment) -> None:
         super().__init__(code)
         self._decoder = CoverageDecoder(code.m)
-        self._total: Leaves | None = None
+        self._total = Total()  # values are wide: see work.plain
 
     def _take(self, key: int, seat: int, i: int, value: Leaves | None) -> bool:
         if not self._decoder.add(key, self.code.symbols(seat)[i].parts):
             return False
-        if value is None:
-            return True
-        if self._total is None:
-            self._total = tuple(np.array(leaf) for leaf in value)  # wide: see work.wide
-            return True
-        if any(a.dtype != b.dtype for a, b in zip(self._total, value, strict=True)):
-            self._widen(value)
-        for total, leaf in zip(self._total, value, strict=True):
-            np.add(total, leaf, out=total, casting="same_kind")
+        if value is not None:
+            self._total.add(value)
         return True
-
-    def _widen(self, value: Leaves) -> None:
-        """Make room for values of another type: the type must not depend on who was first."""
-        assert self._total is not None
-        pairs = zip(self._total, value, strict=True)
-        kinds = [np.result_type(a.dtype, b.dtype) for a, b in pairs]
-        totals = zip(self._total, kinds, strict=True)
-        self._total = tuple(total.astype(kind, copy=False) for total, kind in totals)
 
     @property
     def exact(self) -> bool:
@@ -154,10 +129,10 @@ class Covering(Tally):
 
     def value(self, kind: Kind, finished: int) -> tuple[Leaves | None, float | None]:
         factor = self._factor(kind, finished)
-        total = self._total
-        if total is not None:
-            total = tuple(leaf[()] * factor if factor != 1.0 else leaf[()] for leaf in total)
-        return total, 1.0
+        leaves = self._total.leaves
+        if leaves is None:
+            return None, 1.0
+        return tuple(leaf[()] * factor if factor != 1.0 else leaf[()] for leaf in leaves), 1.0
 
 
 class Combining(Tally):

@@ -12,15 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..codes.assignment import Row
+from ..codes.total import Shapes, same_shapes
 from ..model import Last, Piece
-from .scattered import Scattered
+from .scattered import Scattered, wide
 
 # Seconds between two messages of a worker, at least: what is there sooner rides with the next.
 FLUSH = 0.005
 MEMO = 64 << 20  # bytes of terms that a worker keeps during a round
 
 Leaves = tuple[Any, ...]  # arrays, or Scattered ones
-Shapes = tuple[tuple[int, ...], ...]
 
 _loaded: dict[str, Callable[..., Any]] = {}  # functions by key, the newest last
 _MOST = 16
@@ -95,7 +95,7 @@ def walk(
             known = memo.get(part)
             if known is None:
                 new, several = leaves(fn, held.parts[part], x, part)
-                shapes = same(shapes, new, part)
+                shapes = same_shapes(shapes, tuple(one.shape for one in new), f"part {part}")
                 if here or i + 1 < len(symbols) or j + 1 < len(row.parts):
                     new = tuple(map(own, new))  # fn may write its next value over this one
                 memo.keep(part, new)
@@ -126,19 +126,23 @@ def leaves(fn: Callable[..., Any], part: Any, x: Any, number: int) -> tuple[Leav
     """
     try:
         found = fn(part, x)
-        made = found if isinstance(found, tuple) else (found,)
-        if any(isinstance(one, tuple) for one in made):
-            raise TypeError("fn must return an array or a tuple of arrays; a tuple is nested in it")
-        arrays = tuple(map(_wide, made))
+        return plain(found), isinstance(found, tuple)
     except Exception as error:
         error.add_note(f"(kofn: in fn(part, x) for part {number})")
         raise
-    if not arrays or any(one.dtype.kind not in "biufc" for one in arrays):
-        raise TypeError(
-            f"fn must return numbers, an array or a tuple of arrays; for part {number} it returned "
-            f"{type(found).__name__}"
-        )
-    return arrays, isinstance(found, tuple)
+
+
+def plain(found: Any) -> Leaves:
+    """What fn returned as a tuple of arrays, each of a type that values are added in.
+
+    What NumPy would make an array of by leaving something out (a mask, labels) is refused.
+    """
+    if not isinstance(found, tuple):
+        return (_plain(found),)
+    if not found or any(isinstance(one, tuple) for one in found):
+        what = "a tuple is nested in it" if found else "an empty tuple is none"
+        raise TypeError(f"fn must return an array or a tuple of arrays; {what}")
+    return tuple(map(_plain, found))
 
 
 def own(value: Any) -> Any:
@@ -146,31 +150,41 @@ def own(value: Any) -> Any:
     return value.copy()
 
 
-def _wide(value: Any) -> Any:
-    if not isinstance(value, Scattered):
-        value = np.asarray(value)
-        if value.dtype.char in "dfFD" or value.dtype.kind not in "biuf":
-            return value
-        return value.astype(wide(value.dtype))
-    return value * 1.0 if value.dtype.kind in "biu" else value
-
-
-def wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The type that values are added in: whole numbers would wrap around, halves lose digits."""
-    if dtype.kind in "biu":
-        return np.dtype(np.float64)
-    return np.result_type(dtype, np.float32)
-
-
-def same(before: Shapes | None, new: Leaves, part: int) -> Shapes:
-    """The shapes of a value, after a look whether they are those before."""
-    shapes = tuple(one.shape for one in new)
-    if before is not None and shapes != before:
-        raise ValueError(
-            f"fn must return the same shapes for every part; for part {part} it returned "
-            f"{list(shapes)}, for another {list(before)}"
+def _plain(value: Any) -> Any:
+    if type(value) is np.ndarray and value.dtype.char in "dfDF":
+        return value
+    name = type(value).__name__
+    if masked(value):
+        raise TypeError(
+            f"fn must return numbers that all count; it returned {name} with masked entries. "
+            f"Return x.filled(0), or leave them out"
         )
-    return shapes
+    if hasattr(getattr(value, "index", None), "equals"):  # pandas
+        raise TypeError(
+            f"a sum adds entries by place and knows no labels; fn returned {name}. Return "
+            f"x.to_numpy(), in an order that is the same for every part"
+        )
+    try:
+        array = value if isinstance(value, Scattered) else np.asarray(value)
+    except ValueError as error:
+        raise TypeError(
+            f"fn must return numbers, an array or a tuple of arrays; it returned {name}, of which "
+            f"NumPy makes none: {error}"
+        ) from None
+    if array.dtype.kind not in "biufc":
+        raise TypeError(
+            f"fn must return numbers, an array or a tuple of arrays; it returned {name}"
+            + (f" of type {array.dtype}" if array.shape else "")
+        )
+    kind = wide(array.dtype)
+    return array if array.dtype == kind else array.astype(kind)
+
+
+def masked(value: Any) -> bool:
+    """Whether an array, or one in a sequence, has masked entries: NumPy would count them."""
+    if isinstance(value, list | tuple):
+        return any(map(masked, value))
+    return isinstance(value, np.ma.MaskedArray) and bool(np.ma.is_masked(value))
 
 
 def add(total: Leaves | None, new: Leaves, scale: float) -> Leaves:
