@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 
@@ -94,3 +95,25 @@ def test_help_and_version() -> None:
     bad = kofn("demo", "--rounds", "1")
     assert bad.returncode == 2
     assert "Traceback" not in bad.stderr
+
+
+@pytest.mark.parametrize("name", ["foo", "virtual"])
+def test_bench_engines_refuses_what_it_cannot_measure(name: str) -> None:
+    done = kofn("bench", "engines", "--rounds", "20", name, "local")
+    assert (done.returncode, done.stdout) == (1, "")  # before anything is measured
+    assert done.stderr.startswith("kofn: ")
+    assert f"'{name}'" in done.stderr
+    assert "dask, local, mpi, ray" in done.stderr
+
+
+def test_a_rival_takes_its_fastest_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    from kofn.cli import bare
+
+    def slow(w: Any) -> Any: ...
+    def fast(w: Any) -> Any: ...
+
+    def timed(way: Any, w: Any) -> Any:
+        return lambda rounds: [1.0 if way is fast else 2.0] * rounds
+
+    monkeypatch.setattr(bare, "timed", timed)
+    assert bare.fastest([slow, fast, slow], np.ones(2)) is fast

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from ..cluster import connect, engines, find
 from ..delays import PerUnit
 from ..engines.base import Engine
 from ..engines.paced import Paced
-from ..errors import KofnError
+from ..errors import BadInput, KofnError
 from . import bare
 from .bench_overhead import (
     BLOCK,
@@ -32,14 +31,19 @@ from .bench_overhead import (
 
 PACE = 5e-3  # seconds of a paced round
 MANY = 12
-Product = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
 
 def run(names: list[str], rounds: int) -> dict[str, Any]:
-    """Measure each engine; one that cannot run here says why."""
-    chosen = names or [name for name in sorted(engines()) if name in bare.PRIMITIVES]
+    """Measure the engines named; without names all, and one that cannot run here says why."""
+    for name in names:
+        if name not in bare.PRIMITIVES:
+            raise BadInput(
+                f"an engine is measured against its own primitive; {name!r} has none here. "
+                f"Leave it out, or name any of: {', '.join(sorted(bare.PRIMITIVES))}."
+            )
+        find(name)
     found: dict[str, Any] = {}
-    for name in chosen:
+    for name in names or [name for name in sorted(engines()) if name in bare.PRIMITIVES]:
         try:
             find(name)
             found[name] = _engine(name, rounds)
@@ -79,7 +83,7 @@ def _engine(name: str, rounds: int) -> dict[str, Any]:
     return {**found, "broadcast": {**cast, "workers": MANY}}
 
 
-def _coded(engine: Engine, A: NDArray[np.float64], pace: float) -> Product:
+def _coded(engine: Engine, A: NDArray[np.float64], pace: float) -> bare.Product:
     if pace:
         engine = Paced(engine, PerUnit(pace / (ROWS / WORKERS)))
     X = connect(engine).encode(A, k=THRESHOLD)
@@ -93,7 +97,9 @@ def mpi_main(folder: str, pace: float) -> None:
         bare.answer(_coded(engine, A, pace), A.shape[1])
 
 
-def _against(plain: Product, coded: Product, w: NDArray[np.float64], rounds: int) -> dict[str, Any]:
+def _against(
+    plain: bare.Product, coded: bare.Product, w: NDArray[np.float64], rounds: int
+) -> dict[str, Any]:
     assert np.allclose(plain(w), coded(w))
     # A primitive in a program of its own times itself: a question to it is not part of a round.
     kinds = {
@@ -108,6 +114,7 @@ def _against(plain: Product, coded: Product, w: NDArray[np.float64], rounds: int
             times[name] += block(BLOCK)
     result = summary({name: np.asarray(seconds) for name, seconds in times.items()})
     result["ratio"] = result["kofn"]["median_us"] / result["bare"]["median_us"]
+    result["bare"]["way"] = getattr(plain, "__name__", "")
     return result
 
 
