@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from rich.console import Console
+from scipy.sparse import csr_array
 from test_datasets import (  # type: ignore[import-not-found]
     made_amazon,
     made_covtype,
@@ -18,8 +20,11 @@ from test_datasets import (  # type: ignore[import-not-found]
 
 import kofn
 from kofn.cli import reproduce_erasurehead
-from kofn.reproduce import erasurehead, straggling
+from kofn.cli.reproduce import publish, say
+from kofn.reproduce import erasurehead, figures, straggling
+from kofn.reproduce.datasets import Dataset
 from kofn.reproduce.erasurehead import Settings, lemmas, simulated
+from kofn.reproduce.training import Run, reached
 
 SMALL = Settings(
     workers=6,
@@ -30,9 +35,9 @@ SMALL = Settings(
     plain_iterations=2,
     simulated=20,
     draws=20_000,
-    rivals=straggling.Grid(6, (1.0, 0.5), (0.5,), (4,), (3.0,)),
+    rivals=straggling.Grid(6, (1.0, 0.5), (0.5,), (2,), (4,), (3.0,)),
 )
-METHODS = {"uncoded", "egc2", "egc3", "agc2", "agc3"}
+METHODS = {"uncoded", "ignore", "egc2", "egc3", "agc2", "agc3"}
 
 
 def made(where: Path) -> Path:
@@ -80,8 +85,13 @@ def test_it_writes_what_the_issue_asks_for(tmp_path: Path, monkeypatch: pytest.M
     rivals = found["rivals"]
     assert {name.split("_")[0] for name in rivals["methods"]} == set(rivals["best"])
     assert rivals["kofn_faster_than"]["uncoded"] is not None
+    assert "ignore" in rivals["kofn_faster_than"]
+    unequal = found["unequal"]
+    assert unequal["sorted_lost"]["uncoded"] is None  # nobody has those rows
+    assert unequal["sorted_lost"]["egc2"]["mean_covered"] == 1.0
+    assert unequal["sorted_lost"]["ignore_4"]["mean_covered"] < 1.0
     tried = rivals["tried"]  # like for like
-    assert tried["kofn"] == tried["dsag"] == tried["backups"] == 2
+    assert tried == dict.fromkeys(straggling.KINDS, 2)
     assert set(rivals["by_portion"]) == {"1", "0.5"}
     for kind in ("kofn", "dsag", "backups"):
         each = [found[kind] for found in rivals["by_portion"].values() if found[kind] is not None]
@@ -142,3 +152,49 @@ def test_without_recordings_the_rivals_say_so(tmp_path: Path) -> None:
         datasets.load("kc_house", tmp_path), tmp_path, SMALL.rivals, lambda what: None
     )
     assert "straggler_traces" in found["problem"]
+
+
+def test_a_target_is_reached_when_the_metric_is_there_for_the_first_time() -> None:
+    def data(regression: bool) -> Dataset:
+        X = csr_array(np.eye(2))
+        return Dataset("made", X, np.zeros(2), X, np.array([1.0, -1.0]), regression)
+
+    def run(*errors: float) -> Run:
+        points = [np.array([1.0, -1.0]) + np.sqrt(error) for error in errors]
+        return Run([float(i + 1) for i in range(len(errors))], points, [1.0] * len(errors))
+
+    bounces = run(9.0, 1.0, 4.0, 5.0, 6.0, 0.5, 2.0)
+    assert reached(data(True), bounces, 1.0) == 2.0
+    assert reached(data(True), bounces, 0.75) == 6.0
+    assert reached(data(True), bounces, 0.1) is None
+
+
+def test_a_quick_run_says_so_everywhere(tmp_path: Path) -> None:
+    told: dict[str, list[Any]] = {"quick": [], "full": []}
+    for kind in told:
+        figure = figures.sheet(2, 2)
+        drawn = {"a.png": figure}
+        results = {"settings": {"cores": 2}, "stood_in": ""}
+        found = publish(
+            tmp_path, "Title", results, kind == "quick", partial(_same, drawn), _sentence
+        )
+        text = StringIO()
+        say(Console(file=text), found, {})
+        page = (tmp_path / "index.html").read_text()
+        told[kind] = [
+            found["quick"],
+            "quick run" in page,
+            [t.get_text() for t in figure.texts],
+            "quick run" in text.getvalue(),
+        ]
+    assert told["quick"][0]
+    assert told["quick"][1:] == [True, ["quick run"], True]
+    assert told["full"] == [None, False, [], False]
+
+
+def _sentence(results: dict[str, Any]) -> dict[str, str]:
+    return {"a.png": "A picture."}
+
+
+def _same(drawn: dict[str, Any], results: dict[str, Any]) -> dict[str, Any]:
+    return drawn

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,10 +28,29 @@ def elastic(
     settings = settings or (paper.QUICK if quick else paper.FULL)
     with _progress(settings.steps, quiet) as tell:
         results = paper.measure(settings, tell, data)
+    title = "Coded elastic computing, measured again"
+    return publish(out, title, results, quick, figures.draw, page.sentences)
+
+
+def publish(
+    out: Path,
+    title: str,
+    results: dict[str, Any],
+    quick: bool,
+    draw: Callable[[dict[str, Any]], Mapping[str, Any]],
+    sentences: Callable[[dict[str, Any]], Mapping[str, str]],
+) -> dict[str, Any]:
+    """Write results.json, the figures and index.html into `out`; return the results."""
+    results = results | {"quick": page.QUICK if quick else None}
     places.results(out, results)
-    figures.draw(results, out)
-    page.write(results, out)
+    page.publish(title, results, draw(results), sentences(results), out)
     return results
+
+
+def say(console: Console, result: dict[str, Any], sentences: Mapping[str, str]) -> None:
+    """Print the sentences, and that a quick run was quick."""
+    for text in (*sentences.values(), *filter(None, [result.get("quick")])):
+        console.print(f"- {text}", soft_wrap=True, highlight=False)
 
 
 @contextmanager
@@ -77,5 +96,4 @@ def table(console: Console, result: dict[str, Any]) -> None:
         counts = [str(run[key]) for key in ("killed", "added", "restarted")]
         runs.add_row(name, *numbers, *counts)
     console.print(runs)
-    for text in page.sentences(result).values():
-        console.print(f"- {text}", soft_wrap=True, highlight=False)
+    say(console, result, page.sentences(result))

@@ -13,7 +13,7 @@ from ..errors import BadInput
 from ..reproduce import erasurehead as paper
 from ..reproduce import erasurehead_figures, figures
 from . import places
-from .reproduce import _progress
+from .reproduce import _progress, publish, say
 
 
 def run(
@@ -37,9 +37,8 @@ def run(
     places.directory(out)
     with _progress(settings.steps, quiet, "erasurehead") as tell:
         results = paper.measure(data, settings, tell)
-    places.results(out, results)
-    erasurehead_figures.draw(results, out)
-    return results
+    title, page = "ErasureHead, measured again", erasurehead_figures
+    return publish(out, title, results, quick, page.draw, page.sentences)
 
 
 def table(console: Console, result: dict[str, Any]) -> None:
@@ -62,8 +61,8 @@ def table(console: Console, result: dict[str, Any]) -> None:
         console.print(rivals["problem"])
     else:
         _rivals(console, rivals)
-    for text in erasurehead_figures.sentences(result).values():
-        console.print(f"- {text}", soft_wrap=True, highlight=False)
+    _unequal(console, result["unequal"])
+    say(console, result, erasurehead_figures.sentences(result))
 
 
 def _rivals(console: Console, rivals: dict[str, Any]) -> None:
@@ -82,7 +81,7 @@ def _rivals(console: Console, rivals: dict[str, Any]) -> None:
         )
     console.print(out)
     alike = Table(title="seconds to the target, best at the same portion", title_justify="left")
-    kinds = ("kofn", "dsag", "backups")
+    kinds = ("kofn", "ignore", "dsag", "exact", "backups")
     for name in ("portion of a part", *kinds):
         alike.add_column(name, justify="right")
     for portion, found in rivals["by_portion"].items():
@@ -90,6 +89,24 @@ def _rivals(console: Console, rivals: dict[str, Any]) -> None:
     tried = rivals["tried"]
     alike.add_row("settings tried in all", *(str(tried[kind]) for kind in kinds))
     console.print(alike)
+
+
+def _unequal(console: Console, found: dict[str, Any]) -> None:
+    title = (
+        f"{found['data']}, {len(found['slow_or_lost'])} of {found['workers']} machines slow or lost"
+    )
+    out = Table(title=f"{title}: final metric (s per iteration)", title_justify="left")
+    cases = ("mixed_slow", "sorted_slow", "sorted_lost")
+    for name in ("method", *(case.replace("_", " rows, ") for case in cases)):
+        out.add_column(name, justify="left" if name == "method" else "right")
+    for name in found[cases[0]]:
+        rows = [found[case][name] for case in cases]
+        cells = [
+            f"{row['final_metric']:.4f} ({row['seconds_per_iteration']:.2f})" if row else "stops"
+            for row in rows
+        ]
+        out.add_row(name, *cells)
+    console.print(out)
 
 
 def _seconds(value: float | None) -> str:

@@ -12,7 +12,7 @@ from ..reproduce import figures
 from ..reproduce import rateless as paper
 from ..reproduce import rateless_page as page
 from . import places
-from .reproduce import _progress
+from .reproduce import _progress, publish, say
 
 # Latencies without a mean where start-up is Pareto(1, 1): of one worker, or of the slowest of many.
 ENDLESS = ("one", "uncoded")
@@ -28,10 +28,8 @@ def run(
     settings = settings or (paper.QUICK if quick else paper.FULL)
     with _progress(settings.steps, quiet, "rateless") as tell:
         results = paper.measure(settings, waits, tell)
-    places.results(out, results)
-    page.draw(results, out)
-    page.write(results, out)
-    return results
+    title = "Rateless codes for sums of non-linear functions, measured again"
+    return publish(out, title, results, quick, page.draw, page.sentences)
 
 
 def table(console: Console, result: dict[str, Any]) -> None:
@@ -50,5 +48,4 @@ def table(console: Console, result: dict[str, Any]) -> None:
     console.print(
         "* of this sample: the mean of what it is drawn from is infinite.", highlight=False
     )
-    for text in page.sentences(result).values():
-        console.print(f"- {text}", soft_wrap=True, highlight=False)
+    say(console, result, page.sentences(result))

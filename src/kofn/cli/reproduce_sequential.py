@@ -13,7 +13,7 @@ from ..reproduce import figures
 from ..reproduce import sequential as paper
 from ..reproduce import sequential_page as page
 from . import places
-from .reproduce import _progress
+from .reproduce import _progress, publish, say
 
 
 def run(
@@ -35,10 +35,8 @@ def run(
     settings = settings or (paper.QUICK if quick else paper.FULL)
     with _progress(settings.tells, quiet, "sequential") as tell:
         results = paper.measure(data, settings, tell)
-    places.results(out, results)
-    page.draw(results, out)
-    page.write(results, out)
-    return results
+    title = "Coded sequential matrix multiplication, measured again"
+    return publish(out, title, results, quick, page.draw, page.sentences)
 
 
 def table(console: Console, result: dict[str, Any]) -> None:
@@ -53,7 +51,4 @@ def table(console: Console, result: dict[str, Any]) -> None:
                 ratios = [f"{row['over_poly'][kind]:.3f}" for kind in page.NAMES]
                 out.add_row(title, mu, clock, *ratios)
     console.print(out)
-    for text in page.sentences(result).values():
-        console.print(f"- {text}", soft_wrap=True, highlight=False)
-    if result["few_jobs"]:
-        console.print(f"- {result['few_jobs']}", soft_wrap=True, highlight=False)
+    say(console, result, page.sentences(result))

@@ -22,13 +22,13 @@ from ..engines.local import LocalEngine
 from ..engines.paced import Paced
 from ..engines.virtual import VirtualEngine
 from ..rounds.stop import Stop, exact, first
-from . import datasets, straggling
+from . import datasets, straggling, unequal
 from .datasets import Dataset
 from .timing import Tell
 from .training import Memo, Method, Run, curve, methods, metric, parted, reached, term, train
 
 MEAN = 2.0  # seconds of delay in the paper
-METHODS = 5
+METHODS = len(methods(1))
 
 STOOD_IN = (
     "Each of the thirty machines is a process on this machine's few cores. A task first waits an "
@@ -53,12 +53,13 @@ class Settings:
     draws: int = 200_000  # Monte Carlo
     rivals: straggling.Grid = field(default_factory=straggling.Grid)
     rivals_data: str = "kc_house"
+    unequal_data: str = "amazon"
     seed: int = 0
 
     @property
     def steps(self) -> int:
         """How often `measure` tells that it has moved on."""
-        return 1 + 3 * (1 + 3 * METHODS) + self.rivals.steps
+        return 1 + 3 * (1 + 3 * METHODS) + self.rivals.steps + unequal.STEPS
 
 
 FULL = Settings()
@@ -69,7 +70,7 @@ QUICK = Settings(
     plain_iterations=4,
     simulated=300,
     draws=20_000,
-    rivals=straggling.Grid(12, (1.0, 0.25), (0.25, 0.5), (16, 64), (2.0, 3.0)),
+    rivals=straggling.Grid(12, (1.0, 0.25), (0.25, 0.5), (2, 4), (16, 64), (2.0, 3.0)),
 )
 
 
@@ -86,6 +87,10 @@ def measure(data: Path | None, settings: Settings, tell: Tell) -> dict[str, Any]
                 results.setdefault(key, {})[name] = value
             if name == settings.rivals_data:
                 results["rivals"] = straggling.table(loaded, data, settings.rivals, tell)
+            if name == settings.unequal_data:
+                results["unequal"] = unequal.table(
+                    loaded, settings.workers, settings.virtual_iterations, tell
+                )
     results["wall_speedup"] = results["wall_speedups"]["kc_house"]
     results["wall_speedup_means"] = (
         "mean seconds of an iteration against another method's on kc_house, where computing and "
@@ -251,9 +256,10 @@ def _figures(
 
 
 def speedups(seconds: dict[str, float]) -> dict[str, float]:
-    """Each coded method over uncoded, and each approximate one over the exact one of its c."""
+    """Each method over uncoded; each approximate one over the exact one of its c, and ignoring."""
     found = {f"{n}_over_uncoded": seconds["uncoded"] / s for n, s in seconds.items()}
     del found["uncoded_over_uncoded"]
     for c in (2, 3):
         found[f"agc{c}_over_egc{c}"] = seconds[f"egc{c}"] / seconds[f"agc{c}"]
+        found[f"agc{c}_over_ignore"] = seconds["ignore"] / seconds[f"agc{c}"]
     return found

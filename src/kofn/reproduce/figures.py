@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CannotDo
@@ -68,9 +67,9 @@ def pairs(
     axes.grid(axis="y", color="#dddddd", linewidth=0.8)
 
 
-def draw(results: Mapping[str, Any], out: Path) -> list[str]:
-    """Draw every figure into `out`; return the file names."""
-    drawn = {
+def draw(results: Mapping[str, Any]) -> dict[str, Figure]:
+    """Every figure, by the name of its file."""
+    return {
         "figure_2a.png": _figure_2a(results),
         "straggler.png": _straggler(results),
         "speeds.png": _speeds(results),
@@ -78,9 +77,6 @@ def draw(results: Mapping[str, Any], out: Path) -> list[str]:
         "figure_2b.png": _figure_2b(results),
         "figure_2cd.png": _figure_2cd(results),
     }
-    for name, figure in drawn.items():
-        figure.savefig(out / name)
-    return list(drawn)
 
 
 def _figure_2a(results: Mapping[str, Any]) -> Figure:

@@ -6,13 +6,20 @@ from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+QUICK = (
+    "This was a quick run: it shows that all works. It is too small for its figures to be quoted."
+)
 
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 60rem; margin: 2rem auto;
        padding: 0 1rem }
 img { max-width: 100%; height: auto } figure { margin: 2rem 0 } figcaption { color: #333 }
-p.small { color: #555; font-size: .9rem }
+p.small { color: #555; font-size: .9rem } p.quick { font-weight: bold }
 """
 
 
@@ -66,26 +73,37 @@ def _range(values: Sequence[float]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def write(results: Mapping[str, Any], out: Path) -> None:
-    """Write index.html beside the pictures that are in `out`."""
-    note = f"Measured on {results['settings']['cores']} cores. {results['stood_in']}"
-    compose("Coded elastic computing, measured again", note, sentences(results), out)
+def publish(
+    title: str,
+    results: Mapping[str, Any],
+    drawn: Mapping[str, Figure],
+    told: Mapping[str, str],
+    out: Path,
+) -> None:
+    """Save the figures into `out`, and index.html that shows each with its sentence.
 
-
-def compose(title: str, note: str, told: Mapping[str, str], out: Path) -> None:
-    """Write index.html: each picture of `out` that is named, with its sentence."""
-    figures = "\n".join(
-        f'<figure><img alt="{escape(text)}" src="data:image/png;base64,'
+    Figures of a quick run say so: pictures travel without their page.
+    """
+    quick = results.get("quick")
+    for name, figure in drawn.items():
+        if quick:
+            figure.text(0.995, 0.995, "quick run", ha="right", va="top", color="#b00020", size=9)
+        figure.savefig(out / name)
+    shown = "\n".join(
+        f'<figure><img alt="{escape(told[name])}" src="data:image/png;base64,'
         f'{b64encode((out / name).read_bytes()).decode()}">'
-        f"<figcaption>{escape(text)}</figcaption></figure>"
-        for name, text in told.items()
+        f"<figcaption>{escape(told[name])}</figcaption></figure>"
+        for name in drawn
     )
+    warning = f'<p class="quick">{escape(quick)}</p>' if quick else ""
+    note = f"Measured on {results['settings']['cores']} cores. {results['stood_in']}"
     page = f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>
 <meta name="viewport" content="width=device-width"><style>{STYLE}</style></head><body>
 <h1>{escape(title)}</h1>
+{warning}
 <p class="small">{escape(note)}</p>
-{figures}
+{shown}
 <p class="small">All numbers and settings are in results.json beside this page.</p>
 </body></html>
 """

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Mapping
-from html import escape
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .figures import BLUE, GREEN, GREY, INK, ORANGE, dress, pairs, sheet
-from .page import STYLE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,12 +15,14 @@ NAMES = {"uncoded": "uncoded", "poly": "polynomial", "dip": "DIP", "idip": "IDIP
 MODELS = {"iid": "independent stragglers", "fritchman": "bursts (Fritchman)"}
 
 
-def draw(results: Mapping[str, Any], out: Path) -> None:
-    """Draw every figure into `out`."""
-    _figure_1(results).savefig(out / "figure_1.png")
-    _tables(results).savefig(out / "table_1.png")
-    _figure_2(results).savefig(out / "figure_2.png")
-    _training(results).savefig(out / "training.png")
+def draw(results: Mapping[str, Any]) -> dict[str, Figure]:
+    """Every figure, by the name of its file."""
+    return {
+        "figure_1.png": _figure_1(results),
+        "table_1.png": _tables(results),
+        "figure_2.png": _figure_2(results),
+        "training.png": _training(results),
+    }
 
 
 def _figure_1(results: Mapping[str, Any]) -> Figure:
@@ -165,26 +163,3 @@ def sentences(results: Mapping[str, Any]) -> dict[str, str]:
             f"{codes['dip']['held_share']:.1%} of the time."
         ),
     }
-
-
-def write(results: Mapping[str, Any], out: Path) -> None:
-    """Write index.html beside the pictures that are in `out`; they are in the page itself."""
-    title = "Coded sequential matrix multiplication, measured again"
-    shown = "\n".join(
-        f'<figure><img alt="{escape(text)}" src="data:image/png;base64,'
-        f'{b64encode((out / name).read_bytes()).decode()}">'
-        f"<figcaption>{escape(text)}</figcaption></figure>"
-        for name, text in sentences(results).items()
-    )
-    cores = results["settings"]["cores"]
-    page = f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
-<meta name="viewport" content="width=device-width"><style>{STYLE}</style></head><body>
-<h1>{title}</h1>
-<p class="small">Measured on {cores} cores. {escape(results["stood_in"])}
-{escape(results["few_jobs"] or "")}</p>
-{shown}
-<p class="small">All numbers and settings are in results.json beside this page.</p>
-</body></html>
-"""
-    (out / "index.html").write_text(page, encoding="utf-8")

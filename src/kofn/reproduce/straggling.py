@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..cluster import Cluster, connect
 from ..codes.repetition import FractionalRepetition, Uncoded
 from ..delays import Recording, read_timings
@@ -41,6 +43,7 @@ WORKERS = 256
 TIMINGS = "straggler_traces/aws_lambda_256workers_2022.npz"
 RECORDING = "cnn_desktop_Canada_batch2048"
 WHOLE = 4.0  # parts
+KINDS = ("uncoded", "exact", "ignore", "backups", "dsag", "kofn")
 
 
 @dataclass(frozen=True)
@@ -52,19 +55,26 @@ class Grid:
 
     iterations: int = 50
     portions: Sequence[float] = (1.0, 0.5, 0.25)
-    fractions: Sequence[float] = (0.25, 0.5, 0.75)  # of the parts: coded sums stop there
+    fractions: Sequence[float] = (0.25, 0.5, 0.75)  # of the parts: coded sums, and ignoring, stop
+    copies: Sequence[int] = (2, 4, 8)  # of each part: exact coded sums
     fresh: Sequence[int] = (16, 64, 128)  # of the workers: DSAG waits for so many
     factors: Sequence[float] = (1.5, 2.0, 3.0)  # of the median: backup tasks are then asked for
 
     def __post_init__(self) -> None:
-        counts = {len(self.fractions), len(self.fresh), len(self.factors)}
+        counts = {len(x) for x in (self.fractions, self.copies, self.fresh, self.factors)}
         if len(counts) != 1:
             raise ValueError(f"as many settings of each method are tried; got {sorted(counts)}")
 
     @property
     def steps(self) -> int:
         """How many runs that is."""
-        return 2 + 3 * len(self.portions) * len(self.fresh)
+        return len(KINDS) * len(self.portions) * len(self.fresh)
+
+    @property
+    def thinned(self) -> list[float]:
+        """Portions for waiting for all, which has no other setting: as many as others have."""
+        count = len(self.portions) * len(self.fresh)
+        return [float(p) for p in np.geomspace(1.0, min(self.portions) / 2, count)]
 
 
 def table(data: Dataset, folder: Path | None, grid: Grid, tell: Tell) -> dict[str, Any]:
@@ -83,9 +93,15 @@ def table(data: Dataset, folder: Path | None, grid: Grid, tell: Tell) -> dict[st
             runs[name] = train(parts, data, method, rounds, cluster.engine.now, memo)
         tell(name)
 
-    coded("uncoded", Method(Uncoded("whole"), exact()))
-    coded("exact_c2", Method(FractionalRepetition(2, "parts"), exact()))
+    for portion in grid.thinned:
+        coded(f"uncoded_{portion:.3g}", Method(Uncoded("whole"), exact()), portion)
     for portion in grid.portions:
+        for c in grid.copies:
+            method = Method(FractionalRepetition(c, "parts"), exact())
+            coded(f"exact_{portion:g}_c{c}", method, portion)
+        for covered in grid.fractions:
+            method = Method(Uncoded("whole"), fraction(covered))
+            coded(f"ignore_{portion:g}_{covered:g}", method, portion)
         for factor in grid.factors:
             name, fn = f"backups_{portion:g}_{factor:g}", _term(data, portion)
             with _cluster(recording, WHOLE / portion) as cluster:
@@ -107,7 +123,7 @@ def table(data: Dataset, folder: Path | None, grid: Grid, tell: Tell) -> dict[st
 def _told(data: Dataset, runs: dict[str, Run], grid: Grid) -> dict[str, Any]:
     iterations = grid.iterations
     # What uncoded descent reaches after 60 % of its iterations.
-    target = metric(data, runs["uncoded"].points[6 * iterations // 10])
+    target = metric(data, runs["uncoded_1"].points[6 * iterations // 10])
     rows = {
         name: {
             "seconds_to_target": reached(data, run, target),
@@ -117,13 +133,12 @@ def _told(data: Dataset, runs: dict[str, Run], grid: Grid) -> dict[str, Any]:
         }
         for name, run in runs.items()
     }
-    kinds = ("uncoded", "exact", "backups", "dsag", "kofn")
 
     def quickest_of(prefix: str) -> tuple[str, float] | None:
         found = [(n, row["seconds_to_target"]) for n, row in rows.items()]
         return best([(n, s) for n, s in found if f"{n}_".startswith(f"{prefix}_")])
 
-    quickest = {kind: quickest_of(kind) for kind in kinds}
+    quickest = {kind: quickest_of(kind) for kind in KINDS}
     ours = quickest["kofn"]
     return {
         "data": data.name,
@@ -136,11 +151,12 @@ def _told(data: Dataset, runs: dict[str, Run], grid: Grid) -> dict[str, Any]:
             kind: None if found is None else {"setting": found[0], "seconds": found[1]}
             for kind, found in quickest.items()
         },
-        "tried": {kind: sum(n.split("_")[0] == kind for n in rows) for kind in kinds},
+        "tried": {kind: sum(n.split("_")[0] == kind for n in rows) for kind in KINDS},
         "by_portion": {
             f"{portion:g}": {
                 kind: found and found[1]
-                for kind in ("backups", "dsag", "kofn")
+                for kind in KINDS
+                if kind != "uncoded"
                 for found in [quickest_of(f"{kind}_{portion:g}")]
             }
             for portion in grid.portions
@@ -151,9 +167,10 @@ def _told(data: Dataset, runs: dict[str, Run], grid: Grid) -> dict[str, Any]:
             if kind != "kofn"
         },
         "means": "method_portion_setting: the portion of a part worked on at a time; for kofn "
-        "the fraction of parts at which a sum is closed (two copies, streamed), for dsag the fresh "
-        "replies that an iteration waits for, for backups the multiple of the median at which the "
-        "second holder is asked. tried: how many settings, as many for each of those three. "
+        "the fraction of parts at which a sum is closed (two copies, streamed), for ignore the "
+        "same without a code, for exact the copies of a part, for dsag the fresh replies that an "
+        "iteration waits for, for backups the multiple of the median at which the second holder is "
+        "asked. uncoded waits for all and has portions alone. tried: how many settings of each. "
         "by_portion: seconds to the target of the best of each at the same portion",
     }
 

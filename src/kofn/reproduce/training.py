@@ -42,8 +42,12 @@ class Method:
 
 
 def methods(wait: int, weights: Kind = "covered") -> dict[str, Method]:
-    """Those of the paper: uncoded, exact and approximate codes, replies as published, whole."""
+    """Those of the paper: uncoded, exact and approximate codes, replies as published, whole.
+
+    And the rival that it leaves out, "ignore": no code, and as few replies waited for.
+    """
     found = {"uncoded": Method(Uncoded("whole"), exact())}
+    found["ignore"] = Method(Uncoded("whole"), first(wait), weights)
     for c in (2, 3):
         found[f"egc{c}"] = Method(FractionalRepetition(c, "whole"), exact())
     for c in (2, 3):
@@ -193,22 +197,12 @@ def curve(data: Dataset, run: Run, points: int = 50) -> dict[str, list[float]]:
 
 
 def reached(data: Dataset, run: Run, target: float) -> float | None:
-    """Seconds until the metric is at the target, or None.
-
-    Found by halving, then walked back: a descent's metric hardly ever turns, and each costs time.
-    """
-
-    def there(i: int) -> bool:
-        value = metric(data, run.points[i])
-        return value <= target if data.regression else value >= target
-
-    low, high = 0, len(run.points) - 1
-    if not there(high):
-        return None
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if there(middle) else (middle + 1, high)
-    return run.seconds[high]
+    """Seconds until the metric is at the target for the first time, or None."""
+    for seconds, point in zip(run.seconds, run.points, strict=True):
+        value = metric(data, point)
+        if value <= target if data.regression else value >= target:
+            return seconds
+    return None
 
 
 def best(table: Sequence[tuple[str, float | None]]) -> tuple[str, float] | None:

@@ -1,0 +1,118 @@
+"""Where ignoring stragglers ends at a wrong point, and a code does not.
+
+Amazon's rows sorted by label, as logs come in: one row in seventeen is of the rare class, and all
+of those lie on the first two of thirty machines. Six machines, the first of them, are ten times
+slower than the rest, or are lost for good. Who closes a sum without them never hears of half of the
+rare class; under a code with two copies the other holder has those rows. Simulated time, real
+values; beside it the same with the rows mixed, where ignoring does little harm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ..cluster import connect
+from ..codes.repetition import FractionalRepetition, Uncoded
+from ..delays import Delays, Exponential
+from ..engines.virtual import VirtualEngine
+from ..errors import TooFewWorkers
+from ..rounds.stop import exact, first
+from .datasets import Dataset
+from .timing import Tell
+from .training import Memo, Method, metric, parted, term, train
+
+MEAN = 2.0  # seconds of delay
+SLOWER = 10.0
+WAITS = (11 / 30, 2 / 3, 4 / 5)  # of the machines: replies that are waited for
+# Of thirty, no two of a pair that holds the same parts.
+SLOW = (0, 2, 13, 18, 22, 28)
+
+
+@dataclass(frozen=True)
+class SlowFor(Delays):
+    """`by` times what `delays` says, for some workers in every round."""
+
+    delays: Delays
+    workers: frozenset[int]
+    by: float
+
+    def seconds(self, rng: np.random.Generator, worker: int, round: int, cost: float) -> float:
+        return sum(self.timing(rng, worker, round, cost))
+
+    def timing(
+        self, rng: np.random.Generator, worker: int, round: int, cost: float
+    ) -> tuple[float, float]:
+        wait, work = self.delays.timing(rng, worker, round, cost)
+        by = self.by if worker in self.workers else 1.0
+        return by * wait, by * work
+
+
+def known(waits: Sequence[int]) -> dict[str, Method]:
+    """Waiting for all, ignoring, and both kinds of code, at the same numbers of replies."""
+    found = {
+        "uncoded": Method(Uncoded("whole"), exact()),
+        "egc2": Method(FractionalRepetition(2, "whole"), exact()),
+    }
+    for wait in waits:
+        found[f"ignore_{wait}"] = Method(Uncoded("whole"), first(wait))
+    for wait in waits:
+        found[f"agc2_{wait}"] = Method(FractionalRepetition(2, "whole"), first(wait) | exact())
+    return found
+
+
+CASES = ("mixed_slow", "sorted_slow", "sorted_lost")
+STEPS = len(CASES) * (2 + 2 * len(WAITS))
+
+
+def table(data: Dataset, workers: int, iterations: int, tell: Tell) -> dict[str, Any]:
+    """By case and method: the final metric, seconds an iteration, the part of the sum covered."""
+    order = np.argsort(data.y, kind="stable")
+    in_order = replace(data, X=data.X[order], y=data.y[order])
+    waits = [round(fraction * workers) for fraction in WAITS]
+    slow = tuple(worker for worker in SLOW if worker < workers)
+    found: dict[str, Any] = {
+        "data": data.name,
+        "workers": workers,
+        "iterations": iterations,
+        "waits": waits,
+        "slow_or_lost": list(slow),
+        "means": "mixed, sorted: the order of the rows; slow: those machines are "
+        f"{SLOWER:g} times slower in every round; lost: they are lost before the first. "
+        "ignore_r, agc2_r: sums are closed at r replies. null: it cannot go on",
+    }
+    for case in CASES:
+        rows = data if case.startswith("mixed") else in_order
+        found[case] = {}
+        for name, method in known(waits).items():
+            lost = slow if case.endswith("lost") else ()
+            found[case][name] = _one(rows, method, workers, iterations, slow, lost)
+            tell(f"unequal parts, {case}: {name}")
+    return found
+
+
+def _one(
+    data: Dataset,
+    method: Method,
+    workers: int,
+    iterations: int,
+    slow: tuple[int, ...],
+    lost: tuple[int, ...],
+) -> dict[str, float] | None:
+    delays = SlowFor(Exponential(0.0, MEAN), frozenset(slow), SLOWER)
+    with connect(VirtualEngine(workers, delays=delays)) as cluster:
+        parts = cluster.parts(parted(data, workers), method.code)
+        for worker in lost:
+            cluster.lose(worker)
+        try:
+            run = train(parts, data, method, iterations, cluster.engine.now, Memo(term(data)))
+        except TooFewWorkers:
+            return None
+    return {
+        "final_metric": metric(data, run.points[-1]),
+        "seconds_per_iteration": run.per_iteration,
+        "mean_covered": float(np.mean(run.covered)),
+    }
