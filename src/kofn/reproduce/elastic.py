@@ -179,6 +179,7 @@ def straggler(A: Any, w: Any, settings: Settings, timer: Timer, tell: Tell) -> d
             "neither": (slow, slow.encode(A, k=k, late=None, loads="equal")),
             "nonadaptive": (slow, whole_shares(slow, A, k)),
             "replication_2": (slow, Replicated(slow, A, 2)),
+            "backup_1.2x_median": (slow, Replicated(slow, A, 2, backup=1.2)),
             "backup_3x_median": (slow, Replicated(slow, A, 2, backup=3.0)),
             "uncoded": (slow, uncoded(slow, A)),
         }

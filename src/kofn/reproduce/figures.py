@@ -20,6 +20,7 @@ STRAGGLER = {
     "nonadaptive": "non-adaptive MDS",
     "top_up": "coded, top-up",
     "replication_2": "2-replication",
+    "backup_1.2x_median": "backup at 1.2 x median",
     "backup_3x_median": "backup at 3 x median",
     "neither": "coded, neither",
     "uncoded": "uncoded",
