@@ -307,9 +307,10 @@ class Cluster:
         engine = self.engine
         end = engine.now() + limit
         while len(self.workers) < need:
-            if engine.now() >= end:
+            now = engine.now()
+            if now >= end:
                 raise TooFewWorkers(len(engine.workers), need, limit)
-            self._drive.settle(min(1.0, end - engine.now()))
+            self._drive.settle(min(1.0, end - now))
 
     def close(self) -> None:
         """End the workers and free what they held. Idempotent."""

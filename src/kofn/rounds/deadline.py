@@ -19,7 +19,7 @@ Item = tuple[int, int]  # a mini-task: its job, and which one of that job
 # one's time is noise, and so many seconds at most.
 NOISE, LEAST = 0.05, 0.015
 # A straggler that is needed is waited for up to so many times the fastest one's time. Then those
-# that are idle do what is due in its place: it may never come.
+# that are idle do what is due in its place: it may never come. They are waited for twice as long.
 PATIENCE = 20.0
 
 
@@ -116,7 +116,7 @@ class DeadlineRound(Round):
             self._owed[worker].add(mini)
         self._out: dict[int, int] = {}  # task -> worker
         self._helping: set[int] = set()  # came during the round, or were asked for more
-        self._start = 0.0
+        self._start = self._patience = 0.0
         self._held_up: dict[int, float] = {}  # worker -> seconds until it had dropped stale work
         self._over = False  # the time for stragglers is over
         self._given_up: set[int] = set()  # workers that were waited for long enough
@@ -200,13 +200,17 @@ class DeadlineRound(Round):
             late_start = max((self._held_up.get(w, 0.0) for w in self.owing), default=0.0)
             allowed = max(self._tolerance * self.fastest, noise / 2) + late_start
             self.wake = time + max(allowed, noise)
+            self._patience = PATIENCE * self.fastest
 
     def _time_over(self, time: float) -> Sequence[Command]:
-        assert self.fastest is not None
         if self._over:
             self._given_up.update(self.owing)
         self._over = True
-        self.wake = time + PATIENCE * self.fastest
+        self.wake = time + self._patience
+        if self.wake <= time:  # the fastest took no time at all: no measure of others
+            self._patience = LEAST
+            self.wake = time + LEAST
+        self._patience *= 2  # nor may it be one where everybody is given up again and again
         return self._judge(time)
 
     def _judge(self, time: float) -> Sequence[Command]:

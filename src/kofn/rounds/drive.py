@@ -30,6 +30,7 @@ from .base import Round
 
 LOG_LENGTH = 200_000  # records; older ones are dropped
 PATIENCE = 0.25  # seconds between two looks at a wait that events alone do not end
+LOOK = 0.01  # seconds between two looks whether another thread is still at it
 
 Supplier = Callable[[int], object]
 
@@ -42,7 +43,11 @@ class Drive:
     many seconds is given up: ended, and from then on lost.
 
     Engines know one caller. Whoever holds `lock` is it; other threads have what they want done
-    by that one (`call`), or by themselves when nobody is at it.
+    by that one (`call`), or by themselves when nobody is at it. It is held from `next_round` to
+    the end of that round: a cancel ends all rounds with smaller ids too.
+
+    Waits are compared with their end, never by what is left: below a clock's last digit a virtual
+    clock would not move.
     """
 
     def __init__(
@@ -89,7 +94,7 @@ class Drive:
         done: Future[Any] = Future()
         self._asked.append((action, done))
         while not done.done():
-            if self.lock.acquire(timeout=0.01):
+            if self.lock.acquire(timeout=LOOK):
                 try:
                     self._serve()
                 finally:
@@ -111,11 +116,12 @@ class Drive:
 
     def put(self, worker: int, key: str, value: Any) -> None:
         """Have a worker keep something; it owes an answer to that too."""
-        self.engine.put(worker, key, value)
-        self._owe(worker)
+        with self.lock:
+            self.engine.put(worker, key, value)
+            self._owe(worker)
 
     def next_round(self) -> int:
-        """Return a round id, larger than all before."""
+        """Return a round id, larger than all before; the caller holds the lock until it has run."""
         return next(self._rounds)
 
     def next_task(self) -> int:
@@ -184,7 +190,7 @@ class Drive:
         Waits at most `timeout` seconds for something to arrive.
         """
         self.check()
-        if not self.lock.acquire(blocking=False):
+        if not self.lock.acquire(timeout=min(timeout, LOOK)):
             return  # another thread is at it, and takes in what arrives
         try:
             self._serve()
@@ -204,8 +210,8 @@ class Drive:
 
     def silent(self, seconds: float) -> set[int]:
         """Workers that have owed an answer for so many seconds: stopped, or far behind."""
-        before = self.engine.now() - seconds
-        return {worker for worker, since in self._since.items() if since < before}
+        now = self.engine.now()
+        return {worker for worker, since in self._since.items() if since + seconds <= now}
 
     def behind(self, worker: int, tasks: int) -> bool:
         """Whether a worker owes answers to so many tasks or puts: more would only pile up."""
@@ -251,10 +257,10 @@ class Drive:
         """Wait for joiners, at most `wait` seconds, until `need` are ready; or TooFewWorkers."""
         began = self.engine.now()
         while (live := ready()) < need:
-            waited = self.engine.now() - began
-            if waited >= self.wait:
-                raise TooFewWorkers(live, need, waited)
-            self.settle(min(PATIENCE, self.wait - waited))
+            now, end = self.engine.now(), began + self.wait  # which a market may make shorter
+            if now >= end:
+                raise TooFewWorkers(live, need, now - began)
+            self.settle(min(PATIENCE, end - now))
 
     def await_joined(self, worker: int) -> None:
         """Wait until a worker that was asked to join is live, or lost again."""
@@ -272,14 +278,14 @@ class Drive:
         """Yield events while someone is waited for; raise Stalled after `limit` of silence."""
         heard = self.engine.now()
         while late := waiting():
-            if not self.lock.acquire(timeout=0.01):
+            if not self.lock.acquire(timeout=LOOK):
                 heard = self.engine.now()  # another thread drives, and keeps watch itself
                 continue
             try:
-                now = self.engine.now()
-                if now - heard > self.limit:
+                now, end = self.engine.now(), heard + self.limit
+                if now >= end:
                     raise Stalled(-1, now - heard, late)
-                events = self._take(min(PATIENCE, self.limit))
+                events = self._take(min(PATIENCE, end - now))
                 if events:
                     heard = events[-1].time
                 self._give_up_silent()

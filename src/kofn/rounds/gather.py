@@ -77,12 +77,13 @@ class GatherRound(Round):
         self._resting = set(resting)
         self._open: dict[int, int] = {}  # task -> worker
         self._over: set[int] = set()  # seats all of whose work is here
-        self._start = self._now = 0.0
+        self._start = 0.0
+        self._seconds, self._asks_at = 0.0, float("inf")  # that have passed; the rule's next
         self._lacking = 0  # seats that somebody must join for
 
     def start(self, time: float) -> list[Command]:
-        self._start = self._now = time
-        self.wake = time + self._stop.after(0.0)
+        self._start = time
+        self._set_wake()
         commands: list[Command] = [self._send(w) for w in self._seat if w not in self._resting]
         return [*commands, *self._judge()]
 
@@ -90,7 +91,9 @@ class GatherRound(Round):
         commands: Sequence[Command] = ()
         if self.done:
             return commands
-        self._now = event.time
+        # start + s - start may be less than s: what counts is that the end is reached.
+        due = self._asks_at if event.time >= self.wake else 0.0
+        self._seconds = max(self._seconds, event.time - self._start, due)
         if type(event) is Reply:
             if event.round != self.id:
                 return commands
@@ -108,7 +111,7 @@ class GatherRound(Round):
         elif type(event) is Dropped and event.round == self.id:
             self._open.pop(event.task, None)
         elif type(event) is Tick:
-            self.wake = self._start + self._stop.after(event.time - self._start)
+            self._set_wake()
         return [*commands, *self._judge()]
 
     @property
@@ -122,6 +125,10 @@ class GatherRound(Round):
     @property
     def owing(self) -> tuple[int, ...]:
         return tuple(sorted({*self._open.values(), *self._resting}))
+
+    def _set_wake(self) -> None:
+        self._asks_at = self._stop.after(self._seconds)
+        self.wake = self._start + self._asks_at
 
     def _send(self, worker: int) -> Send:
         task = self._work.task(self.id, worker, self._seat[worker])
@@ -151,7 +158,7 @@ class GatherRound(Round):
         """Ask the rule; while it is not content and nobody is at work, those that rested."""
         idle = not self._open
         seen = Seen(
-            self._now - self._start,
+            self._seconds,
             len(self._over),
             len(self._open) + len(self._resting),
             self.tally.covered,

@@ -364,7 +364,7 @@ class IterateRound(Round):
             self._paused = self._paused or time  # half are there: from now on we wait for the rest
             usual = self._paused - self._since if self._usual is None else self._usual
             factor = self._late.spreads if self._late.factor is None else self._late.factor
-            if time - self._paused >= max(LEAST, self._late.least, factor * usual):
+            if time >= self._paused + max(LEAST, self._late.least, factor * usual):
                 self._paused = time
                 self._look *= 1.5  # they may have to be waited for
                 self._change(late=late)

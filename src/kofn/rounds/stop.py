@@ -30,7 +30,10 @@ class Stop(ABC):
     """Says when a round is over. `first(r) | exact()` is a rule too, and `&`."""
 
     def after(self, seconds: float) -> float:
-        """Seconds after the start at which it wants to be asked again, later than these."""
+        """Seconds after the start at which it wants to be asked again, later than these.
+
+        When the clock is there, `Seen.seconds` is at least as much, whatever rounding says.
+        """
         return float("inf")
 
     @abstractmethod
@@ -101,13 +104,10 @@ class _Deadline(Stop):
     seconds: float
 
     def after(self, seconds: float) -> float:
-        return float("inf") if self._passed(seconds) else self.seconds
+        return float("inf") if seconds >= self.seconds else self.seconds
 
     def met(self, seen: Seen) -> bool:
-        return self._passed(seen.seconds) and seen.covered > 0
-
-    def _passed(self, seconds: float) -> bool:
-        return seconds >= self.seconds * (1 - 1e-9)  # start + s - start may be less than s
+        return seen.seconds >= self.seconds and seen.covered > 0
 
 
 @dataclass(frozen=True)
