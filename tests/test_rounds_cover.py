@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kofn.rounds import Cover, cyclic
+from kofn.rounds import Cover, Layout, cyclic, fill
 from kofn.rounds.windows import with_extra
 
 
@@ -54,6 +54,21 @@ def test_every_row_is_read_by_exactly_the_threshold(n: int, k: int, rows: int) -
     assert windows.cuts[0] == 0
     assert windows.rows == rows
     assert (np.diff(windows.cuts) > 0).all()
+
+
+def test_windows_by_speed_read_every_row_by_exactly_the_threshold() -> None:
+    rng = np.random.default_rng(0)
+    cases = [([0.5, 7, 7, 1, 10, 1, 1, 0.5, 2, 10, 3, 5], 8, 3)]  # rounds to a window of 4 of 3
+    for _ in range(2000):
+        n = int(rng.integers(2, 13))
+        speeds = rng.choice([0.5, 1, 2, 3, 5, 7, 10], n).tolist()
+        cases.append((speeds, int(rng.integers(1, n + 1)), int(rng.integers(1, 200))))
+    for speeds, k, rows in cases:
+        lanes = range(len(speeds))
+        windows = Layout(k, shares=fill(speeds, k)).lay(lanes, rows, int(rng.integers(0, 200)))
+        assert (windows.asked.sum(axis=0) == k).all(), (speeds, k, rows)
+        assert windows.lengths.max() <= rows
+        assert windows.lengths.sum() == k * rows
 
 
 def test_an_extra_machine_is_asked_for_weak_segments_only() -> None:

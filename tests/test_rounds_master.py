@@ -36,6 +36,9 @@ class Plain:
     def weak(self, cover: Cover) -> Sequence[int]:
         return ()
 
+    def refused(self, cover: Cover) -> Sequence[int]:
+        return ()
+
 
 def begun(n: int = 4, k: int = 2, rows: int = 400) -> tuple[ElasticRound, list[tuple[int, Any]]]:
     shares = {worker: worker for worker in range(n)}

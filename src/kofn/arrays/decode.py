@@ -67,9 +67,9 @@ def segments(code: Code, cover: Cover) -> list[Segment]:
     return found
 
 
-def weak(code: Code, cover: Cover) -> list[int]:
+def weak(code: Code, cover: Cover, wanted: float = ETA_WANTED) -> list[int]:
     """Return the segments (by index) whose replies amplify rounding more than is wanted."""
-    poor = [s for s in segments(code, cover) if s.weights.eta > ETA_WANTED]
+    poor = [s for s in segments(code, cover) if s.weights.eta > wanted]
     if not poor:
         return []
     return [

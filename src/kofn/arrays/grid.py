@@ -78,7 +78,8 @@ class CodedGrid(CodedMatrix):
         self, one: PolyDotPass, rows: int, operand: NDArray[Any], shape: tuple[int, int]
     ) -> NDArray[Any]:
         holders = self._holders
-        work = Mixed(self._drive, one, holders.key, self._columns, holders.shares)
+        worst = self._worst(shape[1])
+        work = Mixed(self._drive, one, holders.key, worst, self._columns, holders.shares)
         blocks = self._pass(one, rows, work, operand, shape[1])
         return blocks[: shape[0]].reshape(shape[0], *operand.shape[1:])
 

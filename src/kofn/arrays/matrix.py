@@ -67,7 +67,7 @@ class CodedMatrix:
         self._rows = code.block_rows(shape[0])
         self._moving = False  # whether shares carry a velocity
         self._holders = Holders(drive, code, share_of, least=self._stored.k)
-        self._work = Product(drive, code, self._holders.key)
+        self._work = Product(drive, code, self._holders.key, self._worst(shape[1]))
         self._paces = Paces()
         self._plans: dict[tuple[Code, int], Plan] = {}  # by code and margin
         self._report: Report | None = None
@@ -240,7 +240,12 @@ class CodedMatrix:
         drive.settle()
         plan = self._planned(code, rows, self._options.margin)
         round = ElasticRound(
-            drive.next_round(), plan.windows, self._holders.shares, work, self._options.late
+            drive.next_round(),
+            plan.windows,
+            self._holders.shares,
+            work,
+            self._options.late,
+            self._resting(plan),
         )
         drive.run(round, operand, self._holders.supply)
         gathered = drive.engine.now()
@@ -384,6 +389,14 @@ class CodedMatrix:
             plan = Plan(code, ready, layout, rows, plan, values=self._values)
             self._plans[code, margin] = plan
         return plan
+
+    def _resting(self, plan: Plan) -> list[int]:
+        """Live workers that hold their share and have no part in a plan: see `_planned`."""
+        return [worker for worker in self._holders.ready() if worker not in plan.holders]
+
+    def _worst(self, inner: int) -> float:
+        """The η above which products of this inner dimension are refused."""
+        return self.tolerance / error_bound(inner, self.dtype, 1.0)
 
     def _rebuild(self, worker: int, share: int) -> None:
         """Give a worker a share that is rebuilt from live ones: the source no longer has it."""

@@ -16,14 +16,20 @@ from .decode import Code, weak
 
 
 class _Work:
-    def __init__(self, drive: Drive, code: Code, key: str) -> None:
-        self.key, self.threshold = key, code.k
+    """`worst`: the η above which a result is refused."""
+
+    def __init__(self, drive: Drive, code: Code, key: str, worst: float = float("inf")) -> None:
+        self.key, self.threshold, self.worst = key, code.k, worst
         self._drive, self._code = drive, code
         self._values = drive.engine.capabilities.values
 
     def weak(self, cover: Cover) -> list[int]:
         """Segments that need one more reply to decode well."""
         return weak(self._code, cover) if self._values else []
+
+    def refused(self, cover: Cover) -> list[int]:
+        """Segments that decode so poorly that the result would be refused."""
+        return weak(self._code, cover, self.worst) if self._values else []
 
 
 class Product(_Work):
@@ -38,9 +44,15 @@ class Mixed(_Work):
     """The work of a pass over a grid: each share has its own mixture of the operand's blocks."""
 
     def __init__(
-        self, drive: Drive, code: PolyDotPass, key: str, columns: int, shares: Mapping[int, int]
+        self,
+        drive: Drive,
+        code: PolyDotPass,
+        key: str,
+        worst: float,
+        columns: int,
+        shares: Mapping[int, int],
     ) -> None:
-        super().__init__(drive, code, key)
+        super().__init__(drive, code, key, worst)
         self._pass, self._columns, self._shares = code, columns, shares
 
     def task(self, round: int, worker: int, runs: tuple[Run, ...]) -> Task:

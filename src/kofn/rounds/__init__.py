@@ -3,7 +3,8 @@
 from .base import Round
 from .cover import Cover
 from .drive import Drive
-from .elastic import ElasticRound, Late
+from .elastic import ElasticRound
+from .watch import Late
 from .windows import Layout, Windows, cyclic, fill, rows_moved, shifted
 
 __all__ = [

@@ -29,6 +29,10 @@ class Round(ABC):
         """Do a few milliseconds of that work; called when nothing has arrived."""
         return ()
 
+    def last_resort(self, time: float) -> Sequence[Command]:
+        """Called before a wait in silence is given up: what is there left to try?"""
+        return ()
+
     @property
     @abstractmethod
     def missing(self) -> int:

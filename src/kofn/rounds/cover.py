@@ -111,7 +111,10 @@ class Cover:
         return self._rows_needed
 
     def require_more(self, segments: Sequence[int]) -> None:
-        """Raise by one what these segments need (the replies at hand decode poorly)."""
+        """Raise by one what these segments need (the replies at hand decode poorly).
+
+        More than the threshold is a wish: `top_up` lets it go where nobody is left to grant it.
+        """
         self.as_planned = False
         self.need[list(segments)] += 1
         self._rows_needed = int(self.need @ np.diff(self.cuts))
@@ -132,8 +135,8 @@ class Cover:
 
     def retire(self, lane: int) -> None:
         """Note that what a lane still owes will not come."""
-        i = self._place[lane]
-        self.asked[i] = self.have[i]
+        if (i := self._place.get(lane)) is not None:
+            self.asked[i] = self.have[i]
 
     def top_up(
         self, helpers: Sequence[int], slow: Sequence[int] = ()
@@ -141,15 +144,15 @@ class Cover:
         """Ask helpers for what would otherwise not come (soon).
 
         `helpers` are live lanes that can take more, `slow` those live but only to be counted on
-        where nobody else can stand in. Returns new runs by lane, and how many lanes are missing
-        (0: none is).
+        where nobody else can stand in. An extra reply beyond the threshold is a wish: where no
+        helper can give it, it is needed no more. Returns new runs by lane, and how many lanes are
+        missing (0: none is).
         """
         lacking = self.need - self._promised(helpers)
         if not (lacking > 0).any():
             return {}, 0
         self._cut_fine(lacking, len(helpers))
         lacking = self.need - self._promised(helpers)
-        missing = 0
         rows = np.array([self._place[h] for h in helpers], dtype=np.intp)
         size = np.diff(self.cuts)
         load = np.zeros(len(rows), dtype=np.intp)
@@ -169,7 +172,11 @@ class Cover:
             take = free[np.argsort(rank, kind="stable")][: lacking[j]]
             given[j, take] = True
             load[take] += size[j]
-            missing = max(missing, int(lacking[j]) - len(take))
+            lacking[j] -= len(take)
+        let_go = np.minimum(lacking, self.need - self._windows.threshold).clip(0)
+        self.need -= let_go
+        self._rows_needed = int(self.need @ size)
+        missing = int((lacking - let_go).max(initial=0))
         self.as_planned = False
         self.repeated_rows += int(((self.have[rows] & given.T) @ size).sum())
         self.asked[rows] |= given.T

@@ -154,7 +154,12 @@ class Drive:
                     short = now if short is None else short
                     end = short + self.wait
                 if now >= end:
-                    self._give_up(round, now - (heard if short is None else short))
+                    tried = round.last_resort(now) if short is None else ()
+                    if not tried and not round.done:
+                        self._give_up(round, now - (heard if short is None else short))
+                    self._obey(tried, supply)
+                    heard = now
+                    continue
                 until = min(end, round.wake, self._next_given_up(), now + self._nap)
                 missed, self._unheard = self._unheard, []
                 idle = not missed and not round.chores

@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from ..model import (
-    Command,
-    Dropped,
-    Event,
-    Joined,
-    Lost,
-    Reply,
-    Run,
-    Send,
-    Stored,
-    Supply,
-    Task,
-    Tick,
-)
+from ..model import Command, Event, Joined, Lost, Reply, Run, Stored, Supply, Task, Tick
 from .base import Round
 from .cover import Cover
+from .watch import Late, Watch
 from .windows import Windows
 
 
@@ -36,37 +23,27 @@ class Work(Protocol):
     def weak(self, cover: Cover) -> Sequence[int]:
         """Segments that need one more reply to decode well."""
 
-
-@dataclass(frozen=True)
-class Late:
-    """When to stop counting on a worker: judged by this round's replies, once half are in.
-
-    With `factor`, at so many times the seconds in which half of the tasks were done. Without, at
-    those seconds plus `spreads` times their spread, first reply to half of them. Never before
-    `least` seconds: below that, asking others costs more than waiting.
-    """
-
-    factor: float | None = None
-    spreads: float = 4.0
-    least: float = 0.02
-
-    def patience(self, first: float, half: float) -> float:
-        """Seconds to wait for a task, given those of the first and of half of them."""
-        if self.factor is not None:
-            return max(self.least, self.factor * half)
-        # Equal machines in step have no spread to speak of: a tenth is noise.
-        return max(self.least, half + self.spreads * max(half - first, 0.1 * half))
+    def refused(self, cover: Cover) -> Sequence[int]:
+        """Segments that decode so poorly that the result would be refused."""
 
 
 class ElasticRound(Round):
     """One product over a cover of windows.
 
     `shares` tells the lane of each worker that holds one, also of those that join during the
-    round; `work` makes their tasks; `late` says when to stop counting on someone.
+    round; `work` makes their tasks; `late` says when to stop counting on someone. `resting` hold
+    a share and have no window: still at the work of an earlier round, they are asked when nobody
+    else can stand in, or when they are done with that.
     """
 
     def __init__(
-        self, id: int, windows: Windows, shares: Mapping[int, int], work: Work, late: Late | None
+        self,
+        id: int,
+        windows: Windows,
+        shares: Mapping[int, int],
+        work: Work,
+        late: Late | None,
+        resting: Collection[int] = (),
     ) -> None:
         self.id, self.threshold = id, windows.threshold
         self.windows = windows
@@ -74,44 +51,37 @@ class ElasticRound(Round):
         self.values: list[tuple[int, tuple[Run, ...], Any]] = []
         self.read: dict[int, int] = {}  # rows, by worker
         self.spent: dict[int, float] = {}  # seconds, by worker
-        self.late: list[int] = []
         self.lost: list[int] = []
         self.joined: list[int] = []
-        self._shares, self._work, self._late = shares, work, late
+        self._shares, self._work = shares, work
         self._holder = {lane: worker for worker, lane in shares.items() if lane in windows.places}
-        self._open: dict[int, int] = {}  # task -> worker
-        self._sent = 0
-        self._start = 0.0
-        self._first: float | None = None
-        self._patience = 0.0
+        self._holder |= {shares[worker]: worker for worker in resting}
+        self._watch = Watch(id, late, self.threshold, resting)
+        self.late = self._watch.late
         self._missing = 0
-        self._slow: set[int] = set()  # late, and not caught up yet
+        self._choosy = True  # a result that would be refused is worth waiting for the slow
 
     def start(self, time: float) -> list[Command]:
-        self._start = time
+        self._watch.begin(time)
         commands = self._send(zip(self.windows.lanes, self.windows.runs, strict=True))
         if len(self.windows.lanes) < int(self.windows.need.max(initial=0)):
             commands += self._mend()
-        self._finish()
+        commands += self._finish()
+        self.wake = self._watch.wake
         return commands
 
     def on(self, event: Event) -> Sequence[Command]:
-        if type(event) is Reply:
-            if event.round != self.id or self.done:
-                return ()
-            return self._replied(event)
-        if type(event) is Tick:
-            return self._look_for_late(event.time)
-        if type(event) is Lost:
-            return self._worker_lost(event)
-        if type(event) is Joined:
-            self.joined.append(event.worker)
-            return [Supply(event.worker)]
-        if type(event) is Stored:
-            return self._worker_ready(event)
-        if type(event) is Dropped and event.round == self.id:
-            self._open.pop(event.task, None)
-        return ()
+        back = self._watch.hear(event)
+        commands = self._take(event)
+        if back and not self.done:
+            commands = [*commands, *self._mend()]
+        self.wake = self._watch.wake
+        return commands
+
+    def last_resort(self, time: float) -> Sequence[Command]:
+        self._choosy = False
+        self._watch.give_up()
+        return self._mend()
 
     @property
     def missing(self) -> int:
@@ -123,7 +93,21 @@ class ElasticRound(Round):
 
     @property
     def owing(self) -> tuple[int, ...]:
-        return tuple(sorted(set(self._open.values())))
+        return tuple(sorted(self._watch.owing))
+
+    def _take(self, event: Event) -> Sequence[Command]:
+        if type(event) is Reply:
+            return self._replied(event) if event.round == self.id and not self.done else ()
+        if type(event) is Tick:
+            return self._mend() if not self.done and self._watch.look(event.time) else ()
+        if type(event) is Lost:
+            return self._worker_lost(event)
+        if type(event) is Joined:
+            self.joined.append(event.worker)
+            return [Supply(event.worker)]
+        if type(event) is Stored:
+            return self._worker_ready(event)
+        return ()
 
     def _replied(self, event: Reply) -> Sequence[Command]:
         worker = event.worker
@@ -134,40 +118,7 @@ class ElasticRound(Round):
                 self.values.append((lane, event.what, event.value))
         self.read[worker] = self.read.get(worker, 0) + event.read
         self.spent[worker] = self.spent.get(worker, 0.0) + event.seconds
-        if event.last:
-            self._open.pop(event.task, None)
-            took = event.time - self._start
-            if self._first is None:
-                self._first = took
-            if self._late and not self._patience and 2 * len(self._open) <= self._sent:
-                self._patience = self._late.patience(self._first, took)
-                self.wake = self._start + self._patience
-            self._slow.discard(worker)  # it caught up: count on it again
         return self._finish()
-
-    def _finish(self) -> Sequence[Command]:
-        if not self.cover.done:
-            return ()
-        if not self.cover.as_planned and (poor := self._work.weak(self.cover)):
-            self.cover.require_more(poor)
-            runs, missing = self.cover.top_up(list(self._holder))
-            if missing == 0:
-                return self._send(runs.items())
-            # Nobody is left to ask: what is there must do. The bound will say how good it is.
-        self.done = True
-        return ()
-
-    def _look_for_late(self, time: float) -> Sequence[Command]:
-        self.wake = float("inf")
-        if self._late is None or self.done:
-            return ()
-        late = [w for w in self.owing if w not in self._slow]
-        if not late:
-            return ()
-        self.late += late
-        self._slow.update(late)
-        self.wake = time + self._patience  # those asked now may be late in their turn
-        return self._mend()
 
     def _worker_lost(self, event: Lost) -> Sequence[Command]:
         lane = self._shares.get(event.worker)
@@ -176,7 +127,6 @@ class ElasticRound(Round):
         del self._holder[lane]
         self.cover.retire(lane)
         self.lost.append(event.worker)
-        self._open = {task: w for task, w in self._open.items() if w != event.worker}
         return () if self.done else self._mend()
 
     def _worker_ready(self, event: Stored) -> Sequence[Command]:
@@ -184,22 +134,39 @@ class ElasticRound(Round):
         if event.key != self._work.key or lane is None or lane in self._holder:
             return ()
         self._holder[lane] = event.worker
-        self.cover.admit(lane)
         return () if self.done else self._mend()
 
+    def _finish(self) -> Sequence[Command]:
+        """End the round, or ask for one more reply where those at hand decode poorly."""
+        if not self.cover.done:
+            return ()
+        runs: dict[int, tuple[Run, ...]] = {}
+        if not self.cover.as_planned and (poor := self._work.weak(self.cover)):
+            quick, slow = self._lanes()
+            self.cover.require_more(poor)
+            runs, _ = self.cover.top_up(quick)
+            if self._choosy and self.cover.done and (bad := self._work.refused(self.cover)):
+                self.cover.require_more(bad)
+                runs, _ = self.cover.top_up([*quick, *slow])
+        self.done = self.cover.done
+        return self._send(runs.items()) if runs else ()
+
     def _mend(self) -> list[Command]:
-        helpers = [lane for lane, worker in self._holder.items() if worker not in self._slow]
-        slow = [lane for lane, worker in self._holder.items() if worker in self._slow]
-        runs, self._missing = self.cover.top_up(helpers, slow)
-        return self._send(runs.items())
+        """Ask others for what would not come, or not soon."""
+        runs, self._missing = self.cover.top_up(*self._lanes())
+        return [*self._send(runs.items()), *self._finish()]
+
+    def _lanes(self) -> tuple[list[int], list[int]]:
+        """Lanes of those that are counted on, and of the slow."""
+        lanes: tuple[list[int], list[int]] = ([], [])
+        for lane, worker in self._holder.items():
+            self.cover.admit(lane)
+            lanes[not self._watch.quick(worker)].append(lane)
+        return lanes
 
     def _send(self, work: Iterable[tuple[int, tuple[Run, ...]]]) -> list[Command]:
-        commands: list[Command] = []
-        for lane, runs in work:
-            if runs:
-                worker = self._holder[lane]
-                task = self._work.task(self.id, worker, runs)
-                self._open[task.id] = worker
-                self._sent += 1
-                commands.append(Send(task))
-        return commands
+        return [
+            self._watch.send(self._work.task(self.id, self._holder[lane], runs))
+            for lane, runs in work
+            if runs
+        ]

@@ -13,8 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-
 from ..engines.base import GATHER as GATHER
 from ..engines.base import REST as REST
 from ..engines.base import TASK as TASK
@@ -25,7 +23,7 @@ from ..engines.base import Shape as Shape
 from ..model import Command, Event, Joined, Lost, Reply, Run, Send, Stored, Supply, Task, Tick
 from .base import Round
 from .cover import Cover
-from .elastic import Late
+from .watch import Late
 from .windows import Windows, runs_of
 
 Asked = Mapping[int, tuple[int, tuple[Run, ...]]]  # by lane: since which epoch, which rows
@@ -292,23 +290,20 @@ class IterateRound(Round):
         for lane in new:
             cover.admit(lane)
         before = cover.topped_up_rows, cover.repeated_rows
-        self._top_up(cover, old, new, epoch)
+        self._top_up(cover, epoch, old, new)
         while poor := self._work.weak(cover):
             cover.require_more(poor)
-            if not self._top_up(cover, old, new, epoch):
+            if not self._top_up(cover, epoch, [*old, *new]):
                 break  # nobody is left to ask; the bound says how good it is
         self.rows_topped_up += cover.topped_up_rows - before[0]
         self.repeated_rows += cover.repeated_rows - before[1]
 
-    def _top_up(self, cover: Cover, old: Sequence[int], new: Sequence[int], epoch: int) -> bool:
-        """Newcomers are asked only where the others are too few. False if all are too few."""
-        runs, short = cover.top_up(old, new)
+    def _top_up(self, cover: Cover, epoch: int, old: list[int], new: Sequence[int] = ()) -> bool:
+        """Newcomers are asked only where the others are too few. Whether anybody is asked."""
+        runs, _ = cover.top_up(old, new)
         for lane, more in runs.items():
             self._asked.setdefault(lane, []).append((epoch, more))
-        if short:
-            # As many as are live is enough: there are at least as many as the threshold.
-            cover.need = np.minimum(cover.need, cover.asked.sum(axis=0))
-        return not short
+        return bool(runs)
 
     def _publish(self, round: int, epoch: int) -> None:
         cover, windows = self._cover, self._windows

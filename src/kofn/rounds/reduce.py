@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ..model import Command, Event, Joined, Lost, Reply, Run, Send, Stored, Supply, Task, Tick
 from .base import Round
-from .elastic import Late
+from .watch import Late
 
 
 @dataclass(eq=False)

@@ -22,7 +22,7 @@ from ..model import (
     Tick,
 )
 from .base import Round
-from .elastic import Late
+from .watch import Late
 
 
 class BlockWork(Protocol):

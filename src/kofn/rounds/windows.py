@@ -177,9 +177,12 @@ def _chain(shares: Floats, span: int, rows: int) -> tuple[Ints, Ints]:
             break
     edges = np.floor(np.concatenate([[0.0], np.cumsum(shares[order])]) * rows + 0.5).astype(np.intp)
     edges[-1] = span * rows
+    # Rounding may give a window one row more than there are, which would be the same row twice:
+    # what is over goes to the next one, or where those are full, to the one before.
+    slack = edges - rows * np.arange(n + 1)
+    edges = np.minimum.accumulate(slack).clip(slack[-1]) + rows * np.arange(n + 1)
     starts, lengths = np.empty(n, dtype=np.intp), np.empty(n, dtype=np.intp)
     starts[order], lengths[order] = edges[:-1] % rows, np.diff(edges)
-    # Rounding may give a full window one row more than there are: the next one takes it.
     return starts, lengths
 
 

@@ -1,0 +1,158 @@
+"""Watch: who owes a reply in a round, and on whom the round still counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ..model import Dropped, Event, Lost, Reply, Send, Stored, Task
+
+NEVER = float("inf")
+FEW = 10.0  # with fewer than half in: so many times the seconds of the last reply
+
+
+@dataclass(frozen=True)
+class Late:
+    """When to stop counting on a worker: judged by this round's replies, once half are in.
+
+    With `factor`, at so many times the seconds in which half of the tasks were done. Without, at
+    those seconds plus `spreads` times their spread, first reply to half of them. Never before
+    `least` seconds: below that, asking others costs more than waiting.
+    """
+
+    factor: float | None = None
+    spreads: float = 4.0
+    least: float = 0.02
+
+    def patience(self, first: float, half: float) -> float:
+        """Seconds to wait for a task, given those of the first and of half of them."""
+        if self.factor is not None:
+            return max(self.least, self.factor * half)
+        # Equal machines in step have no spread to speak of: a tenth is noise.
+        return max(self.least, half + self.spreads * max(half - first, 0.1 * half))
+
+
+class Watch:
+    """The books of one round: tasks that are out, and workers that it stopped counting on.
+
+    Those are slow: late with a task of this round, or, `resting`, still at the work of an earlier
+    one. They are asked only where nobody else can stand in. Whoever of them ends something, of
+    whichever round, is counted on again. `enough`: with as many tasks ended, and fewer than half,
+    the rest is judged all the same, if after a longer time.
+    """
+
+    def __init__(
+        self, round: int, late: Late | None, enough: int, resting: Iterable[int] = ()
+    ) -> None:
+        self.late: list[int] = []  # whoever was, in order
+        self.wake = NEVER  # when somebody may be late
+        self._round, self._rule, self._enough = round, late, enough
+        self._slow = set(resting)
+        self._open: dict[int, int] = {}  # task -> worker
+        self._owed: dict[int, int] = {}  # worker -> tasks
+        self._since: dict[int, float] = {}  # who owes -> since when it has been waited for
+        self._start = self._now = 0.0
+        self._first: float | None = None
+        self._patience = self._provisional = NEVER
+        self._sent = self._ended = 0
+
+    def begin(self, time: float) -> None:
+        """Note when the round begins."""
+        self._start = self._now = time
+
+    @property
+    def owing(self) -> set[int]:
+        """Workers that owe a reply."""
+        return set(self._owed)
+
+    @property
+    def open(self) -> dict[int, int]:
+        """Tasks that are out, and at whom."""
+        return self._open
+
+    def quick(self, worker: int) -> bool:
+        """Whether a worker is counted on."""
+        return worker not in self._slow
+
+    def send(self, task: Task) -> Send:
+        """Note that a task goes out; return the command."""
+        worker = task.worker
+        self._open[task.id] = worker
+        self._sent += 1
+        self._owed[worker] = self._owed.get(worker, 0) + 1
+        since = self._since.setdefault(worker, self._now)
+        if worker not in self._slow:
+            self.wake = min(self.wake, since + self._patience)
+        return Send(task)
+
+    def hear(self, event: Event) -> bool:
+        """Take in an event; whether a worker that was not counted on is back."""
+        self._now = event.time
+        if type(event) is Lost:
+            self._leave(event.worker)
+        elif type(event) is Stored:
+            return self._answered(event.worker)
+        elif type(event) is Reply or type(event) is Dropped:
+            if event.round == self._round:
+                if type(event) is Reply and not event.last:
+                    return False  # a piece tells nothing: who is slow streams, too
+                self._end(event.task)
+            return self._answered(event.worker)
+        return False
+
+    def look(self, time: float) -> list[int]:
+        """Return who has become late; from now on they are slow."""
+        if self._patience == NEVER:
+            self._patience = self._provisional
+        late = [w for w, since in self._since.items() if since + self._patience <= time]
+        return self._give_up(late)
+
+    def give_up(self) -> list[int]:
+        """Nothing has been heard for too long: who owes is slow, however little is known."""
+        return self._give_up(list(self._since))
+
+    def _give_up(self, workers: Iterable[int]) -> list[int]:
+        late = [worker for worker in workers if worker not in self._slow]
+        self._slow.update(late)
+        self.late += [worker for worker in late if worker not in self.late]
+        quick = [since for worker, since in self._since.items() if worker not in self._slow]
+        self.wake = min(quick, default=NEVER) + self._patience
+        return late
+
+    def _leave(self, worker: int) -> None:
+        self._slow.discard(worker)
+        self._since.pop(worker, None)
+        if self._owed.pop(worker, None) is not None:
+            self._open = {task: w for task, w in self._open.items() if w != worker}
+
+    def _answered(self, worker: int) -> bool:
+        if worker in self._since:
+            if worker in self._owed:
+                self._since[worker] = self._now  # it goes on with the next one
+            else:
+                del self._since[worker]
+        if worker not in self._slow:
+            return False
+        self._slow.discard(worker)
+        if worker in self._since:
+            self.wake = min(self.wake, self._since[worker] + self._patience)
+        return True
+
+    def _end(self, task: int) -> None:
+        worker = self._open.pop(task, None)
+        if worker is None:
+            return
+        self._owed[worker] -= 1
+        if not self._owed[worker]:
+            del self._owed[worker]
+        self._ended += 1
+        if self._rule is None or self._patience != NEVER:
+            return
+        took = self._now - self._start
+        self._first = took if self._first is None else self._first
+        if 2 * len(self._open) <= self._sent:
+            self._patience = self._rule.patience(self._first, took)
+            self.wake = self._start + self._patience
+        elif self._ended >= self._enough:
+            self._provisional = FEW * max(self._rule.least, took)
+            self.wake = self._start + self._provisional
