@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import logging
@@ -13,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ pytest.importorskip("distributed", reason="kofn[dask] is not installed")
 import distributed
 
 import kofn
+from kofn.engines import _dask_launch
 from kofn.engines.dask import DaskEngine
 from kofn.errors import BadInput, CannotDo, Closed, EngineUnavailable
 from kofn.model import Joined, Lost, Piece
@@ -65,11 +68,39 @@ def dask_worker(address: str, *options: str, before: str = "") -> Any:
     return dask("worker", address, "--nthreads", "1", *options, before=before)
 
 
+@contextlib.contextmanager
+def dask_scheduler() -> Iterator[str]:
+    """A scheduler without kofn; its address."""
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory) / "scheduler.json"
+        with dask("scheduler", "--port", "0", "--scheduler-file", str(file), before=WITHOUT_KOFN):
+            limit = time.monotonic() + 30
+            while not file.exists() or not file.read_text().endswith("}"):
+                assert time.monotonic() < limit
+                time.sleep(0.02)
+            yield json.loads(file.read_text())["address"]
+
+
+def keys(engine: DaskEngine) -> list[str]:
+    """The options with which a `dask worker` may join a cluster of kofn's own."""
+    security = engine.security
+    return [
+        *("--tls-ca-file", security.tls_ca_file),
+        *("--tls-cert", security.tls_worker_cert),
+        *("--tls-key", security.tls_worker_key),
+    ]
+
+
 @pytest.fixture(scope="module")
 def running() -> Iterator[str]:
-    """The address of a running cluster with four workers."""
-    with DaskEngine(4) as engine:
-        yield engine._scheduler
+    """The address of a running cluster with four workers, open to anyone as Dask's are."""
+    with dask_scheduler() as address, contextlib.ExitStack() as stack:
+        for _ in range(4):
+            stack.enter_context(dask_worker(address, "--no-nanny"))
+        with distributed.Client(address, set_as_default=False) as client:  # type: ignore[no-untyped-call,unused-ignore]
+            client.wait_for_workers(4, timeout=60)
+            client.run(import_module, "kofn.engines._dask_worker")  # or the first use takes seconds
+        yield address
 
 
 def threads(kept: Any, operand: Any) -> Iterator[Piece]:
@@ -91,19 +122,41 @@ def dies(kept: Any, operand: Any) -> Iterator[Piece]:
     os._exit(3)
 
 
+FORKS_THAT_FAIL = """
+import itertools, os
+def fork(fork=os.fork, forks=itertools.count(1)):
+    if next(forks) == 4:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+    return fork()
+os.fork = fork
+"""
+
+
+def parent(pid: int) -> int:
+    with contextlib.suppress(OSError):
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return 0
+
+
+def _read(path: Path) -> bytes:
+    return path.read_bytes() if path.is_file() else b""
+
+
 class TestDaskEngine(EngineChecks):
     kills = 30
 
     @pytest.fixture
     def engine(self, request: pytest.FixtureRequest, running: str) -> Iterator[DaskEngine]:
         """Its own cluster where workers come and go, sessions on a running one elsewhere."""
-        own = re.search("starts|lost|join|storm|frozen|leaves|own_proc", request.node.name)
+        own = re.search("starts|lose|lost|join|storm|frozen|leaves|own_proc", request.node.name)
         with DaskEngine(4) if own else DaskEngine(address=running) as engine:
             yield engine
 
     def test_own_processes_listen_on_loopback_only(self, engine: DaskEngine) -> None:
-        ours = descendants()
-        assert ours is not None
+        assert engine._house.launcher is not None
+        launcher = engine._house.launcher.process.pid
+        ours = {launcher} | {p for p in descendants() or () if parent(p) == launcher}
+        assert len(ours) == 6
         sockets = set()
         for pid in ours:
             for link in Path(f"/proc/{pid}/fd").iterdir():
@@ -114,6 +167,65 @@ class TestDaskEngine(EngineChecks):
                 field = line.split()
                 if field[3] == "0A" and f"socket:[{field[9]}]" in sockets:
                     assert field[1].startswith("0100007F:")
+
+    def test_a_stranger_cannot_use_own_processes(self, engine: DaskEngine) -> None:
+        """Another user of this machine can reach the ports; that must be all."""
+        connect: Any = import_module("distributed.comm").connect
+        addresses = [engine.scheduler_address, *engine._link.listed]
+        assert len(addresses) == 5
+        strangers = (
+            distributed.Security(),  # type: ignore[no-untyped-call,unused-ignore]
+            distributed.Security.temporary(),  # type: ignore[no-untyped-call,unused-ignore]
+        )
+
+        async def run(address: str, security: Any) -> Any:
+            comm = await connect(address, 2, **security.get_connection_args("client"))
+            await comm.write({"op": "identity", "reply": True})
+            return await comm.read()
+
+        for address in addresses:
+            assert address.startswith("tls://127.0.0.1:")
+            plain = address.replace("tls", "tcp")
+            for at, security in zip((plain, address), strangers, strict=True):
+                with pytest.raises(OSError):  # noqa: PT011 (refused, or it says nothing)
+                    asyncio.run(asyncio.wait_for(run(at, security), 5))
+            assert asyncio.run(run(address, engine.security))["id"]  # with the keys it goes
+
+    def test_keys_of_own_processes_are_for_the_user_alone(self, engine: DaskEngine) -> None:
+        assert engine._house.launcher is not None
+        directory = Path(engine._house.launcher.directory)
+        assert directory.stat().st_mode & 0o077 == 0
+        keys = [path for path in directory.iterdir() if b"PRIVATE" in _read(path)]
+        assert keys
+        assert all(path.stat().st_mode & 0o077 == 0 for path in keys)
+
+    def test_a_fork_that_fails_is_one_joiner_lost(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        boot = _dask_launch._BOOT
+        monkeypatch.setattr(_dask_launch, "_BOOT", FORKS_THAT_FAIL + boot)
+        with DaskEngine(2) as engine:  # forks 1 to 3
+            desk = Desk(engine, 30)
+            desk.wait(Lost, worker=engine.join())
+            assert engine.workers == (0, 1)
+            desk.wait(Joined, worker=engine.join())
+            assert [desk.value(desk.submit(w, echo, 7)) for w in engine.workers] == [(7,)] * 3
+
+    def test_lose_kills_nobody_else(self, desk: Desk, engine: DaskEngine) -> None:
+        """The process is gone, and its number another's, before the engine has heard of it."""
+        victim = engine.workers[0]
+        pid = engine.pid(victim)
+        assert pid is not None
+        with subprocess.Popen(["sleep", "60"]) as bystander:
+            try:
+                os.kill(pid, signal.SIGKILL)
+                while not gone(pid):
+                    pass
+                engine._live[victim].channel.facts["pid"] = bystander.pid
+                engine.lose(victim)
+                desk.wait(Lost, worker=victim)
+                engine.close()
+                assert bystander.poll() is None
+            finally:
+                bystander.kill()
 
     def test_one_blas_thread_each(self, desk: Desk) -> None:
         for worker in desk.engine.workers:
@@ -176,7 +288,7 @@ class TestDaskEngine(EngineChecks):
         pids = [engine.pid(w) for w in engine.workers]
         process.kill()
         process.wait()
-        with pytest.raises(CannotDo, match="dask worker tcp://127"):
+        with pytest.raises(CannotDo, match="connect again"):
             engine.join()
         limit = time.monotonic() + 10  # the others see that they have no parent, and end too
         while not all(gone(p) for p in pids if p):
@@ -244,7 +356,7 @@ def test_six_of_twelve_killed_in_flight_then_two_join(A: Matrix) -> None:
         assert set(cluster.workers) == set(range(WORKERS)) - set(victims)
 
         assert cluster.join() == WORKERS
-        with dask_worker(own._scheduler, "--no-nanny") as process:
+        with dask_worker(own.scheduler_address, "--no-nanny", *keys(own)) as process:
             cluster.wait_for(THRESHOLD + 2, timeout=30)
             assert own.pid(WORKERS + 1) == process.pid
             for newcomer in (WORKERS, WORKERS + 1):
@@ -356,46 +468,42 @@ def test_some_of_the_workers_and_two_masters_at_a_time(running: str) -> None:
         assert not [e for e in two.events(0.1) if isinstance(e, Lost)]
 
 
-def test_a_cluster_started_by_hand(tmp_path: Path) -> None:
-    file = tmp_path / "scheduler.json"
-    with dask("scheduler", "--port", "0", "--scheduler-file", str(file), before=WITHOUT_KOFN):
+def test_a_cluster_started_by_hand() -> None:
+    with (
+        dask_scheduler() as address,
+        dask_worker(address, "--nanny"),
+        DaskEngine(1, address=address) as engine,
+        distributed.Client(address, set_as_default=False) as client,  # type: ignore[no-untyped-call,unused-ignore]
+    ):
+        desk = Desk(engine, 30)
+        assert desk.value(desk.submit(0, echo, 7)) == (7,)
         limit = time.monotonic() + 30
-        while not file.exists() or not file.read_text().endswith("}"):
+        while not all(client.processing().values()):  # in use, in Dask's eyes too
             assert time.monotonic() < limit
-            time.sleep(0.02)
-        address = json.loads(file.read_text())["address"]
-        with (
-            dask_worker(address, "--nanny"),
-            DaskEngine(1, address=address) as engine,
-            distributed.Client(address, set_as_default=False) as client,  # type: ignore[no-untyped-call,unused-ignore]
-        ):
-            desk = Desk(engine, 30)
-            assert desk.value(desk.submit(0, echo, 7)) == (7,)
-            while not all(client.processing().values()):  # in use, in Dask's eyes too
-                assert time.monotonic() < limit + 30
-            pid = engine.pid(0)
-            assert pid is not None
-            os.kill(pid, signal.SIGKILL)
-            desk.wait(Lost, worker=0)
-            desk.wait(Joined, worker=1)  # the nanny's replacement
-            assert desk.value(desk.submit(1, echo, 7)) == (7,)
+        pid = engine.pid(0)
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        desk.wait(Lost, worker=0)
+        desk.wait(Joined, worker=1)  # the nanny's replacement
+        assert desk.value(desk.submit(1, echo, 7)) == (7,)
 
 
 def test_workers_that_cannot_import_kofn_are_named(caplog: pytest.LogCaptureFixture) -> None:
     with DaskEngine(1) as engine:
         desk = Desk(engine, 30)
-        with dask_worker(engine._scheduler, "--no-nanny", before=WITHOUT_KOFN):
+        address = engine.scheduler_address
+        with dask_worker(address, "--no-nanny", *keys(engine), before=WITHOUT_KOFN):
             with caplog.at_level(logging.WARNING, "kofn"):
                 desk.until(lambda: bool(caplog.records), "the warning")
             assert "cannot import kofn" in caplog.text
             assert "pip install kofn" in caplog.text
             assert engine.workers == (0,)
-            with DaskEngine(address=engine._scheduler) as other:  # the others are of use
+            with DaskEngine(address=engine) as other:  # the others are of use
                 assert len(other.workers) == 1
             engine.lose(0)
             desk.wait(Lost, worker=0)
             with pytest.raises(EngineUnavailable, match=r"cannot import kofn.*pip install kofn"):
-                DaskEngine(address=engine._scheduler)
+                DaskEngine(address=engine)
 
 
 # Bad input.
@@ -432,6 +540,12 @@ def test_fewer_workers_than_asked(running: str, monkeypatch: pytest.MonkeyPatch)
 def test_an_old_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kofn.engines.dask.version", lambda package: "2024.7.1")
     with pytest.raises(EngineUnavailable, match=r"needs distributed 2024\.8 or newer; 2024\.7\.1"):
+        kofn.connect("dask", workers=2)
+
+
+def test_an_own_cluster_needs_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kofn.engines.dask.find_spec", lambda package: None)
+    with pytest.raises(EngineUnavailable, match=r"needs the package cryptography.*kofn\[dask\]"):
         kofn.connect("dask", workers=2)
 
 

@@ -2,7 +2,8 @@
 
 The launcher is a fresh interpreter with a single thread that imports Dask once: forking it is safe
 whatever threads the user's own process has, and a worker comes in a tenth of the time that a
-`dask worker` command takes. All listen on 127.0.0.1 only.
+`dask worker` command takes. All listen on 127.0.0.1 only, and talk to those who have the keys:
+other users of this machine can reach the ports too, and a Dask worker runs what it is sent.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ _BOOT = (
     "import sys; fd, directory = int(sys.argv[1]), sys.argv[2]; sys.path[:] = sys.argv[3:]; "
     "from kofn.engines._dask_launch import launch; launch(fd, directory)"
 )
+_CERTIFICATE, _KEY = "tls.crt", "tls.key"  # in the launcher's directory
 _SETTINGS: dict[str, Any] = {
+    "distributed.comm.require-encryption": True,
     "distributed.scheduler.worker-ttl": None,  # a silent worker is a straggler, not a loss
     "distributed.scheduler.http.routes": [],
     "distributed.worker.http.routes": [],
@@ -61,8 +64,13 @@ class Launcher:
         self._rest = b""
 
     def order(self, *words: str) -> None:
-        """Ask for a process."""
+        """Ask for a process, or for the end of one: see `launch`."""
         self.control.sendall(_line(*words))
+
+    def security(self) -> Any:
+        """Return the keys to what it starts, when the scheduler is there."""
+        security: Any = import_module("distributed").Security
+        return security(require_encryption=True, **_keys(self.directory))
 
     def news(self) -> list[list[str]] | None:
         """Return what it says next, None at its end (or after START seconds)."""
@@ -91,11 +99,14 @@ def launch(fd: int, directory: str) -> None:
     """Fork a process per order on socket `fd`; at its end kill and reap them all.
 
     The end comes when the master closes or dies, be it by kill -9. Orders and news are lines of
-    JSON: ["scheduler"] and ["worker", name, scheduler]; ["at", address] of the scheduler, ["up",
-    address] of a worker and ["died", name].
+    JSON: ["scheduler"], ["worker", name, scheduler] and ["kill", name]; ["at", address] of the
+    scheduler, ["up", address] of a worker and ["died", name].
     """
-    import_module("distributed")  # once, for all that are forked
-    import_module("dask").config.set(_SETTINGS)
+    security = import_module("distributed").Security.temporary()  # once, for all that are forked
+    _write(directory, _CERTIFICATE, security.tls_ca_file)
+    _write(directory, _KEY, security.tls_client_key)
+    keys = {f"distributed.comm.tls.{_option(k)}": v for k, v in _keys(directory).items()}
+    import_module("dask").config.set({**_SETTINGS, **keys})
     # Ctrl-C goes to the whole process group; only the master decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for stream in (sys.stdout, sys.stderr):
@@ -121,14 +132,25 @@ def launch(fd: int, directory: str) -> None:
                     return
                 *orders, rest = (rest + data).split(b"\n")
                 for kind, *args in map(json.loads, orders):
-                    pid = os.fork()
+                    if kind == "kill":
+                        # By the parent: until it has reaped the child, the pid is nobody else's.
+                        for pid in [p for p, name in children.items() if name == args[0]]:
+                            os.kill(pid, signal.SIGKILL)
+                        continue
+                    name = args[0] if args else kind
+                    try:
+                        pid = os.fork()
+                    except OSError as error:  # no room for one more; the others go on
+                        print(f"kofn: no fork for a Dask {kind}: {error}", file=sys.stderr)
+                        control.sendall(_line("died", name))
+                        continue
                     if pid == 0:
                         signal.set_wakeup_fd(-1)
                         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                         os.close(bell)
                         os.close(ring)
                         _become(kind, args, control, directory)
-                    children[pid] = args[0] if args else kind
+                    children[pid] = name
     except ConnectionError:
         pass
     finally:
@@ -137,6 +159,27 @@ def launch(fd: int, directory: str) -> None:
         for pid in children:
             os.waitpid(pid, 0)
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def _keys(directory: str) -> dict[str, str]:
+    """Return Dask's TLS settings: one certificate for all, which only the user can read."""
+    certificate, key = (os.path.join(directory, name) for name in (_CERTIFICATE, _KEY))
+    keys = {"tls_ca_file": certificate}
+    for role in ("client", "scheduler", "worker"):
+        keys |= {f"tls_{role}_cert": certificate, f"tls_{role}_key": key}
+    return keys
+
+
+def _option(name: str) -> str:
+    """Return what Dask's configuration calls a field of its Security."""
+    role, _, field = name.removeprefix("tls_").rpartition("_")
+    return "ca-file" if role == "ca" else f"{role}.{field}"
+
+
+def _write(directory: str, name: str, text: str) -> None:
+    path = os.path.join(directory, name)
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
 
 
 def _reap(children: dict[int, str]) -> list[str]:
@@ -178,14 +221,10 @@ async def _with_parent(kind: str, main: Coroutine[Any, Any, None]) -> NoReturn:
 
 
 async def _scheduler(control: socket.socket, directory: str) -> None:
-    distributed = import_module("distributed")
-    security = distributed.Security()
-    scheme = "tls" if security.require_encryption else "tcp"
-    async with distributed.Scheduler(
+    async with import_module("distributed").Scheduler(
         host="127.0.0.1",
         port=0,
-        protocol=f"{scheme}://",
-        security=security,
+        protocol="tls://",
         dashboard=False,
         dashboard_address="127.0.0.1:0",
         local_directory=directory,

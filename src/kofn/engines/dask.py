@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import signal
 import time
 import traceback
 import weakref
@@ -39,12 +38,17 @@ _NEVER = -(2**63)  # lower than every round
 _log = logging.getLogger("kofn")
 
 
-def _check_version() -> None:
+def _check_packages(own: bool) -> None:
     found = version("distributed")
     if tuple(map(int, found.split(".")[:2])) < tuple(map(int, OLDEST.split("."))):
         raise EngineUnavailable(
             f"engine 'dask' needs distributed {OLDEST} or newer; {found} is installed: "
             f"pip install -U 'kofn[dask]'."
+        )
+    if own and find_spec("cryptography") is None:
+        raise EngineUnavailable(
+            "a Dask cluster of kofn's own is locked to other users by TLS, which needs the package "
+            "cryptography; it is not installed: pip install 'kofn[dask]'."
         )
 
 
@@ -84,9 +88,10 @@ class DaskEngine(Engine):
     """Workers are those of a Dask cluster: a running one, or one started here for the purpose.
 
     `workers` alone starts a scheduler and so many processes on this machine, reachable from it
-    only. `address` (of a scheduler, or a distributed.Client) uses a running cluster: all its
-    workers, or as many as `workers` says; it is left as it was. Dask workers that come later join
-    by themselves. One that Dask's nanny replaces is lost, and the replacement a newcomer.
+    only and with the keys in `security` only. `address` (of a scheduler, or a distributed.Client)
+    uses a running cluster: all its workers, or as many as `workers` says; it is left as it was.
+    Dask workers that come later join by themselves. One that Dask's nanny replaces is lost, and the
+    replacement a newcomer.
 
     Nothing here waits for a worker. An operand is pickled once, and sent to each worker with its
     first task of the round: a tree of relays would put one straggler in everyone's way. A body is
@@ -104,8 +109,8 @@ class DaskEngine(Engine):
                 f"DaskEngine needs a whole number of workers, at least 1; got {workers!r}. "
                 f"Leave it out for one per core, or for all of a running cluster."
             )
-        _check_version()
         own = address is None
+        _check_packages(own)
         self.capabilities = Capabilities(processes=True, can_lose=True, can_join=own)
         self._house = _House()
         self._finalize = weakref.finalize(self, self._house.close)
@@ -143,20 +148,21 @@ class DaskEngine(Engine):
                 "engine 'dask' starts a scheduler on 127.0.0.1; it ended at once. "
                 "See its message above."
             )
-        self._scheduler = news[0][1]
+        self.scheduler_address = news[0][1]
         self._link = self._house.link = Link()
         self._link.listen(launcher.control, launcher.news)
         for _ in range(workers):
             self.join()
-        self._link.call(self._link.open(self._scheduler, None, None))
+        self.security = launcher.security()
+        self._link.call(self._link.open(self.scheduler_address, self.security, None))
         self._await(workers, START)
 
     def _connect(self, address: Any, workers: int | None) -> None:
         from ._dask_link import Link, where
 
-        self._scheduler, security = where(address)
+        self.scheduler_address, self.security = where(address)
         self._link = self._house.link = Link(holds=True)
-        self._link.call(self._link.open(self._scheduler, security, workers))
+        self._link.call(self._link.open(self.scheduler_address, self.security, workers))
         self._await(workers or 1, _COME)
 
     def _await(self, need: int, limit: float) -> None:
@@ -175,9 +181,9 @@ class DaskEngine(Engine):
             trouble = {**self._refused, **self._link.unanswered}
             why = "".join(f" {address}: {what}." for address, what in trouble.items())
             raise EngineUnavailable(
-                f"Dask workers at {self._scheduler}: {need} are needed; {live} came within "
+                f"Dask workers at {self.scheduler_address}: {need} are needed; {live} came within "
                 f"{time.monotonic() - began:.0f} s.{why} "
-                f"Start more with: dask worker {self._scheduler}"
+                f"Start more with: dask worker {self.scheduler_address}"
             )
 
     # Membership.
@@ -199,19 +205,19 @@ class DaskEngine(Engine):
         if launcher is not None:
             name = self._link.worker_name(worker)
             try:
-                launcher.order("worker", name, self._scheduler)
+                launcher.order("worker", name, self.scheduler_address)
             except OSError as error:
                 raise CannotDo(
-                    f"the process that starts workers is gone ({error}). "
-                    f"Start one by hand, it joins by itself: dask worker {self._scheduler}"
+                    f"the process that starts workers is gone ({error}), and what it started ends "
+                    f"with it. Close this cluster and connect again."
                 ) from error
         else:
             name = self._link.call(self._link.unreserve())
             if name is None:
                 raise CannotDo(
                     f"engine 'dask' starts workers only where it started the cluster; this one "
-                    f"is at {self._scheduler}. Start one there, it joins by itself: "
-                    f"dask worker {self._scheduler}"
+                    f"is at {self.scheduler_address}. Start one there, it joins by itself: "
+                    f"dask worker {self.scheduler_address}"
                 )
         self._next += 1
         self._promised[name] = worker
@@ -222,8 +228,8 @@ class DaskEngine(Engine):
         """Kill a worker that we started; stop using one that we did not, and end our work on it."""
         channel = self._peer(worker).channel
         if self._house.launcher is not None and self._link.is_ours(channel.facts["name"]):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(channel.facts["pid"], signal.SIGKILL)
+            with contextlib.suppress(OSError):  # the launcher is gone, and all with it
+                self._house.launcher.order("kill", channel.facts["name"])
         else:
             self._link.ban(channel)
 
