@@ -34,6 +34,21 @@ class BadStore(KofnError):
         return f"{self.path}: {self.problem}"
 
 
+class StoreWarning(UserWarning):
+    """Some shares of a store are missing or spoiled; the others are enough."""
+
+
+class CannotWrite(KofnError):
+    """A file cannot be written: a full disk, a limit, or a place that takes no files."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        self.path, self.problem = path, problem
+        super().__init__(path, problem)
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.problem}"
+
+
 class NothingYet(KofnError, LookupError):
     """Asked for the outcome of something that has not been done yet."""
 

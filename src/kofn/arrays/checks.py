@@ -44,7 +44,8 @@ def positive(value: object, name: str, remedy: str) -> float:
 
 def plain(value: Any, name: str) -> NDArray[Any]:
     """Return `value` as a base NumPy array; masks and ragged lists are refused."""
-    if isinstance(value, np.ma.MaskedArray):
+    rows = value if isinstance(value, list | tuple) else (value,)
+    if any(isinstance(row, np.ma.MaskedArray) for row in rows):
         raise BadInput(
             f"{name} must be a plain array: a mask cannot be coded. Got a masked array; pass "
             f"x.filled(0), or drop the masked rows."

@@ -12,13 +12,14 @@ import shutil
 import tempfile
 import weakref
 from dataclasses import dataclass
+from io import RawIOBase
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import BadInput
+from ..errors import BadInput, CannotWrite
 
 
 @dataclass(frozen=True)
@@ -183,23 +184,26 @@ class Ranges:
 
 
 class Spool:
-    """A nameless temporary file of one dtype: append arrays, then read ranges back."""
+    """A nameless temporary file of one dtype: append arrays, then read ranges back.
+
+    It is gone when the spool is.
+    """
 
     def __init__(self, dtype: Any) -> None:
         self.dtype, self.count = np.dtype(dtype), 0
-        self._file = temporary(self)
+        try:
+            self._file = tempfile.TemporaryFile(prefix="kofn-", buffering=0)  # noqa: SIM115
+        except OSError as error:
+            raise _no_room(error) from error
+        weakref.finalize(self, self._file.close)
 
     def append(self, values: NDArray[Any]) -> None:
         """Add values at the end, converted to the dtype."""
         flat = np.ascontiguousarray(values, self.dtype).reshape(-1)
         try:
-            self._file.write(raw(flat))
-            self._file.flush()
+            write_all(self._file, raw(flat))
         except OSError as error:
-            raise BadInput(
-                f"unpacking needs room for temporary files in {tempfile.gettempdir()}: "
-                f"{error.strerror}. Set TMPDIR to a larger disk."
-            ) from error
+            raise _no_room(error) from error
         self.count += flat.size
 
     def read(self, first: int, last: int) -> NDArray[Any]:
@@ -215,11 +219,17 @@ class Spool:
             read_into(self._file.fileno(), offset, raw(out), "a temporary file")
 
 
-def temporary(owner: object) -> BinaryIO:
-    """Open a nameless temporary file that is gone when its owner is."""
-    file = tempfile.TemporaryFile(prefix="kofn-")  # noqa: SIM115
-    weakref.finalize(owner, file.close)
-    return file
+def _no_room(error: OSError) -> CannotWrite:
+    return CannotWrite(
+        tempfile.tempdir or os.environ.get("TMPDIR", "/tmp"),
+        f"temporary files need room there: {error.strerror or error}. Set TMPDIR to a larger disk.",
+    )
+
+
+def write_all(file: RawIOBase, view: memoryview) -> None:
+    """Write to an unbuffered file; a disk that fills up takes less than it is given."""
+    while view:
+        view = view[file.write(view) :]
 
 
 def raw(values: NDArray[Any]) -> memoryview:

@@ -93,30 +93,54 @@ def scan(where: Place, entry: ArrayFile) -> Iterator[NDArray[Any]]:
 def pieces(where: Place, entry: ArrayFile) -> Iterator[NDArray[Any]]:
     """Yield the array a few rows at a time."""
     place = where.child(entry.name)
-    if entry.name.endswith(".npy"):
-        start = check_npy(place, entry)
-        ranges, dtype = Ranges(place), np.dtype(entry.dtype)
-        tail = entry.shape[1:]
-        item = dtype.itemsize * int(np.prod(tail, dtype=np.int64))
-        step = max(1, PIECE // item)
+    try:
+        if entry.name.endswith(".npy"):
+            yield from _npy_pieces(place, entry)
+        elif entry.shape[0]:
+            for values in zarr_pieces(open_zarr(place, entry), entry.shape[0]):
+                yield np.ascontiguousarray(values, entry.dtype)
+    except BrokenChunk as error:
+        raise BadStore(place.url, f"{error} Copy it again, or encode again.") from error
+    except OSError as error:
+        raise BadStore(place.url, f"it cannot be read: {error.strerror or error}.") from error
+
+
+def _npy_pieces(place: Place, entry: ArrayFile) -> Iterator[NDArray[Any]]:
+    start = check_npy(place, entry)
+    ranges, dtype = Ranges(place), np.dtype(entry.dtype)
+    tail = entry.shape[1:]
+    item = dtype.itemsize * int(np.prod(tail, dtype=np.int64))
+    step = max(1, PIECE // item)
+    for first in range(0, entry.shape[0], step):
+        out = np.empty((min(step, entry.shape[0] - first), *tail), dtype)
         try:
-            for first in range(0, entry.shape[0], step):
-                out = np.empty((min(step, entry.shape[0] - first), *tail), dtype)
-                ranges.into(start + first * item, out)
-                yield out
+            ranges.into(start + first * item, out)
         except BadInput as error:
             raise BadStore(place.url, "it was cut while it was read. Copy it again.") from error
-        return
-    if entry.shape[0]:
-        for values in zarr_pieces(open_zarr(place, entry), entry.shape[0]):
-            yield np.ascontiguousarray(values, entry.dtype)
+        yield out
+
+
+class BrokenChunk(Exception):
+    """A chunk of a Zarr array cannot be read."""
 
 
 def zarr_pieces(array: Any, rows: int) -> Iterator[NDArray[Any]]:
     """Yield the first rows of a Zarr array, a chunk at a time."""
     step = array.chunks[0]
     for first in range(0, rows, step):
-        yield np.asarray(array[first : min(first + step, rows)])
+        yield zarr_rows(array, first, min(first + step, rows))
+
+
+def zarr_rows(array: Any, first: int, last: int) -> NDArray[Any]:
+    """Rows first..last of a Zarr array. Raises OSError, or BrokenChunk."""
+    try:
+        return np.asarray(array[first:last])
+    except OSError:
+        raise
+    except Exception as error:  # zarr and its codecs raise what they like
+        raise BrokenChunk(
+            f"rows {first} to {last - 1} have a chunk that was cut or altered ({error})."
+        ) from error
 
 
 def check_npy(place: Place, entry: ArrayFile) -> int:

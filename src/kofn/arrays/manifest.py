@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -71,6 +71,16 @@ class Manifest:
             "shares": [[asdict(file) for file in files] for files in self.shares],
         }
         return {**content, "sha256": _digest(content)}
+
+    @property
+    def digest(self) -> str:
+        """A checksum of all that it says."""
+        return str(self.content["sha256"])
+
+    def with_shares(self, files: Mapping[int, tuple[ArrayFile, ...]]) -> Manifest:
+        """The same with other files for some shares."""
+        shares = {**dict(enumerate(self.shares)), **files}
+        return replace(self, shares=tuple(shares[s] for s in sorted(shares)))
 
     def write(self, where: Place) -> None:
         """Make the store valid."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,9 @@ class ParquetSource(Source):
         try:
             # Buffered: a column chunk is decoded page by page, not held whole.
             self._file = pq.ParquetFile(
-                str(place.local) if place.local else place.open(), buffer_size=1 << 16
+                str(place.local) if place.local else place.open(),
+                buffer_size=1 << 16,
+                page_checksum_verification=True,
             )
         except pa.ArrowInvalid as error:
             raise BadInput(f"{place.url} is not a whole Parquet file: {error}") from error
@@ -58,7 +61,8 @@ class ParquetSource(Source):
         counts = [meta.row_group(i).num_rows for i in range(meta.num_row_groups)]
         ends = np.cumsum(counts)
         a, b = np.searchsorted(ends, (first, last - 1), "right").tolist()
-        table = self._file.read_row_groups(list(range(a, b + 1)))
+        with self._whole():
+            table = self._file.read_row_groups(list(range(a, b + 1)))
         return self._matrix(table.slice(first - int(ends[a]) + counts[a], last - first))
 
     def ready(self, step: int) -> Source:
@@ -66,8 +70,22 @@ class ParquetSource(Source):
 
     def _batches(self) -> Iterator[NDArray[Any]]:
         rows = max(1, PIECE // (8 * self.shape[1]))
-        for batch in self._file.iter_batches(rows):
+        batches = self._file.iter_batches(rows)
+        while True:
+            with self._whole():
+                batch = next(batches, None)
+            if batch is None:
+                return
             yield self._matrix(batch)
+
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        """Say in one way that a page cannot be unpacked; Arrow has many."""
+        try:
+            yield
+        except (OSError, ValueError) as error:
+            text = str(error).splitlines()[0]
+            raise BadInput(f"{self.path} was cut or altered: {text}. Copy it again.") from error
 
     def _matrix(self, table: Any) -> NDArray[Any]:
         out = np.empty((table.num_rows, self.shape[1]), self.dtype)

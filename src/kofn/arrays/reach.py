@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,10 +11,12 @@ from typing import Any
 import numpy as np
 
 from ..codes.mds import MDSCode
+from ..errors import StoreWarning
 from ..model import Build
 from .coding import BUDGET, finite, make_share
+from .opened import Store, is_store, open_store
+from .rebuild import enough, spoiled_text
 from .sources import Source, open_source
-from .store import Store, is_store, open_store
 
 
 @dataclass(frozen=True)
@@ -45,14 +48,19 @@ def elsewhere(A: object) -> Store | Source | None:
 def shares_from(data: Store | Source, code: MDSCode, check_finite: bool = True) -> Shares:
     """Return the shares of a store, or those of a source under a code.
 
-    A store's workers load their share; its files are looked at here first. Of a file whose rows
+    A store's workers load their share, or rebuild it from others if its file is gone or spoiled;
+    the files are looked at here first, with a StoreWarning for such. Of a file whose rows
     are cheap to reach, each worker codes its own share (one pass over the file); of others they
     are made here. For a source, `check_finite` reads it once, here; a store was checked when it
     was written.
     """
     if isinstance(data, Store):
-        data.check()  # better said here than by every worker
-        return Shares(data.code, data.shape, data.dtype, data.sparse, data.share_build)
+        spoiled = data.spoiled()  # better said here than by every worker
+        enough(data, spoiled)
+        if spoiled:
+            text = spoiled_text(spoiled, "rebuilt from others where needed; repair the store")
+            warnings.warn(text, StoreWarning, stacklevel=3)
+        return Shares(data.code, data.shape, data.dtype, data.sparse, data.held_build)
     step = rows_at_once(data)
     source = data.ready(step)
     if check_finite:

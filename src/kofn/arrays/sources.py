@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import io
 import os
+import zipfile
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,7 +20,9 @@ import scipy.sparse as sp
 from numpy.typing import DTypeLike, NDArray
 
 from ..errors import BadInput
+from .checks import plain
 from .files import Place, Ranges, Spool, npy_header
+from .formats import BrokenChunk, zarr_rows
 
 PIECE = 16 << 20  # bytes unpacked at a time
 
@@ -80,7 +84,7 @@ def open_source(data: Any) -> Source:
         return SparseSource(data)
     if type(data).__module__.split(".")[0] == "zarr":
         return ZarrSource(data, "a zarr array")
-    return ArraySource(data if isinstance(data, np.ndarray) else np.asarray(data))
+    return ArraySource(plain(data, "a matrix to encode"))
 
 
 def _open_file(place: Place) -> Source:
@@ -141,7 +145,11 @@ def _load_npz(place: Place) -> Source:
     with place.open() as file:
         try:
             found = sp.load_npz(io.BytesIO(file.read()))
-        except (ValueError, KeyError) as error:
+        except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+            raise BadInput(
+                f"{place.url} was cut or altered: it is no whole .npz ({error}). Copy it again."
+            ) from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise BadInput(
                 f"{place.url} is not a sparse matrix of scipy.sparse.save_npz ({error}). "
                 f"Save a dense array with numpy.save."
@@ -254,7 +262,7 @@ class ZarrSource(Source):
 
     def __init__(self, array: Any, name: str) -> None:
         self.shape, self.dtype = checked(name, array.shape), real(name, np.dtype(array.dtype))
-        self._array = array
+        self._array, self._name = array, name
 
     @classmethod
     def open(cls, place: Place) -> ZarrSource:
@@ -276,7 +284,10 @@ class ZarrSource(Source):
         return source
 
     def rows(self, first: int, last: int) -> NDArray[Any]:
-        return np.ascontiguousarray(self._array[first:last], self.dtype)
+        try:
+            return np.ascontiguousarray(zarr_rows(self._array, first, last), self.dtype)
+        except BrokenChunk as error:
+            raise BadInput(f"{self._name} is not whole: {error} Copy it again.") from error
 
     def ready(self, step: int) -> Source:
         # Every range decodes the whole chunks that it touches.

@@ -11,133 +11,33 @@ progress, after checking that all up to there is as it was.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from typing import Any
-
-import numpy as np
-import scipy.sparse as sp
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any, NamedTuple
 
 from ..codes.mds import MDSCode
-from ..errors import BadInput, BadStore
-from ..model import Build
+from ..errors import BadInput, StoreWarning
 from .coding import Coder
 from .files import Place
-from .formats import ArrayFile, check, load
-from .manifest import (
-    NAME,
-    OURS,
-    PROGRESS,
-    VERSION,
-    Manifest,
-    code_facts,
-    read_manifest,
-    share_files,
-)
+from .manifest import NAME, OURS, PROGRESS, VERSION, Manifest, code_facts, read_manifest
+from .opened import Store, is_store, open_store
+from .rebuild import spoiled_text
 from .sources import Source, open_source
-from .verify import verify
-from .writers import Mark, NpyWriter, RemoteNpyWriter, Writer, ZarrWriter
+from .writers import Mark, Writers, append, share_writers, writing
+
+__all__ = ["Store", "is_store", "open_store", "write_store"]
 
 MARK_BYTES = 256 << 20  # written between two notes of progress
 Progress = Callable[[int, int], None]
 
 
-@dataclass(frozen=True)
-class Store:
-    """A complete store. Opening it reads the manifest only."""
+class _Marks(NamedTuple):
+    """What an earlier run has noted: `rows` of every share are there, its files as marked."""
 
-    where: Place
-    manifest: Manifest
-
-    @property
-    def code(self) -> MDSCode:
-        """The code of its shares."""
-        return self.manifest.code
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Shape (N, d) of the matrix that was encoded."""
-        return self.manifest.shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """float64 or float32."""
-        return np.dtype(self.manifest.dtype)
-
-    @property
-    def sparse(self) -> bool:
-        """Whether shares are CSR matrices."""
-        return self.manifest.sparse
-
-    def agree(self, k: int | None = None, n: int | None = None) -> MDSCode:
-        """Return the code; raise BadInput if another k or n is asked for (None: any)."""
-        code = self.code
-        if k not in (None, code.k) or n not in (None, code.n):
-            asked = ", ".join(f"{x}={v}" for x, v in (("k", k), ("n", n)) if v is not None)
-            raise BadInput(
-                f"the store {self.where.url} was written with k={code.k}, n={code.n}; {asked} was "
-                f"asked for. Leave k and n out, or encode another store."
-            )
-        return code
-
-    def share_build(self, share: int, verify: bool | None = None) -> Build:
-        """Return what a worker runs to have a share: see `load_share`."""
-        self.code.row(share)  # says so if there is no such share
-        files, columns = self.manifest.shares[share], self.shape[1]
-        # Checked by default: a share of the right size and other numbers would decode to nonsense.
-        return Build(load_share, (self.where.url, files, columns, verify is not False))
-
-    def share(self, share: int, verify: bool = False) -> Any:
-        """Return a share here: an array (ceil(N / k), d), or a csr_array of that shape."""
-        build = self.share_build(share, verify)
-        return build.fn(*build.args)
-
-    def check(self) -> None:
-        """Raise BadStore for the first file that has not the right size, shape and dtype."""
-        for file in (file for files in self.manifest.shares for file in files):
-            check(self.where, file)
-
-    def verify(self, progress: Progress | None = None) -> None:
-        """Read every share once; raise BadStore for the first file that is not as written.
-
-        Also that the shares are those of one matrix, in the order of the manifest.
-        """
-        verify(self, progress)
-
-
-def open_store(where: object) -> Store:
-    """Open the store at a path or a URL. Raises BadStore, naming the file, when it is not whole."""
-    place = Place.of(where)
-    return Store(place, read_manifest(place))
-
-
-def is_store(where: object) -> bool:
-    """Whether a store, complete or not, is at this path or URL."""
-    place = Place.of(where)
-    return place.is_dir() and (place.child(NAME).exists() or place.child(PROGRESS).exists())
-
-
-def load_share(url: str, files: tuple[ArrayFile, ...], columns: int, verify: bool) -> Any:
-    """Return a share of the store at `url`. Runs on the worker that keeps it.
-
-    A local .npy is mapped, copy on write; remote files and Zarr are fetched. Sizes, shapes and
-    dtypes are always checked; checksums when `verify`, and of all that is fetched. Raises
-    BadStore, naming the file.
-    """
-    where = Place.of(url)
-    arrays = [load(where, file, verify) for file in files]
-    if len(arrays) == 1:
-        return arrays[0]
-    data, indices, ends = arrays
-    # Products of a CSR matrix do not look where its indices lead: they must be right.
-    if ends[0] != 0 or ends[-1] != len(data) or (np.diff(ends) < 0).any():
-        raise BadStore(where.child(files[2].name).url, "its row ends are wrong. Encode again.")
-    if len(indices) and not 0 <= indices.min() <= indices.max() < columns:
-        raise BadStore(
-            where.child(files[1].name).url,
-            f"it names columns outside of 0 to {columns - 1}. Encode again.",
-        )
-    return sp.csr_array((data, indices, ends), shape=(len(ends) - 1, columns))
+    step: int
+    rows: int
+    files: list[list[Mark]]
 
 
 def write_store(
@@ -155,8 +55,10 @@ def write_store(
     One pass over the source; memory: about 50 MB, or n + k rows where those are more. Written:
     n / k times the size of the source. `progress` is told (rows done, rows in all) of a share.
 
-    resume: go on with a run that was stopped, if source and code are the same; a store that is
-    complete is left as it is. resume=False begins anew. BadInput if another store is there.
+    resume: go on with a run that was stopped, if source and code are the same. A store that is
+    complete is read once; shares that are not as written are written again, with a StoreWarning.
+    resume=False begins anew. BadInput if another store, or an unfinished one of another source,
+    is there.
     """
     place, opened = Place.of(where), open_source(source)
     if fmt not in ("npy", "zarr"):
@@ -168,21 +70,13 @@ def write_store(
     if place.exists() and not place.is_dir():
         raise BadInput(f"a store is a directory; {place.url} is a file. Choose another name.")
     facts = _facts(opened, code, fmt)
-    if resume and (done := _finished(place, facts)):
-        return done
-    try:
+    with writing(place):
+        done = _finished(place, facts) if resume else None
+        if done is not None:
+            return _mended(Store(place, done), opened, check_finite)
+        marks = _progress(place, facts) if resume else None
         place.make_dir()
-        place.child(NAME).remove()
-        return _write(place, opened, code, facts, resume, check_finite, progress)
-    except BadInput:
-        _clear(place)  # the data will have to change: nothing to go on from
-        raise
-    except OSError as error:
-        raise BadStore(
-            place.url,
-            f"it cannot be written: {error.strerror or error}. Make room, and encode "
-            f"again: it goes on from here.",
-        ) from error
+        return _write(place, opened, code, facts, marks, check_finite, progress)
 
 
 def _facts(source: Source, code: MDSCode, fmt: str) -> dict[str, Any]:
@@ -214,11 +108,38 @@ def _finished(place: Place, facts: dict[str, Any]) -> Manifest | None:
     }
     if there == facts and facts["source"]["fingerprint"]:
         return found
-    raise BadInput(
-        f"{place.url} holds a store already ({found.code.name} of {found.shape[0]} x "
-        f"{found.shape[1]} {found.dtype}, from {found.source.get('path') or 'memory'}). Choose "
-        f"another place, or overwrite it with resume=False (kofn encode --overwrite)."
+    raise _taken(place, "a store already", there)
+
+
+def _taken(place: Place, what: str, facts: Mapping[str, Any]) -> BadInput:
+    n, k = facts["code"]["n"], facts["code"]["k"]
+    return BadInput(
+        f"{place.url} holds {what} (n={n}, k={k}, {facts['shape'][0]} x {facts['shape'][1]} "
+        f"{facts['dtype']}, from {facts['source'].get('path') or 'memory'}). Choose another place, "
+        f"or overwrite it with resume=False (kofn encode --overwrite)."
     )
+
+
+def _mended(store: Store, source: Source, check_finite: bool) -> Manifest:
+    """Write the spoiled shares of a complete store again; return its manifest."""
+    spoiled = store.spoiled(verify=True)
+    if not spoiled:
+        return store.manifest
+    manifest = store.manifest
+    writers = share_writers(store.where, manifest, manifest.fmt, list(spoiled))
+    for writer in (w for share in writers.values() for w in share):
+        writer.begin()
+    coder = Coder(source, store.code, list(spoiled), check_finite)
+    for first in range(0, coder.rows, coder.step):
+        _extend(coder, writers, first, min(first + coder.step, coder.rows))
+    for writer in (w for share in writers.values() for w in share):
+        writer.finish()
+    manifest = manifest.with_shares(
+        {share: tuple(w.entry() for w in mine) for share, mine in writers.items()}
+    )
+    manifest.write(store.where)
+    warnings.warn(spoiled_text(spoiled, "written again"), StoreWarning, stacklevel=4)
+    return manifest
 
 
 def _write(
@@ -226,117 +147,123 @@ def _write(
     source: Source,
     code: MDSCode,
     facts: dict[str, Any],
-    resume: bool,
+    marks: _Marks | None,
     check_finite: bool,
     progress: Progress | None,
 ) -> Manifest:
     coder = Coder(source, code, range(code.n), check_finite)
-    writers = [_writers(place, source, s, coder.rows, facts["fmt"]) for s in range(code.n)]
     facts = {**facts, "step": coder.step}
-    start, bad = _resumed(place, facts, writers) if resume else (0, [])
+    manifest = Manifest(code, source.shape, source.dtype.name, source.sparse, source.describe(), ())
+    writers = share_writers(place, manifest, facts["fmt"])
+    start, bad = _resumed(marks, facts["step"], writers)
     if not start:
+        # First a note of whose files these are, so that nobody else takes them for nobody's.
+        _note(place, facts, 0, writers)
+        place.child(NAME).remove()
         _clear(place)
-        bad = list(range(code.n))
+        bad = list(writers)
     for writer in (w for s in bad for w in writers[s]):
         writer.begin()
-    if start and bad:  # the others are kept
-        again = Coder(coder.source, code, bad, check_finite)
-        for first in range(0, start, coder.step):
-            _extend(again, writers, first, min(first + coder.step, start))
-    since = 0
-    for first in range(start, coder.rows, coder.step):
-        last = min(first + coder.step, coder.rows)
-        if progress:
-            progress(first, coder.rows)
-        since += _extend(coder, writers, first, last)
-        if since >= MARK_BYTES or last == coder.rows:
-            _note(place, facts, last, writers)
-            since = 0
-    for writer in (w for share in writers for w in share):
+    try:
+        if start and bad:  # the others are kept
+            again = Coder(coder.source, code, bad, check_finite)
+            for first in range(0, start, coder.step):
+                _extend(again, writers, first, min(first + coder.step, start))
+        since = 0
+        for first in range(start, coder.rows, coder.step):
+            last = min(first + coder.step, coder.rows)
+            if progress:
+                progress(first, coder.rows)
+            since += _extend(coder, writers, first, last)
+            if since >= MARK_BYTES or last == coder.rows:
+                _note(place, facts, last, writers)
+                since = 0
+    except BadInput:
+        if not start:
+            _clear(place)  # the data will have to change: nothing to go on from
+            place.child(PROGRESS).remove()
+        raise
+    for writer in (w for share in writers.values() for w in share):
         writer.finish()
     if progress:
         progress(coder.rows, coder.rows)
-    shares = tuple(tuple(w.entry() for w in share) for share in writers)
-    manifest = Manifest(
-        code, source.shape, source.dtype.name, source.sparse, source.describe(), shares
+    manifest = manifest.with_shares(
+        {s: tuple(w.entry() for w in share) for s, share in writers.items()}
     )
     manifest.write(place)
     place.child(PROGRESS).remove()
     return manifest
 
 
-def _extend(coder: Coder, writers: list[list[Writer]], first: int, last: int) -> int:
+def _extend(coder: Coder, writers: Writers, first: int, last: int) -> int:
     """Append rows first..last of the coder's shares to their files; return the bytes written."""
-    written = 0
-    for share, rows in coder.chunk(first, last):
-        for writer, values in zip(writers[share], _arrays(rows, writers[share]), strict=True):
-            writer.append(values)
-            written += values.nbytes
-    return written
+    return sum(append(writers[share], rows) for share, rows in coder.chunk(first, last))
 
 
 def _clear(place: Place) -> None:
-    """Remove what an earlier run left; files that are not ours stay."""
+    """Remove the shares that an earlier run left; files that are not ours stay."""
     for name in place.names():
-        if name == PROGRESS or OURS.fullmatch(name.removesuffix(".part")):
+        if OURS.fullmatch(name.removesuffix(".part")):
             place.child(name).remove()
 
 
-def _writers(place: Place, source: Source, share: int, rows: int, fmt: str) -> list[Writer]:
-    kind = ZarrWriter if fmt == "zarr" else NpyWriter if place.local else RemoteNpyWriter
-    names = share_files(share, source.sparse, fmt)
-    if not source.sparse:
-        return [kind(place, names[0], source.dtype, (rows, source.shape[1]))]
-    wide = np.dtype(np.int64 if source.shape[1] > np.iinfo(np.int32).max else np.int32)
-    types = (source.dtype, wide, np.dtype(np.int64))
-    return [kind(place, name, dtype, (0,)) for name, dtype in zip(names, types, strict=True)]
-
-
-def _arrays(rows: Any, writers: list[Writer]) -> Iterator[Any]:
-    """The arrays to append for some rows of a share."""
-    if len(writers) == 1:
-        yield rows
-        return
-    done = writers[0].count  # entries before these rows
-    yield rows.data
-    yield rows.indices
-    ends = rows.indptr.astype(np.int64) + done
-    yield ends if writers[2].count == 0 else ends[1:]
-
-
-def _note(place: Place, facts: dict[str, Any], rows: int, writers: list[list[Writer]]) -> None:
+def _note(place: Place, facts: dict[str, Any], rows: int, writers: Writers) -> None:
     """Write down how far all files have come."""
-    for writer in (w for share in writers for w in share):
-        writer.flush()
-    marks = [[asdict(writer.mark()) for writer in share] for share in writers]
+    marks = [[asdict(writer.mark()) for writer in share] for share in writers.values()]
     place.child(PROGRESS).write(json.dumps({"facts": facts, "rows": rows, "marks": marks}).encode())
 
 
-def _resumed(
-    place: Place, facts: dict[str, Any], writers: list[list[Writer]]
-) -> tuple[int, list[int]]:
+def _progress(place: Place, facts: dict[str, Any]) -> _Marks | None:
+    """Return what a run of the same encoding has noted, None to begin anew.
+
+    Raises BadInput where files of another encoding are in the way.
+    """
+    note = place.child(PROGRESS)
+    if not note.exists():
+        if place.is_dir() and any(OURS.fullmatch(name) for name in place.names()):
+            raise BadInput(
+                f"{place.url} holds shares of a store without its {NAME}. Copy that too, choose "
+                f"another place, or overwrite them with resume=False (kofn encode --overwrite)."
+            )
+        return None
+    try:
+        with note.open() as file:
+            content = json.loads(file.read())
+        theirs, rows = dict(content["facts"]), int(content["rows"])
+        marks = [[Mark(**mark) for mark in share] for share in content["marks"]]
+        step = int(theirs.pop("step"))
+        same = theirs == facts
+        # A file that was written again is the same source, and so is an array in memory.
+        mine, other = facts["source"], theirs["source"]
+        again = mine["path"] is not None and mine["fingerprint"] != other["fingerprint"]
+        loose = ("source", "shape", "dtype", "sparse") if again else ("source",)
+        akin = other["path"] == mine["path"] and all(
+            theirs[key] == value for key, value in facts.items() if key not in loose
+        )
+        error = None if akin else _taken(place, "an unfinished store", theirs)
+    except (ValueError, KeyError, TypeError, IndexError):
+        raise BadInput(
+            f"{note.url} is none of kofn's notes, or was altered. Choose another place, or "
+            f"overwrite it with resume=False (kofn encode --overwrite)."
+        ) from None
+    if error:
+        raise error
+    return _Marks(step, rows, marks) if same and facts["source"]["fingerprint"] else None
+
+
+def _resumed(marks: _Marks | None, step: int, writers: Writers) -> tuple[int, list[int]]:
     """Return the rows written already, 0 to begin anew, and the shares that lack some of them.
 
     The writers of the other shares stand after those rows.
     """
-    note = place.child(PROGRESS)
-    if not facts["source"]["fingerprint"] or not note.exists():
-        return 0, []
-    try:
-        with note.open() as file:
-            content = json.loads(file.read())
-        if content["facts"] != facts or len(content["marks"]) != len(writers):
-            return 0, []
-        rows = int(content["rows"])
-        marks = [[Mark(**mark) for mark in share] for share in content["marks"]]
-    except (ValueError, KeyError, TypeError):
+    if marks is None or marks.step != step or len(marks.files) != len(writers):
         return 0, []
     bad = [
         s
-        for s, share in enumerate(writers)
-        if not all(w.resume(mark) for w, mark in zip(share, marks[s], strict=True))
+        for s, share in writers.items()
+        if not all(w.resume(mark) for w, mark in zip(share, marks.files[s], strict=True))
     ]
-    return (0, []) if len(bad) == len(writers) else (rows, bad)
+    return (0, []) if len(bad) == len(writers) else (marks.rows, bad)
 
 
 def _need_zarr() -> None:

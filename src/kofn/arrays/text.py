@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import io
+import zlib
 from collections.abc import Iterator
 from typing import Any, BinaryIO, cast
 
@@ -99,7 +100,7 @@ def _pieces(place: Place) -> Iterator[bytes]:
                     yield left + text[:cut]
                     left = b""
                 left += text[cut:]
-        except EOFError as error:
-            raise BadInput(f"{place.url} was cut: {error}. Copy it again.") from error
+        except (EOFError, zlib.error) as error:
+            raise BadInput(f"{place.url} was cut or altered: {error}. Copy it again.") from error
         if left.strip():
             yield left

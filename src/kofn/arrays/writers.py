@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import os
-import shutil
-import weakref
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .files import Place, raw, temporary
-from .formats import PIECE, ArrayFile, zarr_pieces
+from ..errors import BadStore
+from .files import Place, Spool, raw, write_all
+from .formats import PIECE, ArrayFile, BrokenChunk, zarr_pieces
+from .manifest import Manifest, share_files
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,10 @@ class Mark:
 
 
 class Writer(ABC):
-    """An array file that grows at its end. It has its own name only when it is whole."""
+    """An array file that grows at its end. It has its own name only when it is whole.
+
+    A store may have more files than a process may open, so none is open between two calls.
+    """
 
     def __init__(
         self, where: Place, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]
@@ -53,11 +60,7 @@ class Writer(ABC):
 
     @abstractmethod
     def put(self, values: NDArray[Any]) -> None:
-        """Write contiguous `values` after what is there."""
-
-    @abstractmethod
-    def flush(self) -> None:
-        """Hand everything to the operating system, so that a kill loses nothing."""
+        """Hand contiguous `values` to the operating system, so that a kill loses nothing."""
 
     @abstractmethod
     def finish(self) -> None:
@@ -72,7 +75,7 @@ class Writer(ABC):
             self.count += len(values)
 
     def mark(self) -> Mark:
-        """Where the array is now; after flush, a place to go on from."""
+        """Where the array is now: a place to go on from."""
         return Mark(self.count, self.hash.hexdigest())
 
     def entry(self) -> ArrayFile:
@@ -84,51 +87,37 @@ class Writer(ABC):
 class NpyWriter(Writer):
     """A local .npy file, appended in place as NAME.part."""
 
-    _file: BinaryIO
-
     def start(self) -> None:
-        self._open(self._path(".part"), "w+b")
-        self._file.write(header((0, *self.tail), self.dtype))
+        self._path(".part").write_bytes(header((0, *self.tail), self.dtype))
 
     def resume(self, mark: Mark) -> bool:
-        path = self._path(".part")
-        if not path.exists():
-            path = self._path()  # the stop came while files were being renamed
+        part, whole = self._path(".part"), self._path()
+        if not part.exists() and whole.exists():
+            whole.rename(part)  # the stop came while files were being renamed
         try:
-            self._open(path, "r+b")
+            with part.open("r+b") as file:
+                file.seek(len(header((0, *self.tail), self.dtype)))
+                item = self.dtype.itemsize * int(np.prod(self.tail, dtype=np.int64))
+                left = mark.count * item
+                while left and (data := file.read(min(left, PIECE))):
+                    self.hash.update(data)
+                    left -= len(data)
+                if left or self.hash.hexdigest() != mark.sha256:
+                    return False
+                file.truncate()
         except FileNotFoundError:
             return False
-        item = self.dtype.itemsize * int(np.prod(self.tail, dtype=np.int64))
-        left = mark.count * item
-        self._file.seek(len(header((0, *self.tail), self.dtype)))
-        while left and (data := self._file.read(min(left, PIECE))):
-            self.hash.update(data)
-            left -= len(data)
-        if left or self.hash.hexdigest() != mark.sha256:
-            self._file.close()
-            self.hash = hashlib.sha256()
-            return False
-        self._file.truncate()
         self.count = mark.count
-        if path == self._path():
-            path.rename(self._path(".part"))
         return True
 
     def put(self, values: NDArray[Any]) -> None:
-        self._file.write(raw(values))
-
-    def flush(self) -> None:
-        self._file.flush()
+        with self._path(".part").open("ab", buffering=0) as file:
+            write_all(file, raw(values))
 
     def finish(self) -> None:
-        self._file.seek(0)
-        self._file.write(header((self.count, *self.tail), self.dtype))
-        self._file.close()
+        with self._path(".part").open("r+b") as file:
+            file.write(header((self.count, *self.tail), self.dtype))
         self._path(".part").replace(self._path())
-
-    def _open(self, path: Path, mode: str) -> None:
-        self._file = cast(BinaryIO, path.open(mode))
-        weakref.finalize(self, self._file.close)  # also when an error ends the writing
 
     def _path(self, more: str = "") -> Path:
         local = self.where.child(self.name + more).local
@@ -137,27 +126,39 @@ class NpyWriter(Writer):
 
 
 class RemoteNpyWriter(Writer):
-    """A .npy file behind fsspec: kept in a local temporary file, sent off when it is whole."""
+    """A .npy file behind fsspec: kept in a temporary file for all, sent off when it is whole."""
+
+    def __init__(
+        self,
+        where: Place,
+        name: str,
+        dtype: np.dtype[Any],
+        shape: tuple[int, ...],
+        *,
+        spool: Spool,
+    ) -> None:
+        super().__init__(where, name, dtype, shape)
+        self._spool = spool  # of bytes
+        self._pieces: list[tuple[int, int]] = []  # where ours are in it
 
     def start(self) -> None:
-        self._file = temporary(self)
+        self._pieces = []
 
     def resume(self, mark: Mark) -> bool:
         return False  # what was kept here is gone with the process
 
     def put(self, values: NDArray[Any]) -> None:
-        self._file.write(raw(values))
-
-    def flush(self) -> None:
-        pass
+        first = self._spool.count
+        self._spool.append(values.reshape(-1).view(np.uint8))
+        self._pieces.append((first, self._spool.count))
 
     def finish(self) -> None:
         fs, path = self.where.child(self.name).remote()
-        self._file.seek(0)
         with fs.open(path, "wb") as out:
             out.write(header((self.count, *self.tail), self.dtype))
-            shutil.copyfileobj(self._file, out, PIECE)
-        self._file.close()
+            for first, last in self._pieces:
+                for a in range(first, last, PIECE):
+                    out.write(self._spool.read(a, min(a + PIECE, last)).tobytes())
 
 
 class ZarrWriter(Writer):
@@ -185,10 +186,12 @@ class ZarrWriter(Writer):
             return False
         if array.shape != (self.rows, *self.tail):
             return False
-        for values in zarr_pieces(array, mark.count):
-            self.hash.update(raw(np.ascontiguousarray(values, self.dtype)))
+        try:
+            for values in zarr_pieces(array, mark.count):
+                self.hash.update(raw(np.ascontiguousarray(values, self.dtype)))
+        except BrokenChunk:
+            return False
         if self.hash.hexdigest() != mark.sha256:
-            self.hash = hashlib.sha256()
             return False
         self._array, self.count = array, mark.count
         return True
@@ -208,9 +211,6 @@ class ZarrWriter(Writer):
             )
         self._array[self.count : self.count + len(values)] = values
 
-    def flush(self) -> None:
-        pass
-
     def finish(self) -> None:
         place = self._place()
         if place.local:
@@ -229,3 +229,65 @@ def header(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
     np.lib.format.write_array_header_1_0(out, text)
     assert len(out.getvalue()) == 128
     return out.getvalue()
+
+
+Writers = dict[int, list[Writer]]  # by share: one writer a file
+
+
+def share_writers(
+    place: Place, manifest: Manifest, fmt: str, shares: Sequence[int] | None = None
+) -> Writers:
+    """New writers for the files of these shares, of all of them by default."""
+    kind: Callable[..., Writer] = ZarrWriter if fmt == "zarr" else NpyWriter
+    if fmt == "npy" and not place.local:
+        kind = partial(RemoteNpyWriter, spool=Spool(np.uint8))
+    rows, d, dtype = manifest.rows, manifest.shape[1], np.dtype(manifest.dtype)
+    wide = np.dtype(np.int64 if d > np.iinfo(np.int32).max else np.int32)
+    layout: list[tuple[tuple[int, ...], np.dtype[Any]]] = [((rows, d), dtype)]
+    if manifest.sparse:
+        layout = [((0,), dtype), ((0,), wide), ((0,), np.dtype(np.int64))]
+    return {
+        s: [
+            kind(place, name, dtype, shape)
+            for name, (shape, dtype) in zip(
+                share_files(s, manifest.sparse, fmt), layout, strict=True
+            )
+        ]
+        for s in (range(manifest.code.n) if shares is None else shares)
+    }
+
+
+def append(writers: list[Writer], rows: Any) -> int:
+    """Append rows of a share to its files; return the bytes written."""
+    written = 0
+    for writer, values in zip(writers, _arrays(rows, writers), strict=True):
+        writer.append(values)
+        written += values.nbytes
+    return written
+
+
+def _arrays(rows: Any, writers: list[Writer]) -> Iterator[Any]:
+    """The arrays to append for some rows of a share."""
+    if len(writers) == 1:
+        yield rows
+        return
+    done = writers[0].count  # entries before these rows
+    yield rows.data
+    yield rows.indices
+    ends = rows.indptr.astype(np.int64) + done
+    yield ends if writers[2].count == 0 else ends[1:]
+
+
+@contextmanager
+def writing(place: Place) -> Iterator[None]:
+    """Say what stopped the writing of a store, and that it goes on from there."""
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        remedy = "Make room" if full else "Mend that"
+        raise BadStore(
+            place.url,
+            f"it cannot be written: {error.strerror or error}. {remedy}, and encode again: it "
+            f"goes on from here.",
+        ) from error

@@ -6,6 +6,7 @@ import re
 import resource
 import sys
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from ..arrays.files import Place
 from ..arrays.sources import Recast, open_source
 from ..arrays.store import write_store
 from ..codes.mds import MDSCode
-from ..errors import BadInput
+from ..errors import BadInput, StoreWarning
 
 
 def run(
@@ -43,14 +44,16 @@ def run(
         *columns, console=console, transient=True, disable=quiet or not console.is_terminal
     ) as bar:
         task = bar.add_task("", total=None)
-        manifest = write_store(
-            opened,
-            store,
-            code,
-            fmt=fmt,
-            resume=not overwrite,
-            progress=lambda done, total: bar.update(task, completed=done, total=total),
-        )
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always", StoreWarning)
+            manifest = write_store(
+                opened,
+                store,
+                code,
+                fmt=fmt,
+                resume=not overwrite,
+                progress=lambda done, total: bar.update(task, completed=done, total=total),
+            )
     spent = time.perf_counter() - began
     return {
         "store": Place.of(store).url,
@@ -65,6 +68,7 @@ def run(
         "bytes": manifest.nbytes,
         "seconds": spent,
         "peak_memory_bytes": _peak(),
+        "mended": [str(warning.message) for warning in said],
     }
 
 
@@ -90,3 +94,5 @@ def table(console: Console, result: dict[str, Any]) -> None:
         highlight=False,
         soft_wrap=True,
     )
+    for text in result["mended"]:
+        console.print(f"mended: {text}", highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,159 @@
+"""A complete share store, opened: what it holds, and how workers have their shares from it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from ..codes.mds import MDSCode
+from ..errors import BadInput, BadStore
+from ..model import Build
+from .files import Place
+from .formats import ArrayFile, check, check_sum, load
+from .manifest import NAME, PROGRESS, Manifest, read_manifest
+from .rebuild import rebuilt, repair
+from .verify import verify
+
+
+@dataclass(frozen=True)
+class Store:
+    """A complete store. Opening it reads the manifest only."""
+
+    where: Place
+    manifest: Manifest
+
+    @property
+    def code(self) -> MDSCode:
+        """The code of its shares."""
+        return self.manifest.code
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Shape (N, d) of the matrix that was encoded."""
+        return self.manifest.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """float64 or float32."""
+        return np.dtype(self.manifest.dtype)
+
+    @property
+    def sparse(self) -> bool:
+        """Whether shares are CSR matrices."""
+        return self.manifest.sparse
+
+    def agree(self, k: int | None = None, n: int | None = None) -> MDSCode:
+        """Return the code; raise BadInput if another k or n is asked for (None: any)."""
+        code = self.code
+        if k not in (None, code.k) or n not in (None, code.n):
+            asked = ", ".join(f"{x}={v}" for x, v in (("k", k), ("n", n)) if v is not None)
+            raise BadInput(
+                f"the store {self.where.url} was written with k={code.k}, n={code.n}; {asked} was "
+                f"asked for. Leave k and n out, or encode another store."
+            )
+        return code
+
+    def share_build(self, share: int, verify: bool | None = None) -> Build:
+        """Return what a worker runs to have a share: see `load_share`."""
+        self.code.row(share)  # says so if there is no such share
+        files, columns = self.manifest.shares[share], self.shape[1]
+        # Checked by default: a share of the right size and other numbers would decode to nonsense.
+        return Build(load_share, (self.where.url, files, columns, verify is not False))
+
+    def share(self, share: int, verify: bool = False) -> Any:
+        """Return a share here: an array (ceil(N / k), d), or a csr_array of that shape."""
+        build = self.share_build(share, verify)
+        return build.fn(*build.args)
+
+    def held_build(self, share: int) -> Build:
+        """Return what a worker runs to have a share even if its file is gone: see `hold_share`."""
+        build, digest = self.share_build(share), self.manifest.digest
+        return Build(hold_share, (*build.args, share, digest))
+
+    def spoiled(self, verify: bool = False) -> dict[int, BadStore]:
+        """Shares with a file that is missing or has not the right size, shape and dtype.
+
+        With `verify` every file is read, and its checksum compared.
+        """
+        found: dict[int, BadStore] = {}
+        for share, files in enumerate(self.manifest.shares):
+            try:
+                for file in files:
+                    (check_sum if verify else check)(self.where, file)
+            except BadStore as error:
+                found[share] = error
+        return found
+
+    def repair(self) -> list[int]:
+        """Write spoiled shares anew from k whole ones; return which. Reads every share.
+
+        Shares made so are right to rounding, not to the last bit: `write_store` from the same
+        source is better, where there still is one.
+        """
+        return repair(self)
+
+    def verify(self, progress: Callable[[int, int], None] | None = None) -> None:
+        """Read every share once; raise BadStore for the first file that is not as written.
+
+        Also that the shares are those of one matrix, in the order of the manifest.
+        """
+        verify(self, progress)
+
+
+def open_store(where: object) -> Store:
+    """Open the store at a path or a URL. Raises BadStore, naming the file, when it is not whole."""
+    place = Place.of(where)
+    return Store(place, read_manifest(place))
+
+
+def is_store(where: object) -> bool:
+    """Whether a store, complete or not, is at this path or URL."""
+    place = Place.of(where)
+    return place.is_dir() and (place.child(NAME).exists() or place.child(PROGRESS).exists())
+
+
+def load_share(url: str, files: tuple[ArrayFile, ...], columns: int, verify: bool) -> Any:
+    """Return a share of the store at `url`. Runs on the worker that keeps it.
+
+    A local .npy is mapped, copy on write; remote files and Zarr are fetched. Sizes, shapes and
+    dtypes are always checked; checksums when `verify`, and of all that is fetched. Raises
+    BadStore, naming the file.
+    """
+    where = Place.of(url)
+    arrays = [load(where, file, verify) for file in files]
+    if len(arrays) == 1:
+        return arrays[0]
+    data, indices, ends = arrays
+    # Products of a CSR matrix do not look where its indices lead: they must be right.
+    if ends[0] != 0 or ends[-1] != len(data) or (np.diff(ends) < 0).any():
+        raise BadStore(where.child(files[2].name).url, "its row ends are wrong. Encode again.")
+    if len(indices) and not 0 <= indices.min() <= indices.max() < columns:
+        raise BadStore(
+            where.child(files[1].name).url,
+            f"it names columns outside of 0 to {columns - 1}. Encode again.",
+        )
+    return sp.csr_array((data, indices, ends), shape=(len(ends) - 1, columns))
+
+
+def hold_share(
+    url: str, files: tuple[ArrayFile, ...], columns: int, verify: bool, share: int, digest: str
+) -> Any:
+    """Return a share of the store at `url`; where its file is gone or spoiled, from k others.
+
+    Runs on the worker that keeps it. `digest` tells whether it still is the same store.
+    """
+    try:
+        return load_share(url, files, columns, verify)
+    except BadStore as error:
+        store = open_store(url)
+        if store.manifest.digest != digest:
+            raise
+        value = rebuilt(store, share, error)
+        # A worker has nobody to raise a warning to, but its log is read.
+        logging.getLogger("kofn").warning("%s Share %d was rebuilt from others.", error, share)
+        return value
