@@ -20,6 +20,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -123,13 +124,17 @@ class Attack:
         while len(live := self.cluster.workers) < least:
             self.cluster.join()
         for worker in live[: max(0, len(live) - most)]:
-            self.cluster.lose(worker)
+            self.lose(worker)
+
+    def lose(self, worker: int) -> None:
+        """Lose a worker; before that, those that joined are given their shares."""
+        self.X @ np.zeros(SIDE)
+        self.cluster.lose(worker)
 
     def encode(self) -> None:
-        self.steady(self.workers, self.workers)
         self.A: Array = self.rng.standard_normal((SIDE, SIDE))
         self.V: Array = np.zeros_like(self.A)
-        self.X = self.cluster.encode(self.A.copy(), k=K, n=self.workers + 2)
+        self.X = self.cluster.encode(self.A.copy(), k=K, n=self.workers + 4)
         self.updates = 0
 
     def part(self) -> None:
@@ -152,9 +157,11 @@ class Attack:
     def interrupted(self, name: str, action: Callable[[], Any]) -> tuple[bool, Any]:
         """Do it under a timer; return whether it was interrupted, and what it gave."""
         self.doing = name
-        usual = self._usual.get(name, 1e-3)
-        if self.dice.random() < 0.7:
-            after = self.dice.uniform(1e-5, 1.2 * usual)  # most of them while it is at work
+        usual = self._usual.get(name)
+        if usual is None or self.dice.random() < 0.1:  # undisturbed: how long does it take?
+            after = 0.0
+        elif self.dice.random() < 0.7:
+            after = self.dice.uniform(1e-5, 1.5 * usual)  # most of them while it is at work
         else:
             after = 10 ** self.dice.uniform(-5, -2.3)
         value, struck, began = None, True, time.perf_counter()
@@ -165,11 +172,14 @@ class Attack:
             struck = False
         except KeyboardInterrupt:
             pass
+        except BaseException:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            raise
         self.tally.operations[name] += 1
         self.tally.interrupted[name] += struck
-        if not struck:
+        if not after:
             spent = time.perf_counter() - began
-            self._usual[name] = 0.9 * self._usual.get(name, spent) + 0.1 * spent
+            self._usual[name] = 0.8 * (spent if usual is None else usual) + 0.2 * spent
         return struck, value
 
     def same(self, name: str, found: Any, true: Any, scale: float) -> None:
@@ -281,8 +291,12 @@ class Attack:
         self.same("result", found, X @ Y, norm(X) * norm(Y))
 
     def leave(self) -> None:
+        self.X @ np.zeros(SIDE)
         worker = self.dice.choice(self.cluster.workers)
-        self.interrupted("lose", lambda: self.cluster.lose(worker))
+        struck, _ = self.interrupted("lose", lambda: self.cluster.lose(worker))
+        if struck:
+            with suppress(kofn.UnknownWorker):  # it may be dying; then that is to be over
+                self.cluster.lose(worker)
         self.steady(self.workers - 1, self.workers + 1)
 
     def come(self) -> None:

@@ -9,9 +9,11 @@ import kofn
 
 ROOT = Path(kofn.__file__).parent
 
-# Besides `errors` and `model`, which every room may import.
+# Besides these, which every room may import.
+COMMON = ("errors", "interrupts", "model")
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
+    "interrupts": set(),
     "model": set(),
     "codes": set(),
     "delays": set(),
@@ -59,7 +61,7 @@ def broken(path: Path) -> list[str]:
         if name.startswith("__"):
             continue
         target = name.split(".")[0]
-        if target in ("errors", "model", room):
+        if target in (*COMMON, room):
             continue
         if room == "cli":
             fine = target not in CLI_MAY_NOT

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ..codes.linear import error_bound
 from ..errors import BadInput, CannotDo, Diverged, Inaccurate, KofnError
+from ..interrupts import opened
 from ..model import Report, Task
 from ..rounds import Cover, Drive, Layout, Windows
 from ..rounds.iterate import TASK, Exchange, IterateRound, Shape
@@ -198,7 +199,8 @@ class _Work:
         # A round that was in flight when somebody was lost may be said again, by another.
         if self._on_round is not None and round % self._job.report_every == 0 < round - self._told:
             self._told = round
-            self._on_round(round, change)
+            with opened(foreign=True):
+                self._on_round(round, change)
 
     def per_round(self, passed: int | None, rounds: int) -> float | None:
         """Bytes through the master a round, without what it takes to begin."""

@@ -135,8 +135,9 @@ class CodedMatrix:
             raise BadInput(f"momentum must be a number in [0, 1); got {momentum!r}.")
         U, V = checks.change(change, self.shape, self.dtype, self._options.check_finite)
         made = float(momentum)
-        self._update(lambda share: Update(work.add_velocity, (*self._coded(share, U, V), made)))
-        self._moving = True
+        self._update(
+            lambda share: Update(work.add_velocity, (*self._coded(share, U, V), made)), moving=True
+        )
 
     def iterate(
         self,
@@ -218,10 +219,11 @@ class CodedMatrix:
                 "Encode A.toarray() if it fits, or X of the dense part and the rest apart."
             )
 
-    def _update(self, change: Callable[[int], Update]) -> None:
+    def _update(self, change: Callable[[int], Update], moving: bool = False) -> None:
         with self._drive.lock:
             self._drive.settle()
             self._drive.await_enough(self._live, self.code.k)
+            self._moving |= moving  # no interrupt comes before all are told
             self._holders.update(change)
 
     # One product: plan, round, decode.

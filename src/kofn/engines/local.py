@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import cloudpickle
 
 from ..errors import BadInput, Closed, EngineUnavailable, UnknownWorker
+from ..interrupts import held, opened
 from ..model import Body, Dropped, Event, Failed, Joined, Lost, Reply, Stored, Task
 from . import _wire as wire
 from ._local_house import Handle, House, Open, Operand, Peer, kill
@@ -113,9 +114,10 @@ class LocalEngine(Engine):
 
     def close(self) -> None:
         """Kill the workers and wait until they and the launcher are gone: milliseconds."""
-        if self._finalize.alive:
-            self._live, self._workers = {}, ()
-            self._finalize()
+        with held():
+            if self._finalize.alive:
+                self._live, self._workers = {}, ()
+                self._finalize()
 
     def _check(self) -> None:
         if not self._finalize.alive:
@@ -285,7 +287,12 @@ class LocalEngine(Engine):
         wait: float | None = max(0.0, timeout) if timeout < 1e9 else None
         deadline = time.monotonic() + wait if wait else 0.0
         while True:
-            for fd, mask in self._poll.poll(0 if self._ready else wait):
+            if wait == 0 or self._ready:
+                found = self._poll.poll(0)
+            else:
+                with opened():
+                    found = self._poll.poll(wait)
+            for fd, mask in found:
                 peer = self._house.peers.get(fd)
                 if peer is None:
                     self._on_launcher(fd)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, NoReturn
 
+from .. import interrupts
 from ..engines.base import Engine
 from ..errors import Closed, Stalled, TooFewWorkers, WorkerError
 from ..model import (
@@ -44,7 +44,8 @@ class Drive:
 
     Engines know one caller. Whoever holds `lock` is it; other threads have what they want done
     by that one (`call`), or by themselves when nobody is at it. It is held from `next_round` to
-    the end of that round: a cancel ends all rounds with smaller ids too.
+    the end of that round: a cancel ends all rounds with smaller ids too. Who holds it is
+    interrupted only while it waits for events (see kofn.interrupts).
 
     Waits are compared with their end, never by what is left: below a clock's last digit a virtual
     clock would not move.
@@ -62,7 +63,7 @@ class Drive:
         self.limit = limit
         self.lost_after = lost_after
         self.closed = False
-        self.lock = threading.RLock()
+        self.lock = interrupts.Lock()
         self.log: deque[Record] = deque(maxlen=LOG_LENGTH)
         self.stored: dict[int, set[str]] = {worker: set() for worker in engine.workers}
         self.refused: set[tuple[int, str]] = set()  # puts that failed: worker, key
@@ -147,6 +148,7 @@ class Drive:
             self._obey(round.start(began), supply)
             heard, short = began, None
             while not round.done:
+                interrupts.due()
                 now = engine.now()
                 if not round.missing:
                     short, end = None, heard + self.limit
@@ -206,6 +208,7 @@ class Drive:
 
     def _take(self, timeout: float) -> list[Event]:
         """Take in what has arrived; a round that is running hears of it too."""
+        interrupts.due()
         events = self.engine.events(timeout)
         for event in events:
             self._note(event)

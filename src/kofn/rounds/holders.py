@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
+from .. import interrupts
 from ..errors import SharesLost, UnknownWorker
 from ..model import Build, Update
 from .drive import Drive
@@ -76,6 +77,7 @@ class Holders:
 
         A matrix that has been updated is no longer what it was made of: see `vacant`.
         """
+        interrupts.due()  # a share may take long to make
         self._check()
         share = None if self._share_of is None else self._free(worker)
         if self._share_of is None or share is None:

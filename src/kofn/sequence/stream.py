@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Iterator
 from types import TracebackType
@@ -11,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import interrupts
 from ..errors import BadInput, Closed, NothingYet, TooFewWorkers
 from ..rounds import Drive
 from ..rounds.deadline import DeadlineRound
@@ -115,7 +115,7 @@ class Stream:
         self._jobs = self._done = 0
         self._worst: tuple[float, float] | None = None  # η and error bound
         self._closed = False
-        self._lock = threading.RLock()
+        self._lock = interrupts.Lock()
 
     @property
     def delay(self) -> int:

@@ -1,0 +1,190 @@
+"""Interrupts: what is held back, when it comes out, and the attack of interrupts.py, in short."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kofn import interrupts
+from kofn.interrupts import Lock, due, held, opened
+
+
+class Rung(Exception):
+    """What the handler raises."""
+
+
+def ring(*_: object) -> None:
+    raise Rung
+
+
+@pytest.fixture(autouse=True)
+def handler() -> Iterator[None]:
+    before = signal.signal(signal.SIGUSR1, ring)
+    yield
+    assert signal.getsignal(signal.SIGUSR1) is ring
+    assert interrupts._level == interrupts._FREE
+    assert not interrupts._waiting
+    signal.signal(signal.SIGUSR1, before)
+
+
+def strike() -> None:
+    signal.raise_signal(signal.SIGUSR1)
+
+
+def test_what_is_held_back_comes_out_at_the_end() -> None:
+    done = []
+    with pytest.raises(Rung), held():  # noqa: PT012
+        strike()
+        with held():
+            strike()
+            done.append("within")
+        done.append("to the end")
+    assert done == ["within", "to the end"]
+
+
+def test_it_comes_out_where_something_waits() -> None:
+    with held():
+        strike()
+        with pytest.raises(Rung), opened():
+            raise AssertionError("not reached")
+        with pytest.raises(Rung), opened():
+            strike()
+        strike()
+        with pytest.raises(Rung):
+            due()
+        due()
+
+
+def test_what_cleans_up_is_held_again() -> None:
+    done = []
+    with pytest.raises(Rung), held():  # noqa: PT012
+        try:
+            with opened():
+                strike()
+        finally:
+            strike()
+            done.append("cleaned up")
+    assert done == ["cleaned up"]
+
+
+def test_inside_of_what_is_opened_it_can_be_held_again() -> None:
+    done = []
+    with held(), opened(foreign=True), pytest.raises(Rung), held():  # noqa: PT012
+        strike()
+        done.append("to the end")
+    assert done == ["to the end"]
+
+
+def test_the_handlers_are_the_users_own_again() -> None:
+    other = lambda *_: None  # noqa: E731
+
+    def change(*_: object) -> None:
+        signal.signal(signal.SIGUSR1, other)
+
+    signal.signal(signal.SIGUSR1, change)
+    with held(), opened():
+        strike()
+    assert signal.getsignal(signal.SIGUSR1) is other
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    with held():
+        strike()
+        assert signal.getsignal(signal.SIGUSR1) is signal.SIG_IGN
+        with opened(foreign=True):
+            signal.signal(signal.SIGUSR1, ring)
+        strike()
+        with pytest.raises(Rung):
+            due()
+
+
+def test_every_handler_that_waits_is_called() -> None:
+    called = []
+
+    def note(*_: object) -> None:
+        called.append("USR2")
+
+    before = signal.signal(signal.SIGUSR2, note)
+    try:
+        with pytest.raises(Rung), held():  # noqa: PT012
+            signal.raise_signal(signal.SIGUSR2)
+            strike()
+        assert called == ["USR2"]
+        with pytest.raises(Rung), held():  # noqa: PT012
+            strike()
+            signal.raise_signal(signal.SIGUSR2)
+        assert called == ["USR2"] * 2
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+
+
+def test_a_signal_that_comes_again_after_long_gets_through(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with held():
+        strike()
+        strike()
+        monkeypatch.setattr(interrupts, "_ENOUGH", 0.0)
+        with pytest.raises(Rung):
+            strike()
+
+
+def test_a_wait_for_a_lock_can_be_interrupted() -> None:
+    lock, has, over = Lock(), threading.Event(), threading.Event()
+
+    def other() -> None:
+        with lock:
+            has.set()
+            over.wait()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    try:
+        has.wait()
+        assert not lock.acquire(blocking=False)
+        assert not lock.acquire(timeout=0.01)
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        with pytest.raises(Rung), lock:
+            raise AssertionError("not reached")
+    finally:
+        over.set()
+        thread.join()
+    with lock, lock:
+        assert interrupts._level == interrupts._HELD
+
+
+def test_other_threads_hold_nothing() -> None:
+    def other() -> None:
+        with held():
+            inside.set()
+            over.wait()
+
+    inside, over = threading.Event(), threading.Event()
+    thread = threading.Thread(target=other)
+    thread.start()
+    try:
+        inside.wait()
+        with pytest.raises(Rung):
+            strike()
+    finally:
+        over.set()
+        thread.join()
+
+
+@pytest.mark.parametrize(("engine", "count"), [("local", 300), ("virtual", 200)])
+def test_interrupts_of_any_operation_are_no_harm(engine: str, count: int) -> None:
+    # In a process of its own: pytest and hypothesis run code that must not be interrupted.
+    script = Path(__file__).with_name("interrupts.py")
+    count = int(os.environ.get("KOFN_INTERRUPTS", count))
+    done = subprocess.run(
+        [sys.executable, script, "--engine", engine, "--count", str(count)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
