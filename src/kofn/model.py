@@ -65,8 +65,13 @@ class Build:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """A value for `put` that changes what is kept there already: fn(kept value, *args)."""
+    """A value for `put` made of what is kept under the key `of`: fn(kept value, *args).
 
+    That is kept no longer, also when fn raises: it may be half changed. Where the new value is
+    there already nothing is done, so an update that may not have been sent can be sent again.
+    """
+
+    of: str
     fn: Callable[..., Any]
     args: tuple[Any, ...] = ()
 

@@ -117,7 +117,7 @@ def operand(
 def change(
     value: object, shape: tuple[int, int], dtype: np.dtype[Any], check_finite: bool
 ) -> tuple[NDArray[Any], NDArray[Any] | None]:
-    """Return (U, V) of an update U Vᵀ, or (array, None) of a plain one."""
+    """Return (U, V) of an update U Vᵀ, or (array, None) of a plain one; copies."""
     made = value if isinstance(value, LowRank) else plain(value, "an update")
     if made.shape != shape:
         raise BadInput(
@@ -125,7 +125,8 @@ def change(
             f"X += kofn.low_rank(U, V) with U ({shape[0]}, r) and V ({shape[1]}, r)."
         )
     parts = (made.U, made.V) if isinstance(made, LowRank) else (made,)
-    done = [np.ascontiguousarray(_floats(part, "an update"), dtype=dtype) for part in parts]
+    # Copies: an update that was interrupted is sent to the rest later, and must be the same then.
+    done = [np.array(_floats(part, "an update"), dtype=dtype, order="C") for part in parts]
     if check_finite:
         for part in done:
             _finite(part, "the update", "encode")

@@ -15,7 +15,7 @@ from ..errors import BadInput, CannotDo, Inaccurate, NothingYet, Overflowed
 from ..model import Report, Run, Update
 from ..rounds import Drive, ElasticRound, Late, Layout
 from ..rounds.elastic import Work
-from ..rounds.holders import Holders, ShareOf
+from ..rounds.holders import Change, Holders, ShareOf
 from ..rounds.reduce import Item, SumRound
 from . import checks, work
 from .decode import FEW, Code, DataCode, combine, combine_at_once, gather, recode, segments
@@ -65,9 +65,7 @@ class CodedMatrix:
         self.tolerance = TOLERANCE[dtype] if options.tolerance is None else options.tolerance
         self._drive, self._options = drive, options
         self._rows = code.block_rows(shape[0])
-        self._moving = False  # whether shares carry a velocity
         self._holders = Holders(drive, code, share_of, least=self._stored.k)
-        self._work = Product(drive, code, self._holders.key, self._worst(shape[1]))
         self._paces = Paces()
         self._plans: dict[tuple[Code, int], Plan] = {}  # by code and margin
         self._report: Report | None = None
@@ -75,12 +73,26 @@ class CodedMatrix:
         self._values = drive.engine.capabilities.values
         self._holders.enlist()
         # A worker that is stopped must not keep the others waiting for long.
-        drive.await_stored(self._holders.key, list(self._holders.shares), enough=code.k)
+        self._holders.wait()
 
     @property
     def T(self) -> CodedTranspose:
         """The transpose: shares no data of its own."""
         return CodedTranspose(self)
+
+    @T.setter
+    def T(self, value: CodedTranspose) -> None:
+        # X.T += change ends in this assignment.
+        if not isinstance(value, CodedTranspose) or value.T is not self:
+            raise BadInput(
+                f"X.T is X seen from its other side, and takes nothing but X.T += change; got a "
+                f"{type(value).__name__}. Encode that instead."
+            )
+
+    @property
+    def updates(self) -> int:
+        """How many updates it has taken: after an exception, whether the last one is among them."""
+        return self._holders.version.updates
 
     @property
     def report(self) -> Report:
@@ -117,10 +129,11 @@ class CodedMatrix:
         """X += kofn.low_rank(U, V): add U Vᵀ to the matrix, in place, on the workers.
 
         Only the coded U and V travel. A plain array of X's shape is taken too, and travels whole.
+        What is raised in the middle of it leaves X with all of it or without it: see `updates`.
         """
         self._check_dense()
         U, V = checks.change(change, self.shape, self.dtype, self._options.check_finite)
-        self._update(lambda share: Update(work.add_low_rank, self._coded(share, U, V)))
+        self._update(lambda old, share: Update(old, work.add_low_rank, self._coded(share, U, V)))
         return self
 
     def move(self, change: object, momentum: float) -> None:
@@ -136,7 +149,8 @@ class CodedMatrix:
         U, V = checks.change(change, self.shape, self.dtype, self._options.check_finite)
         made = float(momentum)
         self._update(
-            lambda share: Update(work.add_velocity, (*self._coded(share, U, V), made)), moving=True
+            lambda old, share: Update(old, work.add_velocity, (*self._coded(share, U, V), made)),
+            moving=True,
         )
 
     def iterate(
@@ -171,7 +185,7 @@ class CodedMatrix:
         with self._drive.lock:
             self._drive.settle()
             self._drive.await_enough(self._live, self.code.k)
-            blocks = self._fetched(self._holders.ready(), self._columns)
+            blocks = self._fetched(self._columns)
         if blocks is None:
             return np.full(self.shape, np.nan, self.dtype)
         return self._joined(blocks)
@@ -219,18 +233,23 @@ class CodedMatrix:
                 "Encode A.toarray() if it fits, or X of the dense part and the rest apart."
             )
 
-    def _update(self, change: Callable[[int], Update], moving: bool = False) -> None:
+    @property
+    def _moving(self) -> bool:
+        """Whether shares carry a velocity."""
+        return bool(self._holders.version.note)
+
+    def _update(self, change: Change, moving: bool = False) -> None:
         with self._drive.lock:
             self._drive.settle()
             self._drive.await_enough(self._live, self.code.k)
-            self._moving |= moving  # no interrupt comes before all are told
-            self._holders.update(change)
+            self._holders.update(change, note=moving or self._moving)
 
     # One product: plan, round, decode.
 
     def _product(self, operand: NDArray[Any]) -> NDArray[Any]:
         N = self.shape[0]
-        blocks = self._pass(self.code, self._rows, self._work, operand, self.shape[1])
+        work = Product(self._drive, self.code, self._holders.key, self._worst(self.shape[1]))
+        blocks = self._pass(self.code, self._rows, work, operand, self.shape[1])
         return blocks[:N].reshape(N, *operand.shape[1:])
 
     def _pass(
@@ -377,12 +396,7 @@ class CodedMatrix:
 
     def _planned(self, code: Code, rows: int, margin: int) -> Plan:
         """The plan for those that can take part now, made anew only when something changed."""
-        ready = self._ready()
-        silent = self._drive.silent(SILENT) | self._drive.owing(self._laggards)
-        if silent and len(ready.keys() - silent) >= code.k:
-            # Still at the work of an earlier round: stopped, or far behind. It is counted on
-            # again as soon as it answers.
-            ready = {worker: share for worker, share in ready.items() if worker not in silent}
+        ready = self._answering(self._ready(), code.k)
         span = code.k + margin
         loads = self._paces.loads(ready, span) if self._options.measured_loads else None
         plan = self._plans.get((code, margin))
@@ -400,34 +414,48 @@ class CodedMatrix:
         """The η above which products of this inner dimension are refused."""
         return self.tolerance / error_bound(inner, self.dtype, 1.0)
 
+    def _answering(self, ready: dict[int, int], need: int) -> dict[int, int]:
+        """Those without whom is still at the work of an earlier round, if they are enough.
+
+        It is stopped, or far behind, and counted on again as soon as it answers.
+        """
+        silent = self._drive.silent(SILENT) | self._drive.owing(self._laggards)
+        if not silent or len(ready.keys() - silent) < need:
+            return ready
+        return {worker: share for worker, share in ready.items() if worker not in silent}
+
     def _rebuild(self, worker: int, share: int) -> None:
         """Give a worker a share that is rebuilt from live ones: the source no longer has it."""
-        ready = self._holders.ready()
-        if len(ready) >= self._stored.k:
+        if len(self._holders.ready()) >= self._stored.k:
             width = self._columns * (1 + self._moving)
-            value = self._fetched(ready, width, self._stored.row(share))
+            value = self._fetched(width, self._stored.row(share))
             self._holders.give(worker, share, None if value is None else value[0])
 
-    def _fetched(
-        self, ready: dict[int, int], columns: int, row: NDArray[np.float64] | None = None
-    ) -> NDArray[Any] | None:
+    def _fetched(self, columns: int, row: NDArray[np.float64] | None = None) -> NDArray[Any] | None:
         """The blocks (k, rows, columns), or with `row` the share of these coefficients (1, …).
 
-        An elastic round that fetches rows, a bounded number at a time. None where values are
-        skipped.
+        An elastic round that fetches rows, a bounded number at a time, each time of those that
+        can take part then. None where values are skipped.
         """
-        code = self._stored
+        code, drive, holders = self._stored, self._drive, self._holders
         blocks = code.k if row is None else 1
         value = np.empty((blocks, self._rows, columns), self.dtype) if self._values else None
         step = max(1, FETCH // max(1, columns * self.dtype.itemsize))
         for first in range(0, self._rows, step):
             rows = min(step, self._rows - first)
+            ready = self._answering(holders.ready(), code.k)
             plan = Plan(code, ready, Layout(code.k), rows, values=self._values)
-            fetch = Fetch(self._drive, code, self._holders.key, first, columns)
+            fetch = Fetch(drive, code, holders.key, first, columns)
             round = ElasticRound(
-                self._drive.next_round(), plan.windows, self._holders.shares, fetch, None
+                drive.next_round(),
+                plan.windows,
+                holders.shares,
+                fetch,
+                self._options.late,
+                self._resting(plan),
             )
-            self._drive.run(round, None, lambda _: None)
+            drive.run(round, None, holders.supply)
+            self._laggards = drive.owing([*self._laggards, *round.late])
             if value is not None:
                 places = {lane: i for i, lane in enumerate(round.cover.lanes)}
                 replies = gather(round.values, places, (len(places), rows, columns))
@@ -445,7 +473,7 @@ class CodedMatrix:
             self._rebuild(worker, share)
         ready = holders.ready()
         if len(ready) < self.code.k:
-            self._drive.await_stored(holders.key, list(holders.shares))
+            holders.wait()
             ready = holders.ready()
         return ready
 
@@ -493,7 +521,7 @@ class CodedTranspose:
     def __iadd__(self, change: object) -> Self:
         """Add kofn.low_rank(U, V), or an array of this shape, to the transpose."""
         matrix = self.T
-        matrix += change.T if isinstance(change, LowRank) else np.asarray(change).T
+        matrix += change.T if isinstance(change, LowRank) else checks.plain(change, "an update").T
         return self
 
     def __repr__(self) -> str:

@@ -64,8 +64,8 @@ class Engine(ABC):
         """Keep `value` at a worker under `key`, before any task submitted to it later.
 
         Ends in Stored, Failed (with `key`) or the worker's Lost; is never cancelled. A `Build` is
-        made by the worker, an `Update` changes there what it keeps under the key. What cannot be
-        pickled may raise BadInput at once.
+        made by the worker, an `Update` is made there of what it keeps under another key. What
+        cannot be pickled may raise BadInput at once.
         """
 
     @abstractmethod

@@ -68,7 +68,8 @@ def keep(kept: dict[str, Any], key: str, value: Any) -> None:
     if isinstance(value, Build):
         kept[key] = value.fn(*value.args)
     elif isinstance(value, Update):
-        kept[key] = value.fn(kept[key], *value.args)
+        if key not in kept:
+            kept[key] = value.fn(kept.pop(value.of), *value.args)
     else:
         kept[key] = value
 

@@ -75,6 +75,7 @@ class Drive:
         self._gone: set[int] = set()
         self._running = False  # a round is
         self._unheard: list[Event] = []  # events noted that it has not heard of
+        self._unnoted: deque[Event] = deque()  # left by an exception
         self._asked: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         # Other threads must not wait for long until a round looks up; in virtual time nobody does.
         self._home = os.getpid()
@@ -165,10 +166,7 @@ class Drive:
                 until = min(end, round.wake, self._next_given_up(), now + self._nap)
                 missed, self._unheard = self._unheard, []
                 idle = not missed and not round.chores
-                events = engine.events(max(0.0, until - now) if idle else 0.0)
-                for event in events:
-                    self._note(event)
-                events = missed + events
+                events = missed + self._noted(max(0.0, until - now) if idle else 0.0)
                 for event in events:  # a second pass: by now we know everyone who is lost
                     self._obey(round.on(event), supply)
                     # The rest of a batch still tells who lives: no early way out.
@@ -209,12 +207,19 @@ class Drive:
     def _take(self, timeout: float) -> list[Event]:
         """Take in what has arrived; a round that is running hears of it too."""
         interrupts.due()
-        events = self.engine.events(timeout)
-        for event in events:
-            self._note(event)
+        events = self._noted(timeout)
         if self._running:  # asked from within it, by a callback: that must not cost it events
             self._unheard += events
         return events
+
+    def _noted(self, timeout: float) -> list[Event]:
+        """Return what has arrived, noted. An exception in the middle loses none of it."""
+        self._unnoted += self.engine.events(0.0 if self._unnoted else timeout)
+        noted = []
+        while self._unnoted:
+            self._note(self._unnoted[0])
+            noted.append(self._unnoted.popleft())
+        return noted
 
     def silent(self, seconds: float) -> set[int]:
         """Workers that have owed an answer for so many seconds: stopped, or far behind."""
@@ -242,7 +247,7 @@ class Drive:
             self.engine.lose(worker)
 
     def await_stored(self, key: str, workers: Sequence[int], enough: int | None = None) -> None:
-        """Wait until each of these workers keeps `key` or is lost.
+        """Wait until each of these workers keeps `key`, could not keep it, or is lost.
 
         With `enough` of them there, the rest is waited for only a little longer.
         """
@@ -251,9 +256,14 @@ class Drive:
 
         def waiting() -> list[int]:
             nonlocal end
-            late = [w for w in workers if w in self.stored and key not in self.stored[w]]
+            late = [
+                w
+                for w in workers
+                if key not in self.stored.get(w, {key}) and (w, key) not in self.refused
+            ]
+            there = sum(key in self.stored.get(w, ()) for w in workers)
             now = self.engine.now()
-            if enough is not None and len(workers) - len(late) >= enough:
+            if enough is not None and there >= enough:
                 end = min(end, now + max(PATIENCE, 3 * (now - began)))
             return [] if now >= end else late
 

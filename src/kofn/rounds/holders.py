@@ -5,14 +5,17 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from .. import interrupts
-from ..errors import SharesLost, UnknownWorker
+from ..errors import SharesLost, UnknownWorker, WorkerError
 from ..model import Build, Update
 from .drive import Drive
 
 ShareOf = Callable[[int], Any]  # a share's number -> its value, or a Build that a worker runs
+Change = Callable[[str, int], Update]  # the key of what is changed, a share's number -> its update
 
 
 class Shares(Protocol):
@@ -25,6 +28,20 @@ class Shares(Protocol):
     @property
     def k(self) -> int:
         """How many are enough."""
+
+
+@dataclass(frozen=True)
+class Version:
+    """What is kept after so many updates: under which key, and what its owner notes of it.
+
+    `untold` are the holders, with their shares, that may not have been sent the last `change`.
+    """
+
+    updates: int
+    key: str
+    note: Any = None
+    change: Callable[[int], Update] | None = None
+    untold: dict[int, int] = field(default_factory=dict)
 
 
 class Holders:
@@ -46,12 +63,18 @@ class Holders:
         self.drive, self.code = drive, code
         self._least = code.k if least is None else least
         self._blocks = blocks
-        self.key = f"share-{drive.next_task()}"
+        self._name = f"share-{drive.next_task()}"
+        self.version = Version(0, self._name)
         self.shares: dict[int, int] = {}  # worker -> the share it holds or is being given
-        self.updates = 0
-        self._share_of: ShareOf | None = share_of
+        self._share_of = share_of
         # Workers forget their shares when nobody can multiply with them any more.
-        weakref.finalize(self, drive.unwanted.append, self.key)
+        self._keys = [self._name]
+        weakref.finalize(self, drive.unwanted.extend, self._keys)
+
+    @property
+    def key(self) -> str:
+        """Under which workers keep their shares as they are now."""
+        return self.version.key
 
     def ready(self) -> dict[int, int]:
         """Live workers that hold their share as it is now, in the order of shares."""
@@ -62,6 +85,7 @@ class Holders:
     def enlist(self) -> None:
         """Give a share to each live worker that has none, while there are shares left."""
         live = self.drive.stored
+        self._tell()
         self._check()
         if len(self.shares) == len(live) and self.shares.keys() == live.keys():
             return
@@ -79,8 +103,8 @@ class Holders:
         """
         interrupts.due()  # a share may take long to make
         self._check()
-        share = None if self._share_of is None else self._free(worker)
-        if self._share_of is None or share is None:
+        share = None if self.version.updates else self._free(worker)
+        if share is None:
             return False
         value = self._share_of(share)
         self.give(worker, share, value)
@@ -93,7 +117,7 @@ class Holders:
             if (worker, self.key) in self.drive.refused and worker in self.shares:
                 # It could not fetch its share (a file is gone or spoiled): the others have it.
                 found.append((worker, self.shares[worker]))
-        for worker in self.drive.stored if self._share_of is None else ():
+        for worker in self.drive.stored if self.version.updates else ():
             share = self._free(worker, {s for _, s in found})
             if share is not None:
                 found.append((worker, share))
@@ -109,28 +133,64 @@ class Holders:
         else:
             self.shares[worker] = share
 
-    def update(self, change: Callable[[int], Update]) -> None:
-        """Let every holder change its share in place; who has not confirmed is not ready.
+    def update(self, change: Change, note: Any = None) -> None:
+        """Let every holder change its share; who has not confirmed is not ready.
 
-        Puts are ordered and never cancelled, so a worker that is late with it, even one that is
-        stopped and goes on, is never used with a share that lacks an update.
+        The new version has a key of its own, so shares before and after it are never mixed, and
+        one assignment decides: what is raised before it leaves all as it was, what is raised
+        after it leaves an update that is sent to the rest by whatever is done next. Puts are
+        ordered and never cancelled, so a worker that is late with it, even one that is stopped
+        and goes on, is never used with a share that lacks an update.
         """
-        self._share_of = None
-        self.updates += 1
+        self._tell()
         ready = list(self.ready())  # who was behind before this is not waited for
-        for worker, share in list(self.shares.items()):
-            if worker in self.drive.stored:
-                self.drive.stored[worker].discard(self.key)
-                self.drive.put(worker, self.key, change(share))
-        self.drive.await_stored(self.key, ready, enough=self.code.k)
+        old, number = self.key, self.version.updates + 1
+        holders = {w: s for w, s in self.shares.items() if w in self.drive.stored}
+        new = Version(
+            number, f"{self._name}.{number}", note, lambda share: change(old, share), holders
+        )
+        self._keys.append(new.key)
+        self.version = new
+        self._tell()
+        self.wait(ready)
 
-    def _check(self) -> None:
+    def wait(self, workers: Sequence[int] | None = None) -> None:
+        """Wait until k of these workers (default: of all holders) are ready, or none will be.
+
+        Of an updated matrix, one that could not keep its share is no error: the others have it.
+        """
+        while True:
+            try:
+                some = list(self.shares) if workers is None else workers
+                return self.drive.await_stored(self.key, some, enough=self.code.k)
+            except WorkerError as error:
+                if not self.version.updates:
+                    raise
+                self._check(error)
+
+    def _tell(self) -> None:
+        """Send the last update to those that have not been sent it; twice does no harm."""
+        version, stored = self.version, self.drive.stored
+        if version.change is None:
+            return
+        while version.untold:
+            worker, share = next(iter(version.untold.items()))
+            if worker in stored:
+                old = {key for key in stored[worker] if key.startswith(f"{self._name}.")}
+                stored[worker] -= old - {version.key} | {self._name}
+                with suppress(UnknownWorker):  # it left meanwhile
+                    self.drive.put(worker, version.key, version.change(share))
+            version.untold.pop(worker, None)
+        del self._keys[: self._keys.index(version.key)]
+        self.version = replace(version, change=None)
+
+    def _check(self, cause: Exception | None = None) -> None:
         """Raise SharesLost where waiting for joiners is in vain: nobody can make their shares."""
-        if self._share_of is None:
+        if self.version.updates:
             stored, refused = self.drive.stored, self.drive.refused
             left = sum(w in stored and (w, self.key) not in refused for w in self.shares)
             if left < self._least:
-                raise SharesLost(left, self._least, 0.0)
+                raise SharesLost(left, self._least, 0.0) from cause
 
     def _free(self, worker: int, taken: set[int] | None = None) -> int | None:
         if worker in self.shares or worker not in self.drive.stored:

@@ -84,6 +84,11 @@ def make(size: int) -> Any:
     return np.ones(size)
 
 
-def spoil() -> Any:
+def append(value: Any, more: float) -> Any:
+    """Make a value of one that is kept."""
+    return np.append(value, more)
+
+
+def spoil(*_: Any) -> Any:
     """Fail to build one."""
     raise ArithmeticError("cannot be built")

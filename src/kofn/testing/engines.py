@@ -25,9 +25,10 @@ import pytest
 
 from ..engines.base import Engine
 from ..errors import Closed, UnknownWorker
-from ..model import Body, Build, Dropped, Event, Failed, Joined, Lost, Reply, Stored, Task
+from ..model import Body, Build, Dropped, Event, Failed, Joined, Lost, Reply, Stored, Task, Update
 from ._bodies import (
     SHAPES,
+    append,
     echo,
     exits,
     locks,
@@ -319,6 +320,19 @@ class EngineChecks:
         assert "cannot be built" in failed.error
         assert "spoil" in failed.traceback
         assert desk.value(desk.submit(worker, recall, "bad")) == ("no",)
+
+    def test_an_update_is_done_once_and_what_fails_is_kept_no_longer(self, desk: Desk) -> None:
+        worker = desk.engine.workers[0]
+        desk.engine.put(worker, "old", np.arange(4))
+        for _ in range(2):  # sent again in doubt: nothing is done
+            desk.engine.put(worker, "new", Update("old", append, (5,)))
+        tasks = [desk.submit(worker, recall, key) for key in ("old", "new")]
+        assert [desk.value(t) for t in tasks] == [("no",), ("has", 11)]
+        assert desk.wait(Stored, worker=worker, key="new")
+        desk.engine.put(worker, "newer", Update("new", spoil))
+        assert desk.wait(Failed, key="newer")
+        tasks = [desk.submit(worker, recall, key) for key in ("new", "newer")]
+        assert [desk.value(t) for t in tasks] == [("no",), ("no",)]
 
     @pytest.mark.parametrize("size", [3, 300_000])
     def test_each_round_has_its_own_operand(self, desk: Desk, size: int) -> None:
