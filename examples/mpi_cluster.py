@@ -3,9 +3,10 @@
     mpiexec --with-ft ulfm -n 7 python examples/mpi_cluster.py    # rank 0 and six workers
     python examples/mpi_cluster.py                                # six workers of its own
 
-On as many machines as you like, and without an opinion on oversubscribed cores:
+On as many machines as you like: each gets as many ranks as the hostfile gives it slots, and what is
+over goes round (with `--map-by :oversubscribe` all of them would be on the first):
 
-    mpiexec --with-ft ulfm --hostfile hosts --map-by :oversubscribe -n 7 python ...
+    mpiexec --with-ft ulfm --hostfile hosts --map-by slot:oversubscribe -n 7 python ...
 """
 
 from __future__ import annotations

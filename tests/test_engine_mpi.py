@@ -23,8 +23,10 @@ sys.path.insert(0, str(Path(__file__).parent / "mpi_programs"))
 from turns import Turn, Turns
 
 import kofn
+from kofn.engines import _mpi_pieces
 from kofn.engines import _mpi_setup as mpi_setup
 from kofn.engines._mpi_bridge import Bridge
+from kofn.engines._mpi_near import Sample
 from kofn.engines.mpi import MPIEngine
 from kofn.errors import BadInput, CannotDo, Closed, EngineUnavailable
 from kofn.model import Lost, Piece, Task
@@ -158,8 +160,9 @@ class TestMPIEngine(EngineChecks):
         assert isinstance(inner, MPIEngine)
         link = inner._house.link
         assert isinstance(link, Bridge)
+        assert link.carrier is not None
         task = desk.submit(first, toil, 10**9)
-        os.kill(link.pid, signal.SIGKILL)
+        link.carrier.kill()
         assert desk.wait(Lost, worker=first).tasks == (task,)
         for worker in others:
             desk.wait(Lost, worker=worker)
@@ -189,11 +192,34 @@ def test_two_engines_at_a_time_and_one_forgotten() -> None:
     assert all(gone(pid) for pid in pids if pid)
 
 
-def test_workers_that_cannot_map_our_memory_are_sent_messages(
-    monkeypatch: pytest.MonkeyPatch,
+def strangers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have workers find something else where our sample should be, as on another machine.
+
+    The machine would have the same host name, and the same process and descriptor numbers.
+    """
+    true = Sample.__init__
+
+    def false(sample: Sample) -> None:
+        true(sample)
+        sample.mark = (*sample.mark[:3], "00" * 16)
+
+    monkeypatch.setattr(Sample, "__init__", false)
+
+
+def in_workers(monkeypatch: pytest.MonkeyPatch, line: str) -> None:
+    """Have the processes that are started run a line first."""
+    boot = mpi_setup._BOOT.replace("    main(*bridge)\n", f"    {line}\n    main(*bridge)\n")
+    assert boot != mpi_setup._BOOT
+    monkeypatch.setattr(mpi_setup, "_BOOT", boot)
+
+
+@pytest.mark.parametrize("piece", [1 << 20, 1001], ids=["pieces", "many-pieces"])
+def test_workers_of_another_machine_are_sent_messages(
+    piece: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # As on another machine: nothing to map, no bell to ring.
-    monkeypatch.setattr("kofn.engines.mpi.place", lambda fd: (os.getpid(), fd, -1))
+    strangers(monkeypatch)
+    monkeypatch.setattr(_mpi_pieces, "piece", piece)
+    in_workers(monkeypatch, f"from kofn.engines import _mpi_pieces; _mpi_pieces.piece = {piece}")
     with MPIEngine(2) as engine:
         assert not any(peer.near for peer in engine._live.values())
         X = kofn.connect(engine).encode(np.eye(4), k=1)
@@ -205,14 +231,67 @@ def test_workers_that_cannot_map_our_memory_are_sent_messages(
         tasks = [desk.submit(worker, measure) for worker in engine.workers]
         kept = desk.submit(0, recall, "key")
         large = desk.submit(1, shaped, "huge")
+        own = desk.submit(0, writable, np.ones(300_000))
         assert [desk.value(task)[1] for task in tasks] == [300_000, 300_000]
         assert desk.value(kept) == ("has", 300_000)
         np.testing.assert_array_equal(desk.value(large), SHAPES["huge"]())
+        assert desk.value(own) == [False, False, False]
+        values = np.random.default_rng(0).standard_normal((2, 200_001))
+        found = desk.value(desk.submit(1, echo, values))[0]
+        np.testing.assert_array_equal(found, values)
+        assert found.flags.writeable
         for round in range(2, 50):
             engine.broadcast(round, np.full(20_000, float(round)))
             task = desk.submit(round % 2, measure, round=round)
             assert desk.value(task)[2] == round
             engine.cancel(round)
+
+
+def test_a_process_number_of_another_machine_is_not_killed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    strangers(monkeypatch)
+    with MPIEngine(2) as engine:
+        assert [engine.pid(worker) for worker in engine.workers] == [None, None]
+        monkeypatch.setattr(os, "kill", lambda *_: pytest.fail("a stranger may have that number"))
+        desk = Desk(engine, 30)
+        engine.lose(0)  # told to end, as it cannot be killed from here
+        desk.wait(Lost, worker=0)
+        assert desk.value(desk.submit(1, echo, 1)) == (1,)
+
+
+def test_who_has_the_number_of_a_lost_worker_is_not_killed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with MPIEngine(2) as engine:
+        pid = engine.pid(0)
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        while not gone(pid):
+            time.sleep(0.001)
+        # From here on the number may be anybody's; the engine has not looked yet.
+        monkeypatch.setattr(os, "kill", lambda *_: pytest.fail("somebody else may have it by now"))
+        engine.lose(0)
+        Desk(engine, 30).wait(Lost, worker=0)
+
+
+def test_large_messages_are_cut_and_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_mpi_pieces, "piece", 1000)
+    monkeypatch.setattr(_mpi_pieces, "SMALL", 3000)
+    data = np.random.default_rng(0).bytes(54_321)
+    (tag, head), *pieces = _mpi_pieces.cut(data)
+    assert (tag, _mpi_pieces.HEAD.unpack(head)) == (_mpi_pieces.DATA, (len(data),))
+    assert {tag for tag, _ in pieces} == {_mpi_pieces.LARGE}
+    assert max(len(piece) for _, piece in pieces) == 1000  # counts of MPI are of 32 bits
+
+    def receive(room: memoryview) -> int:
+        room[:] = pieces.pop(0)[1]
+        return len(room)
+
+    arriving = _mpi_pieces.Arriving(len(data), receive)
+    while not arriving.arrived():
+        assert len(arriving.requests) <= _mpi_pieces.FLIGHT
+    assert bytes(arriving.whole) == data
 
 
 # Without a master.

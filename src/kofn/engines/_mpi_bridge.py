@@ -23,9 +23,10 @@ from typing import Any, NoReturn
 from ..errors import EngineUnavailable
 from . import _wire as wire
 from ._mpi_link import Link, News
-from ._mpi_near import Place
+from ._mpi_near import Mark, Process, Sample, neighbour
+from ._mpi_pieces import Bytes, cut
 from ._mpi_setup import ALWAYS, HERE, command, mpiexec, start, unset
-from ._mpi_worker import Patience, kill, serve
+from ._mpi_worker import Patience, serve
 
 _SEND, _CONTROL, _SPAWN, _DROP = range(4)
 _START = 60.0  # seconds for mpiexec to bring up its first process
@@ -34,20 +35,20 @@ _START = 60.0  # seconds for mpiexec to bring up its first process
 class Bridge:
     """Link's face in a plain process; rank 0 of our own mpiexec has the Link."""
 
-    def __init__(self, workers: int, sample: Place) -> None:
+    def __init__(self, workers: int, mark: Mark) -> None:
         self.poll: Any = wire.poller()
         self.channel: wire.Channel | None = None
         self.process: subprocess.Popen[bytes] | None = None
-        self.pid = 0  # of rank 0
+        self.carrier: Process | None = None  # rank 0
         self._news: list[News] = []
         self._waiting: list[bytes] = []  # not yet sent
         try:
-            self._start(workers, sample)
+            self._start(workers, mark)
         except BaseException:
             self.close(())
             raise
 
-    def _start(self, workers: int, sample: Place) -> None:
+    def _start(self, workers: int, mark: Mark) -> None:
         program, env = mpiexec(workers + 1)
         settings = unset({**HERE, **ALWAYS})
         with (
@@ -59,7 +60,7 @@ class Bridge:
             listener.bind(path)
             listener.listen(1)
             self.process = subprocess.Popen(
-                [*program, *command(settings, path, sample)],
+                [*program, *command(settings, path, mark)],
                 stdin=subprocess.DEVNULL,
                 env=env,
                 start_new_session=True,  # Ctrl-C is for this process alone
@@ -84,9 +85,9 @@ class Bridge:
             self._news.append((worker, "the mpiexec that this engine had started has ended"))
         self._say(_SPAWN, worker)
 
-    def send(self, worker: int, data: bytes) -> None:
-        """Send frames, once `flush` or anything else is called: one system call for many."""
-        self._waiting.append(wire.frame(_SEND, worker, data))
+    def send(self, worker: int, data: Bytes) -> None:
+        """Send a message, once `flush` or anything else is called: one system call for many."""
+        self._waiting += (wire.frame(_SEND, worker, *part) for part in cut(data))
 
     def control(self, worker: int, round: int | None) -> None:
         """Speak to a worker out of turn."""
@@ -132,17 +133,22 @@ class Bridge:
                 return arrived
         return []
 
+    def met(self, mark: Mark) -> None:
+        """Take note of who rank 0 is."""
+        with contextlib.suppress(OSError):  # gone: the channel will tell
+            self.carrier = neighbour(mark)
+
     def _hang_up(self) -> None:
         if self.channel is not None:
             self.channel.close()
             self.channel = None
 
-    def close(self, pids: Iterable[int]) -> None:
-        """Let rank 0 end its workers and itself; kill what is left: `pids` are the workers here."""
+    def close(self, workers: Iterable[Process]) -> None:
+        """Let rank 0 end its workers and itself; kill what is left."""
         self._hang_up()
         if self.process is not None and not self._ended(5):
-            for pid in (*pids, self.pid):
-                kill(pid)
+            for process in (*workers, *([self.carrier] if self.carrier is not None else [])):
+                process.kill()
             if not self._ended(5):
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(self.process.pid, signal.SIGKILL)
@@ -150,6 +156,8 @@ class Bridge:
                 # What it would have removed itself.
                 session = os.path.join(tempfile.gettempdir(), f"ompi.{self.process.pid}")
                 shutil.rmtree(session, ignore_errors=True)
+        if self.carrier is not None:
+            self.carrier.close()
         self.poll.close()
 
     def _ended(self, seconds: float) -> bool:
@@ -178,7 +186,7 @@ def main(*bridge: Any) -> NoReturn:
     os._exit(0)
 
 
-def _carry(MPI: Any, path: str, sample: Place) -> None:
+def _carry(MPI: Any, path: str, mark: Mark) -> None:
     """Carry messages until the other end of the socket is gone; then end the workers."""
     sock = socket.socket(socket.AF_UNIX)
     try:
@@ -189,9 +197,10 @@ def _carry(MPI: Any, path: str, sample: Place) -> None:
     poll = wire.poller()
     channel = wire.Channel(sock, poll)
     settings = {k: v for k, v in os.environ.items() if k in {**HERE, **ALWAYS}}
-    link = Link(MPI, command(settings), sample)
+    link = Link(MPI, command(settings), mark)
     link.ear.register(sock.fileno(), wire.IN)  # what comes there ends a rest too
-    channel.send(wire.frame(-1, os.getpid().to_bytes(8, "little")))
+    sample = Sample()
+    channel.send(wire.frame(-1, sample.mark))
     for rank in range(1, MPI.COMM_WORLD.Get_size()):
         link.add(rank - 1, MPI.COMM_WORLD, rank)
 
@@ -217,11 +226,11 @@ def _carry(MPI: Any, path: str, sample: Place) -> None:
         patience = Patience(link.spin) if moved else link.rest(patience, 1.0)
 
 
-def _obey(link: Link, op: int, number: int, data: Any = None) -> None:
+def _obey(link: Link, op: int, number: int, what: Any = None, data: Any = None) -> None:
     if op == _SEND:
-        link.send(number, data)
+        link.carry(number, what, data)
     elif op == _CONTROL:
-        link.control(number, data)
+        link.control(number, what)
     elif op == _SPAWN:
         link.spawn(number)
     else:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import mmap
 import os
 from collections import deque
+from typing import Any
 
 from . import _forks
 from ._mpi_bridge import Bridge
 from ._mpi_link import Link
-from ._mpi_near import Handle, Parcel, Place, mapped
+from ._mpi_near import Handle, Parcel, Place, Process, Sample, mapped
 from .exchange import Exchange
-from .memory import Segment
 
 NEVER = -(2**63)  # lower than every round
 
@@ -19,12 +19,22 @@ NEVER = -(2**63)  # lower than every round
 class Peer:
     """What the master knows of one worker."""
 
-    __slots__ = ("functions", "here", "maps", "near", "notes", "pid", "puts", "rounds", "tasks")
+    __slots__ = (
+        "awaited",
+        "functions",
+        "maps",
+        "near",
+        "notes",
+        "process",
+        "puts",
+        "rounds",
+        "tasks",
+    )
 
     def __init__(self) -> None:
-        self.pid = 0  # until hello, as these
-        self.here = False  # it runs on this machine
-        self.near = False  # it can map what we hold
+        self.process: Process | None = None  # if it runs on this machine; None until hello
+        self.near = False  # it can map what we hold; False until hello
+        self.awaited: Any = None  # a message whose large value comes next
         self.maps: dict[int, mmap.mmap] = {}  # its reply segments
         self.puts: dict[str, deque[Parcel | Handle]] = {}  # on their way to it, by key
         self.tasks: dict[int, int] = {}  # open ones -> their round
@@ -56,7 +66,10 @@ class Peer:
             self.maps.pop(segment).close()
 
     def close(self) -> None:
-        """Let go of all that is mapped for it."""
+        """Let go of all that is held for it."""
+        if self.process is not None:
+            self.process.close()
+            self.process = None
         for old in self.maps.values():
             old.close()
         for queue in self.puts.values():
@@ -73,7 +86,7 @@ class House:
         self.peers: dict[int, Peer] = {}  # the joining ones too
         self.operands: dict[int, Parcel] = {}
         self.exchanges: list[Exchange] = []
-        self.sample = Segment(8)  # all near workers map it, and look there for
+        self.sample = Sample()  # all near workers map it, and look there for
         self.floor = memoryview(self.sample.map).cast("q")  # [0]: the highest cancelled round
         self.floor[0] = NEVER
         _forks.watch(self)
@@ -88,7 +101,7 @@ class House:
         if os.getpid() != self.owner:
             return  # a forked child must not end its parent's workers
         if isinstance(self.link, Bridge):
-            self.link.close(peer.pid for peer in self.peers.values() if peer.here)
+            self.link.close(p.process for p in self.peers.values() if p.process is not None)
         elif self.link is not None:
             self.link.close()
         for peer in self.peers.values():

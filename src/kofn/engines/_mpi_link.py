@@ -7,35 +7,20 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from . import _wire as wire
 from ._bells import BOXES, Bell, Box, Tower
-from ._mpi_near import Place, place
-from ._mpi_worker import (
-    CONTROL,
-    DATA,
-    FLIGHT,
-    FLOOR,
-    HEAD,
-    LARGE,
-    LINGER,
-    MASTER,
-    SMALL,
-    SPIN,
-    Patience,
-    alive,
-    bulky,
-    kill,
-)
+from ._mpi_near import Mark, Process, neighbour, place
+from ._mpi_pieces import CONTROL, DATA, FLIGHT, HEAD, LARGE, SMALL, Arriving, Bytes, bulky, cut
+from ._mpi_worker import FLOOR, LINGER, MASTER, SPIN, Patience
 
 # What a link tells: data from a worker; None when the worker is gone; a text when it never came.
-News = tuple[int, bytes | bytearray | str | None]
+News = tuple[int, Bytes | str | None]
 
 _END = 0.5  # seconds for workers to begin to end
 _LEAVE = 10.0  # seconds for MPI to let one go that says it leaves
@@ -51,12 +36,12 @@ class _Peer:
         "box",
         "buffer",
         "comm",
-        "end",
+        "greeted",
         "inbox",
         "large",
         "near",
         "notes",
-        "pid",
+        "process",
         "queue",
         "rank",
         "received",
@@ -69,21 +54,21 @@ class _Peer:
 
     def __init__(self, comm: Any, rank: int) -> None:
         self.comm, self.rank = comm, rank
-        self.pid = -1  # 0 if it runs elsewhere; unknown until hello
+        self.greeted = False  # it has said hello; until then nothing is known of these
+        self.process: Process | None = None  # if it runs on this machine
         self.near = False  # it rings, and hears our bell
-        self.end = -1  # see Link._watch
         self.theirs, ours = os.pipe()  # their end is closed here once they have it
         self.bell = Bell(ours)
         self.box: Box | None = Box() if BOXES else None  # for small messages
         self.inbox: Box | None = Box() if BOXES else None
         self.sent = self.received = 0  # messages, besides those
-        self.unsent: list[bytes] = []  # frames, until the next flush
+        self.unsent: list[Bytes] = []  # frames, until the next flush
         self.buffer = bytearray(SMALL)
         self.request: Any = None  # the standing receive
-        self.large: bytearray | None = None  # announced, being received
-        self.queue: deque[bytes] = deque()  # waits for what is being sent
-        self.sending: deque[tuple[Any, bytes]] = deque()  # MPI may still read these bytes
-        self.notes: deque[tuple[Any, bytes]] = deque()  # the same, out of turn
+        self.large: Arriving | None = None  # announced, being received
+        self.queue: deque[tuple[int, Bytes]] = deque()  # waits for what is being sent
+        self.sending: deque[tuple[Any, Bytes]] = deque()  # MPI may still read these bytes
+        self.notes: deque[tuple[Any, Bytes]] = deque()  # the same, out of turn
 
     def post(self) -> bool:
         """Lay what is unsent into the box, if there is room; it is to be rung for."""
@@ -103,6 +88,15 @@ class _Peer:
         if self.box is not None and self.inbox is not None:
             self.box.close()
             self.inbox.close()
+        if self.process is not None:
+            self.process.close()
+
+    def held(self) -> list[tuple[Any, Bytes | bytearray]]:
+        """Return the requests under way, with the memory that MPI may read or write for them."""
+        held: list[tuple[Any, Bytes | bytearray]] = [*self.sending, *self.notes]
+        if self.large is None:
+            return [*held, (self.request, self.buffer)]
+        return held + [(request, self.large.whole) for request in self.large.requests]
 
     def untold(self) -> bool:
         """Tell whether something may move on without a ring."""
@@ -112,9 +106,10 @@ class _Peer:
 class Link:
     """The master's hold on MPI. One caller; only `Spawn` runs in a thread of its own."""
 
-    def __init__(self, MPI: Any, command: list[str], sample: Place) -> None:
+    def __init__(self, MPI: Any, command: list[str], mark: Mark) -> None:
         self.MPI = MPI
-        self.sample = sample  # for workers to try whether they can map what the master holds
+        self.mark = mark  # for workers to try whether they can map what the master holds
+        self.moved = False  # something has been sent or received since this was last asked
         self._gong, self._rings = map(Bell, os.pipe())
         self.ear = wire.poller()  # what may end a rest
         self.ear.register(self._gong.fd, wire.IN)
@@ -135,9 +130,8 @@ class Link:
         self._behind: set[int] = set()  # workers with something queued
         self._unrung: list[_Peer] = []  # who were sent something since we rang
         self._unsent: dict[int, _Peer] = {}  # who have something to be sent
-        self._dead: list[tuple[Any, bytes | bytearray]] = []  # requests whose worker is gone
+        self._dead: list[tuple[Any, Bytes | bytearray]] = []  # requests whose worker is gone
         self._status = MPI.Status()
-        self._host = socket.gethostname()
         self._orders: deque[int] = deque()
         self._spawned: deque[tuple[int, Any]] = deque()
         self._spawner: threading.Thread | None = None
@@ -154,8 +148,7 @@ class Link:
         shared = [peer.theirs, self._tower.fd, self._rings.fd]
         if peer.box is not None and peer.inbox is not None:
             shared += [peer.box.fd, peer.inbox.fd]
-        places = (self.sample, *map(place, shared))
-        greeting = (worker, os.getpid(), self._host, self.spin, *places)
+        greeting = (worker, os.getpid(), self.spin, self.mark, *map(place, shared))
         self.send(worker, wire.frame(MASTER, greeting))
         try:
             self._listen(peer)
@@ -187,17 +180,29 @@ class Link:
 
     # Sending.
 
-    def send(self, worker: int, data: bytes) -> None:
-        """Send frames, after those sent before: to those near, when `flush` is called."""
+    def send(self, worker: int, data: Bytes) -> None:
+        """Send frames, or a large value, after what was sent before; see `flush`."""
+        for tag, part in cut(data):
+            self.carry(worker, tag, part)
+
+    def carry(self, worker: int, tag: int, data: Bytes) -> None:
+        """Send a part of what was cut."""
         peer = self._peers.get(worker)
         if peer is None:
             return  # gone; its news is on the way
-        if peer.near:
+        if peer.near and tag == DATA and len(data) > HEAD.size:
             peer.unsent.append(data)
             self._unsent[worker] = peer
         else:
-            peer.queue.append(data)
+            self._unbundle(worker, peer)
+            peer.queue.append((tag, data))
             self._push(worker, peer)
+
+    def _unbundle(self, worker: int, peer: _Peer) -> None:
+        """Put what is unsent into the queue."""
+        peer.queue.extend((DATA, data) for data in peer.unsent)
+        peer.unsent.clear()
+        self._unsent.pop(worker, None)
 
     def control(self, worker: int, round: int | None) -> None:
         """Tell a worker that a round is cancelled, or (None) to end, ahead of what is queued."""
@@ -215,33 +220,29 @@ class Link:
         try:
             self._reap(peer.sending)
             while queue and len(peer.sending) < FLIGHT:
-                data = queue.popleft()
-                while queue and len(data) + len(queue[0]) <= SMALL:
-                    data += queue.popleft()
-                if len(data) > SMALL:
-                    head = HEAD.pack(len(data))
-                    peer.sending.append((self._isend(peer, head, DATA), head))
-                    peer.sending.append((self._isend(peer, data, LARGE), data))
-                    self._untold.add(worker)
+                tag, data = queue.popleft()
+                if tag == DATA:
+                    data = b"".join((data, *_more(queue, len(data))))
+                    peer.sent += 1
                 else:
-                    peer.sending.append((self._isend(peer, data, DATA), data))
-                peer.sent += 1
+                    self._untold.add(worker)
+                peer.sending.append((self._isend(peer, data, tag), data))
                 self._unrung.append(peer)
         except self.MPI.Exception:
             queue.clear()  # gone: the standing receive will tell
-        if queue:
+        if queue or bulky(peer.sending):
             self._behind.add(worker)
         else:
             self._behind.discard(worker)
 
-    def _isend(self, peer: _Peer, data: bytes, tag: int) -> Any:
+    def _isend(self, peer: _Peer, data: Bytes, tag: int) -> Any:
         return peer.comm.Isend([data, self.MPI.BYTE], peer.rank, tag)
 
-    @staticmethod
-    def _reap(sending: deque[tuple[Any, bytes]]) -> None:
+    def _reap(self, sending: deque[tuple[Any, Bytes]]) -> None:
         """Let go of what has been sent."""
         while sending and sending[0][0].Test():
             sending.popleft()
+            self.moved = True
 
     # Receiving.
 
@@ -259,8 +260,15 @@ class Link:
             patience = self.rest(patience, left)
         return self._take()
 
+    def active(self) -> bool:
+        """Tell whether anything has moved since this was last asked."""
+        moved, self.moved = self.moved, False
+        return moved
+
     def rest(self, patience: Patience, limit: float) -> Patience:
         """Rest, where it is time to, until a worker rings or ends, or what else `ear` watches."""
+        if self.active():
+            return Patience(self.spin)
         rest = patience.rest()
         if rest and self._hear(min(_LOOK if self._told() else rest, limit)):
             return Patience(max(self.spin, self._linger))
@@ -273,13 +281,12 @@ class Link:
                 self._rung.update(self._gong.heard())
             elif fd in self._ends:
                 self._ended.append(self._ends[fd])
-                self._no_end(fd)
+                self._unwatch(fd)
         return bool(self._rung or self._ended)
 
-    def _no_end(self, fd: int) -> None:
+    def _unwatch(self, fd: int) -> None:
         if self._ends.pop(fd, None) is not None:
             self.ear.unregister(fd)
-            os.close(fd)
 
     def _told(self) -> bool:
         """Tell whether everybody rings for all that is there to be received.
@@ -301,8 +308,7 @@ class Link:
                 if peer.post():
                     unrung.append(peer)
                 else:
-                    peer.queue.extend(peer.unsent)
-                    peer.unsent.clear()
+                    self._unbundle(worker, peer)
                     self._push(worker, peer)
         if 2 * len(unrung) > len(self._peers):
             self._tower.ring()
@@ -374,37 +380,43 @@ class Link:
 
     def _arrived(self, worker: int, peer: _Peer) -> None:
         count = self._status.Get_count(self.MPI.BYTE)
+        self.moved = True
         if peer.large is not None:
-            self._news.append((worker, peer.large))
+            if not peer.large.arrived():
+                peer.request = peer.large.requests[0]
+                return
+            self._news.append((worker, peer.large.whole))
             peer.received += 1
             peer.large = None
             self._listen(peer)
         elif count == HEAD.size:
-            peer.large = bytearray(HEAD.unpack_from(peer.buffer)[0])
-            peer.request = peer.comm.Irecv([peer.large, self.MPI.BYTE], peer.rank, LARGE)
+            size = HEAD.unpack_from(peer.buffer)[0]
+            peer.large = Arriving(
+                size, lambda view: peer.comm.Irecv([view, self.MPI.BYTE], peer.rank, LARGE)
+            )
+            peer.request = peer.large.requests[0]
             self._untold.add(worker)
         else:
             data = bytes(memoryview(peer.buffer)[:count])
-            if peer.pid < 0:
-                _, pid, host, _, _, sample = wire.frames(data)[0]
-                peer.pid, peer.near = (pid if host == self._host else 0), sample is not None
-                os.close(peer.theirs)
-                peer.theirs = -1
-                if peer.box is not None and peer.inbox is not None:
-                    peer.box.given()
-                    peer.inbox.given()
-                self._watch(worker, peer)
+            if not peer.greeted:
+                self._on_hello(worker, peer, wire.frames(data)[0][-1])
             peer.received += 1
             self._news.append((worker, data))
             self._listen(peer)
 
-    def _watch(self, worker: int, peer: _Peer) -> None:
-        """Hear of a process of this machine that ends when it does, and not when MPI tells."""
-        if peer.pid > 0 and hasattr(os, "pidfd_open"):
+    def _on_hello(self, worker: int, peer: _Peer, mark: Mark | None) -> None:
+        peer.greeted, peer.near = True, mark is not None
+        os.close(peer.theirs)
+        peer.theirs = -1
+        if peer.box is not None and peer.inbox is not None:
+            peer.box.given()
+            peer.inbox.given()
+        if mark is not None:
             with contextlib.suppress(OSError):  # gone already, or an old kernel: MPI will tell
-                peer.end = os.pidfd_open(peer.pid)
-                self._ends[peer.end] = worker
-                self.ear.register(peer.end, wire.IN)
+                peer.process = neighbour(mark)
+                # So its end is heard of when it ends, and not when MPI tells.
+                self._ends[peer.process.fd] = worker
+                self.ear.register(peer.process.fd, wire.IN)
 
     def _listen(self, peer: _Peer) -> None:
         peer.request = peer.comm.Irecv([peer.buffer, self.MPI.BYTE], peer.rank, DATA)
@@ -420,9 +432,10 @@ class Link:
         self._unsent.pop(worker, None)
         if peer is not None:
             self._unrung = [other for other in self._unrung if other is not peer]
-            self._no_end(peer.end)
+            if peer.process is not None:
+                self._unwatch(peer.process.fd)
             peer.close()
-            self._dead += [*peer.sending, *peer.notes, (peer.request, peer.large or peer.buffer)]
+            self._dead += peer.held()
         self._dead = [pair for pair in self._dead if not self._over(pair[0])]
 
     def _over(self, request: Any) -> bool:
@@ -441,21 +454,26 @@ class Link:
         for worker in tuple(self._peers):
             self.control(worker, None)
             self._peers[worker].bell.ring()
-        pids = {worker: peer.pid for worker, peer in self._peers.items() if peer.pid > 0}
-        self._run(_END, lambda: any(map(alive, pids.values())))
+        here: dict[int, Process] = {}
+        for worker, peer in self._peers.items():
+            if peer.process is not None:  # held here, for MPI may tell of its end before it ends
+                here[worker], peer.process = peer.process, None
+        self._run(_END, lambda: any(process.alive() for process in here.values()))
         # Stopped, or deep in a body. But who is killed on its way out counts as a failed job.
-        stuck = [pid for worker, pid in pids.items() if alive(pid) and worker not in self._leaving]
-        for pid in stuck:
-            kill(pid)
-        leaving = [pid for worker, pid in pids.items() if worker in self._leaving]
-        self._run(_LEAVE, lambda: any(map(alive, leaving)))
-        for pid in leaving:
-            kill(pid)
+        stuck = [p for worker, p in here.items() if p.alive() and worker not in self._leaving]
+        for process in stuck:
+            process.kill()
+        leaving = [here[worker] for worker in here.keys() & self._leaving]
+        self._run(_LEAVE, lambda: any(process.alive() for process in leaving))
+        for process in leaving:
+            process.kill()
         # Until MPI knows: its own end, where the user's script asks for it, would wait for them.
         self._run(2 * _END, lambda: bool(stuck and self._peers))
         for worker in tuple(self._peers):
             self.drop(worker)
         self.ear.close()
+        for process in here.values():
+            process.close()
         self._tower.close()
         self._gong.close()
         self._rings.close()
@@ -464,3 +482,13 @@ class Link:
         limit = time.monotonic() + seconds
         while go_on() and time.monotonic() < limit:
             self.receive(0.005)
+
+
+def _more(queue: deque[tuple[int, Bytes]], size: int) -> Iterator[Bytes]:
+    """Take out of a queue the frames that go into the same small message."""
+    if size == HEAD.size:
+        return  # an announcement goes alone
+    while queue and queue[0][0] == DATA and HEAD.size < len(queue[0][1]) <= SMALL - size:
+        data = queue.popleft()[1]
+        size += len(data)
+        yield data

@@ -11,25 +11,31 @@ import struct
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import threadpoolctl
 
 from . import _wire as wire
 from ._bells import Bell, Box, Ear
-from ._mpi_near import Place, fetch, mapped, opened, place
+from ._mpi_near import (
+    Mark,
+    Place,
+    Process,
+    Sample,
+    bulk,
+    fetch,
+    mapped,
+    opened,
+    place,
+    recognised,
+    take,
+)
+from ._mpi_pieces import CONTROL, DATA, FLIGHT, HEAD, LARGE, SMALL, Arriving, Bytes, bulky, cut
 from .exchange import Exchange, Shape
-from .memory import ReplyPool, Segment, no_segment, pack, solid, unpack
+from .memory import ReplyPool, no_segment, pack, solid, unpack
 from .running import keep, run, story
 
-# One message is one or more frames. Those of more than SMALL bytes are announced by their length
-# alone (a message of HEAD.size bytes: no frame is that short) and follow under a tag of their own,
-# so that a standing receive of SMALL bytes is enough for everything else.
-DATA, LARGE, CONTROL = 1, 2, 3
-SMALL = 1 << 16
-FLIGHT = 8  # messages on their way to one process; its end of them may be slow
-HEAD = struct.Struct("<Q")
 FLOOR = struct.Struct("<q")  # on CONTROL: the highest cancelled round; an empty message is the end
 MASTER = 100  # a frame, the first one, see Worker.greet
 FAR = 101  # the answer to a hello, where the master cannot map what we hold
@@ -61,18 +67,13 @@ class Patience:
         return min(waited / _PART, REST) if waited > self.spin else 0.0
 
 
-def bulky(sending: Iterable[tuple[Any, bytes]]) -> bool:
-    """Tell whether there is something large among what may still be on its way."""
-    return any(len(data) > SMALL for _, data in sending)
-
-
 class Worker:
     """Runs one task after the other, streams the pieces, looks for a cancel in between."""
 
     def __init__(self, MPI: Any, comm: Any, master: int) -> None:
         self.MPI, self.comm = MPI, comm
         self.parent = os.getppid()
-        self.master = master  # its process id, if it is known to run on this machine
+        self.masters = _processes(master)  # whose end is ours, where they run on this machine
         self.spin = 0.0
         self.linger = 0.0 if comm == MPI.COMM_WORLD else LINGER
         self.calm = REST if self.linger else _LISTEN  # the longest rest where the master rings
@@ -80,7 +81,7 @@ class Worker:
         self.gong: Bell | None = None  # where we wake it
         self.buffer = bytearray(SMALL)
         self.status = MPI.Status()
-        self.sending: deque[tuple[Any, bytes]] = deque()
+        self.sending: deque[tuple[Any, Bytes]] = deque()
         self.box: Box | None = None  # what the master posts
         self.outbox: Box | None = None  # what it is posted
         self.sent = self.received = 0  # messages, besides those
@@ -105,31 +106,31 @@ class Worker:
                 else:
                     self.other(*message)
 
-    def greet(self, number: int, pid: int, host: str, spin: float, *places: Place) -> None:
+    def greet(self, number: int, pid: int, spin: float, mark: Mark, *places: Place) -> None:
         """Answer rank 0's first word: who we are, who it is, how long to spin, what it holds.
 
-        That is the word of the master's cancels, the two bells to wait at, the bell to ring, and
-        two boxes where it has some.
+        That is the master's sample, with the word of its cancels, the two bells to wait at, the
+        bell to ring, and two boxes where it has some.
         """
         from .. import __version__  # not above: this module is imported by it
 
-        here = socket.gethostname()
         self.spin = spin
-        sample = outbox = None
-        if host == here:
-            self.master = pid
-            with contextlib.suppress(OSError):
-                word = memoryview(mapped(places[0])).cast("q")
-                ear = Ear(*(opened(at, os.O_RDONLY | os.O_NONBLOCK) for at in places[1:3]))
-                self.gong = Bell(opened(places[3], os.O_WRONLY | os.O_NONBLOCK), number)
-                self.ear, self.word = ear, word
-                if len(places) > 4:
-                    self.box, outbox = (Box(opened(at, os.O_RDWR)) for at in places[4:6])
+        ours = outbox = None
+        with contextlib.suppress(OSError):
+            masters = _processes(mark[0], pid)
+            word = memoryview(recognised(mark)).cast("q")
+            self.masters = masters  # for they are here
+            ear = Ear(*(opened(at, os.O_RDONLY | os.O_NONBLOCK) for at in places[:2]))
+            self.gong = Bell(opened(places[2], os.O_WRONLY | os.O_NONBLOCK), number)
+            self.ear, self.word = ear, word
+            if len(places) > 3:
+                self.box, outbox = (Box(opened(at, os.O_RDWR)) for at in places[3:5])
         if self.ear is not None:
             self.pool = ReplyPool(keep=64 << 20)
-            self.sample = Segment(8)
-            sample = place(self.sample.fd)
-        self.send(wire.HELLO, os.getpid(), here, sys.version_info[:2], __version__, sample)
+            self.sample = Sample()
+            ours = self.sample.mark
+        host = socket.gethostname()
+        self.send(wire.HELLO, os.getpid(), host, sys.version_info[:2], __version__, ours)
         self.outbox = outbox
 
     # Messages. Whatever MPI raises here means that the master is gone, and the worker with it: an
@@ -153,38 +154,41 @@ class Worker:
             self.standing, count, self.count = None, self.count, -1
             if count != HEAD.size:
                 return memoryview(self.buffer)[:count]
-            large = bytearray(HEAD.unpack_from(self.buffer)[0])
-            self.wait(self.comm.Irecv([large, self.MPI.BYTE], 0, LARGE))
-            return memoryview(large)
+            large = Arriving(
+                HEAD.unpack_from(self.buffer)[0],
+                lambda view: self.comm.Irecv([view, self.MPI.BYTE], 0, LARGE),
+            )
+            self.wait(large.requests[0])
+            while not large.arrived():
+                self.wait(large.requests[0])
+            return large.whole
         except self.MPI.Exception:
             end()
 
     def send(self, *message: Any) -> None:
         """Send a frame; wait only while many are on their way."""
-        data, sending = wire.frame(*message), self.sending
+        data = wire.frame(*message)
         if self.outbox is not None and self.outbox.post(data, self.sent):
             assert self.gong is not None
             self.gong.ring()
             return
+        self.pass_on(data)
+
+    def pass_on(self, data: Bytes) -> None:
+        """Send a message by MPI, which reads these bytes until it is done."""
         self.sent += 1
+        sending = self.sending
         try:
-            while sending and sending[0][0].Test():
-                sending.popleft()
-            while len(sending) >= FLIGHT:
-                self.wait(sending.popleft()[0])
-            if len(data) > SMALL:
-                self.isend(HEAD.pack(len(data)), DATA)
-                self.isend(data, LARGE)
-            else:
-                self.isend(data, DATA)
+            for tag, part in cut(data):
+                while sending and sending[0][0].Test():
+                    sending.popleft()
+                while len(sending) >= FLIGHT:
+                    self.wait(sending.popleft()[0])
+                sending.append((self.comm.Isend([part, self.MPI.BYTE], 0, tag), part))
+                if self.gong is not None:
+                    self.gong.ring()
         except self.MPI.Exception:
             end()
-
-    def isend(self, data: bytes, tag: int) -> None:
-        """Start to send; MPI reads these bytes until it is done."""
-        self.sending.append((self.comm.Isend([data, self.MPI.BYTE], 0, tag), data))
-        if self.gong is not None:
-            self.gong.ring()
 
     def wait(self, request: Any, told: bool = False) -> bool:
         """Wait for a request; hear the master's last word meanwhile.
@@ -220,7 +224,7 @@ class Worker:
                 self.farewell()
             self.floor = max(self.floor, FLOOR.unpack(word)[0])
         # The daemon may go, or the master exit, and MPI would never tell.
-        if os.getppid() != self.parent or (self.master and not alive(self.master)):
+        if os.getppid() != self.parent or not all(master.alive() for master in self.masters):
             end()
 
     def farewell(self) -> NoReturn:
@@ -254,8 +258,10 @@ class Worker:
 
     # What the messages ask for.
 
-    def other(self, kind: int, name: Any, content: Any = None, at: Place | None = None) -> None:
+    def other(self, kind: int, name: Any, content: Any = None, at: Any = None) -> None:
         """Handle everything but a task."""
+        if isinstance(at, int):  # so much follows
+            at = memoryview(self.receive()).toreadonly()
         if kind == wire.FUNCTION:
             self.functions[name] = content
         elif kind == wire.OPERAND:
@@ -299,16 +305,23 @@ class Worker:
             return
 
         def say(what: Any, value: Any, read: int, seconds: float, last: bool) -> None:
-            at, pool = None, self.pool
+            at: Place | int | None = None
+            follows, pool = None, self.pool
             if pool is not None and pool.used:
                 for old in pool.reclaim():
                     self.send(wire.GONE, old)
-            packed, segment = pack(solid(value), no_segment if pool is None else pool.take)
-            if segment is not None:
+            packed, segment = pack(solid(value), take if pool is None else pool.take)
+            if segment is not None and pool is None:
+                follows = bulk(segment, packed)
+                at = len(follows)
+                segment.close()
+            elif segment is not None:
                 at = place(segment.fd)
             self.send(
                 wire.REPLY, task, pack(what, no_segment)[0], packed, int(read), seconds, last, at
             )
+            if follows is not None:
+                self.pass_on(follows)
 
         try:
             operand = self.operand(round)
@@ -336,20 +349,9 @@ class Worker:
         return found[0] if found else None
 
 
-def alive(pid: int) -> bool:
-    """Tell whether there is such a process on this machine."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-def kill(pid: int) -> None:
-    """Kill a process, if it is there."""
-    if pid > 0:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+def _processes(*pids: int) -> list[Process]:
+    """Hold these processes of this machine; OSError if one is gone."""
+    return [Process(pid) for pid in dict.fromkeys(pids) if pid]
 
 
 def end() -> NoReturn:

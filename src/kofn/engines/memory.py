@@ -256,8 +256,10 @@ def pack(value: Any, take: Callable[[int], Segment | None]) -> tuple[Packed, Seg
     return (head, tuple(parts), None if segment is None else segment.id), segment
 
 
-def unpack(packed: Packed, memory: mmap.mmap | None, copy: bool = False) -> Any:
-    """Return the value: read-only views of `memory`, or with `copy` private writable arrays."""
+def unpack(
+    packed: Packed, memory: mmap.mmap | memoryview | bytes | None, copy: bool = False
+) -> Any:
+    """Return the value: views of `memory`, or with `copy` private writable arrays."""
     head, parts, _ = packed
     if head is None:
         return parts[0]

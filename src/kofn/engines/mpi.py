@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 import time
 import traceback
@@ -21,9 +20,10 @@ from . import _wire as wire
 from ._mpi_bridge import Bridge
 from ._mpi_house import NEVER, House, Peer
 from ._mpi_link import Link
-from ._mpi_near import Handle, Parcel, Place, mapped, place
+from ._mpi_near import Handle, Mark, Parcel, Place, neighbour
+from ._mpi_pieces import SMALL, Bytes
 from ._mpi_setup import ALWAYS, HERE, command, problem, start, unset
-from ._mpi_worker import FAR, SMALL, alive, kill, serve
+from ._mpi_worker import FAR, serve
 from .base import Capabilities, Engine, Exchange, Shape
 from .memory import Packed, Segment, large, no_segment, pack, unpack
 
@@ -80,13 +80,12 @@ class MPIEngine(Engine):
         self._watched = 0.0  # when
         self._ready: list[Event] = []
         self._passed = 0  # bytes
-        self._host = socket.gethostname()
         try:
             if "OMPI_COMM_WORLD_SIZE" in os.environ or "PMIX_RANK" in os.environ:
                 count = self._under_mpiexec(workers)
             else:
                 count = workers or os.cpu_count() or 1
-                house.link = Bridge(count, place(house.sample.fd))
+                house.link = Bridge(count, house.sample.mark)
                 for _ in range(count):
                     self._expect()
             self._wait_for(count)
@@ -118,7 +117,7 @@ class MPIEngine(Engine):
         if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
             # Spawn would have to block the master.
             self.capabilities = Capabilities(processes=True, can_lose=True, can_join=False)
-        link = self._house.link = Link(MPI, command(settings), place(self._house.sample.fd))
+        link = self._house.link = Link(MPI, command(settings), self._house.sample.mark)
         count = workers or size - 1
         if _ranks_taken:
             for _ in range(count):
@@ -181,16 +180,16 @@ class MPIEngine(Engine):
         It is Lost in any case, at the latest half a second later.
         """
         peer = self._peer(worker)
-        if peer.here:
-            kill(peer.pid)
+        if peer.process is not None:
+            peer.process.kill()
         else:
             self._check().control(worker, None)
         self._ended.setdefault(worker, time.monotonic() + _NOTICE)
 
     def pid(self, worker: int) -> int | None:
         """Return the worker's process id, None on another machine."""
-        peer = self._peer(worker)
-        return peer.pid if peer.here else None
+        process = self._peer(worker).process
+        return None if process is None else process.pid
 
     def close(self) -> None:
         """End the workers: they are gone when this returns, with what we started for them."""
@@ -219,10 +218,10 @@ class MPIEngine(Engine):
         if isinstance(value, Exchange):
             self._put_exchange(worker, peer, key, value)
             return
-        parcel = Parcel(wire.PUT, key, value, peer.near)
+        parcel = Parcel(wire.PUT, key, value)
         self._passed += parcel.large
         peer.gets(key, parcel)
-        self._send(worker, peer, parcel.frame(peer.near))
+        self._send(worker, peer, *parcel.messages(peer.near))
         self._check().flush()
 
     def _put_exchange(self, worker: int, peer: Peer, key: str, value: Exchange) -> None:
@@ -269,8 +268,7 @@ class MPIEngine(Engine):
             idle = [r for r, parcel in self._operands.items() if not parcel.pending]
             for old in idle[: len(self._operands) - _OPERANDS + 1]:
                 self._make_room(old)
-        share = any(peer.near for peer in self._live.values())
-        self._operands[round] = parcel = Parcel(wire.OPERAND, round, value, share)
+        self._operands[round] = parcel = Parcel(wire.OPERAND, round, value)
         self._passed += parcel.large
 
     def submit(self, task: Task) -> None:
@@ -298,11 +296,11 @@ class MPIEngine(Engine):
         if operand is not None:
             operand.pending += 1
             if round not in peer.rounds:
-                frame = operand.frame(peer.near)
-                if len(frame) > SMALL:
-                    self._send(task.worker, peer, frame)  # the same bytes for all
+                frame, *bulk = operand.messages(peer.near)
+                if bulk or len(frame) > SMALL:
+                    self._send(task.worker, peer, frame, *bulk)  # the same bytes for all
                 else:
-                    data = frame + data
+                    data = b"".join((frame, data))
         peer.tasks[task.id] = round
         self._send(task.worker, peer, data)
         # What it is told once is noted last: if Ctrl-C comes before, it is told again.
@@ -326,14 +324,15 @@ class MPIEngine(Engine):
         if self._gone:
             self._gone = {r for r in self._gone if r > round}
 
-    def _send(self, worker: int, peer: Peer, data: bytes) -> None:
+    def _send(self, worker: int, peer: Peer, *messages: Bytes) -> None:
         link = self._house.link
         assert link is not None
         if peer.notes:
             link.send(worker, b"".join(peer.notes))
             peer.notes.clear()
-        link.send(worker, data)
-        self._passed += len(data)
+        for data in messages:
+            link.send(worker, data)
+            self._passed += len(data)
 
     def _make_room(self, round: int) -> None:
         """Let go of the operand of a round that nobody cancelled."""
@@ -390,7 +389,7 @@ class MPIEngine(Engine):
         """Find who is gone without MPI telling: it does not when a process exits by itself."""
         self._watched = now
         for worker, peer in self._live.items():
-            if peer.here and not alive(peer.pid):
+            if peer.process is not None and not peer.process.alive():
                 self._ended.setdefault(worker, now + _WATCH)
         for worker in [w for w, limit in self._ended.items() if limit <= now]:
             self._check().drop(worker)
@@ -410,17 +409,25 @@ class MPIEngine(Engine):
             self._lost(worker, now)
             return
         self._passed += len(data)
-        for message in wire.frames(data):
-            _HANDLERS[message[0]](self, worker, peer, now, *message[1:])
+        if peer.awaited is not None:
+            messages, peer.awaited = [(*peer.awaited[:-1], data)], None
+        else:
+            messages = wire.frames(data)
+        for message in messages:
+            if message[0] == wire.REPLY and isinstance(message[-1], int):
+                peer.awaited = message  # with as many bytes, which follow
+            else:
+                _HANDLERS[message[0]](self, worker, peer, now, *message[1:])
 
-    def _of_bridge(self, data: bytes | None, now: float) -> None:
+    def _of_bridge(self, mark: Mark | None, now: float) -> None:
         link = self._house.link
         assert isinstance(link, Bridge)
-        if data is not None:
-            link.pid = int.from_bytes(data, "little")
+        if mark is not None:
+            link.met(mark)
             return
         for worker, peer in list(self._house.peers.items()):  # nobody can be reached any more
-            kill(peer.pid)
+            if peer.process is not None:
+                peer.process.kill()
             self._lost(worker, now)
 
     def _lost(self, worker: int, now: float) -> None:
@@ -445,11 +452,11 @@ class MPIEngine(Engine):
         host: str,
         python: Any,
         version: str,
-        sample: Place | None,
+        mark: Mark | None,
     ) -> None:
         from .. import __version__
 
-        peer.pid, peer.here, peer.near = pid, host == self._host, sample is not None
+        peer.near = mark is not None
         if (tuple(python), version) != (sys.version_info[:2], __version__):
             print(
                 f"kofn: worker {worker} cannot join: all ranks need one version of Python and of "
@@ -461,9 +468,9 @@ class MPIEngine(Engine):
             return
         self._live[worker] = peer
         self._workers = tuple(sorted(self._live))
-        if sample is not None:
+        if mark is not None:
             try:
-                mapped(sample, write=True).close()
+                peer.process = neighbour(mark)
             except OSError:  # it can map what we hold, but not the other way round
                 self._send(worker, peer, wire.frame(FAR, None))
                 self._check().flush()
@@ -480,15 +487,21 @@ class MPIEngine(Engine):
         read: int,
         seconds: float,
         last: bool,
-        at: Place | None,
+        at: Place | Bytes | None,
     ) -> None:
         round = peer.tasks.get(task)
         try:
-            memory = None if at is None else peer.memory(packed[2], at)
-            what, value = unpack(name, None), unpack(packed, memory, copy=True)
-            if memory is not None:
-                memory[0] = 0  # free: the worker may write to it again
-                self._passed += large(packed)
+            what = unpack(name, None)
+            if isinstance(at, memoryview):
+                value = unpack(packed, at)  # ours alone, as it was received
+            elif isinstance(at, bytes):
+                value = unpack(packed, at, copy=True)
+            else:
+                memory = None if at is None else peer.memory(packed[2], at)
+                value = unpack(packed, memory, copy=True)
+                if memory is not None:
+                    memory[0] = 0  # free: the worker may write to it again
+                    self._passed += large(packed)
             if round is None:
                 return  # it failed here before, see below
         except Exception as error:
