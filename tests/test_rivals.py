@@ -46,7 +46,10 @@ def test_backups_on_processes_through_a_kill() -> None:
         assert len(cluster.workers) == 3
 
 
-def walk(engine: Any, fresh: int, steps: int, **options: Any) -> tuple[Any, list[float], Any]:
+def walk(
+    engine: Any, fresh: int, steps: int, near: Any = None, **options: Any
+) -> tuple[Any, list[float], Any]:
+    """So many steps, or up to the one that comes `near`."""
     times: list[float] = []
     x = np.zeros(5)
 
@@ -54,7 +57,8 @@ def walk(engine: Any, fresh: int, steps: int, **options: Any) -> tuple[Any, list
         nonlocal x
         times.append(time)
         x = x - 0.3 * total / (covered * len(A))
-        return None if t == steps else x
+        there = near is not None and np.allclose(x, near, rtol=0, atol=1e-6)
+        return None if t == steps or there else x
 
     with kofn.connect(engine) as cluster:
         round = Stale(cluster, A, parts=12).run(pulled, x, advance, fresh, **options)
@@ -80,10 +84,12 @@ def test_loads_of_the_slow_shrink() -> None:
 
 def test_dsag_on_processes_through_a_kill() -> None:
     engine = Faults().slow(1, by=1e5).lose(1, round=1).on(LocalEngine(4))
-    x, _, round = walk(engine, fresh=2, steps=200)
+    # It never said anything: the rest agree among themselves. No iteration waited for it. How soon
+    # all three have spoken is the machine's affair.
+    rest = np.delete(A, range(12, 24), axis=0).mean(axis=0)
+    x, _, round = walk(engine, fresh=2, steps=100_000, near=rest)
     assert round.live == 3
-    # It never said anything: the rest agree among themselves. No iteration waited for it.
-    assert np.allclose(x, np.delete(A, range(12, 24), axis=0).mean(axis=0), atol=1e-6)
+    assert np.allclose(x, rest, atol=1e-6)
 
 
 def test_too_few_for_an_iteration() -> None:

@@ -7,16 +7,12 @@ One `parts.sum(fn, x)` goes: the code's assignment (which symbols for which seat
 
 from __future__ import annotations
 
-import hashlib
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from inspect import signature
-from operator import is_
-from types import CellType, FunctionType, MethodType
 from typing import Any
 
-import cloudpickle
 import numpy as np
 
 from ..codes.assignment import Assignment, Row, SumCode
@@ -30,11 +26,11 @@ from ..rounds.holders import Holders
 from ..rounds.stop import Seen, Stop, exact
 from . import stacked
 from .data import cut
+from .functions import KNOWN, Sent
 from .tally import KINDS, Combining, Covering, Kind, Tally
 from .work import FLUSH, Held, walk
 
 Function = Callable[[Any, Any], Any]
-_FUNCTIONS = 8  # kept by the workers at a time
 _CODES = 8  # besides the first, placed at a time
 _BEHIND = 4  # rounds: who has not answered for so long is not asked until it does
 
@@ -93,14 +89,14 @@ class Parts:
 
         fn returns a number, an array, a kofn.Scattered one (mostly zeros), or a tuple of such, of
         the same shapes for every part; it must be picklable (functions of the calling script are)
-        and deterministic. It is sent once; what changes from sum to sum belongs in x, which goes to
-        every worker once. stop: see kofn.stop (default: exact). weights: what stands for parts
-        that are missing: "covered" scales up by all / covered, "unbiased" by 1 / P(covered) for
-        as many workers drawn at random (always, so that its mean is the sum; only where workers
-        say one sum each), "plain" leaves them out, "least-squares" fits the all-ones row. code:
-        another code for this sum; its parts are placed at its first use. vectorised: fn takes a
-        stack of parts, one on top of the other (a list, where they are no arrays), and returns a
-        row for each: many small terms then cost few calls.
+        and deterministic. It is sent once, and again when it has changed; what changes from sum to
+        sum belongs in x, which goes to every worker once. stop: see kofn.stop (default: exact).
+        weights: what stands for parts that are missing: "covered" scales up by all / covered,
+        "unbiased" by 1 / P(covered) for as many workers drawn at random (always, so that its mean
+        is the sum; only where workers say one sum each), "plain" leaves them out, "least-squares"
+        fits the all-ones row. code: another code for this sum; its parts are placed at its first
+        use. vectorised: fn takes a stack of parts, one on top of the other (a list, where they are
+        no arrays), and returns a row for each: many small terms then cost few calls.
 
         Returns at once when the rule is met: stragglers drop what they are at. Raises
         TooFewWorkers when the rule cannot be met by those that live and nobody joins in time, and
@@ -183,25 +179,6 @@ def _takes_two(fn: Function) -> None:
         ) from None
 
 
-def _state(fn: Function) -> tuple[Any, ...]:
-    """What a function is made of, as far as that can be seen at a glance: if these are the same
-    objects as before, it need not be pickled again to know that it is the same.
-    """
-    found: list[Any] = []
-    if isinstance(fn, MethodType):
-        found.append(fn.__self__)
-        fn = fn.__func__
-    found.append(fn)
-    if isinstance(fn, FunctionType):
-        names = fn.__globals__
-        found += [fn.__code__, fn.__defaults__, fn.__kwdefaults__]
-        found += [names.get(name) for name in fn.__code__.co_names]
-        found += [cell.cell_contents for cell in fn.__closure__ or () if cell != CellType()]
-    for owner in found[:2]:
-        found += getattr(owner, "__dict__", {}).values()
-    return tuple(found)
-
-
 class _Placed:
     """The parts under one code: who sits where, and the functions that workers know."""
 
@@ -210,12 +187,13 @@ class _Placed:
         seats = [code.parts(seat) for seat in range(code.n)]
         self._holders = Holders(drive, code, self._held(code, part), seats)
         self.key = self._holders.key
-        self._known: dict[str, Any] = {}  # functions by key, the newest last
+        self._known: dict[str, bytes] = {}  # functions by key, the newest last
         self._have: set[tuple[int, str]] = set()
         self._processes = drive.engine.capabilities.processes
-        self._fn_key = ""
+        self._fn_key: Any = ""  # or the function itself: see _function
+        self._tried: Function | None = None
+        self._sent = Sent()
         self.body: tuple[Body, tuple[Any, ...]] = (walk, ())  # what workers run, and with what more
-        self._last: tuple[tuple[Any, ...], str] = ((), "")
         weakref.finalize(self, lambda known: drive.unwanted.extend(known), self._known)
         with drive.lock:
             self._holders.enlist()
@@ -319,31 +297,32 @@ class _Placed:
         if worker in self._holders.shares:
             self._teach(worker)
 
-    def _function(self, fn: Function) -> str:
-        """The key of a function; what it is known by is its pickle."""
-        state = _state(fn)
-        same = len(state) == len(self._last[0]) and all(map(is_, state, self._last[0]))
-        if same:
-            return self._last[1]
-        try:
-            blob = cloudpickle.dumps(fn)
-        except Exception as error:
-            raise BadInput(
-                f"fn travels to the workers, so it must be picklable; {fn!r} is not: {error}. "
-                f"Leave open files, locks and clusters out of it."
-            ) from error
-        key = f"{self.key}-fn-{hashlib.sha256(blob).hexdigest()[:32]}"
-        if key not in self._known:
-            while len(self._known) >= _FUNCTIONS:
+    def _function(self, fn: Function) -> Any:
+        """The key of a function as it is now: what it is known by is its pickle.
+
+        In the caller's own process it is just itself.
+        """
+        if not self._processes:
+            if fn is not self._tried:
+                self._sent(fn)  # what would not travel is refused here too
+                self._tried = fn
+            return fn
+        blob = self._sent(fn)
+        key = next((key for key, known in self._known.items() if known == blob), None)
+        if key is None:
+            while len(self._known) >= KNOWN:
                 old = next(iter(self._known))
                 del self._known[old]
                 self._have = {pair for pair in self._have if pair[1] != old}
                 self._drive.unwanted.append(old)
-            self._known[key] = blob if self._processes else fn
-        self._last = state, key
+            key = f"{self.key}-fn-{self._drive.next_task()}"
+            self._known[key] = blob
         return key
 
     def _teach(self, worker: int) -> None:
+        if not self._processes:
+            return
         if (worker, self._fn_key) not in self._have and worker in self._drive.stored:
-            self._have.add((worker, self._fn_key))
             self._drive.put(worker, self._fn_key, self._known[self._fn_key])
+            # Noted last: if Ctrl-C comes before, it is sent again.
+            self._have.add((worker, self._fn_key))

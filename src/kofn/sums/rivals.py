@@ -19,6 +19,7 @@ from ..rounds.holders import Holders
 from ..rounds.replicated import ReplicatedRound
 from ..rounds.stale import StaleRound
 from .data import cut
+from .functions import Sent, load
 from .work import Leaves, leaves, own
 
 Function = Callable[[Any, Any], Any]
@@ -39,8 +40,8 @@ class _Seats:
 class _Terms:
     """A body: fn of some parts at the operand, or at x where one is given, each said by itself."""
 
-    def __init__(self, fn: Function) -> None:
-        self.fn = fn
+    def __init__(self, name: str, fn: Function | bytes) -> None:
+        self.name, self.fn = name, fn
 
     def __call__(
         self,
@@ -51,8 +52,9 @@ class _Terms:
         x: Any = None,
     ) -> Iterator[Piece]:
         at = operand if x is None else x
+        fn = load(self.name, self.fn) if isinstance(self.fn, bytes) else self.fn
         for part in parts:
-            value, _ = leaves(self.fn, kept[key][part], at, part)
+            value, _ = leaves(fn, kept[key][part], at, part)
             yield Piece(part, tuple(map(own, value)), 1)
 
 
@@ -83,6 +85,7 @@ class _Dealt:
         self._holders.enlist()
         drive.await_stored(self._holders.key, list(self._holders.shares))
         self._body: _Terms | None = None
+        self._sent = Sent()
 
     @property
     def key(self) -> str:
@@ -90,9 +93,10 @@ class _Dealt:
         return self._holders.key
 
     def body(self, fn: Function) -> _Terms:
-        """One object per function: a body is known by identity, and sent once."""
-        if self._body is None or self._body.fn is not fn:
-            self._body = _Terms(fn)
+        """One object per function as it is now: a body is known by identity, and sent once."""
+        sent = self._sent(fn) if self._drive.engine.capabilities.processes else fn
+        if self._body is None or self._body.fn is not sent:
+            self._body = _Terms(f"{self.key}-fn-{self._drive.next_task()}", sent)
         return self._body
 
     @property

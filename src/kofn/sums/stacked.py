@@ -60,7 +60,7 @@ class Stack:
 
 
 def walk(
-    kept: Mapping[str, Any], x: Any, key: str, fn_key: str, flush: float, listed: bool
+    kept: Mapping[str, Any], x: Any, key: str, fn_key: Any, flush: float, listed: bool
 ) -> Iterator[Piece]:
     """Evaluate the symbols of a seat in order, as many at a time as take about `flush` seconds.
 

@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-import cloudpickle
 import numpy as np
 from numpy.typing import NDArray
 
 from ..codes.assignment import Row
 from ..codes.total import Shapes, same_shapes
 from ..model import Last, Piece
+from .functions import load
 from .scattered import Scattered, wide
 
 # Seconds between two messages of a worker, at least: what is there sooner rides with the next.
@@ -21,9 +21,6 @@ FLUSH = 0.005
 MEMO = 64 << 20  # bytes of terms that a worker keeps during a round
 
 Leaves = tuple[Any, ...]  # arrays, or Scattered ones
-
-_loaded: dict[str, Callable[..., Any]] = {}  # functions by key, the newest last
-_MOST = 16
 
 
 class Held:
@@ -42,17 +39,9 @@ class Held:
         return self._again
 
 
-def function(kept: Mapping[str, Any], key: str) -> Callable[..., Any]:
-    """The function kept under a key: itself, or pickled and unpickled here once."""
-    fn = kept[key]
-    if not isinstance(fn, bytes):
-        return fn  # type: ignore[no-any-return]
-    found = _loaded.get(key)
-    if found is None:
-        while len(_loaded) >= _MOST:
-            del _loaded[next(iter(_loaded))]
-        found = _loaded[key] = cloudpickle.loads(fn)
-    return found
+def function(kept: Mapping[str, Any], key: Any) -> Callable[..., Any]:
+    """The function kept under a key, unpickled here once; or itself, in the caller's process."""
+    return load(key, kept[key]) if isinstance(key, str) else key
 
 
 class _Memo:
@@ -72,7 +61,7 @@ class _Memo:
 
 
 def walk(
-    kept: Mapping[str, Any], x: Any, key: str, fn_key: str, flush: float = FLUSH
+    kept: Mapping[str, Any], x: Any, key: str, fn_key: Any, flush: float = FLUSH
 ) -> Iterator[Piece]:
     """Evaluate the symbols of a seat in order; what is said is a run of them and their values.
 
@@ -84,7 +73,7 @@ def walk(
     fn = function(kept, fn_key)
     symbols = held.symbols
     memo = _Memo(held.again if flush else ())
-    here = not isinstance(kept[fn_key], bytes)  # fn is the caller's own, in the caller's process
+    here = fn is fn_key  # the caller's own, in the caller's process
     said, read, values = 0, 0, []
     shapes: Shapes | None = None
     several = False  # whether fn returns a tuple

@@ -1,0 +1,198 @@
+"""Functions that travel: whether one has changed since it was last sent, and how it is sent.
+
+cloudpickle sends a function of the calling script with all that it needs: its code, its defaults,
+the globals and helpers that it names, what it closes over, the object that it is a method of. Any
+of that may change between two sums, so it is looked at before every one. Of what cloudpickle sends
+by name (functions and classes of importable modules) nothing can be seen here: workers use the
+module as they have imported it.
+"""
+
+from __future__ import annotations
+
+import dis
+import io
+import pickle
+import sys
+from collections.abc import Callable
+from functools import lru_cache, partial
+from types import CodeType, FunctionType, MemberDescriptorType
+from typing import Any
+
+import cloudpickle
+
+from ..errors import BadInput
+
+Function = Callable[..., Any]
+_CLASSES = b"_make_skeleton_"  # in every pickle that has a class in it, and not its name alone
+_MOST = 16
+KNOWN = 8  # functions that are remembered at a time
+
+_loaded: dict[str, tuple[Function, bool]] = {}  # by name; and whether it brought classes
+
+
+class Look:
+    """What a function is now, to be compared with what it is later.
+
+    Costs a walk over what cloudpickle would send: some 10 µs for a few lines of code, 50 µs where
+    there is a class in it, and 0.1 ms for a megabyte of arrays, which are compared and not copied.
+    """
+
+    def __init__(self, fn: Function) -> None:
+        self._views: list[Any] = []
+        with io.BytesIO() as file:
+            looker = _Looker(file, lambda buffer: self._views.append(buffer.raw()))
+            # With a module imported since, a function may find more where it names submodules.
+            looker.dump((len(sys.modules), fn))
+            self._head = file.getvalue()
+        self._held = looker.held
+
+    def same(self, before: Look) -> bool:
+        """Whether nothing has changed since that one, which was `kept`."""
+        if self._head != before._head or len(self._views) != len(before._views):
+            return False
+        # `startswith` takes any memory, and compares without a copy.
+        pairs = zip(before._views, self._views, strict=True)
+        return all(len(was) == now.nbytes and was.startswith(now) for was, now in pairs)
+
+    def kept(self) -> Look:
+        """The same, with copies of the arrays, which may change."""
+        self._views = [bytes(view) for view in self._views]
+        return self
+
+
+class Fixed:
+    """A value that nobody changes, so that it need not be looked at again. Pickled once."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        self._blob: bytes | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._blob is None:
+            self._blob = _dumps(self.value)
+        return _fixed, (self._blob,)
+
+
+def _fixed(blob: bytes) -> Fixed:
+    return Fixed(pickle.loads(blob))
+
+
+class Sent:
+    """Functions that are pickled again when they have changed, and only then."""
+
+    def __init__(self) -> None:
+        self._known: tuple[tuple[Look, bytes], ...] = ()  # the newest last
+
+    def __call__(self, fn: Function) -> bytes:
+        """A function as it is now; the same object as before where nothing has changed."""
+        try:
+            look = Look(fn)
+        except Exception:
+            look = None  # where it looks at more than is sent, what is sent may be picklable
+        for known, blob in reversed(self._known):
+            if look is not None and look.same(known):
+                return blob
+        try:
+            blob = _dumps(fn)
+        except Exception as error:
+            raise BadInput(
+                f"fn travels to the workers, so it must be picklable; {fn!r} is not: {error}. "
+                f"Leave open files, locks and clusters out of it."
+            ) from error
+        if look is not None:
+            self._known = (*self._known[1 - KNOWN :], (look.kept(), blob))
+        return blob
+
+
+def load(name: str, blob: bytes) -> Function:
+    """The function in a pickle; the same object as before for the same name."""
+    known = _loaded.get(name)
+    if known is None:
+        classes = _CLASSES in blob
+        # A class is one object in a process, whatever brought it: loading this one makes it what it
+        # is now, and functions that knew it as it was must be loaded again.
+        for old in [old for old, (_, brought) in _loaded.items() if classes and brought]:
+            del _loaded[old]
+        while len(_loaded) >= _MOST:
+            del _loaded[next(iter(_loaded))]
+        known = _loaded[name] = (pickle.loads(blob), classes)
+    return known[0]
+
+
+class _Sender(cloudpickle.Pickler):  # type: ignore[misc]
+    """cloudpickle, but a class that is known already also loses what it has lost here."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        found = super().reducer_override(obj)
+        if type(found) is tuple and found[0].__name__ == "_make_skeleton_class":
+            return (*found[:5], partial(_set_class, found[5]))
+        return found
+
+
+def _set_class(fill: Callable[[type, Any], Any], kind: type, state: Any) -> Any:
+    """Fill a class that is new, or one that is known, which may have more than it should."""
+    now = state[0]
+    for name, value in list(vars(kind).items()):
+        ours = name == "_abc_impl" or name.startswith("__") or type(value) is MemberDescriptorType
+        if name not in now and not ours:
+            delattr(kind, name)
+    return fill(kind, state)
+
+
+class _Looker(cloudpickle.Pickler):  # type: ignore[misc]
+    """Writes the same twice only where cloudpickle would; for comparison, never to be loaded.
+
+    cloudpickle looks for submodules of every module that a function names among all that are
+    imported, each time, which takes ten times as long as all the rest.
+    """
+
+    def __init__(self, file: io.BytesIO, callback: Callable[[pickle.PickleBuffer], Any]) -> None:
+        super().__init__(file, 5, callback)
+        self.held: list[Any] = []  # what is known by its id: that stays its own as long as it lives
+
+    def reducer_override(self, obj: Any) -> Any:
+        if type(obj) is FunctionType and not _by_name(obj):
+            code = obj.__code__  # cannot change
+            self.held.append(code)
+            known = obj.__globals__
+            state = (
+                *(obj.__name__, obj.__qualname__, obj.__module__, obj.__doc__),
+                *(obj.__annotations__, obj.__defaults__, obj.__kwdefaults__, obj.__closure__),
+                {name: known[name] for name in _names(code) if name in known},
+                obj.__dict__,
+            )
+            return id, (id(code),), state  # a function may name itself: not in the arguments
+        if type(obj) is Fixed:
+            self.held.append(obj)
+            return id, (id(obj),)
+        return super().reducer_override(obj)
+
+
+def _dumps(value: Any) -> bytes:
+    with io.BytesIO() as file:
+        _Sender(file, 5).dump(value)
+        return file.getvalue()
+
+
+def _by_name(fn: FunctionType) -> bool:
+    """Whether a function goes by its name. Where that is in doubt, it does not."""
+    name = fn.__module__
+    found: Any = sys.modules.get(name)
+    if found is None or name == "__main__":
+        return False
+    values = cloudpickle.list_registry_pickle_by_value()
+    if values and any(name == one or name.startswith(one + ".") for one in values):
+        return False
+    for step in fn.__qualname__.split("."):
+        found = getattr(found, step, None)
+    return found is fn
+
+
+@lru_cache(maxsize=1024)
+def _names(code: CodeType) -> tuple[str, ...]:
+    """The globals that code may name, and code within it."""
+    found = {str(one.argval) for one in dis.get_instructions(code) if "_GLOBAL" in one.opname}
+    for const in code.co_consts:
+        if isinstance(const, CodeType):
+            found.update(_names(const))
+    return tuple(sorted(found))
