@@ -229,3 +229,44 @@ def test_right_under_any_losses_joins_and_delays(data: st.DataObject) -> None:
 
 def _who(loss: tuple[float, int]) -> int:
     return loss[1]
+
+
+def test_plain_weights_never_count_a_part_twice(cluster: kofn.Cluster) -> None:
+    terms = [1.0] * 200
+    for code in (kofn.LT(), kofn.LT(r=4, neighbours="uniform")):
+        with pytest.raises(kofn.BadInput, match="some are in more of what workers say"):
+            cluster.parts(terms, code).sum(
+                lambda part, x: part, stop=kofn.first(1), weights="plain"
+            )
+    for groups in (kofn.RandomGroups(10), kofn.RandomGroups(10, symbols=30)):
+        found = cluster.parts(terms, groups).sum(
+            lambda part, x: part, stop=kofn.first(1), weights="plain"
+        )
+        assert found.value == 200 - len(found.missing)
+
+
+def test_unbiased_weights_know_how_many_hold_a_group() -> None:
+    terms = [1.0] * 20
+    engine = VirtualEngine(6, delays=Exponential(0.0, 2.0), seed=5)
+    with kofn.connect(engine) as cluster:
+        # One group a seat; which, is drawn: by seed, some groups have more holders than others.
+        equal = {}
+        for seed in range(40):
+            parts = cluster.parts(terms, kofn.RandomGroups(10, symbols=6, seed=seed))
+            held = [parts.assignment.symbols(seat)[0].parts for seat in range(6)]
+            counts = {held.count(group) for group in held} | ({0} if len({*held}) < 2 else set())
+            equal[seed] = len(counts) == 1
+            if not equal[seed]:
+                assert parts.assignment.copies is None
+                with pytest.raises(kofn.BadInput, match="some are in more of what workers say"):
+                    parts.sum(lambda part, x: part, stop=kofn.first(2), weights="unbiased")
+        assert {*equal.values()} == {True, False}
+        seed = next(seed for seed, same in equal.items() if same)
+        parts = cluster.parts(terms, kofn.RandomGroups(10, symbols=6, seed=seed))
+        assert parts.assignment.copies == 3
+        drawn = [
+            parts.sum(lambda part, x: part, stop=kofn.first(2), weights="unbiased").value
+            for _ in range(600)
+        ]
+        # Three standard errors of the mean, and a seed that does not change.
+        assert abs(np.mean(drawn) - 20.0) <= 3 * np.std(drawn) / np.sqrt(len(drawn))

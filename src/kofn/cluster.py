@@ -220,17 +220,13 @@ class Cluster:
                     "Leave axis out and use X.T, or load the matrix first."
                 )
             s = shares_from(found, code, check_finite)
-            with self._drive.lock:
-                return CodedMatrix(
-                    self._drive, s.shape, s.dtype, s.code, s.share_of, options, s.sparse
-                )
+            return CodedMatrix(self._drive, s.shape, s.dtype, s.code, s.share_of, options, s.sparse)
         array = checks.matrix(A, check_finite)
         sparse = issparse(array)
         if axis == 1:
             array = array.T.tocsr() if sparse else array.T
         shares = shares_of(array, code)
-        with self._drive.lock:
-            X = CodedMatrix(self._drive, array.shape, array.dtype, code, shares, options, sparse)
+        X = CodedMatrix(self._drive, array.shape, array.dtype, code, shares, options, sparse)
         return X if axis == 0 else X.T
 
     def parts(

@@ -91,8 +91,7 @@ class Replicated:
             lambda seat: _stacked([array[cuts[b] : cuts[b + 1]] for b in seats[seat]]),
             seats,
         )
-        self._holders.enlist()
-        drive.await_stored(self._holders.key, list(self._holders.shares))
+        self._holders.place()
         self.key = self._holders.key
         self._seen: dict[tuple[str, int], NDArray[Any]] = {}  # pass and block -> its last reply
         self._report: Report | None = None

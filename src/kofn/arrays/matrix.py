@@ -71,9 +71,8 @@ class CodedMatrix:
         self._report: Report | None = None
         self._laggards: set[int] = set()  # late, and still at it
         self._values = drive.engine.capabilities.values
-        self._holders.enlist()
         # A worker that is stopped must not keep the others waiting for long.
-        self._holders.wait()
+        self._holders.place(enough=code.k)
 
     @property
     def T(self) -> CodedTranspose:

@@ -53,9 +53,9 @@ class Assignment(ABC):
         return False
 
     @property
-    def copies(self) -> int:
-        """How many seats hold a part, where all parts have as many; else 1."""
-        return 1
+    def copies(self) -> int | None:
+        """How many seats add a part, once each, where all parts have as many; else None."""
+        return None
 
     def row(self, key: int) -> Row:
         """The row of a symbol by its key."""

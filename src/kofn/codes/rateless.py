@@ -8,6 +8,7 @@ walks all of them in an order of its own; the sum is there when each has come fr
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -221,9 +222,13 @@ class _Groups(Assignment):
         groups = len(self._groups)
         return int(groups * (np.log(groups) + 5))  # coupons: enough with probability 0.99
 
-    @property
-    def copies(self) -> int:
-        return self.n
+    @cached_property
+    def copies(self) -> int | None:
+        if self.each == len(self._groups):
+            return self.n
+        walked = Counter(group for seat in range(self.n) for group in self.symbols(seat))
+        counts = {walked[group] for group in self._groups}
+        return counts.pop() if len(counts) == 1 else None
 
     @property
     def disjoint(self) -> bool:

@@ -79,8 +79,20 @@ class Holders:
     def ready(self) -> dict[int, int]:
         """Live workers that hold their share as it is now, in the order of shares."""
         stored, key = self.drive.stored, self.key
-        held = [(s, w) for w, s in self.shares.items() if key in stored.get(w, ())]
+        # A copy: whoever asks may be in another thread than the one that drives.
+        held = [(s, w) for w, s in list(self.shares.items()) if key in stored.get(w, ())]
         return {w: s for s, w in sorted(held)}
+
+    def place(self, enough: int | None = None) -> None:
+        """Give every live worker its first share, and wait until those are there.
+
+        Alone at the engine. With `enough` of them there, the rest is waited for only a little.
+        """
+        with self.drive.lock:
+            self.enlist()
+            given = list(self.shares)
+            least = None if enough is None else min(enough, len(given))
+            self.drive.await_stored(self.key, given, least)
 
     def enlist(self) -> None:
         """Give a share to each live worker that has none, while there are shares left."""

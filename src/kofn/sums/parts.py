@@ -8,14 +8,14 @@ One `parts.sum(fn, x)` goes: the code's assignment (which symbols for which seat
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any
 
 import numpy as np
 
-from ..codes.assignment import Assignment, Row, SumCode
+from ..codes.assignment import Assignment, SumCode
 from ..codes.linear import error_bound
 from ..codes.repetition import FractionalRepetition, Uncoded
 from ..errors import BadInput, NothingYet, OutOfSymbols, TooFewWorkers
@@ -110,20 +110,6 @@ class Parts:
             )
         if weights not in KINDS:
             raise BadInput(f"weights must be one of {', '.join(KINDS)}; got {weights!r}.")
-        if weights == "unbiased" and any(len(seat) > 1 for seat in self._walks(code)):
-            raise BadInput(
-                "weights='unbiased' divides by the chance that a part is among those of workers "
-                "that have finished; with stream='parts' half-done work counts too, and nobody "
-                "knows its chance. Use a repetition code with stream='whole', or "
-                "weights='covered'."
-            )
-        if weights in ("unbiased", "plain") and any(
-            row.coefficients is not None for seat in self._walks(code) for row in seat
-        ):
-            raise BadInput(
-                f"weights={weights!r} adds up what workers say; with this code they say "
-                f"combinations of their parts. Use weights='covered' or 'least-squares'."
-            )
         if not callable(fn):
             raise BadInput(f"fn must be a function of a part and x; got {fn!r}.")
         if fn is not self._looked_at:
@@ -136,15 +122,11 @@ class Parts:
         with self._drive.lock:
             placed = self._place(self.code if code is None else code)
             rule.check(placed.code.n)
+            _check_weights(weights, placed.code)
             placed.body = (stacked.walk, (self._listed,)) if vectorised else (walk, ())
             found = placed.sum(fn, x, rule, weights)
         self._report = found.report
         return found
-
-    def _walks(self, code: SumCode | None) -> list[Sequence[Row]]:
-        """The symbols of each seat."""
-        made = self._place(self.code if code is None else code).code
-        return [made.symbols(seat) for seat in range(made.n)]
 
     def _place(self, code: SumCode) -> _Placed:
         if not isinstance(code, SumCode):
@@ -162,6 +144,31 @@ class Parts:
 def default(n: int) -> SumCode:
     """Two copies of everything where that is possible: any single worker may be missing."""
     return FractionalRepetition(2) if n % 2 == 0 else Uncoded()
+
+
+def _check_weights(weights: Kind, code: Assignment) -> None:
+    """Refuse weights that a code gives no meaning to."""
+    if weights not in ("unbiased", "plain"):
+        return
+    walks = [code.symbols(seat) for seat in range(code.n)]
+    if weights == "unbiased" and any(len(seat) > 1 for seat in walks):
+        raise BadInput(
+            "weights='unbiased' divides by the chance that a part is among those of workers "
+            "that have finished; with stream='parts' half-done work counts too, and nobody "
+            "knows its chance. Use a repetition code with stream='whole', or "
+            "weights='covered'."
+        )
+    if any(row.coefficients is not None for seat in walks for row in seat):
+        raise BadInput(
+            f"weights={weights!r} adds up what workers say; with this code they say "
+            f"combinations of their parts. Use weights='covered' or 'least-squares'."
+        )
+    if code.copies is None and (weights == "unbiased" or not code.disjoint):
+        raise BadInput(
+            f"weights={weights!r} counts every part as often as the others; with this code some "
+            f"are in more of what workers say than others. Use weights='covered' or "
+            f"'least-squares'."
+        )
 
 
 def _takes_two(fn: Function) -> None:
@@ -195,10 +202,7 @@ class _Placed:
         self._sent = Sent()
         self.body: tuple[Body, tuple[Any, ...]] = (walk, ())  # what workers run, and with what more
         weakref.finalize(self, lambda known: drive.unwanted.extend(known), self._known)
-        with drive.lock:
-            self._holders.enlist()
-            seated = list(self._holders.shares)
-            drive.await_stored(self.key, seated, enough=min(code.k, len(seated)))
+        self._holders.place(enough=code.k)
 
     @staticmethod
     def _held(code: Assignment, part: Callable[[int], Any]) -> Callable[[int], Held]:

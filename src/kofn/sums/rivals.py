@@ -82,8 +82,7 @@ class _Dealt:
             _Seats(n),
             lambda seat: {i: part(i) for block in self.seats[seat] for i in self.runs[block]},
         )
-        self._holders.enlist()
-        drive.await_stored(self._holders.key, list(self._holders.shares))
+        self._holders.place()
         self._body: _Terms | None = None
         self._sent = Sent()
 
@@ -126,20 +125,19 @@ class Backups(_Dealt):
         super().__init__(where, data, parts, copies)
         self._late = Late(factor=float(factor))
         self.asked_again = 0  # backup tasks so far
-        self._terms: _Terms | None = None
 
     def sum(self, fn: Function, x: Any = None) -> Any:
         """Σ fn(part, x); an array, or a tuple of them if there are several leaves."""
         drive = self._drive
         drive.check()
-        self._terms = self.body(fn)
         with drive.lock:
             drive.settle()
             self._holders.enlist()
             ready, shares = self._holders.ready(), self._holders.shares
-            round = ReplicatedRound(drive.next_round(), self.seats, ready, shares, self, self._late)
+            work = _Backups(self, self.body(fn))
+            round = ReplicatedRound(drive.next_round(), self.seats, ready, shares, work, self._late)
             drive.run(round, x, self._holders.supply)
-        self.asked_again += len(round.asked_again)
+            self.asked_again += len(round.asked_again)
         if not self.values:
             return None
         total, shapes = Total(), None
@@ -149,14 +147,6 @@ class Backups(_Dealt):
             total.add(value)
         assert total.leaves is not None
         return total.leaves[0] if len(total.leaves) == 1 else tuple(total.leaves)
-
-    def task(self, round: int, worker: int, seat: int, block: int) -> Task:
-        """Make the task of a run of parts."""
-        assert self._terms is not None
-        run = self.runs[block]
-        args, what = (self.key, run), Outline((part, 1) for part in run)
-        task = self._drive.next_task()
-        return Task(task, round, worker, self._terms, args, what, float(len(run)))
 
 
 class Stale(_Dealt):
@@ -210,6 +200,22 @@ class Stale(_Dealt):
             )
             drive.run(round, None, lambda worker: None)
         return round
+
+
+@dataclass(frozen=True)
+class _Backups:
+    dealt: Backups
+    body: _Terms
+
+    @property
+    def key(self) -> str:
+        return self.dealt.key
+
+    def task(self, round: int, worker: int, seat: int, block: int) -> Task:
+        """Make the task of a run of parts."""
+        drive, run = self.dealt._drive, self.dealt.runs[block]
+        args, what = (self.key, run), Outline((part, 1) for part in run)
+        return Task(drive.next_task(), round, worker, self.body, args, what, float(len(run)))
 
 
 @dataclass(frozen=True)

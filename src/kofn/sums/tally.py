@@ -124,7 +124,9 @@ class Covering(Tally):
         if not self.exact and kind == "covered":
             return 1.0 / self.covered
         if kind == "unbiased":  # whatever is covered: else its mean would not be the sum
-            return 1.0 / (1.0 - uncovered(self.code.n, self.code.copies, finished))
+            copies = self.code.copies
+            assert copies is not None  # see Parts.sum
+            return 1.0 / (1.0 - uncovered(self.code.n, copies, finished))
         return 1.0
 
     def value(self, kind: Kind, finished: int) -> tuple[Leaves | None, float | None]:
@@ -195,6 +197,7 @@ class Combining(Tally):
         if kind == "least-squares" or kind == "covered":
             lam = np.linalg.lstsq(A.T, np.ones(self.code.m), rcond=None)[0]
         else:
+            assert self.code.copies is not None  # see Parts.sum
             lam = np.full(len(keys), 1.0 / self.code.copies)
         if kind == "covered":
             lam *= self.code.m / max(float((lam @ A).sum()), 1e-12)
