@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -14,12 +15,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+import kofn
+from kofn.engines import worker as launching
+from kofn.engines._forks import Process
 from kofn.engines.local import LocalEngine
 from kofn.errors import BadInput, Closed
 from kofn.model import Dropped, Joined, Lost, Piece, Reply, Stored, Task
 from kofn.testing._bodies import echo, measure, steps, toil
 from kofn.testing.engines import Desk, EngineChecks, descendants, gone
 from kofn.testing.faults import Faults
+
+
+def draws(kept: Any, operand: Any) -> Iterator[Piece]:
+    yield Piece(None, (float(np.random.random()), random.random()))  # noqa: NPY002
 
 
 def threads(kept: Any, operand: Any) -> Iterator[Piece]:
@@ -193,6 +201,22 @@ class TestLocalEngine(EngineChecks):
         while not all(gone(p) for p in pids if p):
             assert time.monotonic() < limit
 
+    def test_workers_draw_different_random_numbers(self, desk: Desk, engine: LocalEngine) -> None:
+        desk.wait(Joined, worker=engine.join())
+        drawn = [desk.value(desk.submit(w, draws)) for w in engine.workers]
+        for numbers in zip(*drawn, strict=True):
+            assert len(set(numbers)) == 5
+
+    def test_nobody_else_is_killed_who_has_a_workers_number(self, engine: LocalEngine) -> None:
+        with subprocess.Popen(["sleep", "600"]) as other:
+            engine._live[0].process = Process(other.pid, "0")  # as if given away meanwhile
+            engine.lose(0)
+            engine.close()
+            assert other.poll() is None
+            Process.of(other.pid).kill()
+            assert other.wait() == -signal.SIGKILL
+        Process.of(other.pid).kill()  # gone: no harm
+
     @pytest.mark.parametrize("workers", [0, -1, 2.0, "4", True])
     def test_a_wrong_number_of_workers_is_refused(self, workers: Any) -> None:
         with pytest.raises(BadInput, match="at least 1"):
@@ -296,6 +320,52 @@ def test_the_death_of_the_master_leaves_no_process(tmp_path: Path, sign: int) ->
     while not all(gone(p) for p in pids):
         assert time.monotonic() < limit
         time.sleep(0.01)
+
+
+@pytest.mark.parametrize("first", ["frozen", "launcher"])
+def test_a_frozen_worker_dies_with_its_master_and_launcher(tmp_path: Path, first: str) -> None:
+    with run(DOOMED, tmp_path) as process:
+        assert process.stdout is not None
+        launcher, frozen, *others = [int(p) for p in process.stdout.readline().split()]
+        strikes = [(frozen, signal.SIGSTOP), (launcher, signal.SIGKILL)]
+        try:
+            for pid, sign in strikes if first == "frozen" else strikes[::-1]:
+                os.kill(pid, sign)
+            process.kill()
+            limit = time.monotonic() + 30
+            while not all(gone(p) for p in (launcher, frozen, *others)):
+                assert time.monotonic() < limit
+                time.sleep(0.01)
+        finally:
+            if not gone(frozen):
+                os.kill(frozen, signal.SIGKILL)
+
+
+NO_ROOM = """
+import os, errno
+fork, before = os.fork, [3]
+def full():
+    before[0] -= 1
+    if before[0] == -1:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+    return fork()
+os.fork = full
+"""
+
+
+def test_one_failed_fork_is_one_error_and_nobody_is_harmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launching, "_BOOT", NO_ROOM + launching._BOOT)
+    A = np.random.default_rng(0).standard_normal((30, 8))
+    with kofn.connect("local", workers=3) as cluster:
+        X = cluster.encode(A, k=2, n=5)
+        with pytest.raises(kofn.EngineUnavailable, match=r"unavailable.*the others go on"):
+            cluster.join()
+        assert list(cluster.workers) == [0, 1, 2]
+        np.testing.assert_allclose(X @ np.ones(8), A @ np.ones(8))
+        assert cluster.join() == 4
+        assert list(cluster.workers) == [0, 1, 2, 4]
+    with pytest.raises(kofn.EngineUnavailable, match=r"of 4 came .*unavailable"):
+        LocalEngine(4)
 
 
 def test_two_engines_at_a_time_and_a_closed_one() -> None:

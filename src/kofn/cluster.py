@@ -289,11 +289,19 @@ class Cluster:
     def join(self) -> int:
         """Start one more worker, wait until it is live, and return its id.
 
-        It is given its share at the next product and takes part from then on.
+        It is given its share at the next product and takes part from then on. Raises
+        EngineUnavailable when it cannot be started; the others go on.
         """
         self._drive.check()
         worker: int = self._drive.call(self.engine.join)
         self._drive.await_joined(worker)
+        reason = self._drive.unborn.get(worker)
+        if reason is not None:
+            raise EngineUnavailable(
+                f"join starts one more worker; worker {worker} was lost before it came"
+                f"{' (' + reason + ')' if reason else ''}, and the others go on. Make room for it "
+                f"on this cluster's machines, or go on with those that are live."
+            )
         return worker
 
     def wait_for(self, workers: int, timeout: float = 60.0) -> None:

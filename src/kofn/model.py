@@ -124,6 +124,7 @@ class Lost:
     time: float
     worker: int
     tasks: tuple[int, ...] = ()
+    reason: str = ""  # where the engine knows more than that
 
 
 @dataclass(frozen=True, slots=True)

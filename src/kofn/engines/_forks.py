@@ -1,10 +1,22 @@
-"""What a forked child must let go of: with the parent's sockets in it, nobody sees their end."""
+"""Processes and those that they were forked from: what a child lets go of, and how it ends."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
+import signal
+import sys
 import weakref
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+try:
+    import fcntl
+except ImportError:  # not on Windows, where no engine of ours forks
+    fcntl = None  # type: ignore[assignment]
 
 
 class House(Protocol):
@@ -18,7 +30,8 @@ _houses: weakref.WeakSet[House] = weakref.WeakSet()
 
 
 def watch(house: House) -> None:
-    """Have it abandoned in every child that is forked while it lives."""
+    """Have it abandoned in every child that is forked while it lives: with the parent's sockets in
+    it, nobody sees their end."""
     _houses.add(house)
 
 
@@ -28,3 +41,84 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+def reseed() -> None:
+    """In a forked worker: draw other random numbers than its siblings, who have the same state."""
+    random.seed()
+    np.random.seed()  # noqa: NPY002 - what bodies may use
+    torch: Any = sys.modules.get("torch")
+    if torch is not None:
+        torch.seed()
+
+
+class Lifeline:
+    """A pipe that a master holds open; at its end the kernel kills all that are tied to it.
+
+    So a worker that is stopped dies with its master too, even when the launcher that would see to
+    it has been killed. Nothing is ever written.
+    """
+
+    def __init__(self) -> None:
+        self.fd, self._held = os.pipe()  # what the others need; what nobody else may have
+
+    def close(self) -> None:
+        """Kill all that are tied to it."""
+        os.close(self.fd)
+        os.close(self._held)
+
+    def abandon(self) -> None:
+        """In a forked child: let go of it, and harm nobody."""
+        os.close(self._held)
+
+
+def tie(fd: int) -> None:
+    """Let this process be killed at the end of a lifeline, of which this is a descriptor.
+
+    Where the kernel does not offer that (it is Linux's own) nothing happens.
+    """
+    ask = getattr(fcntl, "F_SETSIG", None)
+    with contextlib.suppress(OSError):
+        if ask is not None:
+            # A description of our own: whom to kill belongs to it, and a descriptor that was
+            # passed shares the sender's.
+            own = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_NONBLOCK)
+            fcntl.fcntl(own, fcntl.F_SETOWN, os.getpid())
+            fcntl.fcntl(own, ask, signal.SIGKILL)
+            fcntl.fcntl(own, fcntl.F_SETFL, os.O_NONBLOCK | os.O_ASYNC)
+    os.close(fd)
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process of this machine, and not another one that was given its number later."""
+
+    pid: int
+    began: str  # clock ticks since the machine was booted; "" where nobody knows
+
+    @classmethod
+    def of(cls, pid: int) -> Process:
+        """The process that has this number now."""
+        try:
+            with open(f"/proc/{pid}/stat") as file:
+                return cls(pid, file.read().rpartition(")")[2].split()[19])
+        except (FileNotFoundError, ProcessLookupError):
+            return cls(pid, "")
+
+    def kill(self) -> None:
+        """Kill it with SIGKILL, if it is still there."""
+        with contextlib.suppress(ProcessLookupError):
+            try:
+                fd = os.pidfd_open(self.pid)  # whoever it is by now: then it stays the same one
+            except AttributeError:
+                fd = -1  # not offered here
+            try:
+                if Process.of(self.pid) != self:
+                    return
+                if fd < 0:
+                    os.kill(self.pid, signal.SIGKILL)
+                else:
+                    signal.pidfd_send_signal(fd, signal.SIGKILL)
+            finally:
+                if fd >= 0:
+                    os.close(fd)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import socket
 from typing import Any
 
 from . import _forks
 from . import _wire as wire
 from ._bells import BOXES, Box, Tower
+from ._forks import Lifeline, Process
 from .exchange import Exchange
 from .memory import Pool, Segment
 from .worker import Launcher
@@ -41,7 +41,8 @@ class Peer(wire.Channel):
     def __init__(self, id: int, sock: socket.socket, poll: Any, retried: bool) -> None:
         super().__init__(sock, poll)
         self.id, self.retried = id, retried
-        self.pid = 0  # until hello
+        self.process: Process | None = None  # until hello
+        self.reason = ""  # why it never came
         self.tasks: dict[int, Open] = {}
         self.functions: set[int] = set()
         self.rounds: set[int] = set()  # whose operands it has
@@ -108,6 +109,7 @@ class House:
         self.cancelled[0] = -(2**63)
         self.exchanges: list[Exchange] = []
         self.tower = Tower() if BOXES else None
+        self.lifeline = Lifeline()
         self.launcher: Launcher | None = None
         self.peers: dict[int, Peer] = {}  # by descriptor, the joining ones too
         _forks.watch(self)
@@ -117,10 +119,12 @@ class House:
         if os.getpid() != self.owner:
             return  # a forked child must not end its parent's workers
         for peer in self.peers.values():
-            if peer.pid:
-                kill(peer.pid)
+            if peer.process is not None:
+                with contextlib.suppress(OSError):  # the lifeline's end does it too
+                    peer.process.kill()
             peer.close()
         self.peers.clear()
+        self.lifeline.close()
         if self.launcher is not None:
             self.launcher.close()
         self.poll.close()
@@ -134,12 +138,8 @@ class House:
 
     def abandon(self) -> None:
         """In a forked child: let go of the parent's sockets, so that its death is still seen."""
+        self.lifeline.abandon()
         for peer in self.peers.values():
             peer.sock.close()  # and nothing else: the parent's epoll is this one's too
         if self.launcher is not None:
             self.launcher.control.close()
-
-
-def kill(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)

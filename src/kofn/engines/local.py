@@ -17,11 +17,12 @@ from ..errors import BadInput, Closed, EngineUnavailable, UnknownWorker
 from ..interrupts import held, opened
 from ..model import Body, Dropped, Event, Failed, Joined, Lost, Reply, Stored, Task
 from . import _wire as wire
-from ._local_house import Handle, House, Open, Operand, Peer, kill
+from ._forks import Process
+from ._local_house import Handle, House, Open, Operand, Peer
 from .base import Capabilities, Engine
 from .exchange import Exchange, Shape
 from .memory import Packed, Segment, attach, large, pack, private, unpack
-from .worker import ORDER, Launcher
+from .worker import NEWS, Launcher
 
 _START_LIMIT = 60.0  # seconds for the first workers to say hello
 _FUNCTIONS = 256  # bodies remembered; beyond, all are forgotten and sent again as needed
@@ -62,6 +63,7 @@ class LocalEngine(Engine):
         self._gone: set[int] = set()  # rounds never cancelled whose operand had to make room
         self._ready: list[Event] = []
         self._unsent: dict[int, Peer] = {}  # who have tasks to be sent
+        self._dying: list[Peer] = []  # of whose death the launcher has told
         self._copied = 0  # bytes through memory that one worker and the master share
         self._before = 0  # bytes through the sockets of workers that are gone
         self._started = False
@@ -78,11 +80,13 @@ class LocalEngine(Engine):
         while len(self._live) < workers:
             left = limit - time.monotonic()
             # These are there at once for the caller: their Joined are not told.
-            if left <= 0 or any(isinstance(e, Lost) for e in self.events(left)):
+            events = self.events(left) if left > 0 else []
+            lost = [event for event in events if isinstance(event, Lost)]
+            if left <= 0 or lost:
+                why = lost[0].reason if lost and lost[0].reason else "see the messages above"
                 raise EngineUnavailable(
                     f"LocalEngine starts all its workers within {_START_LIMIT:.0f} s; "
-                    f"{len(self._live)} of {workers} came. See the launcher's message above, "
-                    f"or start fewer."
+                    f"{len(self._live)} of {workers} came ({why}). Start fewer."
                 )
         self._started = True
 
@@ -106,11 +110,14 @@ class LocalEngine(Engine):
 
     def lose(self, worker: int) -> None:
         """Kill a worker with SIGKILL."""
-        kill(self._peer(worker).pid)
+        process = self._peer(worker).process
+        assert process is not None  # it said hello
+        process.kill()
 
     def pid(self, worker: int) -> int | None:
         """Return the worker's process id."""
-        return self._peer(worker).pid
+        process = self._peer(worker).process
+        return None if process is None else process.pid
 
     def close(self) -> None:
         """Kill the workers and wait until they and the launcher are gone: milliseconds."""
@@ -136,7 +143,7 @@ class LocalEngine(Engine):
         peer = Peer(worker, ours, house.poll, retried)
         try:
             with theirs:
-                fds = [theirs.fileno(), house.word.fd]
+                fds = [theirs.fileno(), house.word.fd, house.lifeline.fd]
                 if peer.box is not None and house.tower is not None:
                     fds += [peer.box.fd, house.tower.fd]
                 try:
@@ -295,12 +302,14 @@ class LocalEngine(Engine):
             for fd, mask in found:
                 peer = self._house.peers.get(fd)
                 if peer is None:
-                    self._on_launcher(fd)
+                    self._hear()
                     continue
                 if mask & wire.OUT and peer.outbox:
                     peer.flush()
                 if mask & ~wire.OUT:
                     self._read(peer)
+            while self._dying:
+                self._bury(self._dying.pop())
             if self._ready:
                 out, self._ready = self._ready, []
                 return out
@@ -337,8 +346,8 @@ class LocalEngine(Engine):
             _HANDLERS[message[0]](self, peer, now, *message[1:])
         return True
 
-    def _on_hello(self, peer: Peer, now: float, pid: int) -> None:
-        peer.pid = pid
+    def _on_hello(self, peer: Peer, now: float, pid: int, began: str) -> None:
+        peer.process = Process(pid, began)
         self._live[peer.id] = peer
         self._workers = tuple(sorted(self._live))
         self._ready.append(Joined(now, peer.id))
@@ -404,39 +413,56 @@ class LocalEngine(Engine):
 
     def _on_end(self, peer: Peer, now: float) -> None:
         """Handle a worker's death, after all that it had sent."""
+        if peer.process is None:
+            self._hear()  # why it never came
         del self._house.peers[peer.fd]
         self._before += peer.sent + peer.posted + peer.received
         peer.close()
-        if not peer.pid and not peer.retried and self._started:
-            # Never there: its order may have died with a launcher. Try a new one once.
-            self._fork(peer.id, retried=True)
-            return
+        if peer.process is None and not (peer.reason or peer.retried) and self._started:
+            # Its order may have died with a launcher. Try a new one once.
+            try:
+                self._fork(peer.id, retried=True)
+            except OSError as error:
+                peer.reason = f"it could not be started: {error}"
+            else:
+                return
         if self._live.pop(peer.id, None) is not None:
             self._workers = tuple(sorted(self._live))
         tasks = sorted(t for t, o in peer.tasks.items() if not o.muted)
         for task in list(peer.tasks):
             self._close_task(peer, task)
-        self._ready.append(Lost(now, peer.id, tuple(tasks)))
+        self._ready.append(Lost(now, peer.id, tuple(tasks), peer.reason))
 
-    def _on_launcher(self, fd: int) -> None:
-        launcher = self._house.launcher
-        if launcher is None or launcher.control.fileno() != fd:
-            return  # gone earlier in this very batch
-        try:
-            died = launcher.control.recv(ORDER.size)
-        except ConnectionError:
-            died = b""
-        if not died:
-            self._drop_launcher()
-            return
-        # Usually the worker's end of file was seen first. It was not if a process that the
-        # worker started holds its socket open.
-        worker = ORDER.unpack(died)[0]
-        for peer in [p for p in self._house.peers.values() if p.id == worker]:
+    def _hear(self) -> None:
+        """Take in what the launcher says: who has died, and why one was not even forked."""
+        while (launcher := self._house.launcher) is not None:
+            try:
+                news = launcher.control.recv(NEWS.size, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return
+            except ConnectionError:
+                news = b""
+            if not news:
+                self._drop_launcher()
+                return
+            worker, error = NEWS.unpack(news)
+            for peer in self._house.peers.values():
+                if peer.id == worker:
+                    self._dying.append(peer)
+                    if error:
+                        peer.reason = f"it could not be forked: {os.strerror(error)}"
+
+    def _bury(self, peer: Peer) -> None:
+        """Handle a death of which the launcher told.
+
+        Usually the worker's end of file was seen first. It was not if a process that the worker
+        started holds its socket open.
+        """
+        if self._house.peers.get(peer.fd) is peer:
             while self._read(peer):
                 pass
-            if self._house.peers.get(peer.fd) is peer:
-                self._on_end(peer, time.monotonic())
+        if self._house.peers.get(peer.fd) is peer:
+            self._on_end(peer, time.monotonic())
 
     # The end of tasks and operands.
 

@@ -7,8 +7,8 @@ worker's death is an end of file at the master at once.
 
 from __future__ import annotations
 
+import errno
 import mmap
-import multiprocessing as mp
 import os
 import pickle
 import select
@@ -17,18 +17,20 @@ import socket
 import struct
 import subprocess
 import sys
+import traceback
 from collections.abc import Iterable
 from functools import partial
 from typing import Any, NoReturn
 
 from . import _wire as wire
 from ._bells import Box
+from ._forks import Process, reseed, tie
 from .exchange import Exchange, Shape
 from .memory import ReplyPool, Segment, attach, no_segment, pack, solid, unpack
 from .running import keep, run, story
 
-ORDER = struct.Struct("<q")  # to the launcher: fork a worker of this id; from it: this one died
-
+ORDER = struct.Struct("<q")  # to the launcher: fork a worker of this id
+NEWS = struct.Struct("<qq")  # from it: this one died, or was not forked, and the error's number
 
 _BOOT = (
     "import sys; fd = int(sys.argv[1]); sys.path[:] = sys.argv[2:]; "
@@ -44,13 +46,21 @@ class Launcher:
     def __init__(self) -> None:
         self.control, theirs = socket.socketpair()
         threads = {f"{name}_NUM_THREADS": "1" for name in _ONE_THREAD}
-        with theirs:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", _BOOT, str(theirs.fileno()), *sys.path],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                env={**os.environ, **threads, "VECLIB_MAXIMUM_THREADS": "1"},
-            )
+        try:
+            # Ctrl-C goes to it too, before it can say that it does not want it.
+            mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            with theirs:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-c", _BOOT, str(theirs.fileno()), *sys.path],
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    env={**os.environ, **threads, "VECLIB_MAXIMUM_THREADS": "1"},
+                )
+        except BaseException:
+            self.control.close()
+            raise
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def fork(self, worker: int, fds: Iterable[int]) -> None:
         """Order a worker that serves on these descriptors."""
@@ -73,6 +83,7 @@ def launch(fd: int) -> None:
     """
     # Ctrl-C goes to the whole process group; only the master decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     for stream in (sys.stdout, sys.stderr):
         # A killed worker flushes nothing; printed lines should be seen all the same.
         if hasattr(stream, "reconfigure"):
@@ -82,49 +93,64 @@ def launch(fd: int) -> None:
     os.set_blocking(ring, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(ring, warn_on_full_buffer=False)
-    context = mp.get_context("fork")
-    children: dict[int, Any] = {}
+    children: dict[int, int] = {}  # their workers, by pid
     try:
         while True:
             ready = select.select([fd, bell], [], [])[0]
             if bell in ready:
                 os.read(bell, 4096)
-                for worker in [w for w, p in children.items() if p.exitcode is not None]:
-                    children.pop(worker).close()
+                for pid in [p for p in children if os.waitpid(p, os.WNOHANG)[0]]:
                     # The socket says so too, unless a grandchild holds it open.
-                    control.send(ORDER.pack(worker))
+                    control.send(NEWS.pack(children.pop(pid), 0))
             if fd in ready:
-                order, ancillary, _, _ = control.recvmsg(ORDER.size, socket.CMSG_SPACE(64))
+                order, ancillary, flags, _ = control.recvmsg(ORDER.size, socket.CMSG_SPACE(64))
                 fds = wire.take_fds(ancillary)
                 if not order:
                     return
                 worker = ORDER.unpack(order)[0]
-                child = context.Process(
-                    target=work, args=(worker, fds, (fd, bell, ring)), name=f"kofn-{worker}"
-                )
-                child.start()
-                children[worker] = child
+                try:
+                    if flags & socket.MSG_CTRUNC:
+                        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+                    children[_fork(fds, (fd, bell, ring))] = worker
+                except OSError as error:  # no room for one more; the others go on
+                    control.send(NEWS.pack(worker, error.errno or errno.EAGAIN))
                 for passed in fds:
                     os.close(passed)
     except ConnectionError:
         pass
     finally:
-        for child in children.values():
-            child.kill()
-        for child in children.values():
-            child.join()
+        for pid in children:
+            os.kill(pid, signal.SIGKILL)
+        for pid in children:
+            os.waitpid(pid, 0)
 
 
-def work(worker: int, fds: list[int], inherited: tuple[int, ...]) -> NoReturn:
-    """Serve the master on socket `fds[0]` until it goes away; `fds[1]` holds the cancel word.
+def _fork(fds: list[int], inherited: tuple[int, ...]) -> int:
+    """Fork a worker and return its pid."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work(fds, inherited)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+    return pid
 
-    Where there is a box, `fds[2]` is it, and `fds[3]` the tower that rings for it.
+
+def work(fds: list[int], inherited: tuple[int, ...]) -> NoReturn:
+    """Serve the master on socket `fds[0]` until it goes away.
+
+    `fds[1]` holds the cancel word, `fds[2]` is the master's lifeline. Where there is a box, it is
+    `fds[3]`, and `fds[4]` the tower that rings for it.
     """
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for fd in inherited:
         os.close(fd)
-    Worker(socket.socket(fileno=fds[0]), attach(fds[1]), *fds[2:]).serve()
+    tie(fds[2])
+    reseed()
+    Worker(socket.socket(fileno=fds[0]), attach(fds[1]), *fds[3:]).serve()
     # No clean-up to wait for: everything the worker holds is its own anonymous memory.
     os._exit(0)
 
@@ -153,7 +179,8 @@ class Worker:
 
     def serve(self) -> None:
         """Handle messages in order until the master goes away."""
-        self.send(wire.frame(wire.HELLO, os.getpid()))
+        process = Process.of(os.getpid())
+        self.send(wire.frame(wire.HELLO, process.pid, process.began))
         while (messages := self.receive()) is not None:
             self.take(messages)
 

@@ -73,6 +73,7 @@ class Drive:
         self._owed: dict[int, int] = {}  # worker -> tasks and puts it has not ended
         self._since: dict[int, float] = {}  # worker -> when it last answered, or first owed
         self._gone: set[int] = set()
+        self.unborn: dict[int, str] = {}  # joiners that never came, and why
         self._running = False  # a round is
         self._unheard: list[Event] = []  # events noted that it has not heard of
         self._unnoted: deque[Event] = deque()  # left by an exception
@@ -353,7 +354,8 @@ class Drive:
             log.append(Record(time, "dropped", event.round, event.worker, event.task, 0))
             self._answered(event.worker, time, True)
         elif type(event) is Lost:
-            self.stored.pop(event.worker, None)
+            if self.stored.pop(event.worker, None) is None:
+                self.unborn[event.worker] = event.reason
             self._gone.add(event.worker)
             self._owed.pop(event.worker, None)
             self._since.pop(event.worker, None)
