@@ -23,7 +23,7 @@ from collections.abc import Coroutine
 from importlib import import_module
 from typing import Any, NoReturn
 
-import numpy as np
+from ._forks import reseed
 
 START = 60.0  # seconds for a process to come up
 _ONE_THREAD = ("OPENBLAS", "OMP", "MKL", "VECLIB_MAXIMUM", "NUMEXPR", "BLIS")
@@ -235,7 +235,7 @@ async def _scheduler(control: socket.socket, directory: str) -> None:
 
 
 async def _worker(control: socket.socket, directory: str, name: str, address: str) -> None:
-    np.random.seed()  # noqa: NPY002  (the launcher's state, which bodies may use, is everyone's)
+    reseed()
     async with import_module("distributed").Worker(
         address,
         name=name,
