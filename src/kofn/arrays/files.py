@@ -97,17 +97,25 @@ class Place:
         return fs.open(path, "rb")  # type: ignore[no-any-return]
 
     def write(self, data: bytes) -> None:
-        """Write a small file whole: locally under another name first, then renamed."""
+        """Write a file whole or not at all: locally under another name first, then renamed."""
         if self.local is None:
             fs, path = self.remote()
             fs.pipe_file(path, data)
             return
-        part = self.local.with_name(self.local.name + ".part")
-        with part.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(self.local)
+        target = self.local.resolve()
+        if target.exists() and not target.is_file():  # a device or a pipe keeps its name
+            with target.open("wb", buffering=0) as file:
+                write_all(file, memoryview(data))
+            return
+        part = target.with_name(target.name + ".part")
+        try:
+            with part.open("wb", buffering=0) as file:
+                write_all(file, memoryview(data))
+                os.fsync(file.fileno())
+            part.replace(target)
+        except OSError:
+            part.unlink(missing_ok=True)
+            raise
 
     def make_dir(self) -> None:
         """Make the directory and those above it."""

@@ -43,13 +43,10 @@ class ParquetSource(Source):
             raise BadInput(f"{place.url} is not a whole Parquet file: {error}") from error
         schema = self._file.schema_arrow
         for field in schema:
-            kind = field.type
-            if not (
-                pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
-            ):
+            if not holds_numbers(field.type):
                 raise BadInput(
                     f"a matrix to encode has numeric columns only; column {field.name!r} of "
-                    f"{place.url} is of type {kind}. Drop it, or turn it into numbers."
+                    f"{place.url} is of type {field.type}. Drop it, or turn it into numbers."
                 )
         single = all(field.type == pa.float32() for field in schema)
         self.dtype = np.dtype(np.float32 if single else np.float64)
@@ -99,3 +96,19 @@ class ParquetSource(Source):
             flat = column.combine_chunks() if hasattr(column, "combine_chunks") else column
             out[:, j] = flat.to_numpy(zero_copy_only=False)
         return out
+
+
+def holds_numbers(kind: Any) -> bool:
+    """Whether a column of this Arrow type holds numbers. Dates and times do not."""
+    from pyarrow import types
+
+    known = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal)
+    return any(is_it(kind) for is_it in known)
+
+
+def holds_text(kind: Any) -> bool:
+    """Whether a column of this Arrow type holds text, a category's names included."""
+    from pyarrow import types
+
+    kind = kind.value_type if types.is_dictionary(kind) else kind
+    return bool(types.is_string(kind) or types.is_large_string(kind))

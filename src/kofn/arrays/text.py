@@ -18,6 +18,7 @@ from .files import Place, Spool
 from .sources import Source, checked
 
 PIECE = 4 << 20  # bytes of text parsed at a time
+COLUMNS = 1 << 28  # and fewer: a vector of them takes 2 GB
 
 
 class TextSource(Source):
@@ -41,8 +42,12 @@ class TextSource(Source):
             if piece.nnz:
                 least = min(least, int(piece.indices.min()))
                 most = max(most, int(piece.indices.max()))
-            if most > np.iinfo(np.int32).max:
-                raise BadInput(f"a column's number is below 2^31; {place.url} has column {most}.")
+            if most >= COLUMNS:
+                raise BadInput(
+                    f"a column's number must be below {COLUMNS}, for every worker keeps vectors of "
+                    f"that length; {place.url} has column {most}. Number the columns that occur, "
+                    f"or hash them to fewer."
+                )
             self._ends.append(piece.indptr[1:].astype(np.int64) + self._data.count)
             self._data.append(piece.data)
             self._columns.append(piece.indices)

@@ -6,14 +6,13 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 
 from .. import __version__
-from ..errors import KofnError
+from ..errors import CannotWrite, KofnError
 
 app = typer.Typer(
     help="Coded computing: any k of n workers are enough.",
@@ -30,25 +29,46 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and no
 
 
 def main() -> None:
-    """Entry point: a KofnError is one line on stderr and exit code 1, never a traceback."""
+    """Entry point: an error is one line on stderr and exit code 1, never a traceback."""
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()  # while somebody can still be told that it does not go
     except KofnError as error:
-        text = f"[bold red]kofn:[/] {escape(str(error))}"
-        Console(stderr=True).print(text, highlight=False, soft_wrap=True)
-        sys.exit(1)
+        _fail(str(error))
     except BrokenPipeError:
         # The reader of our output went away (`kofn demo | head`): nothing to say to anyone.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         sys.exit(141)
+    except OSError as error:
+        _drop_output()
+        what = f"{error.filename}: " if error.filename else ""
+        _fail(f"a file or the output cannot be read or written: {what}{error.strerror or error}.")
+    except MemoryError:
+        _fail("there is not enough memory for this. Use smaller data, or more workers and memory.")
+
+
+def _fail(text: str) -> NoReturn:
+    # Not through rich: it opens files of its own, and there may be no more to be had.
+    red = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+    print("\033[1;31mkofn:\033[0m" if red else "kofn:", text, file=sys.stderr)
+    sys.exit(1)
+
+
+def _drop_output() -> None:
+    """Let what is left of the output go nowhere: Python would try it again at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def show(result: dict[str, Any], as_json: bool, table: Any) -> None:
-    """Print a result for a machine or for a person."""
+    """Print a result for a machine or for a person; then raise what went wrong beside it."""
     if as_json:
         print(json.dumps(result, indent=2))
     else:
         table(Console(), result)
+    if trouble := result.get("trouble"):
+        raise CannotWrite(*trouble)
 
 
 def _version(wanted: bool) -> None:
@@ -118,7 +138,7 @@ def fit(
     k: Annotated[int | None, typer.Option(help="How many workers must be enough.")] = None,
     engine: Annotated[str, typer.Option(help="Where the workers are.")] = "local",
     target: Annotated[str | None, typer.Option(help="Column to predict (default: last).")] = None,
-    labels: Annotated[Path | None, typer.Option(help="y.npy, beside X.npy.")] = None,
+    labels: Annotated[Path | None, typer.Option(help="y.npy, beside X.npy or a table.")] = None,
     spot: Annotated[
         Path | None, typer.Option(help="Kill and add workers as this recorded trace says.")
     ] = None,

@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from ..cluster import Cluster, connect
-from ..errors import CannotDo
+from ..errors import CannotDo, CannotWrite
 from ..model import Record, Report
 
 WORKERS, THRESHOLD = 6, 3
@@ -62,8 +62,7 @@ def run(rounds: int, size: int, seed: int, plot: Path | None, *, quiet: bool) ->
             v = y / np.linalg.norm(y)
             tell(len(X.report.live), reports)
         log = cluster.log
-    if plot is not None:
-        _draw(log, plot)
+    trouble = None if plot is None else _draw(log, plot)
     events = _events(log, reports, seconds)
     return {
         "rounds": rounds,
@@ -77,6 +76,7 @@ def run(rounds: int, size: int, seed: int, plot: Path | None, *, quiet: bool) ->
         "threshold": THRESHOLD,
         "size": size,
         "eigenvalue": float(v @ (A @ v)),
+        "trouble": trouble,
     }
 
 
@@ -130,8 +130,11 @@ def _events(log: list[Record], reports: list[Report], seconds: list[float]) -> l
     return rows
 
 
-def _draw(log: list[Record], path: Path) -> None:
-    """Draw some rounds around the first loss: a whole run has too many to see one."""
+def _draw(log: list[Record], path: Path) -> tuple[str, str] | None:
+    """Draw some rounds around the first loss: a whole run has too many to see one.
+
+    Returns what went wrong: path and problem.
+    """
     from ..report import timeline
 
     zero = min(record.time for record in log if record.kind != "stored")
@@ -139,13 +142,17 @@ def _draw(log: list[Record], path: Path) -> None:
     lost = [record.time - zero for record in log if record.kind == "lost"]
     usual = median(b - a for a, b in pairwise(rounds))
     middle = lost[0] if lost else rounds[0]
-    timeline(
-        log,
-        path,
-        title="The rounds around the first kill",
-        start=max(0.0, middle - 5 * usual),
-        end=middle + 10 * usual,
-    )
+    try:
+        timeline(
+            log,
+            path,
+            title="The rounds around the first kill",
+            start=max(0.0, middle - 5 * usual),
+            end=middle + 10 * usual,
+        )
+    except CannotWrite as error:
+        return error.path, error.problem
+    return None
 
 
 @contextmanager

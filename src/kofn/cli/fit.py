@@ -7,6 +7,7 @@ import pickle
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,11 @@ from rich.console import Console
 from rich.table import Table
 
 from ..cluster import connect
-from ..delays.traces import read_spot_trace
-from ..errors import BadInput
+from ..delays.traces import SpotTrace, read_spot_trace
+from ..errors import BadInput, CannotWrite
 from ..learn import LinearSVC, LogisticRegression, MLPClassifier, Ridge
 from ..market import Market, check
+from ..model import Record
 from . import places, tables
 
 LINEAR = {"ridge": Ridge, "logistic": LogisticRegression, "svm": LinearSVC}
@@ -50,7 +52,7 @@ def run(job: Job, *, quiet: bool) -> dict[str, Any]:
     if job.model not in MODELS:
         raise BadInput(f"--model must be one of {', '.join(MODELS)}; got {job.model!r}.")
     if job.out is not None:
-        places.file(job.out)
+        places.file(job.out)  # before the data are read: that may take long
     k = (job.workers + 1) // 2 if job.k is None else job.k
     trace = None
     if job.spot is not None:
@@ -67,21 +69,11 @@ def run(job: Job, *, quiet: bool) -> dict[str, Any]:
         rounds = fitted.report.round
 
     model = _model(job, k).set_params(callback=watch, verbose=not quiet)
-    X, y = tables.load(job.data, job.target, job.labels)
+    X, y = tables.load(job.data, job.target, job.labels, classes=job.model != "ridge")
     _sound(job, X, y)
-    start = job.workers if trace is None else trace.at_start
-    began = time.perf_counter()
-    with connect(job.engine, start, wait=300.0) as cluster:
-        model.set_params(cluster=cluster)
-        data = X if job.model == "mlp" else cluster.encode(X, k, n=job.workers)
-        market = (
-            nullcontext()
-            if trace is None
-            else Market(cluster, trace, job.scale, job.workers, need=k)
-        )
-        with market as events:
-            model.fit(data, y)
-        log = cluster.log
+    with nullcontext() if job.out is None else places.room(job.out, _size(job, X, y)):
+        began = time.perf_counter()
+        log, events = _fit(job, k, trace, model, X, y)
     seconds = time.perf_counter() - began
     result = {
         "model": job.model,
@@ -102,22 +94,52 @@ def run(job: Job, *, quiet: bool) -> dict[str, Any]:
         "out": None if job.out is None else str(job.out),
     }
     if job.out is not None:
-        _save(job.out, model, result)
+        result["trouble"] = _save(job.out, model, result)
     return result
+
+
+def _fit(
+    job: Job, k: int, trace: SpotTrace | None, model: Any, X: Any, y: Any
+) -> tuple[list[Record], Market | None]:
+    """Fit the model on workers of its own; return their log, and what the market did."""
+    start = job.workers if trace is None else trace.at_start
+    with connect(job.engine, start, wait=300.0) as cluster:
+        model.set_params(cluster=cluster)
+        data = X if job.model == "mlp" else cluster.encode(X, k, n=job.workers)
+        market = (
+            nullcontext()
+            if trace is None
+            else Market(cluster, trace, job.scale, job.workers, need=k)
+        )
+        with market as events:
+            model.fit(data, y)
+        return cluster.log, events
+
+
+def _size(job: Job, X: Any, y: NDArray[Any]) -> int:
+    """About how many bytes the model and its report take, and not less."""
+    classes = 1 if job.model == "ridge" else len(np.unique(y))
+    widths = [X.shape[1], *(_hidden(job) if job.model == "mlp" else ()), classes]
+    numbers = sum((a + 1) * b for a, b in pairwise(widths))
+    # As doubles, with names of classes, what the report says of each epoch, and the pickle's own.
+    return int(8 * numbers + y.itemsize * classes + 100 * job.epochs + (1 << 18))
 
 
 def _model(job: Job, k: int) -> Any:
     if job.model in LINEAR:
         return LINEAR[job.model]()
+    return MLPClassifier(
+        _hidden(job), max_epochs=job.epochs, random_state=job.seed, k=k, workers=job.workers
+    )
+
+
+def _hidden(job: Job) -> tuple[int, ...]:
     try:
-        hidden = tuple(int(width) for width in job.hidden.split(","))
+        return tuple(int(width) for width in job.hidden.split(","))
     except ValueError:
         raise BadInput(
             f"--hidden is the widths of the hidden layers, such as 300,100; got {job.hidden!r}."
         ) from None
-    return MLPClassifier(
-        hidden, max_epochs=job.epochs, random_state=job.seed, k=k, workers=job.workers
-    )
 
 
 def _sound(job: Job, X: Any, y: NDArray[Any]) -> None:
@@ -143,6 +165,10 @@ def _sound(job: Job, X: Any, y: NDArray[Any]) -> None:
             f"every label must be finite; {int((~np.isfinite(y)).sum())} of {len(y)} are NaN or "
             f"infinite. Fill or drop these rows."
         )
+    if y.dtype.kind not in "fiubUS":
+        raise BadInput(
+            f"labels must be numbers or text; these are of dtype {y.dtype}. Turn them into numbers."
+        )
     if job.model == "ridge" and y.dtype.kind not in "fiub":
         raise BadInput(
             f"--model ridge predicts numbers; the target has {tables.plain(y[0])!r}. Choose "
@@ -155,9 +181,19 @@ def _sound(job: Job, X: Any, y: NDArray[Any]) -> None:
         )
 
 
-def _save(path: Path, model: Any, result: dict[str, Any]) -> None:
-    path.write_bytes(pickle.dumps(model))
-    path.with_name(path.name + ".report.json").write_text(json.dumps(result, indent=2) + "\n")
+def _save(path: Path, model: Any, result: dict[str, Any]) -> tuple[str, str] | None:
+    """Write the model and its report; return what went wrong: path and problem."""
+    trouble = None
+    report = (json.dumps(result, indent=2) + "\n").encode()
+    for at, data in (
+        (path, pickle.dumps(model)),
+        (path.with_name(path.name + ".report.json"), report),
+    ):
+        try:
+            places.save(at, data)
+        except CannotWrite as error:
+            trouble = trouble or (error.path, error.problem)  # of the model, rather
+    return trouble
 
 
 def table(console: Console, result: dict[str, Any]) -> None:
@@ -170,6 +206,6 @@ def table(console: Console, result: dict[str, Any]) -> None:
     out.add_row(f"{what}, rounds", f"{result['iterations']}, {result['rounds']}")
     out.add_row("workers killed, joined", f"{len(result['killed'])}, {len(result['joined'])}")
     out.add_row("seconds", f"{result['seconds']:.1f}")
-    if result["out"] is not None:
+    if result["out"] is not None and not result["trouble"]:
         out.add_row("saved", f"{result['out']} (and .report.json)")
     console.print(out)

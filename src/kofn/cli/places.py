@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from ..errors import BadInput
+from ..arrays.files import Place
+from ..errors import BadInput, CannotWrite
 
 
 def file(path: Path) -> None:
@@ -36,10 +40,60 @@ def directory(path: Path) -> None:
     _try(path)
 
 
+@contextmanager
+def room(path: Path, size: int) -> Iterator[None]:
+    """Hold so many bytes beside `path` until the work is done: a disk may fill up meanwhile.
+
+    Raises BadInput where they are not to be had.
+    """
+    file(path)
+    if path.exists() and not path.is_file():
+        yield  # a device has no size
+        return
+    held = path.resolve().with_name(f".{path.name}.room")
+    try:
+        try:
+            held.write_bytes(bytes(size))
+        except OSError as error:
+            raise BadInput(
+                f"--out must be where there is room for it, about {size:,} bytes; {path.parent} "
+                f"has none: {error.strerror}. Make room, or name another."
+            ) from None
+        yield
+    finally:
+        held.unlink(missing_ok=True)
+
+
+def save(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all. If it does not go, keep it elsewhere, and CannotWrite."""
+    try:
+        Place.of(path).write(data)
+    except OSError as error:
+        kept = _elsewhere(path, data)
+        where = f"It is in {kept} instead: move it" if kept else "Nor can it be kept elsewhere"
+        raise CannotWrite(
+            str(path), f"it cannot be written: {error.strerror or error}. {where}."
+        ) from error
+
+
+def _elsewhere(path: Path, data: bytes) -> Path | None:
+    for folder in (tempfile.gettempdir(), os.getcwd(), os.path.expanduser("~")):
+        name = None
+        try:
+            handle, name = tempfile.mkstemp(path.suffix, f"kofn-{path.stem}-", folder)
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+            return Path(name)
+        except OSError:
+            if name is not None:
+                with suppress(OSError):
+                    os.unlink(name)
+    return None
+
+
 def results(path: Path, found: Any) -> None:
     """Write what was measured to results.json in a directory."""
-    text = json.dumps(found, indent=2) + "\n"
-    (path / "results.json").write_text(text, encoding="utf-8")
+    save(path / "results.json", (json.dumps(found, indent=2) + "\n").encode())
 
 
 def _try(path: Path) -> None:

@@ -3,55 +3,74 @@
 from __future__ import annotations
 
 import gzip
+import pickle
 import re
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.datasets import load_svmlight_file
 
+from ..arrays.files import Place
+from ..arrays.parquet import holds_numbers, holds_text
+from ..arrays.text import TextSource
 from ..errors import BadInput
 
+CANONICAL = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")  # 7, not 07: that is a name
 
-def load(path: Path, target: str | None, labels: Path | None) -> tuple[Any, NDArray[Any]]:
+
+def load(
+    path: Path, target: str | None, labels: Path | None, *, classes: bool = True
+) -> tuple[Any, NDArray[Any]]:
     """Return X (dense or CSR) and y.
 
-    The target is a column by name (default: the last one), a second .npy file, or LIBSVM's own.
+    The target is a column by name (default: the last one), a .npy file beside (`labels`), or
+    LIBSVM's own. classes: whether labels are names of classes; text such as 01 then stays text.
     """
-    if not path.exists():
-        raise BadInput(f"the data must be a file that is there; {path} is not. Check the path.")
+    for file in (path, labels):
+        if file is not None and not file.exists():
+            raise BadInput(f"the data must be a file that is there; {file} is not. Check the path.")
+        if file is not None and file.is_dir():
+            raise BadInput(f"the data must be a file; {file} is a directory. Name the file in it.")
     kind = "".join(path.suffixes[-2:]) if path.suffix == ".gz" else path.suffix
     kind = kind.removesuffix(".gz").lower()
-    if kind == ".npy":
-        return _pair(path, labels)
-    if kind in (".svm", ".libsvm", ".txt"):
-        return _libsvm(path)
     if kind in (".csv", ".parquet"):
-        names, columns = _csv(path) if kind == ".csv" else _parquet(path)
-        return _split(path, names, columns, target)
+        if target is not None and labels is not None:
+            raise BadInput("the labels are a column (--target) or a file (--labels); got both.")
+        table = _csv(path) if kind == ".csv" else _parquet(path)
+        if labels is not None:
+            return _features(path, table), _npy(labels)
+        return _split(path, table, target, classes)
+    if target is not None:
+        raise BadInput(f"--target names a column of CSV or Parquet; {path.name} has no names.")
+    if kind == ".npy":
+        if labels is None:
+            raise BadInput(f"{path.name} holds X only. Name the file of y: --labels y.npy.")
+        return _npy(path), _npy(labels)
+    if kind in (".svm", ".libsvm", ".txt"):
+        if labels is not None:
+            raise BadInput(
+                f"{path.name} is LIBSVM text and has its own labels. Leave --labels out, or save X "
+                f"as .npy."
+            )
+        return _libsvm(path)
     raise BadInput(
         f"the data must be .csv, .parquet, .npy or LIBSVM text (.svm, .libsvm, .txt), .gz or not; "
         f"got {path.name}."
     )
 
 
-def _pair(path: Path, labels: Path | None) -> tuple[Any, NDArray[Any]]:
-    if labels is None:
-        raise BadInput(f"{path.name} holds X only. Name the file of y: --labels y.npy.")
-    if not labels.exists():
-        raise BadInput(f"the labels must be a file that is there; {labels} is not.")
-    return _npy(path), _npy(labels)
-
-
 def _npy(path: Path) -> NDArray[Any]:
     try:
         with _reading(path, "rb") as file:
             found: Any = np.load(file)
-    except (ValueError, EOFError) as error:
+    except BadInput:
+        raise
+    except (ValueError, EOFError, pickle.UnpicklingError) as error:
         raise BadInput(
             f"{path.name} must be one array of numbers or text, as np.save writes it; it is not: "
             f"{error}. Save it with another dtype."
@@ -84,20 +103,23 @@ def _reading(path: Path, mode: str, **options: Any) -> Iterator[Any]:
 
 
 def _libsvm(path: Path) -> tuple[Any, NDArray[Any]]:
-    try:
-        with _reading(path, "rb") as file:
-            X, y = load_svmlight_file(file)
-    except BadInput:
-        raise
-    except ValueError as error:
-        raise BadInput(
-            f"{path} is not LIBSVM text (label index:value ...): {error}. For CSV name it .csv."
-        ) from None
-    X.indices, X.indptr = X.indices.astype(np.int32), X.indptr.astype(np.int32)
-    return X, y
+    with _reading(path, "rb"):  # is it there, and gzip if it is named so?
+        source = TextSource(Place.of(path))
+    X = source.rows(0, source.shape[0])
+    X.indptr = X.indptr.astype(np.int32) if X.nnz < 1 << 31 else X.indptr
+    return X, source.labels()
 
 
-def _csv(path: Path) -> tuple[list[str], list[NDArray[Any]]]:
+@dataclass(frozen=True)
+class Column:
+    """A named column. `text`: its cells were not typed, so what they mean is to be found out."""
+
+    name: str
+    values: NDArray[Any]
+    text: bool
+
+
+def _csv(path: Path) -> list[Column]:
     import csv
 
     with _reading(path, "rt", newline="", encoding="utf-8-sig") as file:
@@ -114,7 +136,7 @@ def _csv(path: Path) -> tuple[list[str], list[NDArray[Any]]]:
             f"the fields of {path.name} must be separated by commas; its first line has "
             f"{names[0][len(parts[0])]!r} instead. Save it with commas."
         )
-    if all(_number(name) for name in names):
+    if _all_numbers(np.asarray(names)):
         raise BadInput(
             f"the first line of {path.name} must name the columns; it holds numbers only: "
             f"{', '.join(names[:4])}{' ...' if len(names) > 4 else ''}. Put a line of names first."
@@ -126,25 +148,50 @@ def _csv(path: Path) -> tuple[list[str], list[NDArray[Any]]]:
             f"{short[0]} has {len(short[1])}."
         )
     body = [row for _, row in lines]
-    return names, [np.asarray(column) for column in zip(*body, strict=True)]
+    columns = zip(names, zip(*body, strict=True), strict=True)
+    return [Column(name, np.asarray(cells), text=True) for name, cells in columns]
 
 
-def _parquet(path: Path) -> tuple[list[str], list[NDArray[Any]]]:
+def _parquet(path: Path) -> list[Column]:
     try:
         import pyarrow.parquet as parquet
     except ImportError:
         raise BadInput(f"reading {path.name} needs pyarrow: pip install 'kofn[store]'.") from None
     try:
-        table = parquet.read_table(path)
+        table = parquet.read_table(path, page_checksum_verification=True)
     except (ValueError, OSError) as error:
         raise BadInput(f"{path.name} is not a Parquet file: {error}. Check the path.") from None
-    columns = [table.column(name).to_numpy(zero_copy_only=False) for name in table.column_names]
-    return list(table.column_names), columns
+    if len(table) == 0 or table.num_columns == 0:
+        raise BadInput(
+            f"{path.name} must have a column and a row; it has {table.num_columns} columns and "
+            f"{len(table)} rows."
+        )
+    return [_typed(path, field, column) for field, column in zip(table.schema, table, strict=True)]
+
+
+def _typed(path: Path, field: Any, column: Any) -> Column:
+    if holds_text(field.type):
+        return Column(field.name, np.asarray(column.to_pylist(), object), text=False)
+    if not holds_numbers(field.type):
+        raise BadInput(
+            f"columns must hold numbers, and the target numbers or text; {field.name!r} of "
+            f"{path.name} is of type {field.type}. Turn it into numbers (a date into days since "
+            f"another, say), or drop it."
+        )
+    if column.null_count:
+        row = next(i for i, valid in enumerate(column.is_valid().to_pylist()) if not valid)
+        raise BadInput(
+            f"every value must be there; {field.name!r} of {path.name} has {column.null_count} "
+            f"missing, the first in row {row + 1}. Fill or drop these rows."
+        )
+    numbers = column.to_numpy(zero_copy_only=False).astype(np.float64)
+    return Column(field.name, numbers, text=False)
 
 
 def _split(
-    path: Path, names: list[str], columns: list[NDArray[Any]], target: str | None
+    path: Path, table: list[Column], target: str | None, classes: bool
 ) -> tuple[NDArray[Any], NDArray[Any]]:
+    names = [column.name for column in table]
     chosen = names[-1] if target is None else target
     if chosen not in names:
         raise BadInput(
@@ -160,43 +207,66 @@ def _split(
             f"named {chosen!r}. Rename the others."
         )
     at = names.index(chosen)
-    numbers = []
-    for name, column in zip(names, columns, strict=True):
-        if name == chosen:
-            continue
-        try:
-            numbers.append(column.astype(np.float64))
-        except (ValueError, TypeError):
-            bad = next(i for i, v in enumerate(column) if not _number(v))
-            value = plain(column[bad])
-            if value is None or not str(value).strip():
-                raise BadInput(
-                    f"every value must be there; {name!r} of {path.name} has a missing value in "
-                    f"row {bad + 1}. Fill or drop it."
-                ) from None
-            raise BadInput(
-                f"every column but the target must hold numbers; {name!r} of {path.name} has "
-                f"{value!r}. Encode it (one-hot) or drop it."
-            ) from None
-    y = columns[at]
-    if y.dtype.kind in "UO":
-        gone = [i for i, v in enumerate(y) if v is None or not str(v).strip()]
-        if gone:
-            raise BadInput(
-                f"every row must have a label; the target {chosen!r} of {path.name} has "
-                f"{len(gone)} missing values, the first in row {gone[0] + 1}. Drop these rows."
-            )
-    with suppress(ValueError):  # class names stay as they are
-        y = y.astype(np.float64)
-    return np.stack(numbers, axis=1), y
+    return _features(path, table[:at] + table[at + 1 :]), _labels(path, table[at], classes)
 
 
-def _number(text: Any) -> bool:
+def _features(path: Path, table: list[Column]) -> NDArray[Any]:
+    return np.stack([_numbers(path, column) for column in table], axis=1)
+
+
+def _numbers(path: Path, column: Column) -> NDArray[np.float64]:
+    """The cells of a column as numbers; text counts as such only where its type was not known."""
+    if column.values.dtype.kind not in "UO" or (column.text and _all_numbers(column.values)):
+        return column.values.astype(np.float64)
+    bad = next((i for i, v in enumerate(column.values) if not _number(v)), 0)
+    value = plain(column.values[bad])
+    if value is None or not str(value).strip():
+        raise BadInput(
+            f"every value must be there; {column.name!r} of {path.name} has a missing value in "
+            f"row {bad + 1}. Fill or drop it."
+        )
+    raise BadInput(
+        f"every column but the target must hold numbers; {column.name!r} of {path.name} has "
+        f"{value!r}. Encode it (one-hot) or drop it."
+    )
+
+
+def _labels(path: Path, column: Column, classes: bool) -> NDArray[Any]:
+    """Numbers, or text: of an untyped column, text that is not just another way to write them."""
+    y = column.values
+    if y.dtype.kind not in "UO":
+        return y.astype(np.float64)
+    gone = [i for i, v in enumerate(y) if v is None or not str(v).strip()]
+    if gone:
+        raise BadInput(
+            f"every row must have a label; the target {column.name!r} of {path.name} has "
+            f"{len(gone)} missing values, the first in row {gone[0] + 1}. Drop these rows."
+        )
+    y = np.asarray([v.strip() for v in y])  # space around a label is no part of it
+    if not column.text or not _all_numbers(y):
+        return y
+    numbers = y.astype(np.float64)
+    if not classes or not np.isfinite(numbers).all():  # the latter is told later
+        return numbers
+    found = np.unique(y)
+    same = len(np.unique(found.astype(np.float64))) < len(found)
+    return y if same or not all(CANONICAL.fullmatch(v) for v in found) else numbers
+
+
+def _all_numbers(cells: NDArray[Any]) -> bool:
+    """Whether all are numbers; Python takes 1_000 and the digits of all scripts, tables do not."""
+    together = "".join(cells)
+    if "_" in together or not together.isascii():
+        return False
     try:
-        float(text)
-    except (ValueError, TypeError):
+        cells.astype(np.float64)
+    except ValueError:
         return False
     return True
+
+
+def _number(cell: Any) -> bool:
+    return isinstance(cell, str) and _all_numbers(np.asarray([cell]))
 
 
 def plain(value: Any) -> Any:

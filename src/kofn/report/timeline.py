@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -9,7 +10,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..errors import BadInput, CannotDo
+from ..arrays.files import Place
+from ..errors import BadInput, CannotDo, CannotWrite
 from ..model import Record
 from .spans import Lane, Lanes, State, lanes
 
@@ -114,7 +116,16 @@ def timeline(
             columnspacing=1.6,
         )
     if target is not None:
-        figure.savefig(target)
+        picture = io.BytesIO()
+        figure.savefig(picture, format=target.suffix[1:].lower())
+        try:
+            Place.of(target).write(picture.getvalue())
+        except OSError as error:
+            raise CannotWrite(
+                str(target),
+                f"the picture cannot be written: {error.strerror or error}. Make room, or name "
+                f"another place.",
+            ) from error
     return figure
 
 
