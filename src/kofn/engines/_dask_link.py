@@ -14,13 +14,14 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from importlib import import_module
-from queue import SimpleQueue
 from threading import Thread
 from typing import Any
 from uuid import uuid4
 
 from ..errors import BadInput, EngineUnavailable
+from ..interrupts import opened
 from ._dask_worker import PROTOCOL, frame, hold, install, patient, unframe
+from ._inbox import Inbox
 
 # As Any: how much of it is typed differs from release to release.
 distributed: Any = import_module("distributed")
@@ -100,7 +101,7 @@ class Link:
 
     def __init__(self, holds: bool = False) -> None:
         self.holds = holds  # whether Dask is told that its workers are in use
-        self.arrived: SimpleQueue[tuple[float, str, Any, Any]] = SimpleQueue()
+        self.arrived: Inbox[tuple[float, str, Any, Any]] = Inbox()
         self.op = f"kofn-{uuid4().hex[:12]}"
         self.client: Any = None
         self.listed: set[str] = set()  # workers that the scheduler knows
@@ -122,7 +123,8 @@ class Link:
         """Run a coroutine to its end on the link's thread."""
         future = asyncio.run_coroutine_threadsafe(main, self._loop)
         try:
-            return future.result()
+            with opened():
+                return future.result()
         except BaseException:
             future.cancel()
             raise

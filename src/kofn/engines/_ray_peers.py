@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import time
 from collections.abc import Iterable
 from itertools import cycle, islice
-from queue import SimpleQueue
 from typing import Any
 
 import ray
 
 from ..errors import EngineUnavailable
-from ._ray_runtime import Lease, running
+from ..interrupts import held
+from ._inbox import Inbox
+from ._processes import Process, kill, running
+from ._ray_runtime import Lease
 
 RESOURCE = "kofn"  # a machine that offers it says how many workers it takes
 _END_LIMIT = 5.0  # seconds for ended workers of this machine to be gone
@@ -26,7 +27,7 @@ class Peer:
     def __init__(self, id: int, node: str, asked: bool) -> None:
         self.id, self.node, self.asked = id, node, asked
         self.actor: Any = None
-        self.pid: int | None = None  # if its process is on this machine
+        self.process: Process | None = None  # if it is on this machine
         self.live = self.gone = False
         self.tasks: dict[int, int] = {}  # open ones -> their round
         self.functions: set[int] = set()
@@ -37,9 +38,8 @@ class Peer:
 
     def kill(self) -> None:
         """End its process: at once if it is here, else Ray is asked to."""
-        if self.pid is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)
+        if self.process is not None:
+            kill(self.process)
         else:
             self.dismiss()
 
@@ -55,29 +55,30 @@ class House:
 
     def __init__(self, lease: Lease) -> None:
         self.owner, self.lease = os.getpid(), lease
-        self.inbox: SimpleQueue[tuple[Peer, int, Any]] = SimpleQueue()
+        self.inbox: Inbox[tuple[Peer, int, Any]] = Inbox()
         self.peers: dict[int, Peer] = {}  # the joining ones too
 
     def close(self) -> None:
         """End our actors, then leave Ray as it was."""
         if os.getpid() != self.owner:
             return  # a forked child must not end its parent's workers
-        peers, self.peers = list(self.peers.values()), {}
-        try:
-            for peer in peers:
-                peer.gone = True
-                if self.lease.ours:
-                    peer.kill()
-                else:
-                    peer.dismiss()
-            _await_end(peers)
-        finally:
-            self.lease.release()
+        with held():
+            peers, self.peers = list(self.peers.values()), {}
+            try:
+                for peer in peers:
+                    peer.gone = True
+                    if self.lease.ours:
+                        peer.kill()
+                    else:
+                        peer.dismiss()
+                _await_end(peers)
+            finally:
+                self.lease.release()
 
 
 def _await_end(peers: list[Peer]) -> None:
     limit = time.monotonic() + _END_LIMIT
-    while peers := [p for p in peers if p.pid is not None and running(p.pid)]:
+    while peers := [p for p in peers if p.process is not None and running(p.process)]:
         if time.monotonic() > limit - _END_LIMIT / 2:
             for peer in peers:  # frozen, or its raylet is
                 peer.kill()

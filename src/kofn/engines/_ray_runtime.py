@@ -6,15 +6,16 @@ import contextlib
 import logging
 import os
 import re
+import secrets
 import shutil
 import signal
 import socket
+import subprocess
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from importlib import import_module
-from pathlib import Path
 from typing import Any, NoReturn
 
 import ray
@@ -22,6 +23,8 @@ from ray._private.client_mode_hook import client_mode_should_convert
 from ray._private.services import canonicalize_bootstrap_address
 
 from ..errors import BadInput, EngineUnavailable
+from ..interrupts import opened
+from . import _processes
 from ._ray_worker import ONE_THREAD
 
 OLDEST = (2, 40)
@@ -36,8 +39,8 @@ _NOISE = re.compile(
     "A worker died or was killed|Raylet is terminated|has been marked dead"
     "|worker processes have been started"  # more than CPUs, as it should be
 )
-# What ray.init leaves in the environment of its caller.
-_LEFT = ("RAY_AUTH_MODE", "PYTHONBREAKPOINT")
+# What ray.init and we leave in the environment of the caller, until the end.
+_LEFT = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH", "PYTHONBREAKPOINT")
 
 
 class Lease:
@@ -67,25 +70,25 @@ class _Hold:
     def __init__(self) -> None:
         self.users = 0  # engines that live on our ray.init
         self.temp: str | None = None  # of a cluster that we started
-        self.terminate: Any = None
+        self.watcher: subprocess.Popen[bytes] | None = None  # of that folder
         self.before: dict[str, str | None] = {}
         self.skipped: Any = None
 
     def let_go(self) -> None:
         """Disconnect, which ends a cluster of our own, and leave the process as it was."""
-        family = [] if self.temp is None else _family(self.temp)
+        family = [] if self.temp is None else _processes.family(self.temp)
         try:
             ray.shutdown()
         finally:
-            for pid in family:
+            for process in family:
                 # Ray does not know what it has started yet when its start is interrupted.
-                if running(pid):
-                    os.kill(pid, signal.SIGKILL)
+                _processes.kill(process)
             if self.temp is not None:
                 shutil.rmtree(self.temp, ignore_errors=True)
-            self.temp = None
-            if threading.current_thread() is threading.main_thread():
-                signal.signal(signal.SIGTERM, self.terminate or signal.SIG_DFL)
+            if self.watcher is not None:
+                self.watcher.kill()
+                self.watcher.wait()
+            self.temp = self.watcher = None
             _restore(self.before)
             _skip_lines(self.skipped)
             _forget_tokens()
@@ -118,8 +121,6 @@ def enter(address: Any, workers: int | None) -> Lease:
         _hold.users = 0  # somebody else called ray.shutdown
         found, source = _find(address)
         _hold.before = {name: os.environ.get(name) for name in (*_SETTINGS, *_LEFT)}
-        if threading.current_thread() is threading.main_thread():
-            _hold.terminate = signal.getsignal(signal.SIGTERM)
         try:
             if found is None:
                 _start(workers)
@@ -255,12 +256,8 @@ def _join(address: str, source: str) -> None:
         )
     try:
         with _environment(_JOINING):
-            ray.init(
-                # Ray may use this machine's token for a cluster that it finds itself, only.
-                address=None if source == _LAST else address,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-            )
+            # Ray may use this machine's token for a cluster that it finds itself, only.
+            _init(address=None if source == _LAST else address)
     except Exception as error:
         raise EngineUnavailable(
             f"a cluster answers at {address}, {source}, but could not be joined. {_reason(error)}"
@@ -288,24 +285,43 @@ def _reason(error: BaseException) -> str:
 
 
 def _start(workers: int | None) -> None:
-    # Unix sockets lie below it, whose paths must be short.
+    # Unix sockets lie below it, whose paths must be short: Ray adds up to 66 bytes, of 107.
     base = tempfile.gettempdir()
-    _hold.temp = tempfile.mkdtemp(prefix="kofn-ray-", dir=base if len(base) < 30 else "/tmp")
-    with _environment(_SETTINGS):
+    _hold.temp = tempfile.mkdtemp(prefix="kofn-ray-", dir=base if len(base) < 22 else "/tmp")
+    _hold.watcher = _processes.watch(_hold.temp)
+    # Its own token, in a folder of the user alone: Ray's would be readable by others and stay.
+    token = os.path.join(_hold.temp, "token")
+    with open(os.open(token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(secrets.token_hex(32))
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    if "RAY_AUTH_TOKEN" not in os.environ:
+        os.environ.setdefault("RAY_AUTH_TOKEN_PATH", token)
+    _forget_tokens()  # another's, of before
+    with _environment(_SETTINGS), _processes.marked(_hold.temp):
         try:
-            ray.init(
+            _init(
                 address="local",
                 # Also how many workers Ray starts at a time.
                 num_cpus=max(workers or 1, os.cpu_count() or 1),
                 include_dashboard=False,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                _temp_dir=_hold.temp,
+                _temp_dir=os.path.join(_hold.temp, "r"),  # which Ray opens to everyone
             )
         except Exception as error:
             raise EngineUnavailable(
                 f"Ray could not start a local cluster: {error}. See if `ray start --head` works."
             ) from error
+
+
+def _init(**options: Any) -> None:
+    """Call ray.init, with SIGTERM left to the user: what is ours ends with this process anyway."""
+    with opened(foreign=True):
+        main = threading.current_thread() is threading.main_thread()
+        before = signal.getsignal(signal.SIGTERM) if main else None
+        try:
+            ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
+        finally:
+            if before is not None:  # else it is not Python's
+                signal.signal(signal.SIGTERM, before)
 
 
 @contextlib.contextmanager
@@ -340,35 +356,6 @@ def _forget_tokens() -> None:
         raylet: Any = import_module("ray._raylet")
         raylet.Config.initialize("")
         raylet.AuthenticationTokenLoader.instance().reset_cache()
-
-
-def running(pid: int) -> bool:
-    """Tell whether a process of this machine has not ended; a zombie has."""
-    try:
-        os.kill(pid, 0)
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except ProcessLookupError:
-        return False
-    except OSError:  # not ours; or gone since, where there is a /proc
-        return not Path("/proc/self/stat").exists()
-    return stat.rpartition(")")[2].split()[0] not in "ZX"
-
-
-def _family(temp: str) -> list[int]:
-    """Return the processes started with this directory, and all that these have started."""
-    parents: dict[int, int] = {}
-    found: set[int] = set()
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            stat, line = (process / "stat").read_text(), (process / "cmdline").read_bytes()
-            parents[int(process.name)] = int(stat.rpartition(")")[2].split()[1])
-            if temp.encode() in line:
-                found.add(int(process.name))
-    new = found
-    while new:
-        new = {pid for pid, parent in parents.items() if parent in new}
-        found |= new
-    return sorted(found - {os.getpid()})
 
 
 def _restore(before: dict[str, str | None]) -> None:

@@ -16,6 +16,7 @@ import ray
 from threadpoolctl import threadpool_limits
 
 from .. import __version__
+from ._processes import this
 from .memory import dumps, solid
 from .running import keep, run, story
 
@@ -124,7 +125,7 @@ class Worker:
     @_in("control")
     def hello(self) -> tuple[Any, ...]:
         """Say who and where this is."""
-        return os.getpid(), place(), __version__
+        return this(), place(), __version__
 
     @_in("control", returns=0)
     def cancel(self, round: int) -> None:

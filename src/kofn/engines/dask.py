@@ -11,12 +11,12 @@ import weakref
 from collections.abc import Callable
 from importlib.metadata import version
 from importlib.util import find_spec
-from queue import Empty
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import cloudpickle
 
 from ..errors import BadInput, CannotDo, Closed, EngineUnavailable, UnknownWorker
+from ..interrupts import held, opened
 from ..model import Body, Dropped, Event, Failed, Joined, Lost, Reply, Stored, Task
 from . import _dask_worker as far
 from ._dask_launch import START, Launcher
@@ -64,12 +64,13 @@ class _House:
         """End our sessions, and what we started."""
         if os.getpid() != self.owner:
             return  # a forked child must not end its parent's workers
-        try:
-            if self.link is not None:
-                self.link.close()
-        finally:
-            if self.launcher is not None:
-                self.launcher.close()
+        with held():
+            try:
+                if self.link is not None:
+                    self.link.close()
+            finally:
+                if self.launcher is not None:
+                    self.launcher.close()
 
 
 class _Peer:
@@ -125,14 +126,15 @@ class DaskEngine(Engine):
         self._gone: set[int] = set()  # rounds never cancelled whose operand had to make room
         self._cancelled = _NEVER
         self._ready: list[Event] = []
-        try:
-            if own:
-                self._start(workers or os.cpu_count() or 1)
-            else:
-                self._connect(address, workers)
-        except BaseException:
-            self.close()
-            raise
+        with held():
+            try:
+                if own:
+                    self._start(workers or os.cpu_count() or 1)
+                else:
+                    self._connect(address, workers)
+            except BaseException:
+                self.close()
+                raise
 
     # The beginning.
 
@@ -142,7 +144,8 @@ class DaskEngine(Engine):
         # Only now: this takes a second, in which the launcher does the same.
         from ._dask_link import Link
 
-        news = launcher.news()
+        with opened():
+            news = launcher.news()
         if not news or news[0][0] != "at":
             raise EngineUnavailable(
                 "engine 'dask' starts a scheduler on 127.0.0.1; it ended at once. "
@@ -346,13 +349,9 @@ class DaskEngine(Engine):
         end = time.monotonic() + max(0.0, timeout)
         while True:
             left = end - time.monotonic()
-            try:
-                news = arrived.get(timeout=min(left, 1e6)) if left > 0 else arrived.get_nowait()
-                while True:
-                    _HANDLERS[news[1]](self, news[0], *news[2:])
-                    news = arrived.get_nowait()
-            except Empty:
-                pass
+            arrived.wait(0.0 if self._ready else left)
+            while (news := arrived.take()) is not None:
+                _HANDLERS[news[1]](self, news[0], *news[2:])
             if self._ready:
                 out, self._ready = self._ready, []
                 return out

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import pickle
 import sys
 import time
@@ -10,7 +9,6 @@ import traceback
 import warnings
 import weakref
 from collections.abc import Iterator
-from queue import Empty
 from typing import Any, ClassVar
 
 import cloudpickle
@@ -19,7 +17,9 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from .. import __version__
 from ..errors import BadInput, Closed, EngineUnavailable, UnknownWorker
+from ..interrupts import held, opened
 from ..model import Body, Dropped, Event, Failed, Joined, Lost, Reply, Stored, Task
+from ._processes import Process
 from ._ray_peers import House, Machines, Peer
 from ._ray_runtime import enter
 from ._ray_worker import (
@@ -80,6 +80,10 @@ class RayEngine(Engine):
                 f"RayEngine needs a whole number of workers, at least 1; got {workers!r}. "
                 f"Leave it out for one per CPU of the cluster."
             )
+        with held():
+            self._begin(address, workers)
+
+    def _begin(self, address: str | None, workers: int | None) -> None:
         self._house = house = House(enter(address, workers))
         self._finalize = weakref.finalize(self, house.close)
         self._inbox, self._peers = house.inbox, house.peers
@@ -146,7 +150,8 @@ class RayEngine(Engine):
 
     def pid(self, worker: int) -> int | None:
         """Return the worker's process id if it runs on this machine."""
-        return self._peer(worker).pid
+        process = self._peer(worker).process
+        return None if process is None else process.pid
 
     def close(self) -> None:
         """End our actors; disconnect if we connected; end the cluster if we started it."""
@@ -260,11 +265,9 @@ class RayEngine(Engine):
             now = time.monotonic()
             if now >= self._look_at:
                 self._look(now)
-            wait = 0.0 if self._ready else min(end, self._look_at) - now
-            with contextlib.suppress(Empty):
-                self._handle(*self._inbox.get(wait > 0, wait if wait > 0 else None))
-                while True:
-                    self._handle(*self._inbox.get_nowait())
+            self._inbox.wait(0.0 if self._ready else min(end, self._look_at) - now)
+            while (done := self._inbox.take()) is not None:
+                self._handle(*done)
             if self._ready:
                 out, self._ready = self._ready, []
                 return out
@@ -288,8 +291,8 @@ class RayEngine(Engine):
                 self._call(peer, _LISTEN, peer.actor.listen.remote())
             self._on_return(peer, now, future.result())
 
-    def _on_hello(self, peer: Peer, now: float, pid: int, where: Any, version: str) -> None:
-        peer.pid = pid if where == self._here else None
+    def _on_hello(self, peer: Peer, now: float, process: Process, where: Any, version: str) -> None:
+        peer.process = process if where == self._here else None
         if version != __version__:
             host = where[0]
             self._lost(peer, now, EngineUnavailable(f"kofn {version} is installed on {host}."))
@@ -381,7 +384,9 @@ class RayEngine(Engine):
             peer = self._live[self._workers[self._looks % len(self._workers)]]
             self._call(peer, _NODES, peer.actor.nodes.remote())
         else:
-            self._settle(look())
+            with opened():
+                nodes = look()
+            self._settle(nodes)
 
     def _settle(self, nodes: list[dict[str, Any]]) -> None:
         """Start workers on machines that are new."""

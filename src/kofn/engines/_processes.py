@@ -1,0 +1,150 @@
+"""Processes of this machine, told apart by more than a number that may be another's by now.
+
+As a program it outlives its parent, and then ends what works in a folder, and removes that:
+`python _processes.py FOLDER PARENT`. For this it needs nothing but Python itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+MARK = "KOFN_FOLDER"  # in the environment of what works in a folder, and is to end with it
+_LOOK = 0.2  # seconds between two looks
+_PROC = Path("/proc")
+
+
+class Process(NamedTuple):
+    """A number, and when its process started: together they come once only."""
+
+    pid: int
+    started: str  # empty where nobody says
+
+
+def this() -> Process:
+    """Return the process that runs this."""
+    return Process(os.getpid(), _started(os.getpid()))
+
+
+def running(process: Process) -> bool:
+    """Tell whether it has not ended; a zombie has."""
+    if not process.started:
+        try:
+            os.kill(process.pid, 0)
+        except ProcessLookupError:
+            return False
+        except OSError:  # not ours
+            pass
+        return True
+    stat = _stat(process.pid)
+    return bool(stat) and stat[19] == process.started and stat[0] not in "ZX"
+
+
+def kill(process: Process) -> None:
+    """End it with SIGKILL, and nobody else."""
+    with contextlib.suppress(ProcessLookupError):
+        if not process.started or not hasattr(os, "pidfd_open"):
+            if running(process):
+                os.kill(process.pid, signal.SIGKILL)
+            return
+        fd = os.pidfd_open(process.pid)
+        try:
+            if _started(process.pid) == process.started:  # then the descriptor is its too
+                signal.pidfd_send_signal(fd, signal.SIGKILL)
+        finally:
+            os.close(fd)
+
+
+def family(folder: str) -> list[Process]:
+    """Return the processes started with this folder as their MARK, and all that they started."""
+    mark = f"{MARK}={folder}\0".encode()
+    parents: dict[int, int] = {}
+    started: dict[int, str] = {}
+    found: set[int] = set()
+    for entry in _PROC.glob("[0-9]*"):
+        pid = int(entry.name)
+        if stat := _stat(pid):
+            parents[pid], started[pid] = int(stat[1]), stat[19]
+            with contextlib.suppress(OSError):  # not ours, or gone
+                if mark in (entry / "environ").read_bytes() + b"\0" or _writes(entry, folder):
+                    found.add(pid)
+    new = found
+    while new:
+        new = {pid for pid, parent in parents.items() if parent in new} - found
+        found |= new
+    return [Process(pid, started[pid]) for pid in sorted(found - {os.getpid()})]
+
+
+@contextlib.contextmanager
+def marked(folder: str) -> Iterator[None]:
+    """Mark what is started meanwhile as working in this folder."""
+    before = os.environ.get(MARK)
+    os.environ[MARK] = folder
+    try:
+        yield
+    finally:
+        del os.environ[MARK]
+        if before is not None:
+            os.environ[MARK] = before
+
+
+def watch(folder: str) -> subprocess.Popen[bytes]:
+    """Have the folder, and what works in it, ended with this process, be it by kill -9."""
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", __file__, folder, str(os.getpid())],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # Ctrl-C, and the end of a terminal, are not for it
+    )
+
+
+def _stat(pid: int) -> list[str]:
+    """Return what the kernel says after the name: state, parent, ...; [19] is its start."""
+    with contextlib.suppress(OSError):
+        return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    return []
+
+
+def _writes(entry: Path, folder: str) -> bool:
+    """Tell whether a process of Ray has files of the folder open.
+
+    Those that write their title over their command line write it over their environment too. Not
+    any process: one that was forked from the master has its log open, and is the user's.
+    """
+    if not (entry / "cmdline").read_bytes().startswith(b"ray::"):
+        return False
+    for fd in (entry / "fd").iterdir():
+        with contextlib.suppress(OSError):  # closed since
+            if os.readlink(fd).startswith(folder):
+                return True
+    return False
+
+
+def _started(pid: int) -> str:
+    stat = _stat(pid)
+    return stat[19] if stat else ""
+
+
+def _main(folder: str, parent: int) -> None:
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, signal.SIG_IGN)
+    while os.getppid() == parent:
+        time.sleep(_LOOK)
+    while left := [process for process in family(folder) if running(process)]:
+        for process in left:
+            kill(process)
+        time.sleep(_LOOK)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1], int(sys.argv[2]))
