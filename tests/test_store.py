@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from kofn.arrays import coding, store
 from kofn.arrays.coding import make_share
 from kofn.arrays.reach import elsewhere, shares_from
+from kofn.arrays.scales import scales_of
 from kofn.arrays.store import Store, is_store, open_store, write_store
 from kofn.cli import main
 from kofn.codes.mds import MDSCode
@@ -46,11 +47,13 @@ def some_csr(shape: tuple[int, int] = (103, 30), dtype: Any = np.float64) -> Any
 
 
 def assert_shares_right(made: Any, code: MDSCode, A: NDArray[Any]) -> None:
-    """Each share is encode_share's, plain blocks to the last bit, others to rounding.
+    """Each share is encode_share's of scaled rows: plain blocks to the last bit, the rest nearly.
 
     k products and sums in double precision, in whatever order, on both sides; a float32 share is
     then rounded once on each side.
     """
+    scales = scales_of(A, code.k)
+    A = A if scales is None else scales.over(A)
     B, k = code.block_rows(len(A)), code.k
     padded = np.zeros((k * B, A.shape[1]))
     padded[: len(A)] = np.abs(A)
@@ -109,7 +112,8 @@ def test_any_shape_in_any_chunks_gives_the_shares_of_the_code(
         assert made.manifest == manifest
         assert (made.shape, made.dtype, made.sparse) == ((N, d), dtype, sparse)
         assert_shares_right(made.share, code, A)
-        assert_shares_right(lambda s: make_share(source, code, s), code, A)
+        scales = scales_of(source, k)
+        assert_shares_right(lambda s: make_share(source, code, s, scales=scales), code, A)
 
 
 @pytest.mark.parametrize("where", ["local", "memory"])

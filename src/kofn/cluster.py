@@ -13,6 +13,7 @@ from scipy.sparse import issparse
 from .arrays import CodedMatrix, CodedTranspose, checks
 from .arrays.matrix import Options, threshold
 from .arrays.reach import elsewhere, shares_from
+from .arrays.scales import scales_of
 from .arrays.shares import shares_of
 from .arrays.store import Store
 from .codes.assignment import SumCode
@@ -220,13 +221,18 @@ class Cluster:
                     "Leave axis out and use X.T, or load the matrix first."
                 )
             s = shares_from(found, code, check_finite)
-            return CodedMatrix(self._drive, s.shape, s.dtype, s.code, s.share_of, options, s.sparse)
+            return CodedMatrix(
+                self._drive, s.shape, s.dtype, s.code, s.share_of, options, s.sparse, s.scales
+            )
         array = checks.matrix(A, check_finite)
         sparse = issparse(array)
         if axis == 1:
             array = array.T.tocsr() if sparse else array.T
-        shares = shares_of(array, code)
-        X = CodedMatrix(self._drive, array.shape, array.dtype, code, shares, options, sparse)
+        scales = scales_of(array, code.k)
+        shares = shares_of(array, code, scales)
+        X = CodedMatrix(
+            self._drive, array.shape, array.dtype, code, shares, options, sparse, scales
+        )
         return X if axis == 0 else X.T
 
     def parts(

@@ -215,5 +215,7 @@ class Report:
     restarted: bool  # some worker had to do rows again that it had delivered
     seconds: Mapping[str, float]  # wait, decode, total
     eta: float | None  # how much the decode may amplify rounding; None when values are skipped
-    error_bound: float | None  # relative, to the size of the terms of the product
+    # Relative to the size of the terms of the product; of X @ w it holds for the k rows that are
+    # coded together (a place: docs/numerics.md) by themselves, whatever the size of other rows.
+    error_bound: float | None
     extra: Mapping[str, Any] = field(default_factory=dict)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from numbers import Integral, Real
 from typing import Any
 
@@ -115,9 +116,13 @@ def operand(
 
 
 def change(
-    value: object, shape: tuple[int, int], dtype: np.dtype[Any], check_finite: bool
+    value: object,
+    shape: tuple[int, int],
+    dtype: np.dtype[Any],
+    check_finite: bool,
+    scaled: Callable[[NDArray[Any]], NDArray[Any]],
 ) -> tuple[NDArray[Any], NDArray[Any] | None]:
-    """Return (U, V) of an update U Vᵀ, or (array, None) of a plain one; copies."""
+    """Return (U, V) of an update U Vᵀ, or (array, None) of a plain one; copies, rows `scaled`."""
     made = value if isinstance(value, LowRank) else plain(value, "an update")
     if made.shape != shape:
         raise BadInput(
@@ -130,13 +135,17 @@ def change(
     if check_finite:
         for part in done:
             _finite(part, "the update", "encode")
+    with np.errstate(over="ignore", invalid="ignore"):
+        done[0] = scaled(done[0])
+    if check_finite:
         with np.errstate(over="ignore"):
             # Room for the sums of a share, whatever its coefficients.
             most = np.prod([np.abs(part).max(initial=0.0) for part in done], dtype=dtype)
             if not np.isfinite(most * dtype.type(1e3 * done[0].shape[1])):
                 raise Overflowed(
                     f"an update must stay well below {np.finfo(dtype).max:.1e}; this one goes up "
-                    f"to {float(most):.1e}. Scale it down."
+                    f"to {float(most):.1e}, or its rows do beside those that they are added to. "
+                    f"Scale it down."
                 )
     return done[0], done[1] if len(done) == 2 else None
 

@@ -7,7 +7,7 @@ r..r+m of all shares: one pass over the source, memory for one chunk.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import scipy.sparse as sp
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ..codes.mds import MDSCode
 from ..errors import BadInput
+from .scales import ZERO, Exponents, Scales, balanced, factors, lengths
 from .sources import Source, csr, open_source
 
 BUDGET = 48 << 20  # bytes of blocks and shares in one chunk
@@ -26,14 +27,25 @@ class Coder:
     """Makes rows of the given shares of a source, chunk by chunk.
 
     Plain blocks are copied; the rest is added up in double precision. `step` is the rows of a
-    chunk: BUDGET bytes of blocks and shares, or one row of each where that is more.
+    chunk: BUDGET bytes of blocks and shares, or one row of each where that is more. Rows are
+    divided by `scales` first; "measured" are those of the chunks that have been made, which takes
+    all blocks, and are noted in `exponents` (k, rows of a share).
     """
 
     def __init__(
-        self, source: Source, code: MDSCode, shares: Sequence[int], check_finite: bool = True
+        self,
+        source: Source,
+        code: MDSCode,
+        shares: Sequence[int],
+        check_finite: bool = True,
+        scales: Scales | Literal["measured"] | None = None,
     ) -> None:
         self.code, self.shares, self._check = code, list(shares), check_finite
         self.rows = code.block_rows(source.shape[0])
+        self.exponents = np.zeros((code.k, self.rows), np.int16)
+        self._measured = scales == "measured"
+        if isinstance(scales, Scales):
+            self.exponents.reshape(-1)[: source.shape[0]] = scales.exponents
         G = np.array([code.row(s) for s in self.shares])
         self._blocks = np.flatnonzero(G.any(axis=0)).tolist()  # those that these shares need
         self._G = G[:, self._blocks]
@@ -68,6 +80,40 @@ class Coder:
         for block in self._blocks:
             yield min(N, block * self.rows + first), min(N, block * self.rows + last)
 
+    @property
+    def scales(self) -> Scales | None:
+        """What the rows made so far were divided by."""
+        found = self.exponents.reshape(-1)[: self.source.shape[0]]
+        return Scales(found) if found.any() else None
+
+    def measure(self, first: int, last: int) -> None:
+        """Note the scales of rows first..last of the shares without making them."""
+        for a in range(first, last, self.step):
+            b = min(a + self.step, last)
+            pieces = [self.source.rows(*ends) for ends in self._ranges(a, b)]
+            self._note([lengths(piece) for piece in pieces], a, b)
+
+    def _note(self, found: Sequence[Exponents], first: int, last: int) -> None:
+        places = np.full((len(found), last - first), ZERO, np.int16)
+        for place, mine in zip(places, found, strict=True):
+            place[: len(mine)] = mine
+        self.exponents[self._blocks, first:last] = balanced(places, self.source.dtype)
+
+    def _scale(self, pieces: Any, first: int, last: int) -> None:
+        """Divide rows first..last of the blocks by their scales, in place."""
+        if self._measured:
+            self._note([lengths(piece) for piece in pieces], first, last)
+        uneven = np.flatnonzero(self.exponents[:, first:last].any(axis=0))
+        if len(uneven) == 0:
+            return
+        for i, block in enumerate(self._blocks):
+            exponents = -self.exponents[block, first:last]
+            if sp.issparse(pieces[i]):
+                each = np.repeat(exponents, np.diff(pieces[i].indptr))
+                pieces[i].data = pieces[i].data * factors(each, pieces[i].data)
+            else:
+                pieces[i, uneven] *= factors(exponents[uneven], pieces[i])
+
     def _dense(self, first: int, last: int) -> Iterator[tuple[int, NDArray[Any]]]:
         d, dtype, m = self.source.shape[1], self.source.dtype, last - first
         blocks, mixed = len(self._blocks), len(self._mixed)
@@ -81,6 +127,7 @@ class Coder:
                 if self._check:
                     finite(pieces[i, : b - a], a)
             pieces[i, b - a :] = 0
+        self._scale(pieces, first, last)
         if mixed:
             G, flat, total = (
                 self._G[self._mixed],
@@ -103,6 +150,7 @@ class Coder:
                 finite(piece, a)
             piece.resize((m, d))
             pieces.append(piece)
+        self._scale(pieces, first, last)
         stack = sp.vstack(pieces, format="csr", dtype=np.float64)
         column = np.arange(m)[:, None] + m * np.arange(len(pieces))
         for j, share in enumerate(self.shares):
@@ -123,12 +171,18 @@ class Coder:
             yield share, total.astype(self.source.dtype)
 
 
-def make_share(data: object, code: MDSCode, share: int, check_finite: bool = False) -> Any:
+def make_share(
+    data: object,
+    code: MDSCode,
+    share: int,
+    check_finite: bool = False,
+    scales: Scales | None = None,
+) -> Any:
     """Return one share of a source, a path, an array or a CSR matrix: an array or a csr_array.
 
     Reads only one block for a share that is a plain block. Memory: the share and one chunk.
     """
-    coder = Coder(open_source(data), code, [share], check_finite)
+    coder = Coder(open_source(data), code, [share], check_finite, scales)
     source = coder.source
     chunks = (
         rows

@@ -13,6 +13,7 @@ from ..rounds import Drive
 from . import checks
 from .decode import Code
 from .matrix import CodedMatrix, Options
+from .scales import scales_of
 from .tasks import Mixed
 
 
@@ -35,8 +36,10 @@ class CodedGrid(CodedMatrix):
 
     def __init__(self, drive: Drive, A: NDArray[Any], code: PolyDotCode, options: Options) -> None:
         shape = (A.shape[0], A.shape[1])
-        share_of = lambda share: code.encode_share(share, A)  # noqa: E731
-        super().__init__(drive, shape, A.dtype, code, share_of, options)
+        scales = scales_of(A, code.m)
+        even = A if scales is None else scales.over(A)
+        share_of = lambda share: code.encode_share(share, even)  # noqa: E731
+        super().__init__(drive, shape, A.dtype, code, share_of, options, scales=scales)
 
     def iterate(self, *_: Any, **__: Any) -> NoReturn:
         """Not with a grid."""
@@ -69,9 +72,10 @@ class CodedGrid(CodedMatrix):
         return np.ascontiguousarray(whole[: self.shape[0], : self.shape[1]])
 
     def _product(self, operand: NDArray[Any]) -> NDArray[Any]:
-        return self._aligned(self.code.forward, self._rows, operand, self.shape)
+        return self._unscaled(self._aligned(self.code.forward, self._rows, operand, self.shape))
 
     def _adjoint(self, z: NDArray[Any]) -> NDArray[Any]:
+        z = self._unscaled(z)
         return self._aligned(self.code.backward, self._columns, z, self.shape[::-1])
 
     def _aligned(

@@ -257,6 +257,7 @@ def _job(
         work_beat=min(drive.limit, drive.lost_after) / 3,
         wait_beat=drive.lost_after / 3,
         check_finite=X._options.check_finite,
+        scales=X._scales,
     )
     if X._values:
         try:

@@ -19,7 +19,8 @@ from .formats import ArrayFile
 NAME, PROGRESS = "manifest.json", "progress.json"
 VERSION = 2
 PARTS = ("data", "indices", "indptr")  # the arrays of a sparse share
-OURS = re.compile(r"share-\d{4,}(\.(data|indices|indptr))?\.(npy|zarr)")
+SCALES = "scales.npy"
+OURS = re.compile(r"(share-\d{4,}(\.(data|indices|indptr))?\.(npy|zarr)|scales\.npy)")
 
 
 def share_files(share: int, sparse: bool, fmt: str) -> tuple[str, ...]:
@@ -33,7 +34,8 @@ class Manifest:
     """What a store holds: n shares of a matrix (N, d), any k of them enough.
 
     `shares[s]` are the files of share s: one array (ceil(N / k), d), or the three arrays of a CSR
-    matrix of that shape. `source` says where the matrix came from.
+    matrix of that shape. `source` says where the matrix came from. `scales` is the file of the
+    exponents (N,) of the powers of two that its rows were divided by, None where they were not.
     """
 
     code: MDSCode
@@ -42,6 +44,7 @@ class Manifest:
     sparse: bool
     source: Mapping[str, Any]
     shares: tuple[tuple[ArrayFile, ...], ...]
+    scales: ArrayFile | None = None
 
     @property
     def rows(self) -> int:
@@ -70,6 +73,8 @@ class Manifest:
             "source": dict(self.source),
             "shares": [[asdict(file) for file in files] for files in self.shares],
         }
+        if self.scales is not None:
+            content["scales"] = asdict(self.scales)
         return {**content, "sha256": _digest(content)}
 
     @property
@@ -165,18 +170,17 @@ def _parse(content: Mapping[str, Any]) -> Manifest:
         dtype=np.dtype(content["dtype"]).name,
         sparse=bool(content["sparse"]),
         source=dict(content["source"]),
-        shares=tuple(
-            tuple(
-                ArrayFile(
-                    str(file["name"]),
-                    tuple(int(x) for x in file["shape"]),
-                    np.dtype(file["dtype"]).str,
-                    str(file["sha256"]),
-                )
-                for file in files
-            )
-            for files in content["shares"]
-        ),
+        shares=tuple(tuple(_file(file) for file in files) for files in content["shares"]),
+        scales=_file(content["scales"]) if "scales" in content else None,
+    )
+
+
+def _file(file: Mapping[str, Any]) -> ArrayFile:
+    return ArrayFile(
+        str(file["name"]),
+        tuple(int(x) for x in file["shape"]),
+        np.dtype(file["dtype"]).str,
+        str(file["sha256"]),
     )
 
 
@@ -205,6 +209,9 @@ def _agree(place: Place, manifest: Manifest, check: Any) -> None:
         kinds = [np.dtype(file.dtype) for file in files]
         if kinds[0].name != manifest.dtype or any(kind.kind != "i" for kind in kinds[1:]):
             raise bad(f"share {s} has dtypes {[file.dtype for file in files]}")
+    scales = manifest.scales
+    if scales and (scales.name, scales.shape, scales.dtype) != (SCALES, (N,), "<i2"):
+        raise bad(f"its scales are {scales.dtype} in shape {scales.shape}, named {scales.name}")
     if not isinstance(check, list) or not all(isinstance(x, int | float) for x in check):
         raise bad("its check of the generator is no list of numbers")
     if len(check) != code.n or not np.allclose(check, _probe(code), rtol=1e-6, atol=1e-6):

@@ -22,6 +22,7 @@ from .decode import FEW, Code, DataCode, combine, combine_at_once, gather, recod
 from .iterate import iterate
 from .lowrank import LowRank
 from .plan import Paces, Plan
+from .scales import Scales
 from .tasks import Adjoint, Fetch, Product
 from .walk import Step
 
@@ -60,7 +61,9 @@ class CodedMatrix:
         share_of: ShareOf,
         options: Options,
         sparse: bool = False,
+        scales: Scales | None = None,
     ) -> None:
+        self._scales = scales  # what the rows were divided by before they were coded
         self.code, self.shape, self.dtype, self.sparse = code, shape, dtype, sparse
         self.tolerance = TOLERANCE[dtype] if options.tolerance is None else options.tolerance
         self._drive, self._options = drive, options
@@ -131,7 +134,7 @@ class CodedMatrix:
         What is raised in the middle of it leaves X with all of it or without it: see `updates`.
         """
         self._check_dense()
-        U, V = checks.change(change, self.shape, self.dtype, self._options.check_finite)
+        U, V = self._change(change)
         self._update(lambda old, share: Update(old, work.add_low_rank, self._coded(share, U, V)))
         return self
 
@@ -145,7 +148,7 @@ class CodedMatrix:
         self._check_dense()
         if not 0.0 <= momentum < 1.0:
             raise BadInput(f"momentum must be a number in [0, 1); got {momentum!r}.")
-        U, V = checks.change(change, self.shape, self.dtype, self._options.check_finite)
+        U, V = self._change(change)
         made = float(momentum)
         self._update(
             lambda old, share: Update(old, work.add_velocity, (*self._coded(share, U, V), made)),
@@ -187,7 +190,7 @@ class CodedMatrix:
             blocks = self._fetched(self._columns)
         if blocks is None:
             return np.full(self.shape, np.nan, self.dtype)
-        return self._joined(blocks)
+        return self._unscaled(self._joined(blocks))
 
     def __reduce__(self) -> NoReturn:
         raise CannotDo(
@@ -232,6 +235,11 @@ class CodedMatrix:
                 "Encode A.toarray() if it fits, or X of the dense part and the rest apart."
             )
 
+    def _change(self, change: object) -> tuple[NDArray[Any], NDArray[Any] | None]:
+        """(U, V) of an update U Vᵀ of the scaled rows, or (array, None)."""
+        options = self._options
+        return checks.change(change, self.shape, self.dtype, options.check_finite, self._scaled)
+
     @property
     def _moving(self) -> bool:
         """Whether shares carry a velocity."""
@@ -249,7 +257,15 @@ class CodedMatrix:
         N = self.shape[0]
         work = Product(self._drive, self.code, self._holders.key, self._worst(self.shape[1]))
         blocks = self._pass(self.code, self._rows, work, operand, self.shape[1])
-        return blocks[:N].reshape(N, *operand.shape[1:])
+        return self._unscaled(blocks[:N].reshape(N, *operand.shape[1:]))
+
+    def _scaled(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """Rows (N, ...) divided as those of the matrix were before they were coded."""
+        return rows if self._scales is None else self._scales.over(rows)
+
+    def _unscaled(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """The rows (N, ...) that were so divided."""
+        return rows if self._scales is None else self._scales.times(rows)
 
     def _pass(
         self, code: Code, rows: int, work: Work, operand: NDArray[Any], inner: int
@@ -318,7 +334,7 @@ class CodedMatrix:
         width = 1 if z.ndim == 1 else z.shape[1]
         round = SumRound(
             drive.next_round(),
-            self._items(plan, z.reshape(len(z), width)),
+            self._items(plan, self._unscaled(z.reshape(len(z), width))),
             plan.holders,
             self._holders.shares,
             Adjoint(drive, code, self._holders.key, self._columns),

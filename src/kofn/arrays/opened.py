@@ -17,6 +17,7 @@ from .files import Place
 from .formats import ArrayFile, check, check_sum, load
 from .manifest import NAME, PROGRESS, Manifest, read_manifest
 from .rebuild import rebuilt, repair
+from .scales import Scales
 from .verify import verify
 
 
@@ -66,7 +67,10 @@ class Store:
         return Build(load_share, (self.where.url, files, columns, verify is not False))
 
     def share(self, share: int, verify: bool = False) -> Any:
-        """Return a share here: an array (ceil(N / k), d), or a csr_array of that shape."""
+        """Return a share here: an array (ceil(N / k), d), or a csr_array of that shape.
+
+        Decoded rows of a store with `scales()` are to be multiplied with those.
+        """
         build = self.share_build(share, verify)
         return build.fn(*build.args)
 
@@ -88,6 +92,11 @@ class Store:
             except BadStore as error:
                 found[share] = error
         return found
+
+    def scales(self) -> Scales | None:
+        """What the rows of the matrix were divided by before they were coded, None for nothing."""
+        file = self.manifest.scales
+        return None if file is None else Scales(np.array(load(self.where, file, True), np.int16))
 
     def repair(self) -> list[int]:
         """Write spoiled shares anew from k whole ones; return which. Reads every share.

@@ -16,6 +16,7 @@ from ..model import Build
 from .coding import BUDGET, finite, make_share
 from .opened import Store, is_store, open_store
 from .rebuild import enough, spoiled_text
+from .scales import ZERO, Scales, lengths, scales
 from .sources import Source, open_source
 
 
@@ -31,6 +32,7 @@ class Shares:
     dtype: np.dtype[Any]
     sparse: bool
     share_of: Callable[[int], Any]
+    scales: Scales | None = None
 
 
 def elsewhere(A: object) -> Store | Source | None:
@@ -51,8 +53,8 @@ def shares_from(data: Store | Source, code: MDSCode, check_finite: bool = True) 
     A store's workers load their share, or rebuild it from others if its file is gone or spoiled;
     the files are looked at here first, with a StoreWarning for such. Of a file whose rows
     are cheap to reach, each worker codes its own share (one pass over the file); of others they
-    are made here. For a source, `check_finite` reads it once, here; a store was checked when it
-    was written.
+    are made here. A source is read once here, for the scales of its rows and for `check_finite`; a
+    store was when it was written.
     """
     if isinstance(data, Store):
         spoiled = data.spoiled()  # better said here than by every worker
@@ -60,20 +62,27 @@ def shares_from(data: Store | Source, code: MDSCode, check_finite: bool = True) 
         if spoiled:
             text = spoiled_text(spoiled, "rebuilt from others where needed; repair the store")
             warnings.warn(text, StoreWarning, stacklevel=3)
-        return Shares(data.code, data.shape, data.dtype, data.sparse, data.held_build)
+        return Shares(
+            data.code, data.shape, data.dtype, data.sparse, data.held_build, data.scales()
+        )
     step = rows_at_once(data)
     source = data.ready(step)
-    if check_finite:
-        for first in range(0, source.shape[0], step):
-            finite(source.rows(first, min(first + step, source.shape[0])), first)
+    N = source.shape[0]
+    places = np.full((code.k, code.block_rows(N)), ZERO, np.int16)
+    for first in range(0, N, step):
+        rows = source.rows(first, min(first + step, N))
+        if check_finite:
+            finite(rows, first)
+        places.reshape(-1)[first : first + step][: rows.shape[0]] = lengths(rows)
+    found = scales(places, N, source.dtype)
     path = source.path if source is data and source.kind in ("npy", "zarr") else None
 
     def share_of(share: int) -> Any:
         if path is not None:
-            return Build(make_share, (path, code, share))
-        return make_share(source, code, share)
+            return Build(make_share, (path, code, share, False, found))
+        return make_share(source, code, share, scales=found)
 
-    return Shares(code, source.shape, source.dtype, source.sparse, share_of)
+    return Shares(code, source.shape, source.dtype, source.sparse, share_of, found)
 
 
 def rows_at_once(source: Source) -> int:

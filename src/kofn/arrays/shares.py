@@ -10,18 +10,21 @@ import scipy.sparse
 from ..codes.mds import MDSCode
 from ..rounds.holders import ShareOf
 from .coding import make_share
+from .scales import Scales
 
 
-def shares_of(A: Any, code: MDSCode) -> ShareOf:
-    """Return how to make any share of A. The matrix is kept, not copied.
+def shares_of(A: Any, code: MDSCode, scales: Scales | None = None) -> ShareOf:
+    """Return how to make any share of A, its rows divided by `scales`. It is kept, not copied.
 
     A sparse parity share holds the non-zeros of up to k blocks: it is that much denser.
     """
-    sparse = scipy.sparse.issparse(A)
+    plain = scales is None and not scipy.sparse.issparse(A)
 
     def share_of(share: int) -> Any:
         # Sums of huge entries may overflow: products look at what comes out.
         with np.errstate(over="ignore", invalid="ignore"):
-            return make_share(A, code, share) if sparse else code.encode_share(share, A)
+            if plain:
+                return code.encode_share(share, A)
+            return make_share(A, code, share, scales=scales)
 
     return share_of

@@ -3,6 +3,7 @@
     manifest.json     written last: without it there is no store
     share-0000.npy    (or .zarr; or .data.npy, .indices.npy, .indptr.npy for a sparse matrix)
     share-0001.npy    ...
+    scales.npy        only where rows were scaled: exponents of two, one a row of the matrix
 
 Writing is one pass over the source. A run that was killed goes on where it last noted its
 progress, after checking that all up to there is as it was.
@@ -13,18 +14,28 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 from ..codes.mds import MDSCode
-from ..errors import BadInput, StoreWarning
+from ..errors import BadInput, BadStore, StoreWarning
 from .coding import Coder
 from .files import Place
-from .manifest import NAME, OURS, PROGRESS, VERSION, Manifest, code_facts, read_manifest
+from .manifest import (
+    NAME,
+    OURS,
+    PROGRESS,
+    SCALES,
+    VERSION,
+    Manifest,
+    code_facts,
+    read_manifest,
+)
 from .opened import Store, is_store, open_store
 from .rebuild import spoiled_text
+from .scales import Scales
 from .sources import Source, open_source
-from .writers import Mark, Writers, append, share_writers, writing
+from .writers import Mark, Writers, append, share_writers, write_array, writing
 
 __all__ = ["Store", "is_store", "open_store", "write_store"]
 
@@ -122,14 +133,22 @@ def _taken(place: Place, what: str, facts: Mapping[str, Any]) -> BadInput:
 
 def _mended(store: Store, source: Source, check_finite: bool) -> Manifest:
     """Write the spoiled shares of a complete store again; return its manifest."""
-    spoiled = store.spoiled(verify=True)
+    spoiled, manifest = store.spoiled(verify=True), store.manifest
+    try:
+        scales = store.scales()
+    except BadStore as error:
+        every = Coder(source, store.code, range(store.code.n), check_finite, "measured")
+        every.measure(0, every.rows)
+        scales = every.scales
+        manifest = _with_scales(store.where, manifest, scales)
+        manifest.write(store.where)
+        warnings.warn(f"{error} It was written again.", StoreWarning, stacklevel=4)
     if not spoiled:
-        return store.manifest
-    manifest = store.manifest
+        return manifest
     writers = share_writers(store.where, manifest, manifest.fmt, list(spoiled))
     for writer in (w for share in writers.values() for w in share):
         writer.begin()
-    coder = Coder(source, store.code, list(spoiled), check_finite)
+    coder = Coder(source, store.code, list(spoiled), check_finite, scales)
     for first in range(0, coder.rows, coder.step):
         _extend(coder, writers, first, min(first + coder.step, coder.rows))
     for writer in (w for share in writers.values() for w in share):
@@ -151,7 +170,7 @@ def _write(
     check_finite: bool,
     progress: Progress | None,
 ) -> Manifest:
-    coder = Coder(source, code, range(code.n), check_finite)
+    coder = Coder(source, code, range(code.n), check_finite, "measured")
     facts = {**facts, "step": coder.step}
     manifest = Manifest(code, source.shape, source.dtype.name, source.sparse, source.describe(), ())
     writers = share_writers(place, manifest, facts["fmt"])
@@ -165,8 +184,9 @@ def _write(
     for writer in (w for s in bad for w in writers[s]):
         writer.begin()
     try:
+        coder.measure(0, start)
         if start and bad:  # the others are kept
-            again = Coder(coder.source, code, bad, check_finite)
+            again = Coder(coder.source, code, bad, check_finite, coder.scales)
             for first in range(0, start, coder.step):
                 _extend(again, writers, first, min(first + coder.step, start))
         since = 0
@@ -190,9 +210,16 @@ def _write(
     manifest = manifest.with_shares(
         {s: tuple(w.entry() for w in share) for s, share in writers.items()}
     )
+    manifest = _with_scales(place, manifest, coder.scales)
     manifest.write(place)
     place.child(PROGRESS).remove()
     return manifest
+
+
+def _with_scales(place: Place, manifest: Manifest, scales: Scales | None) -> Manifest:
+    """Write the scales of the rows, if there are any; return the manifest that says so."""
+    file = None if scales is None else write_array(place, SCALES, scales.exponents)
+    return replace(manifest, scales=file)
 
 
 def _extend(coder: Coder, writers: Writers, first: int, last: int) -> int:

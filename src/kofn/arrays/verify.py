@@ -34,6 +34,7 @@ def verify(store: Store, progress: Callable[[int, int], None] | None = None) -> 
             store.where.child(NAME).url,
             "it was written again since this store was opened. Open the store again.",
         )
+    store.scales()
     found = np.empty((code.n, 2))
     for share in range(code.n):
         found[share] = _projected(store, share)

@@ -32,6 +32,7 @@ from ..rounds.iterate import (
 )
 from . import work
 from .decode import Code, Segment, combine
+from .scales import Scales
 
 Step = Callable[..., Any]  # f(y) or f(y, w)
 
@@ -51,6 +52,7 @@ class Job:
     work_beat: float
     wait_beat: float
     check_finite: bool
+    scales: Scales | None = None
 
     def step(self, y: NDArray[Any], w: NDArray[Any]) -> NDArray[Any]:
         """f, with its result looked at."""
@@ -239,6 +241,7 @@ class _Walker:
             pieces = ex.pieces(self.t)[:, :, None]
             with np.errstate(over="ignore", invalid="ignore"):
                 y = combine(self.segments, pieces).reshape(-1)[: ex.shape.length]
+                y = y if job.scales is None else job.scales.times(y)
             if ex.control != self.seen or (self.lane not in leg.steady and ex.offered(self.t + 1)):
                 return  # left out meanwhile, it may have read what others had written over
             new = job.step(y, self.w)

@@ -234,13 +234,26 @@ def header(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
 Writers = dict[int, list[Writer]]  # by share: one writer a file
 
 
+def _kind(place: Place, fmt: str) -> Callable[..., Writer]:
+    if fmt == "zarr":
+        return ZarrWriter
+    return NpyWriter if place.local else partial(RemoteNpyWriter, spool=Spool(np.uint8))
+
+
+def write_array(place: Place, name: str, values: NDArray[Any]) -> ArrayFile:
+    """Write a small array to a .npy file of a store; return what the manifest says of it."""
+    writer = _kind(place, "npy")(place, name, values.dtype, values.shape)
+    writer.begin()
+    writer.append(values)
+    writer.finish()
+    return writer.entry()
+
+
 def share_writers(
     place: Place, manifest: Manifest, fmt: str, shares: Sequence[int] | None = None
 ) -> Writers:
     """New writers for the files of these shares, of all of them by default."""
-    kind: Callable[..., Writer] = ZarrWriter if fmt == "zarr" else NpyWriter
-    if fmt == "npy" and not place.local:
-        kind = partial(RemoteNpyWriter, spool=Spool(np.uint8))
+    kind = _kind(place, fmt)
     rows, d, dtype = manifest.rows, manifest.shape[1], np.dtype(manifest.dtype)
     wide = np.dtype(np.int64 if d > np.iinfo(np.int32).max else np.int32)
     layout: list[tuple[tuple[int, ...], np.dtype[Any]]] = [((rows, d), dtype)]
