@@ -6,6 +6,7 @@ import os
 import re
 import runpy
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -20,6 +21,7 @@ pytest.importorskip("mpi4py", reason="kofn[mpi] is not installed")
 
 sys.path.insert(0, str(Path(__file__).parent / "mpi_programs"))
 
+from doors import devices, found
 from turns import Turn, Turns
 
 import kofn
@@ -29,7 +31,7 @@ from kofn.engines._mpi_bridge import Bridge
 from kofn.engines._mpi_near import Sample
 from kofn.engines.mpi import MPIEngine
 from kofn.errors import BadInput, CannotDo, Closed, EngineUnavailable
-from kofn.model import Lost, Piece, Task
+from kofn.model import Joined, Lost, Piece, Task
 from kofn.testing._bodies import SHAPES, echo, measure, recall, shaped, toil
 from kofn.testing.engines import Desk, EngineChecks, descendants, gone
 
@@ -275,6 +277,27 @@ def test_who_has_the_number_of_a_lost_worker_is_not_killed(
         Desk(engine, 30).wait(Lost, worker=0)
 
 
+@pytest.mark.skipif(not hasattr(socket, "SO_BINDTODEVICE"), reason="sockets cannot be bound here")
+def test_on_one_machine_nobody_outside_can_connect() -> None:
+    with MPIEngine(2) as engine:
+        Desk(engine, 60).wait(Joined, worker=engine.join())
+        daemons = [devices(pid) for pid in descendants() or ()]
+        assert {device for each in daemons for device in each} == {"lo"}
+        assert [set(each) for each in found(engine)] == [{"lo"}] * 3
+    out = finish(mpiexec(3, "mpi_programs/doors.py"))
+    assert set(out.split()) == {"doors", "lo"}, out
+
+
+@pytest.mark.parametrize("ranks", [0, 7])
+def test_interrupts_of_any_operation_are_no_harm(ranks: int) -> None:
+    count = os.environ.get("KOFN_INTERRUPTS", "25")
+    args = ["--engine", "mpi", "--count", count]
+    command = [sys.executable, str(HERE / "interrupts.py"), *args]
+    process = mpiexec(ranks, "interrupts.py", *args) if ranks else start(command)
+    out = finish(process, 3600)
+    assert f"seed 0: {count} interrupts" in out, out
+
+
 def test_large_messages_are_cut_and_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_mpi_pieces, "piece", 1000)
     monkeypatch.setattr(_mpi_pieces, "SMALL", 3000)
@@ -440,8 +463,8 @@ def test_six_of_twelve_killed_in_flight_two_join_one_is_frozen() -> None:
 @pytest.mark.parametrize(
     ("how", "ranks"),
     [
-        *((how, 3) for how in ("raises", "vanishes", "freezes", "int", "kill")),
-        *((how, 0) for how in ("raises", "exits", "int", "kill")),
+        *((how, 3) for how in ("raises", "vanishes", "freezes", "joins", "int", "kill")),
+        *((how, 0) for how in ("raises", "exits", "joins", "int", "kill")),
     ],
 )
 def test_every_end_leaves_no_process(how: str, ranks: int) -> None:
@@ -464,7 +487,7 @@ def test_every_end_leaves_no_process(how: str, ranks: int) -> None:
     if how == "raises":
         assert "on purpose" in out
         assert process.returncode == 1
-    if how in ("exits", "freezes"):
+    if how in ("exits", "freezes", "joins"):
         assert process.returncode == 0
 
 

@@ -26,6 +26,10 @@ if how == "exits":
     sys.exit(0)  # and no close: the engine ends with the process
 if how == "vanishes":
     os._exit(3)
+if how == "joins":
+    engine.join()  # and it is not waited for
+    cluster.close()
+    sys.exit(0)
 if how == "freezes":
     for pid in pids:
         assert pid is not None

@@ -21,15 +21,18 @@ from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from ..errors import EngineUnavailable
+from ..interrupts import opened
 from . import _wire as wire
+from ._mpi_doors import close_doors
 from ._mpi_link import Link, News
 from ._mpi_near import Mark, Process, Sample, neighbour
 from ._mpi_pieces import Bytes, cut
-from ._mpi_setup import ALWAYS, HERE, command, mpiexec, start, unset
+from ._mpi_setup import ALWAYS, HERE, at_home, command, mpiexec, start, unset
 from ._mpi_worker import Patience, serve
 
 _SEND, _CONTROL, _SPAWN, _DROP = range(4)
 _START = 60.0  # seconds for mpiexec to bring up its first process
+_END = 20.0  # seconds for rank 0 to end everybody; it is longer than Link.close takes
 
 
 class Bridge:
@@ -66,7 +69,7 @@ class Bridge:
                 start_new_session=True,  # Ctrl-C is for this process alone
             )
             limit = time.monotonic() + _START
-            while not select.select([listener], [], [], 0.05)[0]:
+            while not self._knocks(listener):
                 if self.process.poll() is not None or time.monotonic() > limit:
                     raise EngineUnavailable(
                         f"engine 'mpi' starts its workers with {program[0]}; that "
@@ -74,7 +77,13 @@ class Bridge:
                         + f" within {_START:.0f} s. See its message above."
                     )
             sock, _ = listener.accept()
+        close_doors(self.process.pid)
         self.channel = wire.Channel(sock, self.poll)
+
+    @staticmethod
+    def _knocks(listener: socket.socket) -> bool:
+        with opened():
+            return bool(select.select([listener], [], [], 0.05)[0])
 
     def add(self, worker: int, comm: Any, rank: int) -> None:
         """Not needed: rank 0 knows the ranks it starts with."""
@@ -117,9 +126,15 @@ class Bridge:
         if channel is None:
             news, self._news = self._news, []
             if not news:
-                time.sleep(timeout)
+                with opened():
+                    time.sleep(timeout)
             return news
-        for _, mask in self.poll.poll(timeout):
+        if timeout <= 0:
+            found = self.poll.poll(0)
+        else:
+            with opened():
+                found = self.poll.poll(timeout)
+        for _, mask in found:
             if mask & wire.OUT and channel.outbox:
                 channel.flush()
             if mask & ~wire.OUT:
@@ -146,7 +161,7 @@ class Bridge:
     def close(self, workers: Iterable[Process]) -> None:
         """Let rank 0 end its workers and itself; kill what is left."""
         self._hang_up()
-        if self.process is not None and not self._ended(5):
+        if self.process is not None and not self._ended(_END):
             for process in (*workers, *([self.carrier] if self.carrier is not None else [])):
                 process.kill()
             if not self._ended(5):
@@ -174,7 +189,9 @@ class Bridge:
 
 def main(*bridge: Any) -> NoReturn:
     """Be what mpiexec or Spawn started this process for."""
-    MPI = start()
+    MPI = start()  # it was before, see _BOOT
+    if at_home():
+        close_doors()
     parent = MPI.Comm.Get_parent()
     if parent != MPI.COMM_NULL:
         serve(MPI, parent)

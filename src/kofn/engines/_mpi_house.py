@@ -7,6 +7,7 @@ import os
 from collections import deque
 from typing import Any
 
+from ..interrupts import held
 from . import _forks
 from ._mpi_bridge import Bridge
 from ._mpi_link import Link
@@ -97,9 +98,12 @@ class House:
             self.link.channel.sock.close()
 
     def close(self) -> None:
-        """End the workers, and what we started for them."""
-        if os.getpid() != self.owner:
-            return  # a forked child must not end its parent's workers
+        """End the workers, and what we started for them; not to be interrupted."""
+        if os.getpid() == self.owner:  # a forked child must not end its parent's workers
+            with held():
+                self._close()
+
+    def _close(self) -> None:
         if isinstance(self.link, Bridge):
             self.link.close(p.process for p in self.peers.values() if p.process is not None)
         elif self.link is not None:

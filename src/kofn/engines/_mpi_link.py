@@ -13,6 +13,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from ..interrupts import opened
 from . import _wire as wire
 from ._bells import BOXES, Bell, Box, Tower
 from ._mpi_near import Mark, Process, neighbour, place
@@ -171,8 +172,6 @@ class Link:
                 info = MPI.Info.Create({"map_by": "slot:OVERSUBSCRIBE", "bind_to": "none"})
                 comm = MPI.COMM_SELF.Spawn(self.command[0], self.command[1:], 1, info)
                 comm.Set_errhandler(MPI.ERRORS_RETURN)
-                if self.closed:
-                    comm.Isend([b"", MPI.BYTE], 0, CONTROL)
                 self._spawned.append((worker, comm))
             except MPI.Exception as error:
                 self._spawned.append((worker, f"MPI_Comm_spawn failed: {error}"))
@@ -276,7 +275,12 @@ class Link:
 
     def _hear(self, seconds: float) -> bool:
         """Take in who rings and who ends, waiting for it at most so long; whether anybody did."""
-        for fd, _ in self.ear.poll(seconds):
+        if seconds <= 0 or self.closed:  # who closes is not interrupted
+            found = self.ear.poll(seconds)
+        else:
+            with opened():
+                found = self.ear.poll(seconds)
+        for fd, _ in found:
             if fd == self._gong.fd:
                 self._rung.update(self._gong.heard())
             elif fd in self._ends:
@@ -447,10 +451,12 @@ class Link:
     def close(self) -> None:
         """End every worker: they are told, and killed if that takes long.
 
-        Those of other machines are only told, as are those that a Spawn is about to bring.
+        Those of other machines are only told. Who is being spawned comes first: without us it would
+        wait in MPI's start for ever, and mpiexec for it.
         """
         self.closed = True
         self._orders.clear()
+        self._run(_LEAVE, self._coming)
         for worker in tuple(self._peers):
             self.control(worker, None)
             self._peers[worker].bell.ring()
@@ -477,6 +483,13 @@ class Link:
         self._tower.close()
         self._gong.close()
         self._rings.close()
+
+    def _coming(self) -> bool:
+        """Tell whether somebody is about to join."""
+        if self._spawned or (self._spawner is not None and self._spawner.is_alive()):
+            return True
+        world = self.MPI.COMM_WORLD
+        return any(not peer.greeted and peer.comm != world for peer in self._peers.values())
 
     def _run(self, seconds: float, go_on: Callable[[], bool]) -> None:
         limit = time.monotonic() + seconds

@@ -11,18 +11,22 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import EngineUnavailable
+from ._mpi_doors import DEVICE, close_doors, doors
 
 # MPI starts first: a Spawn is over when it has, and the next one need not wait for our imports.
-# Who cannot go on is killed: MPI tells of those, not of who exits.
+# Who cannot go on is killed: MPI tells of those, not of who exits. If the master dies meanwhile,
+# the start of MPI never ends, and no code of ours runs in it.
 _BOOT = """
-import json, os, sys, traceback
+import json, os, signal, sys, traceback
 settings, *bridge = json.loads(sys.argv[1])
 os.environ.update(settings)
 sys.path[:] = sys.argv[2:]
 try:
     import mpi4py
     mpi4py.rc.finalize = False
+    signal.alarm(120)
     from mpi4py import MPI
+    signal.alarm(0)
     from kofn.engines._mpi_bridge import main
     main(*bridge)
 except BaseException:
@@ -34,7 +38,8 @@ _THREADS = ("OPENBLAS", "OMP", "MKL", "VECLIB_MAXIMUM", "NUMEXPR", "BLIS")
 
 # For a machine of its own; each only where the user has not set it. Shared memory does not reach
 # from one mpiexec job to the next, so joiners are spoken to over TCP.
-HERE = {"OMPI_MCA_btl": "self,sm,tcp", "OMPI_MCA_btl_tcp_if_include": "lo"}
+_INTERFACE = "OMPI_MCA_btl_tcp_if_include"
+HERE = {"OMPI_MCA_btl": "self,sm,tcp", _INTERFACE: DEVICE.decode()}
 # The heartbeat detector, where a user turns it on, takes a busy worker for dead without a thread.
 ALWAYS = {"OMPI_MCA_mpi_ft_detector_thread": "1"}
 DAEMON = {
@@ -58,9 +63,19 @@ def start() -> Any:
     if "mpi4py.MPI" not in sys.modules:
         mpi4py.rc.thread_level = "multiple"  # for Spawn in the background
         mpi4py.rc.finalize = False  # it would wait for workers that are gone
+        ours = doors()
+        from mpi4py import MPI
+
+        if at_home():
+            close_doors(but=ours)
     from mpi4py import MPI
 
     return MPI
+
+
+def at_home() -> bool:
+    """Tell whether MPI speaks to this machine alone."""
+    return os.environ.get(_INTERFACE, "").encode() == DEVICE
 
 
 def command(settings: dict[str, str], *bridge: Any) -> list[str]:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import cloudpickle
 
 from ..errors import BadInput, CannotDo, Closed, EngineUnavailable, UnknownWorker
+from ..interrupts import held, opened
 from ..model import Body, Dropped, Event, Failed, Joined, Lost, Reply, Stored, Task
 from . import _wire as wire
 from ._mpi_bridge import Bridge
@@ -66,6 +67,10 @@ class MPIEngine(Engine):
                 f"MPIEngine needs a whole number of workers, at least 1; got {workers!r}. "
                 f"Leave it out for all ranks of mpiexec, or else one per core."
             )
+        with held():
+            self._open(workers)
+
+    def _open(self, workers: int | None) -> None:
         self._house = house = House()
         self._finalize = weakref.finalize(self, house.close)
         self._live: dict[int, Peer] = {}
@@ -110,7 +115,8 @@ class MPIEngine(Engine):
         wrong = problem(MPI, size, None if _ranks_taken else workers)
         if rank:
             if wrong is None:
-                serve(MPI, world)
+                with opened(foreign=True):  # handlers that the script has set are its own
+                    serve(MPI, world)
             raise SystemExit(0)  # rank 0 tells the problem, once
         if wrong is not None:
             raise EngineUnavailable(wrong)
@@ -193,9 +199,10 @@ class MPIEngine(Engine):
 
     def close(self) -> None:
         """End the workers: they are gone when this returns, with what we started for them."""
-        if self._finalize.alive:
-            self._live, self._workers = {}, ()
-            self._finalize()
+        with held():
+            if self._finalize.alive:
+                self._live, self._workers = {}, ()
+                self._finalize()
 
     def _check(self) -> Link | Bridge:
         link = self._house.link
