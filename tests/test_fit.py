@@ -178,6 +178,21 @@ def test_a_market_whose_clock_is_set_by_hand(trace: Path) -> None:
         assert cluster.workers == (3, 4, 5)
 
 
+def test_the_clock_of_a_market_may_be_set_from_within_a_round(trace: Path) -> None:
+    """on_round runs in the engine's only caller: what the market asks for is done there."""
+    with kofn.connect("local", workers=3, wait=60.0) as cluster:
+        M = cluster.encode(np.eye(6), k=1, n=4)
+        with Market(cluster, read_spot_trace(trace), None, shares=4) as market:
+
+            def on_round(round: int, change: float) -> None:
+                market.advance(round / 10)
+
+            found = M.iterate(np.negative, np.ones(6), rounds=100, on_round=on_round)
+            market.settle()
+        np.testing.assert_array_equal(found, np.ones(6))
+        assert (market.killed, market.added) == ([0, 2, 1], [3, 4, 5])
+
+
 def test_a_trace_that_ends_with_too_few_ends_the_fit(tmp_path: Path) -> None:
     (tmp_path / "die.csv").write_text(
         "time_ms,event,node\n0,add,a\n0,add,b\n0,add,c\n300,remove,a\n600,remove,b\n900,remove,c\n"

@@ -378,6 +378,27 @@ def test_those_who_go_on_are_all_new_and_take_the_vector_from_one_who_leaves() -
         assert X.iterate(same, np.ones(1), rounds=1) == 0.5
 
 
+def test_a_worker_that_missed_a_leg_still_completes_the_round_before() -> None:
+    """Worker 1 is slow: it stamps round 0, and has not heard of the legs under which the others
+
+    completed it without those that were lost. Four of four are needed then, so all wait for it.
+    """
+    lost = {0.0042: 6, 0.0128: 3, 0.0155: 4, 0.0176: 5, 0.0257: 7}
+    changes = [Change(time, worker) for time, worker in lost.items()]
+    changes += [Change(0.0108, None), Change(0.078, None)]
+    engine = VirtualEngine(
+        7,
+        delays=PerUnit(1e-4, {2: 30.0, 1: 50.0}),
+        membership=Script(tuple(changes)),
+        link=Link(1e-3, 1e6),
+    )
+    A = rotation(np.random.default_rng(0), 40)
+    with kofn.connect(engine, wait=1e3) as cluster:
+        X = cluster.encode(A, k=4, n=8, late=None, tolerance=1.0)
+        check_rotation(X.iterate(same, np.ones(40), rounds=13), A, 13, X)
+        assert X.report.lost == (6, 3, 4, 5, 7)
+
+
 def chaos(y: Floats) -> Floats:
     return 1.0 - 2.0 * np.minimum(np.abs(y), 1.0)  # doubles every error: rounding is all in 50
 
@@ -584,3 +605,18 @@ def test_a_masked_vector_is_refused() -> None:
         X = cluster.encode(np.eye(4), k=1)
         with pytest.raises(kofn.BadInput, match="all count; it returned masked entries"):
             X.iterate(lambda y: np.ma.masked_less(y, 1.0), np.zeros(4), rounds=2)
+
+
+def test_an_iteration_leaves_nothing_behind() -> None:
+    with kofn.connect(VirtualEngine(3)) as cluster:
+        X = cluster.encode(np.eye(6), k=2)
+        for _ in range(5):
+            X.iterate(same, np.ones(6), rounds=2)
+            X @ np.ones(6)
+        cluster._drive.settle()
+        assert {worker: len(keys) for worker, keys in cluster._drive.stored.items()} == {
+            0: 1,
+            1: 1,
+            2: 1,
+        }
+        assert len(cluster._drive._wanted) == 1

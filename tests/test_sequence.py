@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from math import comb
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -14,11 +16,16 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
 import kofn
+from kofn.arrays.copies import Replicated
+from kofn.arrays.grid import encode_grid
 from kofn.delays import (
     AsSlowAs,
+    Change,
     Fritchman,
     Given,
     Independent,
+    PerUnit,
+    Script,
     Slowed,
     Stratified,
     read_timings,
@@ -33,6 +40,7 @@ from kofn.sequence import SequenceCode, Stream, Uncoded
 from kofn.sequence.checks import operands
 from kofn.sequence.ledger import Diagonal, Mini
 from kofn.sequence.work import multiply
+from kofn.sums.rivals import Backups, Stale
 from kofn.testing import Faults
 
 Pairs = list[tuple[NDArray[np.float64], NDArray[np.float64]]]
@@ -600,3 +608,164 @@ def test_what_is_not_finite_is_let_through_where_that_was_asked_for(bad: float) 
             stream = cluster.sequence(code, check_finite=False)
             assert not np.isfinite(stream.submit(X, X).result()).all()
             assert np.allclose(stream.submit(np.eye(4), np.eye(4)).result(), np.eye(4))
+
+
+def test_another_thread_may_use_the_cluster_meanwhile() -> None:
+    """A round's id is taken under the lock: a later round that ends first would cancel it."""
+    stop = threading.Event()
+    with kofn.connect("local", workers=3, limit=20.0) as cluster:
+        M = cluster.encode(np.eye(6), k=2)
+        failed: list[BaseException] = []
+
+        def multiply_on() -> None:
+            try:
+                while not stop.is_set():
+                    np.testing.assert_allclose(M @ np.ones(6), np.ones(6), atol=1e-12)
+            except BaseException as error:
+                failed.append(error)
+
+        other = threading.Thread(target=multiply_on)
+        other.start()
+        try:
+            stream = cluster.sequence(kofn.Polynomial(2, 1))
+            for _ in range(15):
+                found = stream.submit(np.eye(9), np.eye(9)).result()
+                np.testing.assert_allclose(found, np.eye(9), atol=1e-12)
+        finally:
+            stop.set()
+            other.join()
+    assert not failed
+
+
+def test_nobody_takes_a_round_or_touches_the_engine_without_the_lock() -> None:
+    """Every way of using a cluster, on an engine that looks at who holds the lock."""
+
+    class Guarded(VirtualEngine):
+        lock: Any = None
+        calls: ClassVar[set[str]] = set()
+
+        def __getattribute__(self, name: str) -> Any:
+            found = super().__getattribute__(name)
+            if name not in TOUCHES or self.lock is None:
+                return found
+
+            def guarded(*args: Any) -> Any:
+                assert self.lock._is_owned(), f"{name} without the lock"
+                self.calls.add(name)
+                return found(*args)
+
+            return guarded
+
+    engine = Guarded(6)
+    with kofn.connect(engine) as cluster:
+        drive = cluster._drive
+        engine.lock, ids = drive.lock, drive.next_round
+
+        def next_round() -> int:
+            assert drive.lock._is_owned(), "a round's id without the lock"  # type: ignore[attr-defined]
+            return ids()
+
+        drive.next_round = next_round  # type: ignore[method-assign]
+        A = np.arange(36.0).reshape(6, 6) / 36
+        X = cluster.encode(A, k=3)
+        parts = cluster.parts(A, kofn.FractionalRepetition(2))
+        grid = encode_grid(cluster, A, (1, 2))
+        copies = Replicated(cluster, A, 2)
+        backups, stale = Backups(cluster, A), Stale(cluster, A)
+        stream = cluster.sequence(kofn.DIP(2, 2, delay=1, lam=1))
+        for again in range(2):
+            X @ np.ones(6), X.T @ np.ones(6), X.windows(), X.shares, X.toarray()
+            grid @ np.ones(6), grid.T @ np.ones(6)
+            copies @ np.ones(6), copies.T @ np.ones(6)
+            X.iterate(abs, np.ones(6), rounds=3)
+            parts.sum(_total)
+            backups.sum(_total)
+            stale.run(_total, 0.0, lambda t, *_: None if t > 2 else 0.0, 5)
+            for _ in range(3):
+                stream.submit(A, A)
+            assert len(list(stream)) == 3
+            X += kofn.low_rank(np.ones((6, 1)), np.ones((6, 1)))
+            grid += kofn.low_rank(np.ones((6, 1)), np.ones((6, 1)))
+            if not again:
+                cluster.lose(0)
+                cluster.join()
+                cluster.wait_for(6)
+        assert cluster.workers == (1, 2, 3, 4, 5, 6)
+        assert cluster.log
+        del X, parts, grid, copies
+        gc.collect()
+        assert cluster.workers
+    assert engine.calls == TOUCHES
+
+
+TOUCHES = {"put", "forget", "exchange", "broadcast", "submit", "cancel", "events", "lose", "join"}
+
+
+def _total(part: Any, x: Any) -> Any:
+    return part.sum(axis=0)
+
+
+def test_what_a_round_calls_may_not_begin_another() -> None:
+    with kofn.connect(VirtualEngine(3)) as cluster:
+        X = cluster.encode(np.eye(6), k=2)
+        with pytest.raises(kofn.CannotDo, match="one round runs at a time"):
+            X.iterate(abs, np.ones(6), rounds=9, on_round=lambda *_: X @ np.ones(6))
+        np.testing.assert_allclose(X @ np.ones(6), np.ones(6), atol=1e-12)
+
+
+def test_one_that_stands_by_takes_the_seat_of_a_lost_worker_in_mid_round() -> None:
+    """Four seats, and a fifth worker that joined when all were taken; then all four are lost."""
+    losses = tuple(Change(50.0 + i, i) for i in range(4))
+    membership = Script((Change(1.0, None), *losses))
+    engine = VirtualEngine(4, delays=PerUnit(1.0), membership=membership)
+    with kofn.connect(engine) as cluster:
+        stream = cluster.sequence(kofn.Polynomial(2, 2))
+        cluster.wait_for(5)
+        X = np.arange(64.0).reshape(8, 8)
+        np.testing.assert_allclose(stream.submit(X, X).result(), X @ X)
+        (only,) = stream.report.rounds
+        assert (only.lost, only.joined) == ((0, 1, 2, 3), (4,))
+
+
+def test_one_that_stands_by_and_is_lost_is_not_seated() -> None:
+    changes = ((1.0, None), (1.0, None), (40.0, 4), *((50.0 + i, i) for i in range(4)))
+    membership = Script(tuple(Change(*change) for change in changes))
+    with kofn.connect(VirtualEngine(4, delays=PerUnit(1.0), membership=membership)) as cluster:
+        stream = cluster.sequence(kofn.Polynomial(2, 2))
+        cluster.wait_for(6)
+        X = np.arange(64.0).reshape(8, 8)
+        np.testing.assert_allclose(stream.submit(X, X).result(), X @ X)
+        assert stream.report.rounds[0].joined == (5,)
+
+
+def test_a_submit_that_raises_has_added_nothing() -> None:
+    with kofn.connect(VirtualEngine(3)) as cluster:
+        stream = cluster.sequence(kofn.Polynomial(2, 1))
+        X = [float(i + 1) * np.eye(2) for i in range(4)]
+        stream.submit(X[0], np.eye(2))
+        for worker in range(3):
+            cluster.lose(worker)
+        with pytest.raises(kofn.TooFewWorkers):  # for the round of the first to begin
+            stream.submit(X[1], np.eye(2))
+        for _ in range(3):
+            cluster.join()
+        assert stream.submit(X[2], np.eye(2)).job == 1
+        assert stream.submit(X[3], np.eye(2)).job == 2
+        np.testing.assert_allclose(list(stream), [X[0], X[2], X[3]], atol=1e-12)
+        assert not stream._desk.jobs
+
+
+def test_a_job_that_is_done_can_be_taken_when_all_workers_are_lost() -> None:
+    with kofn.connect(VirtualEngine(3)) as cluster:
+        stream = cluster.sequence(kofn.Polynomial(2, 1))
+        first = stream.submit(np.eye(2), np.eye(2))
+        more = stream.submit(3 * np.eye(2), np.eye(2))  # the round of the first
+        assert first.done
+        for worker in range(3):
+            cluster.lose(worker)
+        np.testing.assert_allclose(first.result(), np.eye(2), atol=1e-12)
+        with pytest.raises(kofn.TooFewWorkers):
+            more.result()
+        cluster.join()
+        cluster.join()
+        np.testing.assert_allclose(more.result(), 3 * np.eye(2), atol=1e-12)

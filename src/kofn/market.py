@@ -10,6 +10,7 @@ from typing import Self
 from .cluster import Cluster
 from .delays.traces import SpotTrace
 from .errors import BadInput, MarketOver, TooFewWorkers
+from .rounds.drive import LOOK
 
 
 class Market:
@@ -62,8 +63,16 @@ class Market:
 
     def settle(self) -> None:
         """Wait until all that is due by `advance` has happened."""
+        while not self._settled():
+            # Called from within a round (on_round), this thread is the engine's only caller, and
+            # it is for it to do what the market asks for.
+            self._cluster._drive.settle()
+
+    def _settled(self) -> bool:
         with self._turn:
-            self._turn.wait_for(lambda: self._reached >= self._clock or not self._thread.is_alive())
+            return self._turn.wait_for(
+                lambda: self._reached >= self._clock or not self._thread.is_alive(), LOOK
+            )
 
     def _run(self) -> None:
         nodes: dict[str, int] = {}

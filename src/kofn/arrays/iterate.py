@@ -89,7 +89,7 @@ def iterate(
             error.reached = _newest(exchange)
             raise
         finally:
-            engine.forget(work.exchange_key)
+            drive.forget(work.exchange_key)
             exchange.close()
         X._laggards = drive.owing([*X._laggards, *round.late])
         extra = {

@@ -172,7 +172,8 @@ class _Walker:
         # what it still has to read is not written over. Else it takes the vector from others.
         if owes:
             start = leg.round
-            fine = self.t == start or (self.t == start - 1 and self.stamped[1] == self.t)
+            behind = self.t == start - 1 == self.stamped[1] and bool(leg.before)
+            fine = self.t == start or behind
         else:
             start = leg.round + 1 if self.lane in leg.steady else -1
             # Who has done the leg's first round makes its vector, though it goes no further: those
@@ -181,8 +182,8 @@ class _Walker:
         if not (fine and self.ready):
             self.t, self.ready, self.done = start, False, []
             self.change = float("inf")
-        if self.t >= leg.round:
-            self._plan(leg)
+        if self.t >= leg.round or self.ready:
+            self._plan(leg)  # of the round before too: this may be the first that it hears of it
         return True
 
     def _has(self, epoch: int, round: int) -> bool:

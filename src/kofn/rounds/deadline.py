@@ -79,7 +79,8 @@ class DeadlineRound(Round):
     start, if the ledger agrees; else when it does.
 
     `batches`: mini-tasks by seat, in order; `seats`: worker -> seat, of those that are live. A
-    joiner takes a free seat at once, and is given work in this round if nobody else can do it.
+    joiner takes a free seat at once, and is given work in this round if nobody else can do it; so
+    does one of those to `spare`, live and without a seat, when a seat falls free.
     """
 
     threshold = 1
@@ -93,6 +94,7 @@ class DeadlineRound(Round):
         seats: Mapping[int, int],
         free: Collection[int],
         tolerance: float,
+        spare: Collection[int] = (),
     ) -> None:
         self.id = id
         self.seats = dict(seats)
@@ -104,6 +106,7 @@ class DeadlineRound(Round):
         self.joined: list[int] = []
         self._ledger, self._desk, self._tolerance = ledger, desk, tolerance
         self._free = deque(sorted(free))
+        self._spare = deque(spare)
         occupant = {seat: worker for worker, seat in seats.items()}
         self._waiting = deque(  # to be sent: worker, mini-task
             (occupant[seat], mini)
@@ -254,6 +257,8 @@ class DeadlineRound(Round):
     def _worker_lost(self, event: Lost) -> Sequence[Command]:
         seat = self.seats.pop(event.worker, None)
         if seat is None:
+            if event.worker in self._spare:
+                self._spare.remove(event.worker)
             return ()
         self.lost.append(event.worker)
         if self._owed.pop(event.worker):
@@ -261,16 +266,21 @@ class DeadlineRound(Round):
         self._free.append(seat)
         self._waiting = deque(pair for pair in self._waiting if pair[0] != event.worker)
         self._out = {task: w for task, w in self._out.items() if w != event.worker}
-        return self._judge(event.time)
+        return self._seat_one(event.time)
 
     def _worker_joined(self, event: Joined) -> Sequence[Command]:
-        if not self._free:
-            return ()
-        self.joined.append(event.worker)
-        self.seats[event.worker] = self._free.popleft()
-        self._owed[event.worker] = set()
-        self._helping.add(event.worker)
-        return self._judge(event.time)
+        self._spare.append(event.worker)
+        return self._seat_one(event.time)
+
+    def _seat_one(self, time: float) -> Sequence[Command]:
+        """Let one who has no seat take a free one, if there are both."""
+        if self._spare and self._free:
+            worker = self._spare.popleft()
+            self.joined.append(worker)
+            self.seats[worker] = self._free.popleft()
+            self._owed[worker] = set()
+            self._helping.add(worker)
+        return self._judge(time)
 
     def _send(self, worker: int, mini: Any) -> Send:
         task = self._desk.task(self.id, worker, mini)

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from .. import interrupts
 from ..engines.base import Engine
-from ..errors import Closed, Stalled, TooFewWorkers, WorkerError
+from ..errors import CannotDo, Closed, Stalled, TooFewWorkers, WorkerError
 from ..model import (
     Command,
     Dropped,
@@ -68,6 +68,7 @@ class Drive:
         self.stored: dict[int, set[str]] = {worker: set() for worker in engine.workers}
         self.refused: set[tuple[int, str]] = set()  # puts that failed: worker, key
         self.unwanted: deque[str] = deque()  # keys to forget; appended to from anywhere
+        self._wanted: set[str] = set()  # keys that were put, and not forgotten since
         # Of the engine, not of this drive: a second cluster on an open engine counts on.
         self._rounds, self._tasks = engine.counters()
         self._owed: dict[int, int] = {}  # worker -> tasks and puts it has not ended
@@ -75,6 +76,7 @@ class Drive:
         self._gone: set[int] = set()
         self.unborn: dict[int, str] = {}  # joiners that never came, and why
         self._running = False  # a round is
+        self._ended = -1  # the last one that has; later ones have larger ids
         self._unheard: list[Event] = []  # events noted that it has not heard of
         self._unnoted: deque[Event] = deque()  # left by an exception
         self._asked: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
@@ -112,16 +114,24 @@ class Drive:
             except BaseException as error:
                 done.set_exception(error)
         while self.unwanted and not self.closed:
-            key = self.unwanted.popleft()
-            self.engine.forget(key)
-            for kept in self.stored.values():
-                kept.discard(key)
+            self.forget(self.unwanted.popleft())
 
     def put(self, worker: int, key: str, value: Any) -> None:
         """Have a worker keep something; it owes an answer to that too."""
         with self.lock:
+            self._wanted.add(key)
             self.engine.put(worker, key, value)
             self._owe(worker)
+
+    def forget(self, key: str) -> None:
+        """Have every worker drop what it keeps under a key, also if that is still on its way."""
+        with self.lock:
+            self._wanted.discard(key)
+            self.refused = {pair for pair in self.refused if pair[1] != key}
+            for kept in self.stored.values():
+                kept.discard(key)
+            if not self.closed:
+                self.engine.forget(key)
 
     def next_round(self) -> int:
         """Return a round id, larger than all before; the caller holds the lock until it has run."""
@@ -137,6 +147,13 @@ class Drive:
         Raises TooFewWorkers, Stalled, or WorkerError with the worker's own traceback.
         """
         with self.lock:
+            if self._running:
+                raise CannotDo(
+                    "one round runs at a time, and what a round calls (on_round, say) is within "
+                    "it: it may end and start workers, but not multiply or sum. Do that when the "
+                    "round is over."
+                )
+            assert round.id > self._ended, "a round's id is taken under the lock"
             self._run(round, operand, supply)
 
     def _run(self, round: Round, operand: Any, supply: Supplier) -> None:
@@ -187,6 +204,7 @@ class Drive:
         finally:
             self._running, self._unheard = False, []
             engine.cancel(round.id)
+            self._ended = round.id
             kind = "done" if round.done else "raised"
             log.append(Record(engine.now(), kind, round.id, -1, -1, 0))
 
@@ -364,7 +382,7 @@ class Drive:
             self.stored[event.worker] = set()
             log.append(Record(time, "joined", -1, event.worker, -1, 0))
         elif type(event) is Stored:
-            if event.worker in self.stored:
+            if event.worker in self.stored and event.key in self._wanted:
                 self.stored[event.worker].add(event.key)
             self._answered(event.worker, time, True)
             log.append(Record(time, "stored", -1, event.worker, -1, 0))
@@ -372,7 +390,7 @@ class Drive:
             task = -1 if event.task is None else event.task
             log.append(Record(time, "failed", event.round, event.worker, task, 0))
             self._answered(event.worker, time, True)
-            if event.key is not None:
+            if event.key in self._wanted:
                 self.refused.add((event.worker, event.key))
 
     def _answered(self, worker: int, time: float, ended: bool) -> None:

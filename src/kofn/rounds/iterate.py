@@ -53,17 +53,22 @@ class Leg:
     # By lane the epoch from which its holder takes part without a break: what it knew before then
     # may be out of date.
     entered: Mapping[int, int]
+    # What each lane did in the round before: whoever stamped that one may not have heard of the leg
+    # under which others completed it, and still has to. Empty where `round` is begun anew.
+    before: Asked
 
     def asked(self, round: int) -> Asked:
-        """What each lane does in one round, `self.round` or later."""
+        """What each lane does in one round, the one before `self.round` or later."""
         if round == self.round:
             return self.first
+        if round < self.round:
+            return self.before
         return {lane: (self.epoch, runs) for lane, runs in self.steady.items()}
 
     def dumps(self) -> bytes:
         """The leg as bytes: some tens a lane, whatever the length of the vector."""
         maps = dict(self.first), dict(self.steady), self.leader, dict(self.entered)
-        return pickle.dumps((self.epoch, self.round, *maps), 5)
+        return pickle.dumps((self.epoch, self.round, *maps, dict(self.before)), 5)
 
     @staticmethod
     def loads(data: bytes) -> Leg:
@@ -246,6 +251,7 @@ class IterateRound(Round):
             return  # everybody waits for somebody to join
         epoch = len(self.legs) + 1
         windows = self._work.windows(lanes)
+        before: Asked = {}
         if not self._reachable(now, round, asked):
             # Nobody is left that can have the vector of this round: back to the newest there is.
             round = int(now.vectors.max())
@@ -256,9 +262,11 @@ class IterateRound(Round):
                 if runs
             }
         else:
+            last = self.legs[-1]
+            before = last.before if round == last.round else last.asked(round - 1)
             self._repair(now, round, asked, epoch)
         self._windows = windows
-        self._publish(round, epoch)
+        self._publish(round, epoch, before)
 
     def _reachable(self, now: Progress, round: int, asked: Asked) -> bool:
         """Whether somebody has the vector of this round, or what it takes to make it."""
@@ -305,7 +313,7 @@ class IterateRound(Round):
             self._asked.setdefault(lane, []).append((epoch, more))
         return bool(runs)
 
-    def _publish(self, round: int, epoch: int) -> None:
+    def _publish(self, round: int, epoch: int, before: Asked) -> None:
         cover, windows = self._cover, self._windows
         assert cover is not None
         first = {}
@@ -318,7 +326,7 @@ class IterateRound(Round):
         leaders = self._members & steady.keys() & first.keys() or steady.keys()
         self._members = set(steady)
         entered = {lane: self._entered[lane] for lane in self._live}
-        leg = Leg(epoch, round, first, steady, min(leaders), entered)
+        leg = Leg(epoch, round, first, steady, min(leaders), entered, before)
         self.legs.append(leg)
         self._exchange.publish(leg.dumps())
 

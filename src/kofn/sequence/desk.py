@@ -81,6 +81,11 @@ class Desk:
         """Take in a new job."""
         self.jobs[job.number] = job
 
+    def drop(self, number: int) -> None:
+        """Let go of a job: its result was taken, or it was not to begin."""
+        self.jobs.pop(number, None)
+        self._ahead = deque(item for item in self._ahead if item[2].job != number)
+
     def eta(self, rows: Sequence[int]) -> float:
         """How much a decode from these rows amplifies rounding; 1 where values are skipped."""
         if not self._values:
@@ -223,9 +228,6 @@ class Desk:
             self._made = {mini: pair for mini, pair in self._made.items() if mini.job not in over}
         if not over or not self._keys:
             return
-        for kept in self._drive.stored.values():  # a Stored may come after its key was forgotten
-            old = {key for key in kept if key.startswith(self._name)}
-            kept -= old.difference(self._keys.values())
         self._drive.unwanted.extend({key for mini, key in self._keys.items() if mini.job in over})
         self._keys = {mini: key for mini, key in self._keys.items() if mini.job not in over}
         self._given = {pair for pair in self._given if pair[1].job not in over}

@@ -10,8 +10,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import interrupts
-from ..errors import BadInput, Closed, NothingYet, TooFewWorkers
+from ..errors import BadInput, Closed, KofnError, NothingYet, TooFewWorkers
 from ..rounds import Drive
 from ..rounds.deadline import DeadlineRound
 from . import checks
@@ -115,7 +114,6 @@ class Stream:
         self._jobs = self._done = 0
         self._worst: tuple[float, float] | None = None  # η and error bound
         self._closed = False
-        self._lock = interrupts.Lock()
 
     @property
     def delay(self) -> int:
@@ -126,7 +124,8 @@ class Stream:
         """Add the job X Y, for X (m, n) and Y (n, p): float64, or float32 if both are.
 
         Operands are copied, unless they are read-only, so they may be changed afterwards. Jobs may
-        differ in shape. Raises BadInput before any worker is touched.
+        differ in shape. Raises BadInput before any worker is touched. Where it raises anything, the
+        job was not added.
         """
         self._open()
         X, Y = checks.operands(X, Y, self._check_finite)
@@ -184,33 +183,43 @@ class Stream:
 
     def _add(self, shape: tuple[int, int, int], dtype: np.dtype[Any], X: Any, Y: Any) -> Ticket:
         worst = self._desk.worst(shape[1], dtype)  # says so if it cannot be accurate enough
-        with self._lock:
+        with self._drive.lock:
             job = Product(self._jobs, shape, dtype, X, Y, worst)
-            self._jobs += 1
             self._desk.add(job)
             self._queue.append(job)
+            try:
+                entered = self._drive.engine.now()
+                while len(self._queue) > self.delay + 1:
+                    entered = self._round(entered)
+            except BaseException:
+                self._queue.pop()  # it is the last, and has not begun: earlier ones were to begin
+                self._desk.drop(job.number)
+                raise
+            self._jobs += 1
             ticket = Ticket(self, job)
             while self._tickets and self._tickets[0].taken:
                 self._tickets.popleft()
             self._tickets.append(ticket)
-            entered = self._drive.engine.now()
-            while len(self._queue) > self.delay + 1:
-                entered = self._round(entered)
         return ticket
 
     def _take(self, job: Product, wait: bool) -> NDArray[Any]:
-        with self._lock:
-            if not job.complete and not wait:
-                raise NothingYet(f"{self._waits_for(job)} Call result() to wait for it.")
+        if not job.complete and not wait:
+            raise NothingYet(f"{self._waits_for(job)} Call result() to wait for it.")
+        with self._drive.lock:
             entered = self._drive.engine.now()
             while not job.decoded:
                 # With another job waiting to begin, decoding is done while its round runs.
                 if job.complete and not self._queue:
                     self._desk.decode(job.number)
-                else:
+                    continue
+                try:
                     self._drive.check()
                     entered = self._round(entered)
-            self._desk.jobs.pop(job.number, None)
+                except KofnError:
+                    if not job.complete:
+                        raise
+                    self._desk.decode(job.number)  # who needs a round will be told
+            self._desk.drop(job.number)
             if job.error is not None:
                 raise job.error
             if job.eta is not None and job.error_bound is not None:
@@ -235,8 +244,9 @@ class Stream:
             if seat in batch
         )
         free = set(range(ledger.seats)).difference(self._seats.values())
+        spare = [worker for worker in drive.stored if worker not in self._seats]
         round = DeadlineRound(
-            drive.next_round(), batches, ledger, desk, self._seats, free, self.tolerance
+            drive.next_round(), batches, ledger, desk, self._seats, free, self.tolerance, spare
         )
         load = sum(desk.cost(next(iter(batch.values())).job) for batch in batches)
         held = desk.held
