@@ -650,7 +650,7 @@ def test_nobody_takes_a_round_or_touches_the_engine_without_the_lock() -> None:
                 return found
 
             def guarded(*args: Any) -> Any:
-                assert self.lock._is_owned(), f"{name} without the lock"
+                assert self.lock._lock._is_owned(), f"{name} without the lock"
                 self.calls.add(name)
                 return found(*args)
 
@@ -662,7 +662,7 @@ def test_nobody_takes_a_round_or_touches_the_engine_without_the_lock() -> None:
         engine.lock, ids = drive.lock, drive.next_round
 
         def next_round() -> int:
-            assert drive.lock._is_owned(), "a round's id without the lock"  # type: ignore[attr-defined]
+            assert engine.lock._lock._is_owned(), "a round's id without the lock"
             return ids()
 
         drive.next_round = next_round  # type: ignore[method-assign]
