@@ -130,6 +130,19 @@ def test_tasks_for_all_and_for_one_come_in_order_through_both() -> None:
         assert heard == expected
 
 
+def test_every_ring_finds_the_pipe_empty() -> None:
+    # Some kernels tell of a write to a pipe that is not empty only those who wait at its other end
+    # by reading, not those who wait for an edge.
+    tower = Tower()
+    try:
+        for _ in range(3):
+            tower.ring()
+            assert len(os.read(tower.fd, 100)) == 1
+            os.write(tower._rings, b"!")
+    finally:
+        tower.close()
+
+
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_an_interrupt_while_tasks_are_posted_is_no_harm(
     monkeypatch: pytest.MonkeyPatch, when: str

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ import numpy as np
 import pytest
 
 import kofn
+from kofn.engines import _wire as wire
 from kofn.engines import worker as launching
 from kofn.engines._forks import Process
 from kofn.engines.local import LocalEngine
@@ -251,15 +255,20 @@ class TestLocalEngine(EngineChecks):
         assert gone(pid)
 
 
-def run(script: str, tmp_path: Path) -> subprocess.Popen[str]:
+@contextmanager
+def run(script: str, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     path = tmp_path / "script.py"
     path.write_text(script)
-    return subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-W", "error", str(path)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-    )
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()  # what fails must not be waited for
 
 
 UNGUARDED = """
@@ -366,6 +375,39 @@ def test_one_failed_fork_is_one_error_and_nobody_is_harmed(monkeypatch: pytest.M
         assert list(cluster.workers) == [0, 1, 2, 4]
     with pytest.raises(kofn.EngineUnavailable, match=r"of 4 came .*unavailable"):
         LocalEngine(4)
+
+
+@pytest.mark.parametrize("number", [errno.ENOBUFS, errno.ENOMEM, errno.ETOOMANYREFS])
+def test_what_the_kernel_lacks_for_a_while_does_not_break_a_channel(number: int) -> None:
+    class Short:
+        """A socket that fails once."""
+
+        def __init__(self, sock: socket.socket) -> None:
+            self.sock, self.due = sock, True
+
+        def send(self, data: bytes) -> int:
+            if self.due:
+                self.due = False
+                raise OSError(number, os.strerror(number))
+            return self.sock.send(data)
+
+    ours, theirs = socket.socketpair()
+    poll = wire.poller()
+    with ours, theirs:
+        channel = wire.Channel(ours, poll)
+        channel.sock = Short(ours)  # type: ignore[assignment]
+        channel.send(wire.frame(wire.FORGET, "first"))
+        channel.send(wire.frame(wire.FORGET, "second"))
+        assert not channel.broken
+        assert poll.poll(0) == [(channel.fd, wire.OUT)]
+        channel.flush()
+        messages = wire.Reader(theirs).receive()
+        assert messages == [(wire.FORGET, "first"), (wire.FORGET, "second")]
+        theirs.close()
+        channel.sock = ours
+        channel.send(b"x")
+        assert channel.broken
+        poll.close()
 
 
 def test_two_engines_at_a_time_and_a_closed_one() -> None:

@@ -15,6 +15,8 @@ import pytest
 from kofn import interrupts
 from kofn.interrupts import Lock, due, held, opened
 
+INTERRUPTING = "test_the_death_of_the_master_leaves_no_process"
+
 
 class Rung(Exception):
     """What the handler raises."""
@@ -188,3 +190,14 @@ def test_interrupts_of_any_operation_are_no_harm(engine: str, count: int) -> Non
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_tests_that_interrupt_work_where_sigint_is_ignored() -> None:
+    # As under nohup, in the background, and in some CI.
+    test = f"{Path(__file__).with_name('test_engine_local.py')}::{INTERRUPTING}[{signal.SIGINT:d}]"
+    line = f"trap '' INT; exec {sys.executable} -m pytest -q --timeout=60 -p no:cacheprovider"
+    with subprocess.Popen(
+        ["sh", "-c", f'{line} "$0"', test], stdout=subprocess.PIPE, text=True
+    ) as process:
+        out, _ = process.communicate()
+    assert "1 passed" in out

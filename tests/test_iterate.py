@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import runpy
 import signal
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 import kofn
 from kofn.delays import Change, Exponential, PerUnit, Script
+from kofn.engines import exchange
 from kofn.engines.exchange import Exchange, Link, Shape
 from kofn.engines.local import LocalEngine
 from kofn.engines.virtual import VirtualEngine
@@ -624,3 +626,20 @@ def test_an_iteration_leaves_nothing_behind() -> None:
             2: 1,
         }
         assert len(cluster._drive._wanted) == 1
+
+
+def test_a_fence_takes_its_lock_again_after_giving_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    # By the rules of ARM only a release that is followed by an acquire keeps both sides apart. No
+    # test on x86 can see more than that it is asked for.
+    steps: list[str] = []
+
+    class Lock:
+        def __enter__(self) -> None:
+            steps.append("acquire")
+
+        def __exit__(self, *_: object) -> None:
+            steps.append("release")
+
+    monkeypatch.setattr(exchange, "_lock", Lock())
+    exchange.fence()
+    assert ("release", "acquire") in itertools.pairwise(steps)

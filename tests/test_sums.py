@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -524,3 +527,27 @@ def test_tuples_in_tuples_and_numpy_numbers(cluster: kofn.Cluster) -> None:
     half: Any = np.float32(0.5)
     rule = kofn.first(two) | kofn.fraction(half) | kofn.deadline(np.float64(9))
     assert parts.sum(lambda part, x: 1.0, stop=rule).covered > 0
+
+
+def test_a_seat_whose_parts_are_on_their_way_is_waited_for() -> None:
+    with kofn.connect("local", workers=3, limit=60.0) as cluster:
+        parts = cluster.parts((X, y), kofn.Uncoded())
+        cluster.lose(2)
+        pid = cluster.engine.pid(cluster.join())
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        go_on = threading.Timer(1.0, os.kill, (pid, signal.SIGCONT))
+        go_on.start()
+        try:
+            assert close(parts.sum(gradient, w).value)
+        finally:
+            go_on.join()
+
+
+def test_who_stands_by_takes_a_lost_seat_within_the_round() -> None:
+    with kofn.connect(Faults().lose(worker=2, round=1).on(LocalEngine(3))) as cluster:
+        parts = cluster.parts((X, y), kofn.Uncoded())
+        cluster.join()
+        found = parts.sum(gradient, w)
+        assert found.report.lost == (2,)
+        assert close(found.value)

@@ -6,13 +6,13 @@ Both ends are the same interpreter, started by one another: marshal is safe here
 from __future__ import annotations
 
 import array
-import errno
 import marshal
 import math
 import os
 import select
 import socket
 import struct
+import time
 from collections import deque
 from collections.abc import Iterable
 from typing import Any
@@ -29,6 +29,7 @@ IN, OUT = select.POLLIN, select.POLLOUT
 _HEAD = struct.Struct("<Q")
 _READ = 1 << 16
 _SPACE = socket.CMSG_SPACE(64)
+_NAP = 1e-3  # seconds between two attempts while the kernel lacks something
 _FLAGS = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 
@@ -184,9 +185,13 @@ class Channel(Reader):
             return sent
         except BlockingIOError:
             return 0
-        except OSError as error:
-            # Too many descriptors in flight is a reason to wait, all else is the end.
-            self.broken = error.errno != errno.ETOOMANYREFS
+        except ConnectionError:
+            self.broken = True
+            return 0
+        except OSError:
+            # Too many descriptors in flight, no memory: whatever it is, it may pass, and the other
+            # end is there. The socket counts as writable meanwhile, so do not ask all the time.
+            time.sleep(_NAP)
             return 0
 
     def close(self) -> None:

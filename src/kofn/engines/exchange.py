@@ -41,7 +41,14 @@ _lock = Lock()
 
 
 def fence() -> None:
-    """Keep memory accesses before it and after it apart, as taking a lock does."""
+    """Keep memory accesses before it and after it apart.
+
+    Taking a lock keeps later ones from being early, giving it back keeps earlier ones from being
+    late: taken once, both may meet inside of it, and on ARM they do. Giving it back and taking it
+    again keeps them apart: nothing passes a release that is followed by an acquire.
+    """
+    with _lock:
+        pass
     with _lock:
         pass
 

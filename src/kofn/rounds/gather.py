@@ -10,7 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
-from ..model import Command, Dropped, Event, Joined, Lost, Reply, Send, Stored, Supply, Task, Tick
+from ..model import (
+    Command,
+    Dropped,
+    Event,
+    Failed,
+    Joined,
+    Lost,
+    Reply,
+    Send,
+    Stored,
+    Supply,
+    Task,
+    Tick,
+)
 from .base import Round
 from .stop import Seen, Stop
 
@@ -52,6 +65,8 @@ class GatherRound(Round):
     """`ready` (worker -> seat) take part from the start, `shares` names those too that join later.
 
     `resting` are far behind with earlier rounds, and asked only when nobody else is left to ask.
+    Who has a seat and whose parts are on their way is waited for, but for `refused`, who could not
+    take them.
     """
 
     threshold = 1
@@ -65,6 +80,7 @@ class GatherRound(Round):
         tally: Tally,
         stop: Stop,
         resting: Collection[int] = (),
+        refused: Collection[int] = (),
     ) -> None:
         self.id = id
         self.read: dict[int, int] = {}  # parts evaluated, by worker
@@ -73,6 +89,7 @@ class GatherRound(Round):
         self.lost: list[int] = []
         self.joined: list[int] = []
         self._seat = dict(ready)
+        self._out = set(refused)  # and those that were lost
         self._shares, self._work, self.tally, self._stop = shares, work, tally, stop
         self._resting = set(resting)
         self._open: dict[int, int] = {}  # task -> worker
@@ -102,6 +119,7 @@ class GatherRound(Round):
             if self._seat.pop(event.worker, None) is not None:
                 self.lost.append(event.worker)
             self._resting.discard(event.worker)
+            self._out.add(event.worker)
             self._open = {t: w for t, w in self._open.items() if w != event.worker}
         elif type(event) is Joined:
             self.joined.append(event.worker)
@@ -110,13 +128,15 @@ class GatherRound(Round):
             commands = self._stored(event)
         elif type(event) is Dropped and event.round == self.id:
             self._open.pop(event.task, None)
+        elif type(event) is Failed and event.key == self._work.key:
+            self._out.add(event.worker)
         elif type(event) is Tick:
             self._set_wake()
         return [*commands, *self._judge()]
 
     @property
     def missing(self) -> int:
-        return self._lacking
+        return 0 if self._lacking and self._coming() else self._lacking
 
     @property
     def live(self) -> int:
@@ -124,7 +144,11 @@ class GatherRound(Round):
 
     @property
     def owing(self) -> tuple[int, ...]:
-        return tuple(sorted({*self._open.values(), *self._resting}))
+        return tuple(sorted({*self._open.values(), *self._resting} or self._coming()))
+
+    def _coming(self) -> set[int]:
+        """Whose parts are on their way."""
+        return self._shares.keys() - self._seat.keys() - self._out
 
     def _set_wake(self) -> None:
         self._asks_at = self._stop.after(self._seconds)

@@ -222,7 +222,8 @@ class _Placed:
             self._teach(worker)
         tally: Tally = Covering(self.code) if self.code.disjoint else Combining(self.code)
         shares = self._holders.shares
-        round = GatherRound(drive.next_round(), ready, shares, self, tally, stop, resting)
+        refused = {worker for worker, key in drive.refused if key == self.key}
+        round = GatherRound(drive.next_round(), ready, shares, self, tally, stop, resting, refused)
         began = engine.now()
         if drive.wait == 0 and self.code.disjoint and len(shares) < self.code.n:
             self._possible(stop)
