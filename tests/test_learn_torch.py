@@ -236,3 +236,76 @@ def test_running_statistics_come_back() -> None:
         there.eval()
         assert abs(float(sums.backward().value) - trained) < 0.1 * trained
         assert int(there[1].num_batches_tracked) == 42
+
+
+def test_a_module_that_was_changed_is_the_one_that_is_trained() -> None:
+    """Whatever of a module is changed between two steps, gradients are those of the changed one."""
+    nn = torch.nn
+
+    class Net(nn.Module):  # type: ignore[misc, name-defined]
+        power = 1.0  # of the class
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Dropout(0.0))
+            self.head, self.still = nn.Linear(5, 2), nn.Linear(5, 5)
+            self.still.requires_grad_(False)
+            self.by, self.shape = 1.0, torch.tanh
+
+        def forward(self, x: Any) -> Any:
+            self.seen = self.head(self.shape(self.still(self.body(x) * self.by))) ** self.power
+            return self.seen
+
+    rows = 40
+    x, y = torch.randn(rows, 6), torch.randn(rows, 2)
+    factor = 1.0
+
+    def loss(outputs: Any, targets: Any) -> Any:
+        return factor * ((outputs - targets) ** 2).mean()
+
+    def twice(f: float) -> None:
+        nonlocal factor
+        factor = f
+
+    module = Net()
+    changes: dict[str, Any] = {
+        "nothing": lambda: None,
+        "an attribute": lambda: setattr(module, "by", 0.5),
+        "a function": lambda: setattr(module, "shape", torch.sigmoid),
+        "a frozen parameter": lambda: module.still.weight.data.mul_(2.0),
+        "a layer in eval": lambda: module.body[1].eval(),
+        "a layer": lambda: setattr(module, "head", nn.Linear(5, 2)),  # all of it travels in x
+        "a method": lambda: setattr(Net, "forward", lambda self, x: self.head(self.body(x))),
+        "a class attribute": lambda: setattr(Net, "power", 2.0),
+        "the loss": lambda: twice(3.0),
+        "a buffer": lambda: module.body[1].running_mean.add_(1.0),
+        "all of it in eval": lambda: module.eval(),
+    }
+    order = ["nothing", "a class attribute", "nothing", "an attribute", "a function"]
+    order += ["a frozen parameter", "a layer in eval", "a layer", "the loss"]
+    order += ["a buffer", "a method", "all of it in eval", "nothing"]
+    with kofn.connect(LocalEngine(2)) as cluster:
+        # One part: its batch is the whole, so that gradients equal torch's own.
+        sums = CodedBackward(module, loss, cluster, (x, y), code=kofn.LT(), parts=1)
+        wrong: list[str] = []
+        known: list[str] = []
+        for what in order:
+            changes[what]()
+            before = {key: value.clone() for key, value in module.state_dict().items()}
+            module.zero_grad()
+            loss(module(x), y).backward()
+            true = [None if p.grad is None else p.grad.clone() for p in module.parameters()]
+            module.load_state_dict(before)  # the statistics that this pass has moved
+            module.zero_grad()
+            sums.backward()
+            (placed,) = sums.parts._sums.values()
+            sent, known = known, [*placed._known]
+            assert (known == sent) == (what in ("nothing", "a buffer", "a layer") and bool(sent))
+            for p, want in zip(module.parameters(), true, strict=True):
+                same = (p.grad is None) == (want is None)
+                if not same or (
+                    want is not None and not torch.allclose(p.grad, want, rtol=1e-4, atol=1e-6)
+                ):
+                    wrong.append(what)
+                    break
+        assert wrong == []

@@ -262,10 +262,10 @@ def test_a_look_finds_the_same_twice_and_holds_what_it_knows_by_id() -> None:
     for by in range(2, 300):  # had the first one's code been given up, one of these had its id
         assert not Look(made(by)).same(before)
     fn, array = made(1.0), np.zeros(3)
-    assert Look((fn, array)).same(Look((fn, array)).kept())  # type: ignore[arg-type]
-    was = Look((fn, array)).kept()  # type: ignore[arg-type]
+    assert Look((fn, array)).same(Look((fn, array)).kept())
+    was = Look((fn, array)).kept()
     array[1] = 1.0
-    assert not Look((fn, array)).same(was)  # type: ignore[arg-type]
+    assert not Look((fn, array)).same(was)
 
 
 def test_what_cannot_be_looked_at_is_pickled_every_time() -> None:

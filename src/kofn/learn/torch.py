@@ -27,6 +27,7 @@ from ..codes.assignment import SumCode
 from ..errors import BadInput, CannotDo
 from ..rounds.stop import Stop
 from ..sums import Parts, Sum
+from ..sums.functions import Fixed, Look
 from ..sums.scattered import Scattered
 from ..sums.tally import Kind
 from . import _torch_checks as checks
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
     Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+_TENSORS = ("_parameters", "_buffers", "_modules")  # of a module: looked at apart from the rest
 
 
 def _torch() -> Any:
@@ -56,6 +60,8 @@ class CodedBackward:
     reduction="sum", no class weights (what can be seen of that is refused). code, parts: see
     `cluster.parts`. device: where workers compute.
 
+    Workers compute with the module as it is at each call: an attribute that was set, a layer that
+    was replaced or put into eval(), a frozen parameter that was changed are noticed and sent.
     Batch statistics are those of a part. What a forward pass makes of buffers (running means, say)
     comes back: the mean over the parts that are in the sum, weighted by rows.
     Random layers draw by step and part, so every holder of a part draws the same.
@@ -75,9 +81,10 @@ class CodedBackward:
         torch = _torch()
         checks.module(torch, module)
         arrays = checks.data(torch, data)
-        self._term = Term(copy.deepcopy(module), loss, device)
-        checks.loss(torch, loss, self._term.module, arrays)
+        checks.loss(torch, loss, _copied(module), arrays)
         self.module, self.rows, self.steps = module, len(arrays[0]), 0
+        self._loss, self._device = loss, device
+        self._known: tuple[Look, Term] | None = None
         self._frozen = _frozen(module)
         self.parts: Parts = cluster.parts((*arrays, np.arange(self.rows)), code, parts=parts)
 
@@ -93,9 +100,9 @@ class CodedBackward:
                 "workers know which parameters are trained; requires_grad of some has changed. "
                 "Make another CodedBackward."
             )
-        buffers = tuple(b.detach().cpu().numpy() for b in module.buffers())
-        x = (flat(module), self.steps, module.training, *buffers)
-        found = self.parts.sum(self._term, x, stop=stop, weights=weights)
+        buffers = tuple(map(_array, module.buffers()))
+        x = (flat(module), self.steps, *buffers)
+        found = self.parts.sum(self._term(), x, stop=stop, weights=weights)
         self.steps += 1
         if found.value is None:  # only time is simulated
             return found
@@ -105,6 +112,16 @@ class CodedBackward:
             _move(module, moved[0] / rows)
         value = np.asarray(loss / self.rows)
         return Sum(value, found.exact, found.covered, found.missing, found.report)
+
+    def _term(self) -> Term:
+        """What workers evaluate: the module as it is now. It is copied and sent when it is another
+        than before but for what travels in x anyway.
+        """
+        look = Look(_still(self.module))
+        if self._known is None or not look.same(self._known[0]):
+            term = Term(Fixed(_copied(self.module)), self._loss, self._device)
+            self._known = look.kept(), term
+        return self._known[1]
 
     def _accumulate(self, gradient: NDArray[Any], used: NDArray[Any]) -> None:
         torch, at = _torch(), 0
@@ -125,14 +142,14 @@ class Term:
     there are buffers, by how much they moved, times the rows.
     """
 
-    module: Module
+    module: Fixed
     loss: Loss
     device: str = "cpu"
 
     def __call__(self, part: Any, x: Any) -> tuple[Any, ...]:
         torch = _torch()
-        vector, step, training, *buffers = x
-        module = self.module.to(self.device).train(training)
+        vector, step, *buffers = x
+        module = self.module.value.to(self.device)
         with torch.no_grad():
             at = 0
             for p in _trained(module):
@@ -177,6 +194,38 @@ def _move(module: Module, by: NDArray[Any]) -> None:
             new = array + piece.reshape(array.shape)
             new = new if array.dtype.kind == "f" else np.rint(new)
             buffer.data.copy_(_tensor(new.astype(array.dtype)))
+
+
+def _still(module: Module) -> list[Any]:
+    """All of a module but the values of trained parameters and of buffers, to be looked at."""
+    found: list[Any] = []
+    for name, one in module.named_modules():
+        # Most of what is in a module is empty dicts of hooks.
+        kept = [(k, v) for k, v in vars(one).items() if not isinstance(v, dict) or v]
+        kept = [(k, v) for k, v in kept if k not in _TENSORS and not _made(v)]
+        tensors = [(k, p, p.requires_grad) for k, p in one._parameters.items() if p is not None]
+        tensors += [(k, b, True) for k, b in one._buffers.items() if b is not None]
+        shapes = [
+            (k, tuple(p.shape), str(p.dtype), None if travels else _array(p))
+            for k, p, travels in tensors
+        ]
+        found.append((name, type(one), kept, shapes))
+    return found
+
+
+def _copied(module: Module) -> Module:
+    """A copy, without what a forward pass has left behind in it."""
+    left = [value for one in module.modules() for value in vars(one).values() if _made(value)]
+    return copy.deepcopy(module, {id(value): None for value in left})
+
+
+def _made(value: Any) -> bool:
+    """Whether a value was computed from parameters: torch copies no such."""
+    return isinstance(value, _torch().Tensor) and not value.is_leaf
+
+
+def _array(tensor: Tensor) -> NDArray[Any]:
+    return np.asarray(tensor.detach().cpu().numpy())
 
 
 def _frozen(module: Module) -> list[bool]:

@@ -31,13 +31,13 @@ _loaded: dict[str, tuple[Function, bool]] = {}  # by name; and whether it brough
 
 
 class Look:
-    """What a function is now, to be compared with what it is later.
+    """What a function (or another object) is now, to be compared with what it is later.
 
     Costs a walk over what cloudpickle would send: some 10 µs for a few lines of code, 50 µs where
     there is a class in it, and 0.1 ms for a megabyte of arrays, which are compared and not copied.
     """
 
-    def __init__(self, fn: Function) -> None:
+    def __init__(self, fn: object) -> None:
         self._views: list[Any] = []
         with io.BytesIO() as file:
             looker = _Looker(file, lambda buffer: self._views.append(buffer.raw()))
