@@ -22,9 +22,9 @@ from kofn.report import timeline
 from kofn.testing import Faults
 
 ROUNDS = 14
-KILLED = {3: 1, 10: 4}  # which worker, in which round
+KILLED = {3: 1, 10: 4}  # which worker, in which product, counted from 0
 JOIN = 6
-SLOW = Faults().slow(worker=5, by=200, round=9)  # it counts from 1: round 8 in the picture
+SLOW = Faults().slow(worker=5, by=200, round=9)  # rounds count from 1, as in the picture
 
 
 def main(path: str) -> None:

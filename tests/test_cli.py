@@ -10,6 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.progress import Progress
+
+from kofn.cli import demo
 
 
 def kofn(*args: str, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -38,6 +41,21 @@ def test_demo_json_is_one_object_and_true() -> None:
     for event in events:
         assert event["ms_per_round_before"] > 0
         assert event["ms_per_round_after"] > 0
+
+
+def test_demo_tells_the_last_event_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    news: list[str] = []
+    update = Progress.update
+
+    def noted(self: Progress, *args: Any, **fields: Any) -> None:
+        news.extend([fields["news"]] if "news" in fields else [])
+        update(self, *args, **fields)
+
+    monkeypatch.setattr(Progress, "update", noted)
+    for _ in range(3):  # who joins between two rounds is in no round's report
+        result = demo.run(60, 60, 0, None, quiet=True)
+        assert [e["event"] for e in result["events"]] == ["lost"] * 3 + ["joined"] * 3
+        assert f"worker {result['events'][-1]['worker']} joined" in news[-1]
 
 
 def test_demo_for_people_and_its_picture(tmp_path: Path) -> None:

@@ -60,7 +60,9 @@ def run(rounds: int, size: int, seed: int, plot: Path | None, *, quiet: bool) ->
             exact = A @ v
             worst = max(worst, float(np.linalg.norm(y - exact) / np.linalg.norm(exact)))
             v = y / np.linalg.norm(y)
-            tell(len(X.report.live), reports)
+            tell(i + 1, cluster)
+        cluster.wait_for(WORKERS)  # as many come as are killed; the last may just be starting
+        tell(rounds, cluster)
         log = cluster.log
     trouble = None if plot is None else _draw(log, plot)
     events = _events(log, reports, seconds)
@@ -170,16 +172,26 @@ def _progress(rounds: int, quiet: bool) -> Iterator[Any]:
     )
     with bar:
         task = bar.add_task("rounds", total=rounds, live=WORKERS, news="")
+        known = tuple(range(WORKERS))
 
-        def tell(live: int, reports: list[Report]) -> None:
-            last = reports[-1]
-            bar.update(task, advance=1, live=live)
-            if last.lost:
-                bar.update(task, news=f"[red]worker {last.lost[0]} killed[/]")
-            if last.joined:
-                bar.update(task, news=f"[green]worker {last.joined[0]} joined[/]")
+        def tell(done: int, cluster: Cluster) -> None:
+            nonlocal known
+            bar.update(task, completed=done)
+            if cluster.workers != known:
+                known = cluster.workers
+                bar.update(task, live=len(known), news=_newest(cluster.log))
 
         yield tell
+
+
+def _newest(log: list[Record]) -> str:
+    """What last became of a worker; reports lack what happened between two rounds."""
+    for record in reversed(log):
+        if record.kind == "lost":
+            return f"[red]worker {record.worker} killed[/]"
+        if record.kind == "joined":
+            return f"[green]worker {record.worker} joined[/]"
+    return ""
 
 
 def table(console: Console, result: dict[str, Any]) -> None:
