@@ -34,7 +34,7 @@ from kofn.engines._ray_peers import Machines, Peer
 from kofn.engines.base import Engine
 from kofn.engines.ray import RayEngine
 from kofn.errors import BadInput, Closed, EngineUnavailable
-from kofn.model import Dropped, Event, Failed, Lost, Piece, Reply, Task
+from kofn.model import Dropped, Event, Failed, Joined, Lost, Piece, Reply, Task
 from kofn.testing import Faults
 from kofn.testing._bodies import echo, measure, toil
 from kofn.testing.engines import Desk, EngineChecks, descendants, gone
@@ -471,6 +471,26 @@ class TestRunningCluster:
             for newcomer in newcomers:
                 until_it_takes_part(newcomer, X, A)
         assert not ray.is_initialized()
+
+    def test_a_machine_that_is_down_but_listed(
+        self, running: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr("kofn.engines.ray._SILENT", 2.0)
+        monkeypatch.setattr("kofn.engines.ray._START_LIMIT", 30.0)
+        frozen = running.add_node(num_cpus=2)
+        pid = frozen.all_processes["raylet"][0].process.pid
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            with RayEngine(address=running.address) as engine:
+                assert 0 < len(engine.workers) <= 6
+                assert "They join when they answer" in caplog.text
+                desk = Desk(engine, 30)
+                desk.wait(Joined, worker=engine.join())  # where somebody answers
+                os.kill(pid, signal.SIGCONT)
+                desk.until(lambda: len(engine.workers) == 9, "the workers of that machine")
+        finally:
+            os.kill(pid, signal.SIGCONT)
+            running.remove_node(frozen)
 
     def test_a_cluster_that_runs_is_left_as_it_was(self, running: Any) -> None:
         ray.init(address=running.address, log_to_driver=False, logging_level=logging.ERROR)

@@ -127,8 +127,18 @@ class Machines:
         return list(islice(cycle(homes), count))
 
     def emptiest(self, peers: Iterable[Peer]) -> str:
-        """Return the machine with the fewest workers for what it offers."""
+        """Return the machine with the fewest workers for what it offers; a silent one last."""
         if not self.offers:
             raise EngineUnavailable("this Ray cluster has no machine left to start a worker on.")
-        has = [peer.node for peer in peers]
-        return min(self.offers, key=lambda n: (has.count(n) + 1) / (self.offers[n] or 0.001))
+        has, live = [], set()
+        for peer in peers:
+            has.append(peer.node)
+            if peer.live:
+                live.add(peer.node)
+        silent = set(has) - live
+
+        def rank(node: str) -> tuple[bool, bool, float]:
+            offer = self.offers[node]
+            return not offer, node in silent, (has.count(node) + 1) / (offer or 1)
+
+        return min(self.offers, key=rank)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
 import sys
 import time
@@ -39,8 +40,11 @@ from ._ray_worker import (
 from .base import Capabilities, Engine
 
 _START_LIMIT = 60.0  # seconds without a newcomer while the first workers start
+_SILENT = 15.0  # of these, for machines from which nobody has come, if somebody has from others
 _LOOK = 1.0  # seconds between two looks for new machines
 _FUNCTIONS = 256  # bodies remembered; beyond, all are forgotten and sent again as needed
+
+_log = logging.getLogger("kofn")
 
 # What a finished call was.
 _HELLO, _RETURN, _LISTEN, _NODES, _LOSE = range(5)
@@ -107,21 +111,43 @@ class RayEngine(Engine):
             raise
 
     def _start(self, workers: int | None) -> None:
+        """Wait for the first workers, but not for all of a machine that is silent.
+
+        Ray lists a machine that is down for a minute and more.
+        """
         self._machines.learn(look())
-        homes = self._machines.spread(workers)
-        for node in homes:
-            self._place(node, asked=True)
-        limit = time.monotonic() + _START_LIMIT
-        while len(self._live) < len(homes):
+        asked = [
+            self._peers[self._place(node, asked=True)] for node in self._machines.spread(workers)
+        ]
+        heard, down = time.monotonic(), set[str]()
+        while True:
+            there = {peer.node for peer in self._live.values()}
+            missing = [peer for peer in asked if not peer.live and peer.node not in down]
+            slow = [peer for peer in missing if peer.node in there]
+            end = heard + (_SILENT if there and not slow else _START_LIMIT)
+            if there and (not missing or (not slow and time.monotonic() >= end)):
+                break
             # These are there at once for the caller: their Joined are not told.
-            events = self.events(max(0.0, limit - time.monotonic()))
+            events = self.events(max(0.0, end - time.monotonic()))
             if any(isinstance(e, Joined) for e in events):
-                limit = time.monotonic() + _START_LIMIT
-            if any(isinstance(e, Lost) for e in events) or time.monotonic() >= limit:
+                heard = time.monotonic()
+            lost = {peer.node for peer in asked if peer.gone} - down
+            if lost:
+                self._machines.learn(look())
+                down |= lost - self._machines.offers.keys()
+            if lost - down or not missing or time.monotonic() >= heard + _START_LIMIT:
                 raise EngineUnavailable(
                     f"RayEngine starts all its workers, each within {_START_LIMIT:.0f} s; "
-                    f"{len(self._live)} of {len(homes)} came. {_why(self._failure)}"
+                    f"{len(self._live)} of {len(asked)} came. {_why(self._failure)}"
                 ) from self._failure
+        if missing or down:
+            _log.warning(
+                "%d of %d workers have come: the machines of the others have said nothing for "
+                "%.0f s, or are gone. They join when they answer.",
+                len(self._live),
+                len(asked),
+                _SILENT,
+            )
 
     # Membership.
 
