@@ -6,11 +6,14 @@ import itertools
 import os
 import runpy
 import signal
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -643,3 +646,19 @@ def test_a_fence_takes_its_lock_again_after_giving_it_back(monkeypatch: pytest.M
     monkeypatch.setattr(exchange, "_lock", Lock())
     exchange.fence()
     assert ("release", "acquire") in itertools.pairwise(steps)
+
+
+def test_f_of_a_module_that_goes_by_value_is_what_it_is_here() -> None:
+    library: Any = ModuleType("library")
+    exec("by = 1.0\ndef f(y): return y * by", vars(library))
+    sys.modules["library"] = library
+    cloudpickle.register_pickle_by_value(library)
+    try:
+        with kofn.connect("local", workers=2) as cluster:
+            X = cluster.encode(np.eye(4), k=1)
+            for by in (1.0, 2.0, 1.0):
+                library.by = by
+                assert (X.iterate(library.f, np.ones(4), rounds=2) == by**2).all()
+    finally:
+        cloudpickle.unregister_pickle_by_value(library)
+        del sys.modules["library"]

@@ -235,6 +235,14 @@ def test_one_row_is_enough_and_another_code_is_taken_up() -> None:
         assert isinstance(model._kept[2].code, kofn.LT)
         model.dual_coef_ = 2 * model.dual_coef_
         assert np.allclose(model.predict(X), 2 * first, rtol=1e-10)
+    with kofn.connect(LocalEngine(2)) as cluster:  # workers have copies
+        model = KernelRidge(cluster=cluster, k=1).fit(X, y)
+        first = model.predict(X)
+        placed = model._kept[2]
+        assert np.allclose(model.predict(X), first, rtol=1e-10)
+        assert model._kept[2] is placed
+        model.dual_coef_ *= 2  # in place
+        assert np.allclose(model.predict(X), 2 * first, rtol=1e-10)
 
 
 def test_a_path_is_not_predicted_from() -> None:

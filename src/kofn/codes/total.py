@@ -27,8 +27,9 @@ class Total:
     def add(self, value: Sequence[Any]) -> None:
         """Add a value."""
         if self.leaves is None:
-            least = () if self._least is None else (self._least,)
-            self.leaves = [np.array(one, np.result_type(one.dtype, *least)) for one in value]
+            least = self._least
+            kinds = [least and np.result_type(one.dtype, least) for one in value]
+            self.leaves = [np.array(one, kind) for one, kind in zip(value, kinds, strict=True)]
             return
         self._apply(np.add, value)
 

@@ -178,8 +178,10 @@ def dumps(value: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
         data = pickle.dumps(value, 5, buffer_callback=found.append)
     except Exception:
         data = b"__main__"
-    # Names in __main__ mean something else in a worker. A chance match costs time only.
-    if b"__main__" in data:
+    # Names in __main__ mean something else in a worker, and who has registered a module to go by
+    # value wants what it is here. A chance match costs time only.
+    by_value = cloudpickle.list_registry_pickle_by_value()
+    if b"__main__" in data or any(name.encode() in data for name in by_value):
         found = []
         try:
             data = cloudpickle.dumps(value, 5, buffer_callback=found.append)

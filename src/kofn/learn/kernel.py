@@ -18,6 +18,7 @@ from ..codes.assignment import SumCode
 from ..codes.rateless import groups_for
 from ..errors import BadInput
 from ..sums import Parts
+from ..sums.functions import Look
 from ..sums.kernels import KERNELS, Kernel, terms
 from .base import Callback, CodedEstimator, check_number, check_whole
 from .solvers import Floats, conjugate_gradients
@@ -171,17 +172,19 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, CodedEstimator):
     def _points(self) -> Iterator[Parts]:
         """The training points on workers: kept with an open cluster, else for this call."""
         with self._opened() as cluster:
-            now = (cluster, self.X_fit_, self.dual_coef_)
+            now, look = (cluster, self.X_fit_), Look(self.dual_coef_)  # it may be edited in place
             kept = self.__dict__.get("_kept")
             if (
                 kept is None
                 or kept[1] != self.code
                 or any(a is not b for a, b in zip(kept[0], now, strict=True))
+                or not look.same(kept[3])
             ):
                 dual = self.dual_coef_.reshape(len(self.X_fit_), -1)
                 many = len(cluster.workers)
                 code = groups_for(len(dual), many) if self.code is None else self.code
-                kept = (now, self.code, cluster.parts((self.X_fit_, dual), code, parts=len(dual)))
+                placed = cluster.parts((self.X_fit_, dual), code, parts=len(dual))
+                kept = (now, self.code, placed, look.kept())
                 if isinstance(self.cluster, Cluster):
                     self._kept = kept
             yield kept[2]
