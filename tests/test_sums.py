@@ -529,19 +529,29 @@ def test_tuples_in_tuples_and_numpy_numbers(cluster: kofn.Cluster) -> None:
     assert parts.sum(lambda part, x: 1.0, stop=rule).covered > 0
 
 
-def test_a_seat_whose_parts_are_on_their_way_is_waited_for() -> None:
+@pytest.mark.parametrize("all_of_them", [False, True])
+def test_a_seat_whose_parts_are_on_their_way_is_waited_for(all_of_them: bool) -> None:
     with kofn.connect("local", workers=3, limit=60.0) as cluster:
         parts = cluster.parts((X, y), kofn.Uncoded())
-        cluster.lose(2)
-        pid = cluster.engine.pid(cluster.join())
-        assert pid is not None
-        os.kill(pid, signal.SIGSTOP)
-        go_on = threading.Timer(1.0, os.kill, (pid, signal.SIGCONT))
-        go_on.start()
+        pids = []
+        for worker in (0, 1, 2) if all_of_them else (2,):
+            cluster.lose(worker)
+            pid = cluster.engine.pid(cluster.join())
+            assert pid is not None
+            pids.append(pid)
+
+        def go_on() -> None:
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
+
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        timer = threading.Timer(1.0, go_on)
+        timer.start()
         try:
             assert close(parts.sum(gradient, w).value)
         finally:
-            go_on.join()
+            timer.join()
 
 
 def test_who_stands_by_takes_a_lost_seat_within_the_round() -> None:

@@ -294,8 +294,9 @@ class _Placed:
         return Task(self._drive.next_task(), round, worker, body, args, what, sum(reads))
 
     def _enlisted(self) -> int:
+        """Who has parts, or is being given some: a round waits for those."""
         self._holders.enlist()
-        return len(self._holders.ready())
+        return sum((w, self.key) not in self._drive.refused for w in self._holders.shares)
 
     def _supply(self, worker: int) -> None:
         self._holders.supply(worker)
