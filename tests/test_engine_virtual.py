@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 import kofn
-from kofn.delays import Exponential, PerUnit, Spot
+from kofn.delays import Exponential, PerUnit, Scaled, Spot
 from kofn.engines.base import Engine
 from kofn.engines.virtual import VirtualEngine
 from kofn.testing import EngineChecks
@@ -106,3 +107,60 @@ def test_one_task_more_changes_no_victim() -> None:
     seen = lost(1)
     assert len(seen) >= 5
     assert lost(2) == seen
+
+
+def test_what_is_no_model_is_refused_at_once() -> None:
+    for bad in (lambda *_: 1.0, 3, "slow", Exponential):
+        with pytest.raises(kofn.BadInput, match=r"subclass of kofn\.delays\.Delays"):
+            VirtualEngine(3, delays=bad)  # type: ignore[arg-type]
+        with pytest.raises(kofn.BadInput, match=r"subclass of kofn\.delays\.Delays"):
+            Scaled(bad, 2.0)  # type: ignore[arg-type]
+        with pytest.raises(kofn.BadInput, match=r"subclass of kofn\.delays\.Membership"):
+            VirtualEngine(3, membership=bad)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("fault", [ZeroDivisionError("mine"), -1.0, float("nan")])
+def test_a_fault_in_a_delay_model_is_what_is_said(fault: float | Exception) -> None:
+    """And the engine can be used again: no worker is stuck with a task that never began."""
+
+    class Faulty(PerUnit):
+        broken = True
+
+        def seconds(self, rng: np.random.Generator, worker: int, round: int, cost: float) -> float:
+            if not Faulty.broken or worker != 1:
+                return 0.1
+            if isinstance(fault, Exception):
+                raise fault
+            return fault
+
+    expected = type(fault) if isinstance(fault, Exception) else kofn.BadInput
+    with kofn.connect(VirtualEngine(3, delays=Faulty())) as cluster:
+        X = cluster.encode(np.eye(6), k=2)
+        for _ in range(2):
+            with pytest.raises(expected, match=r"mine|gives seconds >= 0"):
+                X @ np.ones(6)
+        Faulty.broken = False
+        for _ in range(2):
+            np.testing.assert_allclose(X @ np.ones(6), np.ones(6))
+        assert set(X.report.rows_read) == {0, 1, 2}
+        Faulty.broken = True
+        with pytest.raises(expected, match=r"mine|gives seconds >= 0"):
+            X.iterate(abs, np.ones(6), rounds=3)
+
+
+@pytest.mark.parametrize("worker", [[1], "1", None, 1.0, True])
+def test_what_is_no_worker_is_not_lost(worker: Any) -> None:
+    with kofn.connect(VirtualEngine(3)) as cluster:
+        with pytest.raises(kofn.BadInput, match="lose takes the id of one worker"):
+            cluster.lose(worker)
+        with pytest.raises(kofn.UnknownWorker):
+            cluster.lose(7)
+        cluster.lose(cast("int", np.int64(1)))
+        assert cluster.workers == (0, 2)
+
+
+def test_what_an_iteration_is_to_call_is_looked_at_first() -> None:
+    with kofn.connect(VirtualEngine(3)) as cluster:
+        X = cluster.encode(np.eye(6), k=2)
+        with pytest.raises(kofn.BadInput, match="on_round must be a function"):
+            X.iterate(abs, np.ones(6), rounds=3, on_round=3)  # type: ignore[arg-type]

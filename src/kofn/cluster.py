@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 from inspect import signature
+from numbers import Integral
 from types import TracebackType
 from typing import Any, Literal, NoReturn, Self, overload
 
@@ -289,6 +290,11 @@ class Cluster:
     def lose(self, worker: int) -> None:
         """End a worker at once, as a spot market does, and wait until that has been noticed."""
         self._drive.check()
+        if isinstance(worker, bool) or not isinstance(worker, Integral):
+            raise BadInput(
+                f"lose takes the id of one worker; got {worker!r}. Ids are in cluster.workers; "
+                f"call it once for each."
+            )
         self._drive.call(lambda: self.engine.lose(worker))
         self._drive.await_lost(worker)
 

@@ -40,6 +40,10 @@ def iterate(
     drive, engine = X._drive, X._drive.engine
     drive.check()
     w = _vector(X, w0)
+    if on_round is not None and not callable(on_round):
+        raise BadInput(
+            f"on_round must be a function of (round, change), or None; got {on_round!r}."
+        )
     job = _job(X, f, w, rounds, tol, report_every)
     if not engine.capabilities.exchange:
         raise CannotDo(

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 from numpy.random import Generator
 
+from ..errors import BadInput
+
 
 class Delays(ABC):
     """Draws the duration of each task. Stateless: all randomness is in `rng`."""
@@ -23,6 +25,22 @@ class Delays(ABC):
         no wait spread all of it.
         """
         return 0.0, self.seconds(rng, worker, round, cost)
+
+
+def check_delays(delays: object) -> Delays:
+    """Return `delays` if that is a delay model, or raise BadInput."""
+    if not isinstance(delays, Delays):
+        raise BadInput(
+            f"delays is a model of kofn.delays, such as Exponential(mean=2.0); got {delays!r}. A "
+            f"model of your own is a subclass of kofn.delays.Delays that has `seconds`."
+        )
+    return delays
+
+
+def checked_seconds(delays: Delays, seconds: float) -> None:
+    """Raise BadInput where a model says what no clock can do."""
+    if not seconds >= 0:
+        raise BadInput(f"a delay model gives seconds >= 0; {delays!r} gave {seconds!r}.")
 
 
 @dataclass(frozen=True)
@@ -82,6 +100,9 @@ class Scaled(Delays):
 
     delays: Delays
     by: float
+
+    def __post_init__(self) -> None:
+        check_delays(self.delays)
 
     def seconds(self, rng: Generator, worker: int, round: int, cost: float) -> float:
         return self.by * self.delays.seconds(rng, worker, round, cost)

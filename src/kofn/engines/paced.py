@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..delays import Delays
+from ..delays.models import check_delays, checked_seconds
 from ..errors import BadInput
 from ..model import Body, Last, Piece, Task
 from .base import Engine
@@ -41,13 +42,14 @@ class Paced(Wrapped):
             )
         super().__init__(engine)
         self.capabilities = replace(engine.capabilities, given_time=True)
-        self._delays = delays
+        self._delays = check_delays(delays)
         self._rng = np.random.default_rng(seed)
         # One object per body: engines send a body once, and know it by identity.
         self._bodies: dict[int, _Pacing] = {}
 
     def submit(self, task: Task) -> None:
         timing = self._delays.timing(self._rng, task.worker, task.round, task.cost)
+        checked_seconds(self._delays, sum(timing))
         body = self._bodies.setdefault(id(task.body), _Pacing(task.body))
         args = (timing, task.cost, *task.args)
         self.engine.submit(replace(task, body=body, args=args))

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..delays import Change, Delays, Membership, PerUnit
+from ..delays.models import check_delays, checked_seconds
 from ..errors import BadInput, Closed, UnknownWorker
 from ..model import Dropped, Event, Failed, Joined, Lost, Outline, Piece, Reply, Stored, Task
 from .base import Capabilities, Engine
@@ -56,6 +57,11 @@ class VirtualEngine(Engine):
     ) -> None:
         if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
             raise BadInput(f"workers must be a whole number >= 1; got {workers!r}.")
+        if membership is not None and not isinstance(membership, Membership):
+            raise BadInput(
+                f"membership is a model of kofn.delays, such as Spot(5.0, 5.0) or Script(...); got "
+                f"{membership!r}. A model of your own is a subclass of kofn.delays.Membership."
+            )
         self.compute = compute
         self.capabilities = Capabilities(
             processes=False,
@@ -67,7 +73,7 @@ class VirtualEngine(Engine):
             exchange=True,
         )
         self._link = link
-        self._delays = PerUnit() if delays is None else delays
+        self._delays = PerUnit() if delays is None else check_delays(delays)
         self._rng = np.random.default_rng(seed)
         self._now = 0.0
         self._floor = -1  # highest cancelled round
@@ -133,7 +139,8 @@ class VirtualEngine(Engine):
             # A worker busy with stale work looks up at the end of its slice.
             if not home.queue or home.queue[0].round > round:
                 continue
-            if home.body is not None or home.rest[0][0] > soon:
+            # One without pieces could not begin: its delay model raised.
+            if home.body is not None or not home.rest or home.rest[0][0] > soon:
                 self._step_at(soon, worker, home)
 
     def events(self, timeout: float) -> list[Event]:
@@ -225,6 +232,7 @@ class VirtualEngine(Engine):
         else:
             pieces = self._pieces(task, home)
             wait, work = self._delays.timing(self._rng, worker, task.round, task.cost)
+            checked_seconds(self._delays, wait + work)
             # Pieces are due as their rows are read; where none says how many, at even steps.
             reads = [0 if isinstance(piece, Failed) else piece.read for piece in pieces]
             reads = reads if sum(reads) else [1] * len(pieces)
@@ -308,6 +316,7 @@ class VirtualEngine(Engine):
         if what[0] == WORK:
             cost = what[2] * task.cost
             seconds = self._delays.seconds(self._rng, worker, task.round + what[1], cost)
+            checked_seconds(self._delays, seconds)
         elif what[0] == GATHER:
             seconds = self._link.seconds(what[1], what[2])
         self._step_at(self._now + seconds, worker, home)
