@@ -25,6 +25,7 @@ from doors import devices, found
 from turns import Turn, Turns
 
 import kofn
+from kofn.cli import bare, bare_mpi
 from kofn.engines import _mpi_pieces
 from kofn.engines import _mpi_setup as mpi_setup
 from kofn.engines._mpi_bridge import Bridge
@@ -535,3 +536,13 @@ def test_the_example_runs() -> None:
     out = finish(process)
     assert process.returncode == 0, out
     assert out.count("relative error") == 3, out
+
+
+def test_the_rival_of_kofn_bench_engines_does_the_same_in_every_way() -> None:
+    A = np.random.default_rng(0).standard_normal((20, 3))
+    w = np.arange(3.0)
+    rounding = 3 * np.finfo(float).eps * float((np.abs(A) @ w).max())
+    with bare.mpi_ranks(A, 0.0) as ranks:
+        for way in bare_mpi.WAYS:
+            np.testing.assert_allclose(ranks.by(way)(w), A @ w, rtol=0, atol=rounding)
+            assert len(ranks.by(way).block(2)) == 2

@@ -179,16 +179,20 @@ def dask_actors(A: Floats, seconds: float) -> Iterator[Product]:
         yield fastest([one_by_one, together, together_bytes], np.ones(A.shape[1]))
 
 
-class _Remote:
+class Remote:
     """Ranks under an mpiexec of their own; rank 0 does the rounds, and times them, on request."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self.process = process
+    def __init__(self, process: subprocess.Popen[str], way: str = "") -> None:
+        self.process, self.way = process, way
+
+    def by(self, way: str) -> Remote:
+        """Return the same ranks, that do it another way."""
+        return Remote(self.process, way)
 
     def _ask(self, question: dict[str, Any]) -> Any:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps(question) + "\n")
+        self.process.stdin.write(json.dumps({"way": self.way, **question}) + "\n")
         self.process.stdin.flush()
         answer = self.process.stdout.readline()
         if not answer:
@@ -207,7 +211,7 @@ class _Remote:
 @contextmanager
 def ranks(
     main: str, A: Floats, seconds: float, options: Sequence[str] = TOLERANT
-) -> Iterator[_Remote]:
+) -> Iterator[Remote]:
     """Run `main` (a module and its function) on a master's rank and on one for each worker.
 
     Fault tolerance is on by default: without it one lost worker would end them all.
@@ -242,7 +246,7 @@ def ranks(
         )
         with process:
             try:
-                yield _Remote(process)
+                yield Remote(process)
             finally:
                 # mpiexec does not pass the end of its input on to rank 0.
                 assert process.stdin is not None
@@ -251,17 +255,25 @@ def ranks(
                 process.wait(30)
 
 
-def answer(product: Callable[[Floats], Floats], columns: int) -> None:
-    """As rank 0: do what `_Remote` asks for."""
+def answer(
+    product: Callable[[str], Product], columns: int, begin: Callable[[str, int], None] | None = None
+) -> None:
+    """As rank 0: do what `Remote` asks for, in the way that it asks for.
+
+    `begin` is called with the way and the number of rounds before a block of them.
+    """
     w = np.ones(columns)
     for line in sys.stdin:
         question = json.loads(line)
         if "stop" in question:
             return
+        way, rounds = question["way"], question.get("rounds", 1)
+        if begin is not None:
+            begin(way, rounds)
         if "w" in question:
-            found: Any = product(np.asarray(question["w"])).tolist()
+            found: Any = product(way)(np.asarray(question["w"])).tolist()
         else:
-            found = timed(product, w)(question["rounds"])
+            found = timed(product(way), w)(rounds)
         print(json.dumps(found), flush=True)
 
 
@@ -279,66 +291,19 @@ def timed(product: Callable[[Floats], Any], w: Floats) -> Callable[[int], list[f
     return block
 
 
-def mpi_polling(A: Floats, seconds: float) -> AbstractContextManager[Callable[[Floats], Floats]]:
-    """A nonblocking send and receive for each rank, tested in turn with a short back-off."""
-    return ranks("kofn.cli.bare:mpi_main", A, seconds)
+@contextmanager
+def mpi_ranks(A: Floats, seconds: float) -> Iterator[Remote]:
+    """One rank a worker; the way is the fastest of those in bare_mpi.py.
 
-
-def mpi_main(folder: str, seconds: float) -> None:
-    """Every rank of the bare MPI program."""
-    from mpi4py import MPI
-
-    world = MPI.COMM_WORLD
-    world.Set_errhandler(MPI.ERRORS_RETURN)
-    A = np.load(Path(folder) / "A.npy")
-    parts = np.array_split(A, WORKERS)
-    if world.Get_rank():
-        _serve_mpi(world, Rows(parts[world.Get_rank() - 1], seconds))
-        return
-    answer(lambda w: _mpi_round(world, parts, w), A.shape[1])
-    for rank in range(1, WORKERS + 1):
-        world.Send(np.empty(0), rank, 3)
-
-
-def _mpi_round(world: Any, parts: list[Floats], w: Floats) -> Floats:
-    found = [np.empty(len(rows)) for rows in parts]
-    sends = [world.Isend(w, rank + 1, 1) for rank in range(WORKERS)]
-    waiting = {rank: world.Irecv(found[rank], rank + 1, 2) for rank in range(WORKERS)}
-    nap = 0.0
-    while waiting:
-        done = [rank for rank, request in waiting.items() if request.Test()]
-        for rank in done:
-            del waiting[rank]
-        nap = 0.0 if done else min(5e-3, nap + 5e-5)
-        time.sleep(nap)
-    for send in sends:
-        send.Wait()
-    return np.concatenate(found)
-
-
-def _serve_mpi(world: Any, mine: Rows) -> None:
-    from mpi4py import MPI
-
-    w, status = np.empty(mine.rows.shape[1]), MPI.Status()
-    while True:
-        nap = 0.0
-        while not world.Iprobe(0, MPI.ANY_TAG, status):
-            nap = min(5e-3, nap + 5e-5)
-            time.sleep(nap)
-        if status.Get_tag() == 3:
-            world.Recv(np.empty(0), 0, 3)
-            return
-        world.Recv(w, 0, 1)
-        found = mine.product(w)
-        world.Iprobe(0, 3)  # a cancel: each slice ends with a look for one, and this is one slice
-        sent = world.Isend(found, 0, 2)
-        while not sent.Test():
-            time.sleep(5e-5)
+    Without fault tolerance, which costs a little: one lost worker would end them all.
+    """
+    with ranks("kofn.cli.bare_mpi:products", A, seconds, ()) as remote:
+        yield remote
 
 
 PRIMITIVES: dict[str, Primitive] = {
     "local": pipes,
     "ray": ray_actors,
     "dask": dask_actors,
-    "mpi": mpi_polling,
+    "mpi": mpi_ranks,
 }

@@ -92,10 +92,8 @@ def _against_mpi(rows: int, columns: int, rounds: int, tell: Tell) -> dict[str, 
             for name, code in codes.items()
         }
         try:
-            with (
-                bare.ranks("kofn.cli.bare_sums:main", A, 0.0, ()) as plain,
-                bare.ranks("kofn.cli.bare_sums:polling", A, 0.0, ()) as polling,
-            ):
+            with bare.ranks("kofn.cli.bare_sums:main", A, 0.0, ()) as ranks:
+                plain, polling = ranks.by("collectives"), ranks.by("napping")
                 for found in (plain(w), polling(w), parts.sum(slope, w).value):
                     assert np.allclose(found, slope(A, w))
                 others = {"mpi4py": plain.block, "mpi4py_polling": polling.block}
