@@ -35,7 +35,7 @@ CHAIN_MEANS = (
 PAPER_WIDTHS, BATCH, MODELS = (784, 3000, 3000, 10), 1024, 5
 
 # Those the paper chose, for Figure 2 and Table 1 (mu = 0.25). For bursts its IDIP is a variant
-# described in a supplement; ours limits bursts to two rounds.
+# described in a supplement that is not in its text; here it is Algorithm 2 with the same numbers.
 PUBLISHED: dict[str, dict[str, SequenceCode]] = {
     "iid": {
         "uncoded": Uncoded(2, 2),

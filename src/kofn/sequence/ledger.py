@@ -229,8 +229,8 @@ class Improved(Ledger):
 
     A mini-task that failed is given to the same seat again. A new one is uncoded where the model
     says that the seat cannot straggle until the job is due. Line 9 is read once a job and round.
-    With `burst`, the variant for bursts: nobody straggles more than so many rounds in a row
-    either; longer ones are waited for, and more mini-tasks can be uncoded.
+    With `burst` nobody straggles more than so many rounds in a row either (our own restriction, not
+    the paper's variant): longer bursts are waited for, and more mini-tasks can be uncoded.
     """
 
     def __init__(

@@ -138,7 +138,8 @@ class IDIP(SequenceCode):
     """Improved DIP: made for patterns with at most N stragglers in any W consecutive rounds.
 
     xy must be PW - N and delay W - 1. Mini-tasks that cannot fail under the model are uncoded.
-    `burst`: the variant for bursts, in which nobody straggles more than so many rounds in a row.
+    `burst`: nobody straggles more than so many rounds in a row either. That is a restriction of our
+    own; the paper's variant for bursts, of a supplement to it, is another.
     """
 
     x: int
