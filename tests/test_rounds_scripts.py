@@ -103,7 +103,7 @@ def delays(rng: np.random.Generator) -> Delays:
 
 Product = Callable[[], tuple[NDArray[Any], NDArray[Any], float]]  # result, exact, size of terms
 
-KINDS = ["X @ w", "X @ B", "columns.T @ z", "grid", "grid.T"]
+KINDS = ["X @ w", "X @ B", "X.T @ z", "X.T @ Z", "columns @ w", "columns.T @ z", "grid", "grid.T"]
 
 
 def prepared(
@@ -243,7 +243,7 @@ def test_a_frozen_holder_does_not_promise_the_extra_reply() -> None:
             right(X, A)
 
 
-@pytest.mark.parametrize("kind", ["X @ w"])
+@pytest.mark.parametrize("kind", ["X @ w", "X.T @ z"])
 @pytest.mark.parametrize("back", [False, True])
 def test_who_was_left_out_is_asked_when_nobody_else_can_stand_in(kind: str, back: bool) -> None:
     """Worker 0 is frozen in one round and left out of the next, in which another is lost."""
@@ -264,7 +264,7 @@ def test_who_was_left_out_is_asked_when_nobody_else_can_stand_in(kind: str, back
         assert report.rows_read[0] > 0
 
 
-@pytest.mark.parametrize("kind", ["X @ w"])
+@pytest.mark.parametrize("kind", ["X @ w", "X.T @ z"])
 def test_joiners_stand_in_for_frozen_workers(kind: str) -> None:
     """Four workers, any three are enough; two are stopped and two join."""
     engine = Acting(VirtualEngine(4, delays=PerUnit(1e-3)), [])
@@ -278,7 +278,7 @@ def test_joiners_stand_in_for_frozen_workers(kind: str) -> None:
         assert 0 < len(report.joined) <= 2
 
 
-@pytest.mark.parametrize("kind", ["X @ w"])
+@pytest.mark.parametrize("kind", ["X @ w", "X.T @ z"])
 def test_more_than_half_are_frozen(kind: str) -> None:
     """Fewer than half reply: no time of half of them to judge the others by."""
     engine = Acting(VirtualEngine(8, delays=PerUnit(1e-3)), [])
@@ -289,3 +289,47 @@ def test_more_than_half_are_frozen(kind: str) -> None:
         report = right(X, A, kind)
         assert set(report.late) == set(range(6))
         assert report.seconds["wait"] < LIMIT / 2
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize(("n", "k", "times"), [(12, 6, 40), (20, 10, 30), (60, 40, 8)])
+def test_the_bound_of_a_transposed_product_holds_after_losses(
+    n: int, k: int, times: int, dtype: Any
+) -> None:
+    """Against long doubles: the teams that stand in are chosen, and their η is in the bound."""
+    for seed in range(times):
+        rng = np.random.default_rng(seed)
+        engine = Acting(VirtualEngine(n, delays=PerUnit(1e-3)), [])
+        with kofn.connect(engine, limit=LIMIT) as cluster:
+            A = rng.standard_normal((8 * k, 3)).astype(dtype)
+            X = cluster.encode(A, k=k)
+            for worker in rng.permutation(n)[: (n - k) // 2].tolist():
+                cluster.lose(worker)
+            now, losses = engine.now(), int(rng.integers(1, n - k - (n - k) // 2 + 1))
+            engine.acts = [
+                Act(now + 1e-3 * (1 + i % 3), "lose", int(rng.integers(1 << 30)))
+                for i in range(losses)
+            ]
+            engine.acts.sort(key=lambda act: act.time)
+            z = rng.standard_normal(8 * k).astype(dtype)
+            result = X.T @ z
+            report = X.report
+            assert len(report.lost) == losses
+            assert report.error_bound is not None
+            wide = [a.astype(np.longdouble) for a in (result, A.T, z)]
+            error = float(np.linalg.norm(wide[0] - wide[1] @ wide[2]))
+            size = float(np.linalg.norm(wide[1]) * np.linalg.norm(wide[2]))
+            assert error <= report.error_bound * size, (seed, report.eta)
+
+
+def test_who_stands_in_again_and_again_is_given_one_task_each_time() -> None:
+    """Ten losses, one after another: tasks add up, they do not multiply."""
+    engine = Acting(VirtualEngine(20, delays=PerUnit(1e-3)), [])
+    with kofn.connect(engine, limit=LIMIT) as cluster:
+        A = np.random.default_rng(0).standard_normal((4000, 3))
+        X = cluster.encode(A, k=10)
+        now = engine.now()
+        engine.acts = [Act(now + 0.01 * i, "lose", i) for i in range(1, 11)]
+        assert len(right(X, A, "X.T @ z").lost) == 10
+        sent = sum(record.kind == "send" for record in cluster.log)
+        assert sent <= 20 + 10 * 19

@@ -337,8 +337,16 @@ class CodedMatrix:
             self._items(plan, self._unscaled(z.reshape(len(z), width))),
             plan.holders,
             self._holders.shares,
-            Adjoint(drive, code, self._holders.key, self._columns),
+            Adjoint(
+                drive,
+                code,
+                self._holders.key,
+                self._worst(len(z)),
+                (self._rows, self._columns),
+                z,
+            ),
             self._options.late,
+            self._resting(plan),
         )
         drive.run(round, None, self._holders.supply)
         gathered = drive.engine.now()
@@ -348,8 +356,9 @@ class CodedMatrix:
             result = np.full(shape, np.nan, self.dtype)
         else:
             result = np.asarray(total).reshape(shape).astype(self.dtype, copy=False)
-        rows = (sum(item.rows for item in round.items), 0, round.rows_topped_up)
-        self._conclude(round, plan, plan.eta, rows, (began, gathered), self.shape[0])
+        rows = (round.rows_used, 0, round.rows_topped_up)
+        eta = None if plan.eta is None else float(np.sqrt(plan.eta**2 + round.strain))
+        self._conclude(round, plan, eta, rows, (began, gathered), self.shape[0])
         return result
 
     def _items(self, plan: Plan, z: NDArray[Any]) -> list[Item]:

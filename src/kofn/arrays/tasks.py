@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,9 @@ from ..model import Run, Task
 from ..rounds import Cover, Drive
 from ..rounds.reduce import Item
 from . import work
-from .decode import Code, weak
+from .decode import ETA_WANTED, Code, weak
+
+Floats = NDArray[np.float64]
 
 
 class _Work:
@@ -77,19 +80,27 @@ class Fetch(_Work):
 class Adjoint(_Work):
     """The work of X.T @ z: tasks over runs of a share, each with its own operand."""
 
-    def __init__(self, drive: Drive, code: Code, key: str, columns: int) -> None:
-        super().__init__(drive, code, key)
-        self._columns = columns
+    wanted = ETA_WANTED
+
+    def __init__(
+        self, drive: Drive, code: Code, key: str, worst: float, shape: Run, z: NDArray[Any]
+    ) -> None:
+        super().__init__(drive, code, key, worst)
+        self.rows, self._columns = shape  # of a share
+        self.length = float(np.linalg.norm(z.astype(np.float64, copy=False)))
 
     def task(self, round: int, worker: int, number: int, item: Item) -> Task:
         args = (self.key, number, item.runs, item.u, self._columns)
         task = self._drive.next_task()
         return Task(task, round, worker, work.adjoint, args, number, item.rows)
 
-    def express(self, lane: int, others: Sequence[int]) -> NDArray[np.float64]:
+    def express(self, lane: int, others: Sequence[int]) -> Floats:
         weights = self._code.weights(tuple(others))
-        c: NDArray[np.float64] = self._code.row(lane) @ weights.matrix
+        c: Floats = self._code.row(lane) @ weights.matrix
         return c
+
+    def size(self, lane: int) -> float:
+        return float(np.linalg.norm(self._code.row(lane)))
 
 
 def _rows(runs: tuple[Run, ...]) -> int:

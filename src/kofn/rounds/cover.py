@@ -6,7 +6,7 @@ soon) deliver is asked of others that do not cover it yet; replies already in st
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -135,8 +135,16 @@ class Cover:
 
     def retire(self, lane: int) -> None:
         """Note that what a lane still owes will not come."""
-        if (i := self._place.get(lane)) is not None:
-            self.asked[i] = self.have[i]
+        i = self._place[lane]
+        self.asked[i] = self.have[i]
+
+    def keep(self, lanes: Collection[int]) -> None:
+        """Bring the lanes up to those that are live: retire the others, admit new ones."""
+        for lane in self.lanes:
+            if lane not in lanes:
+                self.retire(lane)
+        for lane in lanes:
+            self.admit(lane)
 
     def top_up(
         self, helpers: Sequence[int], slow: Sequence[int] = ()

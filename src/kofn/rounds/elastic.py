@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from ..model import Command, Event, Joined, Lost, Reply, Run, Stored, Supply, Task, Tick
+from ..model import Command, Event, Joined, Reply, Run, Supply, Task
 from .base import Round
 from .cover import Cover
 from .watch import Late, Watch
@@ -51,13 +51,10 @@ class ElasticRound(Round):
         self.values: list[tuple[int, tuple[Run, ...], Any]] = []
         self.read: dict[int, int] = {}  # rows, by worker
         self.spent: dict[int, float] = {}  # seconds, by worker
-        self.lost: list[int] = []
-        self.joined: list[int] = []
         self._shares, self._work = shares, work
-        self._holder = {lane: worker for worker, lane in shares.items() if lane in windows.places}
-        self._holder |= {shares[worker]: worker for worker in resting}
-        self._watch = Watch(id, late, self.threshold, resting)
-        self.late = self._watch.late
+        holders = {worker: lane for worker, lane in shares.items() if lane in windows.places}
+        self._watch = Watch(id, work.key, holders, shares, late, self.threshold, resting)
+        self.late, self.lost, self.joined = self._watch.late, self._watch.lost, self._watch.joined
         self._missing = 0
         self._choosy = True  # a result that would be refused is worth waiting for the slow
 
@@ -71,9 +68,13 @@ class ElasticRound(Round):
         return commands
 
     def on(self, event: Event) -> Sequence[Command]:
-        back = self._watch.hear(event)
-        commands = self._take(event)
-        if back and not self.done:
+        changed = self._watch.hear(event)
+        commands: Sequence[Command] = ()
+        if type(event) is Joined:
+            commands = [Supply(event.worker)]
+        elif type(event) is Reply and event.round == self.id and not self.done:
+            commands = self._replied(event)
+        if changed and not self.done:
             commands = [*commands, *self._mend()]
         self.wake = self._watch.wake
         return commands
@@ -89,25 +90,11 @@ class ElasticRound(Round):
 
     @property
     def live(self) -> int:
-        return len(self._holder)
+        return len(self._watch.holder)
 
     @property
     def owing(self) -> tuple[int, ...]:
-        return tuple(sorted(self._watch.owing))
-
-    def _take(self, event: Event) -> Sequence[Command]:
-        if type(event) is Reply:
-            return self._replied(event) if event.round == self.id and not self.done else ()
-        if type(event) is Tick:
-            return self._mend() if not self.done and self._watch.look(event.time) else ()
-        if type(event) is Lost:
-            return self._worker_lost(event)
-        if type(event) is Joined:
-            self.joined.append(event.worker)
-            return [Supply(event.worker)]
-        if type(event) is Stored:
-            return self._worker_ready(event)
-        return ()
+        return self._watch.owing
 
     def _replied(self, event: Reply) -> Sequence[Command]:
         worker = event.worker
@@ -119,22 +106,6 @@ class ElasticRound(Round):
         self.read[worker] = self.read.get(worker, 0) + event.read
         self.spent[worker] = self.spent.get(worker, 0.0) + event.seconds
         return self._finish()
-
-    def _worker_lost(self, event: Lost) -> Sequence[Command]:
-        lane = self._shares.get(event.worker)
-        if lane is None or self._holder.get(lane) != event.worker:
-            return ()
-        del self._holder[lane]
-        self.cover.retire(lane)
-        self.lost.append(event.worker)
-        return () if self.done else self._mend()
-
-    def _worker_ready(self, event: Stored) -> Sequence[Command]:
-        lane = self._shares.get(event.worker)
-        if event.key != self._work.key or lane is None or lane in self._holder:
-            return ()
-        self._holder[lane] = event.worker
-        return () if self.done else self._mend()
 
     def _finish(self) -> Sequence[Command]:
         """End the round, or ask for one more reply where those at hand decode poorly."""
@@ -157,16 +128,12 @@ class ElasticRound(Round):
         return [*self._send(runs.items()), *self._finish()]
 
     def _lanes(self) -> tuple[list[int], list[int]]:
-        """Lanes of those that are counted on, and of the slow."""
-        lanes: tuple[list[int], list[int]] = ([], [])
-        for lane, worker in self._holder.items():
-            self.cover.admit(lane)
-            lanes[not self._watch.quick(worker)].append(lane)
-        return lanes
+        self.cover.keep(self._watch.holder)
+        return self._watch.lanes()
 
     def _send(self, work: Iterable[tuple[int, tuple[Run, ...]]]) -> list[Command]:
         return [
-            self._watch.send(self._work.task(self.id, self._holder[lane], runs))
+            self._watch.send(self._work.task(self.id, self._watch.holder[lane], runs))
             for lane, runs in work
             if runs
         ]

@@ -6,44 +6,79 @@ work for others, scaled by known coefficients; the sums that have arrived stay g
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..model import Command, Event, Joined, Lost, Reply, Run, Send, Stored, Supply, Task, Tick
+from ..model import Command, Event, Joined, Reply, Run, Send, Supply, Task
 from .base import Round
-from .watch import Late
+from .watch import Late, Watch
+
+Floats = NDArray[np.float64]
+TEAMS = 16  # that stand in for a lane, where they are large: weights cost O(k³) a team
 
 
 @dataclass(eq=False)
 class Item:
-    """A part of the sum: rows of a lane, times `u`. Done by its own reply, or by all `parts`."""
+    """A term of the sum: rows of a lane, times `u`."""
 
     lane: int
     runs: tuple[Run, ...]
     u: NDArray[Any] | None  # (rows of the runs, width); None where values are skipped
+    worker: int | None = None  # who was asked last
     value: Any = None
     replied: bool = False
-    parts: list[Item] | None = field(default=None)
+    first: bool = False  # its rounding is in the η of the plan
 
     @property
     def rows(self) -> int:
         return sum(last - first for first, last in self.runs)
 
     @property
-    def done(self) -> bool:
-        return self.replied or (self.parts is not None and all(part.done for part in self.parts))
+    def flat(self) -> NDArray[np.intp]:
+        """The rows, one by one."""
+        return np.concatenate([np.arange(first, last) for first, last in self.runs])
 
-    def total(self) -> Any:
-        """The item's value, its own or that of its parts."""
-        if self.replied:
-            return self.value
-        assert self.parts is not None
-        values = [part.total() for part in self.parts]
-        return None if values[0] is None else sum(values[1:], start=values[0])
+    @property
+    def length(self) -> float:
+        """The Euclidean norm of what it is multiplied with."""
+        return 0.0 if self.u is None else _length(self.u)
+
+
+@dataclass(eq=False)
+class _Way:
+    """Items that add up to some of the sum, and those that others stand in for among them."""
+
+    items: list[Item]
+    replaced: list[Item] = field(default_factory=list)
+
+    def waiting(self) -> dict[int, list[Item]]:
+        """Items without a reply, by lane."""
+        found: dict[int, list[Item]] = {}
+        for item in self.items:
+            if not item.replied:
+                found.setdefault(item.lane, []).append(item)
+        return found
+
+
+@dataclass(eq=False)
+class _Terms:
+    """Some of the sum, in several ways; the first that is all there counts.
+
+    The base has one way. What a late worker owes, `whole`, has two or more: its own replies, and
+    those of others that stand in.
+    """
+
+    ways: list[_Way]
+    whole: Item | None = None
+
+    @property
+    def counted(self) -> _Way | None:
+        """The way that is all there."""
+        return next((w for w in self.ways if all(item.replied for item in w.items)), None)
 
 
 class SumWork(Protocol):
@@ -51,19 +86,31 @@ class SumWork(Protocol):
 
     key: str  # of the shares that workers must hold
     threshold: int
+    wanted: float  # η up to which nothing more is done for accuracy
+    worst: float  # η above which a result is refused
+    length: float  # of the operand, and the rows of a share that it is cut for
+    rows: int
 
     def task(self, round: int, worker: int, number: int, item: Item) -> Task:
         """Make the task for an item."""
 
-    def express(self, lane: int, others: Sequence[int]) -> NDArray[np.float64]:
+    def express(self, lane: int, others: Sequence[int]) -> Floats:
         """Coefficients c with share[lane] = Σ c[i] · share[others[i]]."""
+
+    def size(self, lane: int) -> float:
+        """The length of a lane's coefficient row."""
 
 
 class SumRound(Round):
     """Sum the items; re-express what is lost or late.
 
     `holders`: worker -> lane of those that take part; `shares` the same of all, also of those
-    that join during the round.
+    that join during the round. `resting` hold a share and take no part: still at the work of an
+    earlier round, they are asked when nobody else can stand in, or when they are done with that.
+
+    What a lost worker owed is replaced. What a late one owes is done by its own replies or by those
+    that stand in for it, whichever are all there first; when some of these are late, too, others
+    stand in beside them.
     """
 
     def __init__(
@@ -74,159 +121,219 @@ class SumRound(Round):
         shares: Mapping[int, int],
         work: SumWork,
         late: Late | None,
+        resting: Collection[int] = (),
     ) -> None:
         self.id, self.threshold = id, work.threshold
-        self.items = list(items)
         self.read: dict[int, int] = {}
         self.spent: dict[int, float] = {}
-        self.late: list[int] = []
-        self.lost: list[int] = []
-        self.joined: list[int] = []
+        self.rows_used = sum(item.rows for item in items)
         self.rows_topped_up = 0
-        self._shares, self._work, self._late = shares, work, late
-        self._holder = {lane: worker for worker, lane in holders.items()}
+        self._work = work
+        self._watch = Watch(id, work.key, holders, shares, late, self.threshold, resting)
+        self.late, self.lost, self.joined = self._watch.late, self._watch.lost, self._watch.joined
+        for item in items:
+            item.first = True
+        self._terms = [_Terms([_Way(list(items))])]  # the base; then one for each that was late
         self._numbered: list[Item] = []
-        self._open: dict[int, tuple[int, Item]] = {}  # task -> worker, item
-        self._slow: set[int] = set()
-        self._homeless: list[Item] = []  # owed by nobody: fewer than k lanes are live
-        self._start, self._patience = 0.0, 0.0
-        self._first: float | None = None
-        self._sent = 0
+        self._homeless = False  # something is owed by nobody: fewer than k lanes are live
+        self._choosy = True  # a result that would be refused is worth waiting for the slow
 
     def start(self, time: float) -> list[Command]:
-        self._start = time
-        self.done = not self.items
-        return [self._send(item) for item in self.items]
+        self._watch.begin(time)
+        self.done = self.rows_used == 0
+        return [self._send(item) for item in self._terms[0].ways[0].items]
 
     def on(self, event: Event) -> Sequence[Command]:
-        if type(event) is Reply:
-            return self._replied(event) if event.round == self.id and not self.done else ()
-        if type(event) is Lost:
-            return self._worker_lost(event)
+        changed = self._watch.hear(event)
+        commands: Sequence[Command] = ()
         if type(event) is Joined:
-            self.joined.append(event.worker)
-            return [Supply(event.worker)]
-        if type(event) is Stored:
-            return self._worker_ready(event)
-        if type(event) is Tick:
-            return self._look_for_late(event.time)
-        return ()
+            commands = [Supply(event.worker)]
+        elif type(event) is Reply and event.round == self.id and not self.done:
+            self._replied(event)
+        if changed and not self.done:
+            commands = self._mend()
+        self.wake = self._watch.wake
+        return commands
+
+    def last_resort(self, time: float) -> Sequence[Command]:
+        self._choosy = False
+        self._watch.give_up()
+        return self._mend()
 
     @property
     def missing(self) -> int:
-        return max(0, self._work.threshold - len(self._holder)) if self._homeless else 0
+        return max(0, self.threshold - self.live) if self._homeless else 0
 
     @property
     def live(self) -> int:
-        return len(self._holder)
+        return len(self._watch.holder)
 
     @property
     def owing(self) -> tuple[int, ...]:
-        return tuple(sorted({worker for worker, item in self._open.values() if not item.done}))
+        lanes = {lane for terms in self._undone() for way in terms.ways for lane in way.waiting()}
+        return tuple(sorted(w for lane, w in self._watch.holder.items() if lane in lanes))
 
     def total(self) -> Any:
         """The sum; None where values are skipped."""
-        values = [item.total() for item in self.items]
+        values = [item.value for way in self._counted() for item in way.items]
         return None if values[0] is None else sum(values[1:], start=values[0])
 
-    def _replied(self, event: Reply) -> Sequence[Command]:
+    @property
+    def strain(self) -> float:
+        """η², as far as it is due to those that stood in.
+
+        The rounding of an item is as large as its lane's row times its operand, whatever has been
+        stood in for before: so η needs no propagating, it can be read off. At every level: the
+        operands of those that were stood in for are rounded, too.
+        """
+        items = [item for way in self._counted() for item in [*way.items, *way.replaced]]
+        return sum(self._strain(item) for item in items if not item.first)
+
+    def _counted(self) -> list[_Way]:
+        return [way for terms in self._terms if (way := terms.counted) is not None]
+
+    def _undone(self) -> list[_Terms]:
+        return [terms for terms in self._terms if terms.counted is None]
+
+    def _strain(self, item: Item) -> float:
+        length = self._work.size(item.lane) * item.length
+        return (length / self._work.length) ** 2 if length else 0.0
+
+    def _replied(self, event: Reply) -> None:
         worker = event.worker
         self.read[worker] = self.read.get(worker, 0) + event.read
         self.spent[worker] = self.spent.get(worker, 0.0) + event.seconds
         if event.what is not None:
             item = self._numbered[event.what]
             item.replied, item.value = True, event.value
-        if event.last:
-            self._open.pop(event.task, None)
-            self._slow.discard(worker)
-            took = event.time - self._start
-            self._first = took if self._first is None else self._first
-            if self._late and not self._patience and 2 * len(self._open) <= self._sent:
-                self._patience = self._late.patience(self._first, took)
-                self.wake = self._start + self._patience
-        self.done = all(item.done for item in self.items)
-        return ()
+        self.done = all(terms.counted is not None for terms in self._terms)
 
-    def _worker_lost(self, event: Lost) -> Sequence[Command]:
-        lane = self._shares.get(event.worker)
-        if lane is None or self._holder.get(lane) != event.worker:
-            return ()
-        del self._holder[lane]
-        self.lost.append(event.worker)
-        owed = [item for worker, item in self._open.values() if worker == event.worker]
-        self._open = {t: (w, item) for t, (w, item) in self._open.items() if w != event.worker}
-        owed = [item for item in owed if not item.done and item.parts is None]
-        return () if self.done else self._mend(owed)
-
-    def _worker_ready(self, event: Stored) -> Sequence[Command]:
-        lane = self._shares.get(event.worker)
-        if event.key != self._work.key or lane is None or lane in self._holder:
-            return ()
-        self._holder[lane] = event.worker
-        waiting, self._homeless = self._homeless, []
-        return () if self.done else self._mend(waiting)
-
-    def _look_for_late(self, time: float) -> Sequence[Command]:
-        self.wake = float("inf")
-        if self.done:
-            return ()
-        late = [w for w in self.owing if w not in self._slow]
-        self.late += late
-        self._slow.update(late)
-        if late:
-            self.wake = time + self._patience
-        owed = [i for w, i in self._open.values() if w in late and not i.done and i.parts is None]
-        quick = [lane for lane, worker in self._holder.items() if worker not in self._slow]
-        # With fewer than k quick lanes nobody can stand in for a slow one: it must be waited for.
-        return self._mend(owed) if len(quick) >= self._work.threshold else ()
-
-    def _mend(self, items: Sequence[Item]) -> list[Command]:
-        """Re-express items as work for others, or hold them back until somebody joins."""
+    def _mend(self) -> list[Command]:
+        """Have others do what nobody is at, or nobody that is counted on."""
         commands: list[Command] = []
-        for item in items:
-            again = self._holder.get(item.lane)
-            lanes = [lane for lane, w in self._holder.items() if w not in self._slow]
-            if len(lanes) < self._work.threshold:
-                lanes = list(self._holder)
-            if again is not None and again not in self._slow:
-                item.parts = [Item(item.lane, item.runs, item.u)]  # its share has a new holder
-            elif len(lanes) < self._work.threshold:
-                self._homeless.append(item)
-                continue
-            else:
-                item.parts = self._express(item, sorted(lanes))
-            self.rows_topped_up += sum(part.rows for part in item.parts)
-            commands += [self._send(part) for part in item.parts]
+        self._homeless = False
+        holder, quick = self._watch.holder, self._watch.quick
+        for terms in self._undone():
+            own = terms.ways[0] if terms.whole is not None and len(terms.ways) > 1 else None
+            if own is not None and not own.waiting().keys() <= holder.keys():
+                terms.ways.remove(own)  # the late one is lost: those that stand in are left
+            for way in terms.ways:
+                commands += self._replace(way)
+            ways = [[holder.get(lane) for lane in way.waiting()] for way in terms.ways]
+            self._homeless |= all(None in workers for workers in ways)
+            if terms.whole is None:
+                commands += self._set_apart(terms.ways[0])
+            elif not any(all(map(quick, workers)) for workers in ways):
+                commands += self._stand_in(terms, terms.whole)
         return commands
 
-    def _express(self, item: Item, lanes: Sequence[int]) -> list[Item]:
-        """Cut the rows in as many pieces as there are lanes; k lanes do each, in turn."""
-        n, k, rows = len(lanes), self._work.threshold, item.rows
-        edges = [p * rows // n for p in range(n + 1)]
+    def _replace(self, way: _Way) -> list[Command]:
+        """Have others do what the lost owed, or those that have their shares now."""
+        commands: list[Command] = []
+        for lane, owed in way.waiting().items():
+            holder = self._watch.holder.get(lane)
+            if holder is not None:
+                commands += [self._ask(item) for item in owed if item.worker != holder]
+                continue
+            whole = _merged(owed)
+            if parts := self._express(whole, lost=True):
+                way.items = [item for item in way.items if item not in owed] + parts
+                way.replaced.append(whole)
+                commands += [self._ask(part) for part in parts]
+        return commands
+
+    def _set_apart(self, base: _Way) -> list[Command]:
+        """What the late owe has two ways from now on."""
+        commands: list[Command] = []
+        for lane, owed in base.waiting().items():
+            holder = self._watch.holder.get(lane)
+            if holder is not None and not self._watch.quick(holder):
+                terms = _Terms([_Way(owed)], _merged(owed))
+                commands += self._stand_in(terms, _merged(owed))
+                if len(terms.ways) > 1:
+                    base.items = [item for item in base.items if item not in owed]
+                    self._terms.append(terms)
+        return commands
+
+    def _stand_in(self, terms: _Terms, whole: Item) -> list[Command]:
+        """Have those that are counted on do what the late owe, if they can."""
+        parts = self._express(whole, lost=False)
+        if parts:
+            terms.ways.append(_Way(parts, [whole]))
+        return [self._ask(part) for part in parts]
+
+    def _express(self, whole: Item, lost: bool) -> list[Item]:
+        """Parts that make up for an item; none where it takes somebody that is not there.
+
+        For a lost worker the slow ones stand in, too, where the others are too few, or decode so
+        poorly that the result would be refused. One that is only late is waited for then.
+        """
+        quick, slow = self._watch.lanes()
+        parts: list[Item] = []
+        if len(quick) >= self.threshold:
+            parts = self._cut(whole, sorted(quick))
+            if not self._choosy or not self._refused(parts):
+                return parts
+        if lost and slow and len(quick) + len(slow) >= self.threshold:
+            return self._cut(whole, sorted(quick + slow))
+        return parts if lost else []
+
+    def _refused(self, parts: Sequence[Item]) -> bool:
+        return sum(self._strain(part) for part in parts) > self._work.worst**2
+
+    def _cut(self, item: Item, lanes: Sequence[int]) -> list[Item]:
+        """Cut the rows in pieces; a team of k lanes does each, in turn.
+
+        One more lane is in a team as long as rounding would be amplified more than is wanted.
+        """
+        n, k, rows, work = len(lanes), self.threshold, item.rows, self._work
+        sizes = np.array([work.size(lane) for lane in lanes])
+        pieces = min(n, rows, max(TEAMS, 4 * n // k))
         scale = np.zeros((n, rows))
-        for p in range(n):
-            team = sorted((p + i) % n for i in range(k))
-            c = self._work.express(item.lane, [lanes[q] for q in team])
-            scale[team, edges[p] : edges[p + 1]] = c[:, None]
-        parts = []
-        flat = np.concatenate([np.arange(first, last) for first, last in item.runs])
+        for p in range(pieces):
+            first, last = p * rows // pieces, (p + 1) * rows // pieces
+            length = 0.0 if item.u is None else _length(item.u[first:last])
+            most = work.wanted * work.length * np.sqrt((last - first) / work.rows)
+            for size in range(k, n + 1):
+                team = sorted((p * n // pieces + i) % n for i in range(size))
+                c = work.express(item.lane, [lanes[q] for q in team])
+                if np.linalg.norm(c * sizes[team]) * length <= most:
+                    break
+            scale[team, first:last] = c[:, None]
+        parts, flat = [], item.flat
         for q, lane in enumerate(lanes):
             mine = np.flatnonzero(scale[q])
-            if len(mine) == 0:
-                continue
-            u = None
-            if item.u is not None:
-                u = (item.u[mine] * scale[q, mine, None]).astype(item.u.dtype)
-            parts.append(Item(lane, _runs(flat[mine]), u))
+            if len(mine):
+                u = None
+                if item.u is not None:
+                    u = (item.u[mine] * scale[q, mine, None]).astype(item.u.dtype)
+                parts.append(Item(lane, _runs(flat[mine]), u))
         return parts
 
+    def _ask(self, item: Item) -> Send:
+        self.rows_topped_up += item.rows
+        return self._send(item)
+
     def _send(self, item: Item) -> Send:
-        worker = self._holder[item.lane]
+        item.worker = self._watch.holder[item.lane]
         self._numbered.append(item)
-        task = self._work.task(self.id, worker, len(self._numbered) - 1, item)
-        self._open[task.id] = (worker, item)
-        self._sent += 1
-        return Send(task)
+        number = len(self._numbered) - 1
+        return self._watch.send(self._work.task(self.id, item.worker, number, item))
+
+
+def _length(u: NDArray[Any]) -> float:
+    return float(np.linalg.norm(u.astype(np.float64, copy=False)))
+
+
+def _merged(items: Sequence[Item]) -> Item:
+    """Several items of a lane as one: what is stood in for again and again stays one task."""
+    rows = np.unique(np.concatenate([item.flat for item in items]))
+    u = None
+    for item in items:
+        if item.u is not None:
+            u = np.zeros((len(rows), item.u.shape[1]), item.u.dtype) if u is None else u
+            u[np.searchsorted(rows, item.flat)] += item.u
+    return Item(items[0].lane, _runs(rows), u)
 
 
 def _runs(rows: NDArray[np.intp]) -> tuple[Run, ...]:

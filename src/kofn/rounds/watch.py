@@ -1,11 +1,11 @@
-"""Watch: who owes a reply in a round, and on whom the round still counts."""
+"""Watch: who takes part in a round, who owes a reply, and on whom the round still counts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from ..model import Dropped, Event, Lost, Reply, Send, Stored, Task
+from ..model import Dropped, Event, Joined, Lost, Reply, Send, Stored, Task, Tick
 
 NEVER = float("inf")
 FEW = 10.0  # with fewer than half in: so many times the seconds of the last reply
@@ -33,20 +33,33 @@ class Late:
 
 
 class Watch:
-    """The books of one round: tasks that are out, and workers that it stopped counting on.
+    """The books of one round: who holds which lane, who owes a reply, who is counted on.
 
-    Those are slow: late with a task of this round, or, `resting`, still at the work of an earlier
-    one. They are asked only where nobody else can stand in. Whoever of them ends something, of
-    whichever round, is counted on again. `enough`: with as many tasks ended, and fewer than half,
-    the rest is judged all the same, if after a longer time.
+    `holders` (worker -> lane) take part from the start; who stores `key` later takes the lane that
+    `shares` gives it. Slow are those late with a task of this round, and `resting` ones: still at
+    the work of an earlier round. They are asked only where nobody else can stand in. Whoever of
+    them ends something, of whichever round, is counted on again. `enough`: with as many tasks
+    ended, and fewer than half, the rest is judged all the same, if after a longer time.
     """
 
     def __init__(
-        self, round: int, late: Late | None, enough: int, resting: Iterable[int] = ()
+        self,
+        round: int,
+        key: str,
+        holders: Mapping[int, int],
+        shares: Mapping[int, int],
+        late: Late | None,
+        enough: int,
+        resting: Collection[int] = (),
     ) -> None:
+        self.holder = {lane: worker for worker, lane in holders.items()}
+        self.holder |= {shares[worker]: worker for worker in resting}
         self.late: list[int] = []  # whoever was, in order
+        self.lost: list[int] = []
+        self.joined: list[int] = []
         self.wake = NEVER  # when somebody may be late
-        self._round, self._rule, self._enough = round, late, enough
+        self._round, self._key, self._shares = round, key, shares
+        self._rule, self._enough = late, enough
         self._slow = set(resting)
         self._open: dict[int, int] = {}  # task -> worker
         self._owed: dict[int, int] = {}  # worker -> tasks
@@ -61,18 +74,20 @@ class Watch:
         self._start = self._now = time
 
     @property
-    def owing(self) -> set[int]:
+    def owing(self) -> tuple[int, ...]:
         """Workers that owe a reply."""
-        return set(self._owed)
+        return tuple(sorted(self._owed))
 
-    @property
-    def open(self) -> dict[int, int]:
-        """Tasks that are out, and at whom."""
-        return self._open
-
-    def quick(self, worker: int) -> bool:
+    def quick(self, worker: int | None) -> bool:
         """Whether a worker is counted on."""
-        return worker not in self._slow
+        return worker is not None and worker not in self._slow
+
+    def lanes(self) -> tuple[list[int], list[int]]:
+        """Lanes of those that are counted on, and of the slow."""
+        lanes: tuple[list[int], list[int]] = ([], [])
+        for lane, worker in self.holder.items():
+            lanes[worker in self._slow].append(lane)
+        return lanes
 
     def send(self, task: Task) -> Send:
         """Note that a task goes out; return the command."""
@@ -86,44 +101,63 @@ class Watch:
         return Send(task)
 
     def hear(self, event: Event) -> bool:
-        """Take in an event; whether a worker that was not counted on is back."""
+        """Take in an event; whether it changes who is there and counted on."""
         self._now = event.time
-        if type(event) is Lost:
-            self._leave(event.worker)
-        elif type(event) is Stored:
-            return self._answered(event.worker)
-        elif type(event) is Reply or type(event) is Dropped:
+        if type(event) is Reply or type(event) is Dropped:
             if event.round == self._round:
                 if type(event) is Reply and not event.last:
                     return False  # a piece tells nothing: who is slow streams, too
                 self._end(event.task)
             return self._answered(event.worker)
+        if type(event) is Tick:
+            return self._look(event.time)
+        if type(event) is Lost:
+            return self._leave(event.worker)
+        if type(event) is Stored:
+            back = self._answered(event.worker)
+            return (event.key == self._key and self._enter(event.worker)) or back
+        if type(event) is Joined:
+            self.joined.append(event.worker)
         return False
 
-    def look(self, time: float) -> list[int]:
-        """Return who has become late; from now on they are slow."""
+    def give_up(self) -> None:
+        """Nothing has been heard for too long: who owes is slow, however little is known."""
+        self._give_up(self._since)
+
+    def _look(self, time: float) -> bool:
         if self._patience == NEVER:
             self._patience = self._provisional
         late = [w for w, since in self._since.items() if since + self._patience <= time]
+        if self.late and late:
+            self._patience *= 2  # or, where all differ much, each wave would bring on the next
         return self._give_up(late)
 
-    def give_up(self) -> list[int]:
-        """Nothing has been heard for too long: who owes is slow, however little is known."""
-        return self._give_up(list(self._since))
-
-    def _give_up(self, workers: Iterable[int]) -> list[int]:
+    def _give_up(self, workers: Iterable[int]) -> bool:
         late = [worker for worker in workers if worker not in self._slow]
         self._slow.update(late)
         self.late += [worker for worker in late if worker not in self.late]
         quick = [since for worker, since in self._since.items() if worker not in self._slow]
         self.wake = min(quick, default=NEVER) + self._patience
-        return late
+        return bool(late)
 
-    def _leave(self, worker: int) -> None:
+    def _enter(self, worker: int) -> bool:
+        lane = self._shares.get(worker)
+        if lane is None or lane in self.holder:
+            return False
+        self.holder[lane] = worker
+        return True
+
+    def _leave(self, worker: int) -> bool:
         self._slow.discard(worker)
         self._since.pop(worker, None)
         if self._owed.pop(worker, None) is not None:
             self._open = {task: w for task, w in self._open.items() if w != worker}
+        lane = self._shares.get(worker)
+        if lane is None or self.holder.get(lane) != worker:
+            return False
+        del self.holder[lane]
+        self.lost.append(worker)
+        return True
 
     def _answered(self, worker: int) -> bool:
         if worker in self._since:
