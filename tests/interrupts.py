@@ -137,19 +137,28 @@ class Attack:
         self.X = self.cluster.encode(self.A.copy(), k=K, n=self.workers + 4)
         self.updates = 0
 
+    def just(self, make: Callable[[], Any]) -> Any:
+        """Make something for just so many workers; who was asked to join may still come."""
+        for _ in range(10):
+            self.steady(self.workers, self.workers)
+            with suppress(kofn.BadInput):
+                return make()
+        return make()
+
     def part(self) -> None:
-        self.steady(self.workers, self.workers)
         self.D: Array = self.rng.standard_normal((60, 8))
-        self.parts = self.cluster.parts(self.D, parts=12)
+        self.parts: kofn.Parts = self.just(
+            lambda: self.cluster.parts(self.D, parts=12, n=self.workers)
+        )
 
     def open(self) -> None:
-        self.steady(self.workers, self.workers)
         codes = (
             kofn.DIP(x=2, y=3, delay=3, lam=1),
             kofn.IDIP(x=3, y=4, delay=3, N=4 * self.workers - 12, W=4),
             kofn.Polynomial(x=2, y=2),
         )
-        self.stream = self.cluster.sequence(self.dice.choice(codes))
+        code = self.dice.choice(codes)
+        self.stream = self.just(lambda: self.cluster.sequence(code))
         self.jobs = 0
 
     # The interrupts.

@@ -377,6 +377,74 @@ def test_one_failed_fork_is_one_error_and_nobody_is_harmed(monkeypatch: pytest.M
         LocalEngine(4)
 
 
+LIMITED = """
+import os, resource
+from pathlib import Path
+import numpy as np
+import kofn
+from kofn.engines.local import LocalEngine
+
+HARD = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+
+def files():
+    return len(os.listdir("/proc/self/fd")) - 1
+
+def only(more):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files() + more, HARD))
+
+def plenty():
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, HARD))
+
+def told(action, *kinds):
+    try:
+        action()
+    except kinds as error:
+        assert "Raise the limit" in str(error), error
+        return True
+    return False
+
+before = files()
+only(30)
+assert told(lambda: LocalEngine(30), kofn.OutOfResources)
+plenty()
+assert files() == before
+
+with kofn.connect("local", workers=3) as cluster:
+    A = np.random.default_rng(0).standard_normal((60_000, 4))
+    X = cluster.encode(A, k=2, n=9)
+    small = cluster.encode(np.eye(4), k=2, n=9)
+    for action in (lambda: X @ np.ones(4), cluster.join):
+        before, failed = files(), 0
+        for more in range(12):  # at some point of it there is no room any more
+            only(more)
+            if not told(action, kofn.OutOfResources, kofn.WorkerError):
+                break
+            failed += 1
+            plenty()
+            assert action is not cluster.join or files() == before
+            assert np.allclose(small @ np.ones(4), 1.0)
+        plenty()
+        assert 0 < failed < 12
+        assert np.allclose(X @ np.ones(4), A @ np.ones(4))
+    assert len(cluster.workers) == 4
+    B = np.ones((4_000_000, 2))
+    status = Path("/proc/self/status").read_text()
+    size = int(status[status.index("VmSize:") :].split()[1]) * 1024
+    most = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (size + (8 << 20), most[1]))
+    assert told(lambda: cluster.parts(B, kofn.Uncoded()), kofn.OutOfResources)
+    resource.setrlimit(resource.RLIMIT_AS, most)
+    assert np.allclose(X @ np.ones(4), A @ np.ones(4))
+print("right")
+"""
+
+
+def test_without_descriptors_or_memory_there_is_one_clear_error(tmp_path: Path) -> None:
+    with run(LIMITED, tmp_path) as process:
+        out, err = process.communicate(timeout=120)
+    assert (out, err) == ("right\n", "")
+
+
 @pytest.mark.parametrize("number", [errno.ENOBUFS, errno.ENOMEM, errno.ETOOMANYREFS])
 def test_what_the_kernel_lacks_for_a_while_does_not_break_a_channel(number: int) -> None:
     class Short:

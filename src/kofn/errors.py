@@ -221,5 +221,20 @@ class EngineUnavailable(KofnError, ImportError):
     """An engine that is not installed, or that cannot run here."""
 
 
+class OutOfResources(KofnError):
+    """This machine has no descriptors or no memory left for what was asked; nothing was done."""
+
+    def __init__(self, what: str, lacks: str) -> None:
+        super().__init__(what, lacks)
+        self.what, self.lacks = what, lacks
+
+    def __str__(self) -> str:
+        return (
+            f"{self.what} needs memory and file descriptors of the master's process; the system "
+            f"says: {self.lacks}. Raise the limit (ulimit -n, ulimit -v), use fewer workers, or "
+            f"let go of what is not needed any more."
+        )
+
+
 class CannotDo(KofnError):
     """The engine cannot keep a promise that this call needs (see engine.capabilities)."""

@@ -103,8 +103,13 @@ class Box:
         self.fd = -1  # what the other side needs, until it has it
         if fd is None:
             self.fd = anonymous(_SIZE)
-            fd = os.dup(self.fd)
-        self._memory = attach(fd, write=True)
+            try:
+                self._memory = attach(os.dup(self.fd), write=True)
+            except BaseException:
+                self.given()
+                raise
+        else:
+            self._memory = attach(fd, write=True)
         self._bytes = memoryview(self._memory)
         self._words = self._bytes[: 8 * _WORDS].cast("q")
         self._most = len(self._bytes) - 8 * _WORDS

@@ -39,6 +39,7 @@ class Peer(wire.Channel):
     """What the master knows of one worker."""
 
     def __init__(self, id: int, sock: socket.socket, poll: Any, retried: bool) -> None:
+        self.box = Box() if BOXES else None  # first: it may fail
         super().__init__(sock, poll)
         self.id, self.retried = id, retried
         self.process: Process | None = None  # until hello
@@ -48,7 +49,6 @@ class Peer(wire.Channel):
         self.rounds: set[int] = set()  # whose operands it has
         self.segments: set[int] = set()  # of our pool, that it has mapped
         self.maps: dict[int, Any] = {}  # its reply segments, mapped here
-        self.box = Box() if BOXES else None
         self.posted = 0  # bytes
         self.unsent: list[bytes] = []  # tasks, until somebody asks for events
 
@@ -102,14 +102,16 @@ class House:
 
     def __init__(self) -> None:
         self.owner = os.getpid()
-        self.poll: Any = wire.poller()
+        with contextlib.ExitStack() as made:
+            self.poll: Any = made.enter_context(contextlib.closing(wire.poller()))
+            self.word = made.enter_context(contextlib.closing(Segment(8)))
+            self.lifeline = made.enter_context(contextlib.closing(Lifeline()))
+            self.tower = made.enter_context(contextlib.closing(Tower())) if BOXES else None
+            made.pop_all()
         self.pool = Pool()
-        self.word = Segment(8)
         self.cancelled = memoryview(self.word.map).cast("q")  # [0]: the highest cancelled round
         self.cancelled[0] = -(2**63)
         self.exchanges: list[Exchange] = []
-        self.tower = Tower() if BOXES else None
-        self.lifeline = Lifeline()
         self.launcher: Launcher | None = None
         self.peers: dict[int, Peer] = {}  # by descriptor, the joining ones too
         _forks.watch(self)

@@ -21,7 +21,7 @@ from .memory import Segment
 
 # Master to worker.
 TASK, FUNCTION, OPERAND, PUT, FORGET, DROP, UNMAP, CLEAR = range(8)
-EXCHANGE = 15
+EXCHANGE, UNPASS = 15, 16
 # Worker to master.
 HELLO, REPLY, DROPPED, FAILED, STORED, UNPUT, GONE = range(8, 15)
 
@@ -98,11 +98,13 @@ class Reader:
         May raise BlockingIOError. A message's descriptors are in `fds` before it is returned.
         """
         try:
-            data, ancillary, _, _ = self.sock.recvmsg(_READ, _SPACE, _FLAGS)
+            data, ancillary, flags, _ = self.sock.recvmsg(_READ, _SPACE, _FLAGS)
         except ConnectionError:
             return None
         if ancillary:
             self.fds.extend(take_fds(ancillary))
+        if flags & socket.MSG_CTRUNC:  # this process has no room for a descriptor that was passed
+            self.fds.append(-1)
         if not data:
             return None
         self.received += len(data)

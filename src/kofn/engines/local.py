@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import cloudpickle
 
-from ..errors import BadInput, Closed, EngineUnavailable, UnknownWorker
+from ..errors import BadInput, Closed, EngineUnavailable, OutOfResources, UnknownWorker
 from ..interrupts import held, opened
 from ..model import Body, Dropped, Event, Failed, Joined, Lost, Reply, Stored, Task
 from . import _wire as wire
@@ -21,7 +21,7 @@ from ._forks import Process
 from ._local_house import Handle, House, Open, Operand, Peer
 from .base import Capabilities, Engine
 from .exchange import Exchange, Shape
-from .memory import Packed, Segment, attach, large, pack, private, unpack
+from .memory import Packed, Segment, attach, large, pack, private, room_for, unpack
 from .worker import NEWS, Launcher
 
 _START_LIMIT = 60.0  # seconds for the first workers to say hello
@@ -50,7 +50,8 @@ class LocalEngine(Engine):
                 f"LocalEngine needs a whole number of workers, at least 1; got {workers!r}. "
                 f"Leave it out for one per core."
             )
-        self._house = house = House()
+        with room_for(f"LocalEngine({workers})"):
+            self._house = house = House()
         self._finalize = weakref.finalize(self, house.close)
         self._word = house.cancelled
         self._poll, self._pool = house.poll, house.pool
@@ -68,8 +69,9 @@ class LocalEngine(Engine):
         self._before = 0  # bytes through the sockets of workers that are gone
         self._started = False
         try:
-            for _ in range(workers):
-                self.join()
+            with room_for(f"LocalEngine({workers})"):
+                for _ in range(workers):
+                    self._join()
             self._wait_for(workers)
         except BaseException:
             self.close()
@@ -104,9 +106,13 @@ class LocalEngine(Engine):
     def join(self) -> int:
         """Order one more worker and return its id at once; it takes some milliseconds to come."""
         self._check()
-        worker, self._next = self._next, self._next + 1
-        self._fork(worker, retried=False)
-        return worker
+        with room_for("one more worker"):
+            return self._join()
+
+    def _join(self) -> int:
+        self._fork(self._next, retried=False)
+        self._next += 1
+        return self._next - 1
 
     def lose(self, worker: int) -> None:
         """Kill a worker with SIGKILL."""
@@ -140,7 +146,12 @@ class LocalEngine(Engine):
     def _fork(self, worker: int, retried: bool) -> None:
         ours, theirs = socket.socketpair()
         house = self._house
-        peer = Peer(worker, ours, house.poll, retried)
+        try:
+            peer = Peer(worker, ours, house.poll, retried)
+        except BaseException:
+            ours.close()
+            theirs.close()
+            raise
         try:
             with theirs:
                 fds = [theirs.fileno(), house.word.fd, house.lifeline.fd]
@@ -176,6 +187,10 @@ class LocalEngine(Engine):
     def put(self, worker: int, key: str, value: Any) -> None:
         """Send a value for the worker to keep: one copy, into memory that only it will hold."""
         peer = self._peer(worker)
+        with room_for("a value for a worker to keep"):
+            self._put(peer, key, value)
+
+    def _put(self, peer: Peer, key: str, value: Any) -> None:
         if isinstance(value, Exchange):
             handle = Handle(value.owner)
             frame = wire.frame(wire.EXCHANGE, key, astuple(value.shape))
@@ -195,7 +210,8 @@ class LocalEngine(Engine):
     def exchange(self, shape: Shape) -> Exchange:
         """Make anonymous memory that all workers may map, those that join later too."""
         self._check()
-        segment = Segment(shape.size)
+        with room_for("memory that workers exchange"):
+            segment = Segment(shape.size)
         exchange = Exchange(segment.map, shape)
         exchange.owner = segment
         open_ = [old for old in self._house.exchanges if old.owner is not None]
@@ -218,8 +234,10 @@ class LocalEngine(Engine):
             for old in idle[: len(self._operands) - _OPERANDS + 1]:
                 self._release(old)
                 self._gone.add(old)
-        packed, segment = pack(value, self._pool.take)
-        self._operands[round] = Operand(wire.frame(wire.OPERAND, round, packed), segment)
+        with room_for("an operand"):
+            packed, segment = pack(value, self._pool.take)
+            frame = wire.frame(wire.OPERAND, round, packed)
+        self._operands[round] = Operand(frame, segment)
 
     def submit(self, task: Task) -> None:
         """Have a task sent by the next call of `events`."""
@@ -369,9 +387,18 @@ class LocalEngine(Engine):
         if packed[2] is not None:
             memory = peer.maps.get(packed[2])
             if memory is None:
-                memory = peer.maps[packed[2]] = attach(peer.fds.popleft(), write=True)
+                try:
+                    memory = peer.maps[packed[2]] = attach(peer.fds.popleft(), write=True)
+                except OSError as error:
+                    peer.note(wire.frame(wire.UNPASS, packed[2]))
+                    self._fail(peer, now, task, _no_room(error), "")
+                    if last:
+                        self._close_task(peer, task)
+                    return
         try:
             what, value = unpack(name, None), unpack(packed, memory, copy=True)
+        except MemoryError as error:
+            self._fail(peer, now, task, _no_room(error), "")
         except Exception as error:
             # The reply cannot be read here: the task failed, even if its worker goes on with it.
             self._fail(peer, now, task, repr(error), traceback.format_exc())
@@ -409,7 +436,9 @@ class LocalEngine(Engine):
         self._ready.append(Failed(now, peer.id, -1, None, error, trace, key))
 
     def _on_gone(self, peer: Peer, now: float, segment: int) -> None:
-        peer.maps.pop(segment).close()
+        memory = peer.maps.pop(segment, None)
+        if memory is not None:  # else there was no room for it
+            memory.close()
 
     def _on_end(self, peer: Peer, now: float) -> None:
         """Handle a worker's death, after all that it had sent."""
@@ -494,6 +523,10 @@ class LocalEngine(Engine):
                 if closed in peer.segments:
                     peer.segments.remove(closed)
                     peer.note(wire.frame(wire.UNMAP, closed))
+
+
+def _no_room(error: Exception) -> str:
+    return f"OutOfResources: {OutOfResources('its reply', str(error) or 'out of memory')}"
 
 
 # Not a table of bound methods in the engine: that would be a cycle, and an engine that the user

@@ -6,18 +6,20 @@ kill -9 leaves nothing behind.
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import pickle
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
 import cloudpickle
 import numpy as np
 
-from ..errors import BadInput
+from ..errors import BadInput, OutOfResources
 
 LARGE = 32 * 1024  # bytes; below this a copy through the socket is cheaper than a mapping
 WHOLE = 16 << 20  # bytes; from here on memory is mostly fresh, and written by system calls
@@ -35,6 +37,22 @@ _PLAIN = frozenset("?bBhHiIlLqQefdgFDG")  # dtypes that are their bytes
 OWN = -1  # the id of a segment that the receiver keeps for itself
 
 _ids = count()
+
+
+_SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.ENOBUFS, errno.EAGAIN)
+
+
+@contextmanager
+def room_for(what: str) -> Iterator[None]:
+    """Say in one error that there are no descriptors or no memory for something."""
+    try:
+        yield
+    except MemoryError as error:
+        raise OutOfResources(what, str(error) or "out of memory") from error
+    except OSError as error:
+        if error.errno not in _SHORT:
+            raise
+        raise OutOfResources(what, str(error)) from error
 
 
 def anonymous(size: int) -> int:
@@ -61,7 +79,11 @@ class Segment:
         # A power of two, for reuse by what is a little larger; untouched pages cost nothing.
         self.size = 1 << (size + _HEADER - 1).bit_length()
         self.fd = anonymous(self.size)
-        self.map = mmap.mmap(self.fd, self.size)
+        try:
+            self.map = mmap.mmap(self.fd, self.size)
+        except BaseException:
+            os.close(self.fd)
+            raise
         self.id = next(_ids)
 
     def busy(self) -> bool:
@@ -86,6 +108,8 @@ class Segment:
 
 def attach(fd: int, write: bool = False) -> mmap.mmap:
     """Map a segment that another process passed; takes the descriptor over."""
+    if fd < 0:  # it was passed, and there was no room for it: see _wire.Reader
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
     try:
         return mmap.mmap(fd, 0, access=mmap.ACCESS_WRITE if write else mmap.ACCESS_READ)
     finally:

@@ -99,9 +99,10 @@ def launch(fd: int) -> None:
             ready = select.select([fd, bell], [], [])[0]
             if bell in ready:
                 os.read(bell, 4096)
-                for pid in [p for p in children if os.waitpid(p, os.WNOHANG)[0]]:
+                dead = [children.pop(p) for p in list(children) if os.waitpid(p, os.WNOHANG)[0]]
+                for worker in dead:
                     # The socket says so too, unless a grandchild holds it open.
-                    control.send(NEWS.pack(children.pop(pid), 0))
+                    control.send(NEWS.pack(worker, 0))
             if fd in ready:
                 order, ancillary, flags, _ = control.recvmsg(ORDER.size, socket.CMSG_SPACE(64))
                 fds = wire.take_fds(ancillary)
@@ -131,6 +132,8 @@ def _fork(fds: list[int], inherited: tuple[int, ...]) -> int:
     if pid == 0:
         try:
             work(fds, inherited)
+        except OSError as error:
+            print(f"kofn: a worker cannot go on and ends: {error}", file=sys.stderr)
         except BaseException:
             traceback.print_exc()
         finally:
@@ -233,6 +236,11 @@ class Worker:
         elif kind == wire.UNMAP:
             # Dropped, not closed: an array that a body hid away keeps its memory.
             self.maps.pop(name, None)
+        elif kind == wire.UNPASS:
+            # The master could not map it, so it has to be passed again, and it is free.
+            self.passed.discard(name)
+            if name in self.pool.used:
+                self.pool.used[name].map[0] = 0
         elif kind == wire.CLEAR:
             self.functions.clear()
 
