@@ -73,7 +73,8 @@ def coded_training(model: MLPClassifier, X: Floats, y: NDArray[Any]) -> list[Epo
     model.set_params(callback=note).fit(X, y)
     assert [loss for _, _, loss in seen] == model.loss_curve_
     for mine, last in zip(model.coefs_, seen[-1][0], strict=True):
-        np.testing.assert_array_equal(mine, last)
+        # Read twice, and from other replies where somebody was late: right to rounding each time.
+        np.testing.assert_allclose(mine, last, rtol=0, atol=2 * error_bound(24, np.float64, 20.0))
     return seen
 
 

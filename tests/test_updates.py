@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 import kofn
 import kofn.model
-from kofn.arrays import matrix, work
+from kofn.arrays import fetching, work
 from kofn.arrays.grid import encode_grid
 from kofn.delays import PerUnit
 from kofn.engines.local import LocalEngine
@@ -237,7 +237,7 @@ def test_a_stopped_worker_and_one_that_joins_do_not_stall_an_updated_matrix() ->
 def test_a_worker_lost_while_rows_are_fetched_is_not_asked_for_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(matrix, "FETCH", 2 * 5 * 8)  # two rows at a time
+    monkeypatch.setattr(fetching, "FETCH", 2 * 5 * 8)  # two rows at a time
     for round in (1, 2, 3):
         engine = Faults().lose(worker=1, round=round).on(VirtualEngine(4))
         with kofn.connect(engine) as cluster:
@@ -252,7 +252,7 @@ def test_a_worker_lost_while_rows_are_fetched_is_not_asked_for_more(
 
 
 def test_toarray_waits_for_joiners_as_products_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matrix, "FETCH", 2 * 5 * 8)
+    monkeypatch.setattr(fetching, "FETCH", 2 * 5 * 8)
     engine = Faults().lose(worker=1, round=2).join(round=2).on(VirtualEngine(2))
     with kofn.connect(engine, wait=60.0) as cluster:
         X = rows(cluster)
@@ -289,3 +289,72 @@ def test_a_product_waits_for_k_shares_and_not_for_all() -> None:
         np.testing.assert_allclose(X @ np.eye(5), A + U @ V.T, rtol=0, atol=1e-12)
         assert 10.0 <= engine.now() < 60.0
         assert sorted(X.shares) == [1, 2]
+
+
+# What rebuilt shares are off by.
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize(("n", "k", "left"), [(6, 3, 5), (8, 4, 4), (12, 6, 7)])
+def test_the_bound_holds_after_hundreds_of_shares_rebuilt_from_rebuilt_ones(
+    n: int, k: int, left: int, dtype: Any
+) -> None:
+    rng = np.random.default_rng(n)
+    M = rng.standard_normal((60, 20)).astype(dtype)
+    with kofn.connect("virtual", workers=n) as cluster:
+        X = cluster.encode(M, k=k, tolerance=1.0)
+        now = M.astype(np.float64)
+        for step in range(120):
+            if step % 40 == 0:
+                u, v = (rng.standard_normal((size, 1)).astype(dtype) for size in (60, 20))
+                X += kofn.low_rank(u, v)
+                now = now + u.astype(np.float64) @ v.T
+            for worker in rng.choice(cluster.workers, n - left, replace=False).tolist():
+                cluster.lose(worker)
+                cluster.join()
+            W = rng.standard_normal((20, 5)).astype(dtype)
+            assert place_by_place(X @ W, now, W, k) <= bound(X)
+            Z = rng.standard_normal((60, 5)).astype(dtype)
+            off = np.linalg.norm(X.T @ Z - now.T @ Z.astype(np.float64))
+            assert off <= bound(X) * np.linalg.norm(now) * np.linalg.norm(Z)
+        assert bound(X) < 1e6 * np.finfo(dtype).eps
+
+
+def place_by_place(y: NDArray[Any], A: Floats, W: NDArray[Any], k: int) -> float:
+    """The largest relative error of the k rows of a place."""
+    off = (y - A @ W.astype(np.float64)).reshape(k, -1, W.shape[1])
+    size = np.linalg.norm(A.reshape(k, -1, A.shape[1]), axis=(0, 2)) * np.linalg.norm(W)
+    return float((np.linalg.norm(off, axis=(0, 2)) / size).max())
+
+
+def bound(X: kofn.CodedMatrix) -> float:
+    assert X.report.error_bound is not None
+    return X.report.error_bound
+
+
+@pytest.mark.parametrize("make", ["rows", "grid"])
+def test_the_bound_holds_with_a_velocity_that_is_rebuilt(make: str) -> None:
+    rng = np.random.default_rng(5)
+    M: Floats = rng.standard_normal((41, 11))
+    with kofn.connect("virtual", workers=7) as cluster:
+        X = cluster.encode(M, k=3) if make == "rows" else encode_grid(cluster, M, (2, 2))
+        now, velocity = M.copy(), np.zeros_like(M)
+        for step in range(60):
+            u, v = rng.standard_normal((41, 1)), rng.standard_normal((11, 1))
+            X.move(kofn.low_rank(u, v) if step % 3 else u @ v.T, 0.9)
+            velocity = 0.9 * velocity + u @ v.T
+            now = now + velocity
+            cluster.lose(int(rng.choice(cluster.workers)))
+            cluster.join()
+            W, Z = rng.standard_normal((11, 3)), rng.standard_normal((41, 3))
+            off = np.linalg.norm(X @ W - now @ W)
+            assert off <= bound(X) * np.linalg.norm(now) * np.linalg.norm(W)
+            off = np.linalg.norm(X.T @ Z - now.T @ Z)
+            assert off <= bound(X) * np.linalg.norm(now) * np.linalg.norm(Z)
+        assert X._drift.off  # shares were rebuilt, and looked at
+        known = X._drift.blocks
+        assert known is not None
+        np.testing.assert_allclose(X.toarray(), now, rtol=0, atol=1e-9)
+        exact = fetching.change_seen(X, now, None)
+        assert exact is not None
+        assert np.allclose(known, exact, rtol=0, atol=1e-9)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..codes.linear import error_bound
 from ..errors import BadInput, CannotDo, Diverged, Inaccurate, KofnError
 from ..interrupts import opened
 from ..model import Report, Task
@@ -134,7 +133,7 @@ def _conclude(
     X: CodedMatrix, round: IterateRound, work: _Work, extra: dict[str, Any], began: float
 ) -> None:
     eta = work.eta if X._values else None
-    bound = None if eta is None else error_bound(X.shape[1], X.dtype, eta)
+    bound = None if eta is None else X._bound(X.shape[1], eta)
     ended = X._drive.engine.now()
     used = sum(round.read.values())
     X._report = Report(

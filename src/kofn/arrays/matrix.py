@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn, Self
 
 import numpy as np
@@ -17,18 +17,18 @@ from ..rounds import Drive, ElasticRound, Late, Layout
 from ..rounds.elastic import Work
 from ..rounds.holders import Change, Holders, ShareOf
 from ..rounds.reduce import Item, SumRound
-from . import checks, work
+from . import checks, fetching, work
 from .decode import FEW, Code, DataCode, combine, combine_at_once, gather, recode, segments
+from .drift import Drift
 from .iterate import iterate
 from .lowrank import LowRank
 from .plan import Paces, Plan
 from .scales import Scales
-from .tasks import Adjoint, Fetch, Product
+from .tasks import Adjoint, Product
 from .walk import Step
 
 TOLERANCE = {np.dtype(np.float64): 1e-6, np.dtype(np.float32): 1e-2}
 SILENT = 0.25  # seconds: who owes an answer from an earlier round for so long is left out
-FETCH = 16 << 20  # bytes of a share that are rebuilt at a time
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,10 @@ class CodedMatrix:
         """
         self._check_dense()
         U, V = self._change(change)
-        self._update(lambda old, share: Update(old, work.add_low_rank, self._coded(share, U, V)))
+        self._update(
+            lambda old, share: Update(old, work.add_low_rank, self._coded(share, U, V)),
+            lambda: self._drift.added(fetching.change_seen(self, U, V)),
+        )
         return self
 
     def move(self, change: object, momentum: float) -> None:
@@ -152,7 +155,7 @@ class CodedMatrix:
         made = float(momentum)
         self._update(
             lambda old, share: Update(old, work.add_velocity, (*self._coded(share, U, V), made)),
-            moving=True,
+            lambda: self._drift.moved(fetching.change_seen(self, U, V), made),
         )
 
     def iterate(
@@ -187,9 +190,7 @@ class CodedMatrix:
         with self._drive.lock:
             self._drive.settle()
             self._drive.await_enough(self._live, self.code.k)
-            blocks = self._fetched(self._columns)
-        if blocks is None:
-            return np.full(self.shape, np.nan, self.dtype)
+            blocks = fetching.blocks(self)
         return self._unscaled(self._joined(blocks))
 
     def __reduce__(self) -> NoReturn:
@@ -241,15 +242,19 @@ class CodedMatrix:
         return checks.change(change, self.shape, self.dtype, options.check_finite, self._scaled)
 
     @property
-    def _moving(self) -> bool:
-        """Whether shares carry a velocity."""
-        return bool(self._holders.version.note)
+    def _drift(self) -> Drift:
+        """What is known of this version of the matrix beside its shares."""
+        return self._holders.version.note or Drift()
 
-    def _update(self, change: Change, moving: bool = False) -> None:
+    @_drift.setter
+    def _drift(self, drift: Drift) -> None:
+        self._holders.version = replace(self._holders.version, note=drift)
+
+    def _update(self, change: Change, drift: Callable[[], Drift]) -> None:
         with self._drive.lock:
             self._drive.settle()
             self._drive.await_enough(self._live, self.code.k)
-            self._holders.update(change, note=moving or self._moving)
+            self._holders.update(change, note=drift())
 
     # One product: plan, round, decode.
 
@@ -386,7 +391,7 @@ class CodedMatrix:
     ) -> None:
         """Write the report, learn from it, and refuse a result that is too inaccurate."""
         ended = self._drive.engine.now()
-        bound = None if eta is None else error_bound(inner, self.dtype, eta)
+        bound = None if eta is None else self._bound(inner, eta)
         used, wasted, topped_up = rows
         began, gathered = times
         self._report = Report(
@@ -436,7 +441,17 @@ class CodedMatrix:
 
     def _worst(self, inner: int) -> float:
         """The η above which products of this inner dimension are refused."""
-        return self.tolerance / error_bound(inner, self.dtype, 1.0)
+        return self.tolerance / self._bound(inner, 1.0)
+
+    def _bound(self, inner: int, eta: float) -> float:
+        """Bound on the relative error of products of this inner dimension, decoded with such η.
+
+        Shares that were updated carry a rounding of each update, those that were rebuilt the
+        errors of others.
+        """
+        off = self._drift.error(set(self._holders.shares.values())) * float(np.sqrt(self.code.k))
+        off += float(np.finfo(self.dtype).eps) / 2 * float(np.sqrt(self.updates))
+        return error_bound(inner, self.dtype, eta) + max(1.0, eta) * off
 
     def _answering(self, ready: dict[int, int], need: int) -> dict[int, int]:
         """Those without whom is still at the work of an earlier round, if they are enough.
@@ -448,44 +463,6 @@ class CodedMatrix:
             return ready
         return {worker: share for worker, share in ready.items() if worker not in silent}
 
-    def _rebuild(self, worker: int, share: int) -> None:
-        """Give a worker a share that is rebuilt from live ones: the source no longer has it."""
-        if len(self._holders.ready()) >= self._stored.k:
-            width = self._columns * (1 + self._moving)
-            value = self._fetched(width, self._stored.row(share))
-            self._holders.give(worker, share, None if value is None else value[0])
-
-    def _fetched(self, columns: int, row: NDArray[np.float64] | None = None) -> NDArray[Any] | None:
-        """The blocks (k, rows, columns), or with `row` the share of these coefficients (1, …).
-
-        An elastic round that fetches rows, a bounded number at a time, each time of those that
-        can take part then. None where values are skipped.
-        """
-        code, drive, holders = self._stored, self._drive, self._holders
-        blocks = code.k if row is None else 1
-        value = np.empty((blocks, self._rows, columns), self.dtype) if self._values else None
-        step = max(1, FETCH // max(1, columns * self.dtype.itemsize))
-        for first in range(0, self._rows, step):
-            rows = min(step, self._rows - first)
-            ready = self._answering(holders.ready(), code.k)
-            plan = Plan(code, ready, Layout(code.k), rows, values=self._values)
-            fetch = Fetch(drive, code, holders.key, first, columns)
-            round = ElasticRound(
-                drive.next_round(),
-                plan.windows,
-                holders.shares,
-                fetch,
-                self._options.late,
-                self._resting(plan),
-            )
-            drive.run(round, None, holders.supply)
-            self._laggards = drive.owing([*self._laggards, *round.late])
-            if value is not None:
-                places = {lane: i for i, lane in enumerate(round.cover.lanes)}
-                replies = gather(round.values, places, (len(places), rows, columns))
-                value[:, first : first + rows] = combine(segments(code, round.cover), replies, row)
-        return value
-
     def _live(self) -> int:
         return len(self._ready())
 
@@ -494,7 +471,8 @@ class CodedMatrix:
         holders = self._holders
         holders.enlist()
         for worker, share in holders.vacant():
-            self._rebuild(worker, share)
+            if len(holders.ready()) >= self._stored.k:
+                fetching.rebuild(self, worker, share)
         ready = holders.ready()
         if len(ready) < self.code.k:
             holders.wait()

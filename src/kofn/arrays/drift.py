@@ -1,0 +1,98 @@
+"""How far shares that were rebuilt are off: measured with a few known vectors.
+
+A share that is rebuilt from others takes their errors on, and passes them on in its turn; after a
+hundred losses and joins that is more than the rounding of one product. It cannot be told from the
+shares alone: what they agree on may be off. So from the first rebuilding on, a few products of the
+matrix with random vectors are kept here, exact but for the rounding of that day, and follow every
+update. A rebuilt share times the same vectors should be what the code makes of them; how far it is
+off enters the error bound of all products from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+COLUMNS = 8  # vectors: the error of a row is seen to a factor of 2, but for one row in a thousand
+SAFE = 2.0
+
+
+def vectors(length: int) -> Floats:
+    """Random signs, (length, COLUMNS): the mean square of E v is the square of the length of E."""
+    return np.random.default_rng(length).choice([-1.0, 1.0], (length, COLUMNS))
+
+
+@dataclass(frozen=True, eq=False)
+class Drift:
+    """What is known of a matrix and its velocity beside their shares, and by how much those differ.
+
+    `blocks`: the blocks times the vectors, (k, rows, COLUMNS), or None before the first rebuilding.
+    `size`: the largest that each place has been, (rows,). `off`: by share, errors relative to that,
+    of the share and of its velocity. `own`: the error of `blocks` itself. `moving`: whether shares
+    carry a velocity.
+    """
+
+    moving: bool = False
+    blocks: Floats | None = None
+    velocity: Floats | None = None
+    size: Floats | None = None
+    own: float = 0.0
+    off: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+
+    def begun(self, seen: Floats, own: float) -> Drift:
+        """With what the blocks, and their velocity if they have one, are times the vectors."""
+        blocks, velocity = seen[..., :COLUMNS], seen[..., COLUMNS:] if self.moving else None
+        return replace(self, blocks=blocks, velocity=velocity, size=_sizes(blocks), own=own)
+
+    def added(self, change: Floats | None) -> Drift:
+        """After an update; `change` is its blocks times the vectors, None where nothing is kept."""
+        return self if change is None else self._now(self._blocks + change)
+
+    def moved(self, change: Floats | None, momentum: float) -> Drift:
+        """After a move."""
+        if change is None:
+            return replace(self, moving=True)
+        before = 0.0 if self.velocity is None else momentum * self.velocity
+        velocity = before + change
+        off = {s: (x + momentum * v, momentum * v) for s, (x, v) in self.off.items()}
+        return replace(self._now(self._blocks + velocity), moving=True, velocity=velocity, off=off)
+
+    def measured(self, share: int, row: Floats, seen: Floats) -> Drift:
+        """With a share of these coefficients that was rebuilt, times the vectors: (rows, …)."""
+        off = [self._apart(seen[:, :COLUMNS], row, self._blocks), 0.0]
+        if self.velocity is not None:
+            off[1] = self._apart(seen[:, COLUMNS:], row, self.velocity)
+        return replace(self, off={**self.off, share: (off[0], off[1])})
+
+    def error(self, shares: Collection[int]) -> float:
+        """Bound on √(Σ e²), e the errors of these shares, relative to their coefficients' length.
+
+        Decoding makes at most η √k of it: Σ |W_s| |g_s| e_s, by Cauchy and Schwarz.
+        """
+        return float(np.linalg.norm([self.off[s][0] for s in shares if s in self.off]))
+
+    @property
+    def _blocks(self) -> Floats:
+        assert self.blocks is not None
+        return self.blocks
+
+    def _now(self, blocks: Floats) -> Drift:
+        assert self.size is not None
+        return replace(self, blocks=blocks, size=np.maximum(self.size, _sizes(blocks)))
+
+    def _apart(self, seen: Floats, row: Floats, blocks: Floats) -> float:
+        """The largest error of a row, relative to its place."""
+        assert self.size is not None
+        apart = np.linalg.norm(seen - np.tensordot(row, blocks, 1), axis=1)
+        size = self.size * np.linalg.norm(row)
+        worst = np.divide(apart, size, out=np.zeros_like(apart), where=size > 0).max(initial=0.0)
+        return SAFE * float(worst) + self.own
+
+
+def _sizes(blocks: Floats) -> Floats:
+    return np.asarray(np.linalg.norm(blocks, axis=(0, 2)))

@@ -1,0 +1,116 @@
+"""Rows of shares as they are: to read a matrix back, and to rebuild the share of a joiner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..rounds import ElasticRound, Layout
+from .decode import Segment, combine, gather, segments
+from .drift import COLUMNS, vectors
+from .plan import Plan
+from .tasks import Fetch
+
+if TYPE_CHECKING:
+    from .matrix import CodedMatrix
+
+FETCH = 16 << 20  # bytes of a share that are fetched at a time
+
+
+class Chunk(NamedTuple):
+    """Rows first..last of enough shares, (lanes, rows, columns), and how to decode them.
+
+    Where values are skipped there are neither.
+    """
+
+    first: int
+    last: int
+    parts: list[Segment]
+    replies: NDArray[Any] | None
+
+
+def chunks(X: CodedMatrix, columns: int) -> Iterator[Chunk]:
+    """Fetch all rows up to a column, each time of those that can take part then."""
+    code, drive, holders = X._stored, X._drive, X._holders
+    step = max(1, FETCH // max(1, columns * X.dtype.itemsize))
+    for first in range(0, X._rows, step):
+        rows = min(step, X._rows - first)
+        ready = X._answering(holders.ready(), code.k)
+        plan = Plan(code, ready, Layout(code.k), rows, values=X._values)
+        round = ElasticRound(
+            drive.next_round(),
+            plan.windows,
+            holders.shares,
+            Fetch(drive, code, holders.key, first, columns),
+            X._options.late,
+            X._resting(plan),
+        )
+        drive.run(round, None, holders.supply)
+        X._laggards = drive.owing([*X._laggards, *round.late])
+        if not X._values:
+            yield Chunk(first, first + rows, [], None)
+            continue
+        places = {lane: i for i, lane in enumerate(round.cover.lanes)}
+        replies = gather(round.values, places, (len(places), rows, columns))
+        yield Chunk(first, first + rows, segments(code, round.cover), replies)
+
+
+def blocks(X: CodedMatrix) -> NDArray[Any]:
+    """The blocks of the matrix, (k, rows, columns); NaN where values are skipped."""
+    value = np.full((X._stored.k, X._rows, X._columns), np.nan, X.dtype)
+    for first, last, parts, replies in chunks(X, X._columns):
+        if replies is not None:
+            value[:, first:last] = combine(parts, replies)
+    return value
+
+
+def rebuild(X: CodedMatrix, worker: int, share: int) -> None:
+    """Give a worker a share that is rebuilt from live ones, and note how far it is off."""
+    code, columns, drift = X._stored, X._columns, X._drift
+    row, parts = code.row(share), 1 + drift.moving
+    value = np.empty((X._rows, parts * columns), X.dtype) if X._values else None
+    known = np.empty((code.k, X._rows, parts * COLUMNS))  # before the first: what the others say
+    seen = np.empty((X._rows, parts * COLUMNS))
+    v, eta = vectors(columns), 1.0
+
+    def times(rows: NDArray[Any]) -> NDArray[np.float64]:
+        """(..., parts * columns) times the vectors, part by part."""
+        apart = rows.reshape(*rows.shape[:-1], parts, columns).astype(np.float64, copy=False)
+        return np.asarray(apart @ v).reshape(*rows.shape[:-1], -1)
+
+    for first, last, how, replies in chunks(X, parts * columns):
+        if value is not None and replies is not None:
+            value[first:last] = combine(how, replies, row)[0]
+            seen[first:last] = times(value[first:last])
+            if drift.blocks is None:
+                known[:, first:last] = combine(how, times(replies))
+                eta = max(eta, *(part.weights.eta for part in how))
+    if value is not None:
+        if drift.blocks is None:
+            # A few roundings of each share, and of the products here.
+            drift = drift.begun(known, 4 * eta * float(np.finfo(X.dtype).eps) / 2)
+        X._drift = drift.measured(share, row, seen)
+    X._holders.give(worker, share, value)
+
+
+def change_seen(
+    X: CodedMatrix, U: NDArray[Any], V: NDArray[Any] | None
+) -> NDArray[np.float64] | None:
+    """What an update U Vᵀ (or U) is to the blocks times the vectors; None before there are any."""
+    if X._drift.blocks is None:
+        return None
+    columns, v = X._columns, vectors(X._columns)
+    seen = []
+    for first in range(0, X.shape[1], columns):
+        cut = slice(first, first + columns)
+        part = U[:, cut] if V is None else V[cut].T
+        some = part.astype(np.float64, copy=False) @ v[: part.shape[1]]
+        seen.append(some if V is None else U.astype(np.float64, copy=False) @ some)
+    count = X._stored.k // len(seen)  # blocks of rows
+    whole = np.zeros((count * X._rows, len(seen), COLUMNS))
+    whole[: X.shape[0]] = np.stack(seen, axis=1)
+    by_block = whole.reshape(count, X._rows, len(seen), COLUMNS).transpose(0, 2, 1, 3)
+    return by_block.reshape(X._stored.k, X._rows, COLUMNS)
