@@ -138,6 +138,8 @@ def test_data_that_cannot_be_fitted_are_told_before_a_worker_starts(
     refused("numbers in rows and columns", "svm", X.astype(str), Y)
     refused("all labels are 1.0. Check", "logistic", X, np.ones(300))
     refused("--hidden is the widths", "mlp", X, Y, hidden="wide")
+    refused("k .the threshold. must be a whole number >= 1; got 0", "svm", X, Y, k=0)
+    refused("k must be at most the number of shares; got k=4 and n=3", "mlp", X, Y, k=4)
 
 
 def test_a_spot_trace_really_kills_and_adds_workers(tmp_path: Path, trace: Path) -> None:

@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from kofn.arrays import coding, files, store
 from kofn.arrays.reach import shares_from
 from kofn.arrays.sources import open_source
 from kofn.arrays.store import open_store, write_store
+from kofn.cli import tables
 from kofn.codes.mds import MDSCode
 from kofn.errors import BadInput, BadStore, CannotWrite, StoreWarning
 
@@ -151,11 +153,14 @@ def test_verify_refuses_a_share_twice_and_fewer_rows(where: Path) -> None:
         open_store(where).verify()
 
 
-@pytest.mark.parametrize("scale", [1e-300, 1e-150, 1.0, 1e150, 1e300])
+@pytest.mark.parametrize("scale", [1e-320, 1e-300, 1e-42, 1.0, 1e300])
 @pytest.mark.parametrize("code", [CODE, MDSCode(40, 25), MDSCode(3, 3), MDSCode(5, 1)])
 def test_verify_takes_what_was_written(scale: float, code: MDSCode, tmp_path: Path) -> None:
     write_store(scale * A, tmp_path / "store", code)
     open_store(tmp_path / "store").verify()
+    if 1e-45 < scale < 1e30:
+        write_store((scale * A).astype(np.float32), tmp_path / "single", code)
+        open_store(tmp_path / "single").verify()
 
 
 # Shares missing or spoiled: any k are enough.
@@ -629,6 +634,55 @@ def test_cut_and_altered_sources(name: str, way: str, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=name) as caught:
         write_store(path, tmp_path / "store", CODE)
     assert str(caught.value).count("\n") == 0
+
+
+def test_a_header_that_numpy_stumbles_over(where: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "A.npy", A)
+    for path in (tmp_path / "A.npy", where / "share-0001.npy"):
+        path.write_bytes(path.read_bytes().replace(b")", b"(", 1))
+    with pytest.raises(BadInput, match=r"A\.npy is not a \.npy file"):
+        write_store(tmp_path / "A.npy", tmp_path / "other", CODE)
+    np.save(tmp_path / "y.npy", np.arange(103) % 2)
+    with pytest.raises(BadInput, match=r"A\.npy must be one array"):
+        tables.load(tmp_path / "A.npy", None, tmp_path / "y.npy")
+    with pytest.raises(BadStore, match=r"share-0001\.npy.*does not begin as"):
+        open_store(where).verify()
+    assert open_store(where).repair() == [1]
+
+
+def error_of(action: Callable[..., Any], *args: Any, **more: Any) -> list[str]:
+    """What is wrong with the input; nothing if the bytes did not matter."""
+    try:
+        action(*args, **more)
+    except BadInput as error:
+        return [str(error)]
+    return []
+
+
+@pytest.mark.parametrize("name", ["a.npy", "a.npz", "a.svm.gz", "a.parquet"])
+def test_bytes_spoiled_anywhere_are_one_error_in_one_line(name: str, tmp_path: Path) -> None:
+    path, random = tmp_path / name, Random(0)
+    if name == "a.npy":
+        np.save(path, A)
+    elif name == "a.npz":
+        sp.save_npz(path, sp.csr_array(A))
+    elif name == "a.svm.gz":
+        path.write_bytes(gzip.compress(b"1 1:0.5 2:1.5\n" * 100))
+    else:
+        pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        pq.write_table(pa.table({f"c{j}": A[:, j] for j in range(7)}), path)
+    whole, told = path.read_bytes(), []
+    for trial in range(30):
+        content = bytearray(whole)
+        for _ in range(1 + trial % 5):
+            at = random.randrange(min(200, len(content)))  # at one end or the other
+            content[at if trial % 3 else -1 - at] = random.randrange(256)
+        path.write_bytes(content)
+        told += error_of(write_store, path, tmp_path / "s", CODE, resume=False)
+        if name != "a.npz":
+            told += error_of(tables.load, path, None, path if name == "a.npy" else None)
+    assert told
+    assert all("\n" not in text for text in told)
 
 
 def test_masked_arrays_are_refused(tmp_path: Path) -> None:

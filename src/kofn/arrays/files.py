@@ -227,6 +227,12 @@ class Spool:
             read_into(self._file.fileno(), offset, raw(out), "a temporary file")
 
 
+def said(error: BaseException) -> str:
+    """What a library said of a file, in one line."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text[:200].rstrip(".")
+
+
 def _no_room(error: OSError) -> CannotWrite:
     return CannotWrite(
         tempfile.tempdir or os.environ.get("TMPDIR", "/tmp"),
@@ -270,7 +276,7 @@ def npy_header(place: Place) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]
             shape, fortran, dtype = np.lib.format.read_array_header_1_0(head)
         else:
             shape, fortran, dtype = np.lib.format.read_array_header_2_0(head)
-    except (ValueError, EOFError) as error:
-        raise BadInput(f"{place.url} is not a .npy file ({error}). Save it again.") from error
+    except Exception as error:  # whatever NumPy stumbles over
+        raise BadInput(f"{place.url} is not a .npy file ({said(error)}). Save it again.") from error
     # One row or one column is in both orders at once.
     return shape, fortran and 1 not in shape, dtype, head.tell()

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import BadInput, BadStore
-from .files import Place, Ranges, npy_header, raw
+from .files import Place, Ranges, npy_header, raw, said
 
 PIECE = 8 << 20  # bytes hashed at a time
 
@@ -139,7 +139,7 @@ def zarr_rows(array: Any, first: int, last: int) -> NDArray[Any]:
         raise
     except Exception as error:  # zarr and its codecs raise what they like
         raise BrokenChunk(
-            f"rows {first} to {last - 1} have a chunk that was cut or altered ({error})."
+            f"rows {first} to {last - 1} have a chunk that was cut or altered ({said(error)})."
         ) from error
 
 
@@ -180,7 +180,7 @@ def open_zarr(place: Place, entry: ArrayFile) -> Any:
         array = zarr.open_array(place.url, mode="r")
     except Exception as error:  # zarr and fsspec raise what they like
         raise BadStore(
-            place.url, f"it is missing, or no Zarr array ({error}). Encode again."
+            place.url, f"it is missing, or no Zarr array ({said(error)}). Encode again."
         ) from error
     _expect(place, entry, tuple(array.shape), np.dtype(array.dtype))
     return array

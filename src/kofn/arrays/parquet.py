@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import BadInput
-from .files import Place
+from .files import Place, said
 from .sources import PIECE, Source, Unpacked, checked
 
 
@@ -39,8 +39,10 @@ class ParquetSource(Source):
                 buffer_size=1 << 16,
                 page_checksum_verification=True,
             )
-        except pa.ArrowInvalid as error:
-            raise BadInput(f"{place.url} is not a whole Parquet file: {error}") from error
+        except Exception as error:  # whatever Arrow stumbles over
+            raise BadInput(
+                f"{place.url} is not a whole Parquet file: {said(error)}. Copy it again."
+            ) from error
         schema = self._file.schema_arrow
         for field in schema:
             if not holds_numbers(field.type):
@@ -80,9 +82,10 @@ class ParquetSource(Source):
         """Say in one way that a page cannot be unpacked; Arrow has many."""
         try:
             yield
-        except (OSError, ValueError) as error:
-            text = str(error).splitlines()[0]
-            raise BadInput(f"{self.path} was cut or altered: {text}. Copy it again.") from error
+        except Exception as error:
+            raise BadInput(
+                f"{self.path} was cut or altered: {said(error)}. Copy it again."
+            ) from error
 
     def _matrix(self, table: Any) -> NDArray[Any]:
         out = np.empty((table.num_rows, self.shape[1]), self.dtype)

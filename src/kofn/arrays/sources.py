@@ -21,7 +21,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from ..errors import BadInput
 from .checks import plain
-from .files import Place, Ranges, Spool, npy_header
+from .files import Place, Ranges, Spool, npy_header, said
 from .formats import BrokenChunk, zarr_rows
 
 PIECE = 16 << 20  # bytes unpacked at a time
@@ -145,13 +145,16 @@ def _load_npz(place: Place) -> Source:
     with place.open() as file:
         try:
             found = sp.load_npz(io.BytesIO(file.read()))
+        except MemoryError:
+            raise
         except (zipfile.BadZipFile, zlib.error, EOFError) as error:
             raise BadInput(
-                f"{place.url} was cut or altered: it is no whole .npz ({error}). Copy it again."
+                f"{place.url} was cut or altered: it is no whole .npz ({said(error)}). Copy it "
+                f"again."
             ) from error
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except Exception as error:  # whatever NumPy and SciPy stumble over
             raise BadInput(
-                f"{place.url} is not a sparse matrix of scipy.sparse.save_npz ({error}). "
+                f"{place.url} is not a sparse matrix of scipy.sparse.save_npz ({said(error)}). "
                 f"Save a dense array with numpy.save."
             ) from error
     source = SparseSource(found, place.url)
@@ -277,7 +280,8 @@ class ZarrSource(Source):
             array = zarr.open_array(place.url, mode="r")
         except Exception as error:
             raise BadInput(
-                f"{place.url} is not a Zarr array ({error}). Name one array, not a group of them."
+                f"{place.url} is not a Zarr array ({said(error)}). Name one array, not a group of "
+                f"them."
             ) from error
         source = cls(array, place.url)
         source.path, source.fingerprint = place.url, place.fingerprint()

@@ -14,7 +14,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from ..errors import BadInput
-from .files import Place, Spool
+from .files import Place, Spool, said
 from .sources import Source, checked
 
 PIECE = 4 << 20  # bytes of text parsed at a time
@@ -83,7 +83,7 @@ def _parsed(place: Place) -> Iterator[tuple[Any, NDArray[np.float64]]]:
         except (ValueError, OverflowError) as error:
             raise BadInput(
                 f"{place.url} is not LIBSVM text (`label index:value ...` a row): somewhere in "
-                f"lines {line} to {line + lines}: {error}. Correct that line."
+                f"lines {line} to {line + lines}: {said(error)}. Correct that line."
             ) from error
         line += lines
         yield X, y
@@ -106,6 +106,8 @@ def _pieces(place: Place) -> Iterator[bytes]:
                     left = b""
                 left += text[cut:]
         except (EOFError, zlib.error) as error:
-            raise BadInput(f"{place.url} was cut or altered: {error}. Copy it again.") from error
+            raise BadInput(
+                f"{place.url} was cut or altered: {said(error)}. Copy it again."
+            ) from error
         if left.strip():
             yield left

@@ -44,7 +44,7 @@ def verify(store: Store, progress: Callable[[int, int], None] | None = None) -> 
 
 
 def _projected(store: Store, share: int) -> tuple[float, float]:
-    """Return uᵀ S v of a share S, and |u|ᵀ |S| |v|, which bounds its rounding."""
+    """Return uᵀ S v of a share S, and at least |u|ᵀ |S| |v|, which bounds its rounding."""
     v = _numbers(0, store.shape[1])
     end = _end(store, share)
     total = size = beyond = 0.0
@@ -54,8 +54,9 @@ def _projected(store: Store, share: int) -> tuple[float, float]:
         u = _numbers(first, last)
         with np.errstate(over="ignore", invalid="ignore"):  # if the matrix was not finite
             total += float(u @ (rows @ v))
-            size += float(np.abs(u) @ (abs(rows) @ np.abs(v)))
-            beyond += float(abs(rows[max(0, end - first) :]).sum())
+            size += float(np.abs(u).sum() * np.abs(v).sum() * max(rows.max(), -rows.min()))
+            if last > end:
+                beyond += float(abs(rows[max(0, end - first) :]).sum())
         first = last
     if beyond:
         raise BadStore(
@@ -99,6 +100,8 @@ def _check_code(store: Store, y: NDArray[Any], size: NDArray[Any]) -> None:
     # Sums of k terms when it was written and of rows + d here, and the rounding to its dtype.
     unit = np.finfo(np.float64).eps * (store.manifest.rows + d + 2 * code.k + 2) * weights.eta
     unit += np.finfo(store.dtype).eps
+    # Numbers below the smallest normal one are rounded as that is.
+    size = size + np.finfo(store.dtype).smallest_normal * store.manifest.rows * d
     most = unit * (np.abs(mix) @ size[base] + size)
     with np.errstate(invalid="ignore"):
         off = np.flatnonzero(np.abs(mix @ y[base] - y) > most)

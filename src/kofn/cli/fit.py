@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
+from ..arrays.matrix import threshold
 from ..cluster import connect
 from ..delays.traces import SpotTrace, read_spot_trace
 from ..errors import BadInput, CannotWrite
@@ -53,7 +54,7 @@ def run(job: Job, *, quiet: bool) -> dict[str, Any]:
         raise BadInput(f"--model must be one of {', '.join(MODELS)}; got {job.model!r}.")
     if job.out is not None:
         places.file(job.out)  # before the data are read: that may take long
-    k = (job.workers + 1) // 2 if job.k is None else job.k
+    k = threshold((job.workers + 1) // 2 if job.k is None else job.k, job.workers).k
     trace = None
     if job.spot is not None:
         trace = read_spot_trace(job.spot)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import pickle
 import re
 import zlib
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays.files import Place
+from ..arrays.files import Place, said
 from ..arrays.parquet import holds_numbers, holds_text
 from ..arrays.text import TextSource
 from ..errors import BadInput
@@ -68,12 +67,12 @@ def _npy(path: Path) -> NDArray[Any]:
     try:
         with _reading(path, "rb") as file:
             found: Any = np.load(file)
-    except BadInput:
+    except (BadInput, MemoryError):
         raise
-    except (ValueError, EOFError, pickle.UnpicklingError) as error:
+    except Exception as error:  # whatever NumPy stumbles over
         raise BadInput(
             f"{path.name} must be one array of numbers or text, as np.save writes it; it is not: "
-            f"{error}. Save it with another dtype."
+            f"{said(error)}. Save it with another dtype."
         ) from None
     if not isinstance(found, np.ndarray):
         raise BadInput(f"{path.name} must be one array, as np.save writes it; it is an archive.")
@@ -159,14 +158,17 @@ def _parquet(path: Path) -> list[Column]:
         raise BadInput(f"reading {path.name} needs pyarrow: pip install 'kofn[store]'.") from None
     try:
         table = parquet.read_table(path, page_checksum_verification=True)
-    except (ValueError, OSError) as error:
-        raise BadInput(f"{path.name} is not a Parquet file: {error}. Check the path.") from None
+        fields = list(zip(table.schema, table, strict=True))
+    except Exception as error:  # whatever Arrow stumbles over
+        raise BadInput(
+            f"{path.name} is not a Parquet file: {said(error)}. Check the path."
+        ) from None
     if len(table) == 0 or table.num_columns == 0:
         raise BadInput(
             f"{path.name} must have a column and a row; it has {table.num_columns} columns and "
             f"{len(table)} rows."
         )
-    return [_typed(path, field, column) for field, column in zip(table.schema, table, strict=True)]
+    return [_typed(path, field, column) for field, column in fields]
 
 
 def _typed(path: Path, field: Any, column: Any) -> Column:
