@@ -22,6 +22,7 @@ import pytest
 import scipy.sparse as sp
 
 import kofn
+from kofn import learn
 from kofn.arrays import coding, files, store
 from kofn.arrays.reach import shares_from
 from kofn.arrays.sources import open_source
@@ -700,3 +701,19 @@ def test_masked_arrays_are_refused(tmp_path: Path) -> None:
         pytest.raises(BadInput, match="mask"),
     ):
         cluster.parts(masked)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [learn.Ridge(), learn.LogisticRegression(), learn.MLPClassifier((3,)), learn.KernelRidge()],
+    ids=lambda model: type(model).__name__,
+)
+def test_estimators_refuse_masked_arrays(model: Any) -> None:
+    model.set_params(cluster="virtual")
+    y = np.arange(103) % 2
+    for given, labels in ((np.ma.masked_less(A, -1), y), (A, np.ma.masked_equal(y, 1))):
+        with pytest.raises(BadInput, match="a mask cannot be coded"):
+            model.fit(given, labels)
+    model.fit(A, y)
+    with pytest.raises(BadInput, match="a mask cannot be coded"):
+        model.predict(np.ma.masked_less(A, -1))

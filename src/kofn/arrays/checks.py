@@ -45,12 +45,7 @@ def positive(value: object, name: str, remedy: str) -> float:
 
 def plain(value: Any, name: str) -> NDArray[Any]:
     """Return `value` as a base NumPy array; masks and ragged lists are refused."""
-    rows = value if isinstance(value, list | tuple) else (value,)
-    if any(isinstance(row, np.ma.MaskedArray) for row in rows):
-        raise BadInput(
-            f"{name} must be a plain array: a mask cannot be coded. Got a masked array; pass "
-            f"x.filled(0), or drop the masked rows."
-        )
+    unmasked(value, name)
     try:
         return np.asarray(value)
     except ValueError as error:
@@ -58,6 +53,16 @@ def plain(value: Any, name: str) -> NDArray[Any]:
             f"{name} must be an array, or rows of equal length; NumPy says: {error}. Check the "
             f"lengths of its rows."
         ) from None
+
+
+def unmasked(value: Any, name: str) -> None:
+    """Refuse a masked array, or rows that are: NumPy would drop the mask without a word."""
+    rows = value if isinstance(value, list | tuple) else (value,)
+    if any(isinstance(row, np.ma.MaskedArray) for row in rows):
+        raise BadInput(
+            f"{name} must be a plain array: a mask cannot be coded. Got a masked array; pass "
+            f"x.filled(0), or drop the masked rows."
+        )
 
 
 def matrix(A: Any, check_finite: bool) -> Any:

@@ -19,6 +19,7 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
+from ..arrays.checks import unmasked
 from ..arrays.reach import elsewhere
 from ..arrays.sources import Source
 from ..arrays.store import Store
@@ -116,6 +117,8 @@ class CodedEstimator(BaseEstimator):
     def _check(self, X: Any, y: Any, **options: Any) -> tuple[Any, NDArray[Any]]:
         """Return the data as fit needs them; what is on workers, or in a store, stays there."""
         self._check_parameters()
+        unmasked(X, "X")
+        unmasked(y, "y")
         if not isinstance(X, Encoded):
             found = elsewhere(X)
             if found is None:
@@ -153,6 +156,7 @@ class CodedEstimator(BaseEstimator):
                 f"a model predicts from rows in memory, an array or a CSR matrix; got {X!r}. Load "
                 f"it first, in pieces if it is large."
             )
+        unmasked(X, "X")
         return validate_data(self, X, reset=False, **options)
 
     def _weight(self, sample_weight: Any, X: Any) -> NDArray[np.float64]:

@@ -13,6 +13,7 @@ from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import validate_data
 
+from ..arrays.checks import unmasked
 from ..cluster import Cluster
 from ..codes.assignment import SumCode
 from ..codes.rateless import groups_for
@@ -76,6 +77,8 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, CodedEstimator):
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit to X (N, d) and y (N,) or (N, t)."""
         self._check_parameters()
+        unmasked(X, "X")
+        unmasked(y, "y")
         X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
         kernel = self._kernel(X.shape[1])
         targets = np.asarray(y, np.float64).reshape(len(y), -1)
