@@ -7,7 +7,7 @@ workers only where fewer than k hold shares, a stall only where fewer than k of 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,6 +16,7 @@ import pytest
 from numpy.typing import NDArray
 
 import kofn
+from kofn.arrays.copies import Replicated
 from kofn.arrays.grid import encode_grid
 from kofn.arrays.plan import Plan
 from kofn.codes.mds import MDSCode
@@ -103,7 +104,10 @@ def delays(rng: np.random.Generator) -> Delays:
 
 Product = Callable[[], tuple[NDArray[Any], NDArray[Any], float]]  # result, exact, size of terms
 
-KINDS = ["X @ w", "X @ B", "X.T @ z", "X.T @ Z", "columns @ w", "columns.T @ z", "grid", "grid.T"]
+KINDS = [
+    *["X @ w", "X @ B", "X.T @ z", "X.T @ Z", "columns @ w", "columns.T @ z", "grid", "grid.T"],
+    *["copies @ w", "copies.T @ z", "backups @ w", "backups.T @ z"],
+]
 
 
 def prepared(
@@ -116,6 +120,8 @@ def prepared(
     options: dict[str, Any] = {"k": k, "n": n, "margin": min(n - k, int(rng.choice([0, 0, 0, 1])))}
     if kind.startswith("grid"):
         X: Any = encode_grid(cluster, A, (2, 2), n=max(n, 6))
+    elif kind.startswith(("copies", "backups")):
+        X = Replicated(cluster, A, min(n, 2), n=n, backup=2.0 if kind[0] == "b" else None)
     else:
         axis: Any = 1 if kind.startswith("columns") else 0
         X = cluster.encode(A, axis=axis, **options)
@@ -131,6 +137,14 @@ def prepared(
         return result, wide @ w.astype(np.longdouble), size
 
     return Y, once
+
+
+def enough(X: Any, workers: Iterable[int], k: int) -> bool:
+    """Whether these are enough for a product."""
+    if not isinstance(X, Replicated):
+        return len(list(workers)) >= k
+    held = {block for w in workers for block in X.seats[X._holders.shares[w]]}
+    return len(held) == X.blocks
 
 
 def play(kind: str, seed: int) -> dict[str, int]:
@@ -156,12 +170,12 @@ def play(kind: str, seed: int) -> dict[str, int]:
                 result, exact, size = once()
             except kofn.TooFewWorkers:
                 ended["too few"] += 1
-                ready = X._holders.ready()
-                assert len(ready) < k, f"{len(ready)} hold shares, {k} are enough"
+                ready = X._holders.ready().keys()
+                assert not enough(X, ready, k), f"{len(ready)} hold shares, {k} are enough"
             except kofn.Stalled:
                 ended["stalled"] += 1
                 awake = X._holders.ready().keys() - engine.frozen.keys()
-                assert len(awake) < k, f"{len(awake)} answer, {k} are enough"
+                assert not enough(X, awake, k), f"{len(awake)} answer, {k} are enough"
             except kofn.Inaccurate:
                 ended["inaccurate"] += 1
                 assert X.report.error_bound > X.tolerance
@@ -333,3 +347,19 @@ def test_who_stands_in_again_and_again_is_given_one_task_each_time() -> None:
         assert len(right(X, A, "X.T @ z").lost) == 10
         sent = sum(record.kind == "send" for record in cluster.log)
         assert sent <= 20 + 10 * 19
+
+
+@pytest.mark.parametrize("backup", [None, 2.0])
+def test_a_joiner_is_asked_for_the_block_of_a_frozen_holder(backup: float | None) -> None:
+    engine = Acting(VirtualEngine(4, delays=PerUnit(1e-3)), [])
+    with kofn.connect(engine, limit=LIMIT) as cluster:
+        A = np.random.default_rng(0).standard_normal((300, 3))
+        X = Replicated(cluster, A, 2, n=5, backup=backup)
+        shares = X._holders.shares
+        (free,) = set(range(5)) - set(shares.values())
+        block = X.seats[free][0]
+        engine.frozen |= {w: [] for w, seat in shares.items() if block in X.seats[seat]}
+        engine.acts = [Act(engine.now() + 5.0, "join")]
+        report = right(X, A)
+        assert report.joined == (4,)
+        assert report.rows_read[4] > 0

@@ -8,21 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from ..model import (
-    Command,
-    Dropped,
-    Event,
-    Joined,
-    Lost,
-    Reply,
-    Send,
-    Stored,
-    Supply,
-    Task,
-    Tick,
-)
+from ..model import Command, Event, Joined, Reply, Send, Supply, Task
 from .base import Round
-from .watch import Late
+from .watch import Late, Watch
 
 
 class BlockWork(Protocol):
@@ -40,9 +28,9 @@ class ReplicatedRound(Round):
     """`seats[s]` lists the blocks that whoever sits there holds, its own first.
 
     `shares`: worker -> seat, also of those that join during the round; `ready` of those that take
-    part from the start. Without `late` every holder is asked at once. With it, each block is asked
-    of one, and of the next one when it is late: a backup task. With `spare` a block that nobody
-    holds any more is left out: the round ends without it.
+    part from the start. Without `late` every holder is asked at once, also those that join. With
+    it, each block is asked of one, and of the next one when it is late: a backup task. With `spare`
+    a block that nobody holds any more is left out: the round ends without it.
     """
 
     def __init__(
@@ -60,131 +48,107 @@ class ReplicatedRound(Round):
         self.threshold = 1 if spare else -(-len(blocks) // max(len(seat) for seat in seats))
         self.values: dict[int, list[tuple[Any, Any]]] = {}  # block -> (what, value) of its pieces
         self.read: dict[int, int] = {}
-        self.late: list[int] = []
-        self.lost: list[int] = []
-        self.joined: list[int] = []
         self.asked_again: list[int] = []  # blocks, after a loss or a delay
-        self._seats, self._shares, self._work = seats, shares, work
-        self._late, self._spare = late, spare
-        self._seat = dict(ready)  # live worker -> seat
+        self._work = work
+        # Block -> who may hold it: how far down the list of a seat it is, and the seat.
+        self._places: dict[int, list[tuple[int, int]]] = {block: [] for block in blocks}
+        for seat, held in enumerate(seats):
+            for i, block in enumerate(held):
+                self._places[block].append((i, seat))
+        self._at_once, self._spare = late is None, spare
+        self._watch = Watch(id, work.key, ready, shares, late, self.threshold)
+        self.late, self.lost, self.joined = self._watch.late, self._watch.lost, self._watch.joined
         self._asked: dict[int, set[int]] = {block: set() for block in blocks}  # block -> workers
-        self._open: dict[int, tuple[int, int]] = {}  # task -> worker, block
+        self._tasks: dict[int, int] = {}  # task -> block
         self._pieces: dict[int, list[tuple[Any, Any]]] = {}  # task -> what has come of it
         self._undone = set(blocks)
-        self._start, self._patience = 0.0, 0.0
-        self._first: float | None = None
 
     def start(self, time: float) -> list[Command]:
-        self._start = time
-        commands: list[Command] = []
-        for block in sorted(self._undone):
-            holders = self._holders(block)
-            for worker in holders if self._late is None else holders[:1]:
-                commands.append(self._send(worker, block))
-        self._look_whether_done()
+        self._watch.begin(time)
+        commands: list[Command] = [*self._mend()]
+        self.asked_again.clear()
         return commands
 
     def on(self, event: Event) -> Sequence[Command]:
-        if type(event) is Reply:
-            if event.round == self.id and not self.done:
-                self._replied(event)
-        elif type(event) is Tick:
-            return self._look_for_late(event.time)
-        elif type(event) is Lost:
-            return self._worker_lost(event.worker)
-        elif type(event) is Joined:
-            self.joined.append(event.worker)
-            return [Supply(event.worker)]
-        elif type(event) is Stored:
-            seat = self._shares.get(event.worker)
-            if event.key == self._work.key and seat is not None and event.worker not in self._seat:
-                self._seat[event.worker] = seat
-                return self._mend()
-        elif type(event) is Dropped and event.round == self.id:
-            self._open.pop(event.task, None)
-        return ()
+        changed = self._watch.hear(event)
+        commands: Sequence[Command] = ()
+        if type(event) is Joined:
+            commands = [Supply(event.worker)]
+        elif type(event) is Reply and event.round == self.id and not self.done:
+            self._replied(event)
+        if changed and not self.done:
+            commands = self._mend() or ()
+        self.wake = self._watch.wake
+        return commands
+
+    def last_resort(self, time: float) -> Sequence[Command]:
+        self._watch.give_up()
+        return self._mend()
 
     @property
     def missing(self) -> int:
         """Blocks that nobody holds any more: as many newcomers are surely enough."""
         if self._spare:
-            return int(not self._seat)
+            return int(not self._watch.holder)
         return sum(not self._holders(block) for block in self._undone)
 
     @property
     def live(self) -> int:
-        return len(self._seat)
+        return len(self._watch.holder)
 
     @property
     def owing(self) -> tuple[int, ...]:
-        return tuple(sorted({w for w, block in self._open.values() if block in self._undone}))
+        return tuple(sorted({worker for block in self._undone for worker in self._at(block)}))
 
     def _holders(self, block: int) -> list[int]:
-        """Live workers that hold a block; whose own it is first."""
-        found = [
-            (self._seats[seat].index(block), worker)
-            for worker, seat in self._seat.items()
-            if block in self._seats[seat]
-        ]
-        return [worker for _, worker in sorted(found)]
+        """Seats with somebody who holds a block: counted on first, then whose own it is."""
+        holder, quick = self._watch.holder, self._watch.quick
+        found = [(not quick(holder[s]), i, s) for i, s in self._places[block] if s in holder]
+        return [seat for _, _, seat in sorted(found)]
 
     def _replied(self, event: Reply) -> None:
         self.read[event.worker] = self.read.get(event.worker, 0) + event.read
         pieces = self._pieces.setdefault(event.task, [])
         if event.what is not None:
             pieces.append((event.what, event.value))
-        if not event.last:
-            return
-        _, block = self._open.pop(event.task)
-        if block not in self._undone:
-            return
-        self._undone.discard(block)
-        self.values[block] = pieces
-        self._look_whether_done()
-        took = event.time - self._start
-        self._first = took if self._first is None else self._first
-        if self._late and not self._patience and 2 * len(self._undone) <= len(self._asked):
-            self._patience = self._late.patience(self._first, took)
-            self.wake = self._start + self._patience
-
-    def _look_for_late(self, time: float) -> Sequence[Command]:
-        self.wake = float("inf")
-        if self.done or self._late is None:
-            return ()
-        self.late += [worker for worker in self.owing if worker not in self.late]
-        commands = [c for block in sorted(self._undone) for c in self._ask_another(block)]
-        if commands:
-            self.wake = time + self._patience  # those asked now may be late in their turn
-        return commands
-
-    def _worker_lost(self, worker: int) -> Sequence[Command]:
-        if self._seat.pop(worker, None) is None:
-            return ()
-        self.lost.append(worker)
-        self._open = {task: (w, block) for task, (w, block) in self._open.items() if w != worker}
-        self._look_whether_done()
-        return self._mend()
+        block = self._tasks[event.task]
+        if event.last and block in self._undone:
+            self._undone.discard(block)
+            self.values[block] = pieces
+            self._look_whether_done()
 
     def _look_whether_done(self) -> None:
         waiting = self._undone
-        if self._spare and self._seat:
+        if self._spare and self._watch.holder:
             waiting = {block for block in waiting if self._holders(block)}
         self.done = not waiting
 
-    def _mend(self) -> Sequence[Command]:
-        """Ask for every block that nobody is at."""
-        at_work = {block for _, block in self._open.values()}
-        return [c for block in sorted(self._undone - at_work) for c in self._ask_another(block)]
+    def _mend(self) -> list[Command]:
+        """Ask for every block that nobody is at; or all holders, where all are asked at once."""
+        self._look_whether_done()
+        return [
+            self._send(seat, block)
+            for block in sorted(self._undone)
+            for seat in self._holders(block)
+            if self._wanted(seat, block)
+        ]
 
-    def _ask_another(self, block: int) -> list[Command]:
-        for worker in self._holders(block):
-            if worker not in self._asked[block]:
-                self.asked_again.append(block)
-                return [self._send(worker, block)]
-        return []
+    def _wanted(self, seat: int, block: int) -> bool:
+        """Whether to ask a holder of a block, besides those that are at it."""
+        worker, at_it = self._watch.holder[seat], self._at(block)
+        if worker in at_it or self._at_once:
+            return worker not in at_it
+        late = not any(map(self._watch.quick, at_it))
+        return not at_it or (late and self._watch.quick(worker))
 
-    def _send(self, worker: int, block: int) -> Send:
-        task = self._work.task(self.id, worker, self._seat[worker], block)
+    def _at(self, block: int) -> set[int]:
+        """Live workers that were asked for a block."""
+        return self._asked[block].intersection(self._watch.holder.values())
+
+    def _send(self, seat: int, block: int) -> Send:
+        worker = self._watch.holder[seat]
+        task = self._work.task(self.id, worker, seat, block)
         self._asked[block].add(worker)
-        self._open[task.id] = (worker, block)
-        return Send(task)
+        self._tasks[task.id] = block
+        self.asked_again.append(block)
+        return self._watch.send(task)
