@@ -27,7 +27,8 @@ from kofn.model import Event, Stored
 from kofn.testing import Faults
 
 Floats = NDArray[np.float64]
-MASTER = tuple(str(Path(kofn.__file__).parent / room) for room in ("arrays", "rounds"))
+# Where a strike may come: in rounds.drive interrupts wait until its books are in order.
+MASTER = tuple(str(Path(kofn.__file__).parent / room) for room in ("arrays", "rounds/holders"))
 
 
 class Struck(KeyboardInterrupt):
@@ -122,6 +123,34 @@ def test_an_update_that_is_struck_at_any_line_is_all_there_or_not_begun(
     assert count[0] < line
     assert found == sorted(found)  # one moment at which it is decided
     assert set(found) == {0, 1}
+
+
+@pytest.mark.parametrize("ask", [lambda X: X @ np.eye(5), lambda X: X.toarray()])
+def test_what_is_struck_while_shares_are_rebuilt_leaves_the_matrix_as_it_was(
+    ask: Callable[[kofn.CodedMatrix], object],
+) -> None:
+    line, done = 0, False
+    while not done:
+        line += 7
+        with kofn.connect("virtual", workers=4) as cluster:
+            X = rows(cluster)
+            move(X)
+            cluster.lose(line % 4)
+            cluster.join()
+            try:
+                with struck_at(line):
+                    ask(X)
+                done = True
+            except Struck:
+                while cluster._drive.lock._before:
+                    cluster._drive.lock.release()
+            assert state(X, [A, A + U @ V.T]) == 1
+            assert len(X.shares) == 4
+            cluster.lose((line + 1) % 4)
+            cluster.lose((line + 2) % 4)
+            move(X)
+            assert state(X, [A, A + U @ V.T, A + 2.5 * U @ V.T]) == 2
+    assert line > 200
 
 
 @pytest.mark.parametrize("update", [add, move])

@@ -10,6 +10,7 @@ off enters the error bound of all products from then on.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -74,7 +75,7 @@ class Drift:
 
         Decoding makes at most η √k of it: Σ |W_s| |g_s| e_s, by Cauchy and Schwarz.
         """
-        return float(np.linalg.norm([self.off[s][0] for s in shares if s in self.off]))
+        return math.hypot(*(self.off[s][0] for s in shares if s in self.off)) if self.off else 0.0
 
     @property
     def _blocks(self) -> Floats:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn, Self
@@ -449,9 +450,12 @@ class CodedMatrix:
         Shares that were updated carry a rounding of each update, those that were rebuilt the
         errors of others.
         """
-        off = self._drift.error(set(self._holders.shares.values())) * float(np.sqrt(self.code.k))
-        off += float(np.finfo(self.dtype).eps) / 2 * float(np.sqrt(self.updates))
-        return error_bound(inner, self.dtype, eta) + max(1.0, eta) * off
+        found = error_bound(inner, self.dtype, eta)
+        if self.updates or self._drift.off:
+            rounding = float(np.finfo(self.dtype).eps) / 2 * math.sqrt(self.updates)
+            off = math.sqrt(self.code.k) * self._drift.error(set(self._holders.shares.values()))
+            found += max(1.0, eta) * (rounding + off)
+        return found
 
     def _answering(self, ready: dict[int, int], need: int) -> dict[int, int]:
         """Those without whom is still at the work of an earlier round, if they are enough.
