@@ -363,3 +363,22 @@ def test_a_joiner_is_asked_for_the_block_of_a_frozen_holder(backup: float | None
         report = right(X, A)
         assert report.joined == (4,)
         assert report.rows_read[4] > 0
+
+
+def test_who_was_behind_takes_part_in_a_sum_as_soon_as_it_answers() -> None:
+    """Worker 0 is left out of a sum, in which the other holder of its parts is frozen."""
+    engine = Acting(VirtualEngine(4, delays=PerUnit(1e-3)), [])
+    with kofn.connect(engine, limit=LIMIT) as cluster:
+        parts = cluster.parts(
+            [0.0, 1.0, 2.0, 3.0], kofn.FractionalRepetition(2)
+        )  # 0, 1 hold the same
+        engine.frozen[0] = []
+        for _ in range(5):
+            found = parts.sum(lambda part, x: part)
+        assert found.report.live == (1, 2, 3)
+        engine.frozen[1] = []
+        engine.acts = [Act(engine.now() + 5.0, "thaw", 0)]
+        found = parts.sum(lambda part, x: part)
+        assert found.exact
+        assert found.value == 6.0
+        assert found.report.rows_read[0] == 2

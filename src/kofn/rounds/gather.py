@@ -64,7 +64,8 @@ class Work(Protocol):
 class GatherRound(Round):
     """`ready` (worker -> seat) take part from the start, `shares` names those too that join later.
 
-    `resting` are far behind with earlier rounds, and asked only when nobody else is left to ask.
+    `resting` are far behind with earlier rounds, and asked when they answer, or when nobody else is
+    left to ask.
     Who has a seat and whose parts are on their way is waited for, but for `refused`, who could not
     take them.
     """
@@ -111,9 +112,9 @@ class GatherRound(Round):
         # start + s - start may be less than s: what counts is that the end is reached.
         due = self._asks_at if event.time >= self.wake else 0.0
         self._seconds = max(self._seconds, event.time - self._start, due)
+        if (type(event) is Reply or type(event) is Dropped) and event.round != self.id:
+            return self._answered(event.worker)
         if type(event) is Reply:
-            if event.round != self.id:
-                return commands
             self._replied(event)
         elif type(event) is Lost:
             if self._seat.pop(event.worker, None) is not None:
@@ -126,7 +127,7 @@ class GatherRound(Round):
             commands = [Supply(event.worker)]
         elif type(event) is Stored:
             commands = self._stored(event)
-        elif type(event) is Dropped and event.round == self.id:
+        elif type(event) is Dropped:
             self._open.pop(event.task, None)
         elif type(event) is Failed and event.key == self._work.key:
             self._out.add(event.worker)
@@ -158,6 +159,13 @@ class GatherRound(Round):
         task = self._work.task(self.id, worker, self._seat[worker])
         self._open[task.id] = worker
         return Send(task)
+
+    def _answered(self, worker: int) -> Sequence[Command]:
+        """It has ended something of an earlier round: whoever rested is at work again."""
+        if worker not in self._resting:
+            return ()
+        self._resting.discard(worker)
+        return [self._send(worker)]
 
     def _stored(self, event: Stored) -> Sequence[Command]:
         seat = self._shares.get(event.worker)
