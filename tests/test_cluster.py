@@ -260,3 +260,27 @@ def test_one_that_stood_by_takes_the_share_of_one_lost_in_the_same_round() -> No
         np.testing.assert_allclose(X @ W, A @ W, rtol=1e-10)
         assert X.report.lost == (0,)
         assert 3 in X.report.rows_read
+
+
+def multiply_on(X: kofn.CodedMatrix, began: threading.Event, ended: list[Exception]) -> None:
+    try:
+        while True:
+            X @ np.ones(60)
+            began.set()
+    except Exception as error:
+        ended.append(error)
+
+
+@pytest.mark.parametrize("engine", ["local", "virtual"])
+def test_a_cluster_may_be_closed_while_another_thread_uses_it(engine: str) -> None:
+    """Whoever drives the engine closes it, and is told."""
+    ended: list[Exception] = []
+    began = threading.Event()
+    with kofn.connect(engine, workers=3) as cluster:
+        X = cluster.encode(np.eye(60), k=2)
+        other = threading.Thread(target=multiply_on, args=(X, began, ended))
+        other.start()
+        assert began.wait(60.0)
+    other.join(60.0)
+    assert [type(error) for error in ended] == [kofn.Closed]
+    cluster.close()

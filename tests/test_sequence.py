@@ -698,7 +698,8 @@ def test_nobody_takes_a_round_or_touches_the_engine_without_the_lock() -> None:
     assert engine.calls == TOUCHES
 
 
-TOUCHES = {"put", "forget", "exchange", "broadcast", "submit", "cancel", "events", "lose", "join"}
+TOUCHES = {"put", "forget", "exchange", "broadcast", "submit", "cancel", "events"}
+TOUCHES |= {"lose", "join", "close"}
 
 
 def _total(part: Any, x: Any) -> Any:

@@ -330,8 +330,7 @@ class Cluster:
 
     def close(self) -> None:
         """End the workers and free what they held. Idempotent."""
-        self._drive.closed = True
-        self.engine.close()
+        self._drive.close()
 
     def __enter__(self) -> Self:
         return self

@@ -10,7 +10,8 @@ from typing import Self
 from .cluster import Cluster
 from .delays.traces import SpotTrace
 from .errors import BadInput, MarketOver, TooFewWorkers
-from .rounds.drive import LOOK
+
+LOOK = 0.01  # seconds between two looks for what the market asks of the engine's caller
 
 
 class Market:

@@ -57,6 +57,8 @@ class Slowed(Delays):
 class AsSlowAs(Delays):
     """`unit` seconds per unit of work, times as much slower than the median as was recorded.
 
+    So all of a recorded time counts as work, none of it as a wait (see `Recording.delays`).
+
     `timings`: seconds (rounds, workers) of workers that all had the same work (see
     `read_timings`); both start anew at their ends.
     """

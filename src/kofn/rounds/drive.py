@@ -106,6 +106,14 @@ class Drive:
                     self.lock.release()
         return done.result()
 
+    def close(self) -> None:
+        """Close the engine, by the hand of whoever drives it. Idempotent."""
+        self.closed = True
+        if os.getpid() == self._home:
+            self.call(self.engine.close)
+        else:
+            self.engine.close()  # nobody drives it in this process, whatever the lock says
+
     def _serve(self) -> None:
         while self._asked:
             action, done = self._asked.popleft()
