@@ -91,15 +91,21 @@ def keys(engine: DaskEngine) -> list[str]:
     ]
 
 
+def warm(address: str, workers: int) -> None:
+    """Wait until so many workers are there and know kofn: to start takes seconds, or many."""
+    with distributed.Client(address, timeout=60, set_as_default=False) as client:  # type: ignore[no-untyped-call,unused-ignore]
+        client.wait_for_workers(workers, timeout=120)
+        client.run(import_module, "kofn.engines._dask_worker")
+
+
 @pytest.fixture(scope="module")
 def running() -> Iterator[str]:
     """The address of a running cluster with four workers, open to anyone as Dask's are."""
+    paths = f"import sys; sys.path[:] = {sys.path!r}"  # bodies are in this file
     with dask_scheduler() as address, contextlib.ExitStack() as stack:
         for _ in range(4):
-            stack.enter_context(dask_worker(address, "--no-nanny"))
-        with distributed.Client(address, set_as_default=False) as client:  # type: ignore[no-untyped-call,unused-ignore]
-            client.wait_for_workers(4, timeout=60)
-            client.run(import_module, "kofn.engines._dask_worker")  # or the first use takes seconds
+            stack.enter_context(dask_worker(address, "--no-nanny", before=paths))
+        warm(address, 4)
         yield address
 
 
@@ -472,10 +478,13 @@ def test_a_cluster_started_by_hand() -> None:
     with (
         dask_scheduler() as address,
         dask_worker(address, "--nanny"),
-        DaskEngine(1, address=address) as engine,
-        distributed.Client(address, set_as_default=False) as client,  # type: ignore[no-untyped-call,unused-ignore]
+        contextlib.ExitStack() as stack,
     ):
-        desk = Desk(engine, 30)
+        warm(address, 1)
+        engine = stack.enter_context(DaskEngine(1, address=address))
+        client: Any = distributed.Client(address, set_as_default=False)  # type: ignore[no-untyped-call,unused-ignore]
+        stack.enter_context(client)
+        desk = Desk(engine, 60)
         assert desk.value(desk.submit(0, echo, 7)) == (7,)
         limit = time.monotonic() + 30
         while not all(client.processing().values()):  # in use, in Dask's eyes too

@@ -178,8 +178,14 @@ def test_other_threads_hold_nothing() -> None:
         thread.join()
 
 
-@pytest.mark.parametrize(("engine", "count"), [("local", 300), ("virtual", 200)])
+ATTACKS = [("local", 300), ("virtual", 200), ("ray", 15), ("dask", 25)]
+
+
+@pytest.mark.parametrize(("engine", "count"), ATTACKS)
 def test_interrupts_of_any_operation_are_no_harm(engine: str, count: int) -> None:
+    if engine in ("ray", "dask"):
+        module = {"dask": "distributed"}.get(engine, engine)
+        pytest.importorskip(module, reason=f"kofn[{engine}] is not installed")
     # In a process of its own: pytest and hypothesis run code that must not be interrupted.
     script = Path(__file__).with_name("interrupts.py")
     count = int(os.environ.get("KOFN_INTERRUPTS", count))
