@@ -198,6 +198,40 @@ def test_interrupts_of_any_operation_are_no_harm(engine: str, count: int) -> Non
     assert done.returncode == 0, done.stderr
 
 
+STARTS = """
+import random, signal, time
+import kofn
+from kofn.testing.engines import descendants
+
+def ring(*_):
+    raise KeyboardInterrupt
+
+signal.signal(signal.SIGALRM, ring)
+dice, struck, usual = random.Random(0), 0, 0.0
+while struck < 12:
+    began = time.monotonic()
+    try:
+        signal.setitimer(signal.ITIMER_REAL, dice.uniform(1e-4, 1.2 * usual) if usual else 0)
+        with kofn.connect("local", workers=2):
+            pass
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        usual = time.monotonic() - began
+    except KeyboardInterrupt:
+        struck += 1
+    limit = time.monotonic() + 30
+    while descendants():
+        assert time.monotonic() < limit, descendants()
+        time.sleep(0.01)
+"""
+
+
+def test_an_interrupted_start_or_end_leaves_nothing() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", STARTS], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_tests_that_interrupt_work_where_sigint_is_ignored() -> None:
     # As under nohup, in the background, and in some CI.
     test = f"{Path(__file__).with_name('test_engine_local.py')}::{INTERRUPTING}[{signal.SIGINT:d}]"

@@ -97,7 +97,10 @@ class Engine(ABC):
 
     @abstractmethod
     def events(self, timeout: float) -> list[Event]:
-        """Return what has arrived, in order, waiting at most `timeout` seconds for the first."""
+        """Return what has arrived, in order, waiting at most `timeout` seconds for the first.
+
+        Waits under `kofn.interrupts.opened`: an interrupt that comes out of it has cost no event.
+        """
 
     def lose(self, worker: int) -> None:
         """End a worker as a spot market does: at once. Its Lost follows as an event."""

@@ -50,6 +50,10 @@ class LocalEngine(Engine):
                 f"LocalEngine needs a whole number of workers, at least 1; got {workers!r}. "
                 f"Leave it out for one per core."
             )
+        with held():
+            self._start(workers)
+
+    def _start(self, workers: int) -> None:
         with room_for(f"LocalEngine({workers})"):
             self._house = house = House()
         self._finalize = weakref.finalize(self, house.close)
