@@ -17,7 +17,7 @@ from ..rounds.iterate import TASK, Exchange, IterateRound, Shape
 from . import checks
 from .decode import segments, weak
 from .plan import Plan
-from .walk import Job, Step, full, walk
+from .walk import Job, Step, full, scales_key, walk
 
 if TYPE_CHECKING:
     from .matrix import CodedMatrix
@@ -61,14 +61,24 @@ def iterate(
         work.passed = lambda: count.total(engine.traffic, exchange.moved)
         try:
             exchange.offer(shape.lanes, 0, w)  # the one time that w0 is written
-            for worker in X._holders.shares:
-                if worker in drive.stored:
-                    drive.put(worker, work.exchange_key, exchange)
+
+            def provide(worker: int) -> None:
+                if X._scales is not None and X._values:
+                    drive.put(worker, scales_key(work.exchange_key), X._scales)
+
+            before = engine.traffic
+            held = [worker for worker in X._holders.shares if worker in drive.stored]
+            for worker in held:
+                provide(worker)
+            count.aside(before, engine.traffic)  # of the matrix, as shares are
+            for worker in held:
+                drive.put(worker, work.exchange_key, exchange)
 
             def supply(worker: int) -> None:
                 before = engine.traffic
                 X._holders.supply(worker)
                 if worker in X._holders.shares:
+                    provide(worker)
                     drive.put(worker, work.exchange_key, exchange)
                 count.aside(before, engine.traffic)
 
@@ -93,6 +103,8 @@ def iterate(
             raise
         finally:
             drive.forget(work.exchange_key)
+            if X._scales is not None:
+                drive.forget(scales_key(work.exchange_key))
             exchange.close()
         X._laggards = drive.owing([*X._laggards, *round.late])
         extra = {
@@ -260,7 +272,6 @@ def _job(
         work_beat=min(drive.limit, drive.lost_after) / 3,
         wait_beat=drive.lost_after / 3,
         check_finite=X._options.check_finite,
-        scales=X._scales,
     )
     if X._values:
         try:

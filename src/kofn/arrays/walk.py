@@ -52,7 +52,6 @@ class Job:
     work_beat: float
     wait_beat: float
     check_finite: bool
-    scales: Scales | None = None
 
     def step(self, y: NDArray[Any], w: NDArray[Any]) -> NDArray[Any]:
         """f, with its result looked at."""
@@ -73,7 +72,12 @@ def walk(
     kept: Mapping[str, Any], operand: None, key: str, share: str, lane: int, job: Job
 ) -> Iterator[Piece]:
     """The body of the one task that a worker has for the whole run."""
-    return _Walker(kept[key], kept.get(share), lane, job).go()
+    return _Walker(kept[key], kept.get(share), kept.get(scales_key(key)), lane, job).go()
+
+
+def scales_key(exchange: str) -> str:
+    """Under which workers keep what the rows of the matrix were divided by, if they were."""
+    return f"{exchange}-scales"
 
 
 class _Walker:
@@ -83,8 +87,10 @@ class _Walker:
     worker looks for each of them at least every millisecond.
     """
 
-    def __init__(self, exchange: Exchange, share: Any, lane: int, job: Job) -> None:
-        self.ex, self.lane, self.job = exchange, lane, job
+    def __init__(
+        self, exchange: Exchange, share: Any, scales: Scales | None, lane: int, job: Job
+    ) -> None:
+        self.ex, self.lane, self.job, self.scales = exchange, lane, job, scales
         shape = exchange.shape
         self.values = shape.values
         self.share: Any = None if share is None else work._matrix(share, shape.length)
@@ -242,7 +248,7 @@ class _Walker:
             pieces = ex.pieces(self.t)[:, :, None]
             with np.errstate(over="ignore", invalid="ignore"):
                 y = combine(self.segments, pieces).reshape(-1)[: ex.shape.length]
-                y = y if job.scales is None else job.scales.times(y)
+                y = y if self.scales is None else self.scales.times(y)
             if ex.control != self.seen or (self.lane not in leg.steady and ex.offered(self.t + 1)):
                 return  # left out meanwhile, it may have read what others had written over
             new = job.step(y, self.w)
