@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 
 import kofn
-from kofn.arrays.files import Place
 from kofn.cli import app, places
 from kofn.cli.fit import Job, run
 from kofn.errors import CannotWrite
+from kofn.files import Place
 
 FULL = Path("/dev/full")
 needs_full = pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
@@ -185,7 +185,7 @@ def test_a_model_is_written_whole_or_not_at_all(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr("kofn.arrays.files.write_all", half)
+        patch.setattr("kofn.files.write_all", half)
         with pytest.raises(CannotWrite, match=r"It is in .* instead") as caught:
             places.save(path, b"newer")
     kept = re.search(r"It is in (\S+) instead", str(caught.value))

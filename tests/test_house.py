@@ -10,9 +10,10 @@ import kofn
 ROOT = Path(kofn.__file__).parent
 
 # Besides these, which every room may import.
-COMMON = ("errors", "interrupts", "model")
+COMMON = ("errors", "files", "interrupts", "model")
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
+    "files": set(),
     "interrupts": set(),
     "model": set(),
     "codes": set(),

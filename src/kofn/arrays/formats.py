@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import BadInput, BadStore
-from .files import Place, Ranges, npy_header, raw, said
+from ..files import Place, Ranges, npy_header, raw, said
 
 PIECE = 8 << 20  # bytes hashed at a time
 

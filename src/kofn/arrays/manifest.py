@@ -13,7 +13,7 @@ import numpy as np
 
 from ..codes.mds import MDSCode
 from ..errors import BadInput, BadStore
-from .files import Place
+from ..files import Place
 from .formats import ArrayFile
 
 NAME, PROGRESS = "manifest.json", "progress.json"

@@ -12,8 +12,8 @@ import scipy.sparse as sp
 
 from ..codes.mds import MDSCode
 from ..errors import BadInput, BadStore
+from ..files import Place
 from ..model import Build
-from .files import Place
 from .formats import ArrayFile, check, check_sum, load
 from .manifest import NAME, PROGRESS, Manifest, read_manifest
 from .rebuild import rebuilt, repair

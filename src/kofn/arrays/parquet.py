@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import BadInput
-from .files import Place, said
+from ..files import Place, said
 from .sources import PIECE, Source, Unpacked, checked
 
 

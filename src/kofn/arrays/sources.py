@@ -20,8 +20,8 @@ import scipy.sparse as sp
 from numpy.typing import DTypeLike, NDArray
 
 from ..errors import BadInput
+from ..files import Place, Ranges, Spool, npy_header, said
 from .checks import plain
-from .files import Place, Ranges, Spool, npy_header, said
 from .formats import BrokenChunk, zarr_rows
 
 PIECE = 16 << 20  # bytes unpacked at a time

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 from ..codes.mds import MDSCode
 from ..errors import BadInput, BadStore, StoreWarning
+from ..files import Place
 from .coding import Coder
-from .files import Place
 from .manifest import (
     NAME,
     OURS,

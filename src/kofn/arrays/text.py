@@ -14,7 +14,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from ..errors import BadInput
-from .files import Place, Spool, said
+from ..files import Place, Spool, said
 from .sources import Source, checked
 
 PIECE = 4 << 20  # bytes of text parsed at a time

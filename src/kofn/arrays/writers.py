@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import BadStore
-from .files import Place, Spool, raw, write_all
+from ..files import Place, Spool, raw, write_all
 from .formats import PIECE, ArrayFile, BrokenChunk, zarr_pieces
 from .manifest import Manifest, share_files
 

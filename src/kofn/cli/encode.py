@@ -13,11 +13,11 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from ..arrays.files import Place
 from ..arrays.sources import Recast, open_source
 from ..arrays.store import write_store
 from ..codes.mds import MDSCode
 from ..errors import BadInput, StoreWarning
+from ..files import Place
 
 
 def run(

@@ -10,8 +10,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from ..arrays.files import Place
 from ..errors import BadInput, CannotWrite
+from ..files import Place
 
 
 def file(path: Path) -> None:

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays.files import Place, said
 from ..arrays.parquet import holds_numbers, holds_text
 from ..arrays.text import TextSource
 from ..errors import BadInput
+from ..files import Place, said
 
 CANONICAL = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")  # 7, not 07: that is a name
 

@@ -10,8 +10,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..arrays.files import Place
 from ..errors import BadInput, CannotDo, CannotWrite
+from ..files import Place
 from ..model import Record
 from .spans import Lane, Lanes, State, lanes
 

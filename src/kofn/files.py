@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import BadInput, CannotWrite
+from .errors import BadInput, CannotWrite
 
 
 @dataclass(frozen=True)
