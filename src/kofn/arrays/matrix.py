@@ -438,6 +438,8 @@ class CodedMatrix:
 
     def _resting(self, plan: Plan) -> list[int]:
         """Live workers that hold their share and have no part in a plan: see `_planned`."""
+        if len(self._holders.shares) == len(plan.holders):
+            return []
         return [worker for worker in self._holders.ready() if worker not in plan.holders]
 
     def _worst(self, inner: int) -> float:
