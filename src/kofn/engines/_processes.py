@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 MARK = "KOFN_FOLDER"  # in the environment of what works in a folder, and is to end with it
 _LOOK = 0.2  # seconds between two looks
+_END_LIMIT = 5.0  # seconds for what was killed to be gone
 _PROC = Path("/proc")
 
 
@@ -63,6 +64,17 @@ def kill(process: Process) -> None:
             os.close(fd)
 
 
+def end(processes: list[Process]) -> None:
+    """Kill them, and wait until they are gone; not for ever, as one may be deep in the kernel."""
+    limit = time.monotonic() + _END_LIMIT
+    while processes := [process for process in processes if running(process)]:
+        for process in processes:
+            kill(process)
+        if time.monotonic() > limit:
+            return
+        time.sleep(_LOOK / 20)
+
+
 def family(folder: str) -> list[Process]:
     """Return the processes started with this folder as their MARK, and all that they started."""
     mark = f"{MARK}={folder}\0".encode()
@@ -81,6 +93,15 @@ def family(folder: str) -> list[Process]:
         new = {pid for pid, parent in parents.items() if parent in new} - found
         found |= new
     return [Process(pid, started[pid]) for pid in sorted(found - {os.getpid()})]
+
+
+def remove(folder: str) -> None:
+    """Remove a folder, again if somebody who is just ending has written to it meanwhile."""
+    for _ in range(20):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not os.path.exists(folder):
+            return
+        time.sleep(_LOOK / 4)
 
 
 @contextlib.contextmanager
@@ -140,10 +161,8 @@ def _main(folder: str, parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(_LOOK)
     while left := [process for process in family(folder) if running(process)]:
-        for process in left:
-            kill(process)
-        time.sleep(_LOOK)
-    shutil.rmtree(folder, ignore_errors=True)
+        end(left)
+    remove(folder)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ import logging
 import os
 import re
 import secrets
-import shutil
 import signal
 import socket
 import subprocess
@@ -80,11 +79,11 @@ class _Hold:
         try:
             ray.shutdown()
         finally:
-            for process in family:
-                # Ray does not know what it has started yet when its start is interrupted.
-                _processes.kill(process)
+            # Ray does not know what it has started yet when its start is interrupted.
+            _processes.end(family)
             if self.temp is not None:
-                shutil.rmtree(self.temp, ignore_errors=True)
+                _processes.end(_processes.family(self.temp))  # who was only just forked before
+                _processes.remove(self.temp)
             if self.watcher is not None:
                 self.watcher.kill()
                 self.watcher.wait()
