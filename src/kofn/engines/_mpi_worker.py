@@ -205,10 +205,12 @@ class Worker:
             if rest := patience.rest():
                 if self.ear is None:
                     time.sleep(rest)
-                elif self.ear.rest(self.calm if told and not bulky(self.sending) else rest):
+                else:
+                    rung = self.ear.rest(self.calm if told and not bulky(self.sending) else rest)
                     if told and self.box is not None and self.box.due(self.received):
                         return False
-                    patience = Patience(max(self.spin, self.linger))
+                    if rung:
+                        patience = Patience(max(self.spin, self.linger))
             if request.Test(self.status):
                 return True
             if rest:
