@@ -19,7 +19,7 @@ check: $(VENV)/.dev
 
 # Long runs: many more random scripts and kills than `make test` has time for.
 soak: $(VENV)/.dev
-	KOFN_SOAK=1 $(BIN)/python -m pytest -x tests/test_rounds_master.py tests/test_engine_local.py tests/test_engine_virtual.py --timeout=3600
+	KOFN_SOAK=1 $(BIN)/python -m pytest -x tests/test_rounds_master.py tests/test_rounds_scripts.py tests/test_engine_local.py tests/test_engine_virtual.py --timeout=3600
 	$(BIN)/python tests/interrupts.py --engine local --count 20000
 
 bench: $(VENV)/.core

@@ -21,7 +21,7 @@ import pytest
 import kofn
 from kofn.engines import _wire as wire
 from kofn.engines import worker as launching
-from kofn.engines._forks import Process
+from kofn.engines._processes import Process
 from kofn.engines.local import LocalEngine
 from kofn.errors import BadInput, Closed
 from kofn.model import Dropped, Joined, Lost, Piece, Reply, Stored, Task

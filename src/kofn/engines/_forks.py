@@ -8,7 +8,6 @@ import random
 import signal
 import sys
 import weakref
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -87,38 +86,3 @@ def tie(fd: int) -> None:
             fcntl.fcntl(own, ask, signal.SIGKILL)
             fcntl.fcntl(own, fcntl.F_SETFL, os.O_NONBLOCK | os.O_ASYNC)
     os.close(fd)
-
-
-@dataclass(frozen=True, slots=True)
-class Process:
-    """One process of this machine, and not another one that was given its number later."""
-
-    pid: int
-    began: str  # clock ticks since the machine was booted; "" where nobody knows
-
-    @classmethod
-    def of(cls, pid: int) -> Process:
-        """The process that has this number now."""
-        try:
-            with open(f"/proc/{pid}/stat") as file:
-                return cls(pid, file.read().rpartition(")")[2].split()[19])
-        except (FileNotFoundError, ProcessLookupError):
-            return cls(pid, "")
-
-    def kill(self) -> None:
-        """Kill it with SIGKILL, if it is still there."""
-        with contextlib.suppress(ProcessLookupError):
-            try:
-                fd = os.pidfd_open(self.pid)  # whoever it is by now: then it stays the same one
-            except AttributeError:
-                fd = -1  # not offered here
-            try:
-                if Process.of(self.pid) != self:
-                    return
-                if fd < 0:
-                    os.kill(self.pid, signal.SIGKILL)
-                else:
-                    signal.pidfd_send_signal(fd, signal.SIGKILL)
-            finally:
-                if fd >= 0:
-                    os.close(fd)

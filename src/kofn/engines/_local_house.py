@@ -10,7 +10,8 @@ from typing import Any
 from . import _forks
 from . import _wire as wire
 from ._bells import BOXES, Box, Tower
-from ._forks import Lifeline, Process
+from ._forks import Lifeline
+from ._processes import Process
 from .exchange import Exchange
 from .memory import Pool, Segment
 from .worker import Launcher

@@ -24,52 +24,53 @@ _PROC = Path("/proc")
 
 
 class Process(NamedTuple):
-    """A number, and when its process started: together they come once only."""
+    """One process of this machine, and not another one that was given its number later."""
 
     pid: int
-    started: str  # empty where nobody says
+    began: str  # clock ticks since the machine was booted; "" where nobody knows
 
+    @classmethod
+    def of(cls, pid: int) -> Process:
+        """The process that has this number now."""
+        stat = _stat(pid)
+        return cls(pid, stat[19] if stat else "")
 
-def this() -> Process:
-    """Return the process that runs this."""
-    return Process(os.getpid(), _started(os.getpid()))
+    def running(self) -> bool:
+        """Tell whether it has not ended; a zombie has."""
+        if not self.began:
+            try:
+                os.kill(self.pid, 0)
+            except ProcessLookupError:
+                return False
+            except OSError:  # not ours
+                pass
+            return True
+        stat = _stat(self.pid)
+        return bool(stat) and stat[19] == self.began and stat[0] not in "ZX"
 
-
-def running(process: Process) -> bool:
-    """Tell whether it has not ended; a zombie has."""
-    if not process.started:
-        try:
-            os.kill(process.pid, 0)
-        except ProcessLookupError:
-            return False
-        except OSError:  # not ours
-            pass
-        return True
-    stat = _stat(process.pid)
-    return bool(stat) and stat[19] == process.started and stat[0] not in "ZX"
-
-
-def kill(process: Process) -> None:
-    """End it with SIGKILL, and nobody else."""
-    with contextlib.suppress(ProcessLookupError):
-        if not process.started or not hasattr(os, "pidfd_open"):
-            if running(process):
-                os.kill(process.pid, signal.SIGKILL)
-            return
-        fd = os.pidfd_open(process.pid)
-        try:
-            if _started(process.pid) == process.started:  # then the descriptor is its too
-                signal.pidfd_send_signal(fd, signal.SIGKILL)
-        finally:
-            os.close(fd)
+    def kill(self) -> None:
+        """Kill it with SIGKILL, if it is still there, and nobody else."""
+        with contextlib.suppress(ProcessLookupError):
+            # Whoever it is by now: the descriptor stays the same one's.
+            fd = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else -1
+            try:
+                if Process.of(self.pid) != self:
+                    return
+                if fd < 0:
+                    os.kill(self.pid, signal.SIGKILL)
+                else:
+                    signal.pidfd_send_signal(fd, signal.SIGKILL)
+            finally:
+                if fd >= 0:
+                    os.close(fd)
 
 
 def end(processes: list[Process]) -> None:
     """Kill them, and wait until they are gone; not for ever, as one may be deep in the kernel."""
     limit = time.monotonic() + _END_LIMIT
-    while processes := [process for process in processes if running(process)]:
+    while processes := [process for process in processes if process.running()]:
         for process in processes:
-            kill(process)
+            process.kill()
         if time.monotonic() > limit:
             return
         time.sleep(_LOOK / 20)
@@ -150,17 +151,12 @@ def _writes(entry: Path, folder: str) -> bool:
     return False
 
 
-def _started(pid: int) -> str:
-    stat = _stat(pid)
-    return stat[19] if stat else ""
-
-
 def _main(folder: str, parent: int) -> None:
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, signal.SIG_IGN)
     while os.getppid() == parent:
         time.sleep(_LOOK)
-    while left := [process for process in family(folder) if running(process)]:
+    while left := [process for process in family(folder) if process.running()]:
         end(left)
     remove(folder)
 

@@ -14,7 +14,7 @@ import ray
 from ..errors import EngineUnavailable
 from ..interrupts import held
 from ._inbox import Inbox
-from ._processes import Process, kill, running
+from ._processes import Process
 from ._ray_runtime import Lease
 
 RESOURCE = "kofn"  # a machine that offers it says how many workers it takes
@@ -39,7 +39,7 @@ class Peer:
     def kill(self) -> None:
         """End its process: at once if it is here, else Ray is asked to."""
         if self.process is not None:
-            kill(self.process)
+            self.process.kill()
         else:
             self.dismiss()
 
@@ -78,7 +78,7 @@ class House:
 
 def _await_end(peers: list[Peer]) -> None:
     limit = time.monotonic() + _END_LIMIT
-    while peers := [p for p in peers if p.process is not None and running(p.process)]:
+    while peers := [p for p in peers if p.process is not None and p.process.running()]:
         if time.monotonic() > limit - _END_LIMIT / 2:
             for peer in peers:  # frozen, or its raylet is
                 peer.kill()

@@ -16,7 +16,7 @@ import ray
 from threadpoolctl import threadpool_limits
 
 from .. import __version__
-from ._processes import this
+from ._processes import Process
 from .memory import dumps, solid
 from .running import keep, run, story
 
@@ -125,7 +125,7 @@ class Worker:
     @_in("control")
     def hello(self) -> tuple[Any, ...]:
         """Say who and where this is."""
-        return this(), place(), __version__
+        return Process.of(os.getpid()), place(), __version__
 
     @_in("control", returns=0)
     def cancel(self, round: int) -> None:

@@ -17,8 +17,8 @@ from ..errors import BadInput, Closed, EngineUnavailable, OutOfResources, Unknow
 from ..interrupts import held, opened
 from ..model import Body, Dropped, Event, Failed, Joined, Lost, Reply, Stored, Task
 from . import _wire as wire
-from ._forks import Process
 from ._local_house import Handle, House, Open, Operand, Peer
+from ._processes import Process
 from .base import Capabilities, Engine
 from .exchange import Exchange, Shape
 from .memory import Packed, Segment, attach, large, pack, private, room_for, unpack

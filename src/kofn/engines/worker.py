@@ -24,7 +24,8 @@ from typing import Any, NoReturn
 
 from . import _wire as wire
 from ._bells import Box
-from ._forks import Process, reseed, tie
+from ._forks import reseed, tie
+from ._processes import Process
 from .exchange import Exchange, Shape
 from .memory import ReplyPool, Segment, attach, no_segment, pack, solid, unpack
 from .running import keep, run, story
