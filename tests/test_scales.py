@@ -259,3 +259,63 @@ def test_an_update_that_is_too_large_beside_a_scaled_row_is_refused() -> None:
         with pytest.raises(kofn.errors.Overflowed, match="beside those that they are added to"):
             X += np.full((4, 3), 1e100)
         assert X.updates == 0
+
+
+@pytest.mark.parametrize(
+    ("rows", "size", "dtype", "refused"),
+    [
+        ((1e3, 1.0, 0.0), 100.0, np.float64, False),
+        ((1e6, 1e-6, 0.0), 1.0, np.float64, False),
+        ((1e6, 1e-6, 0.0), 1e7, np.float64, True),
+        ((1e150, 1e-150, 0.0), 1.0, np.float64, True),
+        ((1e10, 1e-20, 1.0), 1.0, np.float32, True),
+    ],
+)
+@pytest.mark.parametrize("way", ["low rank", "array", "move"])
+def test_the_bound_knows_what_updates_do_to_scaled_rows(
+    rows: tuple[float, ...], size: float, dtype: Any, refused: bool, way: str
+) -> None:
+    rng = np.random.default_rng(0)
+    A = (np.array(rows)[:, None] * rng.uniform(0.5, 1.0, (3, 4))).astype(dtype)
+    U, V = np.full((3, 1), size, dtype), np.ones((4, 1), dtype)
+    with kofn.connect("virtual", workers=5) as cluster:
+        X = cluster.encode(A, k=3)
+        cluster.lose(1)  # so that something is decoded
+        if way == "move":
+            X.move(kofn.low_rank(U, V), 0.5)
+        else:
+            X += kofn.low_rank(U, V) if way == "low rank" else U @ V.T
+        if refused:
+            with pytest.raises(kofn.Inaccurate, match="encode a matrix anew"):
+                X @ V
+            return
+        y, z = X @ V, X.T @ np.ones(3, dtype)
+        bound = X.report.error_bound
+    whole = A.astype(np.longdouble) + U @ V.T
+    most = np.maximum(np.abs(A), np.abs(U @ V.T))  # the largest that it has been
+    size_of = float(np.linalg.norm(most))
+    assert bound is not None
+    assert float(np.linalg.norm(y - whole @ V)) <= bound * size_of * float(np.linalg.norm(V))
+    assert float(np.linalg.norm(z - whole.sum(axis=0))) <= bound * size_of * np.sqrt(3)
+    assert bound < 1e-6
+
+
+@given(st.integers(0, 2**32))
+@settings(max_examples=40, deadline=None)
+def test_the_bound_holds_after_updates_of_ordinary_rows(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    n, k = [(6, 3), (16, 2), (5, 5)][seed % 3]
+    A, U, V = (rng.standard_normal(shape) for shape in ((60, 1), (60, 1), (1, 1)))
+    with kofn.connect("virtual", workers=n) as cluster:
+        X = cluster.encode(A, k=k)
+        if n > k:
+            cluster.lose(0)
+        X += kofn.low_rank(U, V)
+        y, bound = X @ np.ones(1), X.report.error_bound
+    error = np.abs(y - (A + U @ V.T)[:, 0])
+    B = -(-60 // k)
+    places = np.zeros((2, k * B))
+    places[:, :60] = error, np.maximum(np.abs(A), np.abs(U @ V.T))[:, 0]
+    by_place = np.linalg.norm(places.reshape(2, k, B), axis=1)
+    assert bound is not None
+    assert (by_place[0] <= bound * by_place[1]).all()

@@ -96,7 +96,7 @@ class Inaccurate(KofnError):
         return (
             f"the result must be right to {self.tolerance:.1e}; the replies at hand only allow "
             f"{self.bound:.1e} (eta = {self.eta:.1f}). Pass a larger tolerance to encode, "
-            f"add workers, or use float64."
+            f"add workers, use float64, or encode a matrix anew that updates have changed much."
         )
 
 

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from .scales import Growth
+
 Floats = NDArray[np.float64]
 
 COLUMNS = 8  # vectors: the error of a row is seen to a factor of 2, but for one row in a thousand
@@ -35,7 +37,7 @@ class Drift:
     `blocks`: the blocks times the vectors, (k, rows, COLUMNS), or None before the first rebuilding.
     `size`: the largest that each place has been, (rows,). `off`: by share, errors relative to that,
     of the share and of its velocity. `own`: the error of `blocks` itself. `moving`: whether shares
-    carry a velocity.
+    carry a velocity. `growth`: what updates have done to rows that are scaled.
     """
 
     moving: bool = False
@@ -44,6 +46,7 @@ class Drift:
     size: Floats | None = None
     own: float = 0.0
     off: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+    growth: Growth | None = None
 
     def begun(self, seen: Floats, own: float) -> Drift:
         """With what the blocks, and their velocity if they have one, are times the vectors."""

@@ -24,7 +24,7 @@ from .drift import Drift
 from .iterate import iterate
 from .lowrank import LowRank
 from .plan import Paces, Plan
-from .scales import Scales
+from .scales import Growth, Scales, change_lengths
 from .tasks import Adjoint, Product
 from .walk import Step
 
@@ -139,6 +139,7 @@ class CodedMatrix:
         self._update(
             lambda old, share: Update(old, work.add_low_rank, self._coded(share, U, V)),
             lambda: self._drift.added(fetching.change_seen(self, U, V)),
+            lambda growth: growth.after(change_lengths(U, V)),
         )
         return self
 
@@ -157,6 +158,7 @@ class CodedMatrix:
         self._update(
             lambda old, share: Update(old, work.add_velocity, (*self._coded(share, U, V), made)),
             lambda: self._drift.moved(fetching.change_seen(self, U, V), made),
+            lambda growth: growth.after(change_lengths(U, V), made),
         )
 
     def iterate(
@@ -251,11 +253,17 @@ class CodedMatrix:
     def _drift(self, drift: Drift) -> None:
         self._holders.version = replace(self._holders.version, note=drift)
 
-    def _update(self, change: Change, drift: Callable[[], Drift]) -> None:
+    def _update(
+        self, change: Change, drift: Callable[[], Drift], grow: Callable[[Growth], Growth]
+    ) -> None:
         with self._drive.lock:
             self._drive.settle()
             self._drive.await_enough(self._live, self.code.k)
-            self._holders.update(change, note=drift())
+            note = drift()
+            if self._scales is not None:
+                grown = note.growth or Growth.begun(self._scales, self._rows)
+                note = replace(note, growth=grow(grown))
+            self._holders.update(change, note=note)
 
     # One product: plan, round, decode.
 
@@ -457,7 +465,8 @@ class CodedMatrix:
             rounding = float(np.finfo(self.dtype).eps) / 2 * math.sqrt(self.updates)
             off = math.sqrt(self.code.k) * self._drift.error(set(self._holders.shares.values()))
             found += max(1.0, eta) * (rounding + off)
-        return found
+        growth = self._drift.growth
+        return found if growth is None else found * growth.factor
 
     def _answering(self, ready: dict[int, int], need: int) -> dict[int, int]:
         """Those without whom is still at the work of an earlier round, if they are enough.

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy.linalg
 from numpy.typing import NDArray
 
 SPREAD = 4  # lengths of a place that differ by no more than about two to this are left as they are
@@ -32,6 +33,66 @@ class Scales:
     def over(self, rows: NDArray[Any]) -> NDArray[Any]:
         """Divide (N,) or (N, c): from rows to scaled rows."""
         return np.asarray(rows * factors(-self.exponents, rows))
+
+
+@dataclass(frozen=True, eq=False)
+class Growth:
+    """By how much updates have made the rounding of a place larger than its rows.
+
+    Scales are those at encoding. An update may be small against the largest row of its place and
+    huge against a small one; divided by the small one's scale it fills the shares, and their
+    rounding is multiplied with the large one's. `length`: bounds on the lengths of the scaled rows,
+    (N,). `speed`: those of their velocity. `size`: what the longest row of each place has surely
+    been, (rows,); row r lies at place r % rows.
+    """
+
+    scales: Scales
+    size: NDArray[np.float64]
+    length: NDArray[np.float64]
+    speed: NDArray[np.float64]
+
+    @classmethod
+    def begun(cls, scales: Scales, rows: int) -> Growth:
+        """Before the first update."""
+        N = len(scales.exponents)
+        longest = _by_place(scales.exponents.astype(np.float64), rows, -np.inf)
+        return cls(scales, np.exp2(longest - 1), np.ones(N), np.zeros(N))
+
+    def after(self, change: NDArray[np.float64], momentum: float = 0.0) -> Growth:
+        """After an update whose scaled rows have these lengths, (N,); or a move."""
+        speed = momentum * self.speed + change
+        with np.errstate(over="ignore", invalid="ignore"):
+            least = np.ldexp(speed - self.length, self.scales.exponents) if not momentum else 0.0
+        grown = _by_place(np.broadcast_to(least, speed.shape), len(self.size), 0.0)
+        size = np.maximum(self.size, np.nan_to_num(grown, posinf=0.0))
+        return Growth(self.scales, size, self.length + speed, speed)
+
+    @property
+    def factor(self) -> float:
+        """What the error bound of a place, relative to its rows, is to be multiplied with."""
+        exponents, rows = self.scales.exponents.astype(np.float64), len(self.size)
+        high, low = _by_place(exponents, rows, -np.inf), -_by_place(-exponents, rows, -np.inf)
+        with np.errstate(over="ignore", divide="ignore"):
+            worst = high + np.log2(_by_place(self.length, rows, 0.0)) - np.log2(self.size) - 1
+            # Never worse than the spread of the scales.
+            return float(np.exp2(np.clip(worst, 0.0, high - low)).max(initial=1.0))
+
+
+def _by_place(rows: NDArray[Any], places: int, empty: float) -> NDArray[np.float64]:
+    """The largest of the rows at each place."""
+    whole = np.full(-(-len(rows) // places) * places, empty)
+    whole[: len(rows)] = rows
+    return np.asarray(whole.reshape(-1, places).max(axis=0))
+
+
+def change_lengths(U: NDArray[Any], V: NDArray[Any] | None) -> NDArray[np.float64]:
+    """The lengths of the rows of U Vᵀ, or of U, (N,)."""
+    rows = U.astype(np.float64, copy=False)
+    with np.errstate(over="ignore"):
+        if V is not None:
+            R = scipy.linalg.qr(V.astype(np.float64, copy=False), mode="r", check_finite=False)[0]
+            rows = rows @ R.T
+        return np.asarray(np.linalg.norm(rows, axis=1))
 
 
 def factors(exponents: Exponents, rows: NDArray[Any]) -> NDArray[Any]:
