@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.linalg
 from numpy.typing import NDArray
 
 SPREAD = 4  # lengths of a place that differ by no more than about two to this are left as they are
@@ -90,8 +89,7 @@ def change_lengths(U: NDArray[Any], V: NDArray[Any] | None) -> NDArray[np.float6
     rows = U.astype(np.float64, copy=False)
     with np.errstate(over="ignore"):
         if V is not None:
-            R = scipy.linalg.qr(V.astype(np.float64, copy=False), mode="r", check_finite=False)[0]
-            rows = rows @ R.T
+            rows = rows @ np.linalg.qr(V.astype(np.float64, copy=False))[1].T
         return np.asarray(np.linalg.norm(rows, axis=1))
 
 
