@@ -34,7 +34,7 @@ from kofn.engines.base import Engine
 from kofn.engines.local import LocalEngine
 from kofn.engines.virtual import VirtualEngine
 from kofn.engines.wrapped import Wrapped
-from kofn.model import Reply, Send, Task, Tick
+from kofn.model import Event, Reply, Send, Task, Tick
 from kofn.rounds.deadline import DeadlineRound
 from kofn.sequence import SequenceCode, Stream, Uncoded
 from kofn.sequence.checks import operands
@@ -770,3 +770,64 @@ def test_a_job_that_is_done_can_be_taken_when_all_workers_are_lost() -> None:
         cluster.join()
         cluster.join()
         np.testing.assert_allclose(more.result(), 3 * np.eye(2), atol=1e-12)
+
+
+class _Raising(Wrapped):
+    """Raises `error` once, when a round has done all its chores and waits."""
+
+    error: BaseException | None = None
+
+    def events(self, timeout: float) -> list[Event]:
+        error = self.error
+        if error is None or not timeout:
+            return super().events(timeout)
+        self.error = None
+        raise error
+
+
+ALL_AT_ONCE: list[SequenceCode] = [  # the job that begins next is the one being submitted
+    kofn.DIP(2, 2, delay=0, lam=2),
+    kofn.IDIP(2, 2, delay=0, N=0, W=1),
+]
+
+
+@pytest.mark.parametrize("error", [kofn.Stalled(1, 1.0, [0]), KeyboardInterrupt()], ids=repr)
+@pytest.mark.parametrize("code", CODES + ALL_AT_ONCE, ids=repr)
+def test_nothing_of_a_job_that_was_not_added_gets_into_another(
+    code: SequenceCode, error: BaseException
+) -> None:
+    """Its operands were encoded ahead when the submit raised; the next job has others."""
+    engine = _Raising(VirtualEngine(4))
+    with kofn.connect(engine) as cluster:
+        stream = cluster.sequence(code)
+        jobs: Pairs = [(np.full((4, 4), 1.0 + i), np.eye(4)) for i in range(3 * code.delay + 4)]
+        first, last = jobs[: code.delay + 1], jobs[code.delay + 2 :]
+        tickets = [stream.submit(X, Y) for X, Y in first]
+        engine.error = error
+        with pytest.raises(type(error)):
+            stream.submit(*jobs[code.delay + 1])
+        assert engine.error is None
+        tickets += [stream.submit(X, Y) for X, Y in last]
+        assert [ticket.job for ticket in tickets] == list(range(len(first + last)))
+        right(stream, first + last, list(stream))
+        done = [job for round in stream.report.rounds for job in round.done]
+        assert sorted(done) == list(range(len(tickets)))
+        assert [r.began for r in stream.report.rounds if r.began is not None] == sorted(done)
+        desk = stream._desk
+        for left in (desk.jobs, desk._keys, desk._given, desk._slots, desk._made):
+            assert not left
+        cluster._drive.settle()
+        assert not any(cluster._drive.stored.values())
+
+
+def test_what_was_decoded_in_a_round_that_raised_is_not_decoded_again() -> None:
+    engine = _Raising(VirtualEngine(2))
+    with kofn.connect(engine) as cluster:
+        stream = cluster.sequence(kofn.Polynomial(2, 1))
+        first = stream.submit(np.eye(2), np.eye(2))
+        more = stream.submit(3 * np.eye(2), np.eye(2))  # the round of the first
+        engine.error = kofn.Stalled(2, 1.0, [0])  # of the second's: the first is decoded in it
+        np.testing.assert_allclose(first.result(), np.eye(2), atol=1e-12)
+        assert engine.error is None
+        np.testing.assert_allclose(more.result(), 3 * np.eye(2), atol=1e-12)
+        np.testing.assert_allclose(first.result(), np.eye(2), atol=1e-12)

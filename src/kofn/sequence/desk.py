@@ -34,7 +34,8 @@ _names = count()
 class Product:
     """One job's operands, what has come of it, and its result. X and Y are None without values."""
 
-    number: int
+    number: int  # the desk's and the ledger's own: no other job of this sequence ever has it
+    place: int  # in the order of submission, which a job that was not added leaves as it is
     shape: tuple[int, int, int]  # m, n, p
     dtype: np.dtype[Any]
     X: NDArray[Any] | None
@@ -85,6 +86,7 @@ class Desk:
         """Let go of a job: its result was taken, or it was not to begin."""
         self.jobs.pop(number, None)
         self._ahead = deque(item for item in self._ahead if item[2].job != number)
+        self._forget({number})
 
     def eta(self, rows: Sequence[int]) -> float:
         """How much a decode from these rows amplifies rounding; 1 where values are skipped."""
@@ -196,6 +198,8 @@ class Desk:
         if number in self._to_decode:
             self._to_decode.remove(number)
         job = self.jobs[number]
+        if job.decoded:
+            return
         try:
             self._decode(job)
         except Exception as error:
@@ -215,7 +219,7 @@ class Desk:
             finite = not self._check_finite or bool(np.isfinite(job.result.sum()))
         if not finite and not np.isfinite(job.result).all():
             raise Overflowed(
-                f"the result of job {job.number} must be finite; sums of {n} products left the "
+                f"the result of job {job.place} must be finite; sums of {n} products left the "
                 f"range of {job.dtype}. Scale the operands down, or use float64."
             )
 
@@ -224,7 +228,11 @@ class Desk:
         self._ahead.clear()
         self.first_sent = self._idle = None
         over, self._over = self._over, set()
-        if over:
+        self._forget(over)
+
+    def _forget(self, over: set[int]) -> None:
+        """Let go of all that was encoded of these jobs, here and at the workers."""
+        if over and self._made:
             self._made = {mini: pair for mini, pair in self._made.items() if mini.job not in over}
         if not over or not self._keys:
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from itertools import count
 from types import TracebackType
 from typing import Any, Self
 
@@ -29,7 +30,7 @@ class Ticket:
     @property
     def job(self) -> int:
         """Its number, from 0, in the order of submission."""
-        return self._job.number
+        return self._job.place
 
     @property
     def done(self) -> bool:
@@ -112,6 +113,7 @@ class Stream:
         self._rounds: list[RoundReport] = []
         self._late: list[int] = []
         self._jobs = self._done = 0
+        self._numbers = count()  # also of jobs that were not added: traces of them may be left
         self._worst: tuple[float, float] | None = None  # η and error bound
         self._closed = False
 
@@ -184,7 +186,7 @@ class Stream:
     def _add(self, shape: tuple[int, int, int], dtype: np.dtype[Any], X: Any, Y: Any) -> Ticket:
         worst = self._desk.worst(shape[1], dtype)  # says so if it cannot be accurate enough
         with self._drive.lock:
-            job = Product(self._jobs, shape, dtype, X, Y, worst)
+            job = Product(next(self._numbers), self._jobs, shape, dtype, X, Y, worst)
             self._desk.add(job)
             self._queue.append(job)
             try:
@@ -257,8 +259,9 @@ class Stream:
             ended = drive.engine.now()
             # With nothing to send there was nothing to hold up.
             waited = (desk.first_sent or began) - entered
-            done = tuple(job.number for job in ledger.jobs.values() if job.done)
-            self._late += [j.number for j in ledger.jobs.values() if j.done and j.ended > j.due]
+            ready = [(desk.jobs[job.number].place, job) for job in ledger.jobs.values() if job.done]
+            done = tuple(place for place, _ in ready)
+            self._late += [place for place, job in ready if job.ended > job.due]
             self._done += len(done)
             enough = len(round.seats) >= ledger.least and ledger.conforms(round.finished)
             alone = round.done and not (round.waited or round.topped_up)
@@ -268,7 +271,7 @@ class Stream:
             self._rounds.append(
                 RoundReport(
                     ledger.round,
-                    None if new is None else new.number,
+                    None if new is None else new.place,
                     done,
                     len(batches),
                     load,
@@ -302,10 +305,10 @@ class Stream:
         if known is None:
             before = [other.number for other in self._queue].index(job.number)
             return (
-                f"job {job.number} begins {before + 1} round(s) from now and is done at most "
+                f"job {job.place} begins {before + 1} round(s) from now and is done at most "
                 f"{self.delay} round(s) later; {ran} rounds have run."
             )
         return (
-            f"job {job.number} is done by round {known.due}; {ran} rounds have run, and "
+            f"job {job.place} is done by round {known.due}; {ran} rounds have run, and "
             f"{len(known.rows)} of the {self._ledger.k} results that it needs are there."
         )
