@@ -160,3 +160,25 @@ def test_directories_and_empty_files(name: str, tmp_path: Path) -> None:
     np.save(tmp_path / "X.npy", np.ones((2, 2)))
     with pytest.raises(kofn.BadInput, match="is a directory"):
         tables.load(tmp_path / "X.npy", None, tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[2**53 + i % 3 for i in range(30)], [2**63 + i % 3 for i in range(30)], [0, 1, 1] * 10],
+)
+def test_whole_numbers_of_parquet_stay_what_they_are(tmp_path: Path, values: list[int]) -> None:
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    kind = pa.uint64() if max(values) > 2**62 else pa.int64()
+    table = pa.table({"a": pa.array([0.5] * 30), "label": pa.array(values, kind)})
+    pq.write_table(table, tmp_path / "a.parquet")
+    _, y = tables.load(tmp_path / "a.parquet", None, None)
+    assert [int(v) for v in y] == values
+    _, numbers = tables.load(tmp_path / "a.parquet", None, None, classes=False)
+    assert numbers.dtype == np.float64
+
+
+def test_a_target_that_is_no_class_is_refused(tmp_path: Path) -> None:
+    lines = [f"{i},{i / 7 + 0.1}" for i in range(20)]
+    (tmp_path / "a.csv").write_text("\n".join(["a,b", *lines]) + "\n")
+    with pytest.raises(kofn.BadInput, match=r"takes classes; the target has 20 .* --model ridge"):
+        run(Job(tmp_path / "a.csv", "logistic", workers=2, k=1), quiet=True)

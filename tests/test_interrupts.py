@@ -178,7 +178,7 @@ def test_other_threads_hold_nothing() -> None:
         thread.join()
 
 
-ATTACKS = [("local", 300), ("virtual", 200), ("ray", 15), ("dask", 25)]
+ATTACKS = [("local", 300), ("virtual", 200), ("ray", 8), ("dask", 25)]
 
 
 @pytest.mark.parametrize(("engine", "count"), ATTACKS)

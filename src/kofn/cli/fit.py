@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
+from sklearn.utils.multiclass import type_of_target
 
 from ..arrays.matrix import threshold
 from ..cluster import connect
@@ -174,6 +175,12 @@ def _sound(job: Job, X: Any, y: NDArray[Any]) -> None:
         raise BadInput(
             f"--model ridge predicts numbers; the target has {tables.plain(y[0])!r}. Choose "
             f"another --target, or a classifier."
+        )
+    if job.model != "ridge" and type_of_target(y) == "continuous":
+        raise BadInput(
+            f"--model {job.model} takes classes; the target has {len(np.unique(y))} different "
+            f"numbers with fractions, such as {tables.plain(y[0])!r}. Choose another --target, or "
+            f"--model ridge."
         )
     if job.model != "ridge" and len(np.unique(y)) < 2:
         raise BadInput(

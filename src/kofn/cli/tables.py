@@ -186,8 +186,10 @@ def _typed(path: Path, field: Any, column: Any) -> Column:
             f"every value must be there; {field.name!r} of {path.name} has {column.null_count} "
             f"missing, the first in row {row + 1}. Fill or drop these rows."
         )
-    numbers = column.to_numpy(zero_copy_only=False).astype(np.float64)
-    return Column(field.name, numbers, text=False)
+    numbers = column.to_numpy(zero_copy_only=False)
+    # Whole numbers stay what they are: as labels, those above 2^53 would become one another.
+    whole = numbers.dtype.kind in "iub"
+    return Column(field.name, numbers if whole else numbers.astype(np.float64), text=False)
 
 
 def _split(
@@ -237,7 +239,7 @@ def _labels(path: Path, column: Column, classes: bool) -> NDArray[Any]:
     """Numbers, or text: of an untyped column, text that is not just another way to write them."""
     y = column.values
     if y.dtype.kind not in "UO":
-        return y.astype(np.float64)
+        return y if classes else y.astype(np.float64)
     gone = [i for i, v in enumerate(y) if v is None or not str(v).strip()]
     if gone:
         raise BadInput(
