@@ -21,6 +21,7 @@ from kofn.arrays.grid import encode_grid
 from kofn.delays import (
     AsSlowAs,
     Change,
+    Delays,
     Fritchman,
     Given,
     Independent,
@@ -831,3 +832,54 @@ def test_what_was_decoded_in_a_round_that_raised_is_not_decoded_again() -> None:
         assert engine.error is None
         np.testing.assert_allclose(more.result(), 3 * np.eye(2), atol=1e-12)
         np.testing.assert_allclose(first.result(), np.eye(2), atol=1e-12)
+
+
+class _Frozen(Delays):
+    """Some never answer; the others take `seconds`."""
+
+    def __init__(self, workers: Sequence[int], seconds: float) -> None:
+        self.workers, self.each = workers, seconds
+
+    def seconds(self, rng: Any, worker: int, round: int, cost: float) -> float:
+        return 1e9 if worker in self.workers else self.each
+
+
+@pytest.mark.parametrize("seconds", [1.0, 14.0, 16.0, 250.0])
+def test_idle_workers_stand_in_before_a_wait_in_silence_is_given_up(seconds: float) -> None:
+    with kofn.connect(VirtualEngine(3, delays=_Frozen([1], seconds))) as cluster:
+        stream = cluster.sequence(kofn.Polynomial(3, 1))
+        X = np.arange(12.0).reshape(6, 2)
+        np.testing.assert_allclose(stream.submit(X, np.eye(2)).result(), X, atol=1e-12)
+        (only,) = stream.report.rounds
+        assert (only.waited, only.conforms, only.stragglers) == (True, False, (1,))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [kofn.Polynomial(2, 1), kofn.DIP(2, 2, delay=1, lam=2), kofn.IDIP(2, 1, delay=1, N=2, W=2)],
+    ids=repr,
+)
+def test_those_that_stand_by_take_the_seats_of_workers_that_say_nothing(
+    code: SequenceCode,
+) -> None:
+    membership = Script((Change(1.0, None), Change(1.0, None)))
+    engine = VirtualEngine(2, delays=_Frozen([0, 1], 16.0), membership=membership)
+    with kofn.connect(engine) as cluster:
+        stream = cluster.sequence(code)
+        cluster.wait_for(4)
+        X = np.arange(12.0).reshape(6, 2)
+        for _ in range(3):
+            np.testing.assert_allclose(stream.submit(X, np.eye(2)).result(), X, atol=1e-12)
+        first, *others = stream.report.rounds
+        assert (first.lost, first.joined) == ((), (2, 3))
+        assert all(r.conforms and not r.topped_up for r in others)
+
+
+def test_a_wait_in_silence_is_given_up_when_those_that_stand_by_say_nothing_either() -> None:
+    membership = Script((Change(1.0, None), Change(1.0, None)))
+    engine = VirtualEngine(2, delays=_Frozen(range(4), 1.0), membership=membership)
+    with kofn.connect(engine) as cluster:
+        stream = cluster.sequence(kofn.Polynomial(2, 1))
+        cluster.wait_for(4)
+        with pytest.raises(kofn.Stalled):
+            stream.submit(np.eye(2), np.eye(2)).result()

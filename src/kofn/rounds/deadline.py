@@ -80,7 +80,8 @@ class DeadlineRound(Round):
 
     `batches`: mini-tasks by seat, in order; `seats`: worker -> seat, of those that are live. A
     joiner takes a free seat at once, and is given work in this round if nobody else can do it; so
-    does one of those to `spare`, live and without a seat, when a seat falls free.
+    does one of those to `spare`, live and without a seat, when a seat falls free. Before a wait in
+    silence is given up, they take the seats of those that were waited for.
     """
 
     threshold = 1
@@ -158,6 +159,15 @@ class DeadlineRound(Round):
         worker, mini = self._waiting.popleft()
         seat = self.seats[worker]
         return [*self._desk.give(worker, seat, mini), self._send(worker, mini)]
+
+    def last_resort(self, time: float) -> Sequence[Command]:
+        silent = self.owing
+        self._given_up.update(silent)
+        for worker, _ in zip(silent, tuple(self._spare), strict=False):
+            self._vacate(worker)
+            self._take_seat()
+        # With all of them given up it would begin anew with the first.
+        return () if self._given_up.issuperset(self.seats) else self._judge(time)
 
     @property
     def in_time(self) -> frozenset[int]:
@@ -255,24 +265,30 @@ class DeadlineRound(Round):
         return commands
 
     def _worker_lost(self, event: Lost) -> Sequence[Command]:
-        seat = self.seats.pop(event.worker, None)
-        if seat is None:
+        if event.worker not in self.seats:
             if event.worker in self._spare:
                 self._spare.remove(event.worker)
             return ()
         self.lost.append(event.worker)
-        if self._owed.pop(event.worker):
-            self.finished.discard(seat)
-        self._free.append(seat)
-        self._waiting = deque(pair for pair in self._waiting if pair[0] != event.worker)
-        self._out = {task: w for task, w in self._out.items() if w != event.worker}
-        return self._seat_one(event.time)
+        self._vacate(event.worker)
+        self._take_seat()
+        return self._judge(event.time)
 
     def _worker_joined(self, event: Joined) -> Sequence[Command]:
         self._spare.append(event.worker)
-        return self._seat_one(event.time)
+        self._take_seat()
+        return self._judge(event.time)
 
-    def _seat_one(self, time: float) -> Sequence[Command]:
+    def _vacate(self, worker: int) -> None:
+        """Free the seat of a worker that nothing is expected of any more."""
+        seat = self.seats.pop(worker)
+        if self._owed.pop(worker):
+            self.finished.discard(seat)
+        self._free.append(seat)
+        self._waiting = deque(pair for pair in self._waiting if pair[0] != worker)
+        self._out = {task: w for task, w in self._out.items() if w != worker}
+
+    def _take_seat(self) -> None:
         """Let one who has no seat take a free one, if there are both."""
         if self._spare and self._free:
             worker = self._spare.popleft()
@@ -280,7 +296,6 @@ class DeadlineRound(Round):
             self.seats[worker] = self._free.popleft()
             self._owed[worker] = set()
             self._helping.add(worker)
-        return self._judge(time)
 
     def _send(self, worker: int, mini: Any) -> Send:
         task = self._desk.task(self.id, worker, mini)
