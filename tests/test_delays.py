@@ -128,7 +128,7 @@ def test_a_split_that_is_none(tmp_path: Path) -> None:
     known = read_timings(write(tmp_path / "t.npz", one=np.ones((1, 1))))["one"]
     with pytest.raises(kofn.BadInput, match=r"work=0\.5 grows with the load; got whole=None"):
         known.delays(work=0.5)
-    for bad in (-0.1, 1.5, float("nan"), "guessed"):
+    for bad in (-0.1, 1.5, float("nan"), "guessed", None, [0.5]):
         with pytest.raises(kofn.BadInput, match="from 0 to 1; got"):
             known.delays(whole=1.0, work=bad)  # type: ignore[arg-type]
 

@@ -86,7 +86,8 @@ def scan(where: Place, entry: ArrayFile) -> Iterator[NDArray[Any]]:
         raise BadStore(
             where.child(entry.name).url,
             f"its numbers have checksum {found[:12]}…, the manifest says {entry.sha256[:12]}…: "
-            f"it was altered, or belongs to another store. Encode again.",
+            f"it was altered, or belongs to another store. open_store(path).repair() rebuilds "
+            f"shares from k whole ones; or encode again.",
         )
 
 
@@ -149,7 +150,9 @@ def check_npy(place: Place, entry: ArrayFile) -> int:
         size = place.size()
         shape, fortran, dtype, start = npy_header(place)
     except FileNotFoundError:
-        raise BadStore(place.url, "it is missing. Copy the store again, or encode again.") from None
+        raise BadStore(
+            place.url, "it is missing. open_store(path).repair() rebuilds it from k others."
+        ) from None
     except BadInput as error:
         raise BadStore(
             place.url,

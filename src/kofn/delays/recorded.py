@@ -126,7 +126,7 @@ class Recorded(Delays):
         known = self.recording
         if self.work == "measured":
             self._check_measured()
-        elif isinstance(self.work, str) or not 0 <= self.work <= 1:
+        elif not isinstance(self.work, int | float) or not 0 <= self.work <= 1:
             raise BadInput(
                 f'work is "measured" or the fraction of a recorded time that is work, from 0 to 1; '
                 f"got {self.work!r}."
