@@ -178,6 +178,40 @@ def test_a_joiner_takes_the_free_share_and_its_part_of_the_rows() -> None:
         assert X.shares[5] == 0
 
 
+@pytest.mark.parametrize("engine", [VirtualEngine, LocalEngine])
+def test_one_who_stands_by_saves_the_round_in_which_somebody_is_lost(engine: Any) -> None:
+    faults = Faults()
+    for round, victim in ((1, 0), (2, 1)):  # slow, or it may be done before it is killed
+        faults = faults.slow(worker=victim, by=1e4, round=round).lose(worker=victim, round=round)
+    A = np.random.default_rng(4).standard_normal((400, 40))
+    with kofn.connect(faults.on(engine(2))) as cluster:
+        X = cluster.encode(A, k=2, late=None)
+        cluster.join()
+        cluster.join()  # no share is left for them: they stand by
+        np.testing.assert_allclose(X @ A.T, A @ A.T, rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(X.T @ A, A.T @ A, rtol=1e-12, atol=1e-12)
+        assert cluster.workers == (2, 3)
+        cluster.lose(2)
+        with pytest.raises(kofn.TooFewWorkers, match=r"1 missing after waiting 0\.0 s"):
+            X @ np.ones(40)  # nobody stands by any more
+
+
+def test_a_share_that_does_not_arrive_is_waited_for_up_to_the_limit() -> None:
+    class Mute(VirtualEngine):
+        def put(self, worker: int, key: str, value: Any) -> None:
+            if worker != 2:
+                super().put(worker, key, value)
+
+    engine = Faults().lose(worker=0, round=1).on(Mute(2))
+    with kofn.connect(engine, limit=7.0) as cluster:
+        X = cluster.encode(np.ones((400, 4)), k=2)
+        cluster.join()
+        began = engine.now()
+        with pytest.raises(kofn.TooFewWorkers, match="1 missing"):
+            X @ np.ones(4)
+        assert began + 7 <= engine.now() < began + 8
+
+
 def test_below_the_threshold_one_clear_error_and_then_it_goes_on() -> None:
     with kofn.connect("virtual", workers=3) as cluster:
         A = np.random.default_rng(5).standard_normal((30, 4))

@@ -159,10 +159,14 @@ def alive(pid: int) -> bool:
         return False
 
 
-def test_what_cannot_be_pickled_says_why() -> None:
-    with kofn.connect("virtual", workers=2) as cluster:
+@pytest.mark.parametrize("engine", ["virtual", "local"])
+def test_what_cannot_be_pickled_says_why(engine: str) -> None:
+    with kofn.connect(engine, workers=2) as cluster:
         X = cluster.encode(A, k=1)
-        for thing in (cluster, X):
+        scaled = cluster.encode(A * np.geomspace(1, 1e6, len(A))[:, None], k=1)
+        stream = cluster.sequence(kofn.Polynomial(1, 1))
+        ticket = stream.submit(A, A.T)
+        for thing in (cluster, X, X.T, scaled, cluster.parts(A), stream, ticket):
             with pytest.raises(kofn.CannotDo, match="cannot be pickled"):
                 pickle.dumps(thing)
 

@@ -434,6 +434,16 @@ with kofn.connect("local", workers=3) as cluster:
         assert 0 < failed < 12
         assert np.allclose(X @ np.ones(4), A @ np.ones(4))
     assert len(cluster.workers) == 4
+    for more in range(3):
+        only(more)
+        if not told(lambda: cluster.lose(3), kofn.OutOfResources):
+            break
+        plenty()
+        assert len(cluster.workers) == 4
+    plenty()
+    assert more > 0
+    assert len(cluster.workers) == 3
+    cluster.join()
     B = np.ones((4_000_000, 2))
     status = Path("/proc/self/status").read_text()
     size = int(status[status.index("VmSize:") :].split()[1]) * 1024

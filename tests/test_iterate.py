@@ -243,6 +243,45 @@ def test_below_the_threshold_a_joiner_in_time_saves_the_run() -> None:
         assert set(X.report.joined) == {3, 4}
 
 
+def test_one_who_stands_by_saves_the_run() -> None:
+    A = rotation(np.random.default_rng(2), 30)
+    with kofn.connect("local", workers=2) as cluster:
+        X = cluster.encode(A, k=2)
+        cluster.join()  # no share is left for it
+
+        def on_round(round: int, change: float) -> None:
+            if round == 5:
+                kill(cluster, 0)
+
+        w = X.iterate(same, np.ones(30), rounds=100, on_round=on_round)
+        check_rotation(w, A, 100, X)
+        assert X.report.lost == (0,)
+
+
+def test_what_a_handler_raises_while_f_is_tried_is_not_laid_to_f() -> None:
+    class Rung(Exception):
+        pass
+
+    def ring(signum: int, frame: Any) -> None:
+        raise Rung
+
+    def f(y: Floats) -> Floats:
+        signal.raise_signal(signal.SIGUSR1)
+        return y
+
+    before = signal.signal(signal.SIGUSR1, ring)
+    try:
+        with kofn.connect("virtual", workers=2) as cluster:
+            X = cluster.encode(np.eye(4), k=1)
+            with pytest.raises(Rung):
+                X.iterate(f, np.ones(4), rounds=2)
+            assert signal.getsignal(signal.SIGUSR1) is ring
+            with pytest.raises(kofn.BadInput, match="it raised ZeroDivisionError"):
+                X.iterate(lambda y: 1 / 0, np.ones(4), rounds=2)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
 def test_every_last_worker_lost_the_vector_is_still_there() -> None:
     A = rotation(np.random.default_rng(2), 30)
     with kofn.connect("local", workers=2, wait=60.0) as cluster:

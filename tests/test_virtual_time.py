@@ -63,6 +63,34 @@ def test_a_worker_that_says_nothing_is_lost_when_its_time_is_over(lost_after: fl
         assert lost == [start + lost_after]
 
 
+@pytest.mark.parametrize("seconds", [25.0, 31.0, 33.0, 40.0])
+def test_who_is_asked_to_stand_in_has_all_of_the_limit(seconds: float) -> None:
+    with kofn.connect(Steady(3, delays=Times({0: seconds, 1: 1e9, 2: 1e9}))) as cluster:
+        X = cluster.encode(np.ones((6, 2)), k=1)
+        # Worker 0 is asked for more ten times its seconds after the start: limit is 300.
+        np.testing.assert_allclose(X.T @ np.ones(6), 6.0)
+
+
+def test_a_worker_that_cannot_be_ended_now_is_given_up_later() -> None:
+    class Short(Steady):
+        short = 1
+
+        def lose(self, worker: int) -> None:
+            self.short -= 1
+            if self.short >= 0:
+                raise kofn.OutOfResources("ending a worker", "Too many open files")
+            super().lose(worker)
+
+    engine = Short(3, delays=Times({0: 1e9}))
+    with kofn.connect(engine, lost_after=5.0) as cluster:
+        X = cluster.encode(np.ones((6, 2)), k=3)
+        with pytest.raises(kofn.OutOfResources, match="ending a worker needs"):
+            X @ np.ones(2)
+        with pytest.raises(kofn.TooFewWorkers, match="1 missing"):
+            X @ np.ones(2)
+        assert cluster.workers == (1, 2)
+
+
 @pytest.mark.parametrize("wait", [0.1, 1 / 3, 1.0])
 def test_a_wait_for_joiners_ends(wait: float) -> None:
     for start in STARTS:

@@ -19,7 +19,7 @@ from .arrays.shares import shares_of
 from .arrays.store import Store
 from .codes.assignment import SumCode
 from .engines.base import Engine
-from .errors import BadInput, CannotDo, EngineUnavailable, TooFewWorkers
+from .errors import BadInput, EngineUnavailable, TooFewWorkers
 from .model import Record
 from .rounds import Drive, Late
 from .sequence import SequenceCode, Stream
@@ -344,7 +344,7 @@ class Cluster:
         self.close()
 
     def __reduce__(self) -> NoReturn:
-        raise CannotDo("a cluster cannot be pickled: its workers stay here. Connect there instead.")
+        self._drive.__reduce__()
 
     def __deepcopy__(self, memo: object) -> Self:
         return self  # scikit-learn's clone copies parameters; there is only one of these workers

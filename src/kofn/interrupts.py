@@ -133,6 +133,14 @@ def due() -> None:
         _deliver()
 
 
+def from_handler(error: BaseException) -> bool:
+    """Whether a handler raised it, and not the code that was interrupted while it was `opened`."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code is not _deliver.__code__:
+        trace = trace.tb_next
+    return trace is not None
+
+
 class held:
     """`with held():` no handler of a signal runs inside, but where it is `opened` or `due`."""
 

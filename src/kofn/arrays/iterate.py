@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import BadInput, CannotDo, Diverged, Inaccurate, KofnError
-from ..interrupts import opened
+from ..interrupts import from_handler, held, opened
 from ..model import Report, Task
 from ..rounds import Cover, Drive, Layout, Windows
 from ..rounds.iterate import TASK, Exchange, IterateRound, Shape
@@ -275,8 +275,11 @@ def _job(
     )
     if X._values:
         try:
-            job.step(w.copy(), w)
+            with held(), opened(foreign=True):
+                job.step(w.copy(), w)
         except Exception as error:
+            if from_handler(error):
+                raise
             raise BadInput(
                 f"f must take a vector of length {len(w)} and return one; tried on w0, it raised "
                 f"{error!r}. Try f(w0) yourself."

@@ -31,25 +31,29 @@ class Process(NamedTuple):
 
     @classmethod
     def of(cls, pid: int) -> Process:
-        """The process that has this number now."""
+        """The process that has this number now. Raises OSError where there is no descriptor."""
         stat = _stat(pid)
         return cls(pid, stat[19] if stat else "")
 
     def running(self) -> bool:
         """Tell whether it has not ended; a zombie has."""
-        if not self.began:
-            try:
-                os.kill(self.pid, 0)
-            except ProcessLookupError:
-                return False
-            except OSError:  # not ours
-                pass
-            return True
-        stat = _stat(self.pid)
-        return bool(stat) and stat[19] == self.began and stat[0] not in "ZX"
+        if self.began:
+            with contextlib.suppress(OSError):  # no descriptor is left to look closer
+                stat = _stat(self.pid)
+                return bool(stat) and stat[19] == self.began and stat[0] not in "ZX"
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return False
+        except OSError:  # not ours
+            pass
+        return True
 
     def kill(self) -> None:
-        """Kill it with SIGKILL, if it is still there, and nobody else."""
+        """Kill it with SIGKILL, if it is still there, and nobody else.
+
+        Raises OSError where there are no descriptors to tell who it is; it goes on then.
+        """
         with contextlib.suppress(ProcessLookupError):
             # Whoever it is by now: the descriptor stays the same one's.
             fd = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else -1
@@ -84,9 +88,9 @@ def family(folder: str) -> list[Process]:
     found: set[int] = set()
     for entry in _PROC.glob("[0-9]*"):
         pid = int(entry.name)
-        if stat := _stat(pid):
-            parents[pid], started[pid] = int(stat[1]), stat[19]
-            with contextlib.suppress(OSError):  # not ours, or gone
+        with contextlib.suppress(OSError):  # not ours, or gone
+            if stat := _stat(pid):
+                parents[pid], started[pid] = int(stat[1]), stat[19]
                 if mark in (entry / "environ").read_bytes() + b"\0" or _writes(entry, folder):
                     found.add(pid)
     new = found
@@ -131,7 +135,7 @@ def watch(folder: str) -> subprocess.Popen[bytes]:
 
 def _stat(pid: int) -> list[str]:
     """Return what the kernel says after the name: state, parent, ...; [19] is its start."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
         return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     return []
 

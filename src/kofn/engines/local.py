@@ -122,7 +122,8 @@ class LocalEngine(Engine):
         """Kill a worker with SIGKILL."""
         process = self._peer(worker).process
         assert process is not None  # it said hello
-        process.kill()
+        with room_for("ending a worker"):
+            process.kill()
 
     def pid(self, worker: int) -> int | None:
         """Return the worker's process id."""

@@ -38,6 +38,7 @@ from ._ray_worker import (
     unite,
 )
 from .base import Capabilities, Engine
+from .memory import room_for
 
 _START_LIMIT = 60.0  # seconds without a newcomer while the first workers start
 _SILENT = 15.0  # of these, for machines from which nobody has come, if somebody has from others
@@ -171,7 +172,8 @@ class RayEngine(Engine):
     def lose(self, worker: int) -> None:
         """End a worker at once: SIGKILL on this machine, else Ray ends its process."""
         peer = self._peer(worker)
-        peer.kill()
+        with room_for("ending a worker"):
+            peer.kill()
         self._inbox.put((peer, _LOSE, None))
 
     def pid(self, worker: int) -> int | None:

@@ -13,6 +13,7 @@ class Round(ABC):
 
     id: int
     threshold: int  # live workers without which no round of this kind ends
+    key: str = ""  # of what a worker must keep to take part; "" where nobody is given it meanwhile
     done: bool = False
     wake: float = float("inf")  # it wants a Tick at this time
     chores: bool = False  # there is work of the master's own to do while nothing arrives
@@ -37,6 +38,11 @@ class Round(ABC):
     @abstractmethod
     def missing(self) -> int:
         """Workers without which this round cannot end; 0 while those at hand are enough."""
+
+    @property
+    def entering(self) -> bool:
+        """Whether a newcomer that has all it needs is about to take part."""
+        return False
 
     @property
     @abstractmethod

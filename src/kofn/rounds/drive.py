@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from .. import interrupts
 from ..engines.base import Engine
-from ..errors import CannotDo, Closed, Stalled, TooFewWorkers, WorkerError
+from ..errors import CannotDo, Closed, OutOfResources, Stalled, TooFewWorkers, WorkerError
 from ..model import (
     Command,
     Dropped,
@@ -69,6 +69,7 @@ class Drive:
         self.refused: set[tuple[int, str]] = set()  # puts that failed: worker, key
         self.unwanted: deque[str] = deque()  # keys to forget; appended to from anywhere
         self._wanted: set[str] = set()  # keys that were put, and not forgotten since
+        self._on_way: set[tuple[int, str]] = set()  # puts without an answer: worker, key
         # Of the engine, not of this drive: a second cluster on an open engine counts on.
         self._rounds, self._tasks = engine.counters()
         self._owed: dict[int, int] = {}  # worker -> tasks and puts it has not ended
@@ -93,6 +94,13 @@ class Drive:
                 f"this cluster belongs to process {self._home}, and this is a process forked from "
                 f"it. Call kofn.connect here, or use the cluster in the process that opened it."
             )
+
+    def __reduce__(self) -> NoReturn:
+        # For all that has one: a matrix, parts, a sequence, an estimator.
+        raise CannotDo(
+            "a cluster, and what its workers keep, cannot be pickled: they belong to the process "
+            "that connected. Pickle the data or the results, and connect there instead."
+        )
 
     def call(self, action: Callable[[], Any]) -> Any:
         """Do something to the engine, in whichever thread is driving it now."""
@@ -129,6 +137,7 @@ class Drive:
         with self.lock:
             self._wanted.add(key)
             self.engine.put(worker, key, value)
+            self._on_way.add((worker, key))
             self._owe(worker)
 
     def forget(self, key: str) -> None:
@@ -136,6 +145,7 @@ class Drive:
         with self.lock:
             self._wanted.discard(key)
             self.refused = {pair for pair in self.refused if pair[1] != key}
+            self._on_way = {pair for pair in self._on_way if pair[1] != key}
             for kept in self.stored.values():
                 kept.discard(key)
             if not self.closed:
@@ -182,6 +192,8 @@ class Drive:
                 else:
                     short = now if short is None else short
                     end = short + self.wait
+                    if round.entering or any(key == round.key for _, key in self._on_way):
+                        end = max(end, heard + self.limit)  # one who stood by is about to help
                 if now >= end:
                     tried = round.last_resort(now) if short is None else ()
                     if not tried and not round.done:
@@ -203,10 +215,11 @@ class Drive:
                         supply(worker)
                 if events:
                     heard = engine.now()
-                elif engine.now() >= round.wake:
-                    self._obey(round.on(Tick(engine.now())), supply)
-                elif not idle:
-                    self._obey(round.chore(), supply)
+                elif engine.now() >= round.wake or not idle:
+                    due = engine.now() >= round.wake
+                    commands = round.on(Tick(engine.now())) if due else round.chore()
+                    self._obey(commands, supply)
+                    heard = engine.now() if commands else heard  # who is asked now has its time
                 self._give_up_silent()
                 self._serve()
         finally:
@@ -270,8 +283,12 @@ class Drive:
         if self.lost_after == float("inf"):
             return
         for worker in self.silent(self.lost_after):
-            del self._since[worker]  # once is enough; its Lost is on the way
-            self.engine.lose(worker)
+            since = self._since.pop(worker)  # once is enough; its Lost is on the way
+            try:
+                self.engine.lose(worker)
+            except OutOfResources:
+                self._since[worker] = since
+                raise
 
     def await_stored(self, key: str, workers: Sequence[int], enough: int | None = None) -> None:
         """Wait until each of these workers keeps `key`, could not keep it, or is lost.
@@ -383,6 +400,7 @@ class Drive:
             if self.stored.pop(event.worker, None) is None:
                 self.unborn[event.worker] = event.reason
             self._gone.add(event.worker)
+            self._on_way = {pair for pair in self._on_way if pair[0] != event.worker}
             self._owed.pop(event.worker, None)
             self._since.pop(event.worker, None)
             log.append(Record(time, "lost", -1, event.worker, -1, 0))
@@ -392,12 +410,15 @@ class Drive:
         elif type(event) is Stored:
             if event.worker in self.stored and event.key in self._wanted:
                 self.stored[event.worker].add(event.key)
+            self._on_way.discard((event.worker, event.key))
             self._answered(event.worker, time, True)
             log.append(Record(time, "stored", -1, event.worker, -1, 0))
         elif type(event) is Failed:
             task = -1 if event.task is None else event.task
             log.append(Record(time, "failed", event.round, event.worker, task, 0))
             self._answered(event.worker, time, True)
+            if event.key is not None:
+                self._on_way.discard((event.worker, event.key))
             if event.key in self._wanted:
                 self.refused.add((event.worker, event.key))
 

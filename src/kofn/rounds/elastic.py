@@ -45,7 +45,7 @@ class ElasticRound(Round):
         late: Late | None,
         resting: Collection[int] = (),
     ) -> None:
-        self.id, self.threshold = id, windows.threshold
+        self.id, self.key, self.threshold = id, work.key, windows.threshold
         self.windows = windows
         self.cover = Cover(windows)
         self.values: list[tuple[int, tuple[Run, ...], Any]] = []

@@ -116,7 +116,7 @@ class IterateRound(Round):
         exchange: Exchange,
         late: Late | None,
     ) -> None:
-        self.id, self.threshold = id, work.threshold
+        self.id, self.key, self.threshold = id, work.key, work.threshold
         self.read: dict[int, int] = {}  # rows stamped, by worker
         self.late: list[int] = []
         self.lost: list[int] = []
@@ -129,6 +129,7 @@ class IterateRound(Round):
         self.broken: tuple[int, int, float] | None = None  # round, entry, its value
         self._shares, self._work, self._exchange, self._late = shares, work, exchange, late
         self._holders = dict(holders)
+        self._called: set[int] = set()  # newcomers that were sent their task, and are not ready yet
         self._live = {lane: w for w, lane in holders.items() if lane in windows.lanes}
         # Live too, but not counted on: they are late. They may come back, or have to.
         self._out = {lane: w for w, lane in holders.items() if lane not in windows.lanes}
@@ -156,6 +157,7 @@ class IterateRound(Round):
         if type(event) is Reply and event.round == self.id:
             self._heard(event)
         elif type(event) is Lost:
+            self._called.discard(event.worker)
             gone = self._shares.get(event.worker, -1)
             if self._live.get(gone) == event.worker:
                 self.lost.append(event.worker)
@@ -171,6 +173,7 @@ class IterateRound(Round):
             lane = self._shares.get(event.worker)
             if lane is not None and event.worker not in self._holders:
                 self._holders[event.worker] = lane
+                self._called.add(event.worker)
                 return [self._send(event.worker, lane)]
         elif type(event) is Tick:
             self._look_for_late(event.time)
@@ -179,6 +182,10 @@ class IterateRound(Round):
     @property
     def missing(self) -> int:
         return self._missing
+
+    @property
+    def entering(self) -> bool:
+        return bool(self._called)
 
     @property
     def live(self) -> int:
@@ -214,6 +221,7 @@ class IterateRound(Round):
         elif kind == BROKEN:
             self.broken, self.done = (round, *rest), True
         elif kind == READY and lane not in self._live:
+            self._called.discard(event.worker)
             self._enter(lane, event.worker)
             self._change()
 

@@ -123,7 +123,7 @@ class SumRound(Round):
         late: Late | None,
         resting: Collection[int] = (),
     ) -> None:
-        self.id, self.threshold = id, work.threshold
+        self.id, self.key, self.threshold = id, work.key, work.threshold
         self.read: dict[int, int] = {}
         self.spent: dict[int, float] = {}
         self.rows_used = sum(item.rows for item in items)

@@ -43,7 +43,7 @@ class ReplicatedRound(Round):
         late: Late | None = None,
         spare: bool = False,
     ) -> None:
-        self.id = id
+        self.id, self.key = id, work.key
         blocks = sorted({block for seat in seats for block in seat})
         self.threshold = 1 if spare else -(-len(blocks) // max(len(seat) for seat in seats))
         self.values: dict[int, list[tuple[Any, Any]]] = {}  # block -> (what, value) of its pieces
