@@ -143,7 +143,8 @@ def _curves(
 
 
 def _bars(axes: Axes, values: Mapping[str, float], scale: float, unit: str, form: str) -> None:
-    labels = [LOOK[method][0].replace(", ", "\n") for method in values]
+    short = {m: LOOK[m][0].replace("approximate", "approx.").replace(", ", "\n") for m in values}
+    labels = list(short.values())
     heights = [scale * value for value in values.values()]
     axes.bar(labels, heights, color=[LOOK[method][1] for method in values], width=0.7)
     for i, height in enumerate(heights):
