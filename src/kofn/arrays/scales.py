@@ -8,6 +8,7 @@ is divided by a power of two near its length; products are multiplied with it ag
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -66,7 +67,7 @@ class Growth:
         size = np.maximum(self.size, np.nan_to_num(grown, posinf=0.0))
         return Growth(self.scales, size, self.length + speed, speed)
 
-    @property
+    @cached_property  # products ask for it, updates change it
     def factor(self) -> float:
         """What the error bound of a place, relative to its rows, is to be multiplied with."""
         exponents, rows = self.scales.exponents.astype(np.float64), len(self.size)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -47,12 +47,6 @@ def check_number(name: str, value: object, rule: str) -> None:
     number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else np.nan
     if not np.isfinite(number) or not RULES[rule](number):
         raise BadInput(f"{name} must be a number {rule}; got {value!r}.")
-
-
-def check_whole(name: str, value: object) -> None:
-    """Refuse what is no whole number of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-        raise BadInput(f"{name} must be a whole number >= 1; got {value!r}.")
 
 
 class CodedEstimator(BaseEstimator):

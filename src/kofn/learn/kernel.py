@@ -13,7 +13,7 @@ from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import validate_data
 
-from ..arrays.checks import unmasked
+from ..arrays.checks import unmasked, whole
 from ..cluster import Cluster
 from ..codes.assignment import SumCode
 from ..codes.rateless import groups_for
@@ -21,7 +21,7 @@ from ..errors import BadInput
 from ..sums import Parts
 from ..sums.functions import Look
 from ..sums.kernels import KERNELS, Kernel, terms
-from .base import Callback, CodedEstimator, check_number, check_whole
+from .base import Callback, CodedEstimator, check_number
 from .solvers import Floats, conjugate_gradients
 
 BATCH = 1024  # inputs predicted in one sum
@@ -158,7 +158,7 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, CodedEstimator):
         super()._check_parameters()
         check_number("alpha", self.alpha, "> 0")
         check_number("tol", self.tol, ">= 0")
-        check_whole("max_iter", self.max_iter)
+        whole(self.max_iter, "max_iter", 1)
         if self.gamma is not None:
             check_number("gamma", self.gamma, "> 0")
         check_number("degree", self.degree, ">= 0")

@@ -14,8 +14,9 @@ from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.extmath import safe_sparse_dot
 
+from ..arrays.checks import whole
 from ..errors import BadInput
-from .base import Callback, CodedEstimator, check_number, check_whole
+from .base import Callback, CodedEstimator, check_number
 from .coded import CodedGradient, Problem
 from .coded import solve as descend
 from .losses import LinearObjective, logistic, multinomial, squared, squared_hinge
@@ -40,7 +41,7 @@ class _Linear(CodedEstimator):
     def _check_parameters(self) -> None:
         super()._check_parameters()
         check_number("tol", self.tol, ">= 0")
-        check_whole("max_iter", self.max_iter)
+        whole(self.max_iter, "max_iter", 1)
 
     def _check(self, X: Any, y: Any, **options: Any) -> tuple[Any, NDArray[Any]]:
         if self._gradients is not None:

@@ -14,12 +14,13 @@ from scipy.special import softmax
 from sklearn.base import ClassifierMixin
 from sklearn.utils import check_random_state
 
+from ..arrays.checks import whole
 from ..arrays.grid import encode_grid
 from ..arrays.reach import elsewhere
 from ..cluster import Cluster
 from ..errors import BadInput
 from ._layers import CodedNetwork, Floats, scores
-from .base import Callback, CodedEstimator, check_number, check_whole
+from .base import Callback, CodedEstimator, check_number
 from .products import Encoded
 from .progress import progress
 from .solvers import sound
@@ -186,9 +187,9 @@ class MLPClassifier(ClassifierMixin, CodedEstimator):
                 f"with partition='grid' the grid decides how many workers are enough; got "
                 f"k={self.k!r} as well. Leave k out, or choose another grid=(m, p)."
             )
-        whole = {"batch_size": self.batch_size, "max_epochs": self.max_epochs}
-        whole |= {f"hidden[{i}]": width for i, width in enumerate(self._widths)}
-        for name, value in whole.items():
-            check_whole(name, value)
+        sizes = {"batch_size": self.batch_size, "max_epochs": self.max_epochs}
+        sizes |= {f"hidden[{i}]": width for i, width in enumerate(self._widths)}
+        for name, value in sizes.items():
+            whole(value, name, 1)
         check_number("learning_rate", self.learning_rate, "> 0")
         check_number("momentum", self.momentum, "in [0, 1)")
