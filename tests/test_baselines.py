@@ -234,7 +234,7 @@ class Work:
     def __init__(self) -> None:
         self.tasks: list[tuple[int, int]] = []  # worker, block
 
-    def task(self, round: int, worker: int, seat: int, block: int) -> Task:
+    def task(self, round: int, worker: int, slot: int, block: int) -> Task:
         self.tasks.append((worker, block))
         return Task(len(self.tasks) - 1, round, worker, lambda kept, operand: (), what=block)
 
@@ -245,9 +245,9 @@ def reply(time: float, task: int, worker: int) -> Reply:
 
 def test_commands_of_a_round_with_backups() -> None:
     work = Work()
-    seats = [(0, 1), (1, 2), (2, 0)]
+    slots = [(0, 1), (1, 2), (2, 0)]
     holders = {10: 0, 11: 1, 12: 2}
-    round = ReplicatedRound(0, seats, holders, holders, work, Late(factor=3.0, least=0.0))
+    round = ReplicatedRound(0, slots, holders, holders, work, Late(factor=3.0, least=0.0))
     assert len(round.start(0.0)) == 3
     assert work.tasks == [(10, 0), (11, 1), (12, 2)]
     assert round.on(reply(1.0, 0, 10)) == ()
@@ -304,7 +304,7 @@ def test_a_paced_task_takes_its_seconds_and_sees_a_cancel(A: Any) -> None:
         for _ in range(5):  # 120 s each if the cancelled worker went on
             seconds(Y, A)
         drain(cluster)
-        assert not cluster._drive.owing(cluster.workers)
+        assert not cluster._driver.owing(cluster.workers)
 
 
 def test_a_simulated_clock_cannot_be_paced() -> None:

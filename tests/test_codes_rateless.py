@@ -89,10 +89,10 @@ def test_lt_r_codes_groups_of_r_neighbouring_terms(m: int, r: int, n: int, own: 
     r = min(r, m)
     code = assigned(LT(r=r, systematic=own), m, n)
     groups = [tuple(range(g * r, min(g * r + r, m))) for g in range(code.groups)]
-    for seat in range(n):
-        assert len(code.symbols(seat)) == code.each
-        for i, row in enumerate(code.symbols(seat)):
-            key = i * n + seat
+    for slot in range(n):
+        assert len(code.symbols(slot)) == code.each
+        for i, row in enumerate(code.symbols(slot)):
+            key = i * n + slot
             assert code.row(key) == row
             assert row.coefficients is None
             expected = [t for g in code.table.rows[key] for t in groups[g]]
@@ -102,9 +102,9 @@ def test_lt_r_codes_groups_of_r_neighbouring_terms(m: int, r: int, n: int, own: 
     assert pickle.loads(pickle.dumps(code)).symbols(0) == code.symbols(0)
 
 
-def test_random_groups_part_the_terms_and_every_seat_walks_all() -> None:
+def test_random_groups_part_the_terms_and_every_slot_walks_all() -> None:
     code = RandomGroups(d=10).assign(105, 4)
-    walks = [[row.parts for row in code.symbols(seat)] for seat in range(4)]
+    walks = [[row.parts for row in code.symbols(slot)] for slot in range(4)]
     assert sorted(t for parts in walks[0] for t in parts) == list(range(105))
     assert sorted(len(parts) for parts in walks[0]) == [5] + [10] * 10
     for a, b in itertools.combinations(walks, 2):
@@ -261,12 +261,12 @@ def test_dense_rows_of_any_k_workers_give_the_sum() -> None:
     code = DenseMDS(k=4).assign(10, 7)
     terms = rng.standard_normal(10)
     values = {
-        seat: np.array(np.dot(code.symbols(seat)[0].coefficients or (), terms)) for seat in range(7)
+        slot: np.array(np.dot(code.symbols(slot)[0].coefficients or (), terms)) for slot in range(7)
     }
-    for seats in itertools.combinations(range(7), 4):
+    for slots in itertools.combinations(range(7), 4):
         decoder = code.decoder()
         assert isinstance(decoder, CountingDecoder)
-        assert [decoder.offer(s, code.symbols(s)[0]) for s in seats] == [False] * 3 + [True]
+        assert [decoder.offer(s, code.symbols(s)[0]) for s in slots] == [False] * 3 + [True]
         weights = decoder.weights()
         bound = error_bound(4, np.float64, weights.eta) * np.abs(terms).sum()
         assert abs(weights.combine(values) - terms.sum()) <= bound

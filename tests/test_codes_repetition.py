@@ -22,12 +22,12 @@ def tally_of(code: Assignment) -> Tally:
     return Covering(code) if code.disjoint else Combining(code)
 
 
-def deliver(code: Assignment, seats: Any, terms: np.ndarray[Any, Any]) -> Tally:
-    """What the tally has when these seats have done all their symbols, in this order."""
+def deliver(code: Assignment, slots: Any, terms: np.ndarray[Any, Any]) -> Tally:
+    """What the tally has when these slots have done all their symbols, in this order."""
     tally = tally_of(code)
-    for seat in seats:
-        for i, row in enumerate(code.symbols(seat)):
-            tally.take(seat, i, i + 1, row.dense(code.m)[None] @ terms)
+    for slot in slots:
+        for i, row in enumerate(code.symbols(slot)):
+            tally.take(slot, i, i + 1, row.dense(code.m)[None] @ terms)
     return tally
 
 
@@ -48,12 +48,12 @@ SMALL: list[tuple[SumCode, int, int]] = [
 def test_exact_from_any_n_minus_c_plus_1_workers(code: SumCode, m: int, n: int) -> None:
     made = code.assign(m, n)
     terms = np.random.default_rng(0).standard_normal((m, 3))
-    for seats in combinations(range(n), made.k):
-        tally = deliver(made, seats, terms)
+    for slots in combinations(range(n), made.k):
+        tally = deliver(made, slots, terms)
         assert tally.exact
         assert tally.covered == 1.0
         assert tally.missing == ()
-        value, eta = tally.value("plain", len(seats))
+        value, eta = tally.value("plain", len(slots))
         assert value is not None
         # Random coefficients are poor: what they lose is theirs, and eta says how much.
         bound = 1e-14 * m * max(1.0, eta or 1.0) ** 2
@@ -66,9 +66,9 @@ def test_fractional_is_exact_just_when_every_group_is_covered(c: int, n: int, st
     made = FractionalRepetition(c, stream).assign(n, n)
     terms = np.arange(1.0, n + 1)[:, None]
     for here in product((False, True), repeat=n):
-        seats = np.flatnonzero(here).tolist()
-        groups = {seat // c for seat in seats}
-        tally = deliver(made, seats, terms)
+        slots = np.flatnonzero(here).tolist()
+        groups = {slot // c for slot in slots}
+        tally = deliver(made, slots, terms)
         assert tally.exact == (len(groups) == n // c)
         assert tally.covered == pytest.approx(len(groups) * c / n, abs=1e-15)
         assert len(tally.missing) == n - c * len(groups)
@@ -83,8 +83,8 @@ def test_approximate_sums_have_exactly_the_moments_of_lemma_2(n: int, c: int) ->
         sets = list(combinations(range(n), r))
         plain, unbiased = np.zeros(n), np.zeros(n)
         joint = np.zeros((n, n))
-        for seats in sets:
-            tally = deliver(made, seats, terms)
+        for slots in sets:
+            tally = deliver(made, slots, terms)
             value = tally.value("plain", r)[0]
             scaled = tally.value("unbiased", r)[0]
             assert value is not None
@@ -114,11 +114,11 @@ def test_covering_agrees_with_general_elimination(data: st.DataObject) -> None:
     arrived = data.draw(st.permutations(everything))[: data.draw(st.integers(1, len(everything)))]
     terms = np.random.default_rng(0).standard_normal((m, 2))
     tally, general = tally_of(made), EliminationDecoder(m, "sum")
-    for seat, i in arrived:
-        row = made.symbols(seat)[i].dense(m)
-        tally.take(seat, i, i + 1, row[None] @ terms)
-        tally.take(seat, i, i + 1, row[None] @ terms)  # twice counts once
-        general.offer(i * n + seat, row)
+    for slot, i in arrived:
+        row = made.symbols(slot)[i].dense(m)
+        tally.take(slot, i, i + 1, row[None] @ terms)
+        tally.take(slot, i, i + 1, row[None] @ terms)  # twice counts once
+        general.offer(i * n + slot, row)
         assert tally.exact == general.ready
     value, _ = tally.value("covered", 1)
     assert value is not None
@@ -138,12 +138,12 @@ def test_covered_weights_are_right_when_all_parts_are_alike() -> None:
 
 def test_a_straggler_of_a_group_begins_elsewhere() -> None:
     made = FractionalRepetition(2).assign(8, 4)
-    first = [made.symbols(seat)[0].parts for seat in range(4)]
+    first = [made.symbols(slot)[0].parts for slot in range(4)]
     assert first == [(0,), (2,), (4,), (6,)]
     halves = tally_of(made)
-    for seat in range(4):  # each has done half of its work: together they have it all
+    for slot in range(4):  # each has done half of its work: together they have it all
         for i in range(2):
-            halves.take(seat, i, i + 1, None)
+            halves.take(slot, i, i + 1, None)
     assert halves.exact
 
 

@@ -223,7 +223,7 @@ def test_a_node_whose_name_comes_back_is_another_worker() -> None:
     engine = VirtualEngine(3, membership=trace.membership(scale=1.0))
     with kofn.connect(engine) as cluster:
         while cluster.engine.now() < 6:
-            cluster._drive.settle(1.0)
+            cluster._driver.settle(1.0)
         assert cluster.workers == (1, 2)
         assert [r.worker for r in cluster.log if r.kind == "lost"] == [0, 3, 4]
 

@@ -348,7 +348,7 @@ def test_pagerank_equals_scipys_while_two_of_eight_are_killed() -> None:
         expected = follow(A @ expected)
     assert float(np.abs(ranks - expected).max()) <= 1e-10
     assert set(report.lost) == {0, 6}
-    assert report.extra["legs"] >= 3
+    assert report.extra["epochs"] >= 3
     assert not report.restarted
     assert all(20 < size < 1000 for size in per_round.values()), per_round  # a vector is 80,000
 

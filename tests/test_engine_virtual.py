@@ -101,7 +101,7 @@ def test_one_task_more_changes_no_victim() -> None:
             for _ in range(rounds):
                 parts.sum(lambda part, x: part.sum(axis=0), stop=kofn.first(1))
             while cluster.engine.now() < 10:
-                cluster._drive.settle(0.1)
+                cluster._driver.settle(0.1)
             return [(r.time, r.worker) for r in cluster.log if r.kind == "lost" and r.time < 10]
 
     seen = lost(1)

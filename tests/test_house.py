@@ -90,7 +90,7 @@ def test_the_walk_sees_a_broken_rule(tmp_path: Path) -> None:
     bad = ROOT / "codes" / "mds.py"
     assert "errors" in imported(bad)
     assert all(not name.startswith("engines") for name in imported(bad))
-    engine = ROOT / "rounds" / "drive.py"
+    engine = ROOT / "rounds" / "driver.py"
     assert "engines.base" in imported(engine)
 
 

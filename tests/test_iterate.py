@@ -29,7 +29,7 @@ from kofn.engines.virtual import VirtualEngine
 from kofn.engines.wrapped import Wrapped
 from kofn.model import Lost, Reply, Task
 from kofn.rounds import Cover, Layout, Windows
-from kofn.rounds.iterate import READY, IterateRound, Leg
+from kofn.rounds.iterate import READY, EpochPlan, IterateRound
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 Floats = NDArray[np.float64]
@@ -89,7 +89,7 @@ def test_pagerank_equals_scipys_while_two_of_eight_are_killed() -> None:
     assert float(np.abs(ranks - expected).max()) <= 1e-10
     assert ranks.sum() == pytest.approx(1.0, abs=1e-12)
     assert set(report.lost) == {0, 6}
-    assert report.extra["legs"] >= 3
+    assert report.extra["epochs"] >= 3
     assert not report.restarted
 
 
@@ -209,7 +209,7 @@ def test_a_stopped_worker_that_is_needed_is_waited_for_up_to_a_limit(lost_after:
         pid = cluster.engine.pid(1)
         assert pid is not None
         X.iterate(same, np.ones(10), rounds=5)  # all are warm: what they import may take long
-        cluster._drive.limit, cluster._drive.lost_after = 3.0, lost_after
+        cluster._driver.limit, cluster._driver.lost_after = 3.0, lost_after
 
         def on_round(round: int, change: float) -> None:
             if round == 5:
@@ -427,7 +427,7 @@ def test_those_who_go_on_are_all_new_and_take_the_vector_from_one_who_leaves() -
 
 
 def test_a_worker_that_missed_a_leg_still_completes_the_round_before() -> None:
-    """Worker 1 is slow: it stamps round 0, and has not heard of the legs under which the others
+    """Worker 1 is slow: it stamps round 0, and has not heard of the plans under which the others
 
     completed it without those that were lost. Four of four are needed then, so all wait for it.
     """
@@ -507,7 +507,7 @@ def test_a_loss_in_flight_costs_its_rows_only() -> None:
     assert report.rows_read[3] == 300
 
 
-# The master alone: words in, legs out.
+# The master alone: words in, plans out.
 
 
 class Plain:
@@ -518,11 +518,11 @@ class Plain:
     def __init__(self) -> None:
         self.rounds: list[int] = []
 
-    def task(self, round: int, worker: int, lane: int) -> Task:
+    def task(self, round: int, worker: int, share: int) -> Task:
         return Task(worker, round, worker, lambda *_: ())
 
-    def windows(self, lanes: Sequence[int]) -> Windows:
-        return Layout(2).lay(lanes, 96)
+    def windows(self, shares: Sequence[int]) -> Windows:
+        return Layout(2).lay(shares, 96)
 
     def weak(self, cover: Cover) -> Sequence[int]:
         return ()
@@ -534,35 +534,35 @@ class Plain:
         self.rounds.append(round)
 
 
-def master(lanes: int) -> tuple[IterateRound, Exchange]:
-    shape = Shape(lanes, 96, 192, "<f8", values=False)
+def master(shares: int) -> tuple[IterateRound, Exchange]:
+    shape = Shape(shares, 96, 192, "<f8", values=False)
     exchange = Exchange(bytearray(shape.size), shape, changed=lambda: None)
-    exchange.offer(lanes, 0, np.empty(0))
-    holders = {lane: lane for lane in range(lanes)}
+    exchange.offer(shares, 0, np.empty(0))
+    holders = {share: share for share in range(shares)}
     work = Plain()
-    round = IterateRound(1, work.windows(range(lanes)), holders, holders, work, exchange, None)
+    round = IterateRound(1, work.windows(range(shares)), holders, holders, work, exchange, None)
     round.start(0.0)
     return round, exchange
 
 
-def newest(exchange: Exchange) -> Leg:
+def newest(exchange: Exchange) -> EpochPlan:
     found = exchange.leg()
     assert found is not None
-    return Leg.loads(found[1])
+    return EpochPlan.loads(found[1])
 
 
-def deliver(exchange: Exchange, lanes: Sequence[int], epoch: int, round: int) -> None:
-    for lane in lanes:
-        exchange.offer(lane, round, np.empty(0))
-        exchange.stamp(lane, epoch, round, 48 * (round + 1))
+def deliver(exchange: Exchange, shares: Sequence[int], epoch: int, round: int) -> None:
+    for share in shares:
+        exchange.offer(share, round, np.empty(0))
+        exchange.stamp(share, epoch, round, 48 * (round + 1))
 
 
 def test_the_first_leg_is_the_windows() -> None:
     _, exchange = master(4)
-    leg = newest(exchange)
-    assert (leg.epoch, leg.round, leg.leader) == (1, 0, 0)
-    assert leg.steady == {0: ((0, 48),), 1: ((24, 72),), 2: ((48, 96),), 3: ((0, 24), (72, 96))}
-    assert leg.first == {lane: (1, runs) for lane, runs in leg.steady.items()}
+    plan = newest(exchange)
+    assert (plan.epoch, plan.round, plan.leader) == (1, 0, 0)
+    assert plan.steady == {0: ((0, 48),), 1: ((24, 72),), 2: ((48, 96),), 3: ((0, 24), (72, 96))}
+    assert plan.first == {share: (1, runs) for share, runs in plan.steady.items()}
 
 
 def test_a_lost_lane_that_had_stamped_is_used_and_not_asked_of_others() -> None:
@@ -570,10 +570,10 @@ def test_a_lost_lane_that_had_stamped_is_used_and_not_asked_of_others() -> None:
     deliver(exchange, [0, 1, 2, 3], 1, 0)
     deliver(exchange, [1, 3], 1, 1)
     round.on(Lost(1.0, 3))
-    leg = newest(exchange)
-    assert leg.round == 1
-    assert leg.first == {lane: (1, runs) for lane, runs in round.legs[0].steady.items()}
-    assert sorted(leg.steady) == [0, 1, 2]
+    plan = newest(exchange)
+    assert plan.round == 1
+    assert plan.first == {share: (1, runs) for share, runs in round.plans[0].steady.items()}
+    assert sorted(plan.steady) == [0, 1, 2]
     assert round.rows_topped_up == 0
 
 
@@ -582,28 +582,28 @@ def test_a_lost_lane_that_had_not_is_topped_up_by_others_on_top_of_their_own() -
     deliver(exchange, [0, 1, 2, 3], 1, 0)
     deliver(exchange, [0, 1], 1, 1)
     round.on(Lost(1.0, 3))
-    leg = newest(exchange)
-    assert (leg.epoch, leg.round) == (2, 1)
-    assert 3 not in leg.first
+    plan = newest(exchange)
+    assert (plan.epoch, plan.round) == (2, 1)
+    assert 3 not in plan.first
     assert round.rows_topped_up == 48
     covered = np.zeros(96, int)
-    for _, runs in leg.first.values():
+    for _, runs in plan.first.values():
         for a, b in runs:
             covered[a:b] += 1
     assert (covered == 2).all()
-    before = round.legs[0].steady
-    for lane, (since, runs) in leg.first.items():
-        assert since == (1 if runs == before[lane] else 2)
+    before = round.plans[0].steady
+    for share, (since, runs) in plan.first.items():
+        assert since == (1 if runs == before[share] else 2)
 
 
 def test_a_round_that_all_have_stamped_is_closed_whatever_happens_then() -> None:
     round, exchange = master(3)
     deliver(exchange, [0, 1, 2], 1, 0)
     round.on(Lost(1.0, 0))
-    leg = newest(exchange)
-    assert leg.round == 1  # round 0 is decoded under the old leg, by everybody alike
-    assert leg.leader == 1
-    assert 0 not in leg.first
+    plan = newest(exchange)
+    assert plan.round == 1  # round 0 is decoded under the old plan, by everybody alike
+    assert plan.leader == 1
+    assert 0 not in plan.first
 
 
 def test_a_newcomer_starts_with_the_round_after_the_one_in_flight() -> None:
@@ -615,11 +615,11 @@ def test_a_newcomer_starts_with_the_round_after_the_one_in_flight() -> None:
     assert isinstance(shares, dict)
     shares[7] = 2
     round.on(Reply(2.0, 7, 1, 7, READY, (READY, 0), 0, 0.0, False))
-    leg = newest(exchange)
-    assert leg.round == 2
-    assert sorted(leg.first) == [0, 1]
-    assert sorted(leg.steady) == [0, 1, 2]
-    assert leg.entered == {0: 1, 1: 1, 2: 3}
+    plan = newest(exchange)
+    assert plan.round == 2
+    assert sorted(plan.first) == [0, 1]
+    assert sorted(plan.steady) == [0, 1, 2]
+    assert plan.entered == {0: 1, 1: 1, 2: 3}
 
 
 def test_below_the_threshold_everybody_is_held() -> None:
@@ -661,13 +661,13 @@ def test_an_iteration_leaves_nothing_behind() -> None:
         for _ in range(5):
             X.iterate(same, np.ones(6), rounds=2)
             X @ np.ones(6)
-        cluster._drive.settle()
-        assert {worker: len(keys) for worker, keys in cluster._drive.stored.items()} == {
+        cluster._driver.settle()
+        assert {worker: len(keys) for worker, keys in cluster._driver.stored.items()} == {
             0: 1,
             1: 1,
             2: 1,
         }
-        assert len(cluster._drive._wanted) == 1
+        assert len(cluster._driver._wanted) == 1
 
 
 def test_a_fence_takes_its_lock_again_after_giving_it_back(monkeypatch: pytest.MonkeyPatch) -> None:

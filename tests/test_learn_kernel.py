@@ -97,7 +97,7 @@ def test_four_of_twelve_workers_killed_in_a_prediction() -> None:
         model.cluster = cluster
         got = model.predict(Z)
         for worker in (1, 4, 6, 9):
-            cluster._drive.await_lost(worker)
+            cluster._driver.await_lost(worker)
         assert len(cluster.workers) == 8
     assert np.abs(got - Reference(kernel="rbf").fit(X, y).predict(Z)).max() <= 1e-6
 

@@ -23,7 +23,7 @@ from kofn.codes import error_bound
 from kofn.engines.local import LocalEngine
 from kofn.engines.virtual import VirtualEngine
 from kofn.learn import MLPClassifier
-from kofn.rounds import Drive
+from kofn.rounds import RoundDriver
 from kofn.testing import Faults
 
 Floats = NDArray[np.float64]
@@ -131,13 +131,15 @@ def test_a_frozen_worker_is_not_waited_for_in_every_update(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     waited: list[bool] = []  # for worker 2, by update
-    wait = Drive.await_stored
+    wait = RoundDriver.await_stored
 
-    def noted(drive: Drive, key: str, workers: Sequence[int], enough: int | None = None) -> None:
+    def noted(
+        driver: RoundDriver, key: str, workers: Sequence[int], enough: int | None = None
+    ) -> None:
         waited.append(2 in workers)
-        wait(drive, key, workers, enough)
+        wait(driver, key, workers, enough)
 
-    monkeypatch.setattr(Drive, "await_stored", noted)
+    monkeypatch.setattr(RoundDriver, "await_stored", noted)
     model = clone(SMALL).set_params(k=4)
     engine = Faults().freeze(worker=2, round=20, rounds=40).on(LocalEngine(6))
     with kofn.connect(engine) as cluster:

@@ -48,7 +48,7 @@ def run(
         X = cluster.encode(A, k=3, n=12)
         for _ in range(rounds):
             X @ np.ones(4)
-        cluster._drive.settle(0.1)  # for the last words of the last round
+        cluster._driver.settle(0.1)  # for the last words of the last round
         return cluster.log
 
 

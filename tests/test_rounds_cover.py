@@ -16,7 +16,7 @@ def groups(workers: list[int], threshold: int) -> dict[int, set[int]]:
     windows = cyclic(workers, len(workers), threshold)
     return {
         worker: {row + 1 for first, last in runs for row in range(first, last)}
-        for worker, runs in zip(windows.lanes, windows.runs, strict=True)
+        for worker, runs in zip(windows.shares, windows.runs, strict=True)
     }
 
 
@@ -64,8 +64,8 @@ def test_windows_by_speed_read_every_row_by_exactly_the_threshold() -> None:
         speeds = rng.choice([0.5, 1, 2, 3, 5, 7, 10], n).tolist()
         cases.append((speeds, int(rng.integers(1, n + 1)), int(rng.integers(1, 200))))
     for speeds, k, rows in cases:
-        lanes = range(len(speeds))
-        windows = Layout(k, shares=fill(speeds, k)).lay(lanes, rows, int(rng.integers(0, 200)))
+        shares = range(len(speeds))
+        windows = Layout(k, fractions=fill(speeds, k)).lay(shares, rows, int(rng.integers(0, 200)))
         assert (windows.asked.sum(axis=0) == k).all(), (speeds, k, rows)
         assert windows.lengths.max() <= rows
         assert windows.lengths.sum() == k * rows
@@ -99,7 +99,7 @@ def test_whatever_is_lost_or_late_the_cover_completes_while_k_live(
     n, k, rows, steps = case
     windows = cyclic(range(n), rows, k)
     cover = Cover(windows)
-    owed = {w: list(runs) for w, runs in zip(windows.lanes, windows.runs, strict=True)}
+    owed = {w: list(runs) for w, runs in zip(windows.shares, windows.runs, strict=True)}
     live, slow = list(range(n)), set[int]()
 
     def mend() -> None:

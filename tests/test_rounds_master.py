@@ -13,7 +13,19 @@ from hypothesis import strategies as st
 import kofn
 from kofn.delays import Change, Delays, Exponential, PerUnit, Script
 from kofn.engines.virtual import VirtualEngine
-from kofn.model import Dropped, Joined, Lost, Piece, Reply, Run, Send, Stored, Supply, Task, Tick
+from kofn.model import (
+    Dropped,
+    Joined,
+    Lost,
+    Piece,
+    Reply,
+    RowRange,
+    Send,
+    Stored,
+    Supply,
+    Task,
+    Tick,
+)
 from kofn.rounds import Cover, ElasticRound, Late, cyclic
 
 
@@ -29,7 +41,7 @@ class Plain:
     def __init__(self) -> None:
         self.tasks: list[Task] = []
 
-    def task(self, round: int, worker: int, runs: tuple[Run, ...]) -> Task:
+    def task(self, round: int, worker: int, runs: tuple[RowRange, ...]) -> Task:
         self.tasks.append(Task(len(self.tasks), round, worker, nothing, what=runs))
         return self.tasks[-1]
 

@@ -143,7 +143,7 @@ def enough(X: Any, workers: Iterable[int], k: int) -> bool:
     """Whether these are enough for a product."""
     if not isinstance(X, Replicated):
         return len(list(workers)) >= k
-    held = {block for w in workers for block in X.seats[X._holders.shares[w]]}
+    held = {block for w in workers for block in X.slots[X._holders.shares[w]]}
     return len(held) == X.blocks
 
 
@@ -357,8 +357,8 @@ def test_a_joiner_is_asked_for_the_block_of_a_frozen_holder(backup: float | None
         X = Replicated(cluster, A, 2, n=5, backup=backup)
         shares = X._holders.shares
         (free,) = set(range(5)) - set(shares.values())
-        block = X.seats[free][0]
-        engine.frozen |= {w: [] for w, seat in shares.items() if block in X.seats[seat]}
+        block = X.slots[free][0]
+        engine.frozen |= {w: [] for w, slot in shares.items() if block in X.slots[slot]}
         engine.acts = [Act(engine.now() + 5.0, "join")]
         report = right(X, A)
         assert report.joined == (4,)

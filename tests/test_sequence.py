@@ -299,7 +299,7 @@ class _Desk:
     def ready(self, worker: int, mini: Mini) -> bool:
         return True
 
-    def give(self, worker: int, seat: int, mini: Mini) -> tuple[()]:
+    def give(self, worker: int, slot: int, mini: Mini) -> tuple[()]:
         return ()
 
     def task(self, round: int, worker: int, mini: Mini) -> Task:
@@ -313,13 +313,13 @@ class _Desk:
 
     def idle(self, time: float) -> None: ...
 
-    def chore(self) -> tuple[()]:
+    def idle_work(self) -> tuple[()]:
         return ()
 
 
 def test_partial_work_counts() -> None:
     """A straggler's first mini-task is in before the round's end: it is not lost."""
-    ledger, desk = Diagonal(k=3, seats=2, delay=1, lam=1), _Desk()
+    ledger, desk = Diagonal(k=3, slots=2, delay=1, lam=1), _Desk()
     ledger.begin(0)
     ledger.end([])  # nobody delivered anything in the first round
     batches = ledger.begin(1)  # one mini-task of job 1, three of job 0
@@ -353,7 +353,7 @@ def _binomial(n: int, i: int, p: float) -> float:
 
 
 @pytest.mark.parametrize("code", CODES, ids=repr)
-def test_a_lost_worker_straggles_until_a_joiner_takes_its_seat(code: SequenceCode) -> None:
+def test_a_lost_worker_straggles_until_a_joiner_takes_its_slot(code: SequenceCode) -> None:
     with kofn.connect("virtual", workers=4) as cluster:
         stream = cluster.sequence(code)
         jobs = pairs(18, seed=9)
@@ -399,7 +399,7 @@ def test_kills_in_mid_round_on_local_workers() -> None:
         right(stream, jobs, list(stream))
         report = stream.report
         assert {w for r in report.rounds for w in r.lost} == {0, 1}
-        assert not report.conforms  # two seats empty: more than one straggler in four rounds
+        assert not report.conforms  # two slots empty: more than one straggler in four rounds
         assert any(r.topped_up for r in report.rounds)
         assert sum(len(r.joined) for r in report.rounds) <= 1
         assert len(cluster.workers) == 3
@@ -464,10 +464,10 @@ def test_what_is_done_is_forgotten(local: kofn.Cluster) -> None:
     for X, Y in pairs(40):
         stream.submit(X, Y)
     list(stream)
-    local._drive.settle()
-    assert all(len(kept) < 8 for kept in local._drive.stored.values())  # of the last jobs
+    local._driver.settle()
+    assert all(len(kept) < 8 for kept in local._driver.stored.values())  # of the last jobs
     desk = stream._desk
-    for left in (desk.jobs, desk._keys, desk._given, desk._slots, desk._made):
+    for left in (desk.jobs, desk._keys, desk._given, desk._used_keys, desk._made):
         assert not left
 
 
@@ -659,14 +659,14 @@ def test_nobody_takes_a_round_or_touches_the_engine_without_the_lock() -> None:
 
     engine = Guarded(6)
     with kofn.connect(engine) as cluster:
-        drive = cluster._drive
-        engine.lock, ids = drive.lock, drive.next_round
+        driver = cluster._driver
+        engine.lock, ids = driver.lock, driver.next_round
 
         def next_round() -> int:
             assert engine.lock._lock._is_owned(), "a round's id without the lock"
             return ids()
 
-        drive.next_round = next_round  # type: ignore[method-assign]
+        driver.next_round = next_round  # type: ignore[method-assign]
         A = np.arange(36.0).reshape(6, 6) / 36
         X = cluster.encode(A, k=3)
         parts = cluster.parts(A, kofn.FractionalRepetition(2))
@@ -715,8 +715,8 @@ def test_what_a_round_calls_may_not_begin_another() -> None:
         np.testing.assert_allclose(X @ np.ones(6), np.ones(6), atol=1e-12)
 
 
-def test_one_that_stands_by_takes_the_seat_of_a_lost_worker_in_mid_round() -> None:
-    """Four seats, and a fifth worker that joined when all were taken; then all four are lost."""
+def test_one_that_stands_by_takes_the_slot_of_a_lost_worker_in_mid_round() -> None:
+    """Four slots, and a fifth worker that joined when all were taken; then all four are lost."""
     losses = tuple(Change(50.0 + i, i) for i in range(4))
     membership = Script((Change(1.0, None), *losses))
     engine = VirtualEngine(4, delays=PerUnit(1.0), membership=membership)
@@ -729,7 +729,7 @@ def test_one_that_stands_by_takes_the_seat_of_a_lost_worker_in_mid_round() -> No
         assert (only.lost, only.joined) == ((0, 1, 2, 3), (4,))
 
 
-def test_one_that_stands_by_and_is_lost_is_not_seated() -> None:
+def test_one_that_stands_by_and_is_lost_is_not_given_a_slot() -> None:
     changes = ((1.0, None), (1.0, None), (40.0, 4), *((50.0 + i, i) for i in range(4)))
     membership = Script(tuple(Change(*change) for change in changes))
     with kofn.connect(VirtualEngine(4, delays=PerUnit(1.0), membership=membership)) as cluster:
@@ -774,7 +774,7 @@ def test_a_job_that_is_done_can_be_taken_when_all_workers_are_lost() -> None:
 
 
 class _Raising(Wrapped):
-    """Raises `error` once, when a round has done all its chores and waits."""
+    """Raises `error` once, when a round has done all its idle work and waits."""
 
     error: BaseException | None = None
 
@@ -815,10 +815,10 @@ def test_nothing_of_a_job_that_was_not_added_gets_into_another(
         assert sorted(done) == list(range(len(tickets)))
         assert [r.began for r in stream.report.rounds if r.began is not None] == sorted(done)
         desk = stream._desk
-        for left in (desk.jobs, desk._keys, desk._given, desk._slots, desk._made):
+        for left in (desk.jobs, desk._keys, desk._given, desk._used_keys, desk._made):
             assert not left
-        cluster._drive.settle()
-        assert not any(cluster._drive.stored.values())
+        cluster._driver.settle()
+        assert not any(cluster._driver.stored.values())
 
 
 def test_what_was_decoded_in_a_round_that_raised_is_not_decoded_again() -> None:
@@ -859,7 +859,7 @@ def test_idle_workers_stand_in_before_a_wait_in_silence_is_given_up(seconds: flo
     [kofn.Polynomial(2, 1), kofn.DIP(2, 2, delay=1, lam=2), kofn.IDIP(2, 1, delay=1, N=2, W=2)],
     ids=repr,
 )
-def test_those_that_stand_by_take_the_seats_of_workers_that_say_nothing(
+def test_those_that_stand_by_take_the_slots_of_workers_that_say_nothing(
     code: SequenceCode,
 ) -> None:
     membership = Script((Change(1.0, None), Change(1.0, None)))

@@ -30,21 +30,21 @@ class Outcome:
         self.failed_uncoded: set[Mini] = set()
         self.uncoded = 0
         self.slack = 10**9  # least number of results beyond k that a job had at its deadline
-        P, T = ledger.seats, ledger.delay
+        P, T = ledger.slots, ledger.delay
         asked: set[Mini] = set()
         came: Counter[int] = Counter()  # results by job, also those beyond k
         for t in range(len(pattern)):
             batches = ledger.begin(t if t < len(pattern) - T else None)
             self.most = max(self.most, len(batches))
-            fine = [seat for seat in range(P) if not pattern[t, seat]]
+            fine = [slot for slot in range(P) if not pattern[t, slot]]
             for batch in batches:
                 units = {mini for mini in batch.values() if mini.row < ledger.k}
                 asked |= units
-                for seat in fine:
-                    if seat in batch:
-                        ledger.deliver(batch[seat])
-                        came[batch[seat].job] += 1
-                        asked.discard(batch[seat])
+                for slot in fine:
+                    if slot in batch:
+                        ledger.deliver(batch[slot])
+                        came[batch[slot].job] += 1
+                        asked.discard(batch[slot])
             for job in ledger.jobs.values():
                 if job.due == ledger.round:
                     self.slack = min(self.slack, came[job.number] - ledger.k)
@@ -171,19 +171,19 @@ def test_idip_for_bursts_waits_for_one_that_lasts_too_long() -> None:
 
 
 def test_dip_gives_the_due_job_what_it_lacks() -> None:
-    ledger = Diagonal(k=6, seats=4, delay=1, lam=2)
+    ledger = Diagonal(k=6, slots=4, delay=1, lam=2)
     first = ledger.begin(0)
-    assert first == [{seat: Mini(0, 6 + seat) for seat in range(4)}]
-    for seat in (0, 1, 2):
-        ledger.deliver(first[0][seat])
+    assert first == [{slot: Mini(0, 6 + slot) for slot in range(4)}]
+    for slot in (0, 1, 2):
+        ledger.deliver(first[0][slot])
     assert ledger.may_end([0, 1, 2])
     ledger.end([0, 1, 2])
     second = ledger.begin(1)
     assert [next(iter(batch.values())).job for batch in second] == [1, 0, 0]  # ceil(3 / 2) of job 0
     assert not ledger.may_end(range(4))
-    for seat in (0, 1):
+    for slot in (0, 1):
         for batch in second[1:]:
-            ledger.deliver(batch[seat])
+            ledger.deliver(batch[slot])
     assert ledger.may_end([0, 1])
 
 
@@ -200,9 +200,9 @@ def test_what_a_round_will_hold_is_known_before_where_it_is_sure() -> None:
             for batch in before:
                 assert batch in now
             for batch in now:
-                for seat in range(3):
-                    if seat in batch:
-                        ledger.deliver(batch[seat])
+                for slot in range(3):
+                    if slot in batch:
+                        ledger.deliver(batch[slot])
             if not ledger.prompt:
                 ledger.end(range(3))
             else:

@@ -19,7 +19,7 @@ from kofn import stop
 from kofn.delays import Change, Exponential, PerUnit, Script
 from kofn.engines.local import LocalEngine
 from kofn.engines.virtual import VirtualEngine
-from kofn.rounds.stop import Seen
+from kofn.rounds.stop import RoundStatus
 from kofn.testing import Faults
 
 rng = np.random.default_rng(0)
@@ -143,7 +143,7 @@ def test_a_worker_killed_in_the_middle_of_each_of_a_hundred_rounds() -> None:
                 if found.exact:
                     assert close(found.value)
             assert not found.report.restarted
-            cluster._drive.await_lost(round - 1)
+            cluster._driver.await_lost(round - 1)
             cluster.join()
         assert len(cluster.workers) == 6
 
@@ -375,7 +375,7 @@ def test_a_function_that_raises_or_returns_odd_things(cluster: kofn.Cluster) -> 
 
 
 def test_rules_are_small_and_pure() -> None:
-    seen = Seen(seconds=1.0, finished=3, owing=2, covered=0.75, exact=False)
+    seen = RoundStatus(seconds=1.0, finished=3, owing=2, covered=0.75, exact=False)
     assert kofn.first(3).met(seen)
     assert not kofn.first(4).met(seen)
     assert kofn.fraction(0.75).met(seen)
@@ -471,7 +471,7 @@ def test_who_is_behind_is_asked_before_a_rule_gives_up_on_it(rule: Any) -> None:
 
 def test_a_fraction_is_met_by_just_so_many_parts() -> None:
     for m in range(1, 31):
-        seen = [Seen(0.0, 0, 0, j / m, False) for j in range(1, m + 1)]
+        seen = [RoundStatus(0.0, 0, 0, j / m, False) for j in range(1, m + 1)]
         assert all(kofn.fraction(j / m).met(one) for j, one in enumerate(seen, 1))
     with kofn.connect("virtual", workers=5) as cluster:
         parts = cluster.parts([0, 1, 2, 3, 4], kofn.Uncoded())
@@ -530,7 +530,7 @@ def test_tuples_in_tuples_and_numpy_numbers(cluster: kofn.Cluster) -> None:
 
 
 @pytest.mark.parametrize("all_of_them", [False, True])
-def test_a_seat_whose_parts_are_on_their_way_is_waited_for(all_of_them: bool) -> None:
+def test_a_slot_whose_parts_are_on_their_way_is_waited_for(all_of_them: bool) -> None:
     with kofn.connect("local", workers=3, limit=60.0) as cluster:
         parts = cluster.parts((X, y), kofn.Uncoded())
         pids = []
@@ -554,7 +554,7 @@ def test_a_seat_whose_parts_are_on_their_way_is_waited_for(all_of_them: bool) ->
             timer.join()
 
 
-def test_who_stands_by_takes_a_lost_seat_within_the_round() -> None:
+def test_who_stands_by_takes_a_lost_slot_within_the_round() -> None:
     with kofn.connect(Faults().lose(worker=2, round=1).on(LocalEngine(3))) as cluster:
         parts = cluster.parts((X, y), kofn.Uncoded())
         cluster.join()

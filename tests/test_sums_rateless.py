@@ -131,8 +131,8 @@ def test_latencies_in_the_paper_s_model() -> None:
             times = []
             for _ in range(trials):
                 times.append(parts.sum(gaussian).report.seconds["total"])
-                while cluster._drive.owing(cluster.workers):  # what is left of it is dropped
-                    cluster._drive.settle(0.01)
+                while cluster._driver.owing(cluster.workers):  # what is left of it is dropped
+                    cluster._driver.settle(0.01)
             means[name] = float(np.mean(times))
     H200, H100 = (sum(1 / i for i in range(1, n + 1)) for n in (200, 100))
     assert abs(means["one"] - (0.005 * 200 + 5)) <= 5 * 5.0 / np.sqrt(400)
@@ -207,7 +207,7 @@ def test_right_under_any_losses_joins_and_delays(data: st.DataObject) -> None:
     n = data.draw(st.integers(2, 8))
     code = data.draw(st.sampled_from(CODES[:6]))
     times = st.floats(0.0, 1.0)
-    # Seat 0 stays; a code's symbols on one seat alone are not enough, so the lost come back.
+    # Slot 0 stays; a code's symbols on one slot alone are not enough, so the lost come back.
     lost = data.draw(st.lists(st.tuples(times, st.integers(1, n - 1)), max_size=n, unique_by=_who))
     changes = [Change(t, worker) for t, worker in lost]
     changes += [Change(1.0 + t, None) for t, _ in lost]
@@ -249,11 +249,11 @@ def test_unbiased_weights_know_how_many_hold_a_group() -> None:
     terms = [1.0] * 20
     engine = VirtualEngine(6, delays=Exponential(0.0, 2.0), seed=5)
     with kofn.connect(engine) as cluster:
-        # One group a seat; which, is drawn: by seed, some groups have more holders than others.
+        # One group a slot; which, is drawn: by seed, some groups have more holders than others.
         equal = {}
         for seed in range(40):
             parts = cluster.parts(terms, kofn.RandomGroups(10, symbols=6, seed=seed))
-            held = [parts.assignment.symbols(seat)[0].parts for seat in range(6)]
+            held = [parts.assignment.symbols(slot)[0].parts for slot in range(6)]
             counts = {held.count(group) for group in held} | ({0} if len({*held}) < 2 else set())
             equal[seed] = len(counts) == 1
             if not equal[seed]:

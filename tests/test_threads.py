@@ -89,7 +89,7 @@ USES: dict[str, Callable[[kofn.Cluster], Any]] = {
 def test_whoever_speaks_to_an_engine_holds_the_lock(use: str) -> None:
     engine = Guarded(VirtualEngine(4))
     with kofn.connect(engine) as cluster:
-        engine.lock = cluster._drive.lock
+        engine.lock = cluster._driver.lock
         USES[use](cluster)
         engine.lock = None
     assert engine.without == []

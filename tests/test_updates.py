@@ -27,7 +27,7 @@ from kofn.model import Event, Stored
 from kofn.testing import Faults
 
 Floats = NDArray[np.float64]
-# Where a strike may come: in rounds.drive interrupts wait until its books are in order.
+# Where a strike may come: in rounds.driver interrupts wait until its books are in order.
 MASTER = tuple(str(Path(kofn.__file__).parent / room) for room in ("arrays", "rounds/holders"))
 
 
@@ -107,8 +107,8 @@ def test_an_update_that_is_struck_at_any_line_is_all_there_or_not_begun(
                 done = True
             except Struck:
                 # No interrupt comes between a lock and what gives it back; these strikes do.
-                while cluster._drive.lock._before:
-                    cluster._drive.lock.release()
+                while cluster._driver.lock._before:
+                    cluster._driver.lock.release()
             before = X.updates
             found.append(state(X, [A, A + U @ V.T]))
             assert found[-1] == before == X.updates  # what it says it is
@@ -142,8 +142,8 @@ def test_what_is_struck_while_shares_are_rebuilt_leaves_the_matrix_as_it_was(
                     ask(X)
                 done = True
             except Struck:
-                while cluster._drive.lock._before:
-                    cluster._drive.lock.release()
+                while cluster._driver.lock._before:
+                    cluster._driver.lock.release()
             assert state(X, [A, A + U @ V.T]) == 1
             assert len(X.shares) == 4
             cluster.lose((line + 1) % 4)

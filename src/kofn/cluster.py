@@ -21,7 +21,7 @@ from .codes.assignment import SumCode
 from .engines.base import Engine
 from .errors import BadInput, EngineUnavailable, TooFewWorkers
 from .model import Record
-from .rounds import Drive, Late
+from .rounds import Late, RoundDriver
 from .sequence import SequenceCode, Stream
 from .sums import Parts
 
@@ -107,20 +107,20 @@ class Cluster:
         lost_after: float = float("inf"),
     ) -> None:
         self.engine = engine
-        self._drive = Drive(engine, wait, limit, lost_after)
+        self._driver = RoundDriver(engine, wait, limit, lost_after)
 
     @property
     def workers(self) -> tuple[int, ...]:
         """Ids of the workers that are live now."""
-        self._drive.settle()
+        self._driver.settle()
         return self.engine.workers
 
     @property
     def log(self) -> list[Record]:
         """The event log so far, oldest first: what pictures are drawn from."""
-        if not self._drive.closed:
-            self._drive.settle()
-        return list(self._drive.log)
+        if not self._driver.closed:
+            self._driver.settle()
+        return list(self._driver.log)
 
     @overload
     def encode(
@@ -183,7 +183,7 @@ class Cluster:
 
         Cost: every share is one pass over A; each worker keeps ceil(N / k) rows.
         """
-        self._drive.settle()
+        self._driver.settle()
         live = len(self.engine.workers)
         if live == 0:
             raise TooFewWorkers(0, 1, 0.0)
@@ -223,7 +223,7 @@ class Cluster:
                 )
             s = shares_from(found, code, check_finite)
             return CodedMatrix(
-                self._drive, s.shape, s.dtype, s.code, s.share_of, options, s.sparse, s.scales
+                self._driver, s.shape, s.dtype, s.code, s.share_of, options, s.sparse, s.scales
             )
         array = checks.matrix(A, check_finite)
         sparse = issparse(array)
@@ -232,7 +232,7 @@ class Cluster:
         scales = scales_of(array, code.k)
         shares = shares_of(array, code, scales)
         X = CodedMatrix(
-            self._drive, array.shape, array.dtype, code, shares, options, sparse, scales
+            self._driver, array.shape, array.dtype, code, shares, options, sparse, scales
         )
         return X if axis == 0 else X.T
 
@@ -250,23 +250,23 @@ class Cluster:
         then a tuple: features and labels, say); or a list of anything picklable, each a part.
         code: kofn.FractionalRepetition(c=2), CyclicRepetition, Uncoded, … (default: two copies of
         everything where the number of workers is even, else no code). parts: how many to cut
-        into (default: one a worker). n: seats, at least the live workers (default: just those).
+        into (default: one a worker). n: slots, at least the live workers (default: just those).
 
         Each worker keeps its own parts, c times 1/n of the data; the data are kept here too, for
         those that join.
         """
-        self._drive.check()
-        self._drive.settle()
+        self._driver.check()
+        self._driver.settle()
         live = len(self.engine.workers)
         if live == 0:
             raise TooFewWorkers(0, 1, 0.0)
-        seats = live if n is None else checks.whole(n, "n", 1)
-        if seats < live:
+        slots = live if n is None else checks.whole(n, "n", 1)
+        if slots < live:
             raise BadInput(
                 f"n must be at least the number of live workers; got n={n} and {live} live. "
                 f"Leave n out, or connect fewer workers."
             )
-        return Parts(self._drive, data, code, parts, seats)
+        return Parts(self._driver, data, code, parts, slots)
 
     def sequence(
         self,
@@ -284,19 +284,19 @@ class Cluster:
         accuracy: a job takes more replies rather than have an error bound larger than this
         (default: 1e-6 for float64, 1e-2 for float32). check_finite: refuse NaN and infinity.
         """
-        self._drive.check()
-        return Stream(self._drive, code, tolerance, accuracy, check_finite)
+        self._driver.check()
+        return Stream(self._driver, code, tolerance, accuracy, check_finite)
 
     def lose(self, worker: int) -> None:
         """End a worker at once, as a spot market does, and wait until that has been noticed."""
-        self._drive.check()
+        self._driver.check()
         if isinstance(worker, bool) or not isinstance(worker, Integral):
             raise BadInput(
                 f"lose takes the id of one worker; got {worker!r}. Ids are in cluster.workers; "
                 f"call it once for each."
             )
-        self._drive.call(lambda: self.engine.lose(worker))
-        self._drive.await_lost(worker)
+        self._driver.call(lambda: self.engine.lose(worker))
+        self._driver.await_lost(worker)
 
     def join(self) -> int:
         """Start one more worker, wait until it is live, and return its id.
@@ -304,10 +304,10 @@ class Cluster:
         It is given its share at the next product and takes part from then on. Raises
         EngineUnavailable when it cannot be started; the others go on.
         """
-        self._drive.check()
-        worker: int = self._drive.call(self.engine.join)
-        self._drive.await_joined(worker)
-        reason = self._drive.unborn.get(worker)
+        self._driver.check()
+        worker: int = self._driver.call(self.engine.join)
+        self._driver.await_joined(worker)
+        reason = self._driver.unborn.get(worker)
         if reason is not None:
             raise EngineUnavailable(
                 f"join starts one more worker; worker {worker} was lost before it came"
@@ -318,7 +318,7 @@ class Cluster:
 
     def wait_for(self, workers: int, timeout: float = 60.0) -> None:
         """Wait until at least so many workers are live; raise TooFewWorkers after `timeout`."""
-        self._drive.check()
+        self._driver.check()
         need, limit = checks.whole(workers, "workers", 1), checks.seconds(timeout, "timeout")
         engine = self.engine
         end = engine.now() + limit
@@ -326,11 +326,11 @@ class Cluster:
             now = engine.now()
             if now >= end:
                 raise TooFewWorkers(len(engine.workers), need, limit)
-            self._drive.settle(min(1.0, end - now))
+            self._driver.settle(min(1.0, end - now))
 
     def close(self) -> None:
         """End the workers and free what they held. Idempotent."""
-        self._drive.close()
+        self._driver.close()
 
     def __enter__(self) -> Self:
         return self
@@ -344,11 +344,11 @@ class Cluster:
         self.close()
 
     def __reduce__(self) -> NoReturn:
-        self._drive.__reduce__()
+        self._driver.__reduce__()
 
     def __deepcopy__(self, memo: object) -> Self:
         return self  # scikit-learn's clone copies parameters; there is only one of these workers
 
     def __repr__(self) -> str:
-        state = "closed" if self._drive.closed else f"{len(self.engine.workers)} workers"
+        state = "closed" if self._driver.closed else f"{len(self.engine.workers)} workers"
         return f"<kofn cluster on engine {self.engine.name!r}, {state}>"

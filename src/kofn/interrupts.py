@@ -3,8 +3,8 @@
 Python runs a signal's handler in the main thread, between any two of its steps, and what the
 handler raises (KeyboardInterrupt, or the exception of a user's own timer) comes out there: between
 a send and the note that it was sent. Nobody can write code that is right under that, so no handler
-runs there. Whoever keeps books does so under `held` (every `Drive.lock` is held), and handlers run
-at the few points where the books are in order, as tasks of an event loop take turns:
+runs there. Whoever keeps books does so under `held` (every `RoundDriver.lock` is), and handlers
+run at the few points where the books are in order, as tasks of an event loop take turns:
 
     with held():
         ...                      # handlers wait

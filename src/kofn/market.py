@@ -45,7 +45,7 @@ class Market:
         self.problem: BaseException | None = None
         self._cluster, self._trace, self._scale, self._need = cluster, trace, scale, need
         self._last = max((i for i, e in enumerate(trace.events) if e.added), default=-1)
-        self._wait = cluster._drive.wait
+        self._wait = cluster._driver.wait
         self._over = False  # too few are left, and nobody comes
         self._stop = threading.Event()
         self._turn = threading.Condition()
@@ -67,7 +67,7 @@ class Market:
         while not self._settled():
             # Called from within a round (on_round), this thread is the engine's only caller, and
             # it is for it to do what the market asks for.
-            self._cluster._drive.settle()
+            self._cluster._driver.settle()
 
     def _settled(self) -> bool:
         with self._turn:
@@ -102,7 +102,7 @@ class Market:
 
     def _nobody_comes(self) -> None:
         # A round that is waiting now looks at this again within a fraction of a second.
-        self._cluster._drive.wait = 0.0
+        self._cluster._driver.wait = 0.0
 
     def _due(self, due: float, began: float) -> bool:
         """Wait until the clock has reached `due`; whether it will."""
@@ -143,7 +143,7 @@ class Market:
             self._stop.set()
             self._turn.notify_all()
         self._thread.join(30.0)
-        self._cluster._drive.wait = self._wait
+        self._cluster._driver.wait = self._wait
         # TooFewWorkers may be what the problem led to, and then is not what to say.
         if self.problem is not None and (error is None or isinstance(error, TooFewWorkers)):
             raise self.problem

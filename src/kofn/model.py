@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 # costs one message. Arrays that reach a body may be read-only. A body is known by identity and sent
 # to a worker once.
 Body = Callable[..., Iterable["Piece"]]
-Run = tuple[int, int]
+RowRange = tuple[int, int]
 
 
 class Piece(NamedTuple):
@@ -154,7 +154,7 @@ class Tick:
 Event = Reply | Failed | Dropped | Lost | Joined | Stored | Tick
 
 
-# Commands, from a round to drive.py.
+# Commands, from a round to driver.py.
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,29 +5,29 @@
 
 from __future__ import annotations
 
-from ..rounds import Drive
+from ..rounds import RoundDriver
 from . import checks
-from .copies import HasDrive, Replicated, drive_of
+from .copies import HasDrive, Replicated, driver_of
 from .matrix import CodedMatrix, Options, threshold
 from .shares import shares_of
 
 __all__ = ["HasDrive", "Replicated", "uncoded", "whole_shares"]
 
 
-def uncoded(where: Drive | HasDrive, A: object) -> CodedMatrix:
+def uncoded(where: RoundDriver | HasDrive, A: object) -> CodedMatrix:
     """Every live worker holds one block, and all must answer: an MDS code with k = n."""
-    drive = drive_of(where)
-    return _whole(drive, A, len(drive.engine.workers))
+    driver = driver_of(where)
+    return _whole(driver, A, len(driver.engine.workers))
 
 
-def whole_shares(where: Drive | HasDrive, A: object, k: int) -> CodedMatrix:
+def whole_shares(where: RoundDriver | HasDrive, A: object, k: int) -> CodedMatrix:
     """Non-adaptive MDS: every live worker multiplies its whole share, the first k replies count."""
-    return _whole(drive_of(where), A, k)
+    return _whole(driver_of(where), A, k)
 
 
-def _whole(drive: Drive, A: object, k: int) -> CodedMatrix:
+def _whole(driver: RoundDriver, A: object, k: int) -> CodedMatrix:
     array = checks.matrix(A, check_finite=True)
-    n = len(drive.engine.workers)
+    n = len(driver.engine.workers)
     code = threshold(k, n)
     options = Options(margin=n - code.k, late=None, measured_loads=False)
-    return CodedMatrix(drive, array.shape, array.dtype, code, shares_of(array, code), options)
+    return CodedMatrix(driver, array.shape, array.dtype, code, shares_of(array, code), options)

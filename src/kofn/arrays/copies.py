@@ -14,7 +14,7 @@ from ..codes.linear import error_bound
 from ..codes.mds import MDSCode
 from ..errors import BadInput, NothingYet
 from ..model import Report, Task
-from ..rounds import Drive, Late
+from ..rounds import Late, RoundDriver
 from ..rounds.holders import Holders
 from ..rounds.replicated import ReplicatedRound
 from . import checks, work
@@ -25,7 +25,7 @@ LOST = ("wait", "ignore", "stale")
 class HasDrive(Protocol):
     """A Cluster, as far as this module needs one."""
 
-    _drive: Drive
+    _driver: RoundDriver
 
 
 class Replicated:
@@ -48,7 +48,7 @@ class Replicated:
 
     def __init__(
         self,
-        where: Drive | HasDrive,
+        where: RoundDriver | HasDrive,
         A: object,
         r: int,
         *,
@@ -57,8 +57,8 @@ class Replicated:
         lost: str = "wait",
     ) -> None:
         array = checks.matrix(A, check_finite=True)
-        self._drive = drive = drive_of(where)
-        live = len(drive.engine.workers)
+        self._driver = driver = driver_of(where)
+        live = len(driver.engine.workers)
         places = live if n is None else checks.whole(n, "n (places)", 1)
         self.r = checks.whole(r, "r (copies)", 1)
         if self.r > places:
@@ -80,16 +80,16 @@ class Replicated:
         self.lost = lost
         self._late = None if backup is None else Late(factor=float(backup))
         self.blocks = places // self.r if backup is None else places
-        copies = 1 if backup is None else self.r  # blocks in one seat
-        self.seats = seats = [
-            tuple((seat + i) % self.blocks for i in range(copies)) for seat in range(places)
+        copies = 1 if backup is None else self.r  # blocks in one slot
+        self.slots = slots = [
+            tuple((slot + i) % self.blocks for i in range(copies)) for slot in range(places)
         ]
         self._cuts = cuts = [b * int(array.shape[0]) // self.blocks for b in range(self.blocks + 1)]
         self._holders = Holders(
-            drive,
+            driver,
             MDSCode(places, 1),
-            lambda seat: _stacked([array[cuts[b] : cuts[b + 1]] for b in seats[seat]]),
-            seats,
+            lambda slot: _stacked([array[cuts[b] : cuts[b + 1]] for b in slots[slot]]),
+            slots,
         )
         self._holders.place()
         self.key = self._holders.key
@@ -130,36 +130,36 @@ class Replicated:
     def _adjoint(self, z: NDArray[Any]) -> NDArray[Any]:
         found = self._pass(_Pass(self, z.shape[1:], z), None)
         shape = (self.shape[1], *z.shape[1:])
-        if not self._drive.engine.capabilities.values:
+        if not self._driver.engine.capabilities.values:
             return np.full(shape, np.nan, self.dtype)
         return np.asarray(sum(found.values(), start=np.zeros(shape, self.dtype)))
 
     def _pass(self, way: _Pass, operand: NDArray[Any] | None) -> dict[int, NDArray[Any]]:
         """One round: the value of each block that counts, in the order of blocks."""
-        drive = self._drive
-        drive.check()
-        with drive.lock:
-            began = drive.engine.now()
-            drive.settle()
+        driver = self._driver
+        driver.check()
+        with driver.lock:
+            began = driver.engine.now()
+            driver.settle()
             self._holders.enlist()
             ready = self._holders.ready()
             round = ReplicatedRound(
-                drive.next_round(),
-                self.seats,
+                driver.next_round(),
+                self.slots,
                 ready,
                 self._holders.shares,
                 way,
                 self._late,
                 spare=not self.exact,
             )
-            drive.run(round, operand, self._holders.supply)
-            gathered = drive.engine.now()
+            driver.run(round, operand, self._holders.supply)
+            gathered = driver.engine.now()
             found = self._counted(round, way)
             self._told(round, tuple(ready), (began, gathered))
         return found
 
     def _counted(self, round: ReplicatedRound, way: _Pass) -> dict[int, NDArray[Any]]:
-        if not self._drive.engine.capabilities.values:
+        if not self._driver.engine.capabilities.values:
             return {}
         # Pieces of a task come in the order of its rows.
         found = {b: np.concatenate([v for _, v in round.values[b]]) for b in sorted(round.values)}
@@ -176,7 +176,7 @@ class Replicated:
         self, round: ReplicatedRound, live: tuple[int, ...], times: tuple[float, float]
     ) -> None:
         began, gathered = times
-        ended = self._drive.engine.now()
+        ended = self._driver.engine.now()
         size = {block: self._cuts[block + 1] - self._cuts[block] for block in range(self.blocks)}
         used = sum(size[block] for block in round.values)
         self._report = Report(
@@ -239,25 +239,25 @@ class _Pass:
     def kind(self) -> str:
         return "forward" if self.z is None else "back"
 
-    def task(self, round: int, worker: int, seat: int, block: int) -> Task:
-        """Make the task for a block: the rows of it in what this seat holds."""
+    def task(self, round: int, worker: int, slot: int, block: int) -> Task:
+        """Make the task for a block: the rows of it in what this slot holds."""
         matrix = self.matrix
-        before = matrix.seats[seat][: matrix.seats[seat].index(block)]
+        before = matrix.slots[slot][: matrix.slots[slot].index(block)]
         first = sum(last - first for first, last in map(matrix.rows, before))
         begin, end = matrix.rows(block)
         runs, cost = ((first, first + end - begin),), end - begin
-        task = matrix._drive.next_task()
+        task = matrix._driver.next_task()
         if self.z is None:
             return Task(task, round, worker, work.product, (self.key, runs), runs, cost)
         args = (self.key, block, runs, self.z[begin:end])
         return Task(task, round, worker, work.adjoint, args, block, cost)
 
 
-def drive_of(where: Drive | HasDrive) -> Drive:
-    """Return the drive of a cluster, with what has arrived taken in."""
-    drive = where if isinstance(where, Drive) else where._drive
-    drive.settle()
-    return drive
+def driver_of(where: RoundDriver | HasDrive) -> RoundDriver:
+    """Return the driver of a cluster, with what has arrived taken in."""
+    driver = where if isinstance(where, RoundDriver) else where._driver
+    driver.settle()
+    return driver
 
 
 def _stacked(blocks: Sequence[Any]) -> Any:

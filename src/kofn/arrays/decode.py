@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..codes.linear import Weights
-from ..model import Run
+from ..model import RowRange
 from ..rounds import Cover
 
 FEW = 1 << 14  # numbers that are decoded at once
@@ -57,7 +57,7 @@ def segments(code: Code, cover: Cover) -> list[Segment]:
     change = np.flatnonzero((have[:, 1:] != have[:, :-1]).any(axis=0)) + 1
     starts = [0, *change.tolist()]
     ends = [*change.tolist(), have.shape[1]]
-    share = np.asarray(cover.lanes, dtype=np.intp)
+    share = np.asarray(cover.shares, dtype=np.intp)
     found = []
     for a, b in zip(starts, ends, strict=True):
         places = np.flatnonzero(have[:, a])
@@ -80,18 +80,18 @@ def weak(code: Code, cover: Cover, wanted: float = ETA_WANTED) -> list[int]:
 
 
 def gather(
-    values: Sequence[tuple[int, tuple[Run, ...], Any]],
+    values: Sequence[tuple[int, tuple[RowRange, ...], Any]],
     places: Mapping[int, int],
     shape: tuple[int, int, int],
 ) -> NDArray[Any]:
-    """Lay replies out by lane and row: `places` gives the place of a lane in `shape`.
+    """Lay replies out by share and row: `places` gives the place of a share in `shape`.
 
-    `shape` is (lanes, rows of a share, width); what did not arrive is zero.
+    `shape` is (shares, rows of a share, width); what did not arrive is zero.
     """
     gathered = np.zeros(shape, values[0][2].dtype)
-    for lane, runs, value in values:
+    for share, runs, value in values:
         flat = value.reshape(len(value), shape[2])
-        here, done = gathered[places[lane]], 0
+        here, done = gathered[places[share]], 0
         for first, last in runs:
             here[first:last] = flat[done : done + last - first]
             done += last - first
@@ -115,14 +115,14 @@ def combine(
     return out
 
 
-def side_by_side(plan: Sequence[Segment], lanes: int) -> NDArray[np.float64] | None:
-    """The weights of all segments, (segments, k, lanes), zero for lanes that are not asked.
+def side_by_side(plan: Sequence[Segment], shares: int) -> NDArray[np.float64] | None:
+    """The weights of all segments, (segments, k, shares), zero for shares that are not asked.
 
     None where segments differ in length.
     """
     if len({last - first for first, last, _, _ in plan}) != 1:
         return None
-    out = np.zeros((len(plan), plan[0].weights.matrix.shape[0], lanes))
+    out = np.zeros((len(plan), plan[0].weights.matrix.shape[0], shares))
     for found, (_, _, places, weights) in zip(out, plan, strict=True):
         found[:, places] = weights.matrix
     return out
@@ -130,21 +130,21 @@ def side_by_side(plan: Sequence[Segment], lanes: int) -> NDArray[np.float64] | N
 
 def combine_at_once(weights: NDArray[np.float64], gathered: NDArray[Any]) -> NDArray[Any]:
     """What `combine` does, in one product for all segments: for few numbers, the quickest."""
-    segments, k, lanes = weights.shape
+    segments, k, shares = weights.shape
     _, rows, width = gathered.shape
-    stack = gathered.reshape(lanes, segments, -1).transpose(1, 0, 2)
+    stack = gathered.reshape(shares, segments, -1).transpose(1, 0, 2)
     out: NDArray[Any] = np.matmul(weights, stack).transpose(1, 0, 2).reshape(k, rows, width)
     return out.astype(gathered.dtype, copy=False)
 
 
-def recode(plan: Sequence[Segment], lanes: int, z: NDArray[Any]) -> NDArray[Any]:
-    """Return what each lane's rows must be multiplied with for a product with the transpose.
+def recode(plan: Sequence[Segment], shares: int, z: NDArray[Any]) -> NDArray[Any]:
+    """Return what each share's rows must be multiplied with for a product with the transpose.
 
     z: (k, rows, width), the operand by blocks. With W the weights of a segment, Σ sharesᵀ (Wᵀ z)
-    is the blocks' own Σ Xᵢᵀ zᵢ. Returns (lanes, rows, width), zero where a lane is not asked.
+    is the blocks' own Σ Xᵢᵀ zᵢ. Returns (shares, rows, width), zero where a share is not asked.
     """
     k, rows, width = z.shape
-    out = np.zeros((lanes, rows, width), z.dtype)
+    out = np.zeros((shares, rows, width), z.dtype)
     for first, last, found, weights in plan:
         part = weights.matrix.T @ z[:, first:last].reshape(k, -1)
         out[found, first:last] = part.reshape(len(found), last - first, width)

@@ -21,7 +21,7 @@ FETCH = 16 << 20  # bytes of a share that are fetched at a time
 
 
 class Chunk(NamedTuple):
-    """Rows first..last of enough shares, (lanes, rows, columns), and how to decode them.
+    """Rows first..last of enough shares, (shares, rows, columns), and how to decode them.
 
     Where values are skipped there are neither.
     """
@@ -34,26 +34,26 @@ class Chunk(NamedTuple):
 
 def chunks(X: CodedMatrix, columns: int) -> Iterator[Chunk]:
     """Fetch all rows up to a column, each time of those that can take part then."""
-    code, drive, holders = X._stored, X._drive, X._holders
+    code, driver, holders = X._stored, X._driver, X._holders
     step = max(1, FETCH // max(1, columns * X.dtype.itemsize))
     for first in range(0, X._rows, step):
         rows = min(step, X._rows - first)
         ready = X._answering(holders.ready(), code.k)
         plan = Plan(code, ready, Layout(code.k), rows, values=X._values)
         round = ElasticRound(
-            drive.next_round(),
+            driver.next_round(),
             plan.windows,
             holders.shares,
-            Fetch(drive, code, holders.key, first, columns),
+            Fetch(driver, code, holders.key, first, columns),
             X._options.late,
             X._resting(plan),
         )
-        drive.run(round, None, holders.supply)
-        X._laggards = drive.owing([*X._laggards, *round.late])
+        driver.run(round, None, holders.supply)
+        X._laggards = driver.owing([*X._laggards, *round.late])
         if not X._values:
             yield Chunk(first, first + rows, [], None)
             continue
-        places = {lane: i for i, lane in enumerate(round.cover.lanes)}
+        places = {share: i for i, share in enumerate(round.cover.shares)}
         replies = gather(round.values, places, (len(places), rows, columns))
         yield Chunk(first, first + rows, segments(code, round.cover), replies)
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ..codes.polydot import PolyDotCode, PolyDotPass
 from ..errors import BadInput, CannotDo
-from ..rounds import Drive
+from ..rounds import RoundDriver
 from . import checks
 from .decode import Code
 from .matrix import CodedMatrix, Options
@@ -20,7 +20,7 @@ from .tasks import Mixed
 class HasDrive(Protocol):
     """A Cluster, as far as this module needs one."""
 
-    _drive: Drive
+    _driver: RoundDriver
 
 
 class CodedGrid(CodedMatrix):
@@ -34,12 +34,14 @@ class CodedGrid(CodedMatrix):
 
     code: PolyDotCode
 
-    def __init__(self, drive: Drive, A: NDArray[Any], code: PolyDotCode, options: Options) -> None:
+    def __init__(
+        self, driver: RoundDriver, A: NDArray[Any], code: PolyDotCode, options: Options
+    ) -> None:
         shape = (A.shape[0], A.shape[1])
         scales = scales_of(A, code.m)
         even = A if scales is None else scales.over(A)
         share_of = lambda share: code.encode_share(share, even)  # noqa: E731
-        super().__init__(drive, shape, A.dtype, code, share_of, options, scales=scales)
+        super().__init__(driver, shape, A.dtype, code, share_of, options, scales=scales)
 
     def iterate(self, *_: Any, **__: Any) -> NoReturn:
         """Not with a grid."""
@@ -83,7 +85,7 @@ class CodedGrid(CodedMatrix):
     ) -> NDArray[Any]:
         holders = self._holders
         worst = self._worst(shape[1])
-        work = Mixed(self._drive, one, holders.key, worst, self._columns, holders.shares)
+        work = Mixed(self._driver, one, holders.key, worst, self._columns, holders.shares)
         blocks = self._pass(one, rows, work, operand, shape[1])
         return blocks[: shape[0]].reshape(shape[0], *operand.shape[1:])
 
@@ -96,7 +98,7 @@ class CodedGrid(CodedMatrix):
 
 
 def encode_grid(
-    where: Drive | HasDrive,
+    where: RoundDriver | HasDrive,
     A: object,
     grid: tuple[int, int] = (2, 2),
     *,
@@ -110,8 +112,8 @@ def encode_grid(
     array = checks.matrix(A, options.check_finite)
     if not isinstance(array, np.ndarray):
         raise BadInput("a grid takes a dense matrix; got a sparse one. Pass A.toarray().")
-    drive = where if isinstance(where, Drive) else where._drive
-    drive.settle()
-    live = len(drive.engine.workers)
+    driver = where if isinstance(where, RoundDriver) else where._driver
+    driver.settle()
+    live = len(driver.engine.workers)
     count = live if n is None else checks.whole(n, "n (shares)", live)
-    return CodedGrid(drive, array, PolyDotCode(count, *grid), options)
+    return CodedGrid(driver, array, PolyDotCode(count, *grid), options)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ..errors import BadInput, CannotDo, Diverged, Inaccurate, KofnError
 from ..interrupts import from_handler, held, opened
 from ..model import Report, Task
-from ..rounds import Cover, Drive, Layout, Windows
+from ..rounds import Cover, Layout, RoundDriver, Windows
 from ..rounds.iterate import TASK, Exchange, IterateRound, Shape
 from . import checks
 from .decode import segments, weak
@@ -36,8 +36,8 @@ def iterate(
     on_round: Heard | None,
 ) -> NDArray[Any]:
     """See CodedMatrix.iterate."""
-    drive, engine = X._drive, X._drive.engine
-    drive.check()
+    driver, engine = X._driver, X._driver.engine
+    driver.check()
     w = _vector(X, w0)
     if on_round is not None and not callable(on_round):
         raise BadInput(
@@ -50,40 +50,40 @@ def iterate(
             f"{engine.name!r} cannot do that. Use the local engine, or go round by round: "
             f"w = f(X @ w)."
         )
-    with drive.lock:
+    with driver.lock:
         began = engine.now()
-        drive.settle()
+        driver.settle()
         plan = X._planned(X.code, X._rows, 0)
         shape = Shape(X.code.n, X._rows, len(w), w.dtype.str, X._values)
         exchange = engine.exchange(shape)
         count = _Count(engine.traffic)
-        work = _Work(drive, X, job, plan, on_round)
+        work = _Work(driver, X, job, plan, on_round)
         work.passed = lambda: count.total(engine.traffic, exchange.moved)
         try:
             exchange.offer(shape.lanes, 0, w)  # the one time that w0 is written
 
             def provide(worker: int) -> None:
                 if X._scales is not None and X._values:
-                    drive.put(worker, scales_key(work.exchange_key), X._scales)
+                    driver.put(worker, scales_key(work.exchange_key), X._scales)
 
             before = engine.traffic
-            held = [worker for worker in X._holders.shares if worker in drive.stored]
+            held = [worker for worker in X._holders.shares if worker in driver.stored]
             for worker in held:
                 provide(worker)
             count.aside(before, engine.traffic)  # of the matrix, as shares are
             for worker in held:
-                drive.put(worker, work.exchange_key, exchange)
+                driver.put(worker, work.exchange_key, exchange)
 
             def supply(worker: int) -> None:
                 before = engine.traffic
                 X._holders.supply(worker)
                 if worker in X._holders.shares:
                     provide(worker)
-                    drive.put(worker, work.exchange_key, exchange)
+                    driver.put(worker, work.exchange_key, exchange)
                 count.aside(before, engine.traffic)
 
             round = IterateRound(
-                drive.next_round(),
+                driver.next_round(),
                 plan.windows,
                 X._holders.ready(),
                 X._holders.shares,
@@ -91,27 +91,27 @@ def iterate(
                 exchange,
                 X._options.late,
             )
-            drive.run(round, None, supply)
+            driver.run(round, None, supply)
             if round.broken is not None:
                 raise Diverged(*round.broken)
             assert round.ended is not None
-            lane, reached = round.ended
-            found = exchange.vector(lane, reached).copy() if X._values else np.full_like(w, np.nan)
+            share, reached = round.ended
+            found = exchange.vector(share, reached).copy() if X._values else np.full_like(w, np.nan)
             passed = count.total(engine.traffic, exchange.moved)
         except KofnError as error:
             error.reached = _newest(exchange)
             raise
         finally:
-            drive.forget(work.exchange_key)
+            driver.forget(work.exchange_key)
             if X._scales is not None:
-                drive.forget(scales_key(work.exchange_key))
+                driver.forget(scales_key(work.exchange_key))
             exchange.close()
-        X._laggards = drive.owing([*X._laggards, *round.late])
+        X._laggards = driver.owing([*X._laggards, *round.late])
         extra = {
             "rounds": reached,
             "change": round.change,
             "converged": reached < job.rounds or round.change <= job.tol,
-            "legs": len(round.legs),
+            "epochs": len(round.plans),
             "bytes_of_vectors": 2 * w.nbytes,
             "bytes_through_master": passed,
             "bytes_per_round": work.per_round(passed, reached),
@@ -123,8 +123,8 @@ def iterate(
 def _newest(exchange: Exchange) -> tuple[int, NDArray[Any]]:
     """The newest vector that anybody has."""
     vectors = exchange.progress().vectors
-    lane = int(vectors.argmax())
-    return int(vectors[lane]), exchange.vector(lane, int(vectors[lane])).copy()
+    share = int(vectors.argmax())
+    return int(vectors[share]), exchange.vector(share, int(vectors[share])).copy()
 
 
 class _Count:
@@ -146,7 +146,7 @@ def _conclude(
 ) -> None:
     eta = work.eta if X._values else None
     bound = None if eta is None else X._bound(X.shape[1], eta)
-    ended = X._drive.engine.now()
+    ended = X._driver.engine.now()
     used = sum(round.read.values())
     X._report = Report(
         round=round.id,
@@ -170,27 +170,27 @@ def _conclude(
 
 
 class _Work:
-    """The work of an iteration: one task a worker, windows for any set of lanes."""
+    """The work of an iteration: one task a worker, windows for any set of shares."""
 
     def __init__(
-        self, drive: Drive, X: CodedMatrix, job: Job, plan: Plan, on_round: Heard | None
+        self, driver: RoundDriver, X: CodedMatrix, job: Job, plan: Plan, on_round: Heard | None
     ) -> None:
         self.key, self.threshold = X._holders.key, X.code.k
-        self.exchange_key = f"exchange-{drive.next_task()}"
+        self.exchange_key = f"exchange-{driver.next_task()}"
         self.eta = plan.eta or 0.0
-        self._drive, self._X, self._job, self._plan = drive, X, job, plan
+        self._driver, self._X, self._job, self._plan = driver, X, job, plan
         self._on_round, self._told = on_round, 0
         self.passed: Callable[[], int | None] = lambda: None  # bytes through the master so far
         self._begun: tuple[int, int | None] = (0, 0)  # bytes when a round was first heard of
 
-    def task(self, round: int, worker: int, lane: int) -> Task:
-        args = (self.exchange_key, self.key, lane, self._job)
-        return Task(self._drive.next_task(), round, worker, walk, args, TASK)
+    def task(self, round: int, worker: int, share: int) -> Task:
+        args = (self.exchange_key, self.key, share, self._job)
+        return Task(self._driver.next_task(), round, worker, walk, args, TASK)
 
-    def windows(self, lanes: Sequence[int]) -> Windows:
-        if tuple(lanes) != self._plan.windows.lanes:
+    def windows(self, shares: Sequence[int]) -> Windows:
+        if tuple(shares) != self._plan.windows.shares:
             X = self._X
-            holders = {lane: lane for lane in lanes}
+            holders = {share: share for share in shares}
             layout = Layout(X.code.k)
             self._plan = Plan(X.code, holders, layout, X._rows, self._plan, values=X._values)
             self.eta = max(self.eta, self._plan.eta or 0.0)
@@ -206,7 +206,7 @@ class _Work:
         return found
 
     def idle(self) -> Sequence[int]:
-        return [w for w in self._drive.stored if w not in self._X._holders.shares]
+        return [w for w in self._driver.stored if w not in self._X._holders.shares]
 
     def heard(self, round: int, change: float) -> None:
         if not self._begun[0]:
@@ -261,7 +261,7 @@ def _job(
     limit = ROUNDS if rounds is None else checks.whole(rounds, "rounds", 1)
     if tol is not None:
         checks.positive(tol, "tol", "Leave it out to stop by rounds alone.")
-    drive = X._drive
+    driver = X._driver
     job = Job(
         code=X.code,
         f=f,
@@ -269,8 +269,8 @@ def _job(
         rounds=limit,
         tol=-1.0 if tol is None else float(tol),
         report_every=checks.whole(report_every, "report_every", 1),
-        work_beat=min(drive.limit, drive.lost_after) / 3,
-        wait_beat=drive.lost_after / 3,
+        work_beat=min(driver.limit, driver.lost_after) / 3,
+        wait_beat=driver.lost_after / 3,
         check_finite=X._options.check_finite,
     )
     if X._values:

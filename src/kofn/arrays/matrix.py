@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from ..codes.linear import error_bound
 from ..codes.mds import MDSCode
 from ..errors import BadInput, CannotDo, Inaccurate, NothingYet, Overflowed
-from ..model import Report, Run, Update
-from ..rounds import Drive, ElasticRound, Late, Layout
+from ..model import Report, RowRange, Update
+from ..rounds import ElasticRound, Late, Layout, RoundDriver
 from ..rounds.elastic import Work
 from ..rounds.holders import Change, Holders, ShareOf
 from ..rounds.reduce import Item, SumRound
@@ -55,7 +55,7 @@ class CodedMatrix:
 
     def __init__(
         self,
-        drive: Drive,
+        driver: RoundDriver,
         shape: tuple[int, int],
         dtype: np.dtype[Any],
         code: DataCode,
@@ -67,14 +67,14 @@ class CodedMatrix:
         self._scales = scales  # what the rows were divided by before they were coded
         self.code, self.shape, self.dtype, self.sparse = code, shape, dtype, sparse
         self.tolerance = TOLERANCE[dtype] if options.tolerance is None else options.tolerance
-        self._drive, self._options = drive, options
+        self._driver, self._options = driver, options
         self._rows = code.block_rows(shape[0])
-        self._holders = Holders(drive, code, share_of, least=self._stored.k)
+        self._holders = Holders(driver, code, share_of, least=self._stored.k)
         self._paces = Paces()
         self._plans: dict[tuple[Code, int], Plan] = {}  # by code and margin
         self._report: Report | None = None
         self._laggards: set[int] = set()  # late, and still at it
-        self._values = drive.engine.capabilities.values
+        self._values = driver.engine.capabilities.values
         # A worker that is stopped must not keep the others waiting for long.
         self._holders.place(enough=code.k)
 
@@ -107,13 +107,13 @@ class CodedMatrix:
     @property
     def shares(self) -> dict[int, int]:
         """Which share each live worker holds."""
-        self._drive.settle()
+        self._driver.settle()
         return self._holders.ready()
 
-    def windows(self) -> dict[int, tuple[Run, ...]]:
+    def windows(self) -> dict[int, tuple[RowRange, ...]]:
         """Rows of its share that each live worker reads in the next product, as runs."""
-        with self._drive.lock:
-            self._drive.settle()
+        with self._driver.lock:
+            self._driver.settle()
             plan = self._planned(self.code, self._rows, self._options.margin)
         return {w: plan.windows.runs[plan.places[share]] for w, share in plan.holders.items()}
 
@@ -123,9 +123,9 @@ class CodedMatrix:
         Any k live workers are enough. Raises TooFewWorkers below that, and keeps the matrix
         usable: the next product works as soon as enough workers have joined.
         """
-        self._drive.check()
+        self._driver.check()
         operand = checks.operand(w, self.shape[1], self.dtype, self._options.check_finite)
-        with self._drive.lock, np.errstate(over="ignore", invalid="ignore"):
+        with self._driver.lock, np.errstate(over="ignore", invalid="ignore"):
             return self._finite(self._product(operand))
 
     def __iadd__(self, change: object) -> Self:
@@ -189,10 +189,10 @@ class CodedMatrix:
 
     def toarray(self) -> NDArray[Any]:
         """The matrix as it is now, updates included: (N, d), decoded from live shares."""
-        self._drive.check()
-        with self._drive.lock:
-            self._drive.settle()
-            self._drive.await_enough(self._live, self.code.k)
+        self._driver.check()
+        with self._driver.lock:
+            self._driver.settle()
+            self._driver.await_enough(self._live, self.code.k)
             blocks = fetching.blocks(self)
         return self._unscaled(self._joined(blocks))
 
@@ -256,9 +256,9 @@ class CodedMatrix:
     def _update(
         self, change: Change, drift: Callable[[], Drift], grow: Callable[[Growth], Growth]
     ) -> None:
-        with self._drive.lock:
-            self._drive.settle()
-            self._drive.await_enough(self._live, self.code.k)
+        with self._driver.lock:
+            self._driver.settle()
+            self._driver.await_enough(self._live, self.code.k)
             note = drift()
             if self._scales is not None:
                 grown = note.growth or Growth.begun(self._scales, self._rows)
@@ -269,7 +269,7 @@ class CodedMatrix:
 
     def _product(self, operand: NDArray[Any]) -> NDArray[Any]:
         N = self.shape[0]
-        work = Product(self._drive, self.code, self._holders.key, self._worst(self.shape[1]))
+        work = Product(self._driver, self.code, self._holders.key, self._worst(self.shape[1]))
         blocks = self._pass(self.code, self._rows, work, operand, self.shape[1])
         return self._unscaled(blocks[:N].reshape(N, *operand.shape[1:]))
 
@@ -285,20 +285,20 @@ class CodedMatrix:
         self, code: Code, rows: int, work: Work, operand: NDArray[Any], inner: int
     ) -> NDArray[Any]:
         """One elastic round over so many rows of the shares: the decoded blocks, one by one."""
-        drive = self._drive
-        began = drive.engine.now()
-        drive.settle()
+        driver = self._driver
+        began = driver.engine.now()
+        driver.settle()
         plan = self._planned(code, rows, self._options.margin)
         round = ElasticRound(
-            drive.next_round(),
+            driver.next_round(),
             plan.windows,
             self._holders.shares,
             work,
             self._options.late,
             self._resting(plan),
         )
-        drive.run(round, operand, self._holders.supply)
-        gathered = drive.engine.now()
+        driver.run(round, operand, self._holders.supply)
+        gathered = driver.engine.now()
         result, eta = self._decode(code, round, plan, operand)
         cover = round.cover
         count = (cover.rows_used, cover.delivered_rows - cover.rows_used, cover.topped_up_rows)
@@ -331,7 +331,7 @@ class CodedMatrix:
             parts, places, eta = plan.segments, plan.places, plan.eta
         else:
             parts = segments(code, round.cover)
-            places = {lane: i for i, lane in enumerate(round.cover.lanes)}
+            places = {share: i for i, share in enumerate(round.cover.shares)}
             eta = max(s.weights.eta for s in parts)
         replies = gather(round.values, places, (len(places), rows, width))
         if parts is plan.segments and plan.at_once is not None and replies.size <= FEW:
@@ -340,19 +340,19 @@ class CodedMatrix:
 
     def _adjoint(self, z: NDArray[Any]) -> NDArray[Any]:
         """Aᵀ z, for z (N,) or (N, c): every reply is needed, and what is lost is re-expressed."""
-        drive, code = self._drive, self.code
-        began = drive.engine.now()
-        drive.settle()
-        drive.await_enough(self._live, code.k)
+        driver, code = self._driver, self.code
+        began = driver.engine.now()
+        driver.settle()
+        driver.await_enough(self._live, code.k)
         plan = self._planned(code, self._rows, 0)
         width = 1 if z.ndim == 1 else z.shape[1]
         round = SumRound(
-            drive.next_round(),
+            driver.next_round(),
             self._items(plan, self._unscaled(z.reshape(len(z), width))),
             plan.holders,
             self._holders.shares,
             Adjoint(
-                drive,
+                driver,
                 code,
                 self._holders.key,
                 self._worst(len(z)),
@@ -362,8 +362,8 @@ class CodedMatrix:
             self._options.late,
             self._resting(plan),
         )
-        drive.run(round, None, self._holders.supply)
-        gathered = drive.engine.now()
+        driver.run(round, None, self._holders.supply)
+        gathered = driver.engine.now()
         total = round.total()
         shape = (self.shape[1], *z.shape[1:])
         if total is None:
@@ -377,15 +377,17 @@ class CodedMatrix:
 
     def _items(self, plan: Plan, z: NDArray[Any]) -> list[Item]:
         """What each holder does for Aᵀ z: the rows of its window, times the re-encoded z."""
-        lanes, runs = plan.windows.lanes, plan.windows.runs
+        shares, runs = plan.windows.shares, plan.windows.runs
         if not self._values:
-            return [Item(lane, mine, None) for lane, mine in zip(lanes, runs, strict=True) if mine]
+            return [
+                Item(share, mine, None) for share, mine in zip(shares, runs, strict=True) if mine
+            ]
         blocks = np.zeros((self.code.k * self._rows, z.shape[1]), self.dtype)
         blocks[: len(z)] = z
-        u = recode(plan.segments, len(lanes), blocks.reshape(self.code.k, self._rows, -1))
+        u = recode(plan.segments, len(shares), blocks.reshape(self.code.k, self._rows, -1))
         return [
-            Item(lane, mine, np.concatenate([u[i, first:last] for first, last in mine]))
-            for i, (lane, mine) in enumerate(zip(lanes, runs, strict=True))
+            Item(share, mine, np.concatenate([u[i, first:last] for first, last in mine]))
+            for i, (share, mine) in enumerate(zip(shares, runs, strict=True))
             if mine
         ]
 
@@ -399,7 +401,7 @@ class CodedMatrix:
         inner: int,
     ) -> None:
         """Write the report, learn from it, and refuse a result that is too inaccurate."""
-        ended = self._drive.engine.now()
+        ended = self._driver.engine.now()
         bound = None if eta is None else self._bound(inner, eta)
         used, wasted, topped_up = rows
         began, gathered = times
@@ -423,7 +425,7 @@ class CodedMatrix:
             eta=eta,
             error_bound=bound,
         )
-        self._laggards = self._drive.owing([*self._laggards, *round.late])
+        self._laggards = self._driver.owing([*self._laggards, *round.late])
         plan.rows_moved = 0  # moved once; later rounds on the same windows move nothing
         if self._options.measured_loads:
             self._paces.learn(round.read, round.spent)
@@ -438,7 +440,7 @@ class CodedMatrix:
         span = code.k + margin
         loads = self._paces.loads(ready, span) if self._options.measured_loads else None
         plan = self._plans.get((code, margin))
-        if plan is None or plan.holders != ready or Paces.differ(plan.layout.shares, loads):
+        if plan is None or plan.holders != ready or Paces.differ(plan.layout.fractions, loads):
             layout = Layout(code.k, margin, loads)
             plan = Plan(code, ready, layout, rows, plan, values=self._values)
             self._plans[code, margin] = plan
@@ -473,7 +475,7 @@ class CodedMatrix:
 
         It is stopped, or far behind, and counted on again as soon as it answers.
         """
-        silent = self._drive.silent(SILENT) | self._drive.owing(self._laggards)
+        silent = self._driver.silent(SILENT) | self._driver.owing(self._laggards)
         if not silent or len(ready.keys() - silent) < need:
             return ready
         return {worker: share for worker, share in ready.items() if worker not in silent}
@@ -520,19 +522,19 @@ class CodedTranspose:
         """Which share each live worker holds."""
         return self.T.shares
 
-    def windows(self) -> dict[int, tuple[Run, ...]]:
+    def windows(self) -> dict[int, tuple[RowRange, ...]]:
         """Rows of its share (of X, not of its transpose) that each worker reads next."""
         return self.T.windows()
 
     def __matmul__(self, z: object) -> NDArray[Any]:
         """X.T @ z for a vector (N,) or columns (N, c): exact to `report.error_bound`."""
-        self.T._drive.check()
+        self.T._driver.check()
         operand = checks.operand(
             z, self.shape[1], self.dtype, self.T._options.check_finite, name="X.T @ z"
         )
         if operand.ndim == 2 and operand.shape[1] == 0:
             return np.empty((self.shape[0], 0), self.dtype)
-        with self.T._drive.lock, np.errstate(over="ignore", invalid="ignore"):
+        with self.T._driver.lock, np.errstate(over="ignore", invalid="ignore"):
             return self.T._finite(self.T._adjoint(operand))
 
     def __iadd__(self, change: object) -> Self:

@@ -33,13 +33,13 @@ class Plan:
     ) -> None:
         self.holders = holders  # worker -> share
         self.layout = layout
-        lanes = tuple(sorted(holders.values()))
-        self.places = {lane: i for i, lane in enumerate(lanes)}
-        if before is None or not before.windows.lanes:
-            self.windows: Windows = layout.lay(lanes, rows)
+        shares = tuple(sorted(holders.values()))
+        self.places = {share: i for i, share in enumerate(shares)}
+        if before is None or not before.windows.shares:
+            self.windows: Windows = layout.lay(shares, rows)
             self.rows_moved = 0
         else:
-            self.windows = shifted(before.windows, layout, lanes)
+            self.windows = shifted(before.windows, layout, shares)
             self.rows_moved = rows_moved(before.windows, self.windows)
         self.segments: list[Segment] = []
         self.at_once: NDArray[np.float64] | None = None

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..codes.polydot import PolyDotPass
-from ..model import Run, Task
-from ..rounds import Cover, Drive
+from ..model import RowRange, Task
+from ..rounds import Cover, RoundDriver
 from ..rounds.reduce import Item
 from . import work
 from .decode import ETA_WANTED, Code, weak
@@ -21,10 +21,12 @@ Floats = NDArray[np.float64]
 class _Work:
     """`worst`: the η above which a result is refused."""
 
-    def __init__(self, drive: Drive, code: Code, key: str, worst: float = float("inf")) -> None:
+    def __init__(
+        self, driver: RoundDriver, code: Code, key: str, worst: float = float("inf")
+    ) -> None:
         self.key, self.threshold, self.worst = key, code.k, worst
-        self._drive, self._code = drive, code
-        self._values = drive.engine.capabilities.values
+        self._driver, self._code = driver, code
+        self._values = driver.engine.capabilities.values
 
     def weak(self, cover: Cover) -> list[int]:
         """Segments that need one more reply to decode well."""
@@ -38,8 +40,8 @@ class _Work:
 class Product(_Work):
     """The work of X @ w: tasks over runs of a share."""
 
-    def task(self, round: int, worker: int, runs: tuple[Run, ...]) -> Task:
-        task = self._drive.next_task()
+    def task(self, round: int, worker: int, runs: tuple[RowRange, ...]) -> Task:
+        task = self._driver.next_task()
         return Task(task, round, worker, work.product, (self.key, runs), runs, _rows(runs))
 
 
@@ -48,33 +50,33 @@ class Mixed(_Work):
 
     def __init__(
         self,
-        drive: Drive,
+        driver: RoundDriver,
         code: PolyDotPass,
         key: str,
         worst: float,
         columns: int,
         shares: Mapping[int, int],
     ) -> None:
-        super().__init__(drive, code, key, worst)
+        super().__init__(driver, code, key, worst)
         self._pass, self._columns, self._shares = code, columns, shares
 
-    def task(self, round: int, worker: int, runs: tuple[Run, ...]) -> Task:
+    def task(self, round: int, worker: int, runs: tuple[RowRange, ...]) -> Task:
         mixture = self._pass.operand(self._shares[worker])
         args = (self.key, runs, self._columns, mixture, self._pass.kind == "backward")
-        task = self._drive.next_task()
+        task = self._driver.next_task()
         return Task(task, round, worker, work.mixed, args, runs, _rows(runs))
 
 
 class Fetch(_Work):
     """The work of rebuilding a share: rows from `first` on, as they are."""
 
-    def __init__(self, drive: Drive, code: Code, key: str, first: int, columns: int) -> None:
-        super().__init__(drive, code, key)
+    def __init__(self, driver: RoundDriver, code: Code, key: str, first: int, columns: int) -> None:
+        super().__init__(driver, code, key)
         self._first, self._columns = first, columns
 
-    def task(self, round: int, worker: int, runs: tuple[Run, ...]) -> Task:
+    def task(self, round: int, worker: int, runs: tuple[RowRange, ...]) -> Task:
         args = (self.key, runs, self._first, self._columns)
-        return Task(self._drive.next_task(), round, worker, work.fetch, args, runs, _rows(runs))
+        return Task(self._driver.next_task(), round, worker, work.fetch, args, runs, _rows(runs))
 
 
 class Adjoint(_Work):
@@ -83,25 +85,31 @@ class Adjoint(_Work):
     wanted = ETA_WANTED
 
     def __init__(
-        self, drive: Drive, code: Code, key: str, worst: float, shape: Run, z: NDArray[Any]
+        self,
+        driver: RoundDriver,
+        code: Code,
+        key: str,
+        worst: float,
+        shape: RowRange,
+        z: NDArray[Any],
     ) -> None:
-        super().__init__(drive, code, key, worst)
+        super().__init__(driver, code, key, worst)
         self.rows, self._columns = shape  # of a share
         self.length = float(np.linalg.norm(z.astype(np.float64, copy=False)))
 
     def task(self, round: int, worker: int, number: int, item: Item) -> Task:
         args = (self.key, number, item.runs, item.u, self._columns)
-        task = self._drive.next_task()
+        task = self._driver.next_task()
         return Task(task, round, worker, work.adjoint, args, number, item.rows)
 
-    def express(self, lane: int, others: Sequence[int]) -> Floats:
+    def express(self, share: int, others: Sequence[int]) -> Floats:
         weights = self._code.weights(tuple(others))
-        c: Floats = self._code.row(lane) @ weights.matrix
+        c: Floats = self._code.row(share) @ weights.matrix
         return c
 
-    def size(self, lane: int) -> float:
-        return float(np.linalg.norm(self._code.row(lane)))
+    def size(self, share: int) -> float:
+        return float(np.linalg.norm(self._code.row(share)))
 
 
-def _rows(runs: tuple[Run, ...]) -> int:
+def _rows(runs: tuple[RowRange, ...]) -> int:
     return sum(last - first for first, last in runs)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..model import Piece, Run
+from ..model import Piece, RowRange
 from ..rounds import Cover, Windows
 from ..rounds.iterate import (
     BEAT,
@@ -27,8 +27,8 @@ from ..rounds.iterate import (
     ROUND,
     WORK,
     Asked,
+    EpochPlan,
     Exchange,
-    Leg,
 )
 from . import work
 from .decode import Code, Segment, combine
@@ -69,10 +69,10 @@ class Job:
 
 
 def walk(
-    kept: Mapping[str, Any], operand: None, key: str, share: str, lane: int, job: Job
+    kept: Mapping[str, Any], operand: None, key: str, share_key: str, share: int, job: Job
 ) -> Iterator[Piece]:
     """The body of the one task that a worker has for the whole run."""
-    return _Walker(kept[key], kept.get(share), kept.get(scales_key(key)), lane, job).go()
+    return _Walker(kept[key], kept.get(share_key), kept.get(scales_key(key)), share, job).go()
 
 
 def scales_key(exchange: str) -> str:
@@ -83,29 +83,29 @@ def scales_key(exchange: str) -> str:
 class _Walker:
     """One worker, at round `t` with the vector `w` that goes into it.
 
-    Every wait ends: with a stamp, a new leg, the end of the run, or the task being cancelled; the
+    Every wait ends: with a stamp, a new plan, the end of the run, or the task being cancelled; the
     worker looks for each of them at least every millisecond.
     """
 
     def __init__(
-        self, exchange: Exchange, share: Any, scales: Scales | None, lane: int, job: Job
+        self, exchange: Exchange, matrix: Any, scales: Scales | None, share: int, job: Job
     ) -> None:
-        self.ex, self.lane, self.job, self.scales = exchange, lane, job, scales
+        self.ex, self.share, self.job, self.scales = exchange, share, job, scales
         shape = exchange.shape
         self.values = shape.values
-        self.share: Any = None if share is None else work._matrix(share, shape.length)
-        self.step = shape.rows if share is None else work._step(self.share, 1)
-        self.seen = -1  # the control word of `leg`
+        self.matrix: Any = None if matrix is None else work._matrix(matrix, shape.length)
+        self.step = shape.rows if matrix is None else work._step(self.matrix, 1)
+        self.seen = -1  # the control word of `plan`
         self.told = -1  # the control word under which it said that it is ready
-        self.leg: Leg | None = None
+        self.plan: EpochPlan | None = None
         self.asked: Asked = {}  # in round t, of everybody
         self.segments: list[Segment] = []  # how to decode round t
-        self._everybody = np.empty(0, np.int64), np.empty(0, np.int64)  # lanes and their epochs
+        self._everybody = np.empty(0, np.int64), np.empty(0, np.int64)  # shares and their epochs
         self._known: tuple[Asked, list[Segment]] = ({}, [])
         self.t, self.w = -1, np.empty(0)
         self.ready = False  # whether w is the vector of round t
-        self._cut: dict[Run, Any] = {}  # rows of the share, for cutting a sparse one is a copy
-        self.done: list[Run] = []  # rows of round t that are in the slot
+        self._cut: dict[RowRange, Any] = {}  # rows of the share, for cutting a sparse one is a copy
+        self.done: list[RowRange] = []  # rows of round t that are in the slot
         self.stamped = (0, -1)  # epoch and round
         self.read = 0  # rows
         self.change = float("inf")
@@ -114,7 +114,7 @@ class _Walker:
 
     def go(self) -> Iterator[Piece]:
         """Take part until the run ends."""
-        ex, lane, job = self.ex, self.lane, self.job
+        ex, share, job = self.ex, self.share, self.job
         while True:
             if ex.control != self.seen:
                 loaded = self._load()
@@ -127,17 +127,17 @@ class _Walker:
             if self.t < 0 or not (self.ready or self._fetch()):
                 yield from self._rest()
                 continue
-            leg, t = self.leg, self.t
-            assert leg is not None
-            if t >= job.rounds or self._over(leg):
+            plan, t = self.plan, self.t
+            assert plan is not None
+            if t >= job.rounds or self._over(plan):
                 yield self._say(END, t, self.change)
                 return
-            owes, todo = self._todo(leg)
+            owes, todo = self._todo(plan)
             if todo:
                 for a, b in work._slices(todo, self.step):
                     if self.values:
                         with np.errstate(over="ignore", invalid="ignore"):
-                            ex.pieces(t)[lane, a:b] = self._rows(a, b) @ self.w
+                            ex.pieces(t)[share, a:b] = self._rows(a, b) @ self.w
                     self.done.append((a, b))
                     self.read += b - a
                     yield Piece((WORK, t, b - a), None, b - a)
@@ -146,9 +146,9 @@ class _Walker:
                 size = work._rows(todo) * np.dtype(ex.shape.dtype).itemsize
                 yield Piece((GATHER, len(self.asked), size), None)
             if owes:
-                self.stamped = (leg.epoch, t)
-                ex.stamp(lane, leg.epoch, t, self.read)
-            if lane not in leg.steady and (t > leg.round or ex.offered(t + 1)):
+                self.stamped = (plan.epoch, t)
+                ex.stamp(share, plan.epoch, t, self.read)
+            if share not in plan.steady and (t > plan.round or ex.offered(t + 1)):
                 self.t, self.ready = -1, False  # nobody waits for it any more
                 continue
             complete = ex.stamped(*self._everybody, t)
@@ -157,76 +157,76 @@ class _Walker:
             if not complete:
                 yield from self._rest()
                 continue
-            yield from self._advance(leg)
+            yield from self._advance(plan)
             if self.t < -1:
                 return
 
     # What the master says.
 
     def _load(self) -> bool:
-        """Read the newest leg and find one's place in it; False while it is being written."""
+        """Read the newest plan and find one's place in it; False while it is being written."""
         found = self.ex.leg()
         if found is None:
             return False
-        before = 0 if self.leg is None else self.leg.epoch
-        self.seen, leg = found[0], Leg.loads(found[1])
-        self.leg, self.tries = leg, 0
-        self.ready &= leg.entered.get(self.lane, leg.epoch) <= before
-        mine = leg.first.get(self.lane)
-        owes = mine is not None and not self._has(mine[0], leg.round)
+        before = 0 if self.plan is None else self.plan.epoch
+        self.seen, plan = found[0], EpochPlan.loads(found[1])
+        self.plan, self.tries = plan, 0
+        self.ready &= plan.entered.get(self.share, plan.epoch) <= before
+        mine = plan.first.get(self.share)
+        owes = mine is not None and not self._has(mine[0], plan.round)
         # Whoever is owed a stamp in a round keeps the others from the round after the next, so that
         # what it still has to read is not written over. Else it takes the vector from others.
         if owes:
-            start = leg.round
-            behind = self.t == start - 1 == self.stamped[1] and bool(leg.before)
+            start = plan.round
+            behind = self.t == start - 1 == self.stamped[1] and bool(plan.before)
             fine = self.t == start or behind
         else:
-            start = leg.round + 1 if self.lane in leg.steady else -1
-            # Who has done the leg's first round makes its vector, though it goes no further: those
+            start = plan.round + 1 if self.share in plan.steady else -1
+            # Who has done the plan's first round makes its vector, though it goes no further: those
             # that go on may all be new, and have to take that vector from somebody.
-            fine = (start >= 0 or mine is not None) and self.t == leg.round
+            fine = (start >= 0 or mine is not None) and self.t == plan.round
         if not (fine and self.ready):
             self.t, self.ready, self.done = start, False, []
             self.change = float("inf")
-        if self.t >= leg.round or self.ready:
-            self._plan(leg)  # of the round before too: this may be the first that it hears of it
+        if self.t >= plan.round or self.ready:
+            self._plan(plan)  # of the round before too: this may be the first that it hears of it
         return True
 
     def _has(self, epoch: int, round: int) -> bool:
-        return self.ex.stamped(np.array([self.lane]), np.array([epoch]), round)
+        return self.ex.stamped(np.array([self.share]), np.array([epoch]), round)
 
-    def _plan(self, leg: Leg) -> None:
+    def _plan(self, plan: EpochPlan) -> None:
         """Who does what in round t, and how it is decoded."""
-        self.asked = leg.asked(self.t)
-        lanes = np.array(list(self.asked), dtype=np.int64)
-        self._everybody = lanes, np.array([since for since, _ in self.asked.values()])
+        self.asked = plan.asked(self.t)
+        shares = np.array(list(self.asked), dtype=np.int64)
+        self._everybody = shares, np.array([since for since, _ in self.asked.values()])
         if self._known[0] != self.asked:
             self._cut.clear()
             parts = decoding(self.job.code, self.asked, self.ex.shape.rows) if self.values else []
             self._known = (self.asked, parts)
         self.segments = self._known[1]
 
-    def _todo(self, leg: Leg) -> tuple[bool, list[Run]]:
-        """Whether this lane owes a stamp in round t, and the rows that it has not done for it."""
-        mine = self.asked.get(self.lane)
+    def _todo(self, plan: EpochPlan) -> tuple[bool, list[RowRange]]:
+        """Whether this share owes a stamp in round t, and the rows that it has not done for it."""
+        mine = self.asked.get(self.share)
         epoch, round = self.stamped
-        if mine is None or self.t < leg.round or (epoch >= mine[0] and round >= self.t):
+        if mine is None or self.t < plan.round or (epoch >= mine[0] and round >= self.t):
             return False, []
         return True, minus(mine[1], self.done)
 
     def _rows(self, a: int, b: int) -> Any:
-        if isinstance(self.share, np.ndarray):
-            return self.share[a:b]
+        if isinstance(self.matrix, np.ndarray):
+            return self.matrix[a:b]
         if (a, b) not in self._cut:
-            self._cut[a, b] = self.share[a:b]
+            self._cut[a, b] = self.matrix[a:b]
         return self._cut[a, b]
 
-    def _over(self, leg: Leg) -> bool:
+    def _over(self, plan: EpochPlan) -> bool:
         """Whether the run ends here: decided by the leader, for all."""
-        if self.lane == leg.leader and self.change <= self.job.tol:
-            self.ex.stop(self.lane, self.t)
+        if self.share == plan.leader and self.change <= self.job.tol:
+            self.ex.stop(self.share, self.t)
             return True
-        return self.ex.stopped(leg.leader) == self.t > 0 and self.ex.control == self.seen
+        return self.ex.stopped(plan.leader) == self.t > 0 and self.ex.control == self.seen
 
     def _fetch(self) -> bool:
         """Take the vector of round t from somebody who has it."""
@@ -234,14 +234,14 @@ class _Walker:
         if found is None:
             return False
         self.w, self.ready, self.tries = found, True, 0
-        self.ex.offer(self.lane, self.t, found)
-        assert self.leg is not None
-        self._plan(self.leg)
+        self.ex.offer(self.share, self.t, found)
+        assert self.plan is not None
+        self._plan(self.plan)
         return True
 
     # The vector.
 
-    def _advance(self, leg: Leg) -> Iterator[Piece]:
+    def _advance(self, plan: EpochPlan) -> Iterator[Piece]:
         """Decode round t, all of whose pieces are there, and go on to the next."""
         ex, job, new = self.ex, self.job, self.w
         if self.values:
@@ -249,7 +249,9 @@ class _Walker:
             with np.errstate(over="ignore", invalid="ignore"):
                 y = combine(self.segments, pieces).reshape(-1)[: ex.shape.length]
                 y = y if self.scales is None else self.scales.times(y)
-            if ex.control != self.seen or (self.lane not in leg.steady and ex.offered(self.t + 1)):
+            if ex.control != self.seen or (
+                self.share not in plan.steady and ex.offered(self.t + 1)
+            ):
                 return  # left out meanwhile, it may have read what others had written over
             new = job.step(y, self.w)
             if job.check_finite and not np.isfinite(new.sum()) and not np.isfinite(new).all():
@@ -259,11 +261,11 @@ class _Walker:
                 return
             self.change = float(np.linalg.norm(new - self.w))
         self.t, self.w, self.done, self.tries = self.t + 1, new, [], 0
-        ex.offer(self.lane, self.t, new)
-        if leg.round <= self.t <= leg.round + 1:  # later rounds are alike
-            self._plan(leg)
+        ex.offer(self.share, self.t, new)
+        if plan.round <= self.t <= plan.round + 1:  # later rounds are alike
+            self._plan(plan)
         late = ex.now() >= self.spoke + job.work_beat
-        if self.lane == leg.leader and (late or self.t % job.report_every == 0):
+        if self.share == plan.leader and (late or self.t % job.report_every == 0):
             yield self._say(ROUND, self.t, self.change)
 
     # Words to the master.
@@ -282,7 +284,7 @@ class _Walker:
         yield Piece((REST, due), None)
 
 
-def minus(runs: Sequence[Run], done: Sequence[Run]) -> list[Run]:
+def minus(runs: Sequence[RowRange], done: Sequence[RowRange]) -> list[RowRange]:
     """The rows of `runs` that are not in `done`."""
     left = list(runs)
     for a, b in done:
@@ -294,33 +296,33 @@ def minus(runs: Sequence[Run], done: Sequence[Run]) -> list[Run]:
 
 
 def decoding(code: Code, asked: Asked, rows: int) -> list[Segment]:
-    """How to decode when every lane has delivered what it was asked for; places are lanes."""
+    """How to decode when every share has delivered what it was asked for; places are shares."""
     cuts = sorted({0, rows, *(row for _, runs in asked.values() for run in runs for row in run)})
     found: list[Segment] = []
     for first, last in pairwise(cuts):
-        lanes = tuple(
+        shares = tuple(
             sorted(
-                lane
-                for lane, (_, runs) in asked.items()
+                share
+                for share, (_, runs) in asked.items()
                 if any(a <= first and last <= b for a, b in runs)
             )
         )
-        if found and tuple(found[-1].places.tolist()) == lanes:
+        if found and tuple(found[-1].places.tolist()) == shares:
             found[-1] = found[-1]._replace(last=last)
         else:
-            places = np.array(lanes, dtype=np.intp)
-            found.append(Segment(first, last, places, code.weights(lanes)))
+            places = np.array(shares, dtype=np.intp)
+            found.append(Segment(first, last, places, code.weights(shares)))
     return found
 
 
 def full(cover: Cover) -> Cover:
     """The cover as it will be when everybody has delivered; for looking at, not for going on."""
     windows = Windows(
-        tuple(cover.lanes),
+        tuple(cover.shares),
         cover.cuts,
         cover.asked,
         cover.need,
-        ((),) * len(cover.lanes),
+        ((),) * len(cover.shares),
         np.empty(0, np.intp),
         np.empty(0, np.intp),
         0,

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..codes.polydot import mix
-from ..model import Piece, Run
+from ..model import Piece, RowRange
 
 # Multiply-adds in a slice: about ten milliseconds of a product that is bound by memory.
 SLICE_WORK = 10_000_000
@@ -27,17 +27,19 @@ def _step(share: Any, width: int) -> int:
     return max(1, int(SLICE_WORK / (max(1.0, per_row) * max(1.0, width / 4))))
 
 
-def _slices(runs: Sequence[Run], step: int) -> Iterator[Run]:
+def _slices(runs: Sequence[RowRange], step: int) -> Iterator[RowRange]:
     for first, last in runs:
         for a in range(first, last, step):
             yield a, min(a + step, last)
 
 
-def _rows(runs: Sequence[Run]) -> int:
+def _rows(runs: Sequence[RowRange]) -> int:
     return sum(last - first for first, last in runs)
 
 
-def product(kept: Any, operand: NDArray[Any], key: str, runs: Sequence[Run]) -> Iterable[Piece]:
+def product(
+    kept: Any, operand: NDArray[Any], key: str, runs: Sequence[RowRange]
+) -> Iterable[Piece]:
     """Rows `runs` of the share times the operand: one product a run, cut in slices if long."""
     return _product(_matrix(kept[key], len(operand)), operand, runs)
 
@@ -46,7 +48,7 @@ def mixed(
     kept: Any,
     operand: NDArray[Any],
     key: str,
-    runs: Sequence[Run],
+    runs: Sequence[RowRange],
     columns: int,
     coefficients: NDArray[np.float64],
     turned: bool,
@@ -62,7 +64,7 @@ def _matrix(share: Any, columns: int | None) -> Any:
     return share[:, :columns] if moving else share
 
 
-def _product(share: Any, operand: NDArray[Any], runs: Sequence[Run]) -> Iterable[Piece]:
+def _product(share: Any, operand: NDArray[Any], runs: Sequence[RowRange]) -> Iterable[Piece]:
     step = _step(share, 1 if operand.ndim == 1 else operand.shape[1])
     if _rows(runs) <= step:
         with np.errstate(over="ignore", invalid="ignore"):  # the master looks at the result
@@ -77,7 +79,7 @@ def adjoint(
     operand: None,
     key: str,
     item: int,
-    runs: Sequence[Run],
+    runs: Sequence[RowRange],
     u: NDArray[Any],
     columns: int | None = None,
 ) -> Iterable[Piece]:
@@ -89,7 +91,7 @@ def adjoint(
     return _long_adjoint(share, item, runs, u, step)
 
 
-def _adjoint(share: Any, runs: Sequence[Run], u: NDArray[Any]) -> NDArray[Any]:
+def _adjoint(share: Any, runs: Sequence[RowRange], u: NDArray[Any]) -> NDArray[Any]:
     total: Any = None
     done = 0
     for first, last in runs:
@@ -100,7 +102,7 @@ def _adjoint(share: Any, runs: Sequence[Run], u: NDArray[Any]) -> NDArray[Any]:
 
 
 def _long_adjoint(
-    share: Any, item: int, runs: Sequence[Run], u: NDArray[Any], step: int
+    share: Any, item: int, runs: Sequence[RowRange], u: NDArray[Any], step: int
 ) -> Iterator[Piece]:
     total: Any = 0.0
     done = 0
@@ -112,7 +114,7 @@ def _long_adjoint(
 
 
 def fetch(
-    kept: Any, operand: None, key: str, runs: Sequence[Run], offset: int, columns: int
+    kept: Any, operand: None, key: str, runs: Sequence[RowRange], offset: int, columns: int
 ) -> Iterator[Piece]:
     """The rows themselves, up to a column; runs count from `offset`."""
     share = kept[key]

@@ -1,7 +1,7 @@
 """Codes for sums of parts: who evaluates which parts, in which order, and what decodes.
 
-The source values are the m terms fn(partᵢ, x); their sum is wanted. A worker sits in one of n seats
-and walks the seat's symbols in order. A symbol is a combination of terms, its coefficient row all
+The source values are the m terms fn(partᵢ, x); their sum is wanted. A worker sits in one of n slots
+and walks the slot's symbols in order. A symbol is a combination of terms, its coefficient row all
 that decoding needs to know. Rows are sparse: `Row` names the parts and, unless all are one, the
 coefficients.
 """
@@ -18,9 +18,9 @@ from .linear import Row as Row
 
 @dataclass(frozen=True)
 class Assignment(ABC):
-    """m parts on n seats. `symbols(seat)` is what its holder walks; keys count them all.
+    """m parts on n slots. `symbols(slot)` is what its holder walks; keys count them all.
 
-    The i-th symbol of a seat has the key i * n + seat.
+    The i-th symbol of a slot has the key i * n + slot.
     """
 
     m: int
@@ -29,11 +29,11 @@ class Assignment(ABC):
     @property
     @abstractmethod
     def k(self) -> int:
-        """Fewest seats such that any so many of them, done, give the sum; n if none fewer do."""
+        """Fewest slots such that any so many of them, done, give the sum; n if none fewer do."""
 
     @abstractmethod
-    def symbols(self, seat: int) -> Sequence[Row]:
-        """The rows of a seat's symbols, in the order in which they are evaluated."""
+    def symbols(self, slot: int) -> Sequence[Row]:
+        """The rows of a slot's symbols, in the order in which they are evaluated."""
 
     @abstractmethod
     def decoder(self) -> Decoder:
@@ -54,17 +54,17 @@ class Assignment(ABC):
 
     @property
     def copies(self) -> int | None:
-        """How many seats add a part, once each, where all parts have as many; else None."""
+        """How many slots add a part, once each, where all parts have as many; else None."""
         return None
 
     def row(self, key: int) -> Row:
         """The row of a symbol by its key."""
-        i, seat = divmod(key, self.n)
-        return self.symbols(seat)[i]
+        i, slot = divmod(key, self.n)
+        return self.symbols(slot)[i]
 
-    def parts(self, seat: int) -> tuple[int, ...]:
-        """The parts that a seat's holder needs."""
-        return tuple(sorted({part for row in self.symbols(seat) for part in row.parts}))
+    def parts(self, slot: int) -> tuple[int, ...]:
+        """The parts that a slot's holder needs."""
+        return tuple(sorted({part for row in self.symbols(slot) for part in row.parts}))
 
 
 class SumCode(ABC):
@@ -72,4 +72,4 @@ class SumCode(ABC):
 
     @abstractmethod
     def assign(self, m: int, n: int) -> Assignment:
-        """The assignment of m parts to n seats. Raises BadInput where there is none."""
+        """The assignment of m parts to n slots. Raises BadInput where there is none."""

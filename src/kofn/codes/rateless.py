@@ -93,10 +93,10 @@ class LT(SumCode):
 
 @dataclass(frozen=True)
 class LTAssignment(Assignment):
-    """LT-r on n seats: symbol i of a seat is row i·n + seat of one table over the groups."""
+    """LT-r on n slots: symbol i of a slot is row i·n + slot of one table over the groups."""
 
     recipe: LT
-    each: int  # symbols of a seat
+    each: int  # symbols of a slot
 
     @property
     def groups(self) -> int:
@@ -116,12 +116,12 @@ class LTAssignment(Assignment):
         """The groups of every symbol."""
         return _table(self.groups, self.each * self.n, self.recipe)
 
-    def symbols(self, seat: int) -> Sequence[Row]:
-        found = self._symbols.get(seat)
+    def symbols(self, slot: int) -> Sequence[Row]:
+        found = self._symbols.get(slot)
         if found is None:
             r, m, rows = self.recipe.r, self.m, self.table.rows
-            keys = range(seat, self.each * self.n, self.n)
-            found = self._symbols[seat] = tuple(
+            keys = range(slot, self.each * self.n, self.n)
+            found = self._symbols[slot] = tuple(
                 Row(
                     tuple(rows[key])
                     if r == 1
@@ -211,7 +211,7 @@ def groups_for(m: int, n: int) -> RandomGroups:
 @dataclass(frozen=True)
 class _Groups(Assignment):
     recipe: RandomGroups
-    each: int  # groups that a seat walks
+    each: int  # groups that a slot walks
 
     @property
     def k(self) -> int:
@@ -226,7 +226,7 @@ class _Groups(Assignment):
     def copies(self) -> int | None:
         if self.each == len(self._groups):
             return self.n
-        walked = Counter(group for seat in range(self.n) for group in self.symbols(seat))
+        walked = Counter(group for slot in range(self.n) for group in self.symbols(slot))
         counts = {walked[group] for group in self._groups}
         return counts.pop() if len(counts) == 1 else None
 
@@ -237,13 +237,13 @@ class _Groups(Assignment):
     def decoder(self) -> Decoder:
         return CoverageDecoder(self.m, repr(self.recipe))
 
-    def symbols(self, seat: int) -> Sequence[Row]:
-        found = self._walks.get(seat)
+    def symbols(self, slot: int) -> Sequence[Row]:
+        found = self._walks.get(slot)
         if found is None:
             groups = self._groups
-            rng = np.random.default_rng((self.recipe.seed, self.m, seat + 1))
+            rng = np.random.default_rng((self.recipe.seed, self.m, slot + 1))
             order = rng.permutation(len(groups))[: self.each].tolist()
-            found = self._walks[seat] = tuple(groups[i] for i in order)
+            found = self._walks[slot] = tuple(groups[i] for i in order)
         return found
 
     @cached_property
@@ -292,9 +292,9 @@ class _Dense(Assignment):
     def decoder(self) -> Decoder:
         return _AnyK(self._rows, self.k, repr(self.recipe))
 
-    def symbols(self, seat: int) -> Sequence[Row]:
+    def symbols(self, slot: int) -> Sequence[Row]:
         m, k = self.m, self.k
-        row = self._rows[seat]
+        row = self._rows[slot]
         return (Row(tuple(range(m)), tuple(float(row[t * k // m]) for t in range(m))),)
 
     @cached_property

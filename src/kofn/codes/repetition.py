@@ -107,13 +107,13 @@ class _Fractional(_Repeated):
     def decoder(self) -> CoverageDecoder:
         return CoverageDecoder(self.m, self.name)
 
-    def symbols(self, seat: int) -> Sequence[Row]:
-        return self._symbols[seat]
+    def symbols(self, slot: int) -> Sequence[Row]:
+        return self._symbols[slot]
 
     @cached_property
     def _symbols(self) -> tuple[Sequence[Row], ...]:
         groups = _cut(self.m, self.n // self.c)
-        pairs = (divmod(seat, self.c) for seat in range(self.n))
+        pairs = (divmod(slot, self.c) for slot in range(self.n))
         return tuple(self._walk(groups[group], turn) for group, turn in pairs)
 
 
@@ -130,19 +130,19 @@ class _Cyclic(_Repeated):
             return CoverageDecoder(self.m, self.name)
         return EliminationDecoder(self.m, "sum", self.name)
 
-    def symbols(self, seat: int) -> Sequence[Row]:
-        return self._symbols[seat]
+    def symbols(self, slot: int) -> Sequence[Row]:
+        return self._symbols[slot]
 
     @cached_property
     def _symbols(self) -> tuple[Sequence[Row], ...]:
         pieces = _cut(self.m, self.n)
         found: list[Sequence[Row]] = []
-        for seat in range(self.n):
-            held = [(seat + i) % self.n for i in range(self.c)]
+        for slot in range(self.n):
+            held = [(slot + i) % self.n for i in range(self.c)]
             if not self.random:
                 found.append(self._walk([part for i in held for part in pieces[i]], 0))
                 continue
-            row = _tandon(self.n, self.c)[seat]
+            row = _tandon(self.n, self.c)[slot]
             parts = tuple(part for i in held for part in pieces[i])
             found.append((Row(parts, tuple(float(row[i]) for i in held for _ in pieces[i])),))
         return tuple(found)

@@ -163,7 +163,7 @@ def _unvalued(cluster: Cluster, options: Options) -> CodedMatrix:
     """A coded matrix of the paper's size, of which only the sizes exist."""
     code = MDSCode(MACHINES, THRESHOLD)
     return CodedMatrix(
-        cluster._drive, PAPER, np.dtype(np.float64), code, lambda share: None, options
+        cluster._driver, PAPER, np.dtype(np.float64), code, lambda share: None, options
     )
 
 

@@ -27,13 +27,13 @@ def transitions(machines: int, threshold: int, orders: Iterable[Sequence[int]]) 
     """
     found: dict[str, list[tuple[float, float]]] = {}
     for order in orders:
-        lanes = list(range(machines))
-        plain = ours = cyclic(lanes, ROWS, threshold)
+        shares = list(range(machines))
+        plain = ours = cyclic(shares, ROWS, threshold)
         for lost in order:
-            step = f"{len(lanes)}-{len(lanes) - 1}"
-            lanes.remove(lost)
-            plain_next = cyclic(lanes, ROWS, threshold)
-            ours_next = shifted(ours, Layout(threshold), lanes)
+            step = f"{len(shares)}-{len(shares) - 1}"
+            shares.remove(lost)
+            plain_next = cyclic(shares, ROWS, threshold)
+            ours_next = shifted(ours, Layout(threshold), shares)
             moved = rows_moved(plain, plain_next), rows_moved(ours, ours_next)
             found.setdefault(step, []).append((moved[0], moved[1]))
             plain, ours = plain_next, ours_next

@@ -165,8 +165,8 @@ def _nothing(part: Any, x: Any) -> float:
 
 def _drop(cluster: Cluster) -> None:
     """Let every worker drop what is left of the round before."""
-    while cluster._drive.owing(cluster.engine.workers):
-        cluster._drive.settle(0.02)
+    while cluster._driver.owing(cluster.engine.workers):
+        cluster._driver.settle(0.02)
 
 
 def summary(times: list[float], points: int = 100) -> dict[str, Any]:

@@ -33,29 +33,29 @@ def time_per_job(code: SequenceCode, pattern: Pattern, alpha: float, mu: float) 
 
 def _round(ledger: Ledger, job: int, slow: list[bool], alpha: float, mu: float) -> float:
     """Run one round of a ledger; its time in mini-tasks."""
-    P = ledger.seats
+    P = ledger.slots
     batches = ledger.begin(job)
-    fast = [seat for seat in range(P) if not slow[seat]]
+    fast = [slot for slot in range(P) if not slow[slot]]
     factor = 1.0
     if not fast:
         fast, factor = list(range(P)), alpha
-    late = [seat for seat in range(P) if seat not in fast]
+    late = [slot for slot in range(P) if slot not in fast]
     length, finished = len(batches), list(fast)
     time = factor * length
     for batch in batches:
-        for seat in fast:
-            ledger.deliver(batch[seat])
+        for slot in fast:
+            ledger.deliver(batch[slot])
     if not ledger.prompt and late:
         time *= 1 + mu
         for batch in batches[: int(time / alpha + 1e-9)]:  # partial work counts
-            for seat in late:
-                ledger.deliver(batch[seat])
+            for slot in late:
+                ledger.deliver(batch[slot])
     if not ledger.may_end(fast):
         # Stragglers do theirs in order; the round ends when the due job is there, or, where the
         # pattern must conform, when they have finished.
         for number, batch in enumerate(batches, 1):
-            for seat in late:
-                ledger.deliver(batch[seat])
+            for slot in late:
+                ledger.deliver(batch[slot])
             if number == length:
                 finished = list(range(P))
             if ledger.may_end(finished):

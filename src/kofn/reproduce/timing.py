@@ -66,10 +66,10 @@ class Timer:
 
 def drain(cluster: Cluster) -> None:
     """Wait until no worker is at the work of an earlier round."""
-    drive, end = cluster._drive, time.perf_counter() + DRAIN
-    drive.settle()
-    while drive.owing(drive.engine.workers) and time.perf_counter() < end:
-        drive.settle(0.01)
+    driver, end = cluster._driver, time.perf_counter() + DRAIN
+    driver.settle()
+    while driver.owing(driver.engine.workers) and time.perf_counter() < end:
+        driver.settle(0.01)
 
 
 def summary(seconds: Mapping[str, list[float]]) -> dict[str, dict[str, float]]:

@@ -1,19 +1,19 @@
-"""The master: decides without I/O; drive.py carries its events and commands."""
+"""The master: decides without I/O; driver.py carries its events and commands."""
 
 from .base import Round
 from .cover import Cover
-from .drive import Drive
+from .driver import RoundDriver
 from .elastic import ElasticRound
 from .watch import Late
 from .windows import Layout, Windows, cyclic, fill, rows_moved, shifted
 
 __all__ = [
     "Cover",
-    "Drive",
     "ElasticRound",
     "Late",
     "Layout",
     "Round",
+    "RoundDriver",
     "Windows",
     "cyclic",
     "fill",

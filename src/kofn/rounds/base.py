@@ -1,4 +1,4 @@
-"""What drive.py needs to know of a round."""
+"""What driver.py needs to know of a round."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Round(ABC):
     key: str = ""  # of what a worker must keep to take part; "" where nobody is given it meanwhile
     done: bool = False
     wake: float = float("inf")  # it wants a Tick at this time
-    chores: bool = False  # there is work of the master's own to do while nothing arrives
+    has_idle_work: bool = False  # there is work of the master's own to do while nothing arrives
 
     @abstractmethod
     def start(self, time: float) -> Sequence[Command]:
@@ -26,7 +26,7 @@ class Round(ABC):
     def on(self, event: Event) -> Sequence[Command]:
         """Take one event; events of other rounds are harmless."""
 
-    def chore(self) -> Sequence[Command]:
+    def idle_work(self) -> Sequence[Command]:
         """Do a few milliseconds of that work; called when nothing has arrived."""
         return ()
 

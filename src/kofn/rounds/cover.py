@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ..model import Run
+from ..model import RowRange
 from .windows import Windows, runs_of
 
 SMALLEST_PIECE = 16  # rows; a top-up is not cut finer than this
@@ -23,30 +23,30 @@ _NO_INDEX: dict[int, int] = {}
 class Cover:
     """The state of one round's rows.
 
-    As long as lanes deliver whole windows, just as planned, they are only noted; the arrays follow
+    As long as shares deliver whole windows, just as planned, they are only noted; the arrays follow
     when somebody looks at them. Cost per delivery otherwise: a few array slices.
     """
 
     def __init__(self, windows: Windows) -> None:
-        self.lanes = list(windows.lanes)
+        self.shares = list(windows.shares)
         self.cuts = windows.cuts
         self.asked = windows.asked.copy()
         self.need = windows.need.copy()
         self.delivered_rows = 0
         self.topped_up_rows = 0
-        self.repeated_rows = 0  # asked again of a lane that had delivered them: a restart
+        self.repeated_rows = 0  # asked again of a share that had delivered them: a restart
         # Nothing has been asked or cut beyond windows that ask for just what is needed.
         self.as_planned = windows.exact
         self._windows = windows
-        self._whole: set[int] | None = set()  # places of lanes; None: the arrays are there
+        self._whole: set[int] | None = set()  # places of shares; None: the arrays are there
         self._have, self._count, self._index = _NO_FLAGS, _NO_COUNTS, _NO_INDEX
         self._place = windows.places.copy()
         self._rows_needed = windows.rows_needed
-        self._window = self._rows_needed // max(1, len(self.lanes))
+        self._window = self._rows_needed // max(1, len(self.shares))
 
-    def deliver(self, lane: int, runs: Sequence[Run]) -> None:
-        """Note that rows of a lane have arrived."""
-        i, whole = self._place[lane], self._whole
+    def deliver(self, share: int, runs: Sequence[RowRange]) -> None:
+        """Note that rows of a share have arrived."""
+        i, whole = self._place[share], self._whole
         if (
             whole is not None
             and self.as_planned
@@ -59,7 +59,7 @@ class Cover:
         self._unfold()
         self._deliver(i, runs)
 
-    def _deliver(self, i: int, runs: Iterable[Run]) -> None:
+    def _deliver(self, i: int, runs: Iterable[RowRange]) -> None:
         for first, last in runs:
             a, b = self._at(first), self._at(last)
             have = self._have[i, a:b]
@@ -85,7 +85,7 @@ class Cover:
 
     @property
     def have(self) -> NDArray[np.bool_]:
-        """(lanes, segments): what each lane has delivered."""
+        """(shares, segments): what each share has delivered."""
         self._unfold()
         return self._have
 
@@ -119,41 +119,41 @@ class Cover:
         self.need[list(segments)] += 1
         self._rows_needed = int(self.need @ np.diff(self.cuts))
 
-    def admit(self, lane: int) -> None:
-        """Add a lane that came to life during the round; it owes nothing yet.
+    def admit(self, share: int) -> None:
+        """Add a share that came to life during the round; it owes nothing yet.
 
-        A lane that was there before, under another worker, keeps what it has delivered.
+        A share that was there before, under another worker, keeps what it has delivered.
         """
-        if lane in self._place:
+        if share in self._place:
             return
-        self._place[lane] = len(self.lanes)
-        self.lanes.append(lane)
+        self._place[share] = len(self.shares)
+        self.shares.append(share)
         blank = np.zeros((1, len(self.need)), dtype=bool)
         self._unfold()
         self.asked = np.vstack([self.asked, blank])
         self._have = np.vstack([self._have, blank])
 
-    def retire(self, lane: int) -> None:
-        """Note that what a lane still owes will not come."""
-        i = self._place[lane]
+    def retire(self, share: int) -> None:
+        """Note that what a share still owes will not come."""
+        i = self._place[share]
         self.asked[i] = self.have[i]
 
-    def keep(self, lanes: Collection[int]) -> None:
-        """Bring the lanes up to those that are live: retire the others, admit new ones."""
-        for lane in self.lanes:
-            if lane not in lanes:
-                self.retire(lane)
-        for lane in lanes:
-            self.admit(lane)
+    def keep(self, shares: Collection[int]) -> None:
+        """Bring the shares up to those that are live: retire the others, admit new ones."""
+        for share in self.shares:
+            if share not in shares:
+                self.retire(share)
+        for share in shares:
+            self.admit(share)
 
     def top_up(
         self, helpers: Sequence[int], slow: Sequence[int] = ()
-    ) -> tuple[dict[int, tuple[Run, ...]], int]:
+    ) -> tuple[dict[int, tuple[RowRange, ...]], int]:
         """Ask helpers for what would otherwise not come (soon).
 
-        `helpers` are live lanes that can take more, `slow` those live but only to be counted on
+        `helpers` are live shares that can take more, `slow` those live but only to be counted on
         where nobody else can stand in. An extra reply beyond the threshold is a wish: where no
-        helper can give it, it is needed no more. Returns new runs by lane, and how many lanes are
+        helper can give it, it is needed no more. Returns new runs by share, and how many shares are
         missing (0: none is).
         """
         lacking = self.need - self._promised(helpers)

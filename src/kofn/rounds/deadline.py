@@ -1,7 +1,7 @@
 """One round of a sequence: mini-tasks out, results in one by one, stragglers judged by the fastest.
 
 Which mini-task goes where, and when the round may end, is the ledger's to say; operands and values
-are the desk's. This is what lies between: time, workers in their seats, and what each still owes.
+are the desk's. This is what lies between: time, workers in their slots, and what each still owes.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class Ledger(Protocol):
         """The job that must be done in this round and is not yet."""
 
     def may_end(self, finished: Collection[int], /) -> bool:
-        """Whether the round may end with these seats having finished."""
+        """Whether the round may end with these slots having finished."""
 
-    def more(self, seats: Collection[int], /) -> Mapping[int, Any]:
-        """One more mini-task of the due job for each of these seats."""
+    def more(self, slots: Collection[int], /) -> Mapping[int, Any]:
+        """One more mini-task of the due job for each of these slots."""
 
 
 class Desk(Protocol):
@@ -55,7 +55,7 @@ class Desk(Protocol):
     def ready(self, worker: int, mini: Any, /) -> bool:
         """Whether this worker has the operands of this mini-task."""
 
-    def give(self, worker: int, seat: int, mini: Any, /) -> Sequence[Command]:
+    def give(self, worker: int, slot: int, mini: Any, /) -> Sequence[Command]:
         """Encode the operands of a mini-task, and have the worker keep them."""
 
     def task(self, round: int, worker: int, mini: Any, /) -> Task:
@@ -70,7 +70,7 @@ class Desk(Protocol):
     def idle(self, time: float, /) -> None:
         """Hear that all workers wait for operands since then."""
 
-    def chore(self) -> Sequence[Command]:
+    def idle_work(self) -> Sequence[Command]:
         """Do a few milliseconds of what there is to do."""
 
 
@@ -78,10 +78,10 @@ class DeadlineRound(Round):
     """One round of a sequence. It ends (1 + tolerance) times the fastest worker's time after its
     start, if the ledger agrees; else when it does.
 
-    `batches`: mini-tasks by seat, in order; `seats`: worker -> seat, of those that are live. A
-    joiner takes a free seat at once, and is given work in this round if nobody else can do it; so
-    does one of those to `spare`, live and without a seat, when a seat falls free. Before a wait in
-    silence is given up, they take the seats of those that were waited for.
+    `batches`: mini-tasks by slot, in order; `slots`: worker -> slot, of those that are live. A
+    joiner takes a free slot at once, and is given work in this round if nobody else can do it; so
+    does one of those to `spare`, live and without a slot, when a slot falls free. Before a wait in
+    silence is given up, they take the slots of those that were waited for.
     """
 
     threshold = 1
@@ -92,14 +92,14 @@ class DeadlineRound(Round):
         batches: Sequence[Mapping[int, Any]],
         ledger: Ledger,
         desk: Desk,
-        seats: Mapping[int, int],
+        slots: Mapping[int, int],
         free: Collection[int],
         tolerance: float,
         spare: Collection[int] = (),
     ) -> None:
         self.id = id
-        self.seats = dict(seats)
-        self.finished: set[int] = set()  # seats that have done all they were given
+        self.slots = dict(slots)
+        self.finished: set[int] = set()  # slots that have done all they were given
         self.fastest: float | None = None  # seconds of the first to finish
         self.waited = False  # beyond (1 + tolerance) times that
         self.topped_up = 0  # mini-tasks asked for beyond the ledger's own
@@ -108,14 +108,14 @@ class DeadlineRound(Round):
         self._ledger, self._desk, self._tolerance = ledger, desk, tolerance
         self._free = deque(sorted(free))
         self._spare = deque(spare)
-        occupant = {seat: worker for worker, seat in seats.items()}
+        occupant = {slot: worker for worker, slot in slots.items()}
         self._waiting = deque(  # to be sent: worker, mini-task
-            (occupant[seat], mini)
+            (occupant[slot], mini)
             for batch in batches
-            for seat, mini in batch.items()
-            if seat in occupant
+            for slot, mini in batch.items()
+            if slot in occupant
         )
-        self._owed: dict[int, set[Item]] = {worker: set() for worker in seats}
+        self._owed: dict[int, set[Item]] = {worker: set() for worker in slots}
         for worker, mini in self._waiting:
             self._owed[worker].add(mini)
         self._out: dict[int, int] = {}  # task -> worker
@@ -128,7 +128,7 @@ class DeadlineRound(Round):
     def start(self, time: float) -> list[Command]:
         self._start = time
         if not self._waiting:  # nothing but trivial mini-tasks: nobody is late with those
-            self.finished.update(self.seats.values())
+            self.finished.update(self.slots.values())
             return list(self._judge(time))
         ready = [pair for pair in self._waiting if self._desk.ready(*pair)]
         self._waiting = deque(pair for pair in self._waiting if not self._desk.ready(*pair))
@@ -150,39 +150,39 @@ class DeadlineRound(Round):
         return ()
 
     @property
-    def chores(self) -> bool:  # type: ignore[override]
+    def has_idle_work(self) -> bool:  # type: ignore[override]
         return bool(self._waiting) or self._desk.busy
 
-    def chore(self) -> Sequence[Command]:
+    def idle_work(self) -> Sequence[Command]:
         if not self._waiting:
-            return self._desk.chore()
+            return self._desk.idle_work()
         worker, mini = self._waiting.popleft()
-        seat = self.seats[worker]
-        return [*self._desk.give(worker, seat, mini), self._send(worker, mini)]
+        slot = self.slots[worker]
+        return [*self._desk.give(worker, slot, mini), self._send(worker, mini)]
 
     def last_resort(self, time: float) -> Sequence[Command]:
         silent = self.owing
         self._given_up.update(silent)
         for worker, _ in zip(silent, tuple(self._spare), strict=False):
             self._vacate(worker)
-            self._take_seat()
+            self._take_slot()
         # With all of them given up it would begin anew with the first.
-        return () if self._given_up.issuperset(self.seats) else self._judge(time)
+        return () if self._given_up.issuperset(self.slots) else self._judge(time)
 
     @property
     def in_time(self) -> frozenset[int]:
-        """Seats that are no stragglers though they may not have finished: others were enough."""
+        """Slots that are no stragglers though they may not have finished: others were enough."""
         if self._over or not self._ledger.prompt:
             return frozenset()
-        return frozenset(s for worker, s in self.seats.items() if worker not in self._helping)
+        return frozenset(s for worker, s in self.slots.items() if worker not in self._helping)
 
     @property
     def missing(self) -> int:
-        return 0 if self.seats else 1
+        return 0 if self.slots else 1
 
     @property
     def live(self) -> int:
-        return len(self.seats)
+        return len(self.slots)
 
     @property
     def owing(self) -> tuple[int, ...]:
@@ -205,7 +205,7 @@ class DeadlineRound(Round):
         return self._judge(event.time)
 
     def _worker_finished(self, worker: int, time: float) -> None:
-        self.finished.add(self.seats[worker])
+        self.finished.add(self.slots[worker])
         if self.fastest is None:
             self.fastest = time - self._start
             noise = min(LEAST, NOISE * self.fastest)
@@ -242,7 +242,7 @@ class DeadlineRound(Round):
             self.done = True
         elif nobody and ledger.due is None:
             self.done = True  # the pattern does not conform, and nobody is left to wait for
-        elif nobody and self.seats:
+        elif nobody and self.slots:
             self.waited = self.waited or bool(self._given_up)
             return self._top_up()
         self.waited = self.waited or not (self.done or nobody)
@@ -250,50 +250,50 @@ class DeadlineRound(Round):
 
     def _top_up(self) -> Sequence[Command]:
         """Those that are live do what is lacking of the due job; its deadline is now."""
-        if self._given_up.issuperset(self.seats):
+        if self._given_up.issuperset(self.slots):
             self._given_up.clear()  # there is nobody else: they are waited for once more
-        helpers = set(self.seats) - self._given_up
-        occupant = {seat: worker for worker, seat in self.seats.items() if worker in helpers}
+        helpers = set(self.slots) - self._given_up
+        occupant = {slot: worker for worker, slot in self.slots.items() if worker in helpers}
         commands: list[Command] = []
-        for seat, mini in self._ledger.more(occupant).items():
-            worker = occupant[seat]
+        for slot, mini in self._ledger.more(occupant).items():
+            worker = occupant[slot]
             self._owed[worker].add(mini)
             self._helping.add(worker)
             self.topped_up += 1
-            commands += self._desk.give(worker, seat, mini)
+            commands += self._desk.give(worker, slot, mini)
             commands.append(self._send(worker, mini))
         return commands
 
     def _worker_lost(self, event: Lost) -> Sequence[Command]:
-        if event.worker not in self.seats:
+        if event.worker not in self.slots:
             if event.worker in self._spare:
                 self._spare.remove(event.worker)
             return ()
         self.lost.append(event.worker)
         self._vacate(event.worker)
-        self._take_seat()
+        self._take_slot()
         return self._judge(event.time)
 
     def _worker_joined(self, event: Joined) -> Sequence[Command]:
         self._spare.append(event.worker)
-        self._take_seat()
+        self._take_slot()
         return self._judge(event.time)
 
     def _vacate(self, worker: int) -> None:
-        """Free the seat of a worker that nothing is expected of any more."""
-        seat = self.seats.pop(worker)
+        """Free the slot of a worker that nothing is expected of any more."""
+        slot = self.slots.pop(worker)
         if self._owed.pop(worker):
-            self.finished.discard(seat)
-        self._free.append(seat)
+            self.finished.discard(slot)
+        self._free.append(slot)
         self._waiting = deque(pair for pair in self._waiting if pair[0] != worker)
         self._out = {task: w for task, w in self._out.items() if w != worker}
 
-    def _take_seat(self) -> None:
-        """Let one who has no seat take a free one, if there are both."""
+    def _take_slot(self) -> None:
+        """Let one who has no slot take a free one, if there are both."""
         if self._spare and self._free:
             worker = self._spare.popleft()
             self.joined.append(worker)
-            self.seats[worker] = self._free.popleft()
+            self.slots[worker] = self._free.popleft()
             self._owed[worker] = set()
             self._helping.add(worker)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from ..model import Command, Event, Joined, Reply, Run, Supply, Task
+from ..model import Command, Event, Joined, Reply, RowRange, Supply, Task
 from .base import Round
 from .cover import Cover
 from .watch import Late, Watch
@@ -17,7 +17,7 @@ class Work(Protocol):
 
     key: str  # of the shares that workers must hold
 
-    def task(self, round: int, worker: int, runs: tuple[Run, ...]) -> Task:
+    def task(self, round: int, worker: int, runs: tuple[RowRange, ...]) -> Task:
         """Make the task for a worker's runs."""
 
     def weak(self, cover: Cover) -> Sequence[int]:
@@ -30,7 +30,7 @@ class Work(Protocol):
 class ElasticRound(Round):
     """One product over a cover of windows.
 
-    `shares` tells the lane of each worker that holds one, also of those that join during the
+    `shares` tells the share of each worker that holds one, also of those that join during the
     round; `work` makes their tasks; `late` says when to stop counting on someone. `resting` hold
     a share and have no window: still at the work of an earlier round, they are asked when nobody
     else can stand in, or when they are done with that.
@@ -48,11 +48,11 @@ class ElasticRound(Round):
         self.id, self.key, self.threshold = id, work.key, windows.threshold
         self.windows = windows
         self.cover = Cover(windows)
-        self.values: list[tuple[int, tuple[Run, ...], Any]] = []
+        self.values: list[tuple[int, tuple[RowRange, ...], Any]] = []
         self.read: dict[int, int] = {}  # rows, by worker
         self.spent: dict[int, float] = {}  # seconds, by worker
         self._shares, self._work = shares, work
-        holders = {worker: lane for worker, lane in shares.items() if lane in windows.places}
+        holders = {worker: share for worker, share in shares.items() if share in windows.places}
         self._watch = Watch(id, work.key, holders, shares, late, self.threshold, resting)
         self.late, self.lost, self.joined = self._watch.late, self._watch.lost, self._watch.joined
         self._missing = 0
@@ -60,8 +60,8 @@ class ElasticRound(Round):
 
     def start(self, time: float) -> list[Command]:
         self._watch.begin(time)
-        commands = self._send(zip(self.windows.lanes, self.windows.runs, strict=True))
-        if len(self.windows.lanes) < int(self.windows.need.max(initial=0)):
+        commands = self._send(zip(self.windows.shares, self.windows.runs, strict=True))
+        if len(self.windows.shares) < int(self.windows.need.max(initial=0)):
             commands += self._mend()
         commands += self._finish()
         self.wake = self._watch.wake
@@ -99,10 +99,10 @@ class ElasticRound(Round):
     def _replied(self, event: Reply) -> Sequence[Command]:
         worker = event.worker
         if event.what is not None:
-            lane = self._shares[worker]
-            self.cover.deliver(lane, event.what)
+            share = self._shares[worker]
+            self.cover.deliver(share, event.what)
             if event.value is not None:
-                self.values.append((lane, event.what, event.value))
+                self.values.append((share, event.what, event.value))
         self.read[worker] = self.read.get(worker, 0) + event.read
         self.spent[worker] = self.spent.get(worker, 0.0) + event.seconds
         return self._finish()
@@ -111,9 +111,9 @@ class ElasticRound(Round):
         """End the round, or ask for one more reply where those at hand decode poorly."""
         if not self.cover.done:
             return ()
-        runs: dict[int, tuple[Run, ...]] = {}
+        runs: dict[int, tuple[RowRange, ...]] = {}
         if not self.cover.as_planned and (poor := self._work.weak(self.cover)):
-            quick, slow = self._lanes()
+            quick, slow = self._counted_on()
             self.cover.require_more(poor)
             runs, _ = self.cover.top_up(quick)
             if self._choosy and self.cover.done and (bad := self._work.refused(self.cover)):
@@ -124,16 +124,16 @@ class ElasticRound(Round):
 
     def _mend(self) -> list[Command]:
         """Ask others for what would not come, or not soon."""
-        runs, self._missing = self.cover.top_up(*self._lanes())
+        runs, self._missing = self.cover.top_up(*self._counted_on())
         return [*self._send(runs.items()), *self._finish()]
 
-    def _lanes(self) -> tuple[list[int], list[int]]:
+    def _counted_on(self) -> tuple[list[int], list[int]]:
         self.cover.keep(self._watch.holder)
-        return self._watch.lanes()
+        return self._watch.shares()
 
-    def _send(self, work: Iterable[tuple[int, tuple[Run, ...]]]) -> list[Command]:
+    def _send(self, work: Iterable[tuple[int, tuple[RowRange, ...]]]) -> list[Command]:
         return [
-            self._watch.send(self._work.task(self.id, self._watch.holder[lane], runs))
-            for lane, runs in work
+            self._watch.send(self._work.task(self.id, self._watch.holder[share], runs))
+            for share, runs in work
             if runs
         ]

@@ -1,7 +1,7 @@
-"""A round of a coded sum: every seat's holder walks its symbols, a stop rule closes the round.
+"""A round of a coded sum: every slot's holder walks its symbols, a stop rule closes the round.
 
 No work is sent twice and nobody is waited for: what decodes is a matter of the code, when to stop
-a matter of the rule. A newcomer that takes the seat of a lost worker walks its symbols from the
+a matter of the rule. A newcomer that takes the slot of a lost worker walks its symbols from the
 start; those that had come already are known and count once.
 """
 
@@ -25,7 +25,7 @@ from ..model import (
     Tick,
 )
 from .base import Round
-from .stop import Seen, Stop
+from .stop import RoundStatus, Stop
 
 Enough = Callable[[float, bool], bool]  # of the fraction covered, and whether the sum is exact
 
@@ -33,15 +33,15 @@ Enough = Callable[[float, bool], bool]  # of the fraction covered, and whether t
 class Tally(Protocol):
     """What has come, and whether it is enough."""
 
-    def take(self, seat: int, first: int, last: int, value: Any) -> int:
-        """Take the symbols `first` up to `last` of a seat; how many of them were new."""
+    def take(self, slot: int, first: int, last: int, value: Any) -> int:
+        """Take the symbols `first` up to `last` of a slot; how many of them were new."""
 
     @property
     def exact(self) -> bool:
         """Whether the exact sum is there, as well as it can be had."""
 
     def lacking(self, over: Collection[int], enough: Enough) -> int:
-        """How many more seats, besides those that are `over`, are surely enough."""
+        """How many more slots, besides those that are `over`, are surely enough."""
 
     @property
     def decodable(self) -> bool:
@@ -57,16 +57,16 @@ class Work(Protocol):
 
     key: str  # of the parts that workers must hold
 
-    def task(self, round: int, worker: int, seat: int) -> Task:
-        """Make the task of a seat: all its symbols, in order."""
+    def task(self, round: int, worker: int, slot: int) -> Task:
+        """Make the task of a slot: all its symbols, in order."""
 
 
 class GatherRound(Round):
-    """`ready` (worker -> seat) take part from the start, `shares` names those too that join later.
+    """`ready` (worker -> slot) take part from the start, `shares` names those too that join later.
 
     `resting` are far behind with earlier rounds, and asked when they answer, or when nobody else is
     left to ask.
-    Who has a seat and whose parts are on their way is waited for, but for `refused`, who could not
+    Who has a slot and whose parts are on their way is waited for, but for `refused`, who could not
     take them.
     """
 
@@ -89,20 +89,20 @@ class GatherRound(Round):
         self.finished: list[int] = []  # workers, in the order in which they ended
         self.lost: list[int] = []
         self.joined: list[int] = []
-        self._seat = dict(ready)
+        self._slots = dict(ready)
         self._out = set(refused)  # and those that were lost
         self._shares, self._work, self.tally, self._stop = shares, work, tally, stop
         self._resting = set(resting)
         self._open: dict[int, int] = {}  # task -> worker
-        self._over: set[int] = set()  # seats all of whose work is here
+        self._over: set[int] = set()  # slots all of whose work is here
         self._start = 0.0
         self._seconds, self._asks_at = 0.0, float("inf")  # that have passed; the rule's next
-        self._lacking = 0  # seats that somebody must join for
+        self._lacking = 0  # slots that somebody must join for
 
     def start(self, time: float) -> list[Command]:
         self._start = time
         self._set_wake()
-        commands: list[Command] = [self._send(w) for w in self._seat if w not in self._resting]
+        commands: list[Command] = [self._send(w) for w in self._slots if w not in self._resting]
         return [*commands, *self._judge()]
 
     def on(self, event: Event) -> Sequence[Command]:
@@ -117,7 +117,7 @@ class GatherRound(Round):
         if type(event) is Reply:
             self._replied(event)
         elif type(event) is Lost:
-            if self._seat.pop(event.worker, None) is not None:
+            if self._slots.pop(event.worker, None) is not None:
                 self.lost.append(event.worker)
             self._resting.discard(event.worker)
             self._out.add(event.worker)
@@ -141,7 +141,7 @@ class GatherRound(Round):
 
     @property
     def live(self) -> int:
-        return len(self._seat)
+        return len(self._slots)
 
     @property
     def owing(self) -> tuple[int, ...]:
@@ -149,14 +149,14 @@ class GatherRound(Round):
 
     def _coming(self) -> set[int]:
         """Whose parts are on their way."""
-        return self._shares.keys() - self._seat.keys() - self._out
+        return self._shares.keys() - self._slots.keys() - self._out
 
     def _set_wake(self) -> None:
         self._asks_at = self._stop.after(self._seconds)
         self.wake = self._start + self._asks_at
 
     def _send(self, worker: int) -> Send:
-        task = self._work.task(self.id, worker, self._seat[worker])
+        task = self._work.task(self.id, worker, self._slots[worker])
         self._open[task.id] = worker
         return Send(task)
 
@@ -168,28 +168,28 @@ class GatherRound(Round):
         return [self._send(worker)]
 
     def _stored(self, event: Stored) -> Sequence[Command]:
-        seat = self._shares.get(event.worker)
-        if event.key != self._work.key or seat is None or event.worker in self._seat:
+        slot = self._shares.get(event.worker)
+        if event.key != self._work.key or slot is None or event.worker in self._slots:
             return ()
-        self._seat[event.worker] = seat
-        return () if seat in self._over else [self._send(event.worker)]
+        self._slots[event.worker] = slot
+        return () if slot in self._over else [self._send(event.worker)]
 
     def _replied(self, event: Reply) -> None:
         self.read[event.worker] = self.read.get(event.worker, 0) + event.read
-        seat = self._shares.get(event.worker)
-        if event.what is not None and seat is not None:
+        slot = self._shares.get(event.worker)
+        if event.what is not None and slot is not None:
             first, last = event.what
-            new = self.tally.take(seat, first, last, event.value)
+            new = self.tally.take(slot, first, last, event.value)
             self.used += new
             self.wasted += last - first - new
-        if event.last and self._open.pop(event.task, None) is not None and seat is not None:
-            self._over.add(seat)
+        if event.last and self._open.pop(event.task, None) is not None and slot is not None:
+            self._over.add(slot)
             self.finished.append(event.worker)
 
     def _judge(self) -> list[Command]:
         """Ask the rule; while it is not content and nobody is at work, those that rested."""
         idle = not self._open
-        seen = Seen(
+        status = RoundStatus(
             self._seconds,
             len(self._over),
             len(self._open) + len(self._resting),
@@ -198,10 +198,12 @@ class GatherRound(Round):
         )
         nothing = self.used == 0
         last = idle and not self._resting  # nobody is left to ask
-        self.done = not nothing and (self._stop.met(seen) or (last and self._stop.content(seen)))
+        self.done = not nothing and (
+            self._stop.met(status) or (last and self._stop.accepts_when_idle(status))
+        )
         commands: list[Command] = []
         if idle and not self.done:
-            commands += [self._send(w) for w in self._seat if w in self._resting]
+            commands += [self._send(w) for w in self._slots if w in self._resting]
             self._resting.clear()
         # Nobody is at work, and the rule is not content: somebody must join.
         self._lacking = 0

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from .. import interrupts
 from ..errors import SharesLost, UnknownWorker, WorkerError
 from ..model import Build, Update
-from .drive import Drive
+from .driver import RoundDriver
 
 ShareOf = Callable[[int], Any]  # a share's number -> its value, or a Build that a worker runs
 Change = Callable[[str, int], Update]  # the key of what is changed, a share's number -> its update
@@ -54,22 +54,22 @@ class Holders:
 
     def __init__(
         self,
-        drive: Drive,
+        driver: RoundDriver,
         code: Shares,
         share_of: ShareOf,
         blocks: Sequence[Collection[int]] | None = None,
         least: int | None = None,
     ) -> None:
-        self.drive, self.code = drive, code
+        self.driver, self.code = driver, code
         self._least = code.k if least is None else least
         self._blocks = blocks
-        self._name = f"share-{drive.next_task()}"
+        self._name = f"share-{driver.next_task()}"
         self.version = Version(0, self._name)
         self.shares: dict[int, int] = {}  # worker -> the share it holds or is being given
         self._share_of = share_of
         # Workers forget their shares when nobody can multiply with them any more.
         self._keys = [self._name]
-        weakref.finalize(self, drive.unwanted.extend, self._keys)
+        weakref.finalize(self, driver.unwanted.extend, self._keys)
 
     @property
     def key(self) -> str:
@@ -78,7 +78,7 @@ class Holders:
 
     def ready(self) -> dict[int, int]:
         """Live workers that hold their share as it is now, in the order of shares."""
-        stored, key = self.drive.stored, self.key
+        stored, key = self.driver.stored, self.key
         # A copy: whoever asks may be in another thread than the one that drives.
         held = [(s, w) for w, s in list(self.shares.items()) if key in stored.get(w, ())]
         return {w: s for s, w in sorted(held)}
@@ -88,15 +88,15 @@ class Holders:
 
         Alone at the engine. With `enough` of them there, the rest is waited for only a little.
         """
-        with self.drive.lock:
+        with self.driver.lock:
             self.enlist()
             given = list(self.shares)
             least = None if enough is None else min(enough, len(given))
-            self.drive.await_stored(self.key, given, least)
+            self.driver.await_stored(self.key, given, least)
 
     def enlist(self) -> None:
         """Give a share to each live worker that has none, while there are shares left."""
-        live = self.drive.stored
+        live = self.driver.stored
         self._tell()
         self._check()
         if len(self.shares) == len(live) and self.shares.keys() == live.keys():
@@ -106,7 +106,7 @@ class Holders:
         given = [worker for worker in live if self.supply(worker)]
         if given:
             # What came from here is there in a moment; what a worker fetches itself may take long.
-            self.drive.await_stored(self.key, given, enough=0)
+            self.driver.await_stored(self.key, given, enough=0)
 
     def supply(self, worker: int) -> bool:
         """Give one worker a share, if it has none and one is free; whether it was sent from here.
@@ -125,11 +125,11 @@ class Holders:
     def vacant(self) -> list[tuple[int, int]]:
         """Workers to be given a share that must be rebuilt from live ones, and which."""
         found: list[tuple[int, int]] = []
-        for worker in self.drive.stored:
-            if (worker, self.key) in self.drive.refused and worker in self.shares:
+        for worker in self.driver.stored:
+            if (worker, self.key) in self.driver.refused and worker in self.shares:
                 # It could not fetch its share (a file is gone or spoiled): the others have it.
                 found.append((worker, self.shares[worker]))
-        for worker in self.drive.stored if self.version.updates else ():
+        for worker in self.driver.stored if self.version.updates else ():
             share = self._free(worker, {s for _, s in found})
             if share is not None:
                 found.append((worker, share))
@@ -137,9 +137,9 @@ class Holders:
 
     def give(self, worker: int, share: int, value: Any) -> None:
         """Store a share at a worker."""
-        self.drive.refused.discard((worker, self.key))
+        self.driver.refused.discard((worker, self.key))
         try:
-            self.drive.put(worker, self.key, value)
+            self.driver.put(worker, self.key, value)
         except UnknownWorker:  # it left while its share was being made
             self.shares.pop(worker, None)
         else:
@@ -157,7 +157,7 @@ class Holders:
         self._tell()
         ready = list(self.ready())  # who was behind before this is not waited for
         old, number = self.key, self.version.updates + 1
-        holders = {w: s for w, s in self.shares.items() if w in self.drive.stored}
+        holders = {w: s for w, s in self.shares.items() if w in self.driver.stored}
         new = Version(
             number, f"{self._name}.{number}", note, lambda share: change(old, share), holders
         )
@@ -174,7 +174,7 @@ class Holders:
         while True:
             try:
                 some = list(self.shares) if workers is None else workers
-                return self.drive.await_stored(self.key, some, enough=self.code.k)
+                return self.driver.await_stored(self.key, some, enough=self.code.k)
             except WorkerError as error:
                 if not self.version.updates:
                     raise
@@ -182,7 +182,7 @@ class Holders:
 
     def _tell(self) -> None:
         """Send the last update to those that have not been sent it; twice does no harm."""
-        version, stored = self.version, self.drive.stored
+        version, stored = self.version, self.driver.stored
         if version.change is None:
             return
         while version.untold:
@@ -191,7 +191,7 @@ class Holders:
                 old = {key for key in stored[worker] if key.startswith(f"{self._name}.")}
                 stored[worker] -= old - {version.key} | {self._name}
                 with suppress(UnknownWorker):  # it left meanwhile
-                    self.drive.put(worker, version.key, version.change(share))
+                    self.driver.put(worker, version.key, version.change(share))
             version.untold.pop(worker, None)
         del self._keys[: self._keys.index(version.key)]
         self.version = replace(version, change=None)
@@ -199,18 +199,18 @@ class Holders:
     def _check(self, cause: Exception | None = None) -> None:
         """Raise SharesLost where waiting for joiners is in vain: nobody can make their shares."""
         if self.version.updates:
-            stored, refused = self.drive.stored, self.drive.refused
+            stored, refused = self.driver.stored, self.driver.refused
             left = sum(w in stored and (w, self.key) not in refused for w in self.shares)
             if left < self._least:
                 raise SharesLost(left, self._least, 0.0) from cause
 
     def _free(self, worker: int, taken: set[int] | None = None) -> int | None:
-        if worker in self.shares or worker not in self.drive.stored:
+        if worker in self.shares or worker not in self.driver.stored:
             return None
-        held = {s for w, s in self.shares.items() if w in self.drive.stored} | (taken or set())
+        held = {s for w, s in self.shares.items() if w in self.driver.stored} | (taken or set())
         free = [s for s in range(self.code.n) if s not in held]
         blocks = self._blocks
-        if blocks is None or not free or len(self.drive.stored) >= self.code.n:
+        if blocks is None or not free or len(self.driver.stored) >= self.code.n:
             return free[0] if free else None  # with as many workers all shares are given anyway
         copies = Counter(block for share in held for block in blocks[share])
 

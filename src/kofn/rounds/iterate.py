@@ -1,7 +1,7 @@
 """Iteration without a master in the way of the values: w ← f(X w) among the workers themselves.
 
-The master only says who does which rows, in *legs*. A leg holds from its first round on, until
-the next one. In the first round of a leg every lane keeps the rows it was asked before, so that a
+The master only says who does which rows, in an EpochPlan. It holds from its first round on, until
+the next one. In the first round of a plan every share keeps the rows it was asked before, so that a
 round in flight is repaired, not restarted; from the round after, windows are laid for those that
 are live.
 """
@@ -20,60 +20,60 @@ from ..engines.base import WORK as WORK
 from ..engines.base import Exchange as Exchange
 from ..engines.base import Progress
 from ..engines.base import Shape as Shape
-from ..model import Command, Event, Joined, Lost, Reply, Run, Send, Stored, Supply, Task, Tick
+from ..model import Command, Event, Joined, Lost, Reply, RowRange, Send, Stored, Supply, Task, Tick
 from .base import Round
 from .cover import Cover
 from .watch import Late
 from .windows import Windows, runs_of
 
-Asked = Mapping[int, tuple[int, tuple[Run, ...]]]  # by lane: since which epoch, which rows
+Asked = Mapping[int, tuple[int, tuple[RowRange, ...]]]  # by share: since which epoch, which rows
 
 # What a worker tells the master: the first of a small tuple.
-READY = "ready"  # it could take part, and no leg names it
+READY = "ready"  # it could take part, and no plan names it
 ROUND = "round"  # the leader: a round is done, and how much the vector has changed
 BEAT = "beat"  # nothing, for long
 END = "end"  # the run is over at this round
 BROKEN = "broken"  # the vector of this round is not finite
 
-LEAST = 0.1  # seconds: below, waiting costs less than two new legs
+LEAST = 0.1  # seconds: below, waiting costs less than two new plans
 FIRST_LOOK = 0.02  # seconds between two looks at the stamps, at first
 
 
 @dataclass(frozen=True)
-class Leg:
+class EpochPlan:
     """Who does which rows, from `round` on."""
 
     epoch: int
     round: int
-    # In that round: by lane the epoch in which it was last asked for more, and all its rows. Lanes
-    # of lost workers are among them, with the rows they had delivered.
+    # In that round: by share the epoch in which it was last asked for more, and all its rows.
+    # Shares of lost workers are among them, with the rows they had delivered.
     first: Asked
-    steady: Mapping[int, tuple[Run, ...]]  # in every later round
-    leader: int  # the lane that reports, and that says when the tolerance is met
-    # By lane the epoch from which its holder takes part without a break: what it knew before then
+    steady: Mapping[int, tuple[RowRange, ...]]  # in every later round
+    leader: int  # the share that reports, and that says when the tolerance is met
+    # By share the epoch from which its holder takes part without a break: what it knew before then
     # may be out of date.
     entered: Mapping[int, int]
-    # What each lane did in the round before: whoever stamped that one may not have heard of the leg
-    # under which others completed it, and still has to. Empty where `round` is begun anew.
+    # What each share did in the round before: whoever stamped that one may not have heard of the
+    # plan under which others completed it, and still has to. Empty where `round` is begun anew.
     before: Asked
 
     def asked(self, round: int) -> Asked:
-        """What each lane does in one round, the one before `self.round` or later."""
+        """What each share does in one round, the one before `self.round` or later."""
         if round == self.round:
             return self.first
         if round < self.round:
             return self.before
-        return {lane: (self.epoch, runs) for lane, runs in self.steady.items()}
+        return {share: (self.epoch, runs) for share, runs in self.steady.items()}
 
     def dumps(self) -> bytes:
-        """The leg as bytes: some tens a lane, whatever the length of the vector."""
+        """The plan as bytes: some tens a share, whatever the length of the vector."""
         maps = dict(self.first), dict(self.steady), self.leader, dict(self.entered)
         return pickle.dumps((self.epoch, self.round, *maps, dict(self.before)), 5)
 
     @staticmethod
-    def loads(data: bytes) -> Leg:
-        """The leg that was dumped."""
-        return Leg(*pickle.loads(data))
+    def loads(data: bytes) -> EpochPlan:
+        """The plan that was dumped."""
+        return EpochPlan(*pickle.loads(data))
 
 
 class Work(Protocol):
@@ -82,14 +82,14 @@ class Work(Protocol):
     key: str  # of the shares that workers must hold
     threshold: int
 
-    def task(self, round: int, worker: int, lane: int) -> Task:
+    def task(self, round: int, worker: int, share: int) -> Task:
         """Make the one task that a worker has for the whole run."""
 
-    def windows(self, lanes: Sequence[int]) -> Windows:
-        """Lay windows for these lanes, at least the threshold."""
+    def windows(self, shares: Sequence[int]) -> Windows:
+        """Lay windows for these shares, at least the threshold."""
 
     def weak(self, cover: Cover) -> Sequence[int]:
-        """Segments that need one lane more to decode well, once all that are asked deliver."""
+        """Segments that need one share more to decode well, once all that are asked deliver."""
 
     def idle(self) -> Sequence[int]:
         """Live workers that hold no share, and would take one that falls free."""
@@ -101,8 +101,8 @@ class Work(Protocol):
 class IterateRound(Round):
     """The whole run, as one round of the engine.
 
-    `windows` are laid for lanes of `holders` (worker -> lane), each of whom gets one task for the
-    whole run; `shares` tells the lanes of those too that join later. From then on the master hears
+    `windows` are laid for shares of `holders` (worker -> share), each of whom gets one task for the
+    whole run; `shares` tells the shares of those too that join later. From then on the master hears
     a few words now and then, and decides only when somebody is lost, late, or comes.
     """
 
@@ -123,21 +123,21 @@ class IterateRound(Round):
         self.joined: list[int] = []
         self.rows_topped_up = 0
         self.repeated_rows = 0
-        self.legs: list[Leg] = []
-        self.ended: tuple[int, int] | None = None  # the lane that has the vector, and the round
+        self.plans: list[EpochPlan] = []
+        self.ended: tuple[int, int] | None = None  # the share that has the vector, and the round
         self.change = float("inf")  # of the vector in the last round heard of
         self.broken: tuple[int, int, float] | None = None  # round, entry, its value
         self._shares, self._work, self._exchange, self._late = shares, work, exchange, late
         self._holders = dict(holders)
         self._called: set[int] = set()  # newcomers that were sent their task, and are not ready yet
-        self._live = {lane: w for w, lane in holders.items() if lane in windows.lanes}
+        self._live = {share: w for w, share in holders.items() if share in windows.shares}
         # Live too, but not counted on: they are late. They may come back, or have to.
-        self._out = {lane: w for w, lane in holders.items() if lane not in windows.lanes}
-        self._members: set[int] = set()  # lanes of the last leg that were not left out since
+        self._out = {share: w for w, share in holders.items() if share not in windows.shares}
+        self._members: set[int] = set()  # shares of the last plan that were not left out since
         self._entered = dict.fromkeys(self._live, 1)  # the epoch from which its holder takes part
-        self._windows = windows  # of the last leg
+        self._windows = windows  # of the last plan
         self._cover: Cover | None = None  # of its first round
-        self._asked: dict[int, list[tuple[int, tuple[Run, ...]]]] = {}  # there: epoch, rows
+        self._asked: dict[int, list[tuple[int, tuple[RowRange, ...]]]] = {}  # there: epoch, rows
         self._missing = 0
         self._flight = 0  # the round in flight when last looked
         self._since = self._paused = 0.0  # when it began, and when half had stamped it
@@ -149,7 +149,7 @@ class IterateRound(Round):
         self._change()
         if self._late is not None:
             self.wake = time + self._look
-        return [self._send(worker, lane) for worker, lane in self._holders.items()]
+        return [self._send(worker, share) for worker, share in self._holders.items()]
 
     def on(self, event: Event) -> Sequence[Command]:
         if self.done:
@@ -170,11 +170,11 @@ class IterateRound(Round):
             self.joined.append(event.worker)
             return [Supply(event.worker)]
         elif type(event) is Stored and event.key == self._work.key:
-            lane = self._shares.get(event.worker)
-            if lane is not None and event.worker not in self._holders:
-                self._holders[event.worker] = lane
+            share = self._shares.get(event.worker)
+            if share is not None and event.worker not in self._holders:
+                self._holders[event.worker] = share
                 self._called.add(event.worker)
-                return [self._send(event.worker, lane)]
+                return [self._send(event.worker, share)]
         elif type(event) is Tick:
             self._look_for_late(event.time)
         return ()
@@ -200,14 +200,14 @@ class IterateRound(Round):
     def owing(self) -> tuple[int, ...]:
         now = self._exchange.progress()
         round, asked = self._in_flight(now)
-        return tuple(sorted(self._live[lane] for lane in self._lacking(now, round, asked)))
+        return tuple(sorted(self._live[share] for share in self._lacking(now, round, asked)))
 
-    def _send(self, worker: int, lane: int) -> Send:
-        return Send(self._work.task(self.id, worker, lane))
+    def _send(self, worker: int, share: int) -> Send:
+        return Send(self._work.task(self.id, worker, share))
 
     def _heard(self, event: Reply) -> None:
-        lane = self._shares.get(event.worker)
-        if event.value is None or lane is None:
+        share = self._shares.get(event.worker)
+        if event.value is None or share is None:
             return
         kind, round, *rest = event.value
         if kind == ROUND:
@@ -216,24 +216,24 @@ class IterateRound(Round):
         elif kind == END:
             if rest[0] < float("inf"):  # who has just joined does not know
                 self.change = rest[0]
-            self.ended, self.done = (lane, round), True
+            self.ended, self.done = (share, round), True
             self._count(self._exchange.progress())
         elif kind == BROKEN:
             self.broken, self.done = (round, *rest), True
-        elif kind == READY and lane not in self._live:
+        elif kind == READY and share not in self._live:
             self._called.discard(event.worker)
-            self._enter(lane, event.worker)
+            self._enter(share, event.worker)
             self._change()
 
-    # A change of those who take part: hold, see how far everybody is, and go on with a new leg.
+    # A change of those who take part: hold, see how far everybody is, and go on with a new plan.
 
-    def _enter(self, lane: int, worker: int) -> None:
-        self._out.pop(lane, None)
-        self._live[lane] = worker
-        self._entered[lane] = len(self.legs) + 1
+    def _enter(self, share: int, worker: int) -> None:
+        self._out.pop(share, None)
+        self._live[share] = worker
+        self._entered[share] = len(self.plans) + 1
 
     def _count(self, now: Progress) -> None:
-        self.read |= {worker: int(now.reads[lane]) for lane, worker in self._live.items()}
+        self.read |= {worker: int(now.reads[share]) for share, worker in self._live.items()}
 
     def _change(self, lost: int | None = None, late: Sequence[int] = ()) -> None:
         """Go on without `lost`, and without those of `late` that still lack a stamp."""
@@ -242,35 +242,35 @@ class IterateRound(Round):
         if lost is not None:
             del self._live[lost]
         round, asked = self._in_flight(now)
-        if self.legs and round and now.stops[self.legs[-1].leader] == round:
-            self.ended, self.done = (self.legs[-1].leader, round), True
+        if self.plans and round and now.stops[self.plans[-1].leader] == round:
+            self.ended, self.done = (self.plans[-1].leader, round), True
             return
         if late and round == self._flight:
-            late = [lane for lane in self._lacking(now, round, asked) if lane in late]
-            for lane in late[: max(0, len(self._live) - self.threshold)]:
-                self._out[lane] = self._live.pop(lane)
-                self.late.append(self._out[lane])
+            late = [share for share in self._lacking(now, round, asked) if share in late]
+            for share in late[: max(0, len(self._live) - self.threshold)]:
+                self._out[share] = self._live.pop(share)
+                self.late.append(self._out[share])
         self._members &= self._live.keys()
-        for lane, worker in list(self._out.items()) if len(self._live) < self.threshold else ():
-            self._enter(lane, worker)  # late or not, without them it does not go on
-        lanes = sorted(self._live)
-        self._missing = max(0, self.threshold - len(lanes))
+        for share, worker in list(self._out.items()) if len(self._live) < self.threshold else ():
+            self._enter(share, worker)  # late or not, without them it does not go on
+        shares = sorted(self._live)
+        self._missing = max(0, self.threshold - len(shares))
         if self._missing:
             return  # everybody waits for somebody to join
-        epoch = len(self.legs) + 1
-        windows = self._work.windows(lanes)
+        epoch = len(self.plans) + 1
+        windows = self._work.windows(shares)
         before: Asked = {}
         if not self._reachable(now, round, asked):
             # Nobody is left that can have the vector of this round: back to the newest there is.
             round = int(now.vectors.max())
             self._cover = Cover(windows)
             self._asked = {
-                lane: [(epoch, runs)]
-                for lane, runs in zip(windows.lanes, windows.runs, strict=True)
+                share: [(epoch, runs)]
+                for share, runs in zip(windows.shares, windows.runs, strict=True)
                 if runs
             }
         else:
-            last = self.legs[-1]
+            last = self.plans[-1]
             before = last.before if round == last.round else last.asked(round - 1)
             self._repair(now, round, asked, epoch)
         self._windows = windows
@@ -278,33 +278,33 @@ class IterateRound(Round):
 
     def _reachable(self, now: Progress, round: int, asked: Asked) -> bool:
         """Whether somebody has the vector of this round, or what it takes to make it."""
-        if not self._members or not self.legs:
+        if not self._members or not self.plans:
             return False
         return bool((now.vectors == round).any()) or any(
-            _has(now, lane, self._entered[lane], round - 1)
-            for lane in self._members
-            if lane in asked
+            _has(now, share, self._entered[share], round - 1)
+            for share in self._members
+            if share in asked
         )
 
     def _repair(self, now: Progress, round: int, asked: Asked, epoch: int) -> None:
         """Ask others for what lacks in the round in flight; what is stamped stays good."""
-        if self._cover is None or round != self.legs[-1].round:
+        if self._cover is None or round != self.plans[-1].round:
             self._cover = Cover(self._windows)
-            self._asked = {lane: [one] for lane, one in asked.items()}
+            self._asked = {share: [one] for share, one in asked.items()}
         cover = self._cover
-        for lane, those in self._asked.items():
+        for share, those in self._asked.items():
             for due, runs in those:
-                if _has(now, lane, due, round):
-                    cover.deliver(lane, runs)
-            if lane not in self._live:
-                self._asked[lane] = [one for one in those if _has(now, lane, one[0], round)]
-        for lane in cover.lanes:
-            if lane not in self._live:
-                cover.retire(lane)
+                if _has(now, share, due, round):
+                    cover.deliver(share, runs)
+            if share not in self._live:
+                self._asked[share] = [one for one in those if _has(now, share, one[0], round)]
+        for share in cover.shares:
+            if share not in self._live:
+                cover.retire(share)
         old = sorted(self._members)
-        new = [lane for lane in self._live if lane not in self._members]
-        for lane in new:
-            cover.admit(lane)
+        new = [share for share in self._live if share not in self._members]
+        for share in new:
+            cover.admit(share)
         before = cover.topped_up_rows, cover.repeated_rows
         self._top_up(cover, epoch, old, new)
         while poor := self._work.weak(cover):
@@ -317,46 +317,47 @@ class IterateRound(Round):
     def _top_up(self, cover: Cover, epoch: int, old: list[int], new: Sequence[int] = ()) -> bool:
         """Newcomers are asked only where the others are too few. Whether anybody is asked."""
         runs, _ = cover.top_up(old, new)
-        for lane, more in runs.items():
-            self._asked.setdefault(lane, []).append((epoch, more))
+        for share, more in runs.items():
+            self._asked.setdefault(share, []).append((epoch, more))
         return bool(runs)
 
     def _publish(self, round: int, epoch: int, before: Asked) -> None:
         cover, windows = self._cover, self._windows
         assert cover is not None
         first = {}
-        for lane, mask in zip(cover.lanes, cover.asked, strict=True):
-            if self._asked.get(lane):
-                due = max(since for since, _ in self._asked[lane])
-                first[lane] = (due, runs_of(mask, cover.cuts))
-        pairs = zip(windows.lanes, windows.runs, strict=True)
-        steady = {lane: runs for lane, runs in pairs if runs}
+        for share, mask in zip(cover.shares, cover.asked, strict=True):
+            if self._asked.get(share):
+                due = max(since for since, _ in self._asked[share])
+                first[share] = (due, runs_of(mask, cover.cuts))
+        pairs = zip(windows.shares, windows.runs, strict=True)
+        steady = {share: runs for share, runs in pairs if runs}
         leaders = self._members & steady.keys() & first.keys() or steady.keys()
         self._members = set(steady)
-        entered = {lane: self._entered[lane] for lane in self._live}
-        leg = Leg(epoch, round, first, steady, min(leaders), entered, before)
-        self.legs.append(leg)
-        self._exchange.publish(leg.dumps())
+        entered = {share: self._entered[share] for share in self._live}
+        plan = EpochPlan(epoch, round, first, steady, min(leaders), entered, before)
+        self.plans.append(plan)
+        self._exchange.publish(plan.dumps())
 
     def _in_flight(self, now: Progress) -> tuple[int, Asked]:
-        """The first round that lacks a stamp, and what each lane was asked there."""
-        if not self.legs:
+        """The first round that lacks a stamp, and what each share was asked there."""
+        if not self.plans:
             return 0, {}
-        leg = self.legs[-1]
-        if not all(_has(now, lane, due, leg.round) for lane, (due, _) in leg.first.items()):
-            return leg.round, leg.first
+        plan = self.plans[-1]
+        if not all(_has(now, share, due, plan.round) for share, (due, _) in plan.first.items()):
+            return plan.round, plan.first
         done = min(
-            int(now.rounds[lane]) if now.epochs[lane] >= leg.epoch else -1 for lane in leg.steady
+            int(now.rounds[share]) if now.epochs[share] >= plan.epoch else -1
+            for share in plan.steady
         )
-        round = max(leg.round, done) + 1
-        return round, leg.asked(round)
+        round = max(plan.round, done) + 1
+        return round, plan.asked(round)
 
     def _lacking(self, now: Progress, round: int, asked: Asked) -> list[int]:
-        """Live lanes that have not stamped a round."""
+        """Live shares that have not stamped a round."""
         return [
-            lane
-            for lane, (due, _) in asked.items()
-            if lane in self._live and not _has(now, lane, due, round)
+            share
+            for share, (due, _) in asked.items()
+            if share in self._live and not _has(now, share, due, round)
         ]
 
     # Lateness: seen by looking at the stamps, now and then.
@@ -384,6 +385,6 @@ class IterateRound(Round):
         self.wake = time + self._look
 
 
-def _has(now: Progress, lane: int, epoch: int, round: int) -> bool:
-    """Whether a lane has stamped a round for an epoch."""
-    return bool(now.epochs[lane] >= epoch and now.rounds[lane] >= round)
+def _has(now: Progress, share: int, epoch: int, round: int) -> bool:
+    """Whether a share has stamped a round for an epoch."""
+    return bool(now.epochs[share] >= epoch and now.rounds[share] >= round)

@@ -13,20 +13,20 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..model import Command, Event, Joined, Reply, Run, Send, Supply, Task
+from ..model import Command, Event, Joined, Reply, RowRange, Send, Supply, Task
 from .base import Round
 from .watch import Late, Watch
 
 Floats = NDArray[np.float64]
-TEAMS = 16  # that stand in for a lane, where they are large: weights cost O(k³) a team
+TEAMS = 16  # that stand in for a share, where they are large: weights cost O(k³) a team
 
 
 @dataclass(eq=False)
 class Item:
-    """A term of the sum: rows of a lane, times `u`."""
+    """A term of the sum: rows of a share, times `u`."""
 
-    lane: int
-    runs: tuple[Run, ...]
+    share: int
+    runs: tuple[RowRange, ...]
     u: NDArray[Any] | None  # (rows of the runs, width); None where values are skipped
     worker: int | None = None  # who was asked last
     value: Any = None
@@ -56,11 +56,11 @@ class _Way:
     replaced: list[Item] = field(default_factory=list)
 
     def waiting(self) -> dict[int, list[Item]]:
-        """Items without a reply, by lane."""
+        """Items without a reply, by share."""
         found: dict[int, list[Item]] = {}
         for item in self.items:
             if not item.replied:
-                found.setdefault(item.lane, []).append(item)
+                found.setdefault(item.share, []).append(item)
         return found
 
 
@@ -94,17 +94,17 @@ class SumWork(Protocol):
     def task(self, round: int, worker: int, number: int, item: Item) -> Task:
         """Make the task for an item."""
 
-    def express(self, lane: int, others: Sequence[int]) -> Floats:
-        """Coefficients c with share[lane] = Σ c[i] · share[others[i]]."""
+    def express(self, share: int, others: Sequence[int]) -> Floats:
+        """Coefficients c with share[share] = Σ c[i] · share[others[i]]."""
 
-    def size(self, lane: int) -> float:
-        """The length of a lane's coefficient row."""
+    def size(self, share: int) -> float:
+        """The length of a share's coefficient row."""
 
 
 class SumRound(Round):
     """Sum the items; re-express what is lost or late.
 
-    `holders`: worker -> lane of those that take part; `shares` the same of all, also of those
+    `holders`: worker -> share of those that take part; `shares` the same of all, also of those
     that join during the round. `resting` hold a share and take no part: still at the work of an
     earlier round, they are asked when nobody else can stand in, or when they are done with that.
 
@@ -135,7 +135,7 @@ class SumRound(Round):
             item.first = True
         self._terms = [_Terms([_Way(list(items))])]  # the base; then one for each that was late
         self._numbered: list[Item] = []
-        self._homeless = False  # something is owed by nobody: fewer than k lanes are live
+        self._homeless = False  # something is owed by nobody: fewer than k shares are live
         self._choosy = True  # a result that would be refused is worth waiting for the slow
 
     def start(self, time: float) -> list[Command]:
@@ -170,8 +170,10 @@ class SumRound(Round):
 
     @property
     def owing(self) -> tuple[int, ...]:
-        lanes = {lane for terms in self._undone() for way in terms.ways for lane in way.waiting()}
-        return tuple(sorted(w for lane, w in self._watch.holder.items() if lane in lanes))
+        shares = {
+            share for terms in self._undone() for way in terms.ways for share in way.waiting()
+        }
+        return tuple(sorted(w for share, w in self._watch.holder.items() if share in shares))
 
     def total(self) -> Any:
         """The sum; None where values are skipped."""
@@ -182,7 +184,7 @@ class SumRound(Round):
     def strain(self) -> float:
         """η², as far as it is due to those that stood in.
 
-        The rounding of an item is as large as its lane's row times its operand, whatever has been
+        The rounding of an item is as large as its share's row times its operand, whatever has been
         stood in for before: so η needs no propagating, it can be read off. At every level: the
         operands of those that were stood in for are rounded, too.
         """
@@ -196,7 +198,7 @@ class SumRound(Round):
         return [terms for terms in self._terms if terms.counted is None]
 
     def _strain(self, item: Item) -> float:
-        length = self._work.size(item.lane) * item.length
+        length = self._work.size(item.share) * item.length
         return (length / self._work.length) ** 2 if length else 0.0
 
     def _replied(self, event: Reply) -> None:
@@ -219,7 +221,7 @@ class SumRound(Round):
                 terms.ways.remove(own)  # the late one is lost: those that stand in are left
             for way in terms.ways:
                 commands += self._replace(way)
-            ways = [[holder.get(lane) for lane in way.waiting()] for way in terms.ways]
+            ways = [[holder.get(share) for share in way.waiting()] for way in terms.ways]
             self._homeless |= all(None in workers for workers in ways)
             if terms.whole is None:
                 commands += self._set_apart(terms.ways[0])
@@ -230,8 +232,8 @@ class SumRound(Round):
     def _replace(self, way: _Way) -> list[Command]:
         """Have others do what the lost owed, or those that have their shares now."""
         commands: list[Command] = []
-        for lane, owed in way.waiting().items():
-            holder = self._watch.holder.get(lane)
+        for share, owed in way.waiting().items():
+            holder = self._watch.holder.get(share)
             if holder is not None:
                 commands += [self._ask(item) for item in owed if item.worker != holder]
                 continue
@@ -245,8 +247,8 @@ class SumRound(Round):
     def _set_apart(self, base: _Way) -> list[Command]:
         """What the late owe has two ways from now on."""
         commands: list[Command] = []
-        for lane, owed in base.waiting().items():
-            holder = self._watch.holder.get(lane)
+        for share, owed in base.waiting().items():
+            holder = self._watch.holder.get(share)
             if holder is not None and not self._watch.quick(holder):
                 terms = _Terms([_Way(owed)], _merged(owed))
                 commands += self._stand_in(terms, _merged(owed))
@@ -268,7 +270,7 @@ class SumRound(Round):
         For a lost worker the slow ones stand in, too, where the others are too few, or decode so
         poorly that the result would be refused. One that is only late is waited for then.
         """
-        quick, slow = self._watch.lanes()
+        quick, slow = self._watch.shares()
         parts: list[Item] = []
         if len(quick) >= self.threshold:
             parts = self._cut(whole, sorted(quick))
@@ -281,13 +283,13 @@ class SumRound(Round):
     def _refused(self, parts: Sequence[Item]) -> bool:
         return sum(self._strain(part) for part in parts) > self._work.worst**2
 
-    def _cut(self, item: Item, lanes: Sequence[int]) -> list[Item]:
-        """Cut the rows in pieces; a team of k lanes does each, in turn.
+    def _cut(self, item: Item, shares: Sequence[int]) -> list[Item]:
+        """Cut the rows in pieces; a team of k shares does each, in turn.
 
-        One more lane is in a team as long as rounding would be amplified more than is wanted.
+        One more share is in a team as long as rounding would be amplified more than is wanted.
         """
-        n, k, rows, work = len(lanes), self.threshold, item.rows, self._work
-        sizes = np.array([work.size(lane) for lane in lanes])
+        n, k, rows, work = len(shares), self.threshold, item.rows, self._work
+        sizes = np.array([work.size(share) for share in shares])
         pieces = min(n, rows, max(TEAMS, 4 * n // k))
         scale = np.zeros((n, rows))
         for p in range(pieces):
@@ -296,18 +298,18 @@ class SumRound(Round):
             most = work.wanted * work.length * np.sqrt((last - first) / work.rows)
             for size in range(k, n + 1):
                 team = sorted((p * n // pieces + i) % n for i in range(size))
-                c = work.express(item.lane, [lanes[q] for q in team])
+                c = work.express(item.share, [shares[q] for q in team])
                 if np.linalg.norm(c * sizes[team]) * length <= most:
                     break
             scale[team, first:last] = c[:, None]
         parts, flat = [], item.flat
-        for q, lane in enumerate(lanes):
+        for q, share in enumerate(shares):
             mine = np.flatnonzero(scale[q])
             if len(mine):
                 u = None
                 if item.u is not None:
                     u = (item.u[mine] * scale[q, mine, None]).astype(item.u.dtype)
-                parts.append(Item(lane, _runs(flat[mine]), u))
+                parts.append(Item(share, _runs(flat[mine]), u))
         return parts
 
     def _ask(self, item: Item) -> Send:
@@ -315,7 +317,7 @@ class SumRound(Round):
         return self._send(item)
 
     def _send(self, item: Item) -> Send:
-        item.worker = self._watch.holder[item.lane]
+        item.worker = self._watch.holder[item.share]
         self._numbered.append(item)
         number = len(self._numbered) - 1
         return self._watch.send(self._work.task(self.id, item.worker, number, item))
@@ -326,17 +328,17 @@ def _length(u: NDArray[Any]) -> float:
 
 
 def _merged(items: Sequence[Item]) -> Item:
-    """Several items of a lane as one: what is stood in for again and again stays one task."""
+    """Several items of a share as one: what is stood in for again and again stays one task."""
     rows = np.unique(np.concatenate([item.flat for item in items]))
     u = None
     for item in items:
         if item.u is not None:
             u = np.zeros((len(rows), item.u.shape[1]), item.u.dtype) if u is None else u
             u[np.searchsorted(rows, item.flat)] += item.u
-    return Item(items[0].lane, _runs(rows), u)
+    return Item(items[0].share, _runs(rows), u)
 
 
-def _runs(rows: NDArray[np.intp]) -> tuple[Run, ...]:
+def _runs(rows: NDArray[np.intp]) -> tuple[RowRange, ...]:
     """Rows in the order given, as runs; a run ends where the next row does not follow."""
     ends = np.flatnonzero(np.diff(rows) != 1)
     firsts = rows[np.concatenate([[0], ends + 1])]

@@ -20,14 +20,14 @@ class BlockWork(Protocol):
     def key(self) -> str:
         """Of what workers must hold."""
 
-    def task(self, round: int, worker: int, seat: int, block: int) -> Task:
-        """Make the task for a block, on a worker in this seat."""
+    def task(self, round: int, worker: int, slot: int, block: int) -> Task:
+        """Make the task for a block, on a worker in this slot."""
 
 
 class ReplicatedRound(Round):
-    """`seats[s]` lists the blocks that whoever sits there holds, its own first.
+    """`slots[s]` lists the blocks that whoever sits there holds, its own first.
 
-    `shares`: worker -> seat, also of those that join during the round; `ready` of those that take
+    `shares`: worker -> slot, also of those that join during the round; `ready` of those that take
     part from the start. Without `late` every holder is asked at once, also those that join. With
     it, each block is asked of one, and of the next one when it is late: a backup task. With `spare`
     a block that nobody holds any more is left out: the round ends without it.
@@ -36,7 +36,7 @@ class ReplicatedRound(Round):
     def __init__(
         self,
         id: int,
-        seats: Sequence[Sequence[int]],
+        slots: Sequence[Sequence[int]],
         ready: Mapping[int, int],
         shares: Mapping[int, int],
         work: BlockWork,
@@ -44,17 +44,17 @@ class ReplicatedRound(Round):
         spare: bool = False,
     ) -> None:
         self.id, self.key = id, work.key
-        blocks = sorted({block for seat in seats for block in seat})
-        self.threshold = 1 if spare else -(-len(blocks) // max(len(seat) for seat in seats))
+        blocks = sorted({block for slot in slots for block in slot})
+        self.threshold = 1 if spare else -(-len(blocks) // max(len(slot) for slot in slots))
         self.values: dict[int, list[tuple[Any, Any]]] = {}  # block -> (what, value) of its pieces
         self.read: dict[int, int] = {}
         self.asked_again: list[int] = []  # blocks, after a loss or a delay
         self._work = work
-        # Block -> who may hold it: how far down the list of a seat it is, and the seat.
+        # Block -> who may hold it: how far down the list of a slot it is, and the slot.
         self._places: dict[int, list[tuple[int, int]]] = {block: [] for block in blocks}
-        for seat, held in enumerate(seats):
+        for slot, held in enumerate(slots):
             for i, block in enumerate(held):
-                self._places[block].append((i, seat))
+                self._places[block].append((i, slot))
         self._at_once, self._spare = late is None, spare
         self._watch = Watch(id, work.key, ready, shares, late, self.threshold)
         self.late, self.lost, self.joined = self._watch.late, self._watch.lost, self._watch.joined
@@ -101,10 +101,10 @@ class ReplicatedRound(Round):
         return tuple(sorted({worker for block in self._undone for worker in self._at(block)}))
 
     def _holders(self, block: int) -> list[int]:
-        """Seats with somebody who holds a block: counted on first, then whose own it is."""
+        """Slots with somebody who holds a block: counted on first, then whose own it is."""
         holder, quick = self._watch.holder, self._watch.quick
         found = [(not quick(holder[s]), i, s) for i, s in self._places[block] if s in holder]
-        return [seat for _, _, seat in sorted(found)]
+        return [slot for _, _, slot in sorted(found)]
 
     def _replied(self, event: Reply) -> None:
         self.read[event.worker] = self.read.get(event.worker, 0) + event.read
@@ -127,15 +127,15 @@ class ReplicatedRound(Round):
         """Ask for every block that nobody is at; or all holders, where all are asked at once."""
         self._look_whether_done()
         return [
-            self._send(seat, block)
+            self._send(slot, block)
             for block in sorted(self._undone)
-            for seat in self._holders(block)
-            if self._wanted(seat, block)
+            for slot in self._holders(block)
+            if self._wanted(slot, block)
         ]
 
-    def _wanted(self, seat: int, block: int) -> bool:
+    def _wanted(self, slot: int, block: int) -> bool:
         """Whether to ask a holder of a block, besides those that are at it."""
-        worker, at_it = self._watch.holder[seat], self._at(block)
+        worker, at_it = self._watch.holder[slot], self._at(block)
         if worker in at_it or self._at_once:
             return worker not in at_it
         late = not any(map(self._watch.quick, at_it))
@@ -145,9 +145,9 @@ class ReplicatedRound(Round):
         """Live workers that were asked for a block."""
         return self._asked[block].intersection(self._watch.holder.values())
 
-    def _send(self, seat: int, block: int) -> Send:
-        worker = self._watch.holder[seat]
-        task = self._work.task(self.id, worker, seat, block)
+    def _send(self, slot: int, block: int) -> Send:
+        worker = self._watch.holder[slot]
+        task = self._work.task(self.id, worker, slot, block)
         self._asked[block].add(worker)
         self._tasks[task.id] = block
         self.asked_again.append(block)

@@ -58,7 +58,7 @@ class _Worker:
 class StaleRound(Round):
     """Runs until `advance` returns None.
 
-    `seats`: worker -> its parts. `ids` gives the round ids. `advance(t, time, total, covered)` is
+    `slots`: worker -> its parts. `ids` gives the round ids. `advance(t, time, total, covered)` is
     called at the end of iteration t, at `time`, with the total of all newest values and the
     fraction of the parts that have one; it returns the next point. `portion`: parts that a worker
     starts out with at a time, as a fraction of its own.
@@ -67,7 +67,7 @@ class StaleRound(Round):
     def __init__(
         self,
         ids: Callable[[], int],
-        seats: Mapping[int, Sequence[int]],
+        slots: Mapping[int, Sequence[int]],
         work: Work,
         x: Any,
         advance: Advance,
@@ -86,9 +86,9 @@ class StaleRound(Round):
         self._margin, self._balance = margin, balance
         self._workers = {
             worker: _Worker(tuple(parts), max(1, round(portion * len(parts))))
-            for worker, parts in seats.items()
+            for worker, parts in slots.items()
         }
-        self._m = sum(len(parts) for parts in seats.values())
+        self._m = sum(len(parts) for parts in slots.values())
         self._known: dict[int, Leaves | None] = {}  # part -> its newest value
         self._shapes: Shapes | None = None
         self._total = Total(np.float64)  # what is added and taken out again and again needs digits

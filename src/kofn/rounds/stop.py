@@ -16,7 +16,7 @@ from typing import NamedTuple
 from ..errors import BadInput
 
 
-class Seen(NamedTuple):
+class RoundStatus(NamedTuple):
     """What a rule may look at."""
 
     seconds: float  # since the round began
@@ -32,21 +32,21 @@ class Stop(ABC):
     def after(self, seconds: float) -> float:
         """Seconds after the start at which it wants to be asked again, later than these.
 
-        When the clock is there, `Seen.seconds` is at least as much, whatever rounding says.
+        When the clock is there, `RoundStatus.seconds` is at least as much, whatever rounding says.
         """
         return float("inf")
 
     @abstractmethod
-    def met(self, seen: Seen) -> bool:
+    def met(self, status: RoundStatus) -> bool:
         """Whether the round is over."""
 
-    def content(self, seen: Seen) -> bool:
+    def accepts_when_idle(self, status: RoundStatus) -> bool:
         """Whether it is over when nobody is left at work: a rule about time or workers is."""
         return True
 
     def enough(self, covered: float, exact: bool) -> bool:
         """Whether it would be content with so much."""
-        return self.content(Seen(0.0, 0, 0, covered, exact))
+        return self.accepts_when_idle(RoundStatus(0.0, 0, 0, covered, exact))
 
     def check(self, n: int) -> None:  # noqa: B027 - most rules can always be met
         """Raise BadInput where n workers can never meet it."""
@@ -60,30 +60,30 @@ class Stop(ABC):
 
 @dataclass(frozen=True)
 class _All(Stop):
-    def met(self, seen: Seen) -> bool:
-        return seen.owing == 0
+    def met(self, status: RoundStatus) -> bool:
+        return status.owing == 0
 
 
 @dataclass(frozen=True)
 class _Exact(Stop):
-    def met(self, seen: Seen) -> bool:
-        return seen.exact
+    def met(self, status: RoundStatus) -> bool:
+        return status.exact
 
-    def content(self, seen: Seen) -> bool:
-        return seen.exact
+    def accepts_when_idle(self, status: RoundStatus) -> bool:
+        return status.exact
 
 
 @dataclass(frozen=True)
 class _First(Stop):
     r: int
 
-    def met(self, seen: Seen) -> bool:
-        return seen.finished >= self.r
+    def met(self, status: RoundStatus) -> bool:
+        return status.finished >= self.r
 
     def check(self, n: int) -> None:
         if self.r > n:
             raise BadInput(
-                f"first({self.r}) waits for {self.r} workers; there are {n} seats, so it can never "
+                f"first({self.r}) waits for {self.r} workers; there are {n} slots, so it can never "
                 f"be met. Use first(r) with r <= {n}."
             )
 
@@ -92,11 +92,11 @@ class _First(Stop):
 class _Fraction(Stop):
     delta: float
 
-    def met(self, seen: Seen) -> bool:
-        return seen.covered >= self.delta - 1e-12
+    def met(self, status: RoundStatus) -> bool:
+        return status.covered >= self.delta - 1e-12
 
-    def content(self, seen: Seen) -> bool:
-        return self.met(seen)
+    def accepts_when_idle(self, status: RoundStatus) -> bool:
+        return self.met(status)
 
 
 @dataclass(frozen=True)
@@ -106,8 +106,8 @@ class _Deadline(Stop):
     def after(self, seconds: float) -> float:
         return float("inf") if seconds >= self.seconds else self.seconds
 
-    def met(self, seen: Seen) -> bool:
-        return seen.seconds >= self.seconds and seen.covered > 0
+    def met(self, status: RoundStatus) -> bool:
+        return status.seconds >= self.seconds and status.covered > 0
 
 
 @dataclass(frozen=True)
@@ -117,11 +117,11 @@ class _Either(Stop):
     def after(self, seconds: float) -> float:
         return min(rule.after(seconds) for rule in self.rules)
 
-    def met(self, seen: Seen) -> bool:
-        return any(rule.met(seen) for rule in self.rules)
+    def met(self, status: RoundStatus) -> bool:
+        return any(rule.met(status) for rule in self.rules)
 
-    def content(self, seen: Seen) -> bool:
-        return any(rule.content(seen) for rule in self.rules)
+    def accepts_when_idle(self, status: RoundStatus) -> bool:
+        return any(rule.accepts_when_idle(status) for rule in self.rules)
 
     def check(self, n: int) -> None:
         problems = []
@@ -141,11 +141,11 @@ class _Both(Stop):
     def after(self, seconds: float) -> float:
         return min(rule.after(seconds) for rule in self.rules)
 
-    def met(self, seen: Seen) -> bool:
-        return builtins.all(rule.met(seen) for rule in self.rules)
+    def met(self, status: RoundStatus) -> bool:
+        return builtins.all(rule.met(status) for rule in self.rules)
 
-    def content(self, seen: Seen) -> bool:
-        return builtins.all(rule.content(seen) for rule in self.rules)
+    def accepts_when_idle(self, status: RoundStatus) -> bool:
+        return builtins.all(rule.accepts_when_idle(status) for rule in self.rules)
 
     def check(self, n: int) -> None:
         for rule in self.rules:

@@ -33,11 +33,11 @@ class Late:
 
 
 class Watch:
-    """The books of one round: who holds which lane, who owes a reply, who is counted on.
+    """The books of one round: who holds which share, who owes a reply, who is counted on.
 
-    `holders` (worker -> lane) take part from the start; who stores `key` later takes the lane that
-    `shares` gives it. Slow are those late with a task of this round, and `resting` ones: still at
-    the work of an earlier round. They are asked only where nobody else can stand in. Whoever of
+    `holders` (worker -> share) take part from the start; who stores `key` later takes the share
+    that `shares` gives it. Slow are those late with a task of this round, and `resting` ones: still
+    at the work of an earlier round. They are asked only where nobody else can stand in. Whoever of
     them ends something, of whichever round, is counted on again. `enough`: with as many tasks
     ended, and fewer than half, the rest is judged all the same, if after a longer time.
     """
@@ -52,7 +52,7 @@ class Watch:
         enough: int,
         resting: Collection[int] = (),
     ) -> None:
-        self.holder = {lane: worker for worker, lane in holders.items()}
+        self.holder = {share: worker for worker, share in holders.items()}
         self.holder |= {shares[worker]: worker for worker in resting}
         self.late: list[int] = []  # whoever was, in order
         self.lost: list[int] = []
@@ -82,12 +82,12 @@ class Watch:
         """Whether a worker is counted on."""
         return worker is not None and worker not in self._slow
 
-    def lanes(self) -> tuple[list[int], list[int]]:
-        """Lanes of those that are counted on, and of the slow."""
-        lanes: tuple[list[int], list[int]] = ([], [])
-        for lane, worker in self.holder.items():
-            lanes[worker in self._slow].append(lane)
-        return lanes
+    def shares(self) -> tuple[list[int], list[int]]:
+        """Shares of those that are counted on, and of the slow."""
+        shares: tuple[list[int], list[int]] = ([], [])
+        for share, worker in self.holder.items():
+            shares[worker in self._slow].append(share)
+        return shares
 
     def send(self, task: Task) -> Send:
         """Note that a task goes out; return the command."""
@@ -141,10 +141,10 @@ class Watch:
         return bool(late)
 
     def _enter(self, worker: int) -> bool:
-        lane = self._shares.get(worker)
-        if lane is None or lane in self.holder:
+        share = self._shares.get(worker)
+        if share is None or share in self.holder:
             return False
-        self.holder[lane] = worker
+        self.holder[share] = worker
         return True
 
     def _leave(self, worker: int) -> bool:
@@ -152,10 +152,10 @@ class Watch:
         self._since.pop(worker, None)
         if self._owed.pop(worker, None) is not None:
             self._open = {task: w for task, w in self._open.items() if w != worker}
-        lane = self._shares.get(worker)
-        if lane is None or self.holder.get(lane) != worker:
+        share = self._shares.get(worker)
+        if share is None or self.holder.get(share) != worker:
             return False
-        del self.holder[lane]
+        del self.holder[share]
         self.lost.append(worker)
         return True
 

@@ -1,7 +1,7 @@
 """Which rows of each live share are read: windows on a circle of rows.
 
-A lane is a share that somebody holds. Rounds think in lanes: when a newcomer takes over the share
-of a worker that was lost, what that worker had delivered stays good, and is not asked again.
+Rounds think in shares, not in workers: when a newcomer takes over the share of a worker that was
+lost, what that worker had delivered stays good, and is not asked again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from ..model import Run
+from ..model import RowRange
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
@@ -23,19 +23,19 @@ EQUAL = 0.10  # speeds that agree to this are one speed
 
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """A choice of rows: of lane i `runs[i]` are read, so segment j is read where `asked[:, j]`.
+    """A choice of rows: of share i `runs[i]` are read, so segment j is read where `asked[:, j]`.
 
     Segment j is rows cuts[j]..cuts[j+1] of every share; a segment is done when `need[j]` of
     those asked have delivered.
     """
 
-    lanes: tuple[int, ...]
+    shares: tuple[int, ...]
     cuts: Ints  # (segments + 1,), strictly rising from 0 to the rows of a share
-    asked: NDArray[np.bool_]  # (lanes, segments)
+    asked: NDArray[np.bool_]  # (shares, segments)
     need: Ints  # (segments,)
-    runs: tuple[tuple[Run, ...], ...]  # at most two a lane
-    starts: Ints  # (lanes,) where each window begins on the circle
-    lengths: Ints  # (lanes,)
+    runs: tuple[tuple[RowRange, ...], ...]  # at most two a share
+    starts: Ints  # (shares,) where each window begins on the circle
+    lengths: Ints  # (shares,)
     threshold: int
 
     @property
@@ -45,17 +45,17 @@ class Windows:
 
     @cached_property
     def places(self) -> dict[int, int]:
-        """Where each lane is among the lanes."""
-        return {lane: i for i, lane in enumerate(self.lanes)}
+        """Where each share is among the shares."""
+        return {share: i for i, share in enumerate(self.shares)}
 
     @cached_property
     def loads(self) -> tuple[int, ...]:
-        """Rows that each lane reads."""
+        """Rows that each share reads."""
         return tuple(sum(last - first for first, last in mine) for mine in self.runs)
 
     @cached_property
     def rows_needed(self) -> int:
-        """Rows of all lanes together that decoding needs."""
+        """Rows of all shares together that decoding needs."""
         return int(self.need @ np.diff(self.cuts))
 
     @cached_property
@@ -68,36 +68,36 @@ class Windows:
 class Layout:
     """How windows are laid: the threshold, how many more are asked, and where the circle begins.
 
-    `shares` are the fractions of a share that the lanes read; None lays equal windows.
+    `fractions` say how much of itself each share reads; None lays equal windows.
     """
 
     threshold: int
     margin: int = 0
-    shares: tuple[float, ...] | None = None
+    fractions: tuple[float, ...] | None = None
 
-    def lay(self, lanes: Sequence[int], rows: int, offset: int = 0) -> Windows:
-        """Return windows that cover every row by exactly threshold + margin lanes.
+    def lay(self, shares: Sequence[int], rows: int, offset: int = 0) -> Windows:
+        """Return windows that cover every row by exactly threshold + margin shares.
 
-        Where fewer lanes are live, each reads everything.
+        Where fewer shares are live, each reads everything.
         """
-        n, span = len(lanes), min(self.threshold + self.margin, len(lanes))
-        if self.shares is None or span == n:
+        n, span = len(shares), min(self.threshold + self.margin, len(shares))
+        if self.fractions is None or span == n:
             edge = [j * rows // n for j in range(n)] + [rows] if n else [0, rows]
             starts = np.array(edge[:n], dtype=np.intp)
             ends = [edge[(q + span) % n] + rows * ((q + span) // n) for q in range(n)]
             lengths = np.array(ends, dtype=np.intp) - starts
         else:
-            starts, lengths = _chain(np.asarray(self.shares), span, rows)
-        return _windows(lanes, rows, (starts + offset) % rows, lengths, self.threshold)
+            starts, lengths = _chain(np.asarray(self.fractions), span, rows)
+        return _windows(shares, rows, (starts + offset) % rows, lengths, self.threshold)
 
 
-def cyclic(lanes: Sequence[int], rows: int, threshold: int, margin: int = 0) -> Windows:
-    """Equal windows: the lane at position q reads groups q, …, q + threshold − 1 (mod n).
+def cyclic(shares: Sequence[int], rows: int, threshold: int, margin: int = 0) -> Windows:
+    """Equal windows: the share at position q reads groups q, …, q + threshold − 1 (mod n).
 
-    Lanes are given in order of position. Groups are cut at ⌊j·rows/n⌋. Where fewer than the
+    Shares are given in order of position. Groups are cut at ⌊j·rows/n⌋. Where fewer than the
     threshold are live, each reads everything, and it is not enough.
     """
-    return Layout(threshold, margin).lay(lanes, rows)
+    return Layout(threshold, margin).lay(shares, rows)
 
 
 def fill(speeds: Sequence[float], threshold: int) -> tuple[float, ...] | None:
@@ -109,7 +109,7 @@ def fill(speeds: Sequence[float], threshold: int) -> tuple[float, ...] | None:
     if len(s) <= threshold or s.max() <= (1 + EQUAL) * s.min():
         return None
     order = np.sort(s)[::-1]
-    # With the `full` fastest lanes reading everything, the rest share what remains.
+    # With the `full` fastest shares reading everything, the rest share what remains.
     for full in range(threshold):
         t = (threshold - full) / order[full:].sum()
         if order[full] * t <= 1.0:
@@ -118,30 +118,30 @@ def fill(speeds: Sequence[float], threshold: int) -> tuple[float, ...] | None:
     return tuple((load * (threshold / load.sum())).clip(max=1.0).tolist())
 
 
-def shifted(before: Windows, layout: Layout, lanes: Sequence[int]) -> Windows:
-    """Lay new windows, turned so that lanes that were there read as few other rows as they can.
+def shifted(before: Windows, layout: Layout, shares: Sequence[int]) -> Windows:
+    """Lay new windows, turned so that shares that were there read as few other rows as they can.
 
-    O(n²) for n lanes: the rows moved are piecewise linear in the turn, so only the turns at
+    O(n²) for n shares: the rows moved are piecewise linear in the turn, so only the turns at
     which some window begins or ends with its old self need trying.
     """
     rows = before.rows
-    fresh = layout.lay(lanes, rows)
-    old = {lane: i for i, lane in enumerate(before.lanes)}
-    stay = [i for i, lane in enumerate(lanes) if lane in old]
+    fresh = layout.lay(shares, rows)
+    old = {share: i for i, share in enumerate(before.shares)}
+    stay = [i for i, share in enumerate(shares) if share in old]
     if not stay:
         return fresh
-    was = np.array([old[lanes[i]] for i in stay])
+    was = np.array([old[shares[i]] for i in stay])
     s0, l0 = before.starts[was], before.lengths[was]
     s1, l1 = fresh.starts[stay], fresh.lengths[stay]
     turns = np.unique(np.concatenate([[0], (s0 - s1) % rows, (s0 + l0 - s1 - l1) % rows]))
     moved = [_moved(s0, l0, (s1 + turn) % rows, l1, rows) for turn in turns.tolist()]
-    return layout.lay(lanes, rows, int(turns[int(np.argmin(moved))]))
+    return layout.lay(shares, rows, int(turns[int(np.argmin(moved))]))
 
 
 def rows_moved(before: Windows, after: Windows) -> int:
-    """Rows that lanes in both read now and did not before, beyond what their load has grown."""
-    old = {lane: i for i, lane in enumerate(before.lanes)}
-    pairs = [(old[lane], i) for i, lane in enumerate(after.lanes) if lane in old]
+    """Rows that shares in both read now and did not before, beyond what their load has grown."""
+    old = {share: i for i, share in enumerate(before.shares)}
+    pairs = [(old[share], i) for i, share in enumerate(after.shares) if share in old]
     if not pairs:
         return 0
     was, now = (np.array(side) for side in zip(*pairs, strict=True))
@@ -160,13 +160,13 @@ def _moved(s0: Ints, l0: Ints, s1: Ints, l1: Ints, rows: int) -> int:
     return int(((l1 - common) - (l1 - l0).clip(0)).clip(0).sum())
 
 
-def _chain(shares: Floats, span: int, rows: int) -> tuple[Ints, Ints]:
+def _chain(fractions: Floats, span: int, rows: int) -> tuple[Ints, Ints]:
     """Windows of unequal lengths, laid end to end `span` times round the circle.
 
-    The order goes round in steps of `span`, as equal windows do, so that the lanes that meet at a
+    The order goes round in steps of `span`, as equal windows do, so that the shares that meet at a
     row are spread over all of them.
     """
-    n = len(shares)
+    n = len(fractions)
     order: list[int] = []
     for first in range(n):
         at = first
@@ -175,7 +175,9 @@ def _chain(shares: Floats, span: int, rows: int) -> tuple[Ints, Ints]:
             at = (at + span) % n
         if len(order) == n:
             break
-    edges = np.floor(np.concatenate([[0.0], np.cumsum(shares[order])]) * rows + 0.5).astype(np.intp)
+    edges = np.floor(np.concatenate([[0.0], np.cumsum(fractions[order])]) * rows + 0.5).astype(
+        np.intp
+    )
     edges[-1] = span * rows
     # Rounding may give a window one row more than there are, which would be the same row twice:
     # what is over goes to the next one, or where those are full, to the one before.
@@ -187,9 +189,9 @@ def _chain(shares: Floats, span: int, rows: int) -> tuple[Ints, Ints]:
 
 
 def _windows(
-    lanes: Sequence[int], rows: int, starts: Ints, lengths: Ints, threshold: int
+    shares: Sequence[int], rows: int, starts: Ints, lengths: Ints, threshold: int
 ) -> Windows:
-    runs: list[tuple[Run, ...]] = []
+    runs: list[tuple[RowRange, ...]] = []
     for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
         end = start + length
         if length >= rows:
@@ -206,16 +208,16 @@ def _windows(
         for first, last in mine:
             asked[i, index[first] : index[last]] = True
     need = np.full(len(cuts) - 1, threshold, dtype=np.intp)
-    return Windows(tuple(lanes), cuts, asked, need, tuple(runs), starts, lengths, threshold)
+    return Windows(tuple(shares), cuts, asked, need, tuple(runs), starts, lengths, threshold)
 
 
 def with_extra(windows: Windows, weak: Sequence[int]) -> Windows:
-    """Ask one more lane, where there is one, for each of the segments `weak`.
+    """Ask one more share, where there is one, for each of the segments `weak`.
 
     It is the one least extended so far; its window may have one run more then.
     """
     asked, need = windows.asked.copy(), windows.need.copy()
-    extended = np.zeros(len(windows.lanes), dtype=np.intp)
+    extended = np.zeros(len(windows.shares), dtype=np.intp)
     size = np.diff(windows.cuts)
     for j in weak:
         free = np.flatnonzero(~asked[:, j])
@@ -225,11 +227,11 @@ def with_extra(windows: Windows, weak: Sequence[int]) -> Windows:
         asked[i, j] = True
         need[j] += 1
         extended[i] += size[j]
-    runs = tuple(runs_of(asked[i], windows.cuts) for i in range(len(windows.lanes)))
+    runs = tuple(runs_of(asked[i], windows.cuts) for i in range(len(windows.shares)))
     return replace(windows, asked=asked, need=need, runs=runs)
 
 
-def runs_of(mask: NDArray[np.bool_], cuts: Ints) -> tuple[Run, ...]:
+def runs_of(mask: NDArray[np.bool_], cuts: Ints) -> tuple[RowRange, ...]:
     """Return the runs of rows in the segments where `mask` holds, neighbours joined."""
     edges = np.flatnonzero(np.diff(np.concatenate(([0], mask.astype(np.int8), [0]))))
     return tuple((int(cuts[a]), int(cuts[b])) for a, b in edges.reshape(-1, 2))

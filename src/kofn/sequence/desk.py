@@ -21,7 +21,7 @@ from ..codes.linear import error_bound
 from ..codes.product import ProductCode
 from ..errors import Inaccurate, NotDecodable, Overflowed
 from ..model import Command, Keep, Task
-from ..rounds import Drive
+from ..rounds import RoundDriver
 from .ledger import Mini
 from .work import multiply
 
@@ -55,7 +55,7 @@ class Desk:
 
     def __init__(
         self,
-        drive: Drive,
+        driver: RoundDriver,
         code: ProductCode,
         accuracy: float | None,
         asks_again: bool,
@@ -65,15 +65,15 @@ class Desk:
         self.jobs: dict[int, Product] = {}  # neither decoded nor given up
         self.held = 0.0  # seconds in which all workers waited for this desk
         self.first_sent: float | None = None  # of this round
-        self._drive, self._accuracy, self._asks_again = drive, accuracy, asks_again
+        self._driver, self._accuracy, self._asks_again = driver, accuracy, asks_again
         self._check_finite = check_finite
         self._name = f"sequence-{next(_names)}"
-        self._values = drive.engine.capabilities.values
+        self._values = driver.engine.capabilities.values
         self._to_decode: deque[int] = deque()
-        self._ahead: deque[tuple[int, int, Mini]] = deque()  # worker, seat, mini-task
+        self._ahead: deque[tuple[int, int, Mini]] = deque()  # worker, slot, mini-task
         self._made: dict[Mini, Pair] = {}  # encoded, to go out with their tasks
         self._keys: dict[Mini, str] = {}  # of those that workers keep
-        self._slots: dict[tuple[int, int], int] = {}  # job, seat -> keys used so far
+        self._used_keys: dict[tuple[int, int], int] = {}  # job, slot -> keys used so far
         self._given: set[tuple[int, Mini]] = set()  # worker, mini-task
         self._over: set[int] = set()  # jobs that have enough, since the last round
         self._idle: float | None = None
@@ -118,7 +118,7 @@ class Desk:
         """Whether the operands are encoded, and at this worker if it is to keep them."""
         return not self._values or mini in self._made or (worker, mini) in self._given
 
-    def give(self, worker: int, seat: int, mini: Mini) -> Sequence[Command]:
+    def give(self, worker: int, slot: int, mini: Mini) -> Sequence[Command]:
         """Encode the operands, unless that has been done: one pass over X and over Y."""
         job = self.jobs.get(mini.job)
         if job is None or job.X is None or job.Y is None or self.ready(worker, mini):
@@ -130,22 +130,24 @@ class Desk:
             return ()
         key = self._keys.get(mini)
         if key is None:
-            # Seats share the names: a job's operands are forgotten in a few calls.
-            slot = self._slots[job.number, seat] = self._slots.get((job.number, seat), -1) + 1
-            key = self._keys[mini] = f"{self._name}/{job.number}/{slot}"
+            # Slots share the names: a job's operands are forgotten in a few calls.
+            number = self._used_keys[job.number, slot] = (
+                self._used_keys.get((job.number, slot), -1) + 1
+            )
+            key = self._keys[mini] = f"{self._name}/{job.number}/{number}"
         self._given.add((worker, mini))
         return (Keep(worker, key, pair),)
 
     def task(self, round: int, worker: int, mini: Mini) -> Task:
         """Make a task whose operands the worker has."""
-        now = self._drive.engine.now()
+        now = self._driver.engine.now()
         if self.first_sent is None:
             self.first_sent = now
         if self._idle is not None:
             self.held += now - self._idle
             self._idle = None
         args = (tuple(mini), self._keys.get(mini), *self._made.pop(mini, ()))
-        id = self._drive.next_task()
+        id = self._driver.next_task()
         return Task(id, round, worker, multiply, args, tuple(mini), self.cost(mini.job))
 
     def cost(self, job: int) -> float:
@@ -174,19 +176,19 @@ class Desk:
         """All workers wait for operands since then."""
         self._idle = time
 
-    def chore(self) -> Sequence[Command]:
+    def idle_work(self) -> Sequence[Command]:
         """Decode one job, or encode one mini-task ahead of its round."""
         if self._to_decode:
             self.decode(self._to_decode[0])
         elif self._ahead:
-            worker, seat, mini = self._ahead.popleft()
-            return self.give(worker, seat, mini)
+            worker, slot, mini = self._ahead.popleft()
+            return self.give(worker, slot, mini)
         return ()
 
     # Between rounds.
 
     def prepare(self, work: Iterable[tuple[int, int, Mini]]) -> None:
-        """Encode these (worker, seat, mini-task) for the round after this one, when there is time.
+        """Encode these (worker, slot, mini-task) for the round after this one, when there is time.
 
         In it they will be at hand; what is not will be encoded while the others are at work.
         """
@@ -236,7 +238,7 @@ class Desk:
             self._made = {mini: pair for mini, pair in self._made.items() if mini.job not in over}
         if not over or not self._keys:
             return
-        self._drive.unwanted.extend({key for mini, key in self._keys.items() if mini.job in over})
+        self._driver.unwanted.extend({key for mini, key in self._keys.items() if mini.job in over})
         self._keys = {mini: key for mini, key in self._keys.items() if mini.job not in over}
         self._given = {pair for pair in self._given if pair[1].job not in over}
-        self._slots = {pair: s for pair, s in self._slots.items() if pair[0] not in over}
+        self._used_keys = {pair: s for pair, s in self._used_keys.items() if pair[0] not in over}

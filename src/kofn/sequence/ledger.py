@@ -1,7 +1,7 @@
 """Who is to do which mini-task in which round, and when a round may end: no clock, no values.
 
-A ledger thinks in seats 0 … P-1. Whoever is lost leaves its seat empty, a straggler in every round
-until a joiner takes the seat. It is driven by `begin`, `deliver`, `may_end` and `end`, by the real
+A ledger thinks in slots 0 … P-1. Whoever is lost leaves its slot empty, a straggler in every round
+until a joiner takes the slot. It is driven by `begin`, `deliver`, `may_end` and `end`, by the real
 master and by the exhaustive tests alike.
 """
 
@@ -23,7 +23,7 @@ class Mini(NamedTuple):
     row: int
 
 
-Batch = Mapping[int, Mini]  # at most one mini-task a seat
+Batch = Mapping[int, Mini]  # at most one mini-task a slot
 
 # How much the decode from these rows would amplify rounding (see codes.linear).
 Eta = Callable[[Sequence[int]], float]
@@ -64,11 +64,11 @@ class Job:
 class Ledger(ABC):
     """The bookkeeping of one stream under one code. Each job begins in a round of its own."""
 
-    least = 1  # seats that must be taken, or the code cannot keep a deadline by itself
+    least = 1  # slots that must be taken, or the code cannot keep a deadline by itself
     prompt = False  # whether a round ends as soon as its job is done, without waiting for others
 
-    def __init__(self, k: int, seats: int, delay: int, eta: Eta = perfect) -> None:
-        self.k, self.seats, self.delay = k, seats, delay
+    def __init__(self, k: int, slots: int, delay: int, eta: Eta = perfect) -> None:
+        self.k, self.slots, self.delay = k, slots, delay
         self.round = 0
         self.jobs: dict[int, Job] = {}  # not done, or done in this round
         self.stragglers: frozenset[int] = frozenset()  # of the round before
@@ -129,21 +129,21 @@ class Ledger(ABC):
         return ready
 
     def may_end(self, finished: Collection[int]) -> bool:
-        """Whether the round may end with these seats having finished all that they were given."""
+        """Whether the round may end with these slots having finished all that they were given."""
         return self.due is None
 
     def conforms(self, finished: Collection[int]) -> bool:
         """Whether the stragglers so far are a pattern that the code is made for."""
         return True
 
-    def more(self, seats: Collection[int]) -> Batch:
-        """One more coded mini-task of the due job for each of these seats."""
+    def more(self, slots: Collection[int]) -> Batch:
+        """One more coded mini-task of the due job for each of these slots."""
         job = self.due
-        return {} if job is None else {seat: job.fresh() for seat in sorted(seats)}
+        return {} if job is None else {slot: job.fresh() for slot in sorted(slots)}
 
     def end(self, finished: Collection[int]) -> None:
-        """End the round; seats that did not finish were stragglers in it."""
-        self.stragglers = frozenset(range(self.seats)).difference(finished)
+        """End the round; slots that did not finish were stragglers in it."""
+        self.stragglers = frozenset(range(self.slots)).difference(finished)
         self.jobs = {number: job for number, job in self.jobs.items() if not job.done}
 
     def begun(self, rounds_ago: int) -> Job | None:
@@ -162,20 +162,20 @@ class Ledger(ABC):
         """The mini-tasks of the round that has just begun."""
 
     def _everyone(self, job: Job) -> Batch:
-        return {seat: job.fresh() for seat in range(self.seats)}
+        return {slot: job.fresh() for slot in range(self.slots)}
 
     def _coming(self, job: int, given: int = 0) -> Batch:
         """What `_everyone` will return when so many coded mini-tasks have been given out."""
-        return {seat: Mini(job, self.k + given + seat) for seat in range(self.seats)}
+        return {slot: Mini(job, self.k + given + slot) for slot in range(self.slots)}
 
 
 class OneRound(Ledger):
-    """Jobs that begin and end in one round: one mini-task a seat. Uncoded, or polynomial code."""
+    """Jobs that begin and end in one round: one mini-task a slot. Uncoded, or polynomial code."""
 
     prompt = True
 
-    def __init__(self, k: int, seats: int, coded: bool, eta: Eta = perfect) -> None:
-        super().__init__(k, seats, 0, eta)
+    def __init__(self, k: int, slots: int, coded: bool, eta: Eta = perfect) -> None:
+        super().__init__(k, slots, 0, eta)
         self._coded, self.least = coded, k
 
     def _assign(self) -> list[Batch]:
@@ -184,14 +184,14 @@ class OneRound(Ledger):
             return []
         if self._coded:
             return [self._everyone(job)]
-        return [{seat: job.unit() for seat in range(self.seats)}]
+        return [{slot: job.unit() for slot in range(self.slots)}]
 
     def ahead(self, job: int | None) -> list[Batch]:
         if job is None:
             return []
         if self._coded:
             return [self._coming(job)]
-        return [{seat: Mini(job, seat) for seat in range(self.seats)}]
+        return [{slot: Mini(job, slot) for slot in range(self.slots)}]
 
 
 class Diagonal(Ledger):
@@ -201,8 +201,8 @@ class Diagonal(Ledger):
     enough for it then.
     """
 
-    def __init__(self, k: int, seats: int, delay: int, lam: int, eta: Eta = perfect) -> None:
-        super().__init__(k, seats, delay, eta)
+    def __init__(self, k: int, slots: int, delay: int, lam: int, eta: Eta = perfect) -> None:
+        super().__init__(k, slots, delay, eta)
         self._lam = self.least = lam
 
     def _assign(self) -> list[Batch]:
@@ -227,19 +227,19 @@ class Diagonal(Ledger):
 class Improved(Ledger):
     """Algorithm 2 (IDIP), for patterns with at most N stragglers in any W rounds.
 
-    A mini-task that failed is given to the same seat again. A new one is uncoded where the model
-    says that the seat cannot straggle until the job is due. Line 9 is read once a job and round.
+    A mini-task that failed is given to the same slot again. A new one is uncoded where the model
+    says that the slot cannot straggle until the job is due. Line 9 is read once a job and round.
     With `burst` nobody straggles more than so many rounds in a row either (our own restriction, not
     the paper's variant): longer bursts are waited for, and more mini-tasks can be uncoded.
     """
 
     def __init__(
-        self, k: int, seats: int, N: int, W: int, burst: int | None = None, eta: Eta = perfect
+        self, k: int, slots: int, N: int, W: int, burst: int | None = None, eta: Eta = perfect
     ) -> None:
-        super().__init__(k, seats, W - 1, eta)
+        super().__init__(k, slots, W - 1, eta)
         self._N, self._W, self._burst = N, W, burst
         self._counts: deque[int] = deque(maxlen=W - 1)  # stragglers of the rounds before
-        self._runs = [0] * seats  # rounds in a row that each seat has straggled, up to now
+        self._runs = [0] * slots  # rounds in a row that each slot has straggled, up to now
         self._given: dict[int, Batch] = {}  # job -> its mini-tasks of the round before
 
     def _assign(self) -> list[Batch]:
@@ -250,12 +250,12 @@ class Improved(Ledger):
             if job is None:
                 continue
             before = self._given.get(job.number, {})
-            batch = {seat: mini for seat, mini in before.items() if mini.row not in job.rows}
-            free = [seat for seat in range(self.seats) if seat not in batch]
+            batch = {slot: mini for slot, mini in before.items() if mini.row not in job.rows}
+            free = [slot for slot in range(self.slots) if slot not in batch]
             enough = self.k - job.units >= len(free)
-            for seat in free:
-                safe = enough and self.cannot_straggle(seat, self._W - ago)
-                batch[seat] = job.unit() if safe else job.fresh()
+            for slot in free:
+                safe = enough and self.cannot_straggle(slot, self._W - ago)
+                batch[slot] = job.unit() if safe else job.fresh()
             batches.append(batch)
             given[job.number] = batch
         self._given = given
@@ -264,17 +264,17 @@ class Improved(Ledger):
     def ahead(self, job: int | None) -> list[Batch]:
         # Who gets what depends on who straggles in this round, unless nobody can for W rounds.
         always = min(self._N, self._W if self._burst is None else self._burst) < self._W
-        if job is None or not always or self.k < self.seats:
+        if job is None or not always or self.k < self.slots:
             return []
-        return [{seat: Mini(job, seat) for seat in range(self.seats)}]
+        return [{slot: Mini(job, slot) for slot in range(self.slots)}]
 
-    def cannot_straggle(self, seat: int, rounds: int) -> bool:
-        """Whether the model rules out that a seat straggles in this round and all of the next.
+    def cannot_straggle(self, slot: int, rounds: int) -> bool:
+        """Whether the model rules out that a slot straggles in this round and all of the next.
 
         `rounds` counts this one. It would take a window of W rounds with more than N, or a run
         longer than a burst.
         """
-        if self._burst is not None and self._runs[seat] + rounds > self._burst:
+        if self._burst is not None and self._runs[slot] + rounds > self._burst:
             return True
         before = list(self._counts)
         for s in range(min(rounds, self._W)):
@@ -287,13 +287,13 @@ class Improved(Ledger):
         return super().may_end(finished) and self.conforms(finished)
 
     def conforms(self, finished: Collection[int]) -> bool:
-        late = [seat for seat in range(self.seats) if seat not in finished]
+        late = [slot for slot in range(self.slots) if slot not in finished]
         if sum(self._counts) + len(late) > self._N:
             return False
-        return self._burst is None or all(self._runs[seat] < self._burst for seat in late)
+        return self._burst is None or all(self._runs[slot] < self._burst for slot in late)
 
     def end(self, finished: Collection[int]) -> None:
         super().end(finished)
         self._counts.append(len(self.stragglers))
-        for seat in range(self.seats):
-            self._runs[seat] = self._runs[seat] + 1 if seat in self.stragglers else 0
+        for slot in range(self.slots):
+            self._runs[slot] = self._runs[slot] + 1 if slot in self.stragglers else 0

@@ -17,7 +17,7 @@ class RoundReport:
     load: float  # multiply-adds for each worker
     seconds: float  # from the end of the round before, or from the call that began it
     fastest: float | None  # seconds in which the first worker finished
-    # Seats that had not finished after (1 + tolerance) times the fastest one's time, nor when the
+    # Slots that had not finished after (1 + tolerance) times the fastest one's time, nor when the
     # round ended; empty ones among them. Who was merely not needed is none.
     stragglers: tuple[int, ...]
     waited: bool  # beyond (1 + tolerance) times the fastest, because the code had to
@@ -26,7 +26,7 @@ class RoundReport:
     conforms: bool
     topped_up: int  # mini-tasks asked for beyond the code's own
     lost: tuple[int, ...]  # workers, in this round or since the one before
-    joined: tuple[int, ...]  # workers that took a seat, likewise
+    joined: tuple[int, ...]  # workers that took a slot, likewise
     held: float  # seconds in which no worker had work, because the master had none ready
 
 

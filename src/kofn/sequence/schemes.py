@@ -33,7 +33,7 @@ class SequenceCode(ABC):
         """The code over the blocks of one job."""
 
     @abstractmethod
-    def ledger(self, seats: int, eta: Eta = perfect) -> Ledger:
+    def ledger(self, slots: int, eta: Eta = perfect) -> Ledger:
         """The bookkeeping for so many workers; raises BadInput if they cannot be enough."""
 
 
@@ -55,13 +55,13 @@ class Uncoded(SequenceCode):
     def product(self) -> ProductCode:
         return ProductCode(self.x, self.y)
 
-    def ledger(self, seats: int, eta: Eta = perfect) -> Ledger:
-        if self.x * self.y != seats:
+    def ledger(self, slots: int, eta: Eta = perfect) -> Ledger:
+        if self.x * self.y != slots:
             raise BadInput(
                 f"Uncoded gives each worker one of x·y block products; got x={self.x}, y={self.y} "
-                f"and {seats} workers. Choose x·y = {seats}."
+                f"and {slots} workers. Choose x·y = {slots}."
             )
-        return OneRound(self.product.k, seats, coded=False, eta=eta)
+        return OneRound(self.product.k, slots, coded=False, eta=eta)
 
 
 @dataclass(frozen=True)
@@ -88,14 +88,14 @@ class Polynomial(SequenceCode):
     def product(self) -> ProductCode:
         return ProductCode(self.x, self.y, self.z, self.points, self.seed)
 
-    def ledger(self, seats: int, eta: Eta = perfect) -> Ledger:
+    def ledger(self, slots: int, eta: Eta = perfect) -> Ledger:
         k = self.product.k
-        if k > seats:
+        if k > slots:
             raise BadInput(
-                f"Polynomial needs {k} replies and each worker gives one; got {seats} workers. "
+                f"Polynomial needs {k} replies and each worker gives one; got {slots} workers. "
                 f"Choose a smaller x·y, or a code with a delay: kofn.DIP."
             )
-        return OneRound(k, seats, coded=True, eta=eta)
+        return OneRound(k, slots, coded=True, eta=eta)
 
 
 @dataclass(frozen=True)
@@ -124,13 +124,13 @@ class DIP(SequenceCode):
     def product(self) -> ProductCode:
         return ProductCode(self.x, self.y, self.z, self.points, self.seed)
 
-    def ledger(self, seats: int, eta: Eta = perfect) -> Ledger:
-        if self.lam > seats:
+    def ledger(self, slots: int, eta: Eta = perfect) -> Ledger:
+        if self.lam > slots:
             raise BadInput(
                 f"lam of DIP is how many workers must be enough in a job's last round, 1 to the "
-                f"number of workers; got lam={self.lam} and {seats} workers. Use lam <= {seats}."
+                f"number of workers; got lam={self.lam} and {slots} workers. Use lam <= {slots}."
             )
-        return Diagonal(self.product.k, seats, self.delay, self.lam, eta)
+        return Diagonal(self.product.k, slots, self.delay, self.lam, eta)
 
 
 @dataclass(frozen=True)
@@ -173,20 +173,20 @@ class IDIP(SequenceCode):
     def product(self) -> ProductCode:
         return ProductCode(self.x, self.y, points=self.points)
 
-    def ledger(self, seats: int, eta: Eta = perfect) -> Ledger:
-        most = seats * self.W
+    def ledger(self, slots: int, eta: Eta = perfect) -> Ledger:
+        most = slots * self.W
         if most <= self.N:
             raise BadInput(
                 f"N of IDIP is below P·W, or no worker need ever deliver; got N={self.N}, "
-                f"P={seats} workers, W={self.W}. Use N < {most}."
+                f"P={slots} workers, W={self.W}. Use N < {most}."
             )
         if self.x * self.y != most - self.N:
             remedy = f"Choose x·y = {most - self.N}, or N = {most - self.x * self.y}."
             if self.x * self.y > most:
                 remedy = f"Choose x·y <= {most} and N = P·W - x·y."
             raise BadInput(
-                f"{seats} workers surely deliver P·W - N = {most - self.N} results by a job's "
+                f"{slots} workers surely deliver P·W - N = {most - self.N} results by a job's "
                 f"deadline, and x·y must be as many; got x·y = {self.x * self.y}, N={self.N}, "
                 f"W={self.W}. {remedy}"
             )
-        return Improved(self.product.k, seats, self.N, self.W, self.burst, eta)
+        return Improved(self.product.k, slots, self.N, self.W, self.burst, eta)

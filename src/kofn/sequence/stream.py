@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import BadInput, Closed, KofnError, NothingYet, TooFewWorkers
-from ..rounds import Drive
+from ..rounds import RoundDriver
 from ..rounds.deadline import DeadlineRound
 from . import checks
 from .desk import Desk, Product
@@ -85,7 +85,7 @@ class Stream:
 
     def __init__(
         self,
-        drive: Drive,
+        driver: RoundDriver,
         code: SequenceCode,
         tolerance: float = 0.25,
         accuracy: float | None = None,
@@ -100,14 +100,14 @@ class Stream:
         self.tolerance = checks.number(tolerance, "tolerance")
         if accuracy is not None:
             accuracy = checks.number(accuracy, "accuracy", positive=True)
-        drive.settle()
-        workers = drive.engine.workers
+        driver.settle()
+        workers = driver.engine.workers
         if not workers:
             raise TooFewWorkers(0, 1, 0.0)
-        self._drive, self._check_finite = drive, check_finite
-        self._desk = Desk(drive, code.product, accuracy, code.asks_again, check_finite)
+        self._driver, self._check_finite = driver, check_finite
+        self._desk = Desk(driver, code.product, accuracy, code.asks_again, check_finite)
         self._ledger = code.ledger(len(workers), self._desk.eta)
-        self._seats = {worker: seat for seat, worker in enumerate(workers)}
+        self._slots = {worker: slot for slot, worker in enumerate(workers)}
         self._queue: deque[Product] = deque()  # not begun
         self._tickets: deque[Ticket] = deque()
         self._rounds: list[RoundReport] = []
@@ -137,10 +137,10 @@ class Stream:
     def submit_size(self, m: int, n: int, p: int) -> Ticket:
         """Add a job of which only the size is known: for engines that simulate time alone."""
         self._open()
-        if self._drive.engine.capabilities.values:
+        if self._driver.engine.capabilities.values:
             raise BadInput(
                 f"submit_size is for engines that compute no values, such as VirtualEngine(..., "
-                f"compute=False); this is engine {self._drive.engine.name!r}. Use submit(X, Y)."
+                f"compute=False); this is engine {self._driver.engine.name!r}. Use submit(X, Y)."
             )
         return self._add((m, n, p), np.dtype(np.float64), None, None)
 
@@ -179,18 +179,18 @@ class Stream:
         return f"<sequence of products under {self.code}, {self._jobs} jobs, {self._done} done>"
 
     def _open(self) -> None:
-        self._drive.check()
+        self._driver.check()
         if self._closed:
             raise Closed("this sequence is closed and takes no more jobs; open another one.")
 
     def _add(self, shape: tuple[int, int, int], dtype: np.dtype[Any], X: Any, Y: Any) -> Ticket:
         worst = self._desk.worst(shape[1], dtype)  # says so if it cannot be accurate enough
-        with self._drive.lock:
+        with self._driver.lock:
             job = Product(next(self._numbers), self._jobs, shape, dtype, X, Y, worst)
             self._desk.add(job)
             self._queue.append(job)
             try:
-                entered = self._drive.engine.now()
+                entered = self._driver.engine.now()
                 while len(self._queue) > self.delay + 1:
                     entered = self._round(entered)
             except BaseException:
@@ -207,15 +207,15 @@ class Stream:
     def _take(self, job: Product, wait: bool) -> NDArray[Any]:
         if not job.complete and not wait:
             raise NothingYet(f"{self._waits_for(job)} Call result() to wait for it.")
-        with self._drive.lock:
-            entered = self._drive.engine.now()
+        with self._driver.lock:
+            entered = self._driver.engine.now()
             while not job.decoded:
                 # With another job waiting to begin, decoding is done while its round runs.
                 if job.complete and not self._queue:
                     self._desk.decode(job.number)
                     continue
                 try:
-                    self._drive.check()
+                    self._driver.check()
                     entered = self._round(entered)
                 except KofnError:
                     if not job.complete:
@@ -233,40 +233,40 @@ class Stream:
 
     def _round(self, entered: float) -> float:
         """Run one round; `entered` is when it could have begun. Returns when it ended."""
-        drive, ledger, desk = self._drive, self._ledger, self._desk
-        drive.settle()
-        lost, joined = self._take_seats()
+        driver, ledger, desk = self._driver, self._ledger, self._desk
+        driver.settle()
+        lost, joined = self._take_slots()
         new = self._queue.popleft() if self._queue else None
         batches = ledger.begin(None) if new is None else ledger.begin(new.number, new.worst)
         following = ledger.ahead(self._queue[0].number if self._queue else None)
         desk.prepare(
-            (worker, seat, batch[seat])
+            (worker, slot, batch[slot])
             for batch in following
-            for worker, seat in self._seats.items()
-            if seat in batch
+            for worker, slot in self._slots.items()
+            if slot in batch
         )
-        free = set(range(ledger.seats)).difference(self._seats.values())
-        spare = [worker for worker in drive.stored if worker not in self._seats]
+        free = set(range(ledger.slots)).difference(self._slots.values())
+        spare = [worker for worker in driver.stored if worker not in self._slots]
         round = DeadlineRound(
-            drive.next_round(), batches, ledger, desk, self._seats, free, self.tolerance, spare
+            driver.next_round(), batches, ledger, desk, self._slots, free, self.tolerance, spare
         )
         load = sum(desk.cost(next(iter(batch.values())).job) for batch in batches)
         held = desk.held
-        began = drive.engine.now()
+        began = driver.engine.now()
         try:
-            drive.run(round, None, lambda worker: None)
+            driver.run(round, None, lambda worker: None)
         finally:
-            ended = drive.engine.now()
+            ended = driver.engine.now()
             # With nothing to send there was nothing to hold up.
             waited = (desk.first_sent or began) - entered
             ready = [(desk.jobs[job.number].place, job) for job in ledger.jobs.values() if job.done]
             done = tuple(place for place, _ in ready)
             self._late += [place for place, job in ready if job.ended > job.due]
             self._done += len(done)
-            enough = len(round.seats) >= ledger.least and ledger.conforms(round.finished)
+            enough = len(round.slots) >= ledger.least and ledger.conforms(round.finished)
             alone = round.done and not (round.waited or round.topped_up)
             ledger.end(round.finished)
-            self._seats = round.seats
+            self._slots = round.slots
             desk.end_round()
             self._rounds.append(
                 RoundReport(
@@ -288,14 +288,14 @@ class Stream:
             )
         return ended
 
-    def _take_seats(self) -> tuple[list[int], list[int]]:
-        """Let newcomers take the seats of those that are lost; return both."""
-        live = self._drive.engine.workers
-        lost = [worker for worker in self._seats if worker not in live]
-        self._seats = {worker: seat for worker, seat in self._seats.items() if worker in live}
-        free = sorted(set(range(self._ledger.seats)).difference(self._seats.values()))
-        newcomers = [worker for worker in live if worker not in self._seats]
-        self._seats.update(zip(newcomers, free, strict=False))
+    def _take_slots(self) -> tuple[list[int], list[int]]:
+        """Let newcomers take the slots of those that are lost; return both."""
+        live = self._driver.engine.workers
+        lost = [worker for worker in self._slots if worker not in live]
+        self._slots = {worker: slot for worker, slot in self._slots.items() if worker in live}
+        free = sorted(set(range(self._ledger.slots)).difference(self._slots.values()))
+        newcomers = [worker for worker in live if worker not in self._slots]
+        self._slots.update(zip(newcomers, free, strict=False))
         return lost, newcomers[: len(free)]
 
     def _waits_for(self, job: Product) -> str:

@@ -1,7 +1,7 @@
 """Parts of the data on workers, and their coded sums.
 
-One `parts.sum(fn, x)` goes: the code's assignment (which symbols for which seat; made once) →
-`rounds.gather` (one task a seat) → `rounds.drive` → engines (`sums.work.walk` on the workers) →
+One `parts.sum(fn, x)` goes: the code's assignment (which symbols for which slot; made once) →
+`rounds.gather` (one task a slot) → `rounds.driver` → engines (`sums.work.walk` on the workers) →
 `sums.tally` (what has come) → the stop rule → the value and its report.
 """
 
@@ -20,10 +20,10 @@ from ..codes.linear import error_bound
 from ..codes.repetition import FractionalRepetition, Uncoded
 from ..errors import BadInput, NothingYet, OutOfSymbols, TooFewWorkers
 from ..model import Body, Outline, Report, Task
-from ..rounds import Drive
+from ..rounds import RoundDriver
 from ..rounds.gather import GatherRound
 from ..rounds.holders import Holders
-from ..rounds.stop import Seen, Stop, exact
+from ..rounds.stop import RoundStatus, Stop, exact
 from . import stacked
 from .data import cut
 from .functions import KNOWN, Sent
@@ -50,9 +50,9 @@ class Parts:
     """m parts on the workers of a cluster, under a code. Made by `cluster.parts`."""
 
     def __init__(
-        self, drive: Drive, data: Any, code: SumCode | None, parts: int | None, n: int
+        self, driver: RoundDriver, data: Any, code: SumCode | None, parts: int | None, n: int
     ) -> None:
-        self._drive = drive
+        self._driver = driver
         self.m, self._part = cut(data, parts, n)
         self._listed = isinstance(data, list)
         self._stackable = False  # whether somebody has looked
@@ -65,7 +65,7 @@ class Parts:
 
     @property
     def assignment(self) -> Assignment:
-        """Which parts lie on which seat, and what decodes."""
+        """Which parts lie on which slot, and what decodes."""
         return self._place(self.code).code
 
     @property
@@ -102,7 +102,7 @@ class Parts:
         TooFewWorkers when the rule cannot be met by those that live and nobody joins in time, and
         WorkerError, with the worker's traceback and the part's number, when fn raises.
         """
-        self._drive.check()
+        self._driver.check()
         rule = exact() if stop is None else stop
         if not isinstance(rule, Stop):
             raise BadInput(
@@ -119,7 +119,7 @@ class Parts:
             every = (self._part(i) for i in range(self.m))
             stacked.check([getattr(part, "shape", None) for part in every])
             self._stackable = True
-        with self._drive.lock:
+        with self._driver.lock:
             placed = self._place(self.code if code is None else code)
             rule.check(placed.code.n)
             _check_weights(weights, placed.code)
@@ -137,7 +137,7 @@ class Parts:
             others = [known for known in self._sums if known != self.code]
             if len(others) >= _CODES:
                 del self._sums[others[0]]  # the workers forget its parts
-            self._sums[code] = _Placed(self._drive, code.assign(self.m, self._n), self._part)
+            self._sums[code] = _Placed(self._driver, code.assign(self.m, self._n), self._part)
         return self._sums[code]
 
 
@@ -150,15 +150,15 @@ def _check_weights(weights: Kind, code: Assignment) -> None:
     """Refuse weights that a code gives no meaning to."""
     if weights not in ("unbiased", "plain"):
         return
-    walks = [code.symbols(seat) for seat in range(code.n)]
-    if weights == "unbiased" and any(len(seat) > 1 for seat in walks):
+    walks = [code.symbols(slot) for slot in range(code.n)]
+    if weights == "unbiased" and any(len(slot) > 1 for slot in walks):
         raise BadInput(
             "weights='unbiased' divides by the chance that a part is among those of workers "
             "that have finished; with stream='parts' half-done work counts too, and nobody "
             "knows its chance. Use a repetition code with stream='whole', or "
             "weights='covered'."
         )
-    if any(row.coefficients is not None for seat in walks for row in seat):
+    if any(row.coefficients is not None for slot in walks for row in slot):
         raise BadInput(
             f"weights={weights!r} adds up what workers say; with this code they say "
             f"combinations of their parts. Use weights='covered' or 'least-squares'."
@@ -189,49 +189,49 @@ def _takes_two(fn: Function) -> None:
 class _Placed:
     """The parts under one code: who sits where, and the functions that workers know."""
 
-    def __init__(self, drive: Drive, code: Assignment, part: Callable[[int], Any]) -> None:
-        self.code, self._drive = code, drive
-        seats = [code.parts(seat) for seat in range(code.n)]
-        self._holders = Holders(drive, code, self._held(code, part), seats)
+    def __init__(self, driver: RoundDriver, code: Assignment, part: Callable[[int], Any]) -> None:
+        self.code, self._driver = code, driver
+        slots = [code.parts(slot) for slot in range(code.n)]
+        self._holders = Holders(driver, code, self._held(code, part), slots)
         self.key = self._holders.key
         self._known: dict[str, bytes] = {}  # functions by key, the newest last
         self._have: set[tuple[int, str]] = set()
-        self._processes = drive.engine.capabilities.processes
+        self._processes = driver.engine.capabilities.processes
         self._fn_key: Any = ""  # or the function itself: see _function
         self._tried: Function | None = None
         self._sent = Sent()
         self.body: tuple[Body, tuple[Any, ...]] = (walk, ())  # what workers run, and with what more
-        weakref.finalize(self, lambda known: drive.unwanted.extend(known), self._known)
+        weakref.finalize(self, lambda known: driver.unwanted.extend(known), self._known)
         self._holders.place(enough=code.k)
 
     @staticmethod
     def _held(code: Assignment, part: Callable[[int], Any]) -> Callable[[int], Held]:
-        return lambda seat: Held({i: part(i) for i in code.parts(seat)}, code.symbols(seat))
+        return lambda slot: Held({i: part(i) for i in code.parts(slot)}, code.symbols(slot))
 
     def sum(self, fn: Function, x: Any, stop: Stop, kind: Kind) -> Sum:
-        drive, engine = self._drive, self._drive.engine
-        drive.settle()
+        driver, engine = self._driver, self._driver.engine
+        driver.settle()
         self._holders.enlist()
         ready = self._holders.ready()
         if not ready:
-            drive.await_enough(lambda: self._enlisted(), 1)
+            driver.await_enough(lambda: self._enlisted(), 1)
             ready = self._holders.ready()
         self._fn_key = self._function(fn)
-        resting = {worker for worker in ready if drive.behind(worker, _BEHIND)}
+        resting = {worker for worker in ready if driver.behind(worker, _BEHIND)}
         for worker in list(self._holders.shares):  # also those whose parts are still on the way
             self._teach(worker)
         tally: Tally = Covering(self.code) if self.code.disjoint else Combining(self.code)
         shares = self._holders.shares
-        refused = {worker for worker, key in drive.refused if key == self.key}
-        round = GatherRound(drive.next_round(), ready, shares, self, tally, stop, resting, refused)
+        refused = {worker for worker, key in driver.refused if key == self.key}
+        round = GatherRound(driver.next_round(), ready, shares, self, tally, stop, resting, refused)
         began = engine.now()
-        if drive.wait == 0 and self.code.disjoint and len(shares) < self.code.n:
+        if driver.wait == 0 and self.code.disjoint and len(shares) < self.code.n:
             self._possible(stop)
         try:
-            drive.run(round, x, self._supply)
+            driver.run(round, x, self._supply)
         except TooFewWorkers as error:
             if len(round.finished) >= self.code.n:
-                held = sum(len(self.code.symbols(seat)) for seat in range(self.code.n))
+                held = sum(len(self.code.symbols(slot)) for slot in range(self.code.n))
                 raise OutOfSymbols(self.code.decoder().name, held, self.code.needs) from None
             raise TooFewWorkers(error.live, error.need, error.waited, round.lost) from None
         waited = engine.now()
@@ -266,13 +266,13 @@ class _Placed:
 
     def _possible(self, stop: Stop) -> None:
         """Raise TooFewWorkers now where those that live can only meet the rule with a newcomer."""
-        seats = set(self._holders.shares.values())
+        slots = set(self._holders.shares.values())
         tally = Covering(self.code)
-        for seat in seats:
-            tally.take(seat, 0, len(self.code.symbols(seat)), None)
-        if not stop.content(Seen(0.0, len(seats), 0, tally.covered, tally.exact)):
-            live = len(seats)
-            raise TooFewWorkers(live, live + tally.lacking(seats, stop.enough), 0.0)
+        for slot in slots:
+            tally.take(slot, 0, len(self.code.symbols(slot)), None)
+        if not stop.accepts_when_idle(RoundStatus(0.0, len(slots), 0, tally.covered, tally.exact)):
+            live = len(slots)
+            raise TooFewWorkers(live, live + tally.lacking(slots, stop.enough), 0.0)
 
     def _bound(self, tally: Tally, value: Any, eta: float | None) -> float | None:
         """The error of an exact sum, relative to Σ |fn(part, x)|."""
@@ -282,21 +282,21 @@ class _Placed:
         dtype = np.result_type(*dtypes) if len(dtypes) > 1 else dtypes[0]
         return error_bound(self.code.m, dtype, eta)
 
-    def task(self, round: int, worker: int, seat: int) -> Task:
-        symbols = self.code.symbols(seat)
+    def task(self, round: int, worker: int, slot: int) -> Task:
+        symbols = self.code.symbols(slot)
         reads = [len(row.parts) for row in symbols]
         what: Any = (0, len(symbols))
-        if not self._drive.engine.capabilities.values:
+        if not self._driver.engine.capabilities.values:
             what = Outline(((i, i + 1), read) for i, read in enumerate(reads))
-        given = self._drive.engine.capabilities.given_time
+        given = self._driver.engine.capabilities.given_time
         body, more = self.body
         args = (self.key, self._fn_key, 0.0 if given else FLUSH, *more)
-        return Task(self._drive.next_task(), round, worker, body, args, what, sum(reads))
+        return Task(self._driver.next_task(), round, worker, body, args, what, sum(reads))
 
     def _enlisted(self) -> int:
         """Who has parts, or is being given some: a round waits for those."""
         self._holders.enlist()
-        return sum((w, self.key) not in self._drive.refused for w in self._holders.shares)
+        return sum((w, self.key) not in self._driver.refused for w in self._holders.shares)
 
     def _supply(self, worker: int) -> None:
         self._holders.supply(worker)
@@ -320,15 +320,15 @@ class _Placed:
                 old = next(iter(self._known))
                 del self._known[old]
                 self._have = {pair for pair in self._have if pair[1] != old}
-                self._drive.unwanted.append(old)
-            key = f"{self.key}-fn-{self._drive.next_task()}"
+                self._driver.unwanted.append(old)
+            key = f"{self.key}-fn-{self._driver.next_task()}"
             self._known[key] = blob
         return key
 
     def _teach(self, worker: int) -> None:
         if not self._processes:
             return
-        if (worker, self._fn_key) not in self._have and worker in self._drive.stored:
-            self._drive.put(worker, self._fn_key, self._known[self._fn_key])
+        if (worker, self._fn_key) not in self._have and worker in self._driver.stored:
+            self._driver.put(worker, self._fn_key, self._known[self._fn_key])
             # Noted last: if Ctrl-C comes before, it is sent again.
             self._have.add((worker, self._fn_key))

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from ..codes.total import Total, same_shapes
 from ..errors import BadInput
 from ..model import Outline, Piece, Task
-from ..rounds import Drive, Late
+from ..rounds import Late, RoundDriver
 from ..rounds.holders import Holders
 from ..rounds.replicated import ReplicatedRound
 from ..rounds.stale import StaleRound
@@ -28,11 +28,11 @@ Function = Callable[[Any, Any], Any]
 class HasDrive(Protocol):
     """A Cluster, as far as this module needs one."""
 
-    _drive: Drive
+    _driver: RoundDriver
 
 
 @dataclass(frozen=True)
-class _Seats:
+class _Slots:
     n: int
     k: int = 1
 
@@ -62,10 +62,10 @@ class _Dealt:
     """Parts dealt to the live workers in runs; each worker also keeps the runs after its own."""
 
     def __init__(self, where: HasDrive, data: Any, parts: int | None, copies: int) -> None:
-        self._drive = drive = where._drive
-        drive.check()
-        drive.settle()
-        n = len(drive.engine.workers)
+        self._driver = driver = where._driver
+        driver.check()
+        driver.settle()
+        n = len(driver.engine.workers)
         self.m, part = cut(data, parts, n)
         if not 1 <= copies <= n:
             raise BadInput(f"copies must be from 1 to the {n} workers; got {copies}.")
@@ -76,11 +76,11 @@ class _Dealt:
             )
         edges = [b * self.m // n for b in range(n + 1)]
         self.runs = [tuple(range(a, b)) for a, b in pairwise(edges)]
-        self.seats = [tuple((seat + i) % n for i in range(copies)) for seat in range(n)]
+        self.slots = [tuple((slot + i) % n for i in range(copies)) for slot in range(n)]
         self._holders = Holders(
-            drive,
-            _Seats(n),
-            lambda seat: {i: part(i) for block in self.seats[seat] for i in self.runs[block]},
+            driver,
+            _Slots(n),
+            lambda slot: {i: part(i) for block in self.slots[slot] for i in self.runs[block]},
         )
         self._holders.place()
         self._body: _Terms | None = None
@@ -93,15 +93,15 @@ class _Dealt:
 
     def body(self, fn: Function) -> _Terms:
         """One object per function as it is now: a body is known by identity, and sent once."""
-        sent = self._sent(fn) if self._drive.engine.capabilities.processes else fn
+        sent = self._sent(fn) if self._driver.engine.capabilities.processes else fn
         if self._body is None or self._body.fn is not sent:
-            self._body = _Terms(f"{self.key}-fn-{self._drive.next_task()}", sent)
+            self._body = _Terms(f"{self.key}-fn-{self._driver.next_task()}", sent)
         return self._body
 
     @property
     def values(self) -> bool:
         """Whether the engine computes values at all."""
-        return self._drive.engine.capabilities.values
+        return self._driver.engine.capabilities.values
 
 
 class Backups(_Dealt):
@@ -128,15 +128,17 @@ class Backups(_Dealt):
 
     def sum(self, fn: Function, x: Any = None) -> Any:
         """Σ fn(part, x); an array, or a tuple of them if there are several leaves."""
-        drive = self._drive
-        drive.check()
-        with drive.lock:
-            drive.settle()
+        driver = self._driver
+        driver.check()
+        with driver.lock:
+            driver.settle()
             self._holders.enlist()
             ready, shares = self._holders.ready(), self._holders.shares
             work = _Backups(self, self.body(fn))
-            round = ReplicatedRound(drive.next_round(), self.seats, ready, shares, work, self._late)
-            drive.run(round, x, self._holders.supply)
+            round = ReplicatedRound(
+                driver.next_round(), self.slots, ready, shares, work, self._late
+            )
+            driver.run(round, x, self._holders.supply)
             self.asked_again += len(round.asked_again)
         if not self.values:
             return None
@@ -172,9 +174,9 @@ class Stale(_Dealt):
         fraction of all. x travels with every task, not as a broadcast: workers are at different
         points.
         """
-        drive = self._drive
-        drive.check()
-        n = len(self.seats)
+        driver = self._driver
+        driver.check()
+        n = len(self.slots)
         if isinstance(fresh, bool) or not isinstance(fresh, int) or not 1 <= fresh <= n:
             raise BadInput(f"fresh must be from 1 to the {n} workers; got {fresh!r}.")
         if not 0 < portion <= 1:
@@ -184,12 +186,12 @@ class Stale(_Dealt):
             one = total[0] if total is not None and len(total) == 1 else total
             return advance(t, time, one, covered)
 
-        with drive.lock:
-            drive.settle()
-            seats = {w: self.runs[seat] for w, seat in self._holders.ready().items()}
+        with driver.lock:
+            driver.settle()
+            slots = {w: self.runs[slot] for w, slot in self._holders.ready().items()}
             round = StaleRound(
-                drive.next_round,
-                seats,
+                driver.next_round,
+                slots,
                 _Stale(self, self.body(fn)),
                 x,
                 told,
@@ -198,7 +200,7 @@ class Stale(_Dealt):
                 portion=portion,
                 balance=balance,
             )
-            drive.run(round, None, lambda worker: None)
+            driver.run(round, None, lambda worker: None)
         return round
 
 
@@ -211,11 +213,11 @@ class _Backups:
     def key(self) -> str:
         return self.dealt.key
 
-    def task(self, round: int, worker: int, seat: int, block: int) -> Task:
+    def task(self, round: int, worker: int, slot: int, block: int) -> Task:
         """Make the task of a run of parts."""
-        drive, run = self.dealt._drive, self.dealt.runs[block]
+        driver, run = self.dealt._driver, self.dealt.runs[block]
         args, what = (self.key, run), Outline((part, 1) for part in run)
-        return Task(drive.next_task(), round, worker, self.body, args, what, float(len(run)))
+        return Task(driver.next_task(), round, worker, self.body, args, what, float(len(run)))
 
 
 @dataclass(frozen=True)
@@ -224,7 +226,7 @@ class _Stale:
     body: _Terms
 
     def task(self, round: int, worker: int, parts: Sequence[int], x: Any) -> Task:
-        drive = self.dealt._drive
+        driver = self.dealt._driver
         what = Outline((part, 1) for part in parts)
         args = (self.dealt.key, tuple(parts), x)
-        return Task(drive.next_task(), round, worker, self.body, args, what, float(len(parts)))
+        return Task(driver.next_task(), round, worker, self.body, args, what, float(len(parts)))

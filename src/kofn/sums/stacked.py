@@ -22,7 +22,7 @@ MOST = 4096  # symbols in one call of fn
 
 
 class Stack:
-    """The parts of a seat on top of each other, and its symbols in their numbering."""
+    """The parts of a slot on top of each other, and its symbols in their numbering."""
 
     def __init__(self, held: Held, listed: bool) -> None:
         numbers = sorted(held.parts)
@@ -62,7 +62,7 @@ class Stack:
 def walk(
     kept: Mapping[str, Any], x: Any, key: str, fn_key: Any, flush: float, listed: bool
 ) -> Iterator[Piece]:
-    """Evaluate the symbols of a seat in order, as many at a time as take about `flush` seconds.
+    """Evaluate the symbols of a slot in order, as many at a time as take about `flush` seconds.
 
     A term that several symbols have is evaluated once a round. Not with `flush` 0, which says that
     the time is given and not the work's own: each symbol then costs what its terms do.

@@ -27,22 +27,22 @@ class Tally(ABC):
         self.shapes: Shapes | None = None
         self.several = False  # whether a value is a tuple of arrays
 
-    def take(self, seat: int, first: int, last: int, value: Leaves | NDArray[Any] | None) -> int:
-        """Take the symbols `first` up to `last` of a seat; how many of them were new."""
+    def take(self, slot: int, first: int, last: int, value: Leaves | NDArray[Any] | None) -> int:
+        """Take the symbols `first` up to `last` of a slot; how many of them were new."""
         if value is not None:
             self.several = isinstance(value, tuple)
             value = value if isinstance(value, tuple) else (value,)
             shapes = tuple([leaf.shape[1:] for leaf in value])
-            self.shapes = same_shapes(self.shapes, shapes, f"seat {seat}")
+            self.shapes = same_shapes(self.shapes, shapes, f"slot {slot}")
         new, one = 0, None
         for i in range(first, last):
             if value is not None:
                 one = tuple([leaf[i - first] for leaf in value])
-            new += self._take(i * self.code.n + seat, seat, i, one)
+            new += self._take(i * self.code.n + slot, slot, i, one)
         return new
 
     @abstractmethod
-    def _take(self, key: int, seat: int, i: int, value: Leaves | None) -> bool: ...
+    def _take(self, key: int, slot: int, i: int, value: Leaves | None) -> bool: ...
 
     @property
     @abstractmethod
@@ -65,7 +65,7 @@ class Tally(ABC):
         """The parts that are not."""
 
     def lacking(self, over: Collection[int], enough: Callable[[float, bool], bool]) -> int:
-        """How many more seats, besides those that are `over`, are surely enough.
+        """How many more slots, besides those that are `over`, are surely enough.
 
         enough(fraction covered, exact) says what is.
         """
@@ -88,8 +88,8 @@ class Covering(Tally):
         self._decoder = CoverageDecoder(code.m)
         self._total = Total()  # values are wide: see work.plain
 
-    def _take(self, key: int, seat: int, i: int, value: Leaves | None) -> bool:
-        if not self._decoder.add(key, self.code.symbols(seat)[i].parts):
+    def _take(self, key: int, slot: int, i: int, value: Leaves | None) -> bool:
+        if not self._decoder.add(key, self.code.symbols(slot)[i].parts):
             return False
         if value is not None:
             self._total.add(value)
@@ -109,13 +109,13 @@ class Covering(Tally):
 
     def lacking(self, over: Collection[int], enough: Callable[[float, bool], bool]) -> int:
         m = self.code.m
-        missing, seats = set(self.missing), 0
-        free = {seat: {*self.code.parts(seat)} for seat in range(self.code.n) if seat not in over}
+        missing, slots = set(self.missing), 0
+        free = {slot: {*self.code.parts(slot)} for slot in range(self.code.n) if slot not in over}
         while free and not enough((m - len(missing)) / m, not missing):
-            best = max(free, key=lambda seat: len(free[seat] & missing))
+            best = max(free, key=lambda slot: len(free[slot] & missing))
             missing -= free.pop(best)
-            seats += 1
-        return max(1, seats)
+            slots += 1
+        return max(1, slots)
 
     def exactly(self, kind: Kind, finished: int) -> bool:
         return self.exact and self._factor(kind, finished) == 1.0
@@ -147,8 +147,8 @@ class Combining(Tally):
         self._seen: set[int] = set()
         self._touched = np.zeros(code.m, dtype=bool)
 
-    def _take(self, key: int, seat: int, i: int, value: Leaves | None) -> bool:
-        row = self.code.symbols(seat)[i]
+    def _take(self, key: int, slot: int, i: int, value: Leaves | None) -> bool:
+        row = self.code.symbols(slot)[i]
         if key in self._seen:
             return False
         self._seen.add(key)

@@ -24,7 +24,7 @@ Leaves = tuple[Any, ...]  # arrays, or Scattered ones
 
 
 class Held:
-    """The parts of one seat, and the symbols that its holder walks."""
+    """The parts of one slot, and the symbols that its holder walks."""
 
     def __init__(self, parts: Mapping[int, Any], symbols: Sequence[Row]) -> None:
         self.parts, self.symbols = parts, symbols
@@ -63,7 +63,7 @@ class _Memo:
 def walk(
     kept: Mapping[str, Any], x: Any, key: str, fn_key: Any, flush: float = FLUSH
 ) -> Iterator[Piece]:
-    """Evaluate the symbols of a seat in order; what is said is a run of them and their values.
+    """Evaluate the symbols of a slot in order; what is said is a run of them and their values.
 
     `flush`: seconds between two messages, at least. A term that several symbols have is evaluated
     once a round. Not with `flush` 0, which says that the time is given and not the work's own: each

@@ -35,7 +35,7 @@ LOOK = 0.01  # seconds between two looks whether another thread is still at it
 Supplier = Callable[[int], object]
 
 
-class Drive:
+class RoundDriver:
     """An engine, its event log, and what each worker is known to keep.
 
     `wait`: seconds to wait for joiners below the threshold. `limit`: seconds to wait in silence
@@ -70,7 +70,7 @@ class Drive:
         self.unwanted: deque[str] = deque()  # keys to forget; appended to from anywhere
         self._wanted: set[str] = set()  # keys that were put, and not forgotten since
         self._on_way: set[tuple[int, str]] = set()  # puts without an answer: worker, key
-        # Of the engine, not of this drive: a second cluster on an open engine counts on.
+        # Of the engine, not of this driver: a second cluster on an open engine counts on.
         self._rounds, self._tasks = engine.counters()
         self._owed: dict[int, int] = {}  # worker -> tasks and puts it has not ended
         self._since: dict[int, float] = {}  # worker -> when it last answered, or first owed
@@ -203,7 +203,7 @@ class Drive:
                     continue
                 until = min(end, round.wake, self._next_given_up(), now + self._nap)
                 missed, self._unheard = self._unheard, []
-                idle = not missed and not round.chores
+                idle = not missed and not round.has_idle_work
                 events = missed + self._noted(max(0.0, until - now) if idle else 0.0)
                 for event in events:  # a second pass: by now we know everyone who is lost
                     self._obey(round.on(event), supply)
@@ -217,7 +217,7 @@ class Drive:
                     heard = engine.now()
                 elif engine.now() >= round.wake or not idle:
                     due = engine.now() >= round.wake
-                    commands = round.on(Tick(engine.now())) if due else round.chore()
+                    commands = round.on(Tick(engine.now())) if due else round.idle_work()
                     self._obey(commands, supply)
                     heard = engine.now() if commands else heard  # who is asked now has its time
                 self._give_up_silent()
