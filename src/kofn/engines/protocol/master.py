@@ -1,0 +1,264 @@
+"""The master's side of the protocol."""
+
+from __future__ import annotations
+
+import traceback
+from collections import deque
+from typing import Any
+
+import cloudpickle
+
+from ...errors import BadInput, OutOfResources, UnknownWorker
+from ...model import Body, Dropped, Event, Failed, Joined, Lost, Reply, Stored, Task
+from .messages import (
+    NEVER,
+    AddBody,
+    AddOperand,
+    Cancel,
+    DropOperand,
+    Forget,
+    Message,
+    Outgoing,
+    Put,
+    PutFailed,
+    PutStored,
+    RunTask,
+    TaskDropped,
+    TaskFailed,
+    TaskReply,
+    Values,
+    WorkerDown,
+    WorkerUp,
+)
+
+BODIES = 256  # bodies remembered; beyond, all are forgotten and sent again as needed
+OPERANDS = 64  # operands kept of rounds that nobody cancelled and that have no open task
+
+
+class _Operand:
+    __slots__ = ("pending", "value")
+
+    def __init__(self, value: Any) -> None:
+        self.value, self.pending = value, 0  # open tasks of its round
+
+
+class _Open:
+    """A task that has not ended."""
+
+    __slots__ = ("args", "failed", "operand", "round")
+
+    def __init__(self, round: int, operand: _Operand | None, args: Any) -> None:
+        self.round, self.operand, self.args = round, operand, args
+        self.failed = False  # its Failed was told, and the worker goes on
+
+
+class _Peer:
+    """What the master knows of one worker."""
+
+    __slots__ = ("bodies", "operands", "puts", "tasks", "told")
+
+    def __init__(self) -> None:
+        self.tasks: dict[int, _Open] = {}
+        self.puts: dict[str, deque[Any]] = {}  # packed values without an answer
+        self.bodies: set[int] = set()  # numbers it was sent
+        self.operands: set[int] = set()  # rounds whose operand it was sent
+        self.told = NEVER  # the last cancelled round that it was told
+
+
+class MasterProtocol:
+    """The master's books: workers, bodies, operands, open tasks, puts without an answer.
+
+    A body is known by identity and sent to a worker once. What a worker is told once is noted when
+    the message is returned, so messages must be sent in the order in which they are returned.
+    """
+
+    def __init__(self, values: Values) -> None:
+        self.workers: tuple[int, ...] = ()  # live ones, sorted
+        self.cancelled = NEVER  # the highest cancelled round
+        self._values = values
+        self._peers: dict[int, _Peer] = {}
+        self._bodies: dict[int, tuple[Body, int, bytes]] = {}  # by id; the body itself is held
+        self._number = self._first = 0  # of the next body, of the first that is remembered
+        self._operands: dict[int, _Operand] = {}
+        self._evicted: set[int] = set()  # open rounds whose operand has made room
+
+    # What the engine's caller asks for.
+
+    def put(self, worker: int, key: str, value: Any) -> Outgoing:
+        """Have a worker keep a value; ends in Stored, Failed or the worker's Lost."""
+        peer = self._peer(worker)
+        packed = self._values.pack(value, lasting=True)
+        peer.puts.setdefault(key, deque()).append(packed)
+        return [(worker, Put(key, packed))]
+
+    def forget(self, key: str) -> Outgoing:
+        """Have every worker drop a kept value."""
+        return [(worker, Forget(key)) for worker in self._peers]
+
+    def broadcast(self, round: int, value: Any) -> Outgoing:
+        """Note the operand of a round; each worker gets it with its first task of the round."""
+        if round in self._operands:
+            raise BadInput(f"a round has one operand; round {round} was broadcast before.")
+        packed = self._values.pack(value)
+        out: Outgoing = []
+        excess = len(self._operands) - OPERANDS + 1
+        if excess > 0:
+            idle = [r for r, operand in self._operands.items() if not operand.pending]
+            for old in idle[:excess]:
+                self._evicted.add(old)
+                holders = [w for w, peer in self._peers.items() if old in peer.operands]
+                out += [(worker, DropOperand(old)) for worker in holders]
+                self._release(old)
+        self._operands[round] = _Operand(packed)
+        return out
+
+    def submit(self, task: Task) -> Outgoing:
+        """Run a task on its worker, after those submitted to it before."""
+        worker, round = task.worker, task.round
+        peer = self._peers.get(worker) or self._peer(worker)
+        known = self._bodies.get(id(task.body)) or self._register(task.body)
+        operand = self._operands.get(round)
+        if operand is None and round in self._evicted and round > self.cancelled:
+            raise BadInput(
+                f"at most {OPERANDS} rounds are open at a time; the operand of round {round} has "
+                f"made room for later ones. Cancel rounds that are over."
+            )
+        args = self._values.pack(task.args)
+        out: Outgoing = []
+        number = known[1]
+        if number not in peer.bodies:
+            peer.bodies.add(number)
+            out.append((worker, AddBody(number, known[2], self._first)))
+        if operand is not None:
+            operand.pending += 1
+            if round not in peer.operands:
+                peer.operands.add(round)
+                out.append((worker, AddOperand(round, operand.value)))
+        out.append((worker, RunTask(task.id, round, number, args, self.cancelled)))
+        peer.tasks[task.id] = _Open(round, operand, args)
+        peer.told = self.cancelled
+        return out
+
+    def cancel(self, round: int) -> Outgoing:
+        """Make this round and all before it stale; tell those that have stale work."""
+        if round <= self.cancelled:
+            return []
+        self.cancelled = round
+        if self._evicted:
+            self._evicted = {r for r in self._evicted if r > round}
+        for old in [r for r, o in self._operands.items() if r <= round and not o.pending]:
+            self._release(old)
+        out: Outgoing = []
+        for worker, peer in self._peers.items():
+            if any(peer.told < task.round <= round for task in peer.tasks.values()):
+                peer.told = round
+                out.append((worker, Cancel(round)))
+        return out
+
+    # What workers say.
+
+    def received(self, worker: int, message: Message, now: float) -> list[Event]:
+        """Return the events that a message means; `now` is the time of its receipt."""
+        if isinstance(message, TaskReply):
+            return self._replied(worker, message, now)
+        if isinstance(message, WorkerUp):
+            self._peers[worker] = _Peer()
+            self.workers = tuple(sorted(self._peers))
+            return [Joined(now, worker)]
+        if isinstance(message, WorkerDown):
+            return [self._lost(worker, now, message.reason)]
+        peer = self._peers.get(worker)
+        if peer is None:
+            return []  # it was given up before
+        if isinstance(message, PutStored | PutFailed):
+            self._answered(peer, message.key)
+            if isinstance(message, PutFailed):
+                return [
+                    Failed(now, worker, -1, None, message.error, message.traceback, message.key)
+                ]
+            return [Stored(now, worker, message.key)]
+        assert isinstance(message, TaskFailed | TaskDropped), message
+        task = peer.tasks.get(message.task)
+        if task is None:
+            return []  # it has ended before
+        self._close(peer, message.task)
+        if task.failed:
+            return []
+        if isinstance(message, TaskDropped):
+            return [Dropped(now, worker, task.round, message.task)]
+        return [Failed(now, worker, task.round, *message)]
+
+    def _replied(self, worker: int, message: TaskReply, now: float) -> list[Event]:
+        peer = self._peers.get(worker)
+        number, what, value, read, seconds, last = message
+        task = None if peer is None else peer.tasks.get(number)
+        events: list[Event] = []
+        try:
+            # Also where nobody wants it: the place that holds it is free again afterwards.
+            what, value = self._values.unpack(what), self._values.unpack(value)
+        except Exception as error:
+            # It cannot be read here: the task failed, even if its worker goes on with it.
+            if task is not None and not task.failed:
+                task.failed = True
+                name, trace = repr(error), traceback.format_exc()
+                if isinstance(error, OutOfResources):
+                    name, trace = f"OutOfResources: {error}", ""
+                events.append(Failed(now, worker, task.round, number, name, trace))
+        else:
+            if task is not None and not task.failed:
+                round = task.round
+                events.append(Reply(now, worker, round, number, what, value, read, seconds, last))
+        if last and task is not None and peer is not None:
+            self._close(peer, number)
+        return events
+
+    def _lost(self, worker: int, now: float, reason: str) -> Event:
+        peer = self._peers.pop(worker, None)
+        if peer is None:
+            return Lost(now, worker, (), reason)  # it never came
+        self.workers = tuple(sorted(self._peers))
+        tasks = tuple(sorted(number for number, task in peer.tasks.items() if not task.failed))
+        for number in list(peer.tasks):
+            self._close(peer, number)
+        for key in list(peer.puts):
+            while key in peer.puts:
+                self._answered(peer, key)
+        return Lost(now, worker, tasks, reason)
+
+    # The books.
+
+    def _peer(self, worker: int) -> _Peer:
+        peer = self._peers.get(worker)
+        if peer is None:
+            raise UnknownWorker(worker, self.workers)
+        return peer
+
+    def _register(self, body: Body) -> tuple[Body, int, bytes]:
+        code = cloudpickle.dumps(body, 5)
+        if len(self._bodies) >= BODIES:
+            self._bodies.clear()
+            self._first = self._number
+        known = self._bodies[id(body)] = (body, self._number, code)
+        self._number += 1
+        return known
+
+    def _answered(self, peer: _Peer, key: str) -> None:
+        queue = peer.puts[key]
+        self._values.release(queue.popleft())
+        if not queue:
+            del peer.puts[key]
+
+    def _close(self, peer: _Peer, number: int) -> None:
+        task = peer.tasks.pop(number)
+        self._values.release(task.args)
+        operand = task.operand
+        if operand is not None:
+            operand.pending -= 1
+            if not operand.pending and task.round <= self.cancelled:
+                self._release(task.round)
+
+    def _release(self, round: int) -> None:
+        """Let go of an operand that no open task needs."""
+        self._values.release(self._operands.pop(round).value)
+        for peer in self._peers.values():
+            peer.operands.discard(round)

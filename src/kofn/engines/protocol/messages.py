@@ -1,0 +1,149 @@
+"""Every message between a master and its workers, and how the values in them travel."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+NEVER = -(2**63)  # below every round
+
+# Messages to a worker. Values in them are packed.
+
+
+class AddBody(NamedTuple):
+    """A function that later tasks name by its number; those with numbers below `first` go."""
+
+    number: int
+    code: bytes
+    first: int
+
+
+class AddOperand(NamedTuple):
+    """The broadcast of a round, sent before a worker's first task of that round."""
+
+    round: int
+    value: Any
+
+
+class DropOperand(NamedTuple):
+    """The operand of a round that was not cancelled makes room for later ones."""
+
+    round: int
+
+
+class RunTask(NamedTuple):
+    """Run a body. `cancelled`: the highest cancelled round when this was sent."""
+
+    task: int
+    round: int
+    body: int
+    args: Any
+    cancelled: int
+
+
+class Put(NamedTuple):
+    """Keep a value, build it, or change what is kept (see kofn.model)."""
+
+    key: str
+    value: Any
+
+
+class Forget(NamedTuple):
+    """Drop a kept value."""
+
+    key: str
+
+
+class Cancel(NamedTuple):
+    """This round and all before it are stale. It may overtake other messages."""
+
+    round: int
+
+
+# Messages from a worker.
+
+
+class TaskReply(NamedTuple):
+    """A piece of a task's work; `last` ends the task."""
+
+    task: int
+    what: Any
+    value: Any
+    read: int
+    seconds: float
+    last: bool
+
+
+class TaskFailed(NamedTuple):
+    """The body raised, or its value could not be packed."""
+
+    task: int
+    error: str
+    traceback: str
+
+
+class TaskDropped(NamedTuple):
+    """The task was cancelled before its end."""
+
+    task: int
+
+
+class PutStored(NamedTuple):
+    """A put was done."""
+
+    key: str
+
+
+class PutFailed(NamedTuple):
+    """A put raised."""
+
+    key: str
+    error: str
+    traceback: str
+
+
+# What a transport says of a worker itself.
+
+
+class WorkerUp(NamedTuple):
+    """The worker is there and can be sent messages."""
+
+
+class WorkerDown(NamedTuple):
+    """The worker is gone, after all that it had sent, or it never came."""
+
+    reason: str = ""
+
+
+KINDS: tuple[type[Any], ...] = (
+    *(AddBody, AddOperand, DropOperand, RunTask, Put, Forget, Cancel),
+    *(TaskReply, TaskFailed, TaskDropped, PutStored, PutFailed, WorkerUp, WorkerDown),
+)
+Message = tuple[Any, ...]  # of one of these kinds
+_NUMBERS = {kind: number for number, kind in enumerate(KINDS)}
+Outgoing = list[tuple[int, Message]]
+
+
+def plain(message: Message) -> tuple[Any, ...]:
+    """Return a message as a plain tuple: the number of its kind, then its fields."""
+    return (_NUMBERS[type(message)], *message)
+
+
+def typed(fields: tuple[Any, ...]) -> Message:
+    """Return the message that `plain` made a tuple of."""
+    message: Message = KINDS[fields[0]](*fields[1:])
+    return message
+
+
+class Values:
+    """How values travel inside messages; as they are, unless a transport says otherwise."""
+
+    def pack(self, value: Any, lasting: bool = False) -> Any:
+        """Return what travels in place of a value. `lasting`: one worker will keep it."""
+        return value
+
+    def unpack(self, packed: Any) -> Any:
+        """Return the value again. At the master its arrays are private and writable."""
+        return packed
+
+    def release(self, packed: Any) -> None:
+        """Let go of a packed value that nobody needs any more."""

@@ -1,0 +1,192 @@
+"""An engine is a transport under the protocol: this is the engine, and what a transport does."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+from ..errors import Closed, UnknownWorker
+from ..interrupts import held
+from ..model import Event, Lost, Task
+from .base import Engine
+from .exchange import Exchange, Shape
+from .memory import room_for
+from .protocol import MasterProtocol, Message, Outgoing, Values
+
+
+class Transport(Values, ABC):
+    """Moves messages between a master and its workers, and never waits for a worker.
+
+    `ids` numbers the workers; a transport takes the next one for a worker that joins unasked.
+    """
+
+    def __init__(self) -> None:
+        self.ids = count()
+
+    @abstractmethod
+    def start(self, worker: int) -> None:
+        """Order one more worker under this id; its WorkerUp or WorkerDown follows."""
+
+    @abstractmethod
+    def end(self, worker: int) -> None:
+        """End a live worker at once; its WorkerDown follows."""
+
+    @abstractmethod
+    def send(self, worker: int, message: Message) -> None:
+        """Send a message to a live worker, after those before it; at the latest with `poll`."""
+
+    @abstractmethod
+    def poll(self, timeout: float) -> list[tuple[int, Message]]:
+        """Return what has arrived, waiting at most `timeout` seconds for the first.
+
+        It waits under `kofn.interrupts.opened`, and may return early with nothing.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the workers and let go of everything; not in a forked child."""
+
+    def cancelled(self, round: int) -> None:
+        """Show workers that rounds up to this one are cancelled, where they can see it at once."""
+
+    def check(self) -> None:
+        """Raise Closed where this transport has ended by itself."""
+
+    def pid(self, worker: int) -> int | None:
+        """Return the process id of a worker of this machine."""
+        return None
+
+    def exchange(self, shape: Shape) -> Exchange | None:
+        """Make memory that all workers can map, where that is possible."""
+        return None
+
+    @property
+    def traffic(self) -> int | None:
+        """Bytes that went through the master so far; None where nobody counts."""
+        return None
+
+
+class TransportEngine(Engine):
+    """An engine over a transport: every promise of the contract, kept by the protocol."""
+
+    def _open(self, transport: Transport) -> None:
+        self._transport = transport
+        self._protocol = MasterProtocol(transport)
+        # The transport, not the engine: an engine that the user drops closes at once.
+        self._finalize = weakref.finalize(self, transport.close)
+        self._ready: list[Event] = []
+
+    def _await(self, done: Callable[[], bool], limit: float, stop_at_loss: bool = True) -> str:
+        """Take in workers until `done`; return why it was not, empty if it was.
+
+        These workers are there at once for the caller: their Joined are not told.
+        """
+        end = time.monotonic() + limit
+        while not done():
+            left = end - time.monotonic()
+            if left <= 0:
+                return f"no more within {limit:.0f} s"
+            lost = [event for event in self.events(left) if isinstance(event, Lost)]
+            if lost and stop_at_loss:
+                return lost[0].reason or "see the messages above"
+        return ""
+
+    @property
+    def workers(self) -> tuple[int, ...]:
+        return self._protocol.workers
+
+    def now(self) -> float:
+        """Seconds on the monotonic clock."""
+        return time.monotonic()
+
+    def put(self, worker: int, key: str, value: Any) -> None:
+        self._check()
+        with room_for("a value for a worker to keep"):
+            self._send(self._protocol.put(worker, key, value))
+
+    def forget(self, key: str) -> None:
+        self._check()
+        self._send(self._protocol.forget(key))
+
+    def broadcast(self, round: int, value: Any) -> None:
+        self._check()
+        with room_for("an operand"):
+            self._send(self._protocol.broadcast(round, value))
+
+    def submit(self, task: Task) -> None:
+        self._check()
+        send = self._transport.send
+        for worker, message in self._protocol.submit(task):
+            send(worker, message)
+
+    def cancel(self, round: int) -> None:
+        self._check()
+        if round > self._protocol.cancelled:
+            self._transport.cancelled(round)
+            self._send(self._protocol.cancel(round))
+
+    def events(self, timeout: float) -> list[Event]:
+        self._check()
+        transport, received = self._transport, self._protocol.received
+        end = time.monotonic() + max(0.0, timeout)
+        left = 0.0 if self._ready else timeout
+        while True:
+            arrived = transport.poll(max(0.0, left))
+            now = time.monotonic()  # stamped on receipt: worker clocks disagree
+            for worker, message in arrived:
+                self._ready += received(worker, message, now)
+            if self._ready:
+                ready, self._ready = self._ready, []
+                return ready
+            left = end - now
+            if left <= 0:
+                return []
+
+    def lose(self, worker: int) -> None:
+        self._known(worker)
+        with room_for("ending a worker"):
+            self._transport.end(worker)
+
+    def join(self) -> int:
+        self._check()
+        worker = next(self._transport.ids)
+        with room_for("one more worker"):
+            self._transport.start(worker)
+        return worker
+
+    def pid(self, worker: int) -> int | None:
+        self._known(worker)
+        return self._transport.pid(worker)
+
+    def exchange(self, shape: Shape) -> Exchange:
+        self._check()
+        with room_for("memory that workers exchange"):
+            return self._transport.exchange(shape) or super().exchange(shape)
+
+    @property
+    def traffic(self) -> int | None:
+        return self._transport.traffic
+
+    def close(self) -> None:
+        with held():
+            if self._finalize.alive:
+                self._protocol.workers = ()
+                self._finalize()
+
+    def _check(self) -> None:
+        if not self._finalize.alive:
+            raise Closed(f"this {type(self).__name__} was closed; make a new one.")
+        self._transport.check()
+
+    def _known(self, worker: int) -> None:
+        self._check()
+        if worker not in self._protocol.workers:
+            raise UnknownWorker(worker, self._protocol.workers)
+
+    def _send(self, messages: Outgoing) -> None:
+        for worker, message in messages:
+            self._transport.send(worker, message)
