@@ -81,7 +81,7 @@ def test_replicas_hide_a_straggler_for_twice_the_work(A: Any) -> None:
         assert X.blocks == 3
         assert seconds(X, A) == pytest.approx(N / 3 * ROW)
         assert X.report.rows_used == N
-        assert X.report.late == ()
+        assert X.report.late == (2,)  # the other holder of its block was enough
 
 
 def test_a_backup_starts_at_three_times_the_median(A: Any) -> None:

@@ -20,7 +20,9 @@ def A() -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
     return np.random.default_rng(0).standard_normal((ROWS, COLUMNS))
 
 
-def check(X: kofn.CodedMatrix, A: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> kofn.Report:
+def check(
+    X: kofn.CodedMatrix, A: np.ndarray[tuple[int, int], np.dtype[np.float64]]
+) -> kofn.ProductReport:
     """One product, right to the stated bound, not restarted."""
     w = np.random.default_rng(len(X.windows())).standard_normal(COLUMNS)
     y, exact = X @ w, A @ w

@@ -332,7 +332,7 @@ def A() -> Matrix:
     return np.random.default_rng(0).standard_normal((ROWS, COLUMNS))
 
 
-def check(X: kofn.CodedMatrix, A: Matrix) -> kofn.Report:
+def check(X: kofn.CodedMatrix, A: Matrix) -> kofn.ProductReport:
     """One product, right to the stated bound, not restarted."""
     w = np.random.default_rng(time.monotonic_ns()).standard_normal(A.shape[1])
     y, exact = X @ w, A @ w

@@ -410,7 +410,7 @@ def A() -> Array:
     return np.random.default_rng(0).standard_normal((6_000, 300))
 
 
-def check(X: kofn.CodedMatrix, A: Array) -> kofn.Report:
+def check(X: kofn.CodedMatrix, A: Array) -> kofn.ProductReport:
     """One product, right to the stated bound, not restarted."""
     w = np.random.default_rng(next(seeds)).standard_normal(A.shape[1])
     y, exact = X @ w, A @ w

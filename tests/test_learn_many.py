@@ -123,7 +123,7 @@ def test_five_networks_on_mnist_with_delays_have_plain_losses() -> None:
                 cluster.lose(3)
 
         train_many(stream, nets, X, y, steps=steps, batch=256, callback=kill)
-        assert stream.report.late == ()
+        assert stream.report.overdue == ()
         assert len(cluster.workers) == 3
     for seed, (net, rate) in enumerate(zip(nets, RATES, strict=True)):
         plain = Network(widths, rate, seed)

@@ -77,7 +77,7 @@ def test_everything_is_measured_and_written(
         for table in (results[model], results["wall"][model], results[model]["mu_0.25"]):
             assert {"uncoded", "poly", "dip", "idip", "parameters"} <= set(table)
             assert all(table[kind] > 0 for kind in ("uncoded", "poly", "dip", "idip"))
-            assert table["late"] == {"uncoded": [], "poly": [], "dip": [], "idip": []}
+            assert table["overdue"] == {"uncoded": [], "poly": [], "dip": [], "idip": []}
     for run in results["training"]["codes"].values():
         assert run["largest_loss_difference"] <= 1e-6
         assert 0 <= run["held_share"] < 1

@@ -23,7 +23,7 @@ from kofn.codes.mds import MDSCode
 from kofn.delays import Delays, Exponential, PerUnit
 from kofn.engines.virtual import VirtualEngine
 from kofn.engines.wrapped import Wrapped
-from kofn.model import Event, Lost, Report
+from kofn.model import Event, Lost, ProductReport
 from kofn.rounds import Layout
 
 SCRIPTS = 2000 if os.environ.get("KOFN_SOAK") else 50  # of each kind of product
@@ -202,12 +202,12 @@ def test_a_result_within_its_bound_or_an_error_that_is_true(kind: str) -> None:
 # One by one.
 
 
-def right(X: Any, A: NDArray[Any], kind: str = "X @ w") -> Report:
+def right(X: Any, A: NDArray[Any], kind: str = "X @ w") -> ProductReport:
     """Multiply, and check against the bound of the report, which is returned."""
     Y, target = (X.T, A.T) if ".T" in kind else (X, A)
     w = np.ones(target.shape[1])
     error = float(np.linalg.norm(Y @ w - target @ w))
-    report: Report = X.report
+    report: ProductReport = X.report
     assert report.error_bound is not None
     assert error <= report.error_bound * float(np.linalg.norm(A) * np.linalg.norm(w))
     return report
@@ -381,4 +381,4 @@ def test_who_was_behind_takes_part_in_a_sum_as_soon_as_it_answers() -> None:
         found = parts.sum(lambda part, x: part)
         assert found.exact
         assert found.value == 6.0
-        assert found.report.rows_read[0] == 2
+        assert found.report.parts_read[0] == 2

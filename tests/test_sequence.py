@@ -76,13 +76,13 @@ def right(stream: Stream, jobs: Pairs, found: list[NDArray[np.float64]]) -> None
 def test_jobs_of_many_shapes_are_right_and_in_order(code: SequenceCode) -> None:
     delays = Slowed(Independent(0.3, seed=1), 5.0, UNIT)
     with kofn.connect(VirtualEngine(4, delays=delays), limit=1e9) as cluster:
-        stream = cluster.sequence(code, tolerance=0.1)
+        stream = cluster.sequence(code, slack=0.1)
         jobs = pairs(25)
         for X, Y in jobs:
             stream.submit(X, Y)
         right(stream, jobs, list(stream))
         report = stream.report
-    assert report.late == ()
+    assert report.overdue == ()
     assert report.conforms == (report.waited == 0)  # nobody is lost: all they could do is wait
     assert report.jobs == 25
     assert [r.began for r in report.rounds if r.began is not None] == list(range(25))
@@ -103,7 +103,7 @@ def test_on_local_workers(local: kofn.Cluster, code: SequenceCode) -> None:
     tickets = [stream.submit(X, Y) for X, Y in jobs]
     right(stream, jobs, [ticket.result() for ticket in tickets])
     assert list(stream) == []  # all are taken
-    assert stream.report.late == ()
+    assert stream.report.overdue == ()
 
 
 def test_results_do_not_depend_on_who_straggled() -> None:
@@ -119,7 +119,7 @@ def test_results_do_not_depend_on_who_straggled() -> None:
             right(stream, jobs, found[-1])
 
 
-def test_float32_stays_float32_and_too_much_accuracy_is_refused() -> None:
+def test_float32_stays_float32_and_too_small_a_tolerance_is_refused() -> None:
     rng = np.random.default_rng(0)
     X = rng.standard_normal((8, 50)).astype(np.float32)
     Y = rng.standard_normal((50, 6)).astype(np.float32)
@@ -130,7 +130,7 @@ def test_float32_stays_float32_and_too_much_accuracy_is_refused() -> None:
         exact = X.astype(float) @ Y.astype(float)
         assert np.linalg.norm(Z - exact) <= 1e-2 * np.linalg.norm(exact)
         with pytest.raises(kofn.Inaccurate, match="float64"):
-            cluster.sequence(kofn.DIP(2, 3, 2, 2), accuracy=1e-9).submit(X, Y)
+            cluster.sequence(kofn.DIP(2, 3, 2, 2), tolerance=1e-9).submit(X, Y)
 
 
 def test_a_poor_decode_takes_more_replies_until_it_is_as_accurate_as_was_asked_for() -> None:
@@ -138,7 +138,7 @@ def test_a_poor_decode_takes_more_replies_until_it_is_as_accurate_as_was_asked_f
     code = kofn.DIP(3, 4, delay=3, lam=4, points="monomial")
     X, Y = np.eye(6), np.arange(48.0).reshape(6, 8)
     with kofn.connect("virtual", workers=4) as cluster:
-        stream = cluster.sequence(code, accuracy=1e-8)
+        stream = cluster.sequence(code, tolerance=1e-8)
         ticket = stream.submit(X, Y)
         Z = ticket.result()
         assert ticket.error_bound is not None
@@ -156,7 +156,7 @@ def simulate(code: SequenceCode, delays: Slowed, jobs: int, P: int, mu: float) -
     """Jobs of load 1, in simulated time alone; the stream with its report."""
     engine = VirtualEngine(P, delays=delays, compute=False)
     with kofn.connect(engine, limit=float("inf")) as cluster:
-        stream = cluster.sequence(code, tolerance=mu)
+        stream = cluster.sequence(code, slack=mu)
         for _ in range(jobs):
             stream.submit_size(2520, 10, 2520)
         for _ in stream:
@@ -189,7 +189,7 @@ def test_idip_stays_under_its_corrected_bound() -> None:
     stream = simulate(kofn.IDIP(2, 3, 3, N, W), delays, 1024, P, 0.0)
     assert stream.report.seconds / 1024 / 1e4 < bound
     assert all(r.conforms != r.waited for r in stream.report.rounds)
-    assert stream.report.late == ()
+    assert stream.report.overdue == ()
 
 
 def test_dip_needs_at_most_0_66_of_the_time_of_polynomial_codes() -> None:
@@ -207,7 +207,7 @@ def test_bursts_dip_and_idip_need_at_most_0_70() -> None:
         assert simulate(code, delays, 1500, 4, 0.0).report.seconds <= 0.70 * poly
 
 
-def test_stragglers_are_those_beyond_the_tolerance() -> None:
+def test_stragglers_are_those_beyond_the_slack() -> None:
     pattern = np.zeros((8, 4), dtype=bool)
     pattern[2, 1] = pattern[3, 3] = True
     delays = Slowed(Given(pattern), 2.0, UNIT_LOAD)
@@ -224,7 +224,7 @@ def test_the_stream_waits_for_stragglers_where_the_code_must() -> None:
     stream = simulate(kofn.IDIP(2, 3, 3, N=10, W=4), delays, 8, 4, 0.0)
     assert stream.report.waited > 0
     assert all(r.conforms != r.waited for r in stream.report.rounds)
-    assert stream.report.late == ()
+    assert stream.report.overdue == ()
 
 
 def test_who_is_merely_not_needed_is_no_straggler() -> None:
@@ -263,7 +263,7 @@ def test_one_that_never_comes_is_stood_in_for() -> None:
     delays = Slowed(Given(frozen), 1e9, UNIT_LOAD)
     for code in (kofn.Polynomial(3, 1), kofn.DIP(2, 6, 2, lam=4), kofn.IDIP(1, 11, 2, N=1, W=3)):
         stream = simulate(code, delays, 6, 4, 0.0)
-        assert stream.report.late == ()
+        assert stream.report.overdue == ()
         assert sum(r.topped_up for r in stream.report.rounds) > 0
         assert stream.report.seconds < 1e7
         assert not any(r.conforms for r in stream.report.rounds if r.topped_up)
@@ -283,7 +283,7 @@ def test_recorded_stragglers() -> None:
         for X, Y in jobs:
             stream.submit(X, Y)
         right(stream, jobs, list(stream))
-        assert stream.report.late == ()
+        assert stream.report.overdue == ()
         assert any(r.stragglers for r in stream.report.rounds)
 
 
@@ -378,7 +378,7 @@ def test_a_lost_worker_straggles_until_a_joiner_takes_its_slot(code: SequenceCod
     assert without
     if code.delay:  # others end with the first k replies, whoever gives them
         assert all(2 not in r.stragglers for r in rounds[-3:])
-    assert stream.report.late == ()
+    assert stream.report.overdue == ()
 
 
 def test_kills_in_mid_round_on_local_workers() -> None:
@@ -443,7 +443,7 @@ def test_encoded_operands_go_out_once() -> None:
         faults = faults.slow(3, by=300.0, round=round)
     engine = _Counting(faults.on(LocalEngine(4)))
     with kofn.connect(engine) as cluster:
-        stream = cluster.sequence(kofn.IDIP(3, 2, delay=3, N=10, W=4), tolerance=1.0)
+        stream = cluster.sequence(kofn.IDIP(3, 2, delay=3, N=10, W=4), slack=1.0)
         before, puts = engine.traffic, engine.puts
         tickets = [stream.submit(X, Y) for _ in range(5)]
         assert all(np.allclose(ticket.result(), X @ Y) for ticket in tickets)
@@ -494,7 +494,7 @@ def test_bad_input_is_refused_before_any_worker_is_touched() -> None:
             (lambda: cluster.sequence(kofn.IDIP(4, 5, 3, N=0, W=4)), "x·y <= 16"),
             (lambda: cluster.sequence(kofn.IDIP(3, 4, 3, N=4, W=4, burst=9)), "burst=9, W=4"),
             (lambda: cluster.sequence(kofn.Polynomial(3, 2)), "needs 6 replies"),
-            (lambda: cluster.sequence(kofn.DIP(2, 3, 3, 1), tolerance=-1), "tolerance"),
+            (lambda: cluster.sequence(kofn.DIP(2, 3, 3, 1), slack=-1), "slack"),
             (lambda: cluster.sequence(2), "kofn.DIP"),  # type: ignore[arg-type]
         ]
         for make, word in wrong:

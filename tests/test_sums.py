@@ -230,7 +230,7 @@ def test_a_straggler_drops_stale_work_and_the_next_sum_starts_at_once() -> None:
         assert first.exact
         assert 3 in first.report.late
         second = parts.sum(gradient, w, stop=stop.all())
-        assert 3 in second.report.extra["finished"]
+        assert 3 in second.report.finished
 
 
 def test_a_frozen_worker_is_not_given_work_without_end() -> None:
@@ -265,7 +265,7 @@ def test_a_term_is_evaluated_once_a_round(cluster: kofn.Cluster) -> None:
     parts = cluster.parts([1.0] * 40, kofn.RandomGroups(10))
     found = parts.sum(lambda part, x: part, stop=stop.all())
     assert found.value == pytest.approx(40.0)
-    assert all(read <= 40 for read in found.report.rows_read.values())
+    assert all(read <= 40 for read in found.report.parts_read.values())
 
 
 def test_many_codes_on_the_same_parts(cluster: kofn.Cluster) -> None:

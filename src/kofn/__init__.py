@@ -28,7 +28,7 @@ from .errors import (
     UnknownWorker,
     WorkerError,
 )
-from .model import Report
+from .model import ProductReport, Report, SumReport
 from .rounds import Late, stop
 from .rounds.stop import Stop, deadline, exact, first, fraction
 from .sequence import DIP, IDIP, Polynomial
@@ -65,6 +65,7 @@ __all__ = [
     "Overflowed",
     "Parts",
     "Polynomial",
+    "ProductReport",
     "RandomGroups",
     "Report",
     "Scattered",
@@ -74,6 +75,7 @@ __all__ = [
     "StoreWarning",
     "Sum",
     "SumCode",
+    "SumReport",
     "TooFewWorkers",
     "Uncoded",
     "UnknownWorker",

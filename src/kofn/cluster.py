@@ -271,21 +271,21 @@ class Cluster:
     def sequence(
         self,
         code: SequenceCode,
-        tolerance: float = 0.25,
+        slack: float = 0.25,
         *,
-        accuracy: float | None = None,
+        tolerance: float | None = None,
         check_finite: bool = True,
     ) -> Stream:
         """Open a stream of products X Y under a code: submit(X, Y) returns a ticket.
 
         code: kofn.DIP, kofn.IDIP, kofn.Polynomial or kofn.sequence.Uncoded, for the workers that
-        are live now. tolerance: workers that take more than (1 + tolerance) times as long as the
-        fastest are stragglers of that round, and not waited for if the code allows it.
-        accuracy: a job takes more replies rather than have an error bound larger than this
-        (default: 1e-6 for float64, 1e-2 for float32). check_finite: refuse NaN and infinity.
+        are live now. slack: workers that take more than (1 + slack) times as long as the fastest
+        are stragglers of that round, and not waited for if the code allows it. tolerance: a job
+        takes more replies rather than have an error bound larger than this (default: 1e-6 for
+        float64, 1e-2 for float32). check_finite: refuse NaN and infinity.
         """
         self._driver.check()
-        return Stream(self._driver, code, tolerance, accuracy, check_finite)
+        return Stream(self._driver, code, slack, tolerance, check_finite)
 
     def lose(self, worker: int) -> None:
         """End a worker at once, as a spot market does, and wait until that has been noticed."""

@@ -95,7 +95,7 @@ class Inaccurate(KofnError):
     def __str__(self) -> str:
         return (
             f"the result must be right to {self.tolerance:.1e}; the replies at hand only allow "
-            f"{self.bound:.1e} (eta = {self.eta:.1f}). Pass a larger tolerance to encode, "
+            f"{self.bound:.1e} (eta = {self.eta:.1f}). Pass a larger tolerance, "
             f"add workers, use float64, or encode a matrix anew that updates have changed much."
         )
 

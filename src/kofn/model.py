@@ -6,9 +6,9 @@ part of its task's ``what`` it carries, in the same form; the engine never looks
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, Self
 
 # A body runs on a worker: body(kept, operand, *args) -> pieces. `kept` maps the keys of `put` to
 # their values, `operand` is the round's broadcast (None if there was none). Between two pieces the
@@ -198,24 +198,83 @@ class Record(NamedTuple):
     rows: int
 
 
-@dataclass(frozen=True, slots=True)
+class Rounded(Protocol):
+    """A round that has ended, as far as a report needs it."""
+
+    id: int
+    read: dict[int, int]  # rows or parts, by worker
+    lost: list[int]
+    joined: list[int]
+
+    @property
+    def late(self) -> Collection[int]:
+        """Workers that others stood in for."""
+
+    @property
+    def unanswered(self) -> Collection[int]:
+        """Workers that owed an answer, to this round or an earlier one, when it ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What one round did. Rows are rows of shares; seconds are the engine's clock."""
+    """What one round did; seconds are the engine's clock.
+
+    A worker is late when the round did not wait for its answer: others stood in for it, enough had
+    come without it, or it was not asked because it still owed an earlier answer. A worker that is
+    gone is in `lost`.
+    """
 
     round: int
     live: tuple[int, ...]  # workers that could take part when the round began
-    rows_read: Mapping[int, int]  # by worker, as counted by the workers themselves
-    rows_used: int
-    rows_wasted: int  # delivered, and not needed
-    rows_topped_up: int  # asked a second time from others, after a loss or a delay
-    rows_moved: int  # read now by workers that did not before, beyond what their load has grown
     late: tuple[int, ...]
     lost: tuple[int, ...]
     joined: tuple[int, ...]
-    restarted: bool  # some worker had to do rows again that it had delivered
     seconds: Mapping[str, float]  # wait, decode, total
     eta: float | None  # how much the decode may amplify rounding; None when values are skipped
-    # Relative to the size of the terms of the product; of X @ w it holds for the k rows that are
-    # coded together (a place: docs/numerics.md) by themselves, whatever the size of other rows.
+    # Relative to the size of the terms of the result; of X @ w it holds for the k rows that are
+    # coded together (docs/numerics.md) by themselves, whatever the size of other rows.
     error_bound: float | None
+    restarted: bool = False  # some worker had to do again what it had delivered
     extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, round: Rounded, live: Iterable[int], times: tuple[float, float, float], **more: Any
+    ) -> Self:
+        """The report of a round, from when it began, had gathered and ended; `more`: the rest."""
+        began, gathered, ended = times
+        return cls(
+            round=round.id,
+            live=tuple(live),
+            late=tuple(dict.fromkeys((*round.late, *round.unanswered))),
+            lost=tuple(round.lost),
+            joined=tuple(round.joined),
+            seconds={"wait": gathered - began, "decode": ended - gathered, "total": ended - began},
+            **more,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProductReport(Report):
+    """What one product, or X.iterate, did. Rows are rows of shares."""
+
+    rows_read: Mapping[int, int]  # by worker, as counted by the workers themselves
+    rows_used: int
+    rows_wasted: int = 0  # delivered, and not needed
+    rows_topped_up: int = 0  # asked a second time from others, after a loss or a delay
+    rows_moved: int = 0  # read now by workers that did not before, beyond what their load has grown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SumReport(Report):
+    """What one coded sum did. Parts are terms of the sum; a symbol is what a worker says of some.
+
+    A part that several workers hold may be read by each of them, and is used once.
+    """
+
+    parts_read: Mapping[int, int]  # by worker, as counted by the workers themselves
+    parts_used: int  # different ones, in the sum
+    parts_wasted: int  # read beyond those
+    finished: tuple[int, ...]  # workers that did all their work, in that order
+    symbols_used: int
+    symbols_wasted: int  # delivered, and known already

@@ -21,7 +21,7 @@ VICTIMS = [3, 0, 8, 11, 5, 1]
 A = np.random.default_rng(0).standard_normal((ROWS, COLUMNS))
 
 
-def check(X: kofn.CodedMatrix) -> kofn.Report:
+def check(X: kofn.CodedMatrix) -> kofn.ProductReport:
     """One product, right to the stated bound, not restarted."""
     w = np.random.default_rng(time.monotonic_ns()).standard_normal(COLUMNS)
     y, exact = X @ w, A @ w

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ..codes.linear import error_bound
 from ..codes.mds import MDSCode
 from ..errors import BadInput, NothingYet
-from ..model import Report, Task
+from ..model import ProductReport, Task
 from ..rounds import Late, RoundDriver
 from ..rounds.holders import Holders
 from ..rounds.replicated import ReplicatedRound
@@ -94,7 +94,7 @@ class Replicated:
         self._holders.place()
         self.key = self._holders.key
         self._seen: dict[tuple[str, int], NDArray[Any]] = {}  # pass and block -> its last reply
-        self._report: Report | None = None
+        self._report: ProductReport | None = None
 
     @property
     def T(self) -> ReplicatedTranspose:
@@ -107,7 +107,7 @@ class Replicated:
         return self.lost == "wait"
 
     @property
-    def report(self) -> Report:
+    def report(self) -> ProductReport:
         """What the last product did. Raises NothingYet before the first."""
         if self._report is None:
             raise NothingYet("a report describes the last product; there was none yet. Multiply.")
@@ -175,23 +175,16 @@ class Replicated:
     def _told(
         self, round: ReplicatedRound, live: tuple[int, ...], times: tuple[float, float]
     ) -> None:
-        began, gathered = times
-        ended = self._driver.engine.now()
         size = {block: self._cuts[block + 1] - self._cuts[block] for block in range(self.blocks)}
         used = sum(size[block] for block in round.values)
-        self._report = Report(
-            round=round.id,
-            live=live,
+        self._report = ProductReport.of(
+            round,
+            live,
+            (*times, self._driver.engine.now()),
             rows_read=dict(round.read),
             rows_used=used,
             rows_wasted=max(0, sum(round.read.values()) - used),
             rows_topped_up=sum(size[block] for block in round.asked_again),
-            rows_moved=0,
-            late=tuple(round.late),
-            lost=tuple(round.lost),
-            joined=tuple(round.joined),
-            restarted=False,
-            seconds={"wait": gathered - began, "decode": ended - gathered, "total": ended - began},
             eta=1.0,
             error_bound=error_bound(self.shape[1], self.dtype, 1.0) if self.exact else None,
             extra={"missing_rows": self.shape[0] - used},
@@ -214,7 +207,7 @@ class ReplicatedTranspose:
         self.shape, self.dtype = matrix.shape[::-1], matrix.dtype
 
     @property
-    def report(self) -> Report:
+    def report(self) -> ProductReport:
         """What the last product with the matrix, either way, did."""
         return self.T.report
 

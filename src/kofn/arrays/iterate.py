@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..errors import BadInput, CannotDo, Diverged, Inaccurate, KofnError
 from ..interrupts import from_handler, held, opened
-from ..model import Report, Task
+from ..model import ProductReport, Task
 from ..rounds import Cover, Layout, RoundDriver, Windows
 from ..rounds.iterate import TASK, Exchange, IterateRound, Shape
 from . import checks
@@ -147,20 +147,14 @@ def _conclude(
     eta = work.eta if X._values else None
     bound = None if eta is None else X._bound(X.shape[1], eta)
     ended = X._driver.engine.now()
-    used = sum(round.read.values())
-    X._report = Report(
-        round=round.id,
-        live=tuple(sorted(round.working)),
+    X._report = ProductReport.of(
+        round,
+        sorted(round.working),
+        (began, ended, ended),
         rows_read=dict(round.read),
-        rows_used=used,
-        rows_wasted=0,
+        rows_used=sum(round.read.values()),
         rows_topped_up=round.rows_topped_up,
-        rows_moved=0,
-        late=tuple(round.late),
-        lost=tuple(round.lost),
-        joined=tuple(round.joined),
         restarted=round.repeated_rows > 0,
-        seconds={"wait": ended - began, "decode": 0.0, "total": ended - began},
         eta=eta,
         error_bound=bound,
         extra=extra,

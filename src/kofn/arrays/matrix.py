@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ..codes.linear import error_bound
 from ..codes.mds import MDSCode
 from ..errors import BadInput, CannotDo, Inaccurate, NothingYet, Overflowed
-from ..model import Report, RowRange, Update
+from ..model import ProductReport, RowRange, Update
 from ..rounds import ElasticRound, Late, Layout, RoundDriver
 from ..rounds.elastic import Work
 from ..rounds.holders import Change, Holders, ShareOf
@@ -72,7 +72,7 @@ class CodedMatrix:
         self._holders = Holders(driver, code, share_of, least=self._stored.k)
         self._paces = Paces()
         self._plans: dict[tuple[Code, int], Plan] = {}  # by code and margin
-        self._report: Report | None = None
+        self._report: ProductReport | None = None
         self._laggards: set[int] = set()  # late, and still at it
         self._values = driver.engine.capabilities.values
         # A worker that is stopped must not keep the others waiting for long.
@@ -98,7 +98,7 @@ class CodedMatrix:
         return self._holders.version.updates
 
     @property
-    def report(self) -> Report:
+    def report(self) -> ProductReport:
         """What the last product did. Raises NothingYet before the first."""
         if self._report is None:
             raise NothingYet("a report describes the last product; there was none yet. Multiply.")
@@ -404,24 +404,16 @@ class CodedMatrix:
         ended = self._driver.engine.now()
         bound = None if eta is None else self._bound(inner, eta)
         used, wasted, topped_up = rows
-        began, gathered = times
-        self._report = Report(
-            round=round.id,
-            live=tuple(plan.holders),
+        self._report = ProductReport.of(
+            round,
+            plan.holders,
+            (*times, ended),
             rows_read=dict(round.read),
             rows_used=used,
             rows_wasted=wasted,
             rows_topped_up=topped_up,
             rows_moved=plan.rows_moved,
-            late=tuple(round.late),
-            lost=tuple(round.lost),
-            joined=tuple(round.joined),
             restarted=isinstance(round, ElasticRound) and round.cover.repeated_rows > 0,
-            seconds={
-                "wait": gathered - began,
-                "decode": ended - gathered,
-                "total": ended - began,
-            },
             eta=eta,
             error_bound=bound,
         )
@@ -508,7 +500,7 @@ class CodedTranspose:
         self.dtype = matrix.dtype
 
     @property
-    def report(self) -> Report:
+    def report(self) -> ProductReport:
         """What the last product with the matrix, either way, did."""
         return self.T.report
 

@@ -21,7 +21,7 @@ from rich.table import Table
 
 from ..cluster import Cluster, connect
 from ..errors import CannotDo, CannotWrite
-from ..model import Record, Report
+from ..model import ProductReport, Record
 
 WORKERS, THRESHOLD = 6, 3
 # When, as a fraction of the run, and which worker is killed (None: one joins). Three kills leave
@@ -46,7 +46,7 @@ def run(rounds: int, size: int, seed: int, plot: Path | None, *, quiet: bool) ->
     script = {int(at * rounds): victim for at, victim in SCRIPT}
     A, v = _problem(size, seed)
     seconds: list[float] = []
-    reports: list[Report] = []
+    reports: list[ProductReport] = []
     worst = 0.0
     with connect("local", workers=WORKERS) as cluster, _progress(rounds, quiet) as tell:
         X = cluster.encode(A, k=THRESHOLD)
@@ -101,7 +101,9 @@ def _strike(cluster: Cluster, victim: int | None, usual: float) -> None:
     threading.Timer(usual / 3, os.kill, (pid, signal.SIGKILL)).start()
 
 
-def _events(log: list[Record], reports: list[Report], seconds: list[float]) -> list[dict[str, Any]]:
+def _events(
+    log: list[Record], reports: list[ProductReport], seconds: list[float]
+) -> list[dict[str, Any]]:
     """Each loss and join: the round it fell in, and the median time per round around it."""
     index = {report.round: i for i, report in enumerate(reports)}
     at, found = 0, []

@@ -25,7 +25,7 @@ from ..learn.losses import LinearObjective, Products, squared
 from ..learn.products import BASELINES
 from ..learn.solvers import gradient_descent
 from ..market import Market
-from ..model import Report
+from ..model import ProductReport
 from .house_prices import Prices
 from .timing import Tell
 
@@ -69,7 +69,7 @@ class Noted:
     """Products that keep every round's report, and wait on the market when machines are too few."""
 
     inner: Products
-    reports: list[Report] = field(default_factory=list)
+    reports: list[ProductReport] = field(default_factory=list)
     starved: Callable[[], bool] = lambda: False  # let time pass until some come; whether they did
 
     @property
@@ -104,7 +104,7 @@ class Run:
     test: list[float] = field(default_factory=list)
     live: list[int] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)  # by iteration, the engine's clock
-    reports: list[Report] = field(default_factory=list)
+    reports: list[ProductReport] = field(default_factory=list)
     killed: int = 0
     added: int = 0
     waited: float = 0.0  # minutes of the market, for machines

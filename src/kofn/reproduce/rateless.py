@@ -154,7 +154,7 @@ def latencies(
             for _ in range(part * trials // codes, (part + 1) * trials // codes):
                 report = parts.sum(_nothing).report
                 times.append(report.seconds["total"])
-                through += len(report.extra["finished"])
+                through += len(report.finished)
                 _drop(cluster)
     return times, through / len(times)
 

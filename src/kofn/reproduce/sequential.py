@@ -24,7 +24,7 @@ from .timing import Tell
 FIGURE_1 = {"a": (5.0, 4, 4), "b": (10.0, 6, 5)}  # alpha, P, W = T + 1
 DELTAS = tuple(round(0.05 * i, 2) for i in range(1, 11))
 P, DELAY, ALPHA, DELTA = 4, 3, 5.0, 0.3  # section 5
-TOLERANCES = (0.0, 0.25)
+SLACKS = (0.0, 0.25)
 # The paper does not give its chain; this one fits the codes that it chose (see errata).
 CHAIN = {"enter": 0.2, "leave": 0.5, "bad": 2}
 CHAIN_MEANS = (
@@ -89,7 +89,7 @@ class Settings:
     @property
     def tells(self) -> int:
         """How often `measure` tells that it has moved on."""
-        return len(FIGURE_1) * len(self.deltas) + 2 * 2 * len(TOLERANCES) + 2 + 4
+        return len(FIGURE_1) * len(self.deltas) + 2 * 2 * len(SLACKS) + 2 + 4
 
 
 FULL = Settings()
@@ -126,7 +126,7 @@ def measure(data: Path | None, settings: Settings, tell: Tell) -> dict[str, Any]
             P, DELAY, stragglers(model, settings).pattern(settings.search_rounds, P), ALPHA, mu
         )
         for model in ("iid", "fritchman")
-        for mu in TOLERANCES
+        for mu in SLACKS
     }
     walls: dict[str, Any] = {}
     with runs.engines(codes["iid", 0.0], P) as on:
@@ -222,7 +222,7 @@ Codes = Mapping[tuple[str, float], Mapping[str, SequenceCode]]
 def table(model: str, codes: Codes, settings: Settings, tell: Tell) -> dict[str, Any]:
     """Mean virtual time per job, parameters by search; mu = 0, and the same for mu = 0.25."""
     tables = []
-    for mu in TOLERANCES:
+    for mu in SLACKS:
         found = {
             kind: runs.virtual(
                 code, stragglers(model, settings), P, ALPHA, mu, settings.virtual_jobs
@@ -239,7 +239,7 @@ def wall_table(
 ) -> dict[str, Any]:
     """The same by wall clock."""
     tables = []
-    for mu in TOLERANCES:
+    for mu in SLACKS:
         slow = (
             stragglers(model, settings, block=settings.wall_jobs)
             if model == "iid"
@@ -260,7 +260,7 @@ def _rows(found: Mapping[str, runs.Run], mu: float, model: str) -> dict[str, Any
         "over_poly": {kind: run.per_job / poly for kind, run in found.items()},
         "parameters": {kind: run.parameters for kind, run in found.items()}
         | {"mu": mu, "P": P, "delay": DELAY, "alpha": ALPHA, **chance},
-        "late": {kind: list(run.report.late) for kind, run in found.items()},
+        "overdue": {kind: list(run.report.overdue) for kind, run in found.items()},
         "waited": {kind: run.report.waited / len(run.report.rounds) for kind, run in found.items()},
     }
 

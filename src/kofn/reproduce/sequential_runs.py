@@ -55,7 +55,7 @@ def virtual(
     delays = Slowed(stragglers, alpha, WHOLE / work)
     engine = VirtualEngine(workers, delays=delays, compute=False)
     with connect(engine, limit=float("inf")) as cluster:
-        stream = cluster.sequence(code, tolerance=mu)
+        stream = cluster.sequence(code, slack=mu)
         for job in range(jobs):
             stream.submit_size(*shapes[job % len(shapes)])
         for _ in stream:
@@ -82,7 +82,7 @@ def wall(
     exact = X @ Y
     begins = next(engine.counters()[0])  # the pattern's first round is the one after this
     delays = Slowed(Shifted(stragglers, by=begins), alpha, whole / (m * n * p))
-    stream = connect(Paced(engine, delays)).sequence(code, tolerance=mu)
+    stream = connect(Paced(engine, delays)).sequence(code, slack=mu)
     start = time.perf_counter()
     for _ in range(jobs):
         stream.submit(X, Y)
@@ -161,7 +161,7 @@ def train(
     curve: list[tuple[float, float]] = []
     with connect(Paced(LocalEngine(workers), delays)) as cluster:
         warm_up(cluster)
-        stream = cluster.sequence(code, tolerance=mu)
+        stream = cluster.sequence(code, slack=mu)
         start = time.perf_counter()
 
         def look(network: int, step: int, loss: float) -> None:

@@ -20,7 +20,7 @@ from . import sequential_runs as runs
 from .timing import Tell
 
 RATES = (0.1, 0.15, 0.2, 0.25, 0.3)
-WORKERS, TOLERANCE = 4, 0.25
+WORKERS, SLACK = 4, 0.25
 PRODUCT = (1024, 784, 300)  # of which the master's share of time is measured
 PRODUCT_SECONDS = 0.5  # what it takes one worker then, with delays
 
@@ -47,13 +47,13 @@ def networks_on_mnist(
     found: dict[str, Any] = {}
     few = test[0][:1000], test[1][:1000]
     for kind, code in codes.items():
-        run = runs.train(code, delays, WORKERS, TOLERANCE, data, few, fresh(), steps, batch)
+        run = runs.train(code, delays, WORKERS, SLACK, data, few, fresh(), steps, batch)
         found[kind] = {
             "seconds": run.seconds,
             "seconds_per_job": run.seconds / run.report.jobs,
             "largest_loss_difference": float(np.abs(np.array(run.losses) - plain).max()),
             "held_share": run.report.held_share,
-            "late": list(run.report.late),
+            "overdue": list(run.report.overdue),
             "error_bound": run.report.error_bound,
             "test_loss_over_time": run.curve,
             "parameters": repr(code),
@@ -82,7 +82,7 @@ def held(code: SequenceCode, jobs: int = 20, delays: Slowed | None = None) -> fl
         engine = Paced(engine, delays)
     with connect(engine) as cluster:
         runs.warm_up(cluster)
-        stream = cluster.sequence(code, TOLERANCE)
+        stream = cluster.sequence(code, SLACK)
         for _ in range(jobs):
             stream.submit(X, Y)
         for _ in stream:

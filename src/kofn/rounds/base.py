@@ -50,6 +50,11 @@ class Round(ABC):
         """Workers that take part or can."""
 
     @property
+    def unanswered(self) -> tuple[int, ...]:
+        """Workers that owed an answer, to this round or an earlier one, when it ended."""
+        return self.owing
+
+    @property
     @abstractmethod
     def owing(self) -> tuple[int, ...]:
         """Workers that still owe a reply: the reason of the wait."""

@@ -75,7 +75,7 @@ class Desk(Protocol):
 
 
 class DeadlineRound(Round):
-    """One round of a sequence. It ends (1 + tolerance) times the fastest worker's time after its
+    """One round of a sequence. It ends (1 + slack) times the fastest worker's time after its
     start, if the ledger agrees; else when it does.
 
     `batches`: mini-tasks by slot, in order; `slots`: worker -> slot, of those that are live. A
@@ -94,18 +94,18 @@ class DeadlineRound(Round):
         desk: Desk,
         slots: Mapping[int, int],
         free: Collection[int],
-        tolerance: float,
+        slack: float,
         spare: Collection[int] = (),
     ) -> None:
         self.id = id
         self.slots = dict(slots)
         self.finished: set[int] = set()  # slots that have done all they were given
         self.fastest: float | None = None  # seconds of the first to finish
-        self.waited = False  # beyond (1 + tolerance) times that
+        self.waited = False  # beyond (1 + slack) times that
         self.topped_up = 0  # mini-tasks asked for beyond the ledger's own
         self.lost: list[int] = []
         self.joined: list[int] = []
-        self._ledger, self._desk, self._tolerance = ledger, desk, tolerance
+        self._ledger, self._desk, self._slack = ledger, desk, slack
         self._free = deque(sorted(free))
         self._spare = deque(spare)
         occupant = {slot: worker for worker, slot in slots.items()}
@@ -211,7 +211,7 @@ class DeadlineRound(Round):
             noise = min(LEAST, NOISE * self.fastest)
             # Who was a straggler in the round before begins this one within a slice, not at once.
             late_start = max((self._held_up.get(w, 0.0) for w in self.owing), default=0.0)
-            allowed = max(self._tolerance * self.fastest, noise / 2) + late_start
+            allowed = max(self._slack * self.fastest, noise / 2) + late_start
             self.wake = time + max(allowed, noise)
             self._patience = PATIENCE * self.fastest
 

@@ -96,6 +96,16 @@ class ElasticRound(Round):
     def owing(self) -> tuple[int, ...]:
         return self._watch.owing
 
+    @property
+    def unanswered(self) -> tuple[int, ...]:
+        owing = self._watch.owing  # also who has delivered all, and not said that this was it
+        if not owing:
+            return tuple(sorted(self._watch.slow))
+        owed = self.cover.asked & ~self.cover.have
+        shares = {share for i, share in enumerate(self.cover.shares) if owed[i].any()}
+        late = {worker for worker in owing if self._shares.get(worker) in shares}
+        return tuple(sorted(late | self._watch.slow))
+
     def _replied(self, event: Reply) -> Sequence[Command]:
         worker = event.worker
         if event.what is not None:

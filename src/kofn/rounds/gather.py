@@ -71,6 +71,7 @@ class GatherRound(Round):
     """
 
     threshold = 1
+    late = ()  # nobody stands in for anybody
 
     def __init__(
         self,
@@ -146,6 +147,10 @@ class GatherRound(Round):
     @property
     def owing(self) -> tuple[int, ...]:
         return tuple(sorted({*self._open.values(), *self._resting} or self._coming()))
+
+    @property
+    def unanswered(self) -> tuple[int, ...]:
+        return tuple(sorted({*self._open.values(), *self._resting}))
 
     def _coming(self) -> set[int]:
         """Whose parts are on their way."""

@@ -180,6 +180,10 @@ class IterateRound(Round):
         return ()
 
     @property
+    def unanswered(self) -> tuple[int, ...]:
+        return tuple(sorted(self._out.values()))  # all others took part to the end
+
+    @property
     def missing(self) -> int:
         return self._missing
 

@@ -175,6 +175,12 @@ class SumRound(Round):
         }
         return tuple(sorted(w for share, w in self._watch.holder.items() if share in shares))
 
+    @property
+    def unanswered(self) -> tuple[int, ...]:
+        open = {item.worker for item in self._numbered if not item.replied}
+        late = {worker for worker in self._watch.holder.values() if worker in open}
+        return tuple(sorted(late | self._watch.slow))
+
     def total(self) -> Any:
         """The sum; None where values are skipped."""
         values = [item.value for way in self._counted() for item in way.items]

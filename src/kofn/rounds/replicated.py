@@ -100,6 +100,10 @@ class ReplicatedRound(Round):
     def owing(self) -> tuple[int, ...]:
         return tuple(sorted({worker for block in self._undone for worker in self._at(block)}))
 
+    @property
+    def unanswered(self) -> tuple[int, ...]:
+        return self._watch.owing
+
     def _holders(self, block: int) -> list[int]:
         """Slots with somebody who holds a block: counted on first, then whose own it is."""
         holder, quick = self._watch.holder, self._watch.quick

@@ -78,6 +78,11 @@ class Watch:
         """Workers that owe a reply."""
         return tuple(sorted(self._owed))
 
+    @property
+    def slow(self) -> frozenset[int]:
+        """Workers that are late with a task of this round, or still at an earlier one's."""
+        return frozenset(self._slow)
+
     def quick(self, worker: int | None) -> bool:
         """Whether a worker is counted on."""
         return worker is not None and worker not in self._slow

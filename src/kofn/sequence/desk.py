@@ -40,7 +40,7 @@ class Product:
     dtype: np.dtype[Any]
     X: NDArray[Any] | None
     Y: NDArray[Any] | None
-    worst: float  # η at which the error bound meets the accuracy asked for
+    worst: float  # η at which the error bound meets the tolerance
     values: dict[int, NDArray[Any]] = field(default_factory=dict)  # by row
     complete: bool = False  # enough has arrived
     decoded: bool = False
@@ -57,7 +57,7 @@ class Desk:
         self,
         driver: RoundDriver,
         code: ProductCode,
-        accuracy: float | None,
+        tolerance: float | None,
         asks_again: bool,
         check_finite: bool = True,
     ) -> None:
@@ -65,7 +65,7 @@ class Desk:
         self.jobs: dict[int, Product] = {}  # neither decoded nor given up
         self.held = 0.0  # seconds in which all workers waited for this desk
         self.first_sent: float | None = None  # of this round
-        self._driver, self._accuracy, self._asks_again = driver, accuracy, asks_again
+        self._driver, self._tolerance, self._asks_again = driver, tolerance, asks_again
         self._check_finite = check_finite
         self._name = f"sequence-{next(_names)}"
         self._values = driver.engine.capabilities.values
@@ -98,14 +98,14 @@ class Desk:
             return float("inf")
 
     def worst(self, n: int, dtype: np.dtype[Any]) -> float:
-        """The η up to which a product of inner dimension n is as accurate as was asked for."""
-        accuracy = self._accuracy
-        if accuracy is None:
-            accuracy = 1e-2 if dtype == np.float32 else 1e-6
+        """The η up to which a product of inner dimension n is within the tolerance."""
+        tolerance = self._tolerance
+        if tolerance is None:
+            tolerance = 1e-2 if dtype == np.float32 else 1e-6
         least = error_bound(n, dtype, 1.0)
-        if least > accuracy:
-            raise Inaccurate(least, accuracy, 1.0)
-        return accuracy / least
+        if least > tolerance:
+            raise Inaccurate(least, tolerance, 1.0)
+        return tolerance / least
 
     # What rounds ask for.
 
@@ -213,8 +213,8 @@ class Desk:
         job.eta = weights.eta
         job.error_bound = weights.error_bound(job.shape[1], job.dtype)
         if weights.eta > job.worst:
-            accuracy = job.worst * error_bound(job.shape[1], job.dtype, 1.0)
-            raise Inaccurate(job.error_bound, accuracy, weights.eta)
+            tolerance = job.worst * error_bound(job.shape[1], job.dtype, 1.0)
+            raise Inaccurate(job.error_bound, tolerance, weights.eta)
         m, n, p = job.shape
         with np.errstate(over="ignore", invalid="ignore"):
             job.result = self.code.assemble(weights.combine(job.values), (m, p))

@@ -17,10 +17,11 @@ class RoundReport:
     load: float  # multiply-adds for each worker
     seconds: float  # from the end of the round before, or from the call that began it
     fastest: float | None  # seconds in which the first worker finished
-    # Slots that had not finished after (1 + tolerance) times the fastest one's time, nor when the
+    # Slots that had not finished after (1 + slack) times the fastest one's time, nor when the
     # round ended; empty ones among them. Who was merely not needed is none.
     stragglers: tuple[int, ...]
-    waited: bool  # beyond (1 + tolerance) times the fastest, because the code had to
+    late: tuple[int, ...]  # workers that had not answered when the round ended (see kofn.Report)
+    waited: bool  # beyond (1 + slack) times the fastest, because the code had to
     # Whether the stragglers were a pattern that the code is made for: it was enough by itself, with
     # nobody waited for, nothing topped up, and no more lost than it can do without.
     conforms: bool
@@ -36,7 +37,7 @@ class SequenceReport:
 
     rounds: Sequence[RoundReport]
     jobs: int  # done
-    late: tuple[int, ...]  # jobs that missed their deadline
+    overdue: tuple[int, ...]  # jobs that missed their deadline
     eta: float | None  # the largest of all decodes; None where values are skipped
     error_bound: float | None  # relative, the largest
 
@@ -49,6 +50,11 @@ class SequenceReport:
     def held_share(self) -> float:
         """The share of that time in which no worker had work because of the master."""
         return sum(round.held for round in self.rounds) / max(self.seconds, 1e-300)
+
+    @property
+    def late(self) -> tuple[int, ...]:
+        """Workers that were late in any round (see kofn.Report)."""
+        return tuple(sorted({worker for round in self.rounds for worker in round.late}))
 
     @property
     def conforms(self) -> bool:

@@ -87,8 +87,8 @@ class Stream:
         self,
         driver: RoundDriver,
         code: SequenceCode,
-        tolerance: float = 0.25,
-        accuracy: float | None = None,
+        slack: float = 0.25,
+        tolerance: float | None = None,
         check_finite: bool = True,
     ) -> None:
         if not isinstance(code, SequenceCode):
@@ -97,21 +97,21 @@ class Stream:
                 f"{code!r}."
             )
         self.code = code
-        self.tolerance = checks.number(tolerance, "tolerance")
-        if accuracy is not None:
-            accuracy = checks.number(accuracy, "accuracy", positive=True)
+        self.slack = checks.number(slack, "slack")
+        if tolerance is not None:
+            tolerance = checks.number(tolerance, "tolerance", positive=True)
         driver.settle()
         workers = driver.engine.workers
         if not workers:
             raise TooFewWorkers(0, 1, 0.0)
         self._driver, self._check_finite = driver, check_finite
-        self._desk = Desk(driver, code.product, accuracy, code.asks_again, check_finite)
+        self._desk = Desk(driver, code.product, tolerance, code.asks_again, check_finite)
         self._ledger = code.ledger(len(workers), self._desk.eta)
         self._slots = {worker: slot for slot, worker in enumerate(workers)}
         self._queue: deque[Product] = deque()  # not begun
         self._tickets: deque[Ticket] = deque()
         self._rounds: list[RoundReport] = []
-        self._late: list[int] = []
+        self._overdue: list[int] = []
         self._jobs = self._done = 0
         self._numbers = count()  # also of jobs that were not added: traces of them may be left
         self._worst: tuple[float, float] | None = None  # η and error bound
@@ -162,7 +162,7 @@ class Stream:
         if not self._rounds:
             raise NothingYet("no round has run yet; ask for a result first.")
         eta, bound = self._worst if self._worst is not None else (None, None)
-        return SequenceReport(tuple(self._rounds), self._done, tuple(self._late), eta, bound)
+        return SequenceReport(tuple(self._rounds), self._done, tuple(self._overdue), eta, bound)
 
     def __enter__(self) -> Self:
         return self
@@ -248,7 +248,7 @@ class Stream:
         free = set(range(ledger.slots)).difference(self._slots.values())
         spare = [worker for worker in driver.stored if worker not in self._slots]
         round = DeadlineRound(
-            driver.next_round(), batches, ledger, desk, self._slots, free, self.tolerance, spare
+            driver.next_round(), batches, ledger, desk, self._slots, free, self.slack, spare
         )
         load = sum(desk.cost(next(iter(batch.values())).job) for batch in batches)
         held = desk.held
@@ -261,7 +261,7 @@ class Stream:
             waited = (desk.first_sent or began) - entered
             ready = [(desk.jobs[job.number].place, job) for job in ledger.jobs.values() if job.done]
             done = tuple(place for place, _ in ready)
-            self._late += [place for place, job in ready if job.ended > job.due]
+            self._overdue += [place for place, job in ready if job.ended > job.due]
             self._done += len(done)
             enough = len(round.slots) >= ledger.least and ledger.conforms(round.finished)
             alone = round.done and not (round.waited or round.topped_up)
@@ -278,6 +278,7 @@ class Stream:
                     ended - entered,
                     round.fastest,
                     tuple(sorted(ledger.stragglers.difference(round.in_time))),
+                    round.unanswered,
                     round.waited,
                     enough and alone,
                     round.topped_up,

@@ -19,7 +19,7 @@ from ..codes.assignment import Assignment, SumCode
 from ..codes.linear import error_bound
 from ..codes.repetition import FractionalRepetition, Uncoded
 from ..errors import BadInput, NothingYet, OutOfSymbols, TooFewWorkers
-from ..model import Body, Outline, Report, Task
+from ..model import Body, Outline, SumReport, Task
 from ..rounds import RoundDriver
 from ..rounds.gather import GatherRound
 from ..rounds.holders import Holders
@@ -43,7 +43,7 @@ class Sum:
     exact: bool
     covered: float  # fraction of the parts that are in it
     missing: tuple[int, ...]  # the parts that are not
-    report: Report
+    report: SumReport
 
 
 class Parts:
@@ -60,7 +60,7 @@ class Parts:
         self.code = default(n) if code is None else code
         self._sums: dict[SumCode, _Placed] = {}
         self._n = n
-        self._report: Report | None = None
+        self._report: SumReport | None = None
         self._place(self.code)
 
     @property
@@ -69,7 +69,7 @@ class Parts:
         return self._place(self.code).code
 
     @property
-    def report(self) -> Report:
+    def report(self) -> SumReport:
         """What the last sum did. Raises NothingYet before the first."""
         if self._report is None:
             raise NothingYet("a report describes the last sum; there was none yet. Call sum.")
@@ -236,29 +236,20 @@ class _Placed:
             raise TooFewWorkers(error.live, error.need, error.waited, round.lost) from None
         waited = engine.now()
         value, eta = tally.value(kind, len(round.finished))
-        ended = engine.now()
         missing = tally.missing
         used = self.code.m - len(missing)
-        report = Report(
-            round=round.id,
-            live=tuple(sorted(ready.keys() - resting)),
-            rows_read=dict(round.read),
-            rows_used=used,
-            rows_wasted=max(0, sum(round.read.values()) - used),
-            rows_topped_up=0,
-            rows_moved=0,
-            late=round.owing,
-            lost=tuple(round.lost),
-            joined=tuple(round.joined),
-            restarted=False,
-            seconds={"wait": waited - began, "decode": ended - waited, "total": ended - began},
+        report = SumReport.of(
+            round,
+            sorted(ready.keys() - resting),
+            (began, waited, engine.now()),
+            parts_read=dict(round.read),
+            parts_used=used,
+            parts_wasted=max(0, sum(round.read.values()) - used),
+            finished=tuple(round.finished),
+            symbols_used=round.used,
+            symbols_wasted=round.wasted,
             eta=eta,
             error_bound=self._bound(tally, value, eta),
-            extra={
-                "finished": tuple(round.finished),
-                "symbols_used": round.used,
-                "symbols_wasted": round.wasted,
-            },
         )
         out = None if value is None else value[0] if not tally.several else value
         exact = tally.exactly(kind, len(round.finished))
