@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from kofn.codes import MDSCode
+from kofn.codes import AnyKOfN, MDSCode
 from kofn.codes.generators import CONSTRUCTIONS, fourier, golden_order, trigonometric, worst_window
 from kofn.errors import BadInput, NotDecodable
-from kofn.testing.codes import AnyKOfN, CodeChecks
+from kofn.testing import CodeChecks
 
 quick = settings(deadline=None, max_examples=60)
 SOUND = ["trigonometric", "haar", "gaussian", "chebyshev"]
@@ -265,9 +265,9 @@ def test_weights_from_several_threads() -> None:
         ({"n": 3, "k": 4}, "1 <= k <= n; k=4 and n=3"),
         ({"n": 3, "k": 0}, "1 <= k <= n"),
         ({"n": 0, "k": 0}, "1 <= k <= n"),
-        ({"n": 3.0, "k": 2}, "n of an MDSCode is a whole number; 3.0"),
-        ({"n": 3, "k": True}, "k of an MDSCode is a whole number"),
-        ({"n": 3, "k": 2, "seed": -1}, "a seed is at least 0"),
+        ({"n": 3.0, "k": 2}, "n of MDSCode is a whole number >= 0; got 3.0"),
+        ({"n": 3, "k": True}, "k of MDSCode is a whole number"),
+        ({"n": 3, "k": 2, "seed": -1}, "seed of MDSCode is a whole number >= 0; got -1"),
         ({"n": 3, "k": 2, "construction": "magic"}, "'magic' was given"),
     ],
 )

@@ -80,7 +80,7 @@ def test_float64_products_are_exact_to_1e_9(x: int, y: int) -> None:
     for _ in range(sets):
         order = rng.permutation(pool).tolist()
         take = code.k
-        while (weights := code._solve((code, tuple(sorted(order[:take]))))).eta > POOR:
+        while (weights := code._solve(tuple(sorted(order[:take])))).eta > POOR:
             take += 1
         poor += take > code.k
         Z = code.assemble(weights.combine(values), exact.shape)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from kofn import BadInput, CyclicRepetition, FractionalRepetition, SumCode, Uncoded
 from kofn.codes.assignment import Assignment
+from kofn.codes.coverage import uncovered
 from kofn.codes.erasurehead import moments
 from kofn.codes.linear import EliminationDecoder
-from kofn.codes.repetition import uncovered
 from kofn.sums.tally import Combining, Covering, Tally
 
 
@@ -155,10 +155,10 @@ def test_a_straggler_of_a_group_begins_elsewhere() -> None:
         (FractionalRepetition(7), 6, 6, r"from 1 to 6; got 7"),
         (FractionalRepetition(2, "rows"), 6, 6, "stream must be"),  # type: ignore[arg-type]
         (FractionalRepetition(2), 2, 6, "a part for each of the 6 workers; got 2"),
-        (Uncoded(), 3, 6, "every worker needs a part; got 3 parts and 6"),
+        (Uncoded(), 3, 6, "a part for each of the 6 workers; got 3 parts"),
         (CyclicRepetition(2), 3, 6, "a part for each of the 6"),
         (CyclicRepetition(4, "whole"), 6, 6, r"c=1 or 2 or 3 or 6, or stream='parts'"),
-        (CyclicRepetition(2, "parts", "random"), 6, 6, "cannot be said one by one"),
+        (CyclicRepetition(2, "parts", "random"), 6, 6, "cannot be sent one by one"),
         (CyclicRepetition(2, "parts", "ten"), 6, 6, "coefficients must"),  # type: ignore[arg-type]
     ],
 )

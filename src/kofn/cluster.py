@@ -17,7 +17,8 @@ from .arrays.reach import elsewhere, shares_from
 from .arrays.scales import scales_of
 from .arrays.shares import shares_of
 from .arrays.store import Store
-from .codes.assignment import SumCode
+from .codes import AnyKOfN, SumCode
+from .codes.threshold import check_code
 from .engines.base import Engine
 from .errors import BadInput, EngineUnavailable, TooFewWorkers
 from .model import Record
@@ -129,6 +130,7 @@ class Cluster:
         k: int | None = None,
         *,
         n: int | None = None,
+        code: AnyKOfN | None = None,
         axis: Literal[0] = 0,
         margin: int = 0,
         late: Late | float | None = DEFAULT_LATE,
@@ -144,6 +146,7 @@ class Cluster:
         k: int | None = None,
         *,
         n: int | None = None,
+        code: AnyKOfN | None = None,
         axis: Literal[1],
         margin: int = 0,
         late: Late | float | None = DEFAULT_LATE,
@@ -158,6 +161,7 @@ class Cluster:
         k: int | None = None,
         *,
         n: int | None = None,
+        code: AnyKOfN | None = None,
         axis: int = 0,
         margin: int = 0,
         late: Late | float | None = DEFAULT_LATE,
@@ -172,7 +176,9 @@ class Cluster:
         Parquet or LIBSVM file (docs/store.md). A store has its own k and n.
         k: the threshold, any k live workers are enough (default: half of the workers, rounded
         up). n: shares, at least the live workers (default: just those); more leave room for
-        workers beyond them. axis: 0 cuts A by rows, 1 by columns (for a wide A).
+        workers beyond them. code: an any-k-of-n code of your own in place of k and n
+        (docs/extending.md); where it has a decoder of its own, that is used.
+        axis: 0 cuts A by rows, 1 by columns (for a wide A).
         margin: ask so many more workers for every row than are needed, so that as many stragglers
         cost nothing. late: when others take over the rows of a worker that is late: judged by the
         spread of the round's replies, or at so many times the time of half of them, or never
@@ -190,10 +196,18 @@ class Cluster:
         if tolerance is not None:
             tolerance = checks.positive(tolerance, "tolerance", "Leave it out for the default.")
         found = elsewhere(A)
+        if code is not None and (k is not None or n is not None or isinstance(found, Store)):
+            given = "a store" if isinstance(found, Store) else f"k={k}, n={n}"
+            raise BadInput(
+                f"a code says how many shares there are and how many are enough; got both "
+                f"code={code!r} and {given}. Leave one of them out."
+            )
         if isinstance(found, Store):
             code = found.agree(k, n)  # workers beyond its n shares wait for one to be free
-        else:
+        elif code is None:
             code = threshold((live + 1) // 2 if k is None else k, live if n is None else n)
+        else:
+            check_code(code)
         if code.n < live and not isinstance(found, Store):
             raise BadInput(
                 f"n must be at least the number of live workers; got n={code.n} and {live} live. "

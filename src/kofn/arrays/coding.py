@@ -13,7 +13,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from ..codes.mds import MDSCode
+from ..codes import AnyKOfN
 from ..errors import BadInput
 from .scales import ZERO, Exponents, Scales, balanced, factors, lengths
 from .sources import Source, csr, open_source
@@ -35,7 +35,7 @@ class Coder:
     def __init__(
         self,
         source: Source,
-        code: MDSCode,
+        code: AnyKOfN,
         shares: Sequence[int],
         check_finite: bool = True,
         scales: Scales | Literal["measured"] | None = None,
@@ -173,7 +173,7 @@ class Coder:
 
 def make_share(
     data: object,
-    code: MDSCode,
+    code: AnyKOfN,
     share: int,
     check_finite: bool = False,
     scales: Scales | None = None,

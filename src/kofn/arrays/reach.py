@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..codes.mds import MDSCode
+from ..codes import AnyKOfN
 from ..errors import StoreWarning
 from ..model import Build
 from .coding import BUDGET, finite, make_share
@@ -27,7 +27,7 @@ class Shares:
     `share_of(s)` is share s, (ceil(N / k), d), or a Build that a worker runs to have it.
     """
 
-    code: MDSCode
+    code: AnyKOfN
     shape: tuple[int, int]
     dtype: np.dtype[Any]
     sparse: bool
@@ -47,7 +47,7 @@ def elsewhere(A: object) -> Store | Source | None:
     return open_source(A) if type(A).__module__.split(".")[0] == "zarr" else None
 
 
-def shares_from(data: Store | Source, code: MDSCode, check_finite: bool = True) -> Shares:
+def shares_from(data: Store | Source, code: AnyKOfN, check_finite: bool = True) -> Shares:
     """Return the shares of a store, or those of a source under a code.
 
     A store's workers load their share, or rebuild it from others if its file is gone or spoiled;

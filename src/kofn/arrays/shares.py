@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from ..codes.mds import MDSCode
+from ..codes import AnyKOfN
 from ..rounds.holders import ShareOf
 from .coding import make_share
 from .scales import Scales
 
 
-def shares_of(A: Any, code: MDSCode, scales: Scales | None = None) -> ShareOf:
+def shares_of(A: Any, code: AnyKOfN, scales: Scales | None = None) -> ShareOf:
     """Return how to make any share of A, its rows divided by `scales`. It is kept, not copied.
 
     A sparse parity share holds the non-zeros of up to k blocks: it is that much denser.

@@ -1,27 +1,26 @@
 """Codes for sums of parts: who evaluates which parts, in which order, and what decodes.
 
-The source values are the m terms fn(partᵢ, x); their sum is wanted. A worker sits in one of n slots
-and walks the slot's symbols in order. A symbol is a combination of terms, its coefficient row all
-that decoding needs to know. Rows are sparse: `Row` names the parts and, unless all are one, the
-coefficients.
+The source values are the m terms fn(partᵢ, x); their sum is wanted. A worker takes one of n slots
+and evaluates the slot's symbols in order. A symbol is a combination of terms: a `Row` names its
+parts and, unless all are one, their coefficients.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
-from .linear import Decoder
+from .coverage import CoverageDecoder
+from .linear import Decoder, EliminationDecoder
 from .linear import Row as Row
 
 
 @dataclass(frozen=True)
 class Assignment(ABC):
-    """m parts on n slots. `symbols(slot)` is what its holder walks; keys count them all.
-
-    The i-th symbol of a slot has the key i * n + slot.
-    """
+    """m parts on n slots. The i-th symbol of a slot has the key i * n + slot."""
 
     m: int
     n: int
@@ -65,6 +64,49 @@ class Assignment(ABC):
     def parts(self, slot: int) -> tuple[int, ...]:
         """The parts that a slot's holder needs."""
         return tuple(sorted({part for row in self.symbols(slot) for part in row.parts}))
+
+
+@dataclass(frozen=True)
+class Listed(Assignment):
+    """An assignment written out: `rows[slot]` has the rows of a slot's symbols, in order.
+
+    `threshold` is its k. The decoder counts parts where rows are disjoint; else it eliminates.
+    """
+
+    rows: tuple[tuple[Row, ...], ...]
+    threshold: int
+    name: str = "this code"
+
+    @property
+    def k(self) -> int:
+        return self.threshold
+
+    def symbols(self, slot: int) -> Sequence[Row]:
+        return self.rows[slot]
+
+    def decoder(self) -> Decoder:
+        if self.disjoint:
+            return CoverageDecoder(self.m, self.name)
+        return EliminationDecoder(self.m, "sum", self.name)
+
+    @cached_property
+    def disjoint(self) -> bool:
+        distinct = {id(row): row for rows in self.rows for row in rows}.values()
+        if any(row.coefficients is not None for row in distinct):
+            return False
+        each = {row.parts for row in distinct}
+        return sum(map(len, each)) == len({part for parts in each for part in parts})
+
+    @cached_property
+    def copies(self) -> int | None:
+        count: Counter[int] = Counter()
+        for rows in self.rows:
+            once = {part for row in rows for part in row.parts}
+            if len(once) < sum(len(row.parts) for row in rows):
+                return None
+            count.update(once)
+        every = {count[part] for part in range(self.m)}
+        return every.pop() if len(every) == 1 else None
 
 
 class SumCode(ABC):

@@ -11,7 +11,7 @@ from math import log
 from typing import NamedTuple
 
 from ..errors import BadInput
-from .repetition import uncovered
+from .coverage import uncovered
 
 
 class Moments(NamedTuple):

@@ -79,7 +79,7 @@ class InactivationDecoder(SparseDecoder):
                 self._found = found
                 self._enough = len(self._keys) if self._enough is None else self._enough
 
-    def _weights(self) -> Weights:
+    def find_weights(self) -> Weights:
         if self._found is None:
             return self._weigh(self._peeler.spread([1] * self.k))
         return self._weigh(self._found)

@@ -153,7 +153,7 @@ class Decoder(ABC):
                     f"{new.shape}. Offer rows of the code that this decoder was made for."
                 )
             self._rows[key] = new
-            self._take(new)
+            self.take_row(new)
         return self.ready
 
     @property
@@ -168,19 +168,22 @@ class Decoder(ABC):
         """Return the weights over all rows that arrived. Raises NotDecodable when not ready."""
         if not self.ready:
             raise NotDecodable(self.name, self.arrived, self._need())
-        return self._weights()
+        return self.find_weights()
 
-    def _take(self, row: Floats) -> None:  # noqa: B027 - counting needs no more than the key
+    def take_row(self, row: Floats) -> None:  # noqa: B027 - counting needs no more than the key
         """Account for a new row."""
 
     def _need(self) -> int:
         return self.k
 
-    def _stack(self) -> Floats:
+    @property
+    def rows(self) -> Floats:
+        """The rows that arrived, (m, k), in the order of `arrived`."""
         return np.array(list(self._rows.values())).reshape(-1, self.k)
 
     @abstractmethod
-    def _weights(self) -> Weights: ...
+    def find_weights(self) -> Weights:
+        """The weights over all rows that arrived, or some of them. Called only when ready."""
 
 
 class CountingDecoder(Decoder):
@@ -199,10 +202,10 @@ class CountingDecoder(Decoder):
     def ready(self) -> bool:
         return len(self._rows) >= self.k
 
-    def _weights(self) -> Weights:
+    def find_weights(self) -> Weights:
         if self._known is not None:
             return self._known(tuple(sorted(self._rows)))
-        return weigh(self.name, self.arrived, self._stack())
+        return weigh(self.name, self.arrived, self.rows)
 
 
 class EliminationDecoder(Decoder):
@@ -229,7 +232,7 @@ class EliminationDecoder(Decoder):
     def reached(self) -> float:
         return 1.0 if self.ready else 1.0 - float(self._left @ self._left)
 
-    def _take(self, row: Floats) -> None:
+    def take_row(self, row: Floats) -> None:
         length = np.linalg.norm(row)
         if self.rank == self.k or not length:
             return
@@ -257,8 +260,8 @@ class EliminationDecoder(Decoder):
         # Which replies come next decides when a sum is covered: one more is all we can say.
         return self.k if self.wanted == "all" else len(self._rows) + 1
 
-    def _weights(self) -> Weights:
-        rows = self._stack()
+    def find_weights(self) -> Weights:
+        rows = self.rows
         if self.wanted == "all":
             return weigh(self.name, self.arrived, rows)
         # With V the orthonormal basis, A = C V and C has full column rank: the shortest lambda

@@ -175,5 +175,5 @@ class PeelingDecoder(SparseDecoder):
     def ready(self) -> bool:
         return not self._peeler.left
 
-    def _weights(self) -> Weights:
+    def find_weights(self) -> Weights:
         return self._weigh(self._peeler.spread([1] * self.k))

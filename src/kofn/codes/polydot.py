@@ -20,20 +20,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from numbers import Integral
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import BadInput, NotDecodable
-from .linear import CountingDecoder, Floats, Weights, weigh
-from .memo import Memo
+from ..errors import BadInput
+from .linear import Floats, Weights
+from .threshold import ThresholdCode, check_share, check_whole
 
 Kind = Literal["forward", "backward", "stored"]
 TRIALS, FINALISTS = 256, 8  # sets of points tried; those looked at closely
-
-_weights: Memo[tuple[PolyDotPass, tuple[int, ...]]] = Memo(64 << 20)
 
 
 @dataclass(frozen=True)
@@ -52,15 +49,7 @@ class PolyDotCode:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for field in ("n", "m", "p", "seed"):
-            value = getattr(self, field)
-            least = 0 if field == "seed" else 1
-            if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-                raise BadInput(
-                    f"{field} of a PolyDotCode is a whole number >= {least}; got {value!r}. Pass "
-                    f"ints, as in PolyDotCode(n=8, m=2, p=2)."
-                )
-            object.__setattr__(self, field, int(value))
+        check_whole(self, n=1, m=1, p=1, seed=0)
         if self.n < self.k:
             raise BadInput(
                 f"a {self.m} x {self.p} grid needs {self.k} workers: {self.forward.k} forward, "
@@ -128,7 +117,7 @@ class PolyDotCode:
 
 
 @dataclass(frozen=True)
-class PolyDotPass:
+class PolyDotPass(ThresholdCode):
     """One use of the shares: `k` unknowns and replies, of which the aligned ones are wanted."""
 
     code: PolyDotCode
@@ -169,11 +158,7 @@ class PolyDotPass:
 
     def row(self, share: int) -> Floats:
         """The k coefficients of one reply: u^a v^b, b running fastest."""
-        if not 0 <= share < self.n:
-            raise BadInput(
-                f"{self.code.name} has shares 0 to {self.n - 1}; share {share} was asked for. "
-                f"Plan with a larger n for more workers."
-            )
+        check_share(self.code.name, self.n, share)
         u, v = self.code.points
         a, b = self._degrees
         return np.outer(powers(u[share], a), powers(v[share], b)).ravel()
@@ -185,23 +170,13 @@ class PolyDotPass:
             return powers(v[share], self.code.p)[::-1].copy()
         return powers(u[share], self.code.m)[::-1].copy()
 
-    def weights(self, shares: tuple[int, ...]) -> Weights:
-        """Return the weights (wanted, replies) for what is wanted, from at least k replies.
+    def _wanted(self, every: Weights) -> Weights:
+        """The weights (wanted, replies) of what is wanted.
 
-        One QR, kept. Raises NotDecodable below k. η counts the wanted rows alone, and the size of
-        the numbers a worker adds up: its share's and its operand's coefficients.
+        η counts the wanted rows alone, and the size of the numbers a worker adds up: its share's
+        and its operand's coefficients.
         """
-        return _weights.get((self, shares), self._solve)
-
-    def decoder(self) -> CountingDecoder:
-        """Return a decoder that is ready at any k rows and shares the kept weights."""
-        return CountingDecoder(self.k, self.name, self.weights)
-
-    def _solve(self, key: tuple[PolyDotPass, tuple[int, ...]]) -> Weights:
-        shares = tuple(sorted(set(key[1])))
-        if len(shares) < self.k:
-            raise NotDecodable(self.name, shares, self.k)
-        every = weigh(self.name, shares, np.array([self.row(s) for s in shares]))
+        shares = every.keys
         matrix = every.matrix[list(self.wanted)]
         matrix.flags.writeable = False
         size = sizes(*self.code.points, self.code, self.kind)[list(shares)]

@@ -12,19 +12,17 @@ X(θ) = Σ X_il θ^(l + zi), Y(θ) = Σ Y_lj θ^(z-1-l + zxj). In the product th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import pi, sqrt
-from numbers import Integral
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import BadInput, NotDecodable
-from .linear import CountingDecoder, Floats, Weights, weigh
-from .memo import Memo
+from ..errors import BadInput
+from .linear import Floats, Weights
+from .threshold import ThresholdCode, check_whole
 
 Points = Literal["khatri-rao", "trig", "monomial", "spread"]
 
@@ -32,11 +30,9 @@ GOLDEN = (sqrt(5) - 1) / 2
 POOR = 100.0  # η above which one more reply is worth taking (numerics.md)
 _CHUNK = 1 << 14  # numbers mixed at a time: they stay in the cache
 
-_weights: Memo[tuple[ProductCode, tuple[int, ...]]] = Memo(64 << 20)
-
 
 @dataclass(frozen=True)
-class ProductCode:
+class ProductCode(ThresholdCode):
     """Any k results of mini-tasks decode X Y; k = xy, or xyz + z - 1 for z > 1.
 
     `points` says where coded rows come from:
@@ -54,14 +50,7 @@ class ProductCode:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for field in ("x", "y", "z", "seed"):
-            value, least = getattr(self, field), 0 if field == "seed" else 1
-            if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-                raise BadInput(
-                    f"{field} of a product code is a whole number >= {least}; got {value!r}. Pass "
-                    f"an int."
-                )
-            object.__setattr__(self, field, int(value))
+        check_whole(self, x=1, y=1, z=1, seed=0)
         if self.points is None:
             object.__setattr__(self, "points", "khatri-rao" if self.z == 1 else "spread")
         if self.points not in get_args(Points):
@@ -117,22 +106,9 @@ class ProductCode:
         x, y, z = self.x, self.y, self.z
         return tuple(z - 1 + z * i + z * x * j for i in range(x) for j in range(y))
 
-    def weights(self, rows: Sequence[int]) -> Weights:
-        """How to get the xy blocks, in order, from the results of at least k distinct rows.
-
-        One QR, kept. η counts what is wanted alone. Raises NotDecodable below k.
-        """
-        return _weights.get((self, tuple(sorted(set(rows)))), self._solve)
-
-    def decoder(self) -> CountingDecoder:
-        """Return a decoder that is ready at any k rows and shares the kept weights."""
-        return CountingDecoder(self.k, self.name, self.weights)
-
-    def _solve(self, key: tuple[ProductCode, tuple[int, ...]]) -> Weights:
-        rows = key[1]
-        if len(rows) < self.k:
-            raise NotDecodable(self.name, rows, self.k)
-        every = weigh(self.name, rows, np.array([self.row(r) for r in rows]))
+    def _wanted(self, every: Weights) -> Weights:
+        """The weights of the xy blocks, in order; η counts what is wanted alone."""
+        rows = every.keys
         # Many powers of one number are so near to singular that the rounding of the QR itself
         # shows, k^1.5 u in all. At spread points it does from about k = 19 on.
         shows = self.points == "monomial" or (self.points == "spread" and self.k >= 16)

@@ -8,7 +8,6 @@ walks all of them in an order of its own; the sum is there when each has come fr
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -16,13 +15,13 @@ from numbers import Integral, Real
 from typing import Any, Literal, get_args
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..errors import BadInput
-from .assignment import Assignment, SumCode
+from .assignment import Assignment, Listed, SumCode
 from .inactivation import InactivationDecoder
 from .linear import CountingDecoder, Decoder, EliminationDecoder, Floats, Row, Weights
 from .peeling import PeelingDecoder
-from .repetition import CoverageDecoder
 from .soliton import Table, deal, draw, robust_soliton
 
 Decoding = Literal["inactivation", "peeling", "elimination"]
@@ -200,7 +199,14 @@ class RandomGroups(SumCode):
                 f"a sum of {groups} groups takes {groups} symbols at least; got symbols={held}, "
                 f"{groups - held} too few. Leave symbols out: each worker then holds every group."
             )
-        return _Groups(m, n, self, min(groups, -(-held // n)))
+        each, d = min(groups, -(-held // n)), self.d
+        terms = np.random.default_rng((self.seed, m)).permutation(m).tolist()
+        known = [Row(tuple(sorted(terms[i : i + d]))) for i in range(0, m, d)]
+        orders = (np.random.default_rng((self.seed, m, slot + 1)) for slot in range(n))
+        rows = tuple(
+            tuple(known[i] for i in rng.permutation(groups)[:each].tolist()) for rng in orders
+        )
+        return _Groups(m, n, rows, 1 if each == groups else n, repr(self))
 
 
 def groups_for(m: int, n: int) -> RandomGroups:
@@ -208,53 +214,11 @@ def groups_for(m: int, n: int) -> RandomGroups:
     return RandomGroups(max(1, min(10, m // (4 * max(1, n)))))
 
 
-@dataclass(frozen=True)
-class _Groups(Assignment):
-    recipe: RandomGroups
-    each: int  # groups that a slot walks
-
-    @property
-    def k(self) -> int:
-        return 1 if self.each == len(self._groups) else self.n
-
+class _Groups(Listed):
     @property
     def needs(self) -> int:
-        groups = len(self._groups)
+        groups = -(-self.m // max(len(row.parts) for row in self.rows[0]))
         return int(groups * (np.log(groups) + 5))  # coupons: enough with probability 0.99
-
-    @cached_property
-    def copies(self) -> int | None:
-        if self.each == len(self._groups):
-            return self.n
-        walked = Counter(group for slot in range(self.n) for group in self.symbols(slot))
-        counts = {walked[group] for group in self._groups}
-        return counts.pop() if len(counts) == 1 else None
-
-    @property
-    def disjoint(self) -> bool:
-        return True
-
-    def decoder(self) -> Decoder:
-        return CoverageDecoder(self.m, repr(self.recipe))
-
-    def symbols(self, slot: int) -> Sequence[Row]:
-        found = self._walks.get(slot)
-        if found is None:
-            groups = self._groups
-            rng = np.random.default_rng((self.recipe.seed, self.m, slot + 1))
-            order = rng.permutation(len(groups))[: self.each].tolist()
-            found = self._walks[slot] = tuple(groups[i] for i in order)
-        return found
-
-    @cached_property
-    def _walks(self) -> dict[int, tuple[Row, ...]]:
-        return {}
-
-    @cached_property
-    def _groups(self) -> tuple[Row, ...]:
-        terms = np.random.default_rng((self.recipe.seed, self.m)).permutation(self.m).tolist()
-        d = self.recipe.d
-        return tuple(Row(tuple(sorted(terms[i : i + d]))) for i in range(0, self.m, d))
 
 
 @dataclass(frozen=True)
@@ -278,44 +242,31 @@ class DenseMDS(SumCode):
                 f"k is at most the number of workers and of terms; got k={self.k}, {n} workers and "
                 f"{m} terms."
             )
-        return _Dense(m, n, self)
+        rng = np.random.default_rng((self.seed, self.k))
+        table: Floats = rng.standard_normal((n, self.k)) / np.sqrt(self.k)
+        parts, block = tuple(range(m)), np.arange(m) * self.k // m
+        rows = tuple((Row(parts, tuple(row[block].tolist())),) for row in table)
+        return _Dense(m, n, rows, self.k, repr(self))
 
 
-@dataclass(frozen=True)
-class _Dense(Assignment):
-    recipe: DenseMDS
-
-    @property
-    def k(self) -> int:
-        return self.recipe.k
-
+class _Dense(Listed):
     def decoder(self) -> Decoder:
-        return _AnyK(self._rows, self.k, repr(self.recipe))
-
-    def symbols(self, slot: int) -> Sequence[Row]:
-        m, k = self.m, self.k
-        row = self._rows[slot]
-        return (Row(tuple(range(m)), tuple(float(row[t * k // m]) for t in range(m))),)
-
-    @cached_property
-    def _rows(self) -> Floats:
-        rng = np.random.default_rng((self.recipe.seed, self.k))
-        rows: Floats = rng.standard_normal((self.n, self.k)) / np.sqrt(self.k)
-        return rows
+        return _AnyK(self.m, self.k, self.name)
 
 
 class _AnyK(CountingDecoder):
     """k blocks of terms, each with one coefficient a row: their sum from any k rows."""
 
-    def __init__(self, rows: Floats, k: int, name: str) -> None:
+    def __init__(self, m: int, k: int, name: str) -> None:
         super().__init__(k, name)
-        self._table = rows
+        self._first = -(-np.arange(k) * m // k)  # a term of each block
 
-    def offer(self, key: int, row: object = None) -> bool:
-        return super().offer(key, self._table[key])
+    def offer(self, key: int, row: Row | ArrayLike) -> bool:
+        every = row.coefficients if isinstance(row, Row) else row
+        return super().offer(key, np.asarray(every, np.float64)[self._first])
 
-    def _weights(self) -> Weights:
-        every = super()._weights()
+    def find_weights(self) -> Weights:
+        every = super().find_weights()
         matrix = every.matrix.sum(axis=0, keepdims=True)
         return Weights(every.keys, matrix, every.eta, "sum")
 

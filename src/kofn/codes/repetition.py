@@ -1,151 +1,30 @@
-"""Repetition codes for sums: every part lies on c workers (gradient coding).
+"""Repetition codes for sums: every part lies on c workers (gradient coding, Tandon et al., 2017).
 
 Fractional repetition: the workers form n/c groups; the c workers of a group all hold the same
 parts. Cyclic repetition: worker i holds the parts i, i+1, …, i+c-1 of n. Either gives the exact sum
-whichever c-1 workers are missing, and something near it when more are (ErasureHead).
+whichever c-1 workers are missing, and something near it when more are (ErasureHead, Wang et al.,
+2019).
 
-`stream="parts"`: each term is said by itself as soon as it is there, so that what a straggler has
-half done counts; holders of the same parts begin at different ones. `stream="whole"`: one sum a
-worker, as published.
+`stream="parts"`: a worker sends each term as soon as it is there, so that what a straggler has
+half done counts; holders of the same parts begin at different ones. `stream="whole"`: a worker
+sends one sum, as published.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import pairwise
-from math import comb
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from ..errors import BadInput
-from .assignment import Assignment, Row, SumCode
-from .linear import Decoder, EliminationDecoder, Floats, Weights
+from .assignment import Assignment, Listed, Row, SumCode
+from .linear import Floats
 
 Stream = Literal["parts", "whole"]
-
-
-def uncovered(n: int, c: int, r: int) -> float:
-    """The probability that none of a part's c holders is among r of n workers, all alike likely."""
-    return comb(n - c, r) / comb(n, r) if 0 <= r <= n else 0.0
-
-
-class CoverageDecoder(Decoder):
-    """For rows of ones that are equal or disjoint: the sum is there when every part is covered.
-
-    O(parts of the row) per row. `covered` says which parts are there, whatever the code.
-    """
-
-    def __init__(self, m: int, name: str = "this code") -> None:
-        super().__init__(m, name)
-        self.covered = np.zeros(m, dtype=bool)
-        self.left = m
-
-    @property
-    def ready(self) -> bool:
-        return self.left == 0
-
-    @property
-    def reached(self) -> float:
-        return (self.k - self.left) / self.k
-
-    def offer(self, key: int, row: Row | ArrayLike) -> bool:
-        parts = row.parts if isinstance(row, Row) else np.flatnonzero(np.asarray(row)).tolist()
-        self.add(key, parts)
-        return self.ready
-
-    def add(self, key: int, parts: Sequence[int]) -> bool:
-        """Take a symbol; whether it is new, so that its value belongs in the sum."""
-        if key in self._rows or self.covered[parts[0]]:
-            return False
-        self._rows[key] = np.empty(0)
-        for part in parts:
-            self.covered[part] = True
-        self.left -= len(parts)
-        return True
-
-    def _need(self) -> int:
-        return len(self._rows) + 1
-
-    def _weights(self) -> Weights:
-        used = self.arrived
-        eta = float(np.sqrt(len(used) / max(1, self.k)))
-        return Weights(used, np.ones((1, len(used))), eta, "sum")
-
-
-@dataclass(frozen=True)
-class _Repeated(Assignment):
-    c: int
-    stream: Stream
-    name: str
-
-    @property
-    def k(self) -> int:
-        return self.n - self.c + 1
-
-    @property
-    def copies(self) -> int:
-        return self.c
-
-    def _walk(self, parts: Sequence[int], turn: int) -> Sequence[Row]:
-        """One symbol for all, or one for each, beginning at a `turn`-th of c."""
-        if self.stream == "whole" or len(parts) == 1:
-            return (Row(tuple(parts)),)
-        start = turn * len(parts) // self.c
-        return tuple(Row((part,)) for part in [*parts[start:], *parts[:start]])
-
-
-@dataclass(frozen=True)
-class _Fractional(_Repeated):
-    @property
-    def disjoint(self) -> bool:
-        return True
-
-    def decoder(self) -> CoverageDecoder:
-        return CoverageDecoder(self.m, self.name)
-
-    def symbols(self, slot: int) -> Sequence[Row]:
-        return self._symbols[slot]
-
-    @cached_property
-    def _symbols(self) -> tuple[Sequence[Row], ...]:
-        groups = _cut(self.m, self.n // self.c)
-        pairs = (divmod(slot, self.c) for slot in range(self.n))
-        return tuple(self._walk(groups[group], turn) for group, turn in pairs)
-
-
-@dataclass(frozen=True)
-class _Cyclic(_Repeated):
-    random: bool
-
-    @property
-    def disjoint(self) -> bool:
-        return self.stream == "parts"
-
-    def decoder(self) -> Decoder:
-        if self.stream == "parts":
-            return CoverageDecoder(self.m, self.name)
-        return EliminationDecoder(self.m, "sum", self.name)
-
-    def symbols(self, slot: int) -> Sequence[Row]:
-        return self._symbols[slot]
-
-    @cached_property
-    def _symbols(self) -> tuple[Sequence[Row], ...]:
-        pieces = _cut(self.m, self.n)
-        found: list[Sequence[Row]] = []
-        for slot in range(self.n):
-            held = [(slot + i) % self.n for i in range(self.c)]
-            if not self.random:
-                found.append(self._walk([part for i in held for part in pieces[i]], 0))
-                continue
-            row = _tandon(self.n, self.c)[slot]
-            parts = tuple(part for i in held for part in pieces[i])
-            found.append((Row(parts, tuple(float(row[i]) for i in held for _ in pieces[i])),))
-        return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -159,26 +38,21 @@ class FractionalRepetition(SumCode):
     stream: Stream = "parts"
 
     def assign(self, m: int, n: int) -> Assignment:
-        _check(self.c, self.stream, m, n)
+        _check("fractional repetition", self.c, self.stream, m, n)
         if n % self.c:
             raise BadInput(
                 f"fractional repetition needs c to divide the number of workers; got c={self.c} "
                 f"and {n} workers. Use {_divisors(n)}, or CyclicRepetition(c={self.c})."
             )
-        if m < n:
-            raise BadInput(
-                f"fractional repetition needs a part for each of the {n} workers; got {m} parts. "
-                f"Cut the data into {n} parts or more, or connect fewer workers."
-            )
-        return _Fractional(m, n, self.c, self.stream, repr(self))
+        return _fractional(m, n, self.c, self.stream, repr(self))
 
 
 @dataclass(frozen=True)
 class CyclicRepetition(SumCode):
     """Worker i holds c of n pieces, beginning with its own. Exact from any n-c+1 workers.
 
-    Said part by part, any c will do. Said whole (`stream="whole"`), all-ones rows need c to divide
-    n; `coefficients="random"` does not (Tandon et al., for comparison: it loses digits).
+    Sent part by part, any c will do. Sent whole (`stream="whole"`), all-ones rows need c to divide
+    n; `coefficients="random"` does not (Tandon et al., 2017; for comparison: it loses digits).
     """
 
     c: int = 2
@@ -186,26 +60,31 @@ class CyclicRepetition(SumCode):
     coefficients: Literal["ones", "random"] = "ones"
 
     def assign(self, m: int, n: int) -> Assignment:
-        _check(self.c, self.stream, m, n)
+        _check("cyclic repetition", self.c, self.stream, m, n)
         if self.coefficients not in ("ones", "random"):
             raise BadInput(f"coefficients must be 'ones' or 'random'; got {self.coefficients!r}.")
         random = self.coefficients == "random"
-        if m < n:
-            raise BadInput(
-                f"cyclic repetition needs a part for each of the {n} workers; got {m} parts. Cut "
-                f"the data into {n} parts or more."
-            )
         if random and self.stream != "whole":
             raise BadInput(
-                "random coefficients mix a worker's parts, so they cannot be said one by one; got "
+                "random coefficients mix a worker's parts, so they cannot be sent one by one; got "
                 "stream='parts'. Use CyclicRepetition(..., stream='whole', coefficients='random')."
             )
         if self.stream == "whole" and not random and n % self.c:
             raise BadInput(
-                f"cyclic repetition said whole is exact only where c divides the number of "
+                f"cyclic repetition sent whole is exact only where c divides the number of "
                 f"workers; got c={self.c} and {n} workers. Use {_divisors(n)}, or stream='parts'."
             )
-        return _Cyclic(m, n, self.c, self.stream, repr(self), random)
+        pieces = _cut(m, n)
+        rows: list[tuple[Row, ...]] = []
+        for slot in range(n):
+            held = [(slot + i) % n for i in range(self.c)]
+            parts = tuple(part for i in held for part in pieces[i])
+            if random:
+                weight = _tandon(n, self.c)[slot]
+                rows.append((Row(parts, tuple(float(weight[i]) for i in held for _ in pieces[i])),))
+            else:
+                rows.append(_symbols(parts, self.stream))
+        return Listed(m, n, tuple(rows), n - self.c + 1, repr(self))
 
 
 @dataclass(frozen=True)
@@ -215,16 +94,26 @@ class Uncoded(SumCode):
     stream: Stream = "parts"
 
     def assign(self, m: int, n: int) -> Assignment:
-        _check(1, self.stream, m, n)
-        if m < n:
-            raise BadInput(
-                f"every worker needs a part; got {m} parts and {n} workers. Cut the data into {n} "
-                f"parts or more, or connect fewer workers."
-            )
-        return _Fractional(m, n, 1, self.stream, repr(self))
+        _check("a sum without a code", 1, self.stream, m, n)
+        return _fractional(m, n, 1, self.stream, repr(self))
 
 
-def _check(c: object, stream: object, m: int, n: int) -> None:
+def _fractional(m: int, n: int, c: int, stream: Stream, name: str) -> Listed:
+    groups = _cut(m, n // c)
+    rows = []
+    for slot in range(n):
+        group, turn = divmod(slot, c)
+        start = turn * len(groups[group]) // c if stream == "parts" else 0
+        rows.append(_symbols([*groups[group][start:], *groups[group][:start]], stream))
+    return Listed(m, n, tuple(rows), n - c + 1, name)
+
+
+def _symbols(parts: Sequence[int], stream: Stream) -> tuple[Row, ...]:
+    """One symbol for all parts, or one for each."""
+    return (Row(tuple(parts)),) if stream == "whole" else tuple(Row((part,)) for part in parts)
+
+
+def _check(kind: str, c: object, stream: object, m: int, n: int) -> None:
     if isinstance(c, bool) or not isinstance(c, int) or not 1 <= c <= n:
         raise BadInput(
             f"c is how many of the {n} workers hold a part: a whole number from 1 to {n}; got "
@@ -234,11 +123,15 @@ def _check(c: object, stream: object, m: int, n: int) -> None:
         raise BadInput(f"stream must be 'parts' or 'whole'; got {stream!r}.")
     if m < 1:
         raise BadInput(f"a sum needs at least one part; got {m}.")
+    if m < n:
+        raise BadInput(
+            f"{kind} needs a part for each of the {n} workers; got {m} parts. Cut the data into "
+            f"{n} parts or more, or connect fewer workers."
+        )
 
 
 def _divisors(n: int) -> str:
-    found = [c for c in range(1, n + 1) if n % c == 0]
-    return "c=" + " or ".join(map(str, found))
+    return "c=" + " or ".join(str(c) for c in range(1, n + 1) if n % c == 0)
 
 
 def _cut(m: int, pieces: int) -> list[list[int]]:
@@ -251,8 +144,8 @@ def _cut(m: int, pieces: int) -> list[list[int]]:
 def _tandon(n: int, c: int) -> Floats:
     """Rows supported on c consecutive columns, any n-c+1 of which span the all-ones row.
 
-    Gradient coding's Algorithm 2: all rows lie in the null space of a random (c-1, n) matrix whose
-    rows sum to zero, which contains the all-ones row.
+    Algorithm 2 of Tandon et al., 2017: all rows lie in the null space of a random (c-1, n) matrix
+    whose rows sum to zero, which contains the all-ones row.
     """
     rng = np.random.default_rng((n, c))
     H = rng.standard_normal((c - 1, n))

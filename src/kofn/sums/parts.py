@@ -27,7 +27,7 @@ from ..rounds.stop import RoundStatus, Stop, exact
 from . import stacked
 from .data import cut
 from .functions import KNOWN, Sent
-from .tally import KINDS, Combining, Covering, Kind, Tally
+from .tally import KINDS, Covering, Kind, Tally, tally_of
 from .work import FLUSH, Held, walk
 
 Function = Callable[[Any, Any], Any]
@@ -220,7 +220,7 @@ class _Placed:
         resting = {worker for worker in ready if driver.behind(worker, _BEHIND)}
         for worker in list(self._holders.shares):  # also those whose parts are still on the way
             self._teach(worker)
-        tally: Tally = Covering(self.code) if self.code.disjoint else Combining(self.code)
+        tally = tally_of(self.code)
         shares = self._holders.shares
         refused = {worker for worker, key in driver.refused if key == self.key}
         round = GatherRound(driver.next_round(), ready, shares, self, tally, stop, resting, refused)

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..codes.assignment import Assignment
+from ..codes.coverage import CoverageDecoder, uncovered
 from ..codes.linear import Weights
-from ..codes.repetition import CoverageDecoder, uncovered
 from ..codes.total import Shapes, Total, same_shapes
 
 Kind = Literal["covered", "plain", "unbiased", "least-squares"]
@@ -78,6 +78,11 @@ class Tally(ABC):
     @abstractmethod
     def value(self, kind: Kind, finished: int) -> tuple[Leaves | None, float | None]:
         """The sum, or what stands for it, and the eta of its decode; `finished` workers are in."""
+
+
+def tally_of(code: Assignment) -> Tally:
+    """The tally for a code: by its own decoder, or without it where that would only count parts."""
+    return Covering(code) if type(code.decoder()) is CoverageDecoder else Combining(code)
 
 
 class Covering(Tally):

@@ -7,13 +7,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .codes import CodeChecks
+    from .codes import CodeChecks, SumCodeChecks
     from .engines import EngineChecks
     from .faults import Faults
 
-__all__ = ["CodeChecks", "EngineChecks", "Faults"]
+__all__ = ["CodeChecks", "EngineChecks", "Faults", "SumCodeChecks"]
 
-_HOMES = {"CodeChecks": "codes", "EngineChecks": "engines", "Faults": "faults"}
+_HOMES = {
+    "CodeChecks": "codes",
+    "EngineChecks": "engines",
+    "Faults": "faults",
+    "SumCodeChecks": "codes",
+}
 
 
 def __getattr__(name: str) -> Any:

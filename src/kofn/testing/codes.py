@@ -1,33 +1,26 @@
-"""Checks that any any-k-of-n code must pass; inherit them, give a fixture `code`."""
+"""Checks that any code must pass; inherit them, give a fixture `code`.
+
+`CodeChecks` is for any-k-of-n codes (`cluster.encode(A, code=...)`), `SumCodeChecks` for codes of
+sums (`cluster.parts(data, code)`).
+"""
 
 from __future__ import annotations
 
 import itertools
 import math
 import pickle
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ..codes.linear import Decoder, EliminationDecoder, Weights, amplification, error_bound, solve
+from ..cluster import connect
+from ..codes import AnyKOfN, Assignment, EliminationDecoder, SumCode
+from ..codes.linear import amplification, error_bound, solve
 from ..errors import NotDecodable
 
 MANY = 200  # sets of shares to look at; all of them where there are no more
-
-
-class AnyKOfN(Protocol):
-    """What a code must offer to be checked."""
-
-    @property
-    def n(self) -> int: ...
-    @property
-    def k(self) -> int: ...
-    @property
-    def generator(self) -> NDArray[np.float64]: ...
-    def decoder(self) -> Decoder: ...
-    def weights(self, shares: tuple[int, ...], /) -> Weights: ...
 
 
 def share_sets(n: int, size: int, many: int = MANY) -> list[tuple[int, ...]]:
@@ -40,7 +33,7 @@ def share_sets(n: int, size: int, many: int = MANY) -> list[tuple[int, ...]]:
 
 
 class CodeChecks:
-    """Inherit as `class TestMyCode(CodeChecks)` and define the fixture `code`."""
+    """Inherit as `class TestMyCode(CodeChecks)` and define the fixture `code`: an AnyKOfN."""
 
     @pytest.fixture
     def code(self) -> AnyKOfN:
@@ -50,6 +43,7 @@ class CodeChecks:
         assert code.generator.shape == (code.n, code.k)
         assert code.generator.dtype == np.float64
         assert not code.generator.flags.writeable
+        assert np.isfinite(code.generator).all()
         assert np.all(np.linalg.norm(code.generator, axis=1) > 0)
 
     def test_any_k_shares_recover_the_blocks(self, code: AnyKOfN) -> None:
@@ -60,7 +54,7 @@ class CodeChecks:
             weights = code.weights(keys)
             assert weights.keys == keys
             error = np.linalg.norm(weights.combine(shares) - blocks) / np.linalg.norm(blocks)
-            assert error <= weights.error_bound(code.k, np.float64)
+            assert error <= weights.error_bound(code.k, np.float64) < 1  # else no digit is left
 
     def test_more_shares_do_not_amplify_more(self, code: AnyKOfN) -> None:
         everyone = tuple(range(code.n))
@@ -110,7 +104,150 @@ class CodeChecks:
     def test_pickles(self, code: AnyKOfN) -> None:
         again = pickle.loads(pickle.dumps(code))
         assert again == code
+        assert hash(again) == hash(code)
         assert np.array_equal(again.generator, code.generator)
         keys = tuple(range(code.k))
         weights = pickle.loads(pickle.dumps(code.weights(keys)))
         assert np.array_equal(weights.matrix, code.weights(keys).matrix)
+
+    def test_products_on_a_cluster_of_which_k_workers_are_left(self, code: AnyKOfN) -> None:
+        rng = np.random.default_rng(3)
+        A = rng.standard_normal((3 * code.k + 1, 4))
+        w, z = rng.standard_normal(4), rng.standard_normal(len(A))
+        with connect("virtual", workers=code.n) as cluster:
+            X = cluster.encode(A, code=code, tolerance=float("inf"))
+            for lost in (0, code.n - code.k):
+                for worker in range(lost):
+                    cluster.lose(worker)
+                for product, exact, operand in ((X @ w, A @ w, w), (X.T @ z, A.T @ z, z)):
+                    size = np.linalg.norm(A) * np.linalg.norm(operand)
+                    bound = X.report.error_bound
+                    assert bound is not None
+                    assert np.linalg.norm(product - exact) <= bound * size
+
+
+Values = dict[int, NDArray[Any]]
+
+
+class SumCodeChecks:
+    """Inherit as `class TestMyCode(SumCodeChecks)` and define the fixture `code`: a SumCode.
+
+    `sizes` are the pairs (parts, workers) that it is tried with; say others where it needs them.
+    """
+
+    sizes: tuple[tuple[int, int], ...] = ((12, 6), (25, 6))
+
+    @pytest.fixture
+    def code(self) -> SumCode:
+        raise NotImplementedError("define a fixture `code` that returns the code to check")
+
+    @pytest.fixture
+    def assignments(self, code: SumCode) -> list[Assignment]:
+        return [code.assign(m, n) for m, n in self.sizes]
+
+    def test_it_assigns_as_many_parts_and_slots_as_it_is_told(self, code: SumCode) -> None:
+        for m, n in self.sizes:
+            one = code.assign(m, n)
+            assert (one.m, one.n) == (m, n)
+            assert 1 <= one.k <= n
+
+    def test_rows_name_parts_that_there_are(self, assignments: list[Assignment]) -> None:
+        for one in assignments:
+            for slot in range(one.n):
+                assert len(one.symbols(slot)) > 0
+                for row in one.symbols(slot):
+                    assert row.parts
+                    assert len(set(row.parts)) == len(row.parts)
+                    assert all(0 <= part < one.m for part in row.parts)
+                    if row.coefficients is not None:
+                        assert len(row.coefficients) == len(row.parts)
+                        assert np.isfinite(row.coefficients).all()
+
+    def test_every_part_is_in_some_slot(self, assignments: list[Assignment]) -> None:
+        for one in assignments:
+            held = {part for slot in range(one.n) for part in one.parts(slot)}
+            assert held == set(range(one.m))
+
+    def test_the_same_code_assigns_the_same(self, code: SumCode) -> None:
+        # Parts are placed once for each code: codes that are equal must be alike.
+        again = pickle.loads(pickle.dumps(code))
+        assert again == code
+        assert hash(again) == hash(code)
+        for m, n in self.sizes:
+            first, second = code.assign(m, n), again.assign(m, n)
+            for slot in range(n):
+                assert list(first.symbols(slot)) == list(second.symbols(slot))
+
+    def test_any_k_slots_give_the_sum(self, assignments: list[Assignment]) -> None:
+        rng = np.random.default_rng(0)
+        for one in assignments:
+            terms = rng.standard_normal((one.m, 3))
+            values = _values(one, terms)
+            for slots in share_sets(one.n, one.k, 50):
+                keys = [key for key in values if key % one.n in slots]
+                decoder = one.decoder()
+                for key in rng.permutation(keys).tolist():
+                    decoder.offer(key, one.row(key))
+                assert decoder.ready
+                weights = decoder.weights()
+                assert set(weights.keys) <= set(keys)
+                error = np.abs(weights.combine(values) - terms.sum(axis=0))
+                bound = error_bound(one.m, np.float64, weights.eta)
+                assert np.all(error <= bound * np.abs(terms).sum(axis=0))
+
+    def test_the_decoder_is_ready_only_when_the_sum_is_there(
+        self, assignments: list[Assignment]
+    ) -> None:
+        rng = np.random.default_rng(1)
+        for one in assignments:
+            ours, general = one.decoder(), EliminationDecoder(one.m, "sum")
+            with pytest.raises(NotDecodable):
+                ours.weights()
+            keys = [i * one.n + slot for slot in range(one.n) for i in range(_count(one, slot))]
+            for key in rng.permutation(keys).tolist():
+                general.offer(key, one.row(key))
+                assert ours.offer(key, one.row(key)) == ours.ready
+                assert ours.offer(key, one.row(key)) == ours.ready  # again: nothing changes
+                assert general.ready or not ours.ready
+                assert ours.reached is None or 0 <= ours.reached <= 1
+            assert ours.ready
+
+    def test_what_it_says_of_its_rows_is_true(self, assignments: list[Assignment]) -> None:
+        for one in assignments:
+            rows = [[set(row.parts) for row in one.symbols(slot)] for slot in range(one.n)]
+            if one.disjoint:
+                for a, b in itertools.combinations(itertools.chain(*rows), 2):
+                    assert a == b or not a & b
+                assert all(row.coefficients is None for s in range(one.n) for row in one.symbols(s))
+            if one.copies is not None:
+                for part in range(one.m):
+                    assert sum(part in row for slot in rows for row in slot) == one.copies
+
+    def test_sums_on_a_cluster_of_which_k_workers_are_left(self, code: SumCode) -> None:
+        for m, n in self.sizes:
+            terms = np.random.default_rng(2).standard_normal((m, 3))
+            with connect("virtual", workers=n) as cluster:
+                parts = cluster.parts(terms, code, parts=m)
+                for lost in (0, n - parts.assignment.k):
+                    for worker in range(lost):
+                        cluster.lose(worker)
+                    found = parts.sum(_total)
+                    assert found.exact
+                    assert found.report.error_bound is not None
+                    error = np.abs(found.value - terms.sum(axis=0))
+                    assert np.all(error <= found.report.error_bound * np.abs(terms).sum(axis=0))
+
+
+def _total(part: NDArray[Any], x: object) -> NDArray[Any]:
+    total: NDArray[Any] = part.sum(axis=0)
+    return total
+
+
+def _count(one: Assignment, slot: int) -> int:
+    return len(one.symbols(slot))
+
+
+def _values(one: Assignment, terms: NDArray[Any]) -> Values:
+    """What every symbol of an assignment comes to, by its key."""
+    keys = [i * one.n + slot for slot in range(one.n) for i in range(_count(one, slot))]
+    return {key: one.row(key).dense(one.m) @ terms for key in keys}

@@ -1,0 +1,314 @@
+"""Codes of strangers: those that pass the checks are taken, broken ones are caught."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import kofn
+from kofn.codes import AnyKOfN, Assignment, Decoder, Listed, MDSCode, Row, SumCode, Weights, solve
+from kofn.codes.coverage import CoverageDecoder
+from kofn.testing import CodeChecks, SumCodeChecks
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Pascal(AnyKOfN):
+    """Powers at n points: any k rows of a Vandermonde matrix are independent."""
+
+    n: int
+    k: int
+
+    @cached_property
+    def generator(self) -> Floats:
+        G = np.linspace(-1, 1, self.n)[:, None] ** np.arange(self.k)
+        G.flags.writeable = False
+        return np.asarray(G)
+
+
+USED: list[str] = []
+
+
+class Backwards(Decoder):
+    """Solves for the rows in reverse order, and notes that it was asked."""
+
+    @property
+    def ready(self) -> bool:
+        return len(self.arrived) >= self.k
+
+    def find_weights(self) -> Weights:
+        USED.append("product")
+        return Weights(self.arrived[::-1], *solve(self.rows[::-1]))
+
+
+@dataclass(frozen=True)
+class OwnDecoder(Pascal):
+    def decoder(self) -> Decoder:
+        return Backwards(self.k, self.name)
+
+
+class TestPascal(CodeChecks):
+    @pytest.fixture(params=[(5, 3), (4, 1), (4, 4)])
+    def code(self, request: pytest.FixtureRequest) -> AnyKOfN:
+        return Pascal(*request.param)
+
+
+class Counting(CoverageDecoder):
+    """Counts parts, and notes that it was asked."""
+
+    def find_weights(self) -> Weights:
+        USED.append("sum")
+        return super().find_weights()
+
+
+@dataclass(frozen=True)
+class _Counted(Listed):
+    def decoder(self) -> Decoder:
+        return Counting(self.m, self.name)
+
+
+@dataclass(frozen=True)
+class OwnSum(SumCode):
+    """Everything on every worker, with a decoder of its own."""
+
+    def assign(self, m: int, n: int) -> Assignment:
+        return _Counted(m, n, ((Row(tuple(range(m))),),) * n, 1, "own")
+
+
+class TestOwnSum(SumCodeChecks):
+    @pytest.fixture
+    def code(self) -> SumCode:
+        return OwnSum()
+
+
+SUMS: dict[SumCode, tuple[tuple[int, int], ...]] = {
+    kofn.Uncoded(): ((12, 6), (25, 6), (7, 7)),
+    kofn.Uncoded("whole"): ((12, 6), (25, 6)),
+    kofn.FractionalRepetition(2): ((12, 6), (25, 6)),
+    kofn.FractionalRepetition(3, "whole"): ((12, 6), (25, 6)),
+    kofn.CyclicRepetition(2): ((12, 6), (13, 5)),
+    kofn.CyclicRepetition(3, "whole"): ((12, 6), (25, 6)),
+    kofn.CyclicRepetition(3, "whole", "random"): ((12, 7), (25, 6)),
+    kofn.RandomGroups(3): ((12, 6), (25, 6)),
+    kofn.RandomGroups(3, symbols=40): ((12, 6), (25, 6)),
+    kofn.LT(): ((12, 6), (100, 6)),
+    kofn.LT(r=2, decoder="peeling"): ((40, 6), (100, 6)),
+    kofn.DenseMDS(3): ((12, 6), (25, 6)),
+}
+
+
+@pytest.mark.parametrize("check", [name for name in dir(SumCodeChecks) if name.startswith("test")])
+@pytest.mark.parametrize("code", SUMS, ids=repr)
+def test_the_codes_of_kofn_pass(code: SumCode, check: str) -> None:
+    run(SumCodeChecks, check, code, SUMS[code])
+
+
+def run(kit: type, check: str, code: Any, sizes: tuple[tuple[int, int], ...] = ()) -> None:
+    """One check of a kit on a code."""
+    checks = kit()
+    if sizes:
+        checks.sizes = sizes
+    method: Callable[..., None] = getattr(checks, check)
+    if "assignments" in inspect.signature(method).parameters:
+        method([code.assign(m, n) for m, n in checks.sizes])
+    else:
+        method(code)
+
+
+def caught(kit: type, code: Any) -> set[str]:
+    """The checks of a kit that a code fails."""
+    found = set()
+    for check in (name for name in dir(kit) if name.startswith("test")):
+        try:
+            run(kit, check, code)
+        except BaseException as problem:  # pytest.raises fails with one
+            if isinstance(problem, KeyboardInterrupt):
+                raise
+            found.add(check.removeprefix("test_"))
+    return found
+
+
+# Broken codes.
+
+
+@dataclass(frozen=True)
+class Twice(Pascal):
+    """Two shares are the same."""
+
+    @cached_property
+    def generator(self) -> Floats:
+        G = np.linspace(-1, 1, self.n)[:, None] ** np.arange(self.k)
+        G[-1] = G[0]
+        G.flags.writeable = False
+        return np.asarray(G)
+
+
+class Hasty(Backwards):
+    """Says that it is ready one row too early."""
+
+    @property
+    def ready(self) -> bool:
+        return len(self.arrived) >= self.k - 1
+
+
+@dataclass(frozen=True)
+class TooSoon(Pascal):
+    def decoder(self) -> Decoder:
+        return Hasty(self.k, self.name)
+
+
+class Sloppy(Backwards):
+    """Gives weights in another order than their keys, and an eta that hides it."""
+
+    def find_weights(self) -> Weights:
+        right = super().find_weights()
+        return Weights(right.keys[::-1], right.matrix, right.eta)
+
+
+@dataclass(frozen=True)
+class Mixed(Pascal):
+    def decoder(self) -> Decoder:
+        return Sloppy(self.k, self.name)
+
+
+def test_the_checks_catch_broken_any_k_of_n_codes() -> None:
+    assert caught(CodeChecks, Pascal(5, 3)) == caught(CodeChecks, OwnDecoder(5, 3)) == set()
+    assert "any_k_shares_recover_the_blocks" in caught(CodeChecks, Twice(5, 3))
+    assert "fast_decoder_agrees_with_elimination" in caught(CodeChecks, TooSoon(5, 3))
+    assert "any_k_shares_recover_the_blocks" in caught(CodeChecks, Mixed(5, 3))
+
+
+@dataclass(frozen=True)
+class Boastful(SumCode):
+    """Two copies of each part, and a threshold that would take three."""
+
+    def assign(self, m: int, n: int) -> Assignment:
+        right = kofn.CyclicRepetition(2).assign(m, n)
+        return Listed(m, n, tuple(tuple(right.symbols(s)) for s in range(n)), n - 2, "boastful")
+
+
+@dataclass(frozen=True)
+class Forgetful(SumCode):
+    """The last part is on nobody."""
+
+    def assign(self, m: int, n: int) -> Assignment:
+        return Listed(m, n, ((Row(tuple(range(m - 1))),),) * n, 1, "forgetful")
+
+
+class Dice(SumCode):
+    """Draws other rows each time it is asked."""
+
+    def assign(self, m: int, n: int) -> Assignment:
+        order = np.random.default_rng().permutation(m).tolist()
+        return Listed(m, n, ((*(Row((part,)) for part in order),),) * n, 1, "dice")
+
+
+class Early(CoverageDecoder):
+    """Counts to the last part but one."""
+
+    @property
+    def ready(self) -> bool:
+        return self.left <= 1
+
+
+@dataclass(frozen=True)
+class _Rushed(Listed):
+    def decoder(self) -> Decoder:
+        return Early(self.m, self.name)
+
+
+@dataclass(frozen=True)
+class Rushed(SumCode):
+    def assign(self, m: int, n: int) -> Assignment:
+        return _Rushed(m, n, (tuple(Row((part,)) for part in range(m)),) * n, 1, "rushed")
+
+
+def test_the_checks_catch_broken_codes_of_sums() -> None:
+    assert caught(SumCodeChecks, OwnSum()) == set()
+    assert "any_k_slots_give_the_sum" in caught(SumCodeChecks, Boastful())
+    assert "every_part_is_in_some_slot" in caught(SumCodeChecks, Forgetful())
+    assert "the_same_code_assigns_the_same" in caught(SumCodeChecks, Dice())
+    assert "the_decoder_is_ready_only_when_the_sum_is_there" in caught(SumCodeChecks, Rushed())
+
+
+# What a cluster does with them.
+
+
+def test_a_code_decodes_with_its_own_decoder() -> None:
+    USED.clear()
+    A = np.random.default_rng(0).standard_normal((20, 3))
+    with kofn.connect("virtual", workers=6) as cluster:
+        X = cluster.encode(A, code=OwnDecoder(6, 4))
+        assert X.code == OwnDecoder(6, 4)
+        np.testing.assert_allclose(X @ np.ones(3), A.sum(axis=1), atol=1e-12)
+        X += kofn.low_rank(np.ones((20, 1)), np.ones((3, 1)))
+        cluster.lose(1)
+        cluster.join()  # its share is rebuilt from those of others
+        np.testing.assert_allclose(X.toarray(), A + 1, rtol=1e-9)
+        assert "product" in USED
+        assert cluster.parts(A, OwnSum()).sum(lambda part, x: part.sum()).exact
+    assert "sum" in USED
+
+
+def test_a_code_travels_to_processes(tmp_path: Any) -> None:
+    A = np.random.default_rng(0).standard_normal((40, 40))
+    np.save(tmp_path / "A.npy", A)
+    with kofn.connect("local", workers=4) as cluster:
+        X = cluster.encode(tmp_path / "A.npy", code=Pascal(4, 2))  # workers code their own shares
+        np.testing.assert_allclose(X @ np.ones(40), A.sum(axis=1), rtol=1e-9)
+        cluster.lose(0)
+        w = X.iterate(lambda y: y / np.linalg.norm(y), np.ones(40), rounds=3)
+        expected = np.linalg.matrix_power(A, 3) @ np.ones(40)
+        np.testing.assert_allclose(w, expected / np.linalg.norm(expected), rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"code": Pascal(6, 3), "k": 3}, "got both code=.* and k=3, n=None. Leave one"),
+        ({"code": Pascal(6, 3), "n": 6}, "got both code="),
+        ({"code": kofn.Uncoded()}, "inherits kofn.codes.AnyKOfN; got Uncoded"),
+        ({"code": Pascal(2, 3)}, "1 <= k <= n; Pascal has n=2, k=3"),
+        ({"code": Pascal(5, 3)}, "got n=5 and 6 live"),
+        ({"code": Pascal(6, 3), "margin": 4}, "k=3, margin=4, n=6"),
+    ],
+)
+def test_what_is_no_code_is_one_clear_error(options: dict[str, Any], words: str) -> None:
+    with (
+        kofn.connect("virtual", workers=6) as cluster,
+        pytest.raises(kofn.BadInput, match=words),
+    ):
+        cluster.encode(np.eye(6), **options)
+
+
+def test_a_generator_of_the_wrong_shape_and_a_code_without_a_hash_are_refused() -> None:
+    class Square(Pascal):
+        generator = np.eye(6)
+
+    class Mutable(Pascal):
+        __hash__ = None  # type: ignore[assignment]
+
+    with kofn.connect("virtual", workers=6) as cluster:
+        with pytest.raises(kofn.BadInput, match=r"shape \(n, k\) = \(6, 3\); that of Square"):
+            cluster.encode(np.eye(6), code=Square(6, 3))
+        with pytest.raises(kofn.BadInput, match=r"hashable.*frozen=True"):
+            cluster.encode(np.eye(6), code=Mutable(6, 3))
+
+
+def test_a_store_has_its_own_code(tmp_path: Any) -> None:
+    from kofn.arrays.store import write_store
+
+    write_store(np.eye(6), str(tmp_path / "store"), MDSCode(4, 2))
+    with (
+        kofn.connect("virtual", workers=4) as cluster,
+        pytest.raises(kofn.BadInput, match=r"and a store\. Leave one of them out"),
+    ):
+        cluster.encode(str(tmp_path / "store"), code=Pascal(4, 2))
