@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 
 import kofn
+from kofn.engines import _launcher as launching
 from kofn.engines import _wire as wire
-from kofn.engines import worker as launching
 from kofn.engines._processes import Process
 from kofn.engines.local import LocalEngine
 from kofn.errors import BadInput, Closed
@@ -117,12 +117,12 @@ class TestLocalEngine(EngineChecks):
     def test_an_operand_is_written_once_for_all(self) -> None:
         with LocalEngine(20) as engine:
             desk = Desk(engine, 30)
-            before = engine._pool.written
+            before = engine._transport.pool.written
             engine.broadcast(1, np.ones(100_000))
             for worker in engine.workers:
                 desk.submit(worker, measure)
             desk.until_ended()
-            assert 800_000 <= engine._pool.written - before < 801_000
+            assert 800_000 <= engine._transport.pool.written - before < 801_000
 
     def test_memory_is_reused(self, desk: Desk, engine: LocalEngine) -> None:
         def files() -> int:
@@ -136,7 +136,7 @@ class TestLocalEngine(EngineChecks):
             engine.cancel(round)
             if round == 50:
                 early = files()
-        pool = engine._pool
+        pool = engine._transport.pool
         assert not pool.used
         assert sum(s.size for s in pool.free) <= pool.keep
         assert files() <= early + 8
@@ -148,7 +148,7 @@ class TestLocalEngine(EngineChecks):
         desk.until_ended()
         values = [r.value for r in desk.pieces[task] if r.value is not None]
         assert [v[0] for v in values] == list(range(200))
-        assert len(engine._live[0].maps) < 150
+        assert len(engine._transport._live[0].maps) < 150
 
     def test_more_large_arguments_than_segments(self, desk: Desk, engine: LocalEngine) -> None:
         pid = engine.pid(0)
@@ -157,13 +157,13 @@ class TestLocalEngine(EngineChecks):
         tasks = [desk.submit(0, echo, np.full(10_000, float(i))) for i in range(300)]
         os.kill(pid, signal.SIGCONT)
         assert [desk.value(t)[0][0] for t in tasks] == list(range(300))
-        assert not engine._pool.used
+        assert not engine._transport.pool.used
 
     def test_rounds_that_nobody_cancels(self, desk: Desk, engine: LocalEngine) -> None:
         for round in range(200):
             engine.broadcast(round, np.full(10_000, 1.0))
             desk.until_ended(desk.submit(0, measure, round=round))
-        assert len(engine._pool.used) <= 64
+        assert len(engine._transport.pool.used) <= 64
         with pytest.raises(BadInput, match="Cancel rounds"):
             desk.submit(0, measure, round=3)
         assert desk.value(desk.submit(1, measure, round=199))[1] == 10_000
@@ -200,8 +200,8 @@ class TestLocalEngine(EngineChecks):
         assert engine.now() - began < 2
 
     def test_a_killed_launcher_is_replaced(self, desk: Desk, engine: LocalEngine) -> None:
-        assert engine._house.launcher is not None
-        os.kill(engine._house.launcher.process.pid, signal.SIGKILL)
+        assert engine._transport.launcher is not None
+        os.kill(engine._transport.launcher.process.pid, signal.SIGKILL)
         pids = [engine.pid(w) for w in engine.workers]
         new = engine.join()
         desk.wait(Joined, worker=new)
@@ -220,7 +220,9 @@ class TestLocalEngine(EngineChecks):
 
     def test_nobody_else_is_killed_who_has_a_workers_number(self, engine: LocalEngine) -> None:
         with subprocess.Popen(["sleep", "600"]) as other:
-            engine._live[0].process = Process(other.pid, "0")  # as if given away meanwhile
+            engine._transport._live[0].process = Process(
+                other.pid, "0"
+            )  # as if given away meanwhile
             engine.lose(0)
             engine.close()
             assert other.poll() is None
@@ -318,7 +320,7 @@ from kofn.testing._bodies import toil
 engine = LocalEngine(3)
 for w in engine.workers:
     engine.submit(Task(w, 1, w, toil, (10**9,)))
-print(engine._house.launcher.process.pid, *[engine.pid(w) for w in engine.workers], flush=True)
+print(engine._transport.launcher.process.pid, *[engine.pid(w) for w in engine.workers], flush=True)
 while True:
     engine.events(60)
 """
@@ -481,13 +483,13 @@ def test_what_the_kernel_lacks_for_a_while_does_not_break_a_channel(number: int)
     with ours, theirs:
         channel = wire.Channel(ours, poll)
         channel.sock = Short(ours)  # type: ignore[assignment]
-        channel.send(wire.frame(wire.FORGET, "first"))
-        channel.send(wire.frame(wire.FORGET, "second"))
+        channel.send(wire.frame(1, "first"))
+        channel.send(wire.frame(1, "second"))
         assert not channel.broken
         assert poll.poll(0) == [(channel.fd, wire.OUT)]
         channel.flush()
         messages = wire.Reader(theirs).receive()
-        assert messages == [(wire.FORGET, "first"), (wire.FORGET, "second")]
+        assert messages == [(1, "first"), (1, "second")]
         theirs.close()
         channel.sock = ours
         channel.send(b"x")

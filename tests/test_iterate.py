@@ -304,7 +304,7 @@ def test_nothing_is_kept_and_products_go_on_afterwards(four: kofn.Cluster) -> No
         X.iterate(same, np.ones(50), rounds=5)
         np.testing.assert_allclose(X @ np.arange(50.0), np.arange(50.0), atol=1e-12)
     assert isinstance(four.engine, LocalEngine)
-    assert [e for e in four.engine._house.exchanges if e.owner is not None] == []
+    assert [e for e in four.engine._transport._exchanges if e.owner is not None] == []
 
 
 # Bad input.

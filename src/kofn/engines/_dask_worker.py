@@ -20,7 +20,7 @@ from queue import SimpleQueue
 from threading import Event, Thread
 from typing import Any
 
-from .memory import LARGE, no_segment, pack, solid, unpack
+from .memory import LARGE, contiguous, no_segment, pack, unpack
 from .running import keep, run, story
 
 PROTOCOL = 1  # of the messages below; master and workers must agree
@@ -36,7 +36,7 @@ Wrapped = tuple[Any, tuple[Any, ...]]
 
 def wrap(value: Any) -> Wrapped:
     """Pickle a value, and copy its arrays: it may lie in a buffer long after we return."""
-    (head, parts, _), _ = pack(solid(value), no_segment)
+    (head, parts, _), _ = pack(contiguous(value), no_segment)
     if head is None:
         return head, parts
     if type(head) is memoryview:

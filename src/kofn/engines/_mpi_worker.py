@@ -33,7 +33,7 @@ from ._mpi_near import (
 )
 from ._mpi_pieces import CONTROL, DATA, FLIGHT, HEAD, LARGE, SMALL, Arriving, Bytes, bulky, cut
 from .exchange import Exchange, Shape
-from .memory import ReplyPool, no_segment, pack, solid, unpack
+from .memory import ReplyPool, contiguous, no_segment, pack, unpack
 from .running import keep, run, story
 
 FLOOR = struct.Struct("<q")  # on CONTROL: the highest cancelled round; an empty message is the end
@@ -312,7 +312,7 @@ class Worker:
             if pool is not None and pool.used:
                 for old in pool.reclaim():
                     self.send(wire.GONE, old)
-            packed, segment = pack(solid(value), take if pool is None else pool.take)
+            packed, segment = pack(contiguous(value), take if pool is None else pool.take)
             if segment is not None and pool is None:
                 follows = bulk(segment, packed)
                 at = len(follows)

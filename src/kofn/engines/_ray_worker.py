@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 
 from .. import __version__
 from ._processes import Process
-from .memory import dumps, solid
+from .memory import contiguous, dumps
 from .running import keep, run, story
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -178,7 +178,7 @@ class Worker:
         ends: list[tuple[tuple[Any, ...], Sequence[Any]]] = []
 
         def say(what: Any, value: Any, read: int, seconds: float, last: bool) -> None:
-            *packed, buffers = split((what, solid(value)))
+            *packed, buffers = split((what, contiguous(value)))
             said = ((REPLY, task, int(read), seconds, last, *packed), buffers)
             if last:
                 ends.append(said)

@@ -17,8 +17,6 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
-from .memory import Segment
-
 # Master to worker.
 TASK, FUNCTION, OPERAND, PUT, FORGET, DROP, UNMAP, CLEAR = range(8)
 EXCHANGE, UNPASS = 15, 16
@@ -141,18 +139,15 @@ class Channel(Reader):
     def __init__(self, sock: socket.socket, poll: Any) -> None:
         super().__init__(sock)
         self.fd, self.poll = sock.fileno(), poll
-        self.outbox: deque[tuple[memoryview, list[int], Segment | None]] = deque()
+        self.outbox: deque[tuple[memoryview, list[int]]] = deque()
         self.notes: list[bytes] = []  # frames that can wait for the next message
         self.broken = False  # the other end is gone; receive() will say so
         self.sent = 0  # bytes
         sock.setblocking(False)
         poll.register(self.fd, IN)
 
-    def send(self, data: bytes, fds: list[int] | None = None, own: Segment | None = None) -> None:
-        """Send frames, and `fds` with their first byte: one system call, or none when behind.
-
-        `own` is a segment that only the other end will hold; it is closed here once sent.
-        """
+    def send(self, data: bytes, fds: list[int] | None = None) -> None:
+        """Send frames, and `fds` with their first byte: one system call, or none when behind."""
         if self.notes:
             data = b"".join((*self.notes, data))
             self.notes.clear()
@@ -162,22 +157,18 @@ class Channel(Reader):
         if sent < len(data) and not self.broken:
             if not self.outbox:
                 self.poll.modify(self.fd, IN | OUT)
-            self.outbox.append((memoryview(data)[sent:], [] if sent else fds or [], own))
-        elif own is not None:
-            own.close()
+            self.outbox.append((memoryview(data)[sent:], [] if sent else fds or []))
 
     def flush(self) -> None:
         """Send what waits, now that the socket can take more."""
         while self.outbox and not self.broken:
-            data, fds, own = self.outbox[0]
+            data, fds = self.outbox[0]
             sent = self._try(data, fds)
             if sent < len(data):
                 if sent:
-                    self.outbox[0] = (data[sent:], [], own)
+                    self.outbox[0] = (data[sent:], [])
                 return
             self.outbox.popleft()
-            if own is not None:
-                own.close()
         self.poll.modify(self.fd, IN)
 
     def _try(self, data: bytes | memoryview, fds: list[int] | None) -> int:
@@ -200,7 +191,4 @@ class Channel(Reader):
         """Close the socket and what was still to be sent."""
         self.poll.unregister(self.fd)
         super().close()
-        for _, _, own in self.outbox:
-            if own is not None:
-                own.close()
         self.outbox.clear()

@@ -217,7 +217,7 @@ def dumps(value: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
     return data, found
 
 
-def solid(value: Any, nested: bool = False) -> Any:
+def contiguous(value: Any, nested: bool = False) -> Any:
     """Return `value` with its strided arrays (also one level down in a tuple or list) copied."""
     if isinstance(value, np.ndarray):
         if value.dtype.hasobject:
@@ -227,7 +227,7 @@ def solid(value: Any, nested: bool = False) -> Any:
             return value.copy(order="A")
         return value if value.flags.forc else np.ascontiguousarray(value)
     if not nested and type(value) in (tuple, list):
-        return type(value)(solid(v, nested=True) for v in value)
+        return type(value)(contiguous(v, nested=True) for v in value)
     return value
 
 

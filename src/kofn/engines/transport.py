@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from itertools import count
+from collections.abc import Callable, Iterator
+from itertools import chain, count
 from typing import Any
 
 from ..errors import Closed, UnknownWorker
@@ -25,7 +25,7 @@ class Transport(Values, ABC):
     """
 
     def __init__(self) -> None:
-        self.ids = count()
+        self.ids: Iterator[int] = count()
 
     @abstractmethod
     def start(self, worker: int) -> None:
@@ -154,8 +154,12 @@ class TransportEngine(Engine):
     def join(self) -> int:
         self._check()
         worker = next(self._transport.ids)
-        with room_for("one more worker"):
-            self._transport.start(worker)
+        try:
+            with room_for("one more worker"):
+                self._transport.start(worker)
+        except BaseException:
+            self._transport.ids = chain((worker,), self._transport.ids)  # nobody has had it
+            raise
         return worker
 
     def pid(self, worker: int) -> int | None:

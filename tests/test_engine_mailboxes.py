@@ -1,4 +1,4 @@
-"""Boxes beside a stream: whatever way a message goes, the order is that of sending."""
+"""Mailboxes beside a stream: whatever way a message goes, the order is that of sending."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from hypothesis import strategies as st
 
 import kofn
 from kofn.engines import _wire as wire
-from kofn.engines._bells import BOXES, Box, Tower
-from kofn.engines._local_house import Peer
+from kofn.engines._socket_worker import SocketWorker
+from kofn.engines._sockets import Peer
+from kofn.engines._wakeup import MAILBOXES, BroadcastWaker, Mailbox
 from kofn.engines.local import LocalEngine
 from kofn.engines.memory import Segment
-from kofn.engines.worker import Worker
 from kofn.model import Reply, Task
 from kofn.testing._bodies import echo
 
-pytestmark = pytest.mark.skipif(not BOXES, reason="boxes need epoll and a processor in order")
+pytestmark = pytest.mark.skipif(not MAILBOXES, reason="needs epoll and a processor in order")
 
 
 A = np.random.default_rng(0).standard_normal((600, 40))
 
 
-class Listener(Worker):
+class Listener(SocketWorker):
     """A worker that only notes what it is told."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.heard: list[int] = []
 
-    def handle(self, message: Any) -> None:
-        self.heard.append(message[1])
+    def handle(self, fields: tuple[Any, ...]) -> None:
+        self.heard.append(fields[1])
 
     def catch_up(self, reads: int) -> None:
         """Look as often as a worker would whom so many things wake."""
         for _ in range(reads):
-            self.open_box()
+            self.open_mailbox()
             if select.select([self.sock], [], [], 0)[0]:
                 messages = self.reader.receive()
                 assert messages is not None
@@ -58,16 +58,16 @@ class Listener(Worker):
 def test_messages_are_handled_in_the_order_of_sending(steps: list[str], reads: int) -> None:
     ours, theirs = socket.socketpair()
     poll = select.epoll()
-    peer, word, tower = Peer(0, ours, poll, False), Segment(8), Tower()
-    assert peer.box is not None
-    worker = Listener(theirs, word.map, *(os.dup(fd) for fd in (peer.box.fd, tower.fd)))
+    peer, word, waker = Peer(0, ours, poll), Segment(8), BroadcastWaker()
+    assert peer.mailbox is not None
+    worker = Listener(theirs, word.map, *(os.dup(fd) for fd in (peer.mailbox.fd, waker.fd)))
     sent: list[int] = []
     for number, step in enumerate(steps):
         if step == "read":
             worker.catch_up(reads)
             continue
         sent.append(number)
-        data = wire.frame(wire.FORGET, number, b"x" * (80_000 if step == "large" else 10))
+        data = wire.frame(1, number, b"x" * (80_000 if step == "large" else 10))
         if step == "note":
             peer.note(data)
         elif step == "send":
@@ -86,14 +86,14 @@ def test_messages_are_handled_in_the_order_of_sending(steps: list[str], reads: i
     worker.poll.close()
     theirs.close()
     peer.close()
-    worker.cancelled.release()
+    worker.word.release()
     word.close()
-    tower.close()
+    waker.close()
     poll.close()
 
 
-def test_a_box_holds_one_message_and_only_what_fits() -> None:
-    box = Box()
+def test_a_mailbox_holds_one_message_and_only_what_fits() -> None:
+    box = Mailbox()
     assert box.take(0) is None
     assert box.post(b"first", 0)
     assert not box.post(b"second", 0)
@@ -130,26 +130,26 @@ def test_tasks_for_all_and_for_one_come_in_order_through_both() -> None:
         assert heard == expected
 
 
-def test_every_ring_finds_the_pipe_empty() -> None:
+def test_every_wake_finds_the_pipe_empty() -> None:
     # Some kernels tell of a write to a pipe that is not empty only those who wait at its other end
     # by reading, not those who wait for an edge.
-    tower = Tower()
+    waker = BroadcastWaker()
     try:
         for _ in range(3):
-            tower.ring()
-            assert len(os.read(tower.fd, 100)) == 1
-            os.write(tower._rings, b"!")
+            waker.wake()
+            assert len(os.read(waker.fd, 100)) == 1
+            os.write(waker._end, b"!")
     finally:
-        tower.close()
+        waker.close()
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_an_interrupt_while_tasks_are_posted_is_no_harm(
     monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    post, due = Box.post, [True]
+    post, due = Mailbox.post, [True]
 
-    def interrupted(box: Box, data: bytes, order: int) -> bool:
+    def interrupted(box: Mailbox, data: bytes, order: int) -> bool:
         if when == "after":
             post(box, data, order)
         if due:
@@ -161,7 +161,7 @@ def test_an_interrupt_while_tasks_are_posted_is_no_harm(
         X = cluster.encode(A, k=3)
         X @ np.ones(40)
         with monkeypatch.context() as patch:
-            patch.setattr(Box, "post", interrupted)
+            patch.setattr(Mailbox, "post", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 X @ np.ones(40)
         for _ in range(5):

@@ -1,0 +1,173 @@
+"""A process that forks others: a fresh interpreter with a single thread.
+
+Forking it is safe and takes milliseconds, whatever threads the user's own process has, and needs no
+`if __name__ == "__main__"`. Orders and news are JSON; descriptors may ride along with an order.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from . import _wire as wire
+from ._threads import ONE_THREAD
+
+DIED, FAILED = "died", "failed"  # news: of a child that ended; of one that could not be forked
+_KILL = "kill"
+_SIZE = struct.Struct("<I")
+_BOOT = (
+    "import sys; fd = int(sys.argv[1]); sys.path[:] = sys.argv[3:]; "
+    "from kofn.engines._launcher import launch; launch(fd, sys.argv[2])"
+)
+
+Begin = Callable[[list[Any], list[int], socket.socket], None]
+
+
+class Launcher:
+    """The master's hold on it. `module`: whose `begin(order, fds, control)` a child runs."""
+
+    def __init__(self, module: str) -> None:
+        self.control, theirs = socket.socketpair()
+        self._rest = b""
+        # Ctrl-C goes to it too, before it can say that it does not want it.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            with theirs:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-c", _BOOT, str(theirs.fileno()), module, *sys.path],
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    env=os.environ | ONE_THREAD,
+                )
+        except BaseException:
+            self.control.close()
+            raise
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    def order(self, name: str, *order: Any, fds: Iterable[int] = ()) -> None:
+        """Have a child forked that begins with this order; its name is for `kill` and news."""
+        body = json.dumps([name, *order]).encode()
+        self.control.sendmsg([_SIZE.pack(len(body)), body], wire.with_fds(fds) if fds else [])
+
+    def kill(self, name: str) -> None:
+        """Have a child killed, by its parent: until it is reaped, its pid is nobody else's."""
+        self.order(_KILL, name)
+
+    def news(self, flags: int = 0) -> list[list[Any]] | None:
+        """Return what it says next, None at its end. May raise BlockingIOError or TimeoutError."""
+        try:
+            data = self.control.recv(1 << 16, flags)
+        except ConnectionError:
+            return None
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        return [json.loads(line) for line in lines] if data else None
+
+    def close(self) -> None:
+        """Make it kill and reap its children and end."""
+        self.control.close()
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:  # somebody stopped it
+            self.process.kill()
+            self.process.wait()
+
+
+# The other side.
+
+
+def report(control: socket.socket, *news: Any) -> None:
+    """Tell the master something."""
+    control.sendall(json.dumps(news).encode() + b"\n")
+
+
+def launch(fd: int, module: str) -> None:
+    """Fork a child per order on socket `fd`; at its end kill and reap them all.
+
+    The end comes when the master closes or dies, be it by kill -9.
+    """
+    # Ctrl-C goes to the whole process group; only the master decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    for stream in (sys.stdout, sys.stderr):
+        # A killed child flushes nothing; printed lines should be seen all the same.
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(line_buffering=True)
+    __import__(module)
+    begin: Begin = sys.modules[module].begin
+    control = socket.socket(fileno=fd)
+    wake, wake_end = os.pipe()
+    os.set_blocking(wake_end, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake_end, warn_on_full_buffer=False)
+    children: dict[int, str] = {}  # their names, by pid
+    try:
+        while True:
+            ready = select.select([fd, wake], [], [])[0]
+            if wake in ready:
+                os.read(wake, 4096)
+                dead = [children.pop(p) for p in list(children) if os.waitpid(p, os.WNOHANG)[0]]
+                for name in dead:
+                    report(control, DIED, name)
+            if fd in ready:
+                order, fds, whole = _receive(control)
+                if order is None:
+                    return
+                if order[0] == _KILL:
+                    for pid in [p for p, name in children.items() if name == order[1]]:
+                        os.kill(pid, signal.SIGKILL)
+                    continue
+                try:
+                    if not whole:
+                        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+                    children[_fork(begin, order, fds, control, (wake, wake_end))] = order[0]
+                except OSError as error:  # no room for one more; the others go on
+                    report(control, FAILED, order[0], os.strerror(error.errno or errno.EAGAIN))
+                for passed in fds:
+                    os.close(passed)
+    except ConnectionError:
+        pass
+    finally:
+        for pid in children:
+            os.kill(pid, signal.SIGKILL)
+        for pid in children:
+            os.waitpid(pid, 0)
+
+
+def _receive(control: socket.socket) -> tuple[list[Any] | None, list[int], bool]:
+    """Return an order (None at the end), its descriptors, and whether these are all there."""
+    head, ancillary, flags, _ = control.recvmsg(_SIZE.size, socket.CMSG_SPACE(64))
+    if len(head) < _SIZE.size:
+        return None, [], True
+    body = control.recv(_SIZE.unpack(head)[0], socket.MSG_WAITALL)
+    return json.loads(body), wire.take_fds(ancillary), not flags & socket.MSG_CTRUNC
+
+
+def _fork(
+    begin: Begin, order: list[Any], fds: list[int], control: socket.socket, ours: tuple[int, int]
+) -> int:
+    pid = os.fork()
+    if pid == 0:
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for fd in ours:
+                os.close(fd)
+            begin(order, fds, control)
+        except OSError as error:
+            print(f"kofn: {order[0]} cannot go on and ends: {error}", file=sys.stderr)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+    return pid

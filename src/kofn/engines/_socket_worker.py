@@ -1,0 +1,153 @@
+"""A worker at the other end of a Unix socket: see _sockets.py."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import select
+import socket
+from typing import Any
+
+from . import _wire as wire
+from ._forks import reseed, tie
+from ._processes import Process
+from ._sockets import EXCHANGE, GONE, HELLO, UNMAP, UNPASS
+from ._wakeup import Mailbox
+from .exchange import Exchange, Shape
+from .memory import OWN, Packed, ReplyPool, Segment, attach, contiguous, pack, unpack
+from .protocol import KINDS, Message, Values, WorkerProtocol, plain, typed
+
+# Where in a frame the packed value is, by the number of its kind.
+_VALUE_AT = {
+    number: 1 + kind._fields.index(name)
+    for number, kind in enumerate(KINDS)
+    for name in ("args", "value")
+    if name in kind._fields
+}
+
+
+def serve(fds: list[int]) -> None:
+    """Serve the master on socket `fds[0]` until it goes away.
+
+    `fds[1]` holds the cancelled word, `fds[2]` is the master's lifeline. Where there is a mailbox,
+    it is `fds[3]`, and `fds[4]` wakes who waits for it.
+    """
+    tie(fds[2])
+    reseed()
+    SocketWorker(socket.socket(fileno=fds[0]), attach(fds[1]), *fds[3:]).serve()
+
+
+class SocketWorker(Values):
+    """Carries messages between a socket, a mailbox and the protocol."""
+
+    def __init__(
+        self, sock: socket.socket, cancelled: mmap.mmap, mailbox: int = -1, waker: int = -1
+    ) -> None:
+        self.sock = sock
+        self.mailbox: Mailbox | None = None
+        if mailbox >= 0:
+            self.mailbox, self.poll = Mailbox(mailbox), select.epoll()
+            self.poll.register(sock.fileno(), select.EPOLLIN)
+            self.poll.register(waker, select.EPOLLIN | select.EPOLLET)
+        self.position = 0  # bytes of the socket's stream that have been handled
+        self.reader = wire.Reader(sock)
+        self.word = memoryview(cancelled).cast("q")  # [0]: the highest cancelled round
+        self.protocol = WorkerProtocol(self, lambda: self.word[0])
+        self.maps: dict[int, mmap.mmap] = {}
+        self.pool = ReplyPool(keep=64 << 20)
+        self.passed: set[int] = set()  # segments of the pool that the master has mapped
+        self.unpassed: list[Segment] = []  # of those used by the next message, the others
+
+    def serve(self) -> None:
+        """Handle messages in order until the master goes away."""
+        process = Process.of(os.getpid())
+        self.send(wire.frame(HELLO, process.pid, process.began))
+        while (frames := self.receive()) is not None:
+            self.take(frames)
+
+    def take(self, frames: list[Any]) -> None:
+        """Handle frames of the socket, and those of the mailbox each in its turn."""
+        for fields, size in zip(frames, self.reader.sizes, strict=True):
+            self.open_mailbox()
+            self.handle(fields)
+            self.position += size
+
+    def receive(self) -> list[Any] | None:
+        """Wait for frames of the socket, handling those of the mailbox meanwhile."""
+        while self.mailbox is not None:
+            self.open_mailbox()
+            if any(fd == self.sock.fileno() for fd, _ in self.poll.poll()):
+                break
+        return self.reader.receive()
+
+    def open_mailbox(self) -> None:
+        """Handle what lies in the mailbox, if its turn has come."""
+        if self.mailbox is not None and (data := self.mailbox.take(self.position)) is not None:
+            for fields in wire.frames(data):
+                self.handle(fields)
+
+    def handle(self, fields: tuple[Any, ...]) -> None:
+        """Do what a frame says."""
+        kind, name = fields[0], fields[1]
+        if kind == UNMAP:
+            # Dropped, not closed: an array that a body hid away keeps its memory.
+            self.maps.pop(name, None)
+        elif kind == UNPASS:
+            # The master could not map it, so it has to be passed again, and it is free.
+            self.passed.discard(name)
+            if name in self.pool.used:
+                self.pool.used[name].map[0] = 0
+        else:
+            at = _VALUE_AT.get(kind)
+            if at is not None:
+                # Also if the task is stale: its descriptor has come.
+                value = (fields[at], self.memory(fields[at]))
+                fields = (*fields[:at], value, *fields[at + 1 :])
+            for message in self.protocol.handle(typed(fields)):
+                self.reply(message)
+
+    def memory(self, packed: Packed) -> mmap.mmap | None:
+        """Return the mapping a packed value lies in; made once per segment.
+
+        An OSError here ends the worker: the two sides would disagree on what is mapped.
+        """
+        segment = packed[2]
+        if segment is None:
+            return None
+        if segment == OWN:
+            return attach(self.reader.fds.popleft(), write=packed[0] == EXCHANGE)
+        if segment not in self.maps:
+            self.maps[segment] = attach(self.reader.fds.popleft())
+        return self.maps[segment]
+
+    def unpack(self, packed: tuple[Packed, mmap.mmap | None]) -> Any:
+        content, memory = packed
+        if content[0] == EXCHANGE:
+            # Dropped with its mapping when it is forgotten and no body is at it any more.
+            return Exchange(memory, Shape(*content[1]))
+        return unpack(content, memory)
+
+    def pack(self, value: Any, lasting: bool = False) -> Packed:
+        """Write large buffers to memory that the master copies out of."""
+        for old in self.pool.reclaim() if self.pool.used else ():
+            self.passed.discard(old)
+            self.send(wire.frame(GONE, old))
+        packed, segment = pack(contiguous(value), self.pool.take)
+        if segment is not None and segment.id not in self.passed:
+            self.unpassed.append(segment)
+        return packed
+
+    def reply(self, message: Message) -> None:
+        """Send a message, and the descriptors of segments that it is the first to use."""
+        segments, self.unpassed = self.unpassed, []
+        self.passed.update(segment.id for segment in segments)
+        self.send(wire.frame(*plain(message)), [segment.fd for segment in segments])
+
+    def send(self, data: bytes, fds: list[int] | None = None) -> None:
+        """Send a frame, and descriptors with its first byte."""
+        try:
+            if fds:
+                data = data[self.sock.sendmsg([data], wire.with_fds(fds)) :]
+            self.sock.sendall(data)
+        except ConnectionError:
+            os._exit(0)  # the master is gone; an exception would look like the body's own

@@ -1,0 +1,371 @@
+"""Workers of this machine, each at the other end of a Unix socket, and shared memory between.
+
+Nothing has a name: descriptors pass over the sockets, memory is anonymous. Shares, operands and
+large replies lie in shared memory; an operand is written once, however many workers there are. The
+cancelled round is one shared word. Tasks are sent by the next `poll`; those for most workers go
+through mailboxes, and one system call wakes all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import socket
+from dataclasses import astuple
+from typing import Any, NamedTuple
+
+from ..errors import OutOfResources
+from ..interrupts import opened
+from . import _forks
+from . import _wire as wire
+from ._forks import Lifeline
+from ._processes import Process
+from ._wakeup import MAILBOXES, BroadcastWaker, Mailbox
+from .exchange import Exchange, Shape
+from .memory import OWN, Packed, Pool, Segment, attach, large, pack, private, unpack
+from .protocol import NEVER, Cancel, Message, WorkerDown, WorkerUp, plain, typed
+from .protocol.messages import AddOperand, DropOperand, Forget, Put, TaskReply
+from .transport import Transport
+
+# Frames besides the protocol's messages. From a worker: it is there (its process); a segment of its
+# pool is closed. To a worker: a segment of the master's pool is closed; the master could not map
+# one of the worker's.
+HELLO, GONE, UNMAP, UNPASS = range(100, 104)
+EXCHANGE = "exchange"  # in place of a packed value's head: memory to be mapped as an Exchange
+_FDS = 12  # descriptors that go with one frame
+
+
+class Value:
+    """A packed value at the master, the segment with its large buffers, and a frame made of it."""
+
+    __slots__ = ("frame", "packed", "segment")
+
+    def __init__(self, packed: Packed, segment: Segment | None) -> None:
+        self.packed, self.segment, self.frame = packed, segment, b""
+
+
+class Incoming(NamedTuple):
+    """A large value of a reply and the memory that it lies in, or why that could not be mapped."""
+
+    packed: Packed
+    memory: mmap.mmap | OSError
+
+
+class _Handle(Segment):
+    """A second descriptor of a segment, for the worker that will map it."""
+
+    __slots__ = ()
+
+    def __init__(self, segment: Segment) -> None:
+        self.fd, self.id = os.dup(segment.fd), OWN
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+
+class Peer(wire.Channel):
+    """What the master holds for one worker."""
+
+    def __init__(self, id: int, sock: socket.socket, poll: Any) -> None:
+        self.mailbox = Mailbox() if MAILBOXES else None  # first: it may fail
+        super().__init__(sock, poll)
+        self.id = id
+        self.process: Process | None = None  # until it says hello
+        self.reason = ""  # why it never came
+        self.segments: set[int] = set()  # of our pool, that it has mapped
+        self.maps: dict[int, mmap.mmap] = {}  # its reply segments, mapped here
+        self.posted = 0  # bytes
+        self.unsent: list[bytes] = []  # frames, until the next poll
+        self.unsent_fds: list[int] = []
+
+    def note(self, data: bytes) -> None:
+        """Have a frame go with the next message, but after those unsent."""
+        (self.unsent or self.notes).append(data)
+
+    def send(self, data: bytes = b"", fds: list[int] | None = None) -> None:
+        """Send frames, after those unsent."""
+        if self.unsent:
+            data, fds = b"".join((*self.unsent, data)), [*self.unsent_fds, *(fds or ())]
+            self.unsent, self.unsent_fds = [], []
+        super().send(data, fds)
+
+    def post(self) -> bool:
+        """Put what is unsent into the mailbox, if there is room; wake the worker afterwards."""
+        if self.mailbox is None or self.outbox or self.broken or self.unsent_fds:
+            return False
+        data = b"".join((*self.notes, *self.unsent))
+        if not self.mailbox.post(data, self.sent):
+            return False
+        self.unsent.clear()
+        self.notes.clear()
+        self.posted += len(data)
+        return True
+
+    def close(self) -> None:
+        super().close()
+        self.broken = True
+        if self.mailbox is not None:
+            self.mailbox.close()
+        self.maps.clear()  # not closed: a reply that is just being read may lie there
+
+
+class SocketTransport(Transport):
+    """The master's side; subclasses say how workers are started."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.owner = os.getpid()
+        with contextlib.ExitStack() as made:
+            self._poll: Any = made.enter_context(contextlib.closing(wire.poller()))
+            self.word = made.enter_context(contextlib.closing(Segment(8)))
+            self.lifeline = made.enter_context(contextlib.closing(Lifeline()))
+            self.waker = None
+            if MAILBOXES:
+                self.waker = made.enter_context(contextlib.closing(BroadcastWaker()))
+            made.pop_all()
+        self.pool = Pool()
+        self._cancelled = memoryview(self.word.map).cast("q")  # [0]: the highest cancelled round
+        self._cancelled[0] = NEVER
+        self._exchanges: list[Exchange] = []
+        self._lasting: set[Segment] = set()  # on their way to workers that will keep them
+        self.peers: dict[int, Peer] = {}  # by descriptor, the joining ones too
+        self._live: dict[int, Peer] = {}  # by worker
+        self._unsent: dict[int, Peer] = {}  # who have frames to be sent
+        self._copied = 0  # bytes through memory that one worker and the master share
+        self._before = 0  # bytes through the sockets of workers that are gone
+        _forks.watch(self)
+
+    # Workers.
+
+    def _add(self, worker: int, sock: socket.socket) -> tuple[Peer, list[int]]:
+        """Take in a worker at the other end of a socket; return what it must be given."""
+        try:
+            peer = Peer(worker, sock, self._poll)
+        except BaseException:
+            sock.close()
+            raise
+        self.peers[peer.fd] = peer
+        fds = [self.word.fd, self.lifeline.fd]
+        if peer.mailbox is not None and self.waker is not None:
+            fds += [peer.mailbox.fd, self.waker.fd]
+        return peer, fds
+
+    def _drop(self, peer: Peer) -> None:
+        del self.peers[peer.fd]
+        self._live.pop(peer.id, None)
+        self._unsent.pop(peer.id, None)
+        self._before += peer.sent + peer.posted + peer.received
+        peer.close()
+
+    def end(self, worker: int) -> None:
+        """Kill a worker with SIGKILL."""
+        process = self._live[worker].process
+        assert process is not None  # it said hello
+        process.kill()
+
+    def pid(self, worker: int) -> int | None:
+        process = self._live[worker].process
+        return None if process is None else process.pid
+
+    # Values.
+
+    def pack(self, value: Any, lasting: bool = False) -> Value:
+        """Write large buffers to a segment; `lasting`: to one that only its worker will hold."""
+        if not lasting:
+            return Value(*pack(value, self.pool.take))
+        if isinstance(value, Exchange):
+            packed: Packed = (EXCHANGE, astuple(value.shape), OWN)
+            segment: Segment | None = _Handle(value.owner)
+        else:
+            packed, segment = pack(value, private)
+            self._copied += large(packed)
+        if segment is not None:
+            self._lasting.add(segment)
+        return Value(packed, segment)
+
+    def unpack(self, packed: Any) -> Any:
+        memory = None
+        try:
+            if type(packed) is not Incoming:
+                return unpack(packed, None, copy=True)
+            packed, memory = packed
+            if isinstance(memory, OSError):
+                raise memory
+            self._copied += large(packed)
+            return unpack(packed, memory, copy=True)
+        except (MemoryError, OSError) as error:
+            raise OutOfResources("its reply", str(error) or "out of memory") from error
+        finally:
+            if isinstance(memory, mmap.mmap):
+                memory[0] = 0  # free: the worker may write to it again
+
+    def release(self, packed: Value) -> None:
+        segment = packed.segment
+        if segment is None:
+            return
+        if segment.id == OWN:
+            self._lasting.discard(segment)
+            segment.close()
+            return
+        for closed in self.pool.give(segment):
+            for peer in self._live.values():
+                if closed in peer.segments:
+                    peer.segments.remove(closed)
+                    peer.note(wire.frame(UNMAP, closed))
+
+    def exchange(self, shape: Shape) -> Exchange:
+        """Make anonymous memory that all workers may map, those that join later too."""
+        segment = Segment(shape.size)
+        exchange = Exchange(segment.map, shape)
+        exchange.owner = segment
+        self._exchanges = [*(old for old in self._exchanges if old.owner is not None), exchange]
+        return exchange
+
+    @property
+    def traffic(self) -> int | None:
+        """Bytes over the sockets, and those that lay in shared memory for or from the master."""
+        now = sum(p.sent + p.posted + p.received for p in self.peers.values())
+        return now + self._before + self._copied + self.pool.written
+
+    # Messages.
+
+    def cancelled(self, round: int) -> None:
+        """Write one word that the workers look at."""
+        self._cancelled[0] = round
+
+    def send(self, worker: int, message: Message) -> None:
+        peer = self._live.get(worker)
+        kind = type(message)
+        if peer is None or kind is Cancel:
+            return  # it is gone, and its end will be told; or it sees the cancelled word
+        data, segment = b"", None
+        fields = list(plain(message))
+        for i, field in enumerate(fields):
+            if type(field) is Value:
+                fields[i], segment, data = field.packed, field.segment, field.frame
+                value = field
+        if not data:
+            data = wire.frame(*fields)
+            if kind is AddOperand:
+                value.frame = data  # the same for all
+        if kind is DropOperand:
+            peer.note(data)
+            return
+        peer.unsent.append(data)
+        if segment is not None and (segment.id == OWN or segment.id not in peer.segments):
+            if segment.id != OWN:
+                peer.segments.add(segment.id)
+            peer.unsent_fds.append(segment.fd)
+        if kind is Put or kind is Forget or len(peer.unsent_fds) >= _FDS:
+            peer.send()
+            if kind is Put and not peer.outbox:  # its descriptor has been sent: it is the worker's
+                self.release(value)
+                value.segment = None
+        else:
+            self._unsent[worker] = peer
+
+    def poll(self, timeout: float) -> list[tuple[int, Message]]:
+        """Send what is unsent, and return what has arrived; waits in one system call."""
+        if self._unsent:
+            self._flush()
+        if timeout <= 0:
+            found = self._poll.poll(0)
+        else:
+            with opened():
+                found = self._poll.poll(timeout if timeout < 1e9 else None)
+        arrived: list[tuple[int, Message]] = []
+        for fd, mask in found:
+            peer = self.peers.get(fd)
+            if peer is None:
+                self._ready(fd, arrived)
+                continue
+            if mask & wire.OUT and peer.outbox:
+                peer.flush()
+            if mask & ~wire.OUT:
+                self._read(peer, arrived)
+        return arrived
+
+    def _flush(self) -> None:
+        """Send the tasks. Where they are for most workers, one write wakes all: six calls would
+        cost six times as much, and after each the worker may take the core from the master."""
+        waiting = [peer for peer in self._unsent.values() if peer.unsent]
+        self._unsent.clear()
+        waker = self.waker if 2 * len(waiting) > len(self._live) else None
+        late = waiting if waker is None else [peer for peer in waiting if not peer.post()]
+        for peer in late:
+            peer.send()
+        if waker is not None and len(late) < len(waiting):
+            waker.wake()
+
+    def _ready(self, fd: int, arrived: list[tuple[int, Message]]) -> None:
+        """Handle a descriptor of the poller that is no worker's."""
+
+    def _read(self, peer: Peer, arrived: list[tuple[int, Message]]) -> bool:
+        """Take in what a worker sent; return whether there may be more."""
+        try:
+            frames = peer.receive()
+        except BlockingIOError:
+            return False
+        if frames is None:
+            self._ended(peer, arrived)
+            return False
+        for fields in frames:
+            if fields[0] == HELLO:
+                peer.process = Process(*fields[1:])
+                self._live[peer.id] = peer
+                arrived.append((peer.id, WorkerUp()))
+            elif fields[0] == GONE:
+                peer.maps.pop(fields[1], None)
+            else:
+                message = typed(fields)
+                if isinstance(message, TaskReply) and message.value[2] is not None:
+                    message = message._replace(value=self._locate(peer, message.value))
+                arrived.append((peer.id, message))
+        return True
+
+    def _locate(self, peer: Peer, packed: Packed) -> Incoming:
+        segment = packed[2]
+        assert segment is not None
+        if segment not in peer.maps:
+            try:
+                peer.maps[segment] = attach(peer.fds.popleft(), write=True)
+            except OSError as error:
+                peer.note(wire.frame(UNPASS, segment))
+                return Incoming(packed, error)
+        return Incoming(packed, peer.maps[segment])
+
+    def _ended(self, peer: Peer, arrived: list[tuple[int, Message]]) -> None:
+        """Handle a worker's death, after all that it had sent."""
+        self._drop(peer)
+        arrived.append((peer.id, WorkerDown(peer.reason)))
+
+    # The end.
+
+    def close(self) -> None:
+        """Kill the workers; close descriptors and maps."""
+        if os.getpid() != self.owner:
+            return  # a forked child must not end its parent's workers
+        for peer in self.peers.values():
+            if peer.process is not None:
+                with contextlib.suppress(OSError):  # the lifeline's end does it too
+                    peer.process.kill()
+            peer.close()
+        self.peers.clear()
+        self.lifeline.close()
+        self._poll.close()
+        self.pool.close()
+        for segment in self._lasting:
+            segment.close()
+        for exchange in self._exchanges:
+            exchange.close()
+        self._cancelled.release()
+        self.word.close()
+        if self.waker is not None:
+            self.waker.close()
+
+    def abandon(self) -> None:
+        """In a forked child: let go of the parent's sockets, so that its death is still seen."""
+        self.lifeline.abandon()
+        for peer in self.peers.values():
+            peer.sock.close()  # and nothing else: the parent's epoll is this one's too

@@ -1,0 +1,105 @@
+"""Between processes of one machine: one write that wakes all, and mailboxes without a call."""
+
+from __future__ import annotations
+
+import os
+import platform
+import select
+
+from .memory import anonymous, attach
+
+
+class BroadcastWaker:
+    """A pipe of which one write wakes all who wait at it.
+
+    To wake six workers one by one takes six system calls, and after each of them the woken worker
+    may take the core from the master. Here the master owns both ends. A waiting worker is told of
+    each write (an edge) and never reads; the master takes out what lies in the pipe.
+    """
+
+    def __init__(self) -> None:
+        self.fd, self._end = os.pipe()
+        for end in (self.fd, self._end):
+            os.set_blocking(end, False)
+        self._woken = False
+
+    def wake(self) -> None:
+        """Wake everybody."""
+        if self._woken:
+            # Linux 5.5 to 5.13 tells of a write only where the pipe was empty.
+            os.read(self.fd, 1)
+        os.write(self._end, b"!")
+        self._woken = True
+
+    def close(self) -> None:
+        """Close both ends."""
+        os.close(self.fd)
+        os.close(self._end)
+
+
+_WORDS = 4  # of a mailbox: posted, taken, length, order
+_SIZE = 1 << 16  # bytes, with the words
+# A mailbox needs epoll, and a processor on which stores are seen in the order they were made in.
+MAILBOXES = hasattr(select, "epoll") and platform.machine() in ("x86_64", "AMD64", "i686")
+
+
+class Mailbox:
+    """A place in shared memory beside a stream, for one message at a time: no system call for it.
+
+    Who posts wakes the other side afterwards. `order`: the message belongs after so many bytes of
+    the stream. While the other side has not taken it, nothing more can be posted.
+    """
+
+    __slots__ = ("_bytes", "_memory", "_most", "_words", "fd")
+
+    def __init__(self, fd: int | None = None) -> None:
+        self.fd = -1  # what the other side needs, until it has it
+        if fd is None:
+            self.fd = anonymous(_SIZE)
+            try:
+                self._memory = attach(os.dup(self.fd), write=True)
+            except BaseException:
+                self.given()
+                raise
+        else:
+            self._memory = attach(fd, write=True)
+        self._bytes = memoryview(self._memory)
+        self._words = self._bytes[: 8 * _WORDS].cast("q")
+        self._most = len(self._bytes) - 8 * _WORDS
+
+    def post(self, data: bytes, order: int) -> bool:
+        """Put a message in, if there is room; return whether there was."""
+        words, size = self._words, len(data)
+        if words[0] != words[1] or size > self._most:
+            return False
+        self._bytes[8 * _WORDS : 8 * _WORDS + size] = data
+        words[2], words[3] = size, order
+        words[0] += 1  # from now on it is there
+        return True
+
+    def take(self, position: int) -> bytes | None:
+        """Return what was posted, if so much of the stream is all that comes before it."""
+        if not self.due(position):
+            return None
+        words = self._words
+        data = bytes(self._bytes[8 * _WORDS : 8 * _WORDS + words[2]])
+        words[1] = words[0]
+        return data
+
+    def due(self, position: int) -> bool:
+        """Tell whether `take` would return something."""
+        words = self._words
+        return words[0] != words[1] and words[3] <= position
+
+    def given(self) -> None:
+        """Let go of the descriptor: the other side has it."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def close(self) -> None:
+        """Let the memory go here."""
+        self.given()
+        self._words.release()
+        self._bytes.release()
+        self._memory.close()
