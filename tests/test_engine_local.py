@@ -398,8 +398,9 @@ HARD = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 def files():
     return len(os.listdir("/proc/self/fd")) - 1
 
-def only(more):
-    resource.setrlimit(resource.RLIMIT_NOFILE, (files() + more, HARD))
+def only(more):  # numbers below the limit can be had, and some below those in use may be free
+    free = [n for n in range(1024) if not os.path.exists(f"/proc/self/fd/{n}")]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free[more], HARD))
 
 def plenty():
     resource.setrlimit(resource.RLIMIT_NOFILE, (1024, HARD))
