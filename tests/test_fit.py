@@ -13,7 +13,7 @@ from rich.console import Console
 from sklearn.datasets import dump_svmlight_file, make_classification
 
 import kofn
-from kofn.cli import bench_learn, places, reproduce_svm, tables
+from kofn.cli import bench_learn, places, reproduce, tables
 from kofn.cli.fit import Job, run
 from kofn.delays import read_spot_trace
 from kofn.engines.virtual import VirtualEngine
@@ -355,7 +355,7 @@ def test_a_file_system_that_takes_no_file() -> None:
     with pytest.raises(kofn.BadInput, match="must be where files can be written; /proc takes none"):
         places.file(Path("/proc/m.pkl"))
     with pytest.raises(kofn.BadInput, match="must be a directory that can be made; /proc/x cannot"):
-        reproduce_svm.run(Path("/proc/x"), Path("/nowhere"), quiet=True)
+        reproduce.run_svm(Path("/proc/x"), Path("/nowhere"), quiet=True)
 
 
 def test_the_benchmark_compares_with_scikit_learn() -> None:

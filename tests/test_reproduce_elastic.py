@@ -39,7 +39,7 @@ MACHINES = [str(n) for n in range(10, 21)]
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("matplotlib")
     out = tmp_path_factory.mktemp("reproduce") / "new" / "folder"
-    reproduce.elastic(out, None, True, quiet=True, settings=TINY)
+    reproduce.run("elastic", out, None, True, quiet=True, settings=TINY)
     return out
 
 
@@ -153,7 +153,7 @@ def test_pictures_and_page(out: Path, results: Any) -> None:
 
 def test_the_results_are_printed_for_a_person(results: Any) -> None:
     console = Console(width=120, record=True)
-    reproduce.table(console, results)
+    reproduce.table("elastic", console, results)
     text = console.export_text()
     assert "distr_bgd" in text
     assert "0 rounds were restarted" in text
@@ -163,9 +163,9 @@ def test_bad_places_are_told_before_the_run(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
     with pytest.raises(BadInput, match="--out"):
-        reproduce.elastic(file, None, True, quiet=True)
+        reproduce.run("elastic", file, None, True, quiet=True)
     with pytest.raises(BadInput, match="--data"):
-        reproduce.elastic(tmp_path, tmp_path / "none", True, quiet=True)
+        reproduce.run("elastic", tmp_path, tmp_path / "none", True, quiet=True)
 
 
 def test_the_command_is_there() -> None:

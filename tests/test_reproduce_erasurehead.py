@@ -6,6 +6,7 @@ import json
 from functools import partial
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,7 @@ from test_datasets import (  # type: ignore[import-not-found]
 )
 
 import kofn
-from kofn.cli import reproduce_erasurehead
-from kofn.cli.reproduce import publish, say
+from kofn.cli import reproduce
 from kofn.reproduce import erasurehead, figures, straggling
 from kofn.reproduce.datasets import Dataset
 from kofn.reproduce.erasurehead import Settings, lemmas, simulated
@@ -65,9 +65,11 @@ def test_it_writes_what_the_issue_asks_for(tmp_path: Path, monkeypatch: pytest.M
         "measure",
         lambda data, settings, tell: measure(data, settings, told.append),
     )
-    found = reproduce_erasurehead.run(out, made(tmp_path), False, None, quiet=True, settings=SMALL)
+    found = reproduce.run(
+        "erasurehead", out, made(tmp_path), False, None, quiet=True, settings=SMALL
+    )
     assert json.loads((out / "results.json").read_text()) == found
-    assert len(told) == SMALL.steps  # the bar ends where it should
+    assert len(told) == SMALL.progress_steps  # the bar ends where it should
     assert set(found["shapes"]) == {"amazon", "covtype", "kc_house"}
     assert found["shapes"]["kc_house"][0] == 32
     assert set(found["lemma2"]["2"]) == {"p", "q", "p_monte_carlo", "q_monte_carlo"}
@@ -97,7 +99,7 @@ def test_it_writes_what_the_issue_asks_for(tmp_path: Path, monkeypatch: pytest.M
         each = [found[kind] for found in rivals["by_portion"].values() if found[kind] is not None]
         assert rivals["best"][kind] is None or rivals["best"][kind]["seconds"] == min(each)
     text = StringIO()
-    reproduce_erasurehead.table(Console(file=text, width=160), found)
+    reproduce.table("erasurehead", Console(file=text, width=160), found)
     assert "settings tried in all" in text.getvalue()
     for name in ("figure_2.png", "figure_3.png", "figure_4.png", "rivals.png", "index.html"):
         assert (out / name).stat().st_size > 5_000
@@ -136,12 +138,12 @@ def test_simulated_times_are_those_of_the_model() -> None:
 
 def test_bad_input(tmp_path: Path) -> None:
     with pytest.raises(kofn.BadInput, match="--data"):
-        reproduce_erasurehead.run(tmp_path, tmp_path / "no", True, None, quiet=True)
+        reproduce.run("erasurehead", tmp_path, tmp_path / "no", True, None, quiet=True)
     with pytest.raises(kofn.BadInput, match="--time-scale"):
-        reproduce_erasurehead.run(tmp_path, tmp_path, True, -1.0, quiet=True)
+        reproduce.run("erasurehead", tmp_path, tmp_path, True, -1.0, quiet=True)
     (tmp_path / "file").write_text("")
     with pytest.raises(kofn.BadInput, match="is a file"):
-        reproduce_erasurehead.run(tmp_path / "file", tmp_path, True, None, quiet=True)
+        reproduce.run("erasurehead", tmp_path / "file", tmp_path, True, None, quiet=True)
 
 
 def test_without_recordings_the_rivals_say_so(tmp_path: Path) -> None:
@@ -169,17 +171,21 @@ def test_a_target_is_reached_when_the_metric_is_there_for_the_first_time() -> No
     assert reached(data(True), bounces, 0.1) is None
 
 
-def test_a_quick_run_says_so_everywhere(tmp_path: Path) -> None:
+def test_a_quick_run_says_so_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: dict[str, list[Any]] = {"quick": [], "full": []}
     for kind in told:
         figure = figures.sheet(2, 2)
-        drawn = {"a.png": figure}
-        results = {"settings": {"cores": 2}, "stood_in": ""}
-        found = publish(
-            tmp_path, "Title", results, kind == "quick", partial(_same, drawn), _sentence
+        shown = SimpleNamespace(
+            TITLE="Title",
+            draw=partial(_same, {"a.png": figure}),
+            sentences=lambda results: {"a.png": "A picture."},
+            tables=lambda results: ["A line."],
         )
+        monkeypatch.setitem(reproduce.PAPERS, "some", (None, shown))
+        results = {"settings": {"cores": 2}, "stood_in": ""}
+        found = reproduce.publish(tmp_path, results, kind == "quick", shown)
         text = StringIO()
-        say(Console(file=text), found, {})
+        reproduce.table("some", Console(file=text), found)
         page = (tmp_path / "index.html").read_text()
         told[kind] = [
             found["quick"],
@@ -190,10 +196,6 @@ def test_a_quick_run_says_so_everywhere(tmp_path: Path) -> None:
     assert told["quick"][0]
     assert told["quick"][1:] == [True, ["quick run"], True]
     assert told["full"] == [None, False, [], False]
-
-
-def _sentence(results: dict[str, Any]) -> dict[str, str]:
-    return {"a.png": "A picture."}
 
 
 def _same(drawn: dict[str, Any], results: dict[str, Any]) -> dict[str, Any]:

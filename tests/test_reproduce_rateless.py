@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from kofn.cli import bench_decode, reproduce_rateless
+from kofn.cli import bench_decode, reproduce
 from kofn.cli.app import app
 from kofn.errors import BadInput
 from kofn.reproduce import decoding, rateless, rateless_page
@@ -51,7 +51,7 @@ def written(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
         patch.setattr(rateless, "M", 100)  # a tenth of the paper's size
         patch.setattr(rateless, "WORKERS", 4)
         patch.setattr(decoding, "CASES", SMALL)
-        result = reproduce_rateless.run(out, data, True, quiet=True, settings=TINY)
+        result = reproduce.run("rateless", out, data, True, quiet=True, settings=TINY)
     return out, result
 
 
@@ -96,7 +96,7 @@ def test_figures_and_page_are_drawn_from_the_results(
 def test_only_latencies_without_a_mean_are_marked(written: tuple[Path, dict[str, Any]]) -> None:
     _, result = written
     console = Console(record=True, width=120, file=StringIO())
-    reproduce_rateless.table(console, result)
+    reproduce.table("rateless", console, result)
     text = console.export_text()
     assert "∞ /" not in text
     for kind, (label, _, _) in rateless_page.LOOKS.items():
@@ -115,7 +115,7 @@ def test_the_propositions_at_the_paper_s_size() -> None:
 
 def test_data_that_is_not_there_is_told_before_the_run(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="straggler_traces"):
-        reproduce_rateless.run(tmp_path / "out", tmp_path, True, quiet=True)
+        reproduce.run("rateless", tmp_path / "out", tmp_path, True, quiet=True)
     assert not (tmp_path / "out").exists()
 
 

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from kofn.cli import reproduce_sequential
+from kofn.cli import reproduce
 from kofn.cli.app import app
 from kofn.delays import Fritchman, Independent, Stratified
 from kofn.errors import BadInput
@@ -57,7 +57,7 @@ def test_everything_is_measured_and_written(
     monkeypatch.setattr("kofn.reproduce.sequential_train.PRODUCT_SECONDS", 0.02)
     out = tmp_path / "out"
     data = tmp_path if mnist else None
-    results = reproduce_sequential.run(out, data, False, quiet=True, settings=TINY)
+    results = reproduce.run("sequential", out, data, False, quiet=True, settings=TINY)
     assert results["training_data"] == ("MNIST" if mnist else "made-up images")
     assert "few jobs" in results["few_jobs"]
     assert results["iid"]["parameters"]["delta"] == 0.3
@@ -82,7 +82,7 @@ def test_everything_is_measured_and_written(
         assert run["largest_loss_difference"] <= 1e-6
         assert 0 <= run["held_share"] < 1
     console = Console(record=True, width=120)
-    reproduce_sequential.table(console, results)
+    reproduce.table("sequential", console, results)
     assert "bursts" in console.export_text()
 
 
@@ -96,7 +96,7 @@ def test_the_command_says_what_is_wrong(tmp_path: Path) -> None:
         read_mnist(tmp_path, "train")
     (tmp_path / "file").write_text("")
     with pytest.raises(BadInput, match="is a file"):
-        reproduce_sequential.run(tmp_path / "file", tmp_path, True, quiet=True)
+        reproduce.run("sequential", tmp_path / "file", tmp_path, True, quiet=True)
 
 
 def test_closed_forms() -> None:

@@ -13,7 +13,7 @@ import pytest
 from sklearn.datasets import dump_svmlight_file
 
 import kofn
-from kofn.cli import reproduce_svm
+from kofn.cli import reproduce
 
 ROOT = Path(__file__).parent.parent
 DATA = Path(os.environ.get("KOFN_DATA", ROOT.parent / "shared" / "data"))
@@ -34,7 +34,7 @@ def made_up(where: Path) -> Path:
 
 
 def check(data: Path, out: Path) -> dict[str, float]:
-    result = reproduce_svm.run(out, data, quiet=True)
+    result = reproduce.run_svm(out, data, quiet=True)
     assert json.loads((out / "results.json").read_text()) == result
     assert sorted(result["killed"]) == [1, 3]
     assert result["joined"] == [4]
@@ -55,7 +55,7 @@ def test_on_the_reports_own_data(tmp_path: Path) -> None:
 
 def test_data_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(kofn.BadInput, match=r"credit_default/train\.svm\.gz"):
-        reproduce_svm.run(tmp_path / "out", tmp_path, quiet=True)
+        reproduce.run_svm(tmp_path / "out", tmp_path, quiet=True)
     (tmp_path / "file").write_text("")
     with pytest.raises(kofn.BadInput, match="is a file"):
-        reproduce_svm.run(tmp_path / "file", tmp_path, quiet=True)
+        reproduce.run_svm(tmp_path / "file", tmp_path, quiet=True)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 import sys
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
+from typer import Argument, Option
 
 from .. import __version__
 from ..errors import CannotWrite, KofnError
@@ -25,7 +28,9 @@ app.add_typer(bench, name="bench")
 reproduce = typer.Typer(help="Measure the papers' figures again.", no_args_is_help=True)
 app.add_typer(reproduce, name="reproduce")
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+Json = Annotated[bool, Option("--json", help="Print one JSON object and nothing else.")]
+Out = Annotated[Path, Option(help="The directory to write.")]
+Rounds = Annotated[int, Option(min=20, help="Rounds measured of each kind.")]
 
 
 def main() -> None:
@@ -71,6 +76,12 @@ def show(result: dict[str, Any], as_json: bool, table: Any) -> None:
         raise CannotWrite(*trouble)
 
 
+def _run(module: str, as_json: bool, *args: Any, **more: Any) -> None:
+    """Call `run` of a module beside, which is loaded only now, and show what it returns."""
+    command = import_module(f".{module}", __package__)
+    show(command.run(*args, **more), as_json, command.table)
+
+
 def _version(wanted: bool) -> None:
     if wanted:
         print(f"kofn {__version__}")
@@ -80,7 +91,7 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool, Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Coded computing: any k of n workers are enough."""
@@ -90,232 +101,200 @@ def _root(
 def demo(
     as_json: Json = False,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw some rounds as a timeline: .png, .svg or .pdf.")
+        Path | None, Option(help="Draw some rounds as a timeline: .png, .svg or .pdf.")
     ] = None,
-    rounds: Annotated[int, typer.Option(min=60, help="Rounds of power iteration.")] = 300,
-    size: Annotated[int, typer.Option(min=30, help="Rows and columns of the matrix.")] = 2000,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the matrix.")] = 0,
+    rounds: Annotated[int, Option(min=60, help="Rounds of power iteration.")] = 300,
+    size: Annotated[int, Option(min=30, help="Rows and columns of the matrix.")] = 2000,
+    seed: Annotated[int, Option(min=0, help="Seed of the matrix.")] = 0,
 ) -> None:
     """Multiply through real kills: six workers, any three are enough."""
-    from . import demo as module
-
-    show(module.run(rounds, size, seed, plot, quiet=as_json), as_json, module.table)
+    _run("demo", as_json, rounds, size, seed, plot, quiet=as_json)
 
 
 @app.command()
 def encode(
     source: Annotated[
-        str, typer.Argument(help="The matrix: .npy, .npz, Zarr, Parquet or LIBSVM; path or URL.")
+        str, Argument(help="The matrix: .npy, .npz, Zarr, Parquet or LIBSVM; path or URL.")
     ],
-    store: Annotated[str, typer.Argument(help="The directory to write; path or URL.")],
-    n: Annotated[int, typer.Option("--n", help="Shares to write.")],
-    k: Annotated[int, typer.Option("--k", help="Shares that are enough.")],
-    fmt: Annotated[str, typer.Option("--format", help="npy or zarr.")] = "npy",
-    dtype: Annotated[
-        str | None, typer.Option(help="float64 or float32 (default: as the matrix).")
-    ] = None,
-    overwrite: Annotated[bool, typer.Option(help="Begin anew, over what is there.")] = False,
+    store: Annotated[str, Argument(help="The directory to write; path or URL.")],
+    n: Annotated[int, Option("--n", help="Shares to write.")],
+    k: Annotated[int, Option("--k", help="Shares that are enough.")],
+    fmt: Annotated[str, Option("--format", help="npy or zarr.")] = "npy",
+    dtype: Annotated[str | None, Option(help="float64 or float32 (default: the matrix's)")] = None,
+    overwrite: Annotated[bool, Option(help="Begin anew, over what is there.")] = False,
     as_json: Json = False,
 ) -> None:
     """Write a matrix as n coded shares, any k of which are enough; a stopped run goes on."""
-    from . import encode as module
-
-    show(
-        module.run(source, store, n, k, fmt, dtype, overwrite, quiet=as_json), as_json, module.table
-    )
+    _run("encode", as_json, source, store, n, k, fmt, dtype, overwrite, quiet=as_json)
 
 
 @app.command()
 def fit(
     data: Annotated[
         Path,
-        typer.Argument(
+        Argument(
             help="CSV (its first line names the columns), Parquet, .npy or LIBSVM; .gz is fine."
         ),
     ],
-    model: Annotated[str, typer.Option(help="ridge, logistic, svm or mlp.")],
-    workers: Annotated[int, typer.Option(min=1, help="Shares, and workers at most.")] = 4,
-    k: Annotated[int | None, typer.Option(help="How many workers must be enough.")] = None,
-    engine: Annotated[str, typer.Option(help="Where the workers are.")] = "local",
-    target: Annotated[str | None, typer.Option(help="Column to predict (default: last).")] = None,
-    labels: Annotated[Path | None, typer.Option(help="y.npy, beside X.npy or a table.")] = None,
+    model: Annotated[str, Option(help="ridge, logistic, svm or mlp.")],
+    workers: Annotated[int, Option(min=1, help="Shares, and workers at most.")] = 4,
+    k: Annotated[int | None, Option(help="How many workers must be enough.")] = None,
+    engine: Annotated[str, Option(help="Where the workers are.")] = "local",
+    target: Annotated[str | None, Option(help="Column to predict (default: last).")] = None,
+    labels: Annotated[Path | None, Option(help="y.npy, beside X.npy or a table.")] = None,
     spot: Annotated[
-        Path | None, typer.Option(help="Kill and add workers as this recorded trace says.")
+        Path | None, Option(help="Kill and add workers as this recorded trace says.")
     ] = None,
-    scale: Annotated[float, typer.Option(help="Trace seconds per second.")] = 600.0,
-    out: Annotated[Path | None, typer.Option(help="Save the model (pickle) here.")] = None,
-    hidden: Annotated[str, typer.Option(help="mlp: widths of the hidden layers.")] = "100",
-    epochs: Annotated[int, typer.Option(min=1, help="mlp: passes over the data.")] = 20,
-    seed: Annotated[int, typer.Option(min=0, help="mlp: of the first weights.")] = 0,
+    scale: Annotated[float, Option(help="Trace seconds per second.")] = 600.0,
+    out: Annotated[Path | None, Option(help="Save the model (pickle) here.")] = None,
+    hidden: Annotated[str, Option(help="mlp: widths of the hidden layers.")] = "100",
+    epochs: Annotated[int, Option(min=1, help="mlp: passes over the data.")] = 20,
+    seed: Annotated[int, Option(min=0, help="mlp: of the first weights.")] = 0,
     as_json: Json = False,
 ) -> None:
     """Train a model; workers may come and go."""
-    from . import fit as module
+    from .fit import Job
 
-    job = module.Job(
+    job = Job(
         data, model, workers, k, engine, target, labels, spot, scale, out, hidden, epochs, seed
     )
-    show(module.run(job, quiet=as_json), as_json, module.table)
+    _run("fit", as_json, job, quiet=as_json)
 
 
 @app.command()
 def engines(as_json: Json = False) -> None:
     """List the engines: what is installed, and how to install the rest."""
-    from . import engines as module
-
-    show(module.run(), as_json, module.table)
+    _run("engines", as_json)
 
 
 @bench.command()
-def overhead(
-    as_json: Json = False,
-    rounds: Annotated[int, typer.Option(min=20, help="Rounds measured of each kind.")] = 2000,
-) -> None:
+def overhead(as_json: Json = False, rounds: Rounds = 2000) -> None:
     """Time per tiny coded round against a bare pipe loop, and the price of a large operand."""
-    from . import bench_overhead as module
-
-    show(module.run(rounds), as_json, module.table)
+    _run("bench_overhead", as_json, rounds)
 
 
 @bench.command(name="engines")
 def bench_engines(
     engine: Annotated[
-        list[str] | None, typer.Argument(help="Engines to measure (default: all installed).")
+        list[str] | None, Argument(help="Engines to measure (default: all installed).")
     ] = None,
     as_json: Json = False,
-    rounds: Annotated[int, typer.Option(min=20, help="Tiny rounds measured of each kind.")] = 500,
+    rounds: Annotated[int, Option(min=20, help="Tiny rounds measured of each kind.")] = 500,
 ) -> None:
     """Each engine: kofn's round against the engine's own fastest primitive, in the same run."""
-    from . import bench_engines as module
-
-    show(module.run(engine or [], rounds), as_json, module.table)
+    _run("bench_engines", as_json, engine or [], rounds)
 
 
 @bench.command()
 def learn(
     as_json: Json = False,
-    rows: Annotated[int, typer.Option(min=100, help="Rows of the data.")] = 100_000,
-    columns: Annotated[int, typer.Option(min=2, help="Columns of the data.")] = 200,
-    workers: Annotated[int, typer.Option(min=1, help="Workers, and threads of the other.")] = 2,
-    times: Annotated[int, typer.Option(min=1, help="How often each is fitted.")] = 3,
+    rows: Annotated[int, Option(min=100, help="Rows of the data.")] = 100_000,
+    columns: Annotated[int, Option(min=2, help="Columns of the data.")] = 200,
+    workers: Annotated[int, Option(min=1, help="Workers, and threads of the other.")] = 2,
+    times: Annotated[int, Option(min=1, help="How often each is fitted.")] = 3,
 ) -> None:
     """Our estimators against scikit-learn's, no faults: seconds of a fit, and how right."""
-    from . import bench_learn as module
-
-    show(module.run(rows, columns, workers, times), as_json, module.table)
+    _run("bench_learn", as_json, rows, columns, workers, times)
 
 
 @bench.command()
 def reaction(
     as_json: Json = False,
-    times: Annotated[int, typer.Option(min=3, help="How often each is measured.")] = 30,
+    times: Annotated[int, Option(min=3, help="How often each is measured.")] = 30,
 ) -> None:
     """How soon a cancelled worker is free, and how soon a kill -9 is noticed."""
-    from . import bench_reaction as module
-
-    show(module.run(times), as_json, module.table)
+    _run("bench_reaction", as_json, times)
 
 
 @bench.command()
 def decode(
     as_json: Json = False,
-    times: Annotated[int, typer.Option(min=3, help="Decodes measured of each kind.")] = 100,
+    times: Annotated[int, Option(min=3, help="Decodes measured of each kind.")] = 100,
 ) -> None:
     """Rateless sums: milliseconds to decode from scratch, taken apart."""
-    from . import bench_decode as module
-
-    show(module.run(times), as_json, module.table)
+    _run("bench_decode", as_json, times)
 
 
 @bench.command()
 def sums(
     data: Annotated[
-        Path | None, typer.Option(help="Directory that holds amazon_access/ (else made up).")
+        Path | None, Option(help="Directory that holds amazon_access/ (else made up).")
     ] = None,
     as_json: Json = False,
-    rounds: Annotated[int, typer.Option(min=20, help="Rounds measured of each kind.")] = 500,
+    rounds: Rounds = 500,
 ) -> None:
     """A coded sum of gradients against a plain mpi4py loop, and the price of a wide model."""
-    from . import bench_sums as module
-
-    show(module.run(rounds, data, quiet=as_json), as_json, module.table)
+    _run("bench_sums", as_json, rounds, data, quiet=as_json)
 
 
-@reproduce.callback()
-def _reproduce() -> None:
-    """Measure the papers' figures again."""  # keeps `elastic` a name, also while it is alone
+def _reproduce(name: str, as_json: bool, *args: Any) -> None:
+    from . import reproduce as module
+
+    result = module.run(name, *args, quiet=as_json)
+    show(result, as_json, partial(module.table, name))
 
 
 @reproduce.command()
 def svm(
-    data: Annotated[Path, typer.Option(help="Directory that holds credit_default/.")],
-    out: Annotated[Path, typer.Option(help="Directory for results.json.")],
+    data: Annotated[Path, Option(help="Directory that holds credit_default/.")],
+    out: Annotated[Path, Option(help="Directory for results.json.")],
     as_json: Json = False,
 ) -> None:
     """A linear SVM on four workers, two of them killed during the fit."""
-    from . import reproduce_svm as module
+    from . import reproduce as module
 
-    show(module.run(out, data, quiet=as_json), as_json, module.table)
+    show(module.run_svm(out, data, quiet=as_json), as_json, module.table_svm)
 
 
 @reproduce.command()
 def sequential(
-    out: Annotated[Path, typer.Option(help="The directory to write.")],
+    out: Out,
     data: Annotated[
-        Path | None, typer.Option(help="Directory that holds mnist/ (default: made-up images).")
+        Path | None, Option(help="Directory that holds mnist/ (default: made-up images).")
     ] = None,
-    quick: Annotated[bool, typer.Option(help="Fewer jobs: about two minutes.")] = False,
+    quick: Annotated[bool, Option(help="Fewer jobs: about two minutes.")] = False,
     as_json: Json = False,
 ) -> None:
     """Sequences of products with a deadline: Figures 1 and 2, Table 1."""
-    from . import reproduce_sequential as module
-
-    show(module.run(out, data, quick, quiet=as_json), as_json, module.table)
+    _reproduce("sequential", as_json, out, data, quick)
 
 
 @reproduce.command()
 def erasurehead(
-    out: Annotated[Path, typer.Option(help="The directory to write.")],
+    out: Out,
     data: Annotated[
-        Path | None,
-        typer.Option(help="Directory that holds amazon_access/, covtype/ and kc_house/."),
+        Path | None, Option(help="Directory that holds amazon_access/, covtype/ and kc_house/.")
     ] = None,
-    quick: Annotated[bool, typer.Option(help="Few iterations: some minutes.")] = False,
+    quick: Annotated[bool, Option(help="Few iterations: some minutes.")] = False,
     time_scale: Annotated[
-        float | None, typer.Option(help="Of the paper's delays of mean 2 s (default 0.075).")
+        float | None, Option(help="Of the paper's delays of mean 2 s (default 0.075).")
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Approximate gradient coding: Figures 2, 3 and 4, the lemmas, and rivals without a code."""
-    from . import reproduce_erasurehead as module
-
-    show(module.run(out, data, quick, time_scale, quiet=as_json), as_json, module.table)
+    _reproduce("erasurehead", as_json, out, data, quick, time_scale)
 
 
 @reproduce.command()
 def elastic(
-    out: Annotated[Path, typer.Option(help="The directory to write.")],
+    out: Out,
     data: Annotated[
         Path | None,
-        typer.Option(help="Directory that holds kc_house/ and spot_traces/ (else: made-up data)."),
+        Option(help="Directory that holds kc_house/ and spot_traces/ (else: made-up data)."),
     ] = None,
-    quick: Annotated[bool, typer.Option(help="Fewer rounds: about a minute.")] = False,
+    quick: Annotated[bool, Option(help="Fewer rounds: about a minute.")] = False,
     as_json: Json = False,
 ) -> None:
     """Coded elastic computing: Figure 2, a straggler, unequal machines, rows moved."""
-    from . import reproduce as module
-
-    show(module.elastic(out, data, quick, quiet=as_json), as_json, module.table)
+    _reproduce("elastic", as_json, out, data, quick)
 
 
 @reproduce.command()
 def rateless(
-    data: Annotated[Path, typer.Option(help="Directory that holds straggler_traces/.")],
-    out: Annotated[Path, typer.Option(help="The directory to write.")],
-    quick: Annotated[bool, typer.Option(help="Few trials: about a minute.")] = False,
+    data: Annotated[Path, Option(help="Directory that holds straggler_traces/.")],
+    out: Out,
+    quick: Annotated[bool, Option(help="Few trials: about a minute.")] = False,
     as_json: Json = False,
 ) -> None:
     """Rateless sums of non-linear functions: Figure 2, symbols needed, decode times, wall clock."""
-    from . import reproduce_rateless as module
-
-    show(module.run(out, data, quick, quiet=as_json), as_json, module.table)
+    _reproduce("rateless", as_json, out, data, quick)

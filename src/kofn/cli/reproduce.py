@@ -1,99 +1,110 @@
-"""kofn reproduce: measure the papers' figures again, and write them down."""
+"""kofn reproduce: measure the papers' figures again, write them down and print them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from ..errors import BadInput
-from ..reproduce import elastic as paper
-from ..reproduce import figures, page
+from ..reproduce import (
+    elastic,
+    elastic_page,
+    erasurehead,
+    erasurehead_page,
+    figures,
+    page,
+    rateless,
+    rateless_page,
+    sequential,
+    sequential_page,
+    svm,
+)
 from . import places
+from .output import print_table, progress
+
+# What measures (`measure`, `QUICK`, `FULL`), and what shows (`draw`, `sentences`, `tables`).
+PAPERS: dict[str, tuple[Any, Any]] = {
+    "elastic": (elastic, elastic_page),
+    "erasurehead": (erasurehead, erasurehead_page),
+    "rateless": (rateless, rateless_page),
+    "sequential": (sequential, sequential_page),
+}
+HOLDS = {"sequential": "holds mnist/", "rateless": "holds straggler_traces/"}  # of --data
 
 
-def elastic(
-    out: Path, data: Path | None, quick: bool, *, quiet: bool, settings: Any = None
-) -> dict[str, Any]:
-    """Measure, write results.json, the figures and index.html into `out`, return the results."""
-    if data is not None and not data.is_dir():
-        raise BadInput(f"--data must be a directory that exists; {data} does not.")
-    figures.sheet(1, 1)  # says so before the run, not after it, when nothing can be drawn
-    places.directory(out)
-    settings = settings or (paper.QUICK if quick else paper.FULL)
-    with _progress(settings.steps, quiet) as tell:
-        results = paper.measure(settings, tell, data)
-    title = "Coded elastic computing, measured again"
-    return publish(out, title, results, quick, figures.draw, page.sentences)
-
-
-def publish(
+def run(
+    name: str,
     out: Path,
-    title: str,
-    results: dict[str, Any],
+    data: Path | None,
     quick: bool,
-    draw: Callable[[dict[str, Any]], Mapping[str, Any]],
-    sentences: Callable[[dict[str, Any]], Mapping[str, str]],
+    time_scale: float | None = None,
+    *,
+    quiet: bool,
+    settings: Any = None,
 ) -> dict[str, Any]:
+    """Measure, write results.json, the figures and index.html into `out`, return the results.
+
+    All that can be wrong with the arguments is found before the run.
+    """
+    paper, shown = PAPERS[name]
+    if data is not None and not data.is_dir():
+        holds = HOLDS.get(name, "exists")
+        raise BadInput(f"--data must be a directory that {holds}; {data} is not there.")
+    settings = settings or (paper.QUICK if quick else paper.FULL)
+    if time_scale is not None:
+        if not time_scale > 0:
+            raise BadInput(f"--time-scale must be > 0; got {time_scale!r}.")
+        settings = replace(settings, time_scale=float(time_scale))
+    getattr(paper, "check", lambda data: None)(data)
+    figures.sheet(1, 1)
+    places.directory(out)
+    with progress(f"reproduce {name}", settings.progress_steps, quiet, "what") as update:
+        results = paper.measure(data, settings, lambda what: update(advance=1, what=what))
+    return publish(out, results, quick, shown)
+
+
+def publish(out: Path, results: dict[str, Any], quick: bool, shown: Any) -> dict[str, Any]:
     """Write results.json, the figures and index.html into `out`; return the results."""
     results = results | {"quick": page.QUICK if quick else None}
     places.results(out, results)
-    page.publish(title, results, draw(results), sentences(results), out)
+    page.publish(shown.TITLE, results, shown.draw(results), shown.sentences(results), out)
     return results
 
 
-def say(console: Console, result: dict[str, Any], sentences: Mapping[str, str]) -> None:
-    """Print the sentences, and that a quick run was quick."""
-    for text in (*sentences.values(), *filter(None, [result.get("quick")])):
+def table(name: str, console: Console, result: dict[str, Any]) -> None:
+    """Print the tables and the sentences, and that a quick run was quick."""
+    shown = PAPERS[name][1]
+    for printed in shown.tables(result):
+        if isinstance(printed, str):
+            console.print(printed, highlight=False)
+        else:
+            print_table(console, *printed)
+    for text in (*shown.sentences(result).values(), *filter(None, [result.get("quick")])):
         console.print(f"- {text}", soft_wrap=True, highlight=False)
 
 
-@contextmanager
-def _progress(steps: int, quiet: bool, name: str = "elastic") -> Iterator[Callable[[str], None]]:
-    console = Console(stderr=True)
-    bar = Progress(
-        TextColumn(f"[bold]reproduce {name}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[what]}"),
-        TimeElapsedColumn(),
-        console=console,
-        disable=quiet or not console.is_terminal,
+def run_svm(out: Path, data: Path, *, quiet: bool) -> dict[str, Any]:
+    """Measure, write results.json into `out`, return the results."""
+    places.directory(out)
+    with progress("reproduce svm", 3, quiet, "what") as update:
+        result = svm.measure(data, lambda what: update(advance=1, what=what))
+    places.results(out, result)
+    return result
+
+
+def table_svm(console: Console, result: dict[str, Any]) -> None:
+    """Print the report's table beside ours."""
+    columns = {"": "", "the report, one machine": ".2%", "kofn, 2 killed and 1 joined": ".2%"}
+    names = ("precision", "recall", "f1", "accuracy")
+    rows = [(name, result["reported"][name], result[name]) for name in names]
+    print_table(console, f"on {result['test_rows']} test rows", columns, rows)
+    console.print(
+        f"Any {result['threshold']} of {result['workers']} workers are enough: {result['killed']} "
+        f"were killed during the fit, and the coefficients differ from an undisturbed fit by at "
+        f"most {result['max_coef_difference']:.1e}. scikit-learn's LinearSVC reaches "
+        f"{result['sklearn_accuracy']:.2%}.",
+        soft_wrap=True,
     )
-    with bar:
-        task = bar.add_task("steps", total=steps, what="")
-        yield lambda what: bar.update(task, advance=1, what=what)
-
-
-def table(console: Console, result: dict[str, Any]) -> None:
-    """Print the results for a person."""
-    out = Table(title="time per adaptive round / non-adaptive", title_justify="left")
-    for name in ("machines live", "measured", "simulated, full size"):
-        out.add_column(name, justify="right")
-    virtual = result["virtual_adaptive_over_nonadaptive"]
-    for n, ratio in result["adaptive_over_nonadaptive"].items():
-        out.add_row(n, f"{ratio:.3f}", f"{virtual[n]:.3f}")
-    console.print(out)
-    moved = Table(title="rows moved, % of N", title_justify="left")
-    for name in ("transition", "plain cyclic", "ours"):
-        moved.add_column(name, justify="right")
-    total = result["rows_moved_total"]
-    for step, row in [*result["rows_moved"].items(), *total.items()]:
-        name = f"[bold]{step}[/] in all" if step in total else step
-        moved.add_row(name, f"{100 * row['cyclic']:.2f}", f"{100 * row['ours']:.2f}")
-    console.print(moved)
-    runs = Table(title=f"gradient descent, {result['linear_data']}", title_justify="left")
-    for name in ("method", "loss", "test error", "killed", "joined", "restarted"):
-        runs.add_column(name, justify="left" if name == "method" else "right")
-    for name, run in result["linear_runs"].items():
-        figures_of = (run[key] for key in ("final_loss", "final_test_error"))
-        numbers = [f"{value:.6f}" for value in figures_of]
-        counts = [str(run[key]) for key in ("killed", "added", "restarted")]
-        runs.add_row(name, *numbers, *counts)
-    console.print(runs)
-    say(console, result, page.sentences(result))

@@ -95,7 +95,7 @@ def timeline(
     view = _view(seen, start, end)
     if start is not None or end is not None:
         seen = replace(seen, lanes=tuple(lane for lane in seen.lanes if view.meets(lane)))
-    figure = _sheet(len(seen.lanes))
+    figure = sheet(10, min(max(1.6 + 0.4 * len(seen.lanes), 2.6), 12.0))
     axes = figure.subplots()
     _rounds(axes, seen, view)
     _bands(axes, seen, view)
@@ -132,7 +132,7 @@ def timeline(
 def ready(path: str | PathLike[str]) -> None:
     """Find out before a long run whether a picture can be drawn and saved there."""
     _target(path)
-    _sheet(1)
+    sheet(1, 1)
 
 
 def _target(path: str | PathLike[str]) -> Path:
@@ -164,7 +164,11 @@ def _view(seen: Lanes, start: float | None, end: float | None) -> _View:
     return _View(seen.start, scale, unit, first * scale, last * scale)
 
 
-def _sheet(count: int) -> Figure:
+def sheet(width: float, height: float) -> Figure:
+    """Return an empty figure; raises CannotDo without matplotlib.
+
+    pyplot and rcParams, matplotlib's global state, are left alone.
+    """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -172,8 +176,7 @@ def _sheet(count: int) -> Figure:
         raise CannotDo(
             "drawing needs matplotlib, which is not installed: pip install 'kofn[plot]'"
         ) from None
-    height = min(max(1.6 + 0.4 * count, 2.6), 12.0)
-    figure = Figure(figsize=(10, height), dpi=150, layout="constrained", facecolor="white")
+    figure = Figure(figsize=(width, height), dpi=150, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     return figure
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import platform
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,7 +16,7 @@ from ..codes.mds import MDSCode
 from ..delays import Delays, Exponential, PerUnit
 from ..engines.virtual import VirtualEngine
 from . import house_prices, linear, moved
-from .timing import Tell, Timer, drain, paced, summary
+from .timing import Tell, Timer, drain, machine, paced, summary
 
 MACHINES, THRESHOLD = 20, 10
 PAPER = (100_000, 10_000)  # the matrix of Figure 2(a)
@@ -49,11 +47,11 @@ class Settings:
     linear: linear.Settings = linear.FULL
 
     @property
-    def steps(self) -> int:
+    def progress_steps(self) -> int:
         """How often `measure` tells that it has moved on."""
         live = MACHINES - THRESHOLD + 1
         products = (1 + live * self.rounds) + (1 + self.rounds) + (LEARN + self.rounds) + 2
-        return products + self.linear.steps
+        return products + self.linear.progress_steps
 
 
 FULL = Settings()
@@ -69,7 +67,7 @@ QUICK = Settings(
 LEARN = 5  # rounds in which speeds are learnt, uncounted
 
 
-def measure(settings: Settings, tell: Tell, data: Path | None = None) -> dict[str, Any]:
+def measure(data: Path | None, settings: Settings, tell: Tell) -> dict[str, Any]:
     """Run everything and return what goes to results.json; `data` is for the linear models."""
     prices = house_prices.load(data)
     rng = np.random.default_rng(settings.seed)
@@ -88,12 +86,7 @@ def measure(settings: Settings, tell: Tell, data: Path | None = None) -> dict[st
     tell("rows moved")
     results |= linear.measure(prices, settings.linear, tell)
     results["largest_relative_error"] = timer.worst
-    results["settings"] = asdict(settings) | {
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "system": platform.system(),
-    }
+    results["settings"] = asdict(settings) | machine()
     return results
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import platform
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -24,7 +22,7 @@ from ..engines.virtual import VirtualEngine
 from ..rounds.stop import Stop, exact, first
 from . import datasets, straggling, unequal
 from .datasets import Dataset
-from .timing import Tell
+from .timing import Tell, machine
 from .training import Memo, Method, Run, curve, methods, metric, parted, reached, term, train
 
 MEAN = 2.0  # seconds of delay in the paper
@@ -57,9 +55,9 @@ class Settings:
     seed: int = 0
 
     @property
-    def steps(self) -> int:
+    def progress_steps(self) -> int:
         """How often `measure` tells that it has moved on."""
-        return 1 + 3 * (1 + 3 * METHODS) + self.rivals.steps + unequal.STEPS
+        return 1 + 3 * (1 + 3 * METHODS) + self.rivals.progress_steps + unequal.STEPS
 
 
 FULL = Settings()
@@ -100,10 +98,7 @@ def measure(data: Path | None, settings: Settings, tell: Tell) -> dict[str, Any]
     results["settings"] = asdict(settings) | {
         "rivals": {k: list(v) if isinstance(v, tuple) else v for k, v in grid},
         "mean_delay_seconds": MEAN * settings.time_scale,
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "system": platform.system(),
+        **machine(),
     }
     return results
 

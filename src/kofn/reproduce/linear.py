@@ -48,7 +48,7 @@ class Settings:
     timed_share_seconds: float = 0.2
 
     @property
-    def steps(self) -> int:
+    def progress_steps(self) -> int:
         """How often `measure` tells that it has moved on."""
         return 2 + 4 + len(self.penalties) + len(self.starts)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -27,7 +26,7 @@ from ..errors import BadInput
 from ..rounds.stop import all as every
 from ..sums.kernels import Kernel, values
 from . import decoding
-from .timing import Tell, drain
+from .timing import Tell, drain, machine
 
 M, TAU, MU = 1000, 0.005, 0.2  # terms and workers, seconds a term, 1 / mean start-up
 HELD = {"lt1": 32, "lt2": 16, "groups": 16}  # symbols of a worker that stand for infinitely many
@@ -62,7 +61,7 @@ class Settings:
     seed: int = 0
 
     @property
-    def steps(self) -> int:
+    def progress_steps(self) -> int:
         """How often `measure` tells that it has moved on."""
         return 3 * len(KINDS) + 3 + 4 + 6 + 1 + self.rounds
 
@@ -74,15 +73,16 @@ QUICK = Settings(
 
 
 def check(data: Path) -> NDArray[np.float64]:
-    """The recorded start-up times; raises BadInput where they are not in `data`."""
+    """Return the recorded start-up times; raise BadInput where they are not in `data`."""
     path = data / TIMINGS
     if not path.is_file():
         raise BadInput(f"--data must hold {TIMINGS}; {data} does not.")
     return read_timings(path)[RECORDING].at(0.0)
 
 
-def measure(settings: Settings, waits: NDArray[np.float64], tell: Tell) -> dict[str, Any]:
+def measure(data: Path, settings: Settings, tell: Tell) -> dict[str, Any]:
     """Run everything and return what goes to results.json."""
+    waits = check(data)
     with threadpool_limits(1):
         models: dict[str, tuple[Delays, int]] = {
             "exp": (Exponential(unit=TAU, mean=1 / MU), settings.trials),
@@ -112,10 +112,8 @@ def measure(settings: Settings, waits: NDArray[np.float64], tell: Tell) -> dict[
         "symbols_per_worker": HELD,
         "m_e": "infinity: no worker runs out of symbols",
         "recording": f"{TIMINGS}: {RECORDING}, load 0",
-        "cores": os.cpu_count(),
         "load_average": os.getloadavg()[0],
-        "python": platform.python_version(),
-        "numpy": np.__version__,
+        **machine(),
     }
     found["stood_in"] = STOOD_IN
     return found

@@ -1,17 +1,19 @@
-"""The pictures and the page of `kofn reproduce rateless`, from results.json alone."""
+"""Pictures, sentences and tables of `kofn reproduce rateless`, from its results alone."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from .figures import BLUE, GREEN, GREY, INK, ORANGE, dress, sheet
+from .figures import BLUE, GREEN, GREY, INK, ORANGE, across, dress, legend, sheet
+from .page import Printed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-PURPLE, RED = "#cc79a7", "#d55e00"
+TITLE = "Rateless codes for sums of non-linear functions, measured again"
+RED = "#d55e00"
 LOOKS = {
     "one": ("all at one", GREY, "-"),
     "uncoded": ("uncoded", ORANGE, "-"),
@@ -25,6 +27,8 @@ MODELS = {
     "pareto": "X Pareto(1, 1)",
     "lambda_trace": "X recorded on AWS Lambda",
 }
+# Latencies without a mean where start-up is Pareto(1, 1): of one worker, or of the slowest of many.
+ENDLESS = ("one", "uncoded")
 
 
 def draw(results: Mapping[str, Any]) -> dict[str, Figure]:
@@ -55,7 +59,6 @@ def _tail(axes: Axes, runs: Mapping[str, Any]) -> None:
     axes.xaxis.set_major_formatter(FormatStrFormatter("%g"))
     axes.yaxis.set_major_formatter(FormatStrFormatter("%g"))
     axes.yaxis.set_minor_locator(NullLocator())
-    axes.grid(color="#e3e3e3", linewidth=0.7)
 
 
 def _tails(results: Mapping[str, Any]) -> Figure:
@@ -64,9 +67,9 @@ def _tails(results: Mapping[str, Any]) -> Figure:
     for axes, (name, title) in zip(every, MODELS.items(), strict=True):
         _tail(axes, results[name])
         label = "P(latency > t)" if name == "exp" else ""
-        dress(axes, "t, seconds", label, title)
+        dress(axes, "t, seconds", label, title, "both")
     lines, labels = every[0].get_legend_handles_labels()
-    figure.legend(lines, labels, frameon=False, labelcolor=INK, loc="outside lower center", ncols=6)
+    legend(figure, lines, labels, loc="outside lower center", ncols=6)
     return figure
 
 
@@ -76,27 +79,20 @@ def _wall_clock(results: Mapping[str, Any]) -> Figure:
     axes = figure.subplots()
     _tail(axes, runs)
     title = f"{runs['workers']} processes, {runs['terms']} Gaussian kernels: wall clock"
-    dress(axes, "t, seconds", "fraction of rounds longer than t", title)
-    axes.legend(frameon=False, labelcolor=INK)
+    dress(axes, "t, seconds", "fraction of rounds longer than t", title, "both")
+    legend(axes)
     return figure
 
 
 def _decoding(results: Mapping[str, Any]) -> Figure:
     figure = sheet(11, 3.4)
     left, right = figure.subplots(1, 2)
-    needed = results["symbols_99"]
-    names = {
-        "peeling_lt1": "peeling, LT-1",
-        "inactivation_lt1": "inactivation, LT-1",
-        "peeling_lt2": "peeling, LT-2",
-        "inactivation_lt2": "inactivation, LT-2",
-    }
-    colors = [ORANGE if name.startswith("peel") else BLUE for name in names]
-    left.barh([*names.values()], [needed[name] for name in names], color=colors, height=0.65)
-    for y, name in enumerate(names):
-        left.text(needed[name], y, f" {needed[name]}", va="center", color=INK)
-    left.invert_yaxis()
-    left.set_xlim(0, 1.15 * max(needed.values()))
+    needed = [
+        (f"{kind}, LT-{r}", results["symbols_99"][f"{kind}_lt{r}"], color)
+        for r in (1, 2)
+        for kind, color in (("peeling", ORANGE), ("inactivation", BLUE))
+    ]
+    across(left, needed, "d")
     dress(left, "symbols enough in 99 % of runs, m = 1000", "", "Symbols needed")
     by_decoder = results["decode_ms_by_decoder"]
     labels = {"lt1": "LT-1", "lt2": "LT-2", "lt1_10000": "LT-1, m = 10,000"}
@@ -113,7 +109,7 @@ def _decoding(results: Mapping[str, Any]) -> Figure:
     right.invert_yaxis()
     right.set_xlim(0, 1.15 * most)
     dress(right, "ms by the wall clock, from scratch", "", "Decode times")
-    right.legend(frameon=False, labelcolor=INK, loc="upper right", bbox_to_anchor=(1.0, 0.75))
+    legend(right, loc="upper right", bbox_to_anchor=(1.0, 0.75))
     return figure
 
 
@@ -165,3 +161,18 @@ def sentences(results: Mapping[str, Any]) -> dict[str, str]:
             + "."
         ),
     }
+
+
+def tables(results: Mapping[str, Any]) -> Iterator[Printed]:
+    """What is printed for a person."""
+    rows = []
+    for kind, (label, _, _) in LOOKS.items():
+        cells = [label]
+        for model in MODELS:
+            found = results[model][kind]
+            mark = "*" if model == "pareto" and kind in ENDLESS else ""
+            cells.append(f"{found['mean']:.3g}{mark} / {found['median']:.3g} / {found['p99']:.3g}")
+        rows.append(tuple(cells))
+    columns = {"": "", **dict.fromkeys(MODELS.values(), ">")}
+    yield "latency, seconds: mean / median / 99 %", columns, rows
+    yield "* of this sample: the mean of what it is drawn from is infinite."

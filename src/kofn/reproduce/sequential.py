@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,7 +17,7 @@ from . import sequential_search as search
 from . import sequential_theory as theory
 from .sequential_data import made_up, read_mnist
 from .sequential_train import networks_on_mnist
-from .timing import Tell
+from .timing import Tell, machine
 
 FIGURE_1 = {"a": (5.0, 4, 4), "b": (10.0, 6, 5)}  # alpha, P, W = T + 1
 DELTAS = tuple(round(0.05 * i, 2) for i in range(1, 11))
@@ -87,7 +85,7 @@ class Settings:
     seed: int = 1
 
     @property
-    def tells(self) -> int:
+    def progress_steps(self) -> int:
         """How often `measure` tells that it has moved on."""
         return len(FIGURE_1) * len(self.deltas) + 2 * 2 * len(SLACKS) + 2 + 4
 
@@ -145,12 +143,7 @@ def measure(data: Path | None, settings: Settings, tell: Tell) -> dict[str, Any]
         batch=settings.batch,
         tell=tell,
     )
-    results["settings"] = asdict(settings) | {
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "system": platform.system(),
-    }
+    results["settings"] = asdict(settings) | machine()
     return results
 
 

@@ -1,15 +1,17 @@
-"""Pictures and the page of `reproduce sequential`: nothing is computed that is not in results."""
+"""Pictures, sentences and tables of `kofn reproduce sequential`, from its results alone."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from .figures import BLUE, GREEN, GREY, INK, ORANGE, dress, pairs, sheet
+from .figures import BLUE, GREEN, GREY, INK, ORANGE, bars, dress, legend, sheet
+from .page import Printed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+TITLE = "Coded sequential matrix multiplication, measured again"
 COLORS = {"uncoded": GREY, "poly": ORANGE, "dip": BLUE, "idip": GREEN}
 NAMES = {"uncoded": "uncoded", "poly": "polynomial", "dip": "DIP", "idip": "IDIP"}
 MODELS = {"iid": "independent stragglers", "fritchman": "bursts (Fritchman)"}
@@ -41,14 +43,12 @@ def _figure_1(results: Mapping[str, Any]) -> Figure:
             line = {"dip": "-", "idip": "-"}.get(kind, "")
             label = f"{NAMES[kind]}, measured" if line else None
             axes.plot(x, y, marker="o", ms=4, ls=line, lw=1.2, color=color, label=label)
-        dress(axes, "probability of straggling, δ", "R, time per job", f"({name}) {about[name]}")
+        title = f"({name}) {about[name]}"
+        dress(axes, "probability of straggling, δ", "R, time per job", title, "both")
         axes.set_ylim(bottom=0)
-        axes.grid(color="#dddddd", linewidth=0.8)
-    figure.axes[0].legend(frameon=False, fontsize=9, labelcolor=INK)
-    figure.axes[1].text(
-        0.02, 0.98, "dots: the real master\nin virtual time", transform=figure.axes[1].transAxes,
-        va="top", color=INK, fontsize=9,
-    )  # fmt: skip
+    legend(figure.axes[0], fontsize=9)
+    look: Any = {"transform": figure.axes[1].transAxes, "va": "top", "color": INK, "fontsize": 9}
+    figure.axes[1].text(0.02, 0.98, "dots: the real master\nin virtual time", **look)
     return figure
 
 
@@ -69,12 +69,13 @@ def _tables(results: Mapping[str, Any]) -> Figure:
             NAMES[kind]: ([g["over_poly"][kind] for g in groups.values()], COLORS[kind])
             for kind in kinds
         }
-        pairs(axes, list(groups), series)
-        for bars in axes.containers:
-            axes.bar_label(bars, fmt="%.2f", fontsize=8, color=INK, padding=1)
+        bars(axes, list(groups), series)
+        for drawn in axes.containers:
+            axes.bar_label(drawn, fmt="%.2f", fontsize=8, color=INK, padding=1)
         axes.axhline(1.0, color=ORANGE, lw=1.4)
-        dress(axes, "", "time per job / polynomial code" if model == "iid" else "", title)
-    figure.axes[1].legend(frameon=False, ncols=3, fontsize=9, labelcolor=INK, loc="upper right")
+        label = "time per job / polynomial code" if model == "iid" else ""
+        dress(axes, "", label, title, "y")
+    legend(figure.axes[1], ncols=3, fontsize=9, loc="upper right")
     figure.axes[0].set_ylim(top=1.12 * figure.axes[0].get_ylim()[1])
     return figure
 
@@ -91,8 +92,8 @@ def _figure_2(results: Mapping[str, Any]) -> Figure:
             )
         dress(row[0], "round", "time", f"{title}: cumulative time")
         dress(row[1], "round", "load of a worker", f"{title}: load by round")
-        row[0].legend(frameon=False, fontsize=9, labelcolor=INK)
-        row[1].legend(frameon=False, fontsize=8, labelcolor=INK, ncols=4, loc="upper right")
+        legend(row[0], fontsize=9)
+        legend(row[1], fontsize=8, ncols=4, loc="upper right")
         row[1].set_ylim(top=1.25 * row[1].get_ylim()[1])
     return figure
 
@@ -105,9 +106,8 @@ def _training(results: Mapping[str, Any]) -> Figure:
         label = f"{NAMES[kind]}, {run['seconds']:.0f} s in all"
         axes.plot(x, y, marker="o", ms=4, color=COLORS[kind], label=label)
     title = f"Five networks on {results['training_data']}, four workers: test loss of the first"
-    dress(axes, "seconds, wall clock", "test loss", title)
-    axes.grid(color="#dddddd", linewidth=0.8)
-    axes.legend(frameon=False, fontsize=9, labelcolor=INK)
+    dress(axes, "seconds, wall clock", "test loss", title, "both")
+    legend(axes, fontsize=9)
     return figure
 
 
@@ -163,3 +163,15 @@ def sentences(results: Mapping[str, Any]) -> dict[str, str]:
             f"{codes['dip']['held_share']:.1%} of the time."
         ),
     }
+
+
+def tables(results: Mapping[str, Any]) -> Iterator[Printed]:
+    """What is printed for a person."""
+    rows = []
+    for model, title in MODELS.items():
+        for mu in ("0", "0.25"):
+            for clock, side in (("virtual", results[model]), ("wall", results["wall"][model])):
+                ratios = (side if mu == "0" else side["mu_0.25"])["over_poly"]
+                rows.append((title, mu, clock, *(ratios[kind] for kind in NAMES)))
+    columns = {"stragglers": "", "μ": ">", "clock": "", **dict.fromkeys(NAMES.values(), ".3f")}
+    yield "time per job / polynomial code", columns, rows

@@ -66,7 +66,7 @@ class Grid:
             raise ValueError(f"as many settings of each method are tried; got {sorted(counts)}")
 
     @property
-    def steps(self) -> int:
+    def progress_steps(self) -> int:
         """How many runs that is."""
         return len(KINDS) * len(self.portions) * len(self.fresh)
 

@@ -18,13 +18,12 @@ from ..arrays import CodedMatrix
 from ..cluster import Cluster, connect
 from ..errors import BadInput, CannotDo
 from ..learn import LinearSVC
+from .timing import Tell
 
 WORKERS, THRESHOLD, PENALTY = 4, 2, 0.01
 KILLS, JOIN = {1: 1, 3: 3}, 4  # after which iteration which worker is killed, and one joins
 # Table 1 of the report: one machine, without coding.
 REPORTED = {"precision": 0.6662, "recall": 0.2243, "f1": 0.3342, "accuracy": 0.8039}
-
-Tell = Callable[[str], None]
 
 
 def load(data: Path) -> tuple[Any, Any, Any, Any]:

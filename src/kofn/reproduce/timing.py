@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -70,6 +72,16 @@ def drain(cluster: Cluster) -> None:
     driver.settle()
     while driver.owing(driver.engine.workers) and time.perf_counter() < end:
         driver.settle(0.01)
+
+
+def machine() -> dict[str, Any]:
+    """What the results were measured on, for results.json."""
+    return {
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "system": platform.system(),
+    }
 
 
 def summary(seconds: Mapping[str, list[float]]) -> dict[str, dict[str, float]]:

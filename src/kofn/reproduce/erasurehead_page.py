@@ -1,16 +1,18 @@
-"""Pictures and sentences of ErasureHead's results.json: nothing is computed here."""
+"""Pictures, sentences and tables of `kofn reproduce erasurehead`, from its results alone."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from .figures import BLUE, GREEN, GREY, INK, ORANGE, dress, sheet
+from .figures import BLUE, GREEN, GREY, INK, ORANGE, across, dress, legend, sheet
+from .page import Printed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+TITLE = "ErasureHead, measured again"
 SKY = "#56b4e9"
 LOOK = {
     "uncoded": ("uncoded", GREY, "-"),
@@ -113,8 +115,9 @@ def _runs(results: Mapping[str, Any], curves: str, seconds: str) -> Figure:
     figure = sheet(4.2 * len(names), 6.4)
     grid = figure.subplots(2, len(names), squeeze=False)
     for i, name in enumerate(names):
-        _curves(grid[0][i], results[curves][name], name, legend=i == 0)
-        _bars(grid[1][i], results[seconds][name], 1e3, "ms per iteration", "{:.0f}")
+        _curves(grid[0][i], results[curves][name], name, named=i == 0)
+        times = {method: 1e3 * spent for method, spent in results[seconds][name].items()}
+        _bars(grid[1][i], times, "ms per iteration", ".0f")
     return figure
 
 
@@ -122,37 +125,34 @@ def _simulated(results: Mapping[str, Any]) -> Figure:
     names = list(results["virtual_curves"])
     figure = sheet(4.2 * len(names), 3.4)
     for i, (axes, name) in enumerate(zip(figure.subplots(1, len(names)), names, strict=True)):
-        _curves(axes, results["virtual_curves"][name], name, legend=i == 0, clock="simulated")
+        _curves(axes, results["virtual_curves"][name], name, named=i == 0, clock="simulated")
     return figure
 
 
 def _curves(
-    axes: Axes, runs: Mapping[str, Any], name: str, *, legend: bool, clock: str = "wall"
+    axes: Axes, runs: Mapping[str, Any], name: str, *, named: bool, clock: str = "wall"
 ) -> None:
     for method, run in runs.items():
         label, color, style = LOOK[method]
         axes.plot(run["seconds"], run["metric"], color=color, ls=style, lw=1.6, label=label)
     what = "mean squared error, test" if name == "kc_house" else "AUC, test"
-    dress(axes, f"seconds ({clock} clock)", what, DATA[name])
-    axes.grid(color="#e4e4e4", linewidth=0.8)
+    dress(axes, f"seconds ({clock} clock)", what, DATA[name], "both")
     longest = sorted(run["seconds"][-1] for run in runs.values())
     # The rest of the slowest run would squeeze the others into a corner.
     axes.set_xlim(0, longest[-2] * 1.15 if len(longest) > 1 else None)
-    if legend:
-        axes.legend(frameon=False, fontsize=8, labelcolor=INK)
+    if named:
+        legend(axes, fontsize=8)
 
 
-def _bars(axes: Axes, values: Mapping[str, float], scale: float, unit: str, form: str) -> None:
-    short = {m: LOOK[m][0].replace("approximate", "approx.").replace(", ", "\n") for m in values}
-    labels = list(short.values())
-    heights = [scale * value for value in values.values()]
+def _bars(axes: Axes, values: Mapping[str, float], unit: str, form: str, title: str = "") -> None:
+    labels = [LOOK[m][0].replace("approximate", "approx.").replace(", ", "\n") for m in values]
+    heights = list(values.values())
     axes.bar(labels, heights, color=[LOOK[method][1] for method in values], width=0.7)
     for i, height in enumerate(heights):
-        axes.text(i, height, form.format(height), ha="center", va="bottom", color=INK, fontsize=8)
+        axes.text(i, height, f"{height:{form}}", ha="center", va="bottom", color=INK, fontsize=8)
     axes.set_ylim(0, 1.15 * max(heights))
     axes.tick_params(axis="x", labelsize=7)
-    axes.grid(axis="y", color="#e4e4e4", linewidth=0.8)
-    dress(axes, "", unit, "")
+    dress(axes, "", unit, title, "y")
 
 
 def _speedups(results: Mapping[str, Any]) -> Figure:
@@ -161,23 +161,15 @@ def _speedups(results: Mapping[str, Any]) -> Figure:
     for axes, name in zip(figure.subplots(1, len(names)), names, strict=True):
         found = results["wall_speedups"][name]
         chosen = {m: found[f"{m}_over_uncoded"] for m in LOOK if m != "uncoded"}
-        _bars(axes, chosen, 1.0, "times faster than uncoded", "{:.1f}")
+        _bars(axes, chosen, "times faster than uncoded", ".1f", DATA[name])
         axes.axhline(1, color=INK, lw=0.8)
-        axes.set_title(DATA[name], loc="left", fontsize=11, color=INK)
     return figure
 
 
 def _rivals(rivals: Mapping[str, Any]) -> Figure:
-    look = {
-        "uncoded": GREY,
-        "exact": ORANGE,
-        "ignore": SKY,
-        "backups": GREY,
-        "dsag": GREEN,
-        "kofn": BLUE,
-    }
+    look = {"exact": ORANGE, "ignore": SKY, "dsag": GREEN, "kofn": BLUE}
     rows = [
-        (name, row["seconds_to_target"])
+        (name, row["seconds_to_target"], look.get(name.split("_")[0], GREY))
         for name, row in rivals["methods"].items()
         if row["seconds_to_target"] is not None
     ]
@@ -185,16 +177,11 @@ def _rivals(rivals: Mapping[str, Any]) -> Figure:
     never = len(rivals["methods"]) - len(rows)
     figure = sheet(8.4, 0.26 * len(rows) + 1.4)
     axes = figure.subplots()
-    colors = [look[name.split("_")[0]] for name, _ in rows]
-    axes.barh([name for name, _ in rows], [s for _, s in rows], color=colors, height=0.7)
-    for y, (_, seconds) in enumerate(rows):
-        axes.text(seconds, y, f" {seconds:.1f}", va="center", color=INK, fontsize=8)
-    axes.invert_yaxis()
+    across(axes, rows, ".1f", fontsize=8)
     axes.tick_params(axis="y", labelsize=8)
-    axes.grid(axis="x", color="#e4e4e4", linewidth=0.8)
     more = f" ({never} never)" if never else ""
     title = f"{DATA[rivals['data']]}, {rivals['workers']} workers, recorded delays{more}"
-    dress(axes, "simulated seconds to the target", "", title)
+    dress(axes, "simulated seconds to the target", "", title, "x")
     return figure
 
 
@@ -207,10 +194,9 @@ def _unequal(found: Mapping[str, Any]) -> Figure:
     }
     figure = sheet(12.6, 3.6)
     every = figure.subplots(1, len(cases), sharey=True)
-    looks = {"agc2": "o", "ignore": "s"}
     for axes, (case, title) in zip(every, cases.items(), strict=True):
         rows = found[case]
-        for kind, marker in looks.items():
+        for kind, marker in (("agc2", "o"), ("ignore", "s")):
             label, color, style = LOOK[kind]
             at = [int(name.split("_")[1]) for name in rows if name.startswith(f"{kind}_")]
             y = [(rows[f"{kind}_{wait}"] or {}).get("final_metric", float("nan")) for wait in at]
@@ -218,7 +204,57 @@ def _unequal(found: Mapping[str, Any]) -> Figure:
         if rows["egc2"] is not None:
             exact = rows["egc2"]["final_metric"]
             axes.axhline(exact, color=ORANGE, lw=1.2, label="exact, c=2 (all rows)")
-        dress(axes, "replies waited for", "AUC, test" if case == "mixed_slow" else "", title)
-        axes.grid(color="#e4e4e4", linewidth=0.8)
-    every[0].legend(frameon=False, fontsize=8, labelcolor=INK, loc="lower right")
+        label = "AUC, test" if case == "mixed_slow" else ""
+        dress(axes, "replies waited for", label, title, "both")
+    legend(every[0], fontsize=8, loc="lower right")
     return figure
+
+
+def tables(results: Mapping[str, Any]) -> Iterator[Printed]:
+    """What is printed for a person."""
+    methods = list(results["virtual_seconds_per_iteration"])
+    rows = [("simulated, mean 2 s", results["virtual_seconds_per_iteration"], ".3f")]
+    for name, seconds in results["wall_seconds_per_iteration"].items():
+        rows.append((f"{name}, processes", seconds, ".3f"))
+        rows.append((f"{name}, to the target", results["time_to_target"][name], ".2f"))
+        plain = results["no_delay_seconds_per_iteration"][name]
+        rows.append((f"{name}, no delays", plain, ".3f"))
+    cells = [
+        (name, *(None if row[m] is None else f"{row[m]:{form}}" for m in methods))
+        for name, row, form in rows
+    ]
+    columns = {"": "", **dict.fromkeys(methods, ">")}
+    yield "seconds per iteration, and to the target", columns, cells
+    if "problem" in results["rivals"]:
+        yield results["rivals"]["problem"]
+    else:
+        yield from _rivals_tables(results["rivals"])
+    found = results["unequal"]
+    cases = ("mixed_slow", "sorted_slow", "sorted_lost")
+    columns = {"method": ""} | {case.replace("_", " rows, "): ">" for case in cases}
+    cells = [(name, *(_end(found[case][name]) for case in cases)) for name in found[cases[0]]]
+    which = f"{len(found['slow_or_lost'])} of {found['workers']} machines slow or lost"
+    yield f"{found['data']}, {which}: final metric (s per iteration)", columns, cells
+
+
+def _end(row: Mapping[str, float] | None) -> str:
+    if row is None:
+        return "stops"
+    return f"{row['final_metric']:.4f} ({row['seconds_per_iteration']:.2f})"
+
+
+def _rivals_tables(rivals: Mapping[str, Any]) -> Iterator[Printed]:
+    columns = {"method": "", "s to target": ".2f", "s per iteration": ".3f", "covered": ".2f"}
+    keys = ("seconds_to_target", "seconds_per_iteration", "mean_covered", "final_metric")
+    best = {found["setting"] for found in rivals["best"].values() if found}
+    rows = [
+        (f"[bold]{name}[/]" if name in best else name, *(row[key] for key in keys))
+        for name, row in rivals["methods"].items()
+    ]
+    title = f"{rivals['data']}, {rivals['workers']} workers, recorded AWS Lambda delays (simulated)"
+    yield title, columns | {"final metric": ".4f"}, rows
+    kinds = ("kofn", "ignore", "dsag", "exact", "backups")
+    alike = [(name, *(row[k] for k in kinds)) for name, row in rivals["by_portion"].items()]
+    alike.append(("settings tried in all", *(str(rivals["tried"][k]) for k in kinds)))
+    columns = {"portion of a part": ">", **dict.fromkeys(kinds, ".2f")}
+    yield "seconds to the target, best at the same portion", columns, alike

@@ -1,0 +1,63 @@
+"""Tables and progress bars: one way for all commands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+
+def print_table(
+    console: Console,
+    title: str,
+    columns: Mapping[str, str],
+    rows: Iterable[Sequence[Any]],
+    **look: Any,
+) -> None:
+    """Print a table.
+
+    `columns`: the format of each column by its name. Columns of text ("") are aligned left, others
+    right. A cell that is text already stays as it is, and None is "never".
+    """
+    out = Table(title=title, title_justify="left", **look)
+    for name, form in columns.items():
+        out.add_column(name, justify="right" if form else "left")
+    for row in rows:
+        out.add_row(*map(_cell, row, columns.values()))
+    console.print(out)
+
+
+def _cell(value: Any, form: str) -> str:
+    if value is None:
+        return "never"
+    return value if isinstance(value, str) else format(value, form)
+
+
+def print_pairs(console: Console, pairs: Iterable[tuple[str, str]]) -> None:
+    """Print names and values, a line each."""
+    out = Table(show_header=False, box=None, padding=(0, 2))
+    for pair in pairs:
+        out.add_row(*pair)
+    console.print(out)
+
+
+@contextmanager
+def progress(
+    what: str, total: int | None, quiet: bool, *fields: str
+) -> Iterator[Callable[..., None]]:
+    """Show a bar on stderr if that is a terminal, with the texts named in `fields` beside it.
+
+    Yields `update(advance=, completed=, total=, **fields)`.
+    """
+    console = Console(stderr=True)
+    texts = [TextColumn(f"{{task.fields[{name}]}}") for name in fields]
+    columns = (TextColumn(f"[bold]{what}"), BarColumn(), MofNCompleteColumn(), *texts)
+    off = quiet or not console.is_terminal
+    with Progress(*columns, TimeElapsedColumn(), console=console, disable=off) as bar:
+        empty: Any = dict.fromkeys(fields, "")
+        yield partial(bar.update, bar.add_task(what, total=total, **empty))
