@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import re
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -312,3 +316,29 @@ def test_a_store_has_its_own_code(tmp_path: Any) -> None:
         pytest.raises(kofn.BadInput, match=r"and a store\. Leave one of them out"),
     ):
         cluster.encode(str(tmp_path / "store"), code=Pascal(4, 2))
+
+
+# The page.
+
+PAGE = (Path(__file__).parent.parent / "docs" / "extending.md").read_text()
+BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("name", ["TestBySpeed", "TestParity"])
+def test_the_examples_of_the_page_pass_their_checks(name: str, tmp_path: Path) -> None:
+    (code,) = (code for code in BLOCKS if f"class {name}" in code)
+    script = tmp_path / "test_example.py"
+    script.write_text(code)
+    command = [sys.executable, "-W", "error", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [*command, str(script)], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert done.returncode == 0, done.stdout
+    assert "passed" in done.stdout
+
+
+@pytest.mark.parametrize(("start", "most"), [("class BySpeed", 50), ("class Falling", 15)])
+def test_the_examples_of_the_page_are_short(start: str, most: int) -> None:
+    (code,) = (code for code in BLOCKS if start in code)
+    (body,) = re.findall(rf"^{start}.*?(?=^\S)", code, re.MULTILINE | re.DOTALL)
+    assert len(body.strip().splitlines()) + 1 <= most  # and its decorator
