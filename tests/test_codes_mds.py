@@ -265,9 +265,9 @@ def test_weights_from_several_threads() -> None:
         ({"n": 3, "k": 4}, "1 <= k <= n; k=4 and n=3"),
         ({"n": 3, "k": 0}, "1 <= k <= n"),
         ({"n": 0, "k": 0}, "1 <= k <= n"),
-        ({"n": 3.0, "k": 2}, "n of MDSCode is a whole number >= 0; got 3.0"),
-        ({"n": 3, "k": True}, "k of MDSCode is a whole number"),
-        ({"n": 3, "k": 2, "seed": -1}, "seed of MDSCode is a whole number >= 0; got -1"),
+        ({"n": 3.0, "k": 2}, "n of MDSCode must be a whole number >= 0; got 3.0"),
+        ({"n": 3, "k": True}, "k of MDSCode must be a whole number"),
+        ({"n": 3, "k": 2, "seed": -1}, "seed of MDSCode must be a whole number >= 0; got -1"),
         ({"n": 3, "k": 2, "construction": "magic"}, "'magic' was given"),
     ],
 )

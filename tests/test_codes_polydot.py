@@ -112,7 +112,7 @@ def test_two_by_two_is_well_placed(n: int) -> None:
 def test_bad_codes_get_one_clear_error() -> None:
     with pytest.raises(kofn.BadInput, match="2 x 3 grid needs 10 workers: 10 forward, 9 backward"):
         PolyDotCode(9, 2, 3)
-    with pytest.raises(kofn.BadInput, match="m of PolyDotCode is a whole number >= 1; got 0"):
+    with pytest.raises(kofn.BadInput, match="m of PolyDotCode must be a whole number >= 1; got 0"):
         PolyDotCode(9, 0, 3)
     with pytest.raises(kofn.BadInput, match="share 6 was asked for"):
         PolyDotCode(6, 2, 2).row(6)

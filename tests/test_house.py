@@ -10,8 +10,9 @@ import kofn
 ROOT = Path(kofn.__file__).parent
 
 # Besides these, which every room may import.
-COMMON = ("errors", "files", "interrupts", "model")
+COMMON = ("checks", "errors", "files", "interrupts", "model")
 ALLOWED: dict[str, set[str]] = {
+    "checks": {"errors"},
     "errors": set(),
     "files": set(),
     "interrupts": set(),

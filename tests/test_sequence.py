@@ -18,6 +18,7 @@ from scipy.sparse import csr_matrix
 import kofn
 from kofn.arrays.copies import Replicated
 from kofn.arrays.grid import encode_grid
+from kofn.checks import factors
 from kofn.delays import (
     AsSlowAs,
     Change,
@@ -38,7 +39,6 @@ from kofn.engines.wrapped import Wrapped
 from kofn.model import Event, Reply, Send, Task, Tick
 from kofn.rounds.deadline import DeadlineRound
 from kofn.sequence import SequenceCode, Stream, Uncoded
-from kofn.sequence.checks import operands
 from kofn.sequence.ledger import Diagonal, Mini
 from kofn.sequence.work import multiply
 from kofn.sums.rivals import Backups, Stale
@@ -576,7 +576,7 @@ def test_only_operands_that_nobody_can_write_to_are_not_copied() -> None:
     view = shown.view()
     view.flags.writeable = False  # but its base can be written to
     for array, shared in ((frozen, True), (open_, False), (open_.T, False), (view, False)):
-        for one in operands(array, array, True):
+        for one in factors(array, array, True):
             assert np.shares_memory(one, array) == shared
 
 

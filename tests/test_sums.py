@@ -323,7 +323,7 @@ def test_bad_input(cluster: kofn.Cluster) -> None:
         cluster.parts((X, y), kofn.FractionalRepetition(4))
     with pytest.raises(kofn.BadInput, match="a part for each of the 6 workers; got 3"):
         cluster.parts([1, 2, 3], kofn.Uncoded())
-    with pytest.raises(kofn.BadInput, match="from 1 to the number of rows, 120; got 121"):
+    with pytest.raises(kofn.BadInput, match="from 1 to 120; got 121"):
         cluster.parts((X, y), parts=121)
     with pytest.raises(kofn.BadInput, match="equally many rows"):
         cluster.parts((X, y[:-1]))

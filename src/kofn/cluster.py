@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 from inspect import signature
-from numbers import Integral
 from types import TracebackType
 from typing import Any, Literal, NoReturn, Self, overload
 
 from scipy.sparse import issparse
 
-from .arrays import CodedMatrix, CodedTranspose, checks
+from . import checks
+from .arrays import CodedMatrix, CodedTranspose
 from .arrays.matrix import Options, threshold
 from .arrays.reach import elsewhere, shares_from
 from .arrays.scales import scales_of
@@ -49,8 +49,10 @@ def connect(
     as lost (default: never; until then it is a straggler, and others do its work).
     """
     wait = checks.seconds(wait, "wait")
-    limit = checks.positive(limit, "limit", "Leave it out for 300 seconds.")
-    lost_after = checks.positive(lost_after, "lost_after", "Leave it out for never.")
+    limit = checks.number(limit, "limit", "> 0", "Leave it out for 300 seconds.", infinite=True)
+    lost_after = checks.number(
+        lost_after, "lost_after", "> 0", "Leave it out for never.", infinite=True
+    )
     if isinstance(engine, Engine):
         if workers is not None or address is not None:
             raise BadInput(
@@ -91,10 +93,8 @@ def find(name: object) -> Callable[..., Engine]:
 def _late(late: Late | float | None) -> Late | None:
     if late is None or isinstance(late, Late):
         return late
-    factor = checks.positive(late, "late", "Leave it out to judge by the spread of replies.")
-    if factor <= 1:
-        raise BadInput(f"late must be a factor > 1, a kofn.Late, or None; got {late!r}.")
-    return Late(factor=factor)
+    remedy = "It is a factor; leave it out to judge by the spread of replies."
+    return Late(factor=checks.number(late, "late", "> 1", remedy, infinite=True))
 
 
 class Cluster:
@@ -194,7 +194,7 @@ class Cluster:
         if live == 0:
             raise TooFewWorkers(0, 1, 0.0)
         if tolerance is not None:
-            tolerance = checks.positive(tolerance, "tolerance", "Leave it out for the default.")
+            tolerance = checks.number(tolerance, "tolerance", "> 0", infinite=True)
         found = elsewhere(A)
         if code is not None and (k is not None or n is not None or isinstance(found, Store)):
             given = "a store" if isinstance(found, Store) else f"k={k}, n={n}"
@@ -208,11 +208,8 @@ class Cluster:
             code = threshold((live + 1) // 2 if k is None else k, live if n is None else n)
         else:
             check_code(code)
-        if code.n < live and not isinstance(found, Store):
-            raise BadInput(
-                f"n must be at least the number of live workers; got n={code.n} and {live} live. "
-                f"Leave n out, or connect fewer workers."
-            )
+        if not isinstance(found, Store):
+            checks.slots(code.n, live)
         if checks.whole(margin, "margin", 0) > code.n - code.k:
             raise BadInput(
                 f"k + margin must be at most n: no more than {code.n} can be asked for a row; got "
@@ -220,8 +217,7 @@ class Cluster:
             )
         if axis not in (0, 1):
             raise BadInput(f"axis must be 0 (cut by rows) or 1 (by columns); got {axis!r}.")
-        if loads not in ("measured", "equal"):
-            raise BadInput(f"loads must be 'measured' or 'equal'; got {loads!r}.")
+        checks.one_of(loads, "loads", ("measured", "equal"))
         options = Options(
             tolerance=tolerance,
             check_finite=check_finite,
@@ -274,13 +270,7 @@ class Cluster:
         live = len(self.engine.workers)
         if live == 0:
             raise TooFewWorkers(0, 1, 0.0)
-        slots = live if n is None else checks.whole(n, "n", 1)
-        if slots < live:
-            raise BadInput(
-                f"n must be at least the number of live workers; got n={n} and {live} live. "
-                f"Leave n out, or connect fewer workers."
-            )
-        return Parts(self._driver, data, code, parts, slots)
+        return Parts(self._driver, data, code, parts, checks.slots(n, live))
 
     def sequence(
         self,
@@ -304,11 +294,8 @@ class Cluster:
     def lose(self, worker: int) -> None:
         """End a worker at once, as a spot market does, and wait until that has been noticed."""
         self._driver.check()
-        if isinstance(worker, bool) or not isinstance(worker, Integral):
-            raise BadInput(
-                f"lose takes the id of one worker; got {worker!r}. Ids are in cluster.workers; "
-                f"call it once for each."
-            )
+        remedy = "It is the id of one worker, from cluster.workers; call lose once for each."
+        worker = checks.whole(worker, "worker", 0, remedy=remedy)
         self._driver.call(lambda: self.engine.lose(worker))
         self._driver.await_lost(worker)
 

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
+from .. import checks
 from ..rounds import RoundDriver
-from . import checks
 from .copies import HasDrive, Replicated, driver_of
 from .matrix import CodedMatrix, Options, threshold
 from .shares import shares_of

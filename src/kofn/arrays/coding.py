@@ -13,8 +13,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from ..checks import finite
 from ..codes import AnyKOfN
-from ..errors import BadInput
 from .scales import ZERO, Exponents, Scales, balanced, factors, lengths
 from .sources import Source, csr, open_source
 
@@ -125,7 +125,7 @@ class Coder:
             if b > a:
                 self.source.fill(a, b, pieces[i, : b - a])
                 if self._check:
-                    finite(pieces[i, : b - a], a)
+                    finite(pieces[i, : b - a], "the matrix to encode", a)
             pieces[i, b - a :] = 0
         self._scale(pieces, first, last)
         if mixed:
@@ -147,7 +147,7 @@ class Coder:
         for a, b in self._ranges(first, last):
             piece = self.source.rows(a, b)
             if self._check:
-                finite(piece, a)
+                finite(piece, "the matrix to encode", a)
             piece.resize((m, d))
             pieces.append(piece)
         self._scale(pieces, first, last)
@@ -197,26 +197,3 @@ def make_share(
         out[done : done + len(rows)] = rows
         done += len(rows)
     return out
-
-
-def finite(rows: Any, first: int) -> None:
-    """Raise BadInput, naming the entry, if one of these rows from `first` on is not finite."""
-    sparse = bool(sp.issparse(rows))
-    values = rows.data if sparse else rows
-    # The sum is finite unless an entry is not (or it overflows): one cheap pass first.
-    with np.errstate(over="ignore", invalid="ignore"):
-        if np.isfinite(values.sum()):
-            return
-    bad = np.flatnonzero(~np.isfinite(values.reshape(-1)))
-    if len(bad) == 0:
-        return
-    if sparse:
-        row = int(np.searchsorted(rows.indptr, bad[0], "right")) - 1
-        column = int(rows.indices[bad[0]])
-    else:
-        row, column = divmod(int(bad[0]), rows.shape[1])
-    raise BadInput(
-        f"the matrix to encode must be finite: one NaN would spread over every coded reply. Entry "
-        f"[{row + first}, {column}] is {values.reshape(-1)[bad[0]]}. Clean it, or pass "
-        f"check_finite=False to let it through."
-    )

@@ -10,14 +10,15 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
+from .. import checks
 from ..codes.linear import error_bound
 from ..codes.mds import MDSCode
-from ..errors import BadInput, NothingYet
+from ..errors import NothingYet
 from ..model import ProductReport, Task
 from ..rounds import Late, RoundDriver
 from ..rounds.holders import Holders
 from ..rounds.replicated import ReplicatedRound
-from . import checks, work
+from . import work
 
 LOST = ("wait", "ignore", "stale")
 
@@ -59,26 +60,15 @@ class Replicated:
         array = checks.matrix(A, check_finite=True)
         self._driver = driver = driver_of(where)
         live = len(driver.engine.workers)
-        places = live if n is None else checks.whole(n, "n (places)", 1)
-        self.r = checks.whole(r, "r (copies)", 1)
-        if self.r > places:
-            raise BadInput(
-                f"r must be at most the number of workers; got r={r} and {places} of them. "
-                f"Use r <= {places}, or more workers."
-            )
-        if places < live:
-            raise BadInput(
-                f"n must be at least the number of live workers; got n={n} and {live} live. "
-                f"Leave n out, or connect fewer workers."
-            )
-        if backup is not None and not checks.seconds(backup, "backup") > 1:
-            raise BadInput(f"backup must be a factor > 1, or None; got {backup!r}.")
-        if lost not in LOST:
-            raise BadInput(f"lost must be one of {', '.join(LOST)}; got {lost!r}.")
+        places = checks.slots(n, live)
+        self.r = checks.whole(r, "r (copies)", 1, places, "There is one copy a worker, at most.")
+        if backup is not None:
+            backup = checks.number(backup, "backup", "> 1", "It is a factor, or None.")
+        checks.one_of(lost, "lost", LOST)
         self.shape: tuple[int, int] = array.shape
         self.dtype = array.dtype
         self.lost = lost
-        self._late = None if backup is None else Late(factor=float(backup))
+        self._late = None if backup is None else Late(factor=backup)
         self.blocks = places // self.r if backup is None else places
         copies = 1 if backup is None else self.r  # blocks in one slot
         self.slots = slots = [

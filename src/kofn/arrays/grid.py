@@ -7,10 +7,10 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import checks
 from ..codes.polydot import PolyDotCode, PolyDotPass
 from ..errors import BadInput, CannotDo
 from ..rounds import RoundDriver
-from . import checks
 from .decode import Code
 from .matrix import CodedMatrix, Options
 from .scales import scales_of

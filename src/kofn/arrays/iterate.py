@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import checks
 from ..errors import BadInput, CannotDo, Diverged, Inaccurate, KofnError
 from ..interrupts import from_handler, held, opened
 from ..model import ProductReport, Task
 from ..rounds import Cover, Layout, RoundDriver, Windows
 from ..rounds.iterate import TASK, Exchange, IterateRound, Shape
-from . import checks
 from .decode import segments, weak
 from .plan import Plan
 from .walk import Job, Step, full, scales_key, walk
@@ -254,7 +254,7 @@ def _job(
         raise BadInput("X.iterate needs a rule to stop by; got none. Pass rounds=, tol= or both.")
     limit = ROUNDS if rounds is None else checks.whole(rounds, "rounds", 1)
     if tol is not None:
-        checks.positive(tol, "tol", "Leave it out to stop by rounds alone.")
+        checks.number(tol, "tol", "> 0", "Leave it out to stop by rounds alone.", infinite=True)
     driver = X._driver
     job = Job(
         code=X.code,

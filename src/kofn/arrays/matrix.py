@@ -10,6 +10,7 @@ from typing import Any, NoReturn, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import checks
 from ..codes.linear import error_bound
 from ..codes.mds import MDSCode
 from ..errors import BadInput, CannotDo, Inaccurate, NothingYet, Overflowed
@@ -18,11 +19,11 @@ from ..rounds import ElasticRound, Late, Layout, RoundDriver
 from ..rounds.elastic import Work
 from ..rounds.holders import Change, Holders, ShareOf
 from ..rounds.reduce import Item, SumRound
-from . import checks, fetching, work
+from . import fetching, work
 from .decode import FEW, Code, DataCode, combine, combine_at_once, gather, recode, segments
 from .drift import Drift
 from .iterate import iterate
-from .lowrank import LowRank
+from .lowrank import LowRank, as_change
 from .plan import Paces, Plan
 from .scales import Growth, Scales, change_lengths
 from .tasks import Adjoint, Product
@@ -151,10 +152,8 @@ class CodedMatrix:
         X += kofn.low_rank(U, V). Doubles the memory of a share.
         """
         self._check_dense()
-        if not 0.0 <= momentum < 1.0:
-            raise BadInput(f"momentum must be a number in [0, 1); got {momentum!r}.")
+        made = checks.number(momentum, "momentum", "in [0, 1)")
         U, V = self._change(change)
-        made = float(momentum)
         self._update(
             lambda old, share: Update(old, work.add_velocity, (*self._coded(share, U, V), made)),
             lambda: self._drift.moved(fetching.change_seen(self, U, V), made),
@@ -241,8 +240,8 @@ class CodedMatrix:
 
     def _change(self, change: object) -> tuple[NDArray[Any], NDArray[Any] | None]:
         """(U, V) of an update U Vᵀ of the scaled rows, or (array, None)."""
-        options = self._options
-        return checks.change(change, self.shape, self.dtype, options.check_finite, self._scaled)
+        finite = self._options.check_finite
+        return as_change(change, self.shape, self.dtype, finite, self._scaled)
 
     @property
     def _drift(self) -> Drift:

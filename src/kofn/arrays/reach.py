@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from ..checks import finite
 from ..codes import AnyKOfN
 from ..errors import StoreWarning
 from ..model import Build
-from .coding import BUDGET, finite, make_share
+from .coding import BUDGET, make_share
 from .opened import Store, is_store, open_store
 from .rebuild import enough, spoiled_text
 from .scales import ZERO, Scales, lengths, scales
@@ -72,7 +73,7 @@ def shares_from(data: Store | Source, code: AnyKOfN, check_finite: bool = True) 
     for first in range(0, N, step):
         rows = source.rows(first, min(first + step, N))
         if check_finite:
-            finite(rows, first)
+            finite(rows, "the matrix to encode", first)
         places.reshape(-1)[first : first + step][: rows.shape[0]] = lengths(rows)
     found = scales(places, N, source.dtype)
     path = source.path if source is data and source.kind in ("npy", "zarr") else None

@@ -19,9 +19,9 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import DTypeLike, NDArray
 
+from ..checks import plain
 from ..errors import BadInput
 from ..files import Place, Ranges, Spool, npy_header, said
-from .checks import plain
 from .formats import BrokenChunk, zarr_rows
 
 PIECE = 16 << 20  # bytes unpacked at a time

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..checks import whole_fields
 from ..errors import BadInput
 from .generators import CONSTRUCTIONS, make_generator
 from .linear import Floats
-from .threshold import AnyKOfN, check_whole
+from .threshold import AnyKOfN
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class MDSCode(AnyKOfN):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_whole(self, n=0, k=0, seed=0)
+        whole_fields(self, n=0, k=0, seed=0)
         if not 1 <= self.k <= self.n:
             raise BadInput(
                 f"an MDSCode needs 1 <= k <= n; k={self.k} and n={self.n} were given. "

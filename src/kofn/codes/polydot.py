@@ -25,9 +25,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from ..checks import whole_fields
 from ..errors import BadInput
 from .linear import Floats, Weights
-from .threshold import ThresholdCode, check_share, check_whole
+from .threshold import ThresholdCode, check_share
 
 Kind = Literal["forward", "backward", "stored"]
 TRIALS, FINALISTS = 256, 8  # sets of points tried; those looked at closely
@@ -49,7 +50,7 @@ class PolyDotCode:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_whole(self, n=1, m=1, p=1, seed=0)
+        whole_fields(self, n=1, m=1, p=1, seed=0)
         if self.n < self.k:
             raise BadInput(
                 f"a {self.m} x {self.p} grid needs {self.k} workers: {self.forward.k} forward, "

@@ -20,9 +20,10 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from ..checks import one_of, whole_fields
 from ..errors import BadInput
 from .linear import Floats, Weights
-from .threshold import ThresholdCode, check_whole
+from .threshold import ThresholdCode
 
 Points = Literal["khatri-rao", "trig", "monomial", "spread"]
 
@@ -50,14 +51,10 @@ class ProductCode(ThresholdCode):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_whole(self, x=1, y=1, z=1, seed=0)
+        whole_fields(self, x=1, y=1, z=1, seed=0)
         if self.points is None:
             object.__setattr__(self, "points", "khatri-rao" if self.z == 1 else "spread")
-        if self.points not in get_args(Points):
-            raise BadInput(
-                f"points must be one of {', '.join(get_args(Points))}; got {self.points!r}. Leave "
-                f"it out for 'khatri-rao'."
-            )
+        one_of(self.points, "points", get_args(Points), "Leave it out for 'khatri-rao'.")
         if self.z > 1 and self.points in ("khatri-rao", "trig"):
             raise BadInput(
                 f"z > 1 aligns the sums over the inner dimension in powers of one number, so its "

@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..checks import whole
 from ..errors import BadInput
 from .assignment import Assignment, Listed, SumCode
 from .inactivation import InactivationDecoder
@@ -50,7 +51,7 @@ class LT(SumCode):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _whole(self.r, "r (terms in a group)", 1)
+        whole(self.r, "r (terms in a group)", 1)
         for name, known in (("neighbours", Neighbours), ("decoder", Decoding)):
             allowed = get_args(known)
             if getattr(self, name) not in allowed:
@@ -69,7 +70,7 @@ class LT(SumCode):
         _held_and_seed(self.symbols, self.seed)
 
     def assign(self, m: int, n: int) -> Assignment:
-        _whole(m, "m (the number of terms)", 1)
+        whole(m, "m (the number of terms)", 1)
         _fits("r", self.r, m)
         groups = -(-m // self.r)
         held = max(4 * groups, n) if self.symbols is None else self.symbols
@@ -186,11 +187,11 @@ class RandomGroups(SumCode):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _whole(self.d, "d (terms in a group)", 1)
+        whole(self.d, "d (terms in a group)", 1)
         _held_and_seed(self.symbols, self.seed)
 
     def assign(self, m: int, n: int) -> Assignment:
-        _whole(m, "m (the number of terms)", 1)
+        whole(m, "m (the number of terms)", 1)
         _fits("d", self.d, m)
         groups = -(-m // self.d)
         held = groups * n if self.symbols is None else self.symbols
@@ -232,11 +233,11 @@ class DenseMDS(SumCode):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _whole(self.k, "k (replies that are enough)", 1)
-        _whole(self.seed, "seed", 0)
+        whole(self.k, "k (replies that are enough)", 1)
+        whole(self.seed, "seed", 0)
 
     def assign(self, m: int, n: int) -> Assignment:
-        _whole(m, "m (the number of terms)", 1)
+        whole(m, "m (the number of terms)", 1)
         if self.k > min(m, n):
             raise BadInput(
                 f"k is at most the number of workers and of terms; got k={self.k}, {n} workers and "
@@ -271,16 +272,10 @@ class _AnyK(CountingDecoder):
         return Weights(every.keys, matrix, every.eta, "sum")
 
 
-def _whole(value: object, name: str, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-        raise BadInput(f"{name} must be a whole number >= {least}; got {value!r}.")
-    return int(value)
-
-
 def _held_and_seed(symbols: int | None, seed: int) -> None:
     if symbols is not None:
-        _whole(symbols, "symbols (in all)", 1)
-    _whole(seed, "seed", 0)
+        whole(symbols, "symbols (in all)", 1)
+    whole(seed, "seed", 0)
 
 
 def _fits(name: str, size: int, m: int) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -169,18 +168,6 @@ def check_share(name: str, n: int, share: int) -> None:
             f"{name} has shares 0 to {n - 1}; share {share} was asked for. "
             f"Plan with a larger n for more workers."
         )
-
-
-def check_whole(code: object, **least: int) -> None:
-    """Make these fields of a frozen dataclass ints; raise BadInput below the least of one."""
-    for field, low in least.items():
-        value = getattr(code, field)
-        if isinstance(value, bool) or not isinstance(value, Integral) or value < low:
-            raise BadInput(
-                f"{field} of {type(code).__name__} is a whole number >= {low}; got {value!r}. "
-                f"Pass an int."
-            )
-        object.__setattr__(code, field, int(value))
 
 
 def check_code(code: object) -> AnyKOfN:

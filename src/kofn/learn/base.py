@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -19,10 +18,10 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from ..arrays.checks import unmasked
 from ..arrays.reach import elsewhere
 from ..arrays.sources import Source
 from ..arrays.store import Store
+from ..checks import unmasked
 from ..cluster import Cluster, connect
 from ..errors import BadInput
 from . import products
@@ -32,21 +31,6 @@ from .solvers import Tell
 
 # Called after every iteration with (iteration, loss, matrix).
 Callback = Callable[[int, float, Any], None]
-
-
-RULES: dict[str, Callable[[float], bool]] = {
-    "that is finite": lambda value: True,
-    ">= 0": lambda value: value >= 0,
-    "> 0": lambda value: value > 0,
-    "in [0, 1)": lambda value: 0 <= value < 1,
-}
-
-
-def check_number(name: str, value: object, rule: str) -> None:
-    """Refuse what is no single finite number, or breaks the rule."""
-    number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else np.nan
-    if not np.isfinite(number) or not RULES[rule](number):
-        raise BadInput(f"{name} must be a number {rule}; got {value!r}.")
 
 
 class CodedEstimator(BaseEstimator):

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..checks import number
 from ..errors import BadInput, NotFinite
 
 Vector = NDArray[Any]
@@ -172,6 +173,4 @@ def _schedule(rate: Any) -> None:
 
 
 def _positive(name: str, value: Any) -> None:
-    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-    if not number or not 0 < value < np.inf:
-        raise BadInput(f"{name} of a step size must be a finite number > 0; got {value!r}.")
+    number(value, f"{name} of a step size", "> 0")

@@ -13,15 +13,14 @@ from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import validate_data
 
-from ..arrays.checks import unmasked, whole
+from ..checks import number, one_of, unmasked, whole
 from ..cluster import Cluster
 from ..codes.assignment import SumCode
 from ..codes.rateless import groups_for
-from ..errors import BadInput
 from ..sums import Parts
 from ..sums.functions import Look
 from ..sums.kernels import KERNELS, Kernel, terms
-from .base import Callback, CodedEstimator, check_number
+from .base import Callback, CodedEstimator
 from .solvers import Floats, conjugate_gradients
 
 BATCH = 1024  # inputs predicted in one sum
@@ -156,18 +155,17 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, CodedEstimator):
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        check_number("alpha", self.alpha, "> 0")
-        check_number("tol", self.tol, ">= 0")
+        number(self.alpha, "alpha", "> 0")
+        number(self.tol, "tol", ">= 0")
         whole(self.max_iter, "max_iter", 1)
         if self.gamma is not None:
-            check_number("gamma", self.gamma, "> 0")
-        check_number("degree", self.degree, ">= 0")
-        check_number("coef0", self.coef0, "that is finite")
+            number(self.gamma, "gamma", "> 0")
+        number(self.degree, "degree", ">= 0")
+        number(self.coef0, "coef0", "that is finite")
 
     def _kernel(self, features: int) -> Kernel:
         name = "gaussian" if self.kernel == "rbf" else self.kernel
-        if name not in KERNELS:
-            raise BadInput(f"kernel must be one of {', '.join(KERNELS)}; got {self.kernel!r}.")
+        one_of(name, "kernel", KERNELS)
         gamma = 1.0 / features if self.gamma is None else self.gamma
         return Kernel(name, float(gamma), float(self.degree), float(self.coef0))
 

@@ -14,9 +14,8 @@ from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.extmath import safe_sparse_dot
 
-from ..arrays.checks import whole
-from ..errors import BadInput
-from .base import Callback, CodedEstimator, check_number
+from ..checks import number, one_of, whole
+from .base import Callback, CodedEstimator
 from .coded import CodedGradient, Problem
 from .coded import solve as descend
 from .losses import LinearObjective, logistic, multinomial, squared, squared_hinge
@@ -40,7 +39,7 @@ class _Linear(CodedEstimator):
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        check_number("tol", self.tol, ">= 0")
+        number(self.tol, "tol", ">= 0")
         whole(self.max_iter, "max_iter", 1)
 
     def _check(self, X: Any, y: Any, **options: Any) -> tuple[Any, NDArray[Any]]:
@@ -48,8 +47,7 @@ class _Linear(CodedEstimator):
             sums_alone(self.products, self.k, X)
             return super()._check(X, y, **options)
         if self.solver not in self.solvers:
-            known = sorted([*self.solvers, "coded-gradient"])
-            raise BadInput(f"solver must be one of {known}; got {self.solver!r}.")
+            one_of(self.solver, "solver", sorted([*self.solvers, "coded-gradient"]))
         check(self.products, str(self.solver), self.k, X)
         return super()._check(X, y, **options)
 
@@ -161,7 +159,7 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Linear):
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        check_number("alpha", self.alpha, ">= 0")
+        number(self.alpha, "alpha", ">= 0")
 
     @contextmanager
     def _shown(self) -> Iterator[Callable[[int, float, Floats, Any], None]]:
@@ -266,7 +264,7 @@ class _LinearClassifier(ClassifierMixin, _Linear):
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        check_number("C", self.C, "> 0")
+        number(self.C, "C", "> 0")
 
     def _fit(
         self,

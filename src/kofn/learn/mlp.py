@@ -14,13 +14,13 @@ from scipy.special import softmax
 from sklearn.base import ClassifierMixin
 from sklearn.utils import check_random_state
 
-from ..arrays.checks import whole
 from ..arrays.grid import encode_grid
 from ..arrays.reach import elsewhere
+from ..checks import number, one_of, whole
 from ..cluster import Cluster
 from ..errors import BadInput
 from ._layers import CodedNetwork, Floats, scores
-from .base import Callback, CodedEstimator, check_number
+from .base import Callback, CodedEstimator
 from .products import Encoded
 from .progress import progress
 from .solvers import sound
@@ -175,13 +175,8 @@ class MLPClassifier(ClassifierMixin, CodedEstimator):
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        if self.parallel != "model":
-            raise BadInput(
-                f"parallel must be 'model': the weights are spread over the workers; got "
-                f"{self.parallel!r}."
-            )
-        if self.partition not in ("rows", "grid"):
-            raise BadInput(f"partition must be 'rows' or 'grid'; got {self.partition!r}.")
+        one_of(self.parallel, "parallel", ("model",), "The weights are spread over the workers.")
+        one_of(self.partition, "partition", ("rows", "grid"))
         if self.partition == "grid" and self.k is not None:
             raise BadInput(
                 f"with partition='grid' the grid decides how many workers are enough; got "
@@ -191,5 +186,5 @@ class MLPClassifier(ClassifierMixin, CodedEstimator):
         sizes |= {f"hidden[{i}]": width for i, width in enumerate(self._widths)}
         for name, value in sizes.items():
             whole(value, name, 1)
-        check_number("learning_rate", self.learning_rate, "> 0")
-        check_number("momentum", self.momentum, "in [0, 1)")
+        number(self.learning_rate, "learning_rate", "> 0")
+        number(self.momentum, "momentum", "in [0, 1)")

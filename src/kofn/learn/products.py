@@ -7,6 +7,7 @@ from typing import Any
 from ..arrays import CodedMatrix, CodedTranspose
 from ..arrays.copies import Replicated
 from ..arrays.reach import elsewhere
+from ..checks import one_of
 from ..cluster import Cluster
 from ..errors import BadInput
 
@@ -25,8 +26,7 @@ KINDS = ("coded", *BASELINES)
 
 def check(kind: object, solver: str, k: int | None, X: Any) -> None:
     """Refuse what cannot be meant, before any worker is touched."""
-    if kind not in KINDS:
-        raise BadInput(f"products must be one of {', '.join(KINDS)}; got {kind!r}.")
+    one_of(kind, "products", KINDS)
     if kind != "coded" and k is not None:
         raise BadInput(
             f"k is the threshold of coded products; got k={k!r} with products={kind!r}. Leave it "

@@ -10,9 +10,9 @@ from __future__ import annotations
 import builtins
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from numbers import Integral, Real
 from typing import NamedTuple
 
+from ..checks import number, whole
 from ..errors import BadInput
 
 
@@ -173,20 +173,16 @@ def exact() -> Stop:
 
 def first(r: int) -> Stop:
     """The first r workers have finished (or all that live, if they are fewer by then)."""
-    if isinstance(r, bool) or not isinstance(r, Integral) or r < 1:
-        raise BadInput(f"first(r) takes a whole number of workers >= 1; got {r!r}.")
-    return _First(int(r))
+    return _First(whole(r, "r of first(r)", 1, remedy="It counts workers."))
 
 
 def fraction(delta: float) -> Stop:
     """So large a fraction of the parts is in the sum."""
-    if isinstance(delta, bool) or not isinstance(delta, Real) or not 0 < delta <= 1:
-        raise BadInput(f"fraction(d) takes a number above 0 and up to 1; got {delta!r}.")
-    return _Fraction(float(delta))
+    return _Fraction(number(delta, "d of fraction(d)", "in (0, 1]"))
 
 
 def deadline(seconds: float) -> Stop:
     """So many seconds have passed; what is there then counts (at least one reply)."""
-    if isinstance(seconds, bool) or not isinstance(seconds, Real) or not seconds > 0:
-        raise BadInput(f"deadline(s) takes seconds > 0; got {seconds!r}.")
-    return _Deadline(float(seconds))
+    return _Deadline(
+        number(seconds, "s of deadline(s)", "> 0", "It counts seconds.", infinite=True)
+    )

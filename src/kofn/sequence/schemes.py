@@ -4,21 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from numbers import Integral
 from typing import ClassVar
 
+from ..checks import whole_fields
 from ..codes.product import Points, ProductCode
 from ..errors import BadInput
 from .ledger import Diagonal, Eta, Improved, Ledger, OneRound, perfect
-
-
-def _whole(code: object, least: int = 1, **numbers: object) -> None:
-    for name, value in numbers.items():
-        if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
-            raise BadInput(
-                f"{name} of {type(code).__name__} is a whole number >= {least}; got {value!r}. "
-                f"Pass an int."
-            )
 
 
 class SequenceCode(ABC):
@@ -45,7 +36,7 @@ class Uncoded(SequenceCode):
     y: int
 
     def __post_init__(self) -> None:
-        _whole(self, x=self.x, y=self.y)
+        whole_fields(self, x=1, y=1)
 
     @property
     def delay(self) -> int:  # type: ignore[override]
@@ -117,8 +108,7 @@ class DIP(SequenceCode):
 
     def __post_init__(self) -> None:
         _ = self.product
-        _whole(self, 0, delay=self.delay)
-        _whole(self, lam=self.lam)
+        whole_fields(self, delay=0, lam=1)
 
     @property
     def product(self) -> ProductCode:
@@ -153,15 +143,14 @@ class IDIP(SequenceCode):
 
     def __post_init__(self) -> None:
         _ = self.product
-        _whole(self, 0, delay=self.delay, N=self.N)
-        _whole(self, W=self.W)
+        whole_fields(self, delay=0, N=0, W=1)
         if self.delay != self.W - 1:
             raise BadInput(
                 f"delay of IDIP is W - 1: a job lives for one window of the straggler model; got "
                 f"delay={self.delay}, W={self.W}. Use delay={self.W - 1}."
             )
         if self.burst is not None:
-            _whole(self, burst=self.burst)
+            whole_fields(self, burst=1)
             if self.burst > self.W:
                 raise BadInput(
                     f"burst of IDIP is how many rounds of a window one worker may straggle "

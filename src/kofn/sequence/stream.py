@@ -11,10 +11,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import checks
 from ..errors import BadInput, Closed, KofnError, NothingYet, TooFewWorkers
 from ..rounds import RoundDriver
 from ..rounds.deadline import DeadlineRound
-from . import checks
 from .desk import Desk, Product
 from .report import RoundReport, SequenceReport
 from .schemes import SequenceCode
@@ -97,9 +97,9 @@ class Stream:
                 f"{code!r}."
             )
         self.code = code
-        self.slack = checks.number(slack, "slack")
+        self.slack = checks.number(slack, "slack", ">= 0")
         if tolerance is not None:
-            tolerance = checks.number(tolerance, "tolerance", positive=True)
+            tolerance = checks.number(tolerance, "tolerance", "> 0")
         driver.settle()
         workers = driver.engine.workers
         if not workers:
@@ -130,7 +130,7 @@ class Stream:
         job was not added.
         """
         self._open()
-        X, Y = checks.operands(X, Y, self._check_finite)
+        X, Y = checks.factors(X, Y, self._check_finite)
         (m, n), p = X.shape, Y.shape[1]
         return self._add((m, n, p), X.dtype, X, Y)
 

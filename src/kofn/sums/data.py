@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
+from ..checks import whole
 from ..errors import BadInput
 
 
@@ -26,8 +27,8 @@ def cut(data: Any, parts: int | None, least: int) -> tuple[int, Callable[[int], 
         if not data:
             raise BadInput("a sum needs at least one part; got an empty list.")
         return len(data), data.__getitem__
-    whole = data if isinstance(data, tuple) else (data,)
-    arrays = [_rows(one, i, isinstance(data, tuple)) for i, one in enumerate(whole)]
+    given = data if isinstance(data, tuple) else (data,)
+    arrays = [_rows(one, i, isinstance(data, tuple)) for i, one in enumerate(given)]
     lengths = sorted({one.shape[0] for one in arrays})
     if len(lengths) != 1:
         raise BadInput(
@@ -35,11 +36,8 @@ def cut(data: Any, parts: int | None, least: int) -> tuple[int, Callable[[int], 
             f"one length, or a list of parts."
         )
     m = least if parts is None else parts
-    if isinstance(m, bool) or not isinstance(m, int) or not 1 <= m <= lengths[0]:
-        raise BadInput(
-            f"parts must be a whole number from 1 to the number of rows, {lengths[0]}; got {m!r}. "
-            f"Pass parts=, fewer workers, or more rows."
-        )
+    remedy = "A part has a row or more: pass parts=, fewer workers, or more rows."
+    m = whole(m, "parts", 1, lengths[0], remedy)
     edges = [i * lengths[0] // m for i in range(m + 1)]
 
     def part(i: int) -> Any:

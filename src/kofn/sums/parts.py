@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ..checks import one_of
 from ..codes.assignment import Assignment, SumCode
 from ..codes.linear import error_bound
 from ..codes.repetition import FractionalRepetition, Uncoded
@@ -108,8 +109,7 @@ class Parts:
             raise BadInput(
                 f"stop must be a stop rule, as kofn.exact() or kofn.first(3); got {stop!r}."
             )
-        if weights not in KINDS:
-            raise BadInput(f"weights must be one of {', '.join(KINDS)}; got {weights!r}.")
+        one_of(weights, "weights", KINDS)
         if not callable(fn):
             raise BadInput(f"fn must be a function of a part and x; got {fn!r}.")
         if fn is not self._looked_at:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol
 
+from .. import checks
 from ..codes.total import Total, same_shapes
 from ..errors import BadInput
 from ..model import Outline, Piece, Task
@@ -177,10 +178,8 @@ class Stale(_Dealt):
         driver = self._driver
         driver.check()
         n = len(self.slots)
-        if isinstance(fresh, bool) or not isinstance(fresh, int) or not 1 <= fresh <= n:
-            raise BadInput(f"fresh must be from 1 to the {n} workers; got {fresh!r}.")
-        if not 0 < portion <= 1:
-            raise BadInput(f"portion must be above 0 and at most 1; got {portion!r}.")
+        checks.whole(fresh, "fresh", 1, n, "It counts workers.")
+        checks.number(portion, "portion", "in (0, 1]")
 
         def told(t: int, time: float, total: Leaves | None, covered: float) -> Any:
             one = total[0] if total is not None and len(total) == 1 else total

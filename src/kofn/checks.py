@@ -1,0 +1,239 @@
+"""Bad input, caught before a worker is touched: each message names rule, fact and remedy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import NDArray
+
+from .errors import BadInput
+
+AT_ONCE = 1 << 20  # numbers looked at at a time
+DEFAULT = "Pass an int, or leave it out for the default."
+RULES: dict[str, Callable[[float], bool]] = {
+    "that is finite": math.isfinite,
+    ">= 0": lambda value: value >= 0,
+    "> 0": lambda value: value > 0,
+    "> 1": lambda value: value > 1,
+    "in [0, 1)": lambda value: 0 <= value < 1,
+    "in (0, 1]": lambda value: 0 < value <= 1,
+}
+
+
+def whole(
+    value: object, name: str, least: int, most: float = math.inf, remedy: str = DEFAULT
+) -> int:
+    """Return `value` as an int from `least` to `most`."""
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, Integral)
+        or not least <= int(value) <= most
+    ):
+        rule = f">= {least}" if most == math.inf else f"from {least} to {most}"
+        raise BadInput(f"{name} must be a whole number {rule}; got {value!r}. {remedy}")
+    return int(value)
+
+
+def whole_fields(owner: object, **least: int) -> None:
+    """Make these fields of a frozen dataclass ints, each at least so large."""
+    kind = type(owner).__name__
+    for field, low in least.items():
+        value = whole(getattr(owner, field), f"{field} of {kind}", low, remedy="Pass an int.")
+        object.__setattr__(owner, field, value)
+
+
+def number(
+    value: object, name: str, rule: str, remedy: str = "", *, infinite: bool = False
+) -> float:
+    """Return `value` as a float that keeps one of RULES; NaN never does."""
+    found = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    if not RULES[rule](found) or (math.isinf(found) and not infinite):
+        raise BadInput(f"{name} must be a number {rule}; got {value!r}. {remedy}".rstrip())
+    return found
+
+
+def seconds(value: object, name: str) -> float:
+    """Return `value` as a number of seconds >= 0, or infinity."""
+    remedy = "It counts seconds: use 0 for not at all, float('inf') for ever."
+    return number(value, name, ">= 0", remedy, infinite=True)
+
+
+def one_of(value: object, name: str, options: Collection[str], remedy: str = "") -> None:
+    """Refuse what is not one of these."""
+    if value not in options:
+        known = ", ".join(options)
+        raise BadInput(f"{name} must be one of {known}; got {value!r}. {remedy}".rstrip())
+
+
+def slots(n: object, live: int) -> int:
+    """Return n, at least the number of live workers; that number for None."""
+    count = live if n is None else whole(n, "n", 1)
+    if count < live:
+        raise BadInput(
+            f"n must be at least the number of live workers; got n={n} and {live} live. "
+            f"Leave n out, or connect fewer workers."
+        )
+    return count
+
+
+def plain(value: Any, name: str) -> NDArray[Any]:
+    """Return `value` as a base NumPy array; masks and ragged lists are refused."""
+    unmasked(value, name)
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise BadInput(
+            f"{name} must be an array, or rows of equal length; NumPy says: {error}. Check the "
+            f"lengths of its rows."
+        ) from None
+
+
+def unmasked(value: Any, name: str) -> None:
+    """Refuse a masked array, or rows that are: NumPy would drop the mask without a word."""
+    rows = value if isinstance(value, list | tuple) else (value,)
+    if any(isinstance(row, np.ma.MaskedArray) for row in rows):
+        raise BadInput(
+            f"{name} must be a plain array: a mask cannot be coded. Got a masked array; pass "
+            f"x.filled(0), or drop the masked rows."
+        )
+
+
+def matrix(A: Any, check_finite: bool, name: str = "a matrix to encode") -> Any:
+    """Return A as a float64 or float32 matrix, dense or CSR, with at least one row and column."""
+    sparse = bool(scipy.sparse.issparse(A))
+    if sparse and A.format != "csr":
+        raise BadInput(
+            f"a sparse matrix to encode must be in CSR format, whose rows can be cut; got "
+            f"{A.format.upper()}. Pass A.tocsr()."
+        )
+    array: Any = A if sparse else plain(A, name)
+    if array.ndim != 2:
+        hint = "reshape(-1, 1) for a single column" if array.ndim < 2 else "reshape(len(A), -1)"
+        raise BadInput(
+            f"{name} must have 2 dimensions; got {array.ndim} (shape {array.shape}). Use {hint}."
+        )
+    if 0 in array.shape:
+        raise BadInput(
+            f"{name} must have at least one row and one column; got shape {array.shape}. Check "
+            f"how it was loaded."
+        )
+    array = floats(array, name)
+    if check_finite:
+        finite(array, name.replace("a matrix", "the matrix"))
+    return array
+
+
+def operand(
+    w: object, d: int, dtype: np.dtype[Any], check_finite: bool, name: str = "X @ w"
+) -> NDArray[Any]:
+    """Return w as an array (d,) or (d, c) of `dtype`, C-contiguous."""
+    letter = name[-1]
+    if scipy.sparse.issparse(w):
+        raise BadInput(
+            f"{name} takes a dense vector or matrix; got a sparse {letter}. Pass "
+            f"{letter}.toarray()."
+        )
+    array = plain(w, letter)
+    if array.ndim not in (1, 2):
+        got = f"{array.ndim} dimensions" if array.dtype != object else f"a {type(w).__name__}"
+        raise BadInput(
+            f"{name} takes a vector or a matrix of columns; got {got}. Pass a NumPy array of "
+            f"{d} rows."
+        )
+    if array.shape[0] != d:
+        raise BadInput(
+            f"{name.split(' ')[0]} has {d} columns, so {letter} must have {d} rows; got shape "
+            f"{array.shape}."
+            + (f" Did you mean {letter}.T?" if array.ndim == 2 and array.shape[1] == d else "")
+        )
+    array = np.ascontiguousarray(floats(array, letter), dtype=dtype)
+    if check_finite:
+        finite(array, letter)
+    return array
+
+
+def factors(X: Any, Y: Any, check_finite: bool) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return X (m, n) and Y (n, p), dense, in one floating type: float32 only if both are.
+
+    What is returned cannot be changed by the caller: copies, or arrays that nobody can write to.
+    """
+    pair = []
+    for value, name in ((X, "X"), (Y, "Y")):
+        if hasattr(value, "toarray"):
+            raise BadInput(
+                f"{name} must be a dense matrix; got {type(value).__name__} of shape "
+                f"{getattr(value, 'shape', 'unknown')}. Pass {name}.toarray()."
+            )
+        pair.append(matrix(value, False, name))
+    if pair[0].shape[1] != pair[1].shape[0]:
+        raise BadInput(
+            f"X Y needs as many columns of X as Y has rows; got shapes {pair[0].shape} and "
+            f"{pair[1].shape}. Transpose one of them, or check which was meant."
+        )
+    dtype = np.result_type(*pair)
+    left, right = (_own(array.astype(dtype, copy=False), array) for array in pair)
+    if check_finite:
+        finite(left, "X")
+        finite(right, "Y")
+    return left, right
+
+
+def floats(array: Any, name: str) -> Any:
+    """Return an array as float64 or float32, of this machine's byte order."""
+    if array.dtype in (np.float64, np.float32) and array.dtype.isnative:
+        return array
+    if array.dtype.kind == "f" and array.dtype.itemsize == 4:
+        return array.astype(np.float32)  # the other byte order
+    if array.dtype.kind in "biuf":
+        return array.astype(np.float64)
+    raise BadInput(
+        f"{name} must hold real numbers (float64, float32, or integers, which become float64); "
+        f"got dtype {array.dtype}. Convert it, for example with .astype(float)."
+    )
+
+
+def finite(array: Any, name: str, first: int = 0) -> None:
+    """Refuse NaN and infinity, naming the entry; rows are numbered from `first` on."""
+    sparse = bool(scipy.sparse.issparse(array))
+    values = array.data if sparse else array
+    rows = max(1, AT_ONCE // max(1, values[0].size if len(values) else 1))
+    for start in range(0, len(values), rows):
+        part = values[start : start + rows]
+        # The sum is finite unless an entry is not (or it overflows): one cheap pass first.
+        with np.errstate(over="ignore", invalid="ignore"):
+            if np.isfinite(part.sum()):
+                continue
+        if not np.isfinite(part).all():
+            bad = np.argwhere(~np.isfinite(part))[0]
+            at = [int(bad[0]) + start, *(int(i) for i in bad[1:])]
+            if sparse:
+                row = int(np.searchsorted(array.indptr, at[0], "right")) - 1
+                at = [row, int(array.indices[at[0]])]
+            shown = ", ".join(map(str, [at[0] + first, *at[1:]]))
+            raise BadInput(
+                f"{name} must be finite: one NaN would spread over every coded reply. Entry "
+                f"[{shown}] is {part[tuple(bad)]}. Clean it, or pass check_finite=False to let it "
+                f"through."
+            )
+
+
+def _own(array: NDArray[Any], given: NDArray[Any]) -> NDArray[Any]:
+    """`array` in one piece, and not in memory that the caller can still change."""
+    if not array.flags.forc:
+        return np.ascontiguousarray(array)  # a copy
+    return array.copy(order="K") if array is given and not _frozen(array) else array
+
+
+def _frozen(array: NDArray[Any]) -> bool:
+    """Whether neither it nor what it is a view of can be written to."""
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        if base.flags.writeable:
+            return False
+        base = base.base
+    return base is None
