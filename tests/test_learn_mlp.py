@@ -246,7 +246,7 @@ def test_a_fitted_network_travels_without_its_cluster() -> None:
 def test_bad_input_gets_one_clear_error() -> None:
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"parallel": "data"}, "parallel must be 'model'"),
-        ({"partition": "columns"}, "partition must be 'rows' or 'grid'"),
+        ({"partition": "columns"}, "partition must be one of rows, grid"),
         ({"partition": "grid", "k": 3}, "the grid decides how many workers"),
         ({"partition": "grid", "workers": 4}, "2 x 2 grid needs 6 workers.*got n=4"),
         ({"batch_size": 0}, "batch_size must be a whole number >= 1; got 0"),

@@ -175,7 +175,11 @@ class MLPClassifier(ClassifierMixin, CodedEstimator):
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        one_of(self.parallel, "parallel", ("model",), "The weights are spread over the workers.")
+        if self.parallel != "model":
+            raise BadInput(
+                f"parallel must be 'model': the weights are spread over the workers; got "
+                f"{self.parallel!r}."
+            )
         one_of(self.partition, "partition", ("rows", "grid"))
         if self.partition == "grid" and self.k is not None:
             raise BadInput(
