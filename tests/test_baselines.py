@@ -247,7 +247,7 @@ def test_commands_of_a_round_with_backups() -> None:
     work = Work()
     slots = [(0, 1), (1, 2), (2, 0)]
     holders = {10: 0, 11: 1, 12: 2}
-    round = ReplicatedRound(0, slots, holders, holders, work, Late(factor=3.0, least=0.0))
+    round = ReplicatedRound(0, slots, holders, work, Late(factor=3.0, least=0.0))
     assert len(round.start(0.0)) == 3
     assert work.tasks == [(10, 0), (11, 1), (12, 2)]
     assert round.on(reply(1.0, 0, 10)) == ()
@@ -304,7 +304,7 @@ def test_a_paced_task_takes_its_seconds_and_sees_a_cancel(A: Any) -> None:
         for _ in range(5):  # 120 s each if the cancelled worker went on
             seconds(Y, A)
         drain(cluster)
-        assert not cluster._driver.owing(cluster.workers)
+        assert not cluster._driver.roster.owing(cluster.workers)
 
 
 def test_a_simulated_clock_cannot_be_paced() -> None:

@@ -27,7 +27,7 @@ from kofn.engines.exchange import Exchange, Link, Shape
 from kofn.engines.local import LocalEngine
 from kofn.engines.virtual import VirtualEngine
 from kofn.engines.wrapped import Wrapped
-from kofn.model import Lost, Reply, Task
+from kofn.model import Lost, Reply, Stored, Task
 from kofn.rounds import Cover, Layout, Windows
 from kofn.rounds.iterate import READY, EpochPlan, IterateRound
 
@@ -540,7 +540,7 @@ def master(shares: int) -> tuple[IterateRound, Exchange]:
     exchange.offer(shares, 0, np.empty(0))
     holders = {share: share for share in range(shares)}
     work = Plain()
-    round = IterateRound(1, work.windows(range(shares)), holders, holders, work, exchange, None)
+    round = IterateRound(1, work.windows(range(shares)), holders, work, exchange, None)
     round.start(0.0)
     return round, exchange
 
@@ -611,9 +611,7 @@ def test_a_newcomer_starts_with_the_round_after_the_one_in_flight() -> None:
     deliver(exchange, [0, 1, 2], 1, 0)
     round.on(Lost(1.0, 2))
     deliver(exchange, [0, 1], 2, 1)
-    shares = round._shares
-    assert isinstance(shares, dict)
-    shares[7] = 2
+    round.on(Stored(2.0, 7, "share", slot=2))
     round.on(Reply(2.0, 7, 1, 7, READY, (READY, 0), 0, 0.0, False))
     plan = newest(exchange)
     assert plan.round == 2
@@ -662,12 +660,12 @@ def test_an_iteration_leaves_nothing_behind() -> None:
             X.iterate(same, np.ones(6), rounds=2)
             X @ np.ones(6)
         cluster._driver.settle()
-        assert {worker: len(keys) for worker, keys in cluster._driver.stored.items()} == {
+        assert {worker: len(keys) for worker, keys in cluster._driver.roster.kept.items()} == {
             0: 1,
             1: 1,
             2: 1,
         }
-        assert len(cluster._driver._wanted) == 1
+        assert len(cluster._driver.roster._wanted) == 1
 
 
 def test_a_fence_takes_its_lock_again_after_giving_it_back(monkeypatch: pytest.MonkeyPatch) -> None:

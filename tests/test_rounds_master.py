@@ -41,7 +41,7 @@ class Plain:
     def __init__(self) -> None:
         self.tasks: list[Task] = []
 
-    def task(self, round: int, worker: int, runs: tuple[RowRange, ...]) -> Task:
+    def task(self, round: int, worker: int, share: int, runs: tuple[RowRange, ...]) -> Task:
         self.tasks.append(Task(len(self.tasks), round, worker, nothing, what=runs))
         return self.tasks[-1]
 
@@ -139,8 +139,8 @@ def test_a_joiner_is_supplied_and_helps_only_where_needed() -> None:
     assert round.on(Joined(1.0, 5)) == [Supply(5)]
     assert sent(round.on(Lost(2.0, 0))) == []
     assert round.missing == 1
-    shares[5] = 0  # it takes over the share of the lost one
-    assert sent(round.on(Stored(3.0, 5, "share"))) == [(5, ((0, 40),))]
+    # It takes over the share of the lost one.
+    assert sent(round.on(Stored(3.0, 5, "share", slot=0))) == [(5, ((0, 40),))]
     assert round.missing == 0
 
 
@@ -150,8 +150,7 @@ def test_a_joiner_with_the_share_of_a_lost_worker_is_not_asked_what_that_one_del
     round.start(0.0)
     round.on(Reply(1.0, 0, 7, 0, ((0, 30),), None, 30, 0.1, False))
     round.on(Lost(2.0, 0))
-    shares[5] = 0
-    assert sent(round.on(Stored(3.0, 5, "share"))) == [(5, ((30, 40),))]
+    assert sent(round.on(Stored(3.0, 5, "share", slot=0))) == [(5, ((30, 40),))]
 
 
 def test_late_is_measured_by_this_rounds_replies() -> None:

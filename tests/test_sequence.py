@@ -465,7 +465,7 @@ def test_what_is_done_is_forgotten(local: kofn.Cluster) -> None:
         stream.submit(X, Y)
     list(stream)
     local._driver.settle()
-    assert all(len(kept) < 8 for kept in local._driver.stored.values())  # of the last jobs
+    assert all(len(kept) < 8 for kept in local._driver.roster.kept.values())  # of the last jobs
     desk = stream._desk
     for left in (desk.jobs, desk._keys, desk._given, desk._used_keys, desk._made):
         assert not left
@@ -818,7 +818,7 @@ def test_nothing_of_a_job_that_was_not_added_gets_into_another(
         for left in (desk.jobs, desk._keys, desk._given, desk._used_keys, desk._made):
             assert not left
         cluster._driver.settle()
-        assert not any(cluster._driver.stored.values())
+        assert not any(cluster._driver.roster.kept.values())
 
 
 def test_what_was_decoded_in_a_round_that_raised_is_not_decoded_again() -> None:

@@ -131,7 +131,7 @@ def test_latencies_in_the_paper_s_model() -> None:
             times = []
             for _ in range(trials):
                 times.append(parts.sum(gaussian).report.seconds["total"])
-                while cluster._driver.owing(cluster.workers):  # what is left of it is dropped
+                while cluster._driver.roster.owing(cluster.workers):
                     cluster._driver.settle(0.01)
             means[name] = float(np.mean(times))
     H200, H100 = (sum(1 / i for i in range(1, n + 1)) for n in (200, 100))

@@ -308,7 +308,7 @@ class Cluster:
         self._driver.check()
         worker: int = self._driver.call(self.engine.join)
         self._driver.await_joined(worker)
-        reason = self._driver.unborn.get(worker)
+        reason = self._driver.roster.unborn.get(worker)
         if reason is not None:
             raise EngineUnavailable(
                 f"join starts one more worker; worker {worker} was lost before it came"

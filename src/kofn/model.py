@@ -137,11 +137,12 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A put has been kept by its worker."""
+    """A put has been kept by its worker. The driver adds the slot that it fills, if it does."""
 
     time: float
     worker: int
     key: str
+    slot: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,7 +137,6 @@ class Replicated:
                 driver.next_round(),
                 self.slots,
                 ready,
-                self._holders.shares,
                 way,
                 self._late,
                 spare=not self.exact,

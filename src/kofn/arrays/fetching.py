@@ -40,16 +40,11 @@ def chunks(X: CodedMatrix, columns: int) -> Iterator[Chunk]:
         rows = min(step, X._rows - first)
         ready = X._answering(holders.ready(), code.k)
         plan = Plan(code, ready, Layout(code.k), rows, values=X._values)
-        round = ElasticRound(
-            driver.next_round(),
-            plan.windows,
-            holders.shares,
-            Fetch(driver, code, holders.key, first, columns),
-            X._options.late,
-            X._resting(plan),
-        )
+        work = Fetch(driver, code, holders.key, first, columns)
+        late, (shares, resting) = X._options.late, X._members(plan)
+        round = ElasticRound(driver.next_round(), plan.windows, shares, work, late, resting)
         driver.run(round, None, holders.supply)
-        X._laggards = driver.owing([*X._laggards, *round.late])
+        X._laggards = driver.roster.owing([*X._laggards, *round.late])
         if not X._values:
             yield Chunk(first, first + rows, [], None)
             continue

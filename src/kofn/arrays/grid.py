@@ -83,9 +83,8 @@ class CodedGrid(CodedMatrix):
     def _aligned(
         self, one: PolyDotPass, rows: int, operand: NDArray[Any], shape: tuple[int, int]
     ) -> NDArray[Any]:
-        holders = self._holders
         worst = self._worst(shape[1])
-        work = Mixed(self._driver, one, holders.key, worst, self._columns, holders.shares)
+        work = Mixed(self._driver, one, self._holders.key, worst, self._columns)
         blocks = self._pass(one, rows, work, operand, shape[1])
         return blocks[: shape[0]].reshape(shape[0], *operand.shape[1:])
 

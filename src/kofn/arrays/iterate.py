@@ -67,7 +67,7 @@ def iterate(
                     driver.put(worker, scales_key(work.exchange_key), X._scales)
 
             before = engine.traffic
-            held = [worker for worker in X._holders.shares if worker in driver.stored]
+            held = list(X._holders.shares)
             for worker in held:
                 provide(worker)
             count.aside(before, engine.traffic)  # of the matrix, as shares are
@@ -86,7 +86,6 @@ def iterate(
                 driver.next_round(),
                 plan.windows,
                 X._holders.ready(),
-                X._holders.shares,
                 work,
                 exchange,
                 X._options.late,
@@ -106,7 +105,7 @@ def iterate(
             if X._scales is not None:
                 driver.forget(scales_key(work.exchange_key))
             exchange.close()
-        X._laggards = driver.owing([*X._laggards, *round.late])
+        X._laggards = driver.roster.owing([*X._laggards, *round.late])
         extra = {
             "rounds": reached,
             "change": round.change,
@@ -145,7 +144,7 @@ def _conclude(
     X: CodedMatrix, round: IterateRound, work: _Work, extra: dict[str, Any], began: float
 ) -> None:
     eta = work.eta if X._values else None
-    bound = None if eta is None else X._bound(X.shape[1], eta)
+    bound = None if eta is None else X._bound(X.shape[1], eta, round.shares)
     ended = X._driver.engine.now()
     X._report = ProductReport.of(
         round,
@@ -200,7 +199,7 @@ class _Work:
         return found
 
     def idle(self) -> Sequence[int]:
-        return [w for w in self._driver.stored if w not in self._X._holders.shares]
+        return [w for w in self._driver.roster.kept if w not in self._X._holders.shares]
 
     def heard(self, round: int, change: float) -> None:
         if not self._begun[0]:

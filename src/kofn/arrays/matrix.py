@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn, Self
 
@@ -288,14 +288,8 @@ class CodedMatrix:
         began = driver.engine.now()
         driver.settle()
         plan = self._planned(code, rows, self._options.margin)
-        round = ElasticRound(
-            driver.next_round(),
-            plan.windows,
-            self._holders.shares,
-            work,
-            self._options.late,
-            self._resting(plan),
-        )
+        late, (shares, resting) = self._options.late, self._members(plan)
+        round = ElasticRound(driver.next_round(), plan.windows, shares, work, late, resting)
         driver.run(round, operand, self._holders.supply)
         gathered = driver.engine.now()
         result, eta = self._decode(code, round, plan, operand)
@@ -345,11 +339,11 @@ class CodedMatrix:
         driver.await_enough(self._live, code.k)
         plan = self._planned(code, self._rows, 0)
         width = 1 if z.ndim == 1 else z.shape[1]
+        shares, resting = self._members(plan)
         round = SumRound(
             driver.next_round(),
             self._items(plan, self._unscaled(z.reshape(len(z), width))),
-            plan.holders,
-            self._holders.shares,
+            shares,
             Adjoint(
                 driver,
                 code,
@@ -359,7 +353,7 @@ class CodedMatrix:
                 z,
             ),
             self._options.late,
-            self._resting(plan),
+            resting,
         )
         driver.run(round, None, self._holders.supply)
         gathered = driver.engine.now()
@@ -401,7 +395,7 @@ class CodedMatrix:
     ) -> None:
         """Write the report, learn from it, and refuse a result that is too inaccurate."""
         ended = self._driver.engine.now()
-        bound = None if eta is None else self._bound(inner, eta)
+        bound = None if eta is None else self._bound(inner, eta, round.shares)
         used, wasted, topped_up = rows
         self._report = ProductReport.of(
             round,
@@ -416,7 +410,7 @@ class CodedMatrix:
             eta=eta,
             error_bound=bound,
         )
-        self._laggards = self._driver.owing([*self._laggards, *round.late])
+        self._laggards = self._driver.roster.owing([*self._laggards, *round.late])
         plan.rows_moved = 0  # moved once; later rounds on the same windows move nothing
         if self._options.measured_loads:
             self._paces.learn(round.read, round.spent)
@@ -437,17 +431,18 @@ class CodedMatrix:
             self._plans[code, margin] = plan
         return plan
 
-    def _resting(self, plan: Plan) -> list[int]:
-        """Live workers that hold their share and have no part in a plan: see `_planned`."""
+    def _members(self, plan: Plan) -> tuple[dict[int, int], Collection[int]]:
+        """Live workers with their shares, and those among them that have no part in a plan."""
         if len(self._holders.shares) == len(plan.holders):
-            return []
-        return [worker for worker in self._holders.ready() if worker not in plan.holders]
+            return plan.holders, ()
+        ready = self._holders.ready()
+        return ready, ready.keys() - plan.holders.keys()
 
     def _worst(self, inner: int) -> float:
         """The η above which products of this inner dimension are refused."""
-        return self.tolerance / self._bound(inner, 1.0)
+        return self.tolerance / self._bound(inner, 1.0, set(self._holders.shares.values()))
 
-    def _bound(self, inner: int, eta: float) -> float:
+    def _bound(self, inner: int, eta: float, shares: Collection[int]) -> float:
         """Bound on the relative error of products of this inner dimension, decoded with such η.
 
         Shares that were updated carry a rounding of each update, those that were rebuilt the
@@ -456,7 +451,7 @@ class CodedMatrix:
         found = error_bound(inner, self.dtype, eta)
         if self.updates or self._drift.off:
             rounding = float(np.finfo(self.dtype).eps) / 2 * math.sqrt(self.updates)
-            off = math.sqrt(self.code.k) * self._drift.error(set(self._holders.shares.values()))
+            off = math.sqrt(self.code.k) * self._drift.error(shares)
             found += max(1.0, eta) * (rounding + off)
         growth = self._drift.growth
         return found if growth is None else found * growth.factor
@@ -466,7 +461,7 @@ class CodedMatrix:
 
         It is stopped, or far behind, and counted on again as soon as it answers.
         """
-        silent = self._driver.silent(SILENT) | self._driver.owing(self._laggards)
+        silent = self._driver.silent(SILENT) | self._driver.roster.owing(self._laggards)
         if not silent or len(ready.keys() - silent) < need:
             return ready
         return {worker: share for worker, share in ready.items() if worker not in silent}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -40,7 +40,7 @@ class _Work:
 class Product(_Work):
     """The work of X @ w: tasks over runs of a share."""
 
-    def task(self, round: int, worker: int, runs: tuple[RowRange, ...]) -> Task:
+    def task(self, round: int, worker: int, share: int, runs: tuple[RowRange, ...]) -> Task:
         task = self._driver.next_task()
         return Task(task, round, worker, work.product, (self.key, runs), runs, _rows(runs))
 
@@ -55,13 +55,12 @@ class Mixed(_Work):
         key: str,
         worst: float,
         columns: int,
-        shares: Mapping[int, int],
     ) -> None:
         super().__init__(driver, code, key, worst)
-        self._pass, self._columns, self._shares = code, columns, shares
+        self._pass, self._columns = code, columns
 
-    def task(self, round: int, worker: int, runs: tuple[RowRange, ...]) -> Task:
-        mixture = self._pass.operand(self._shares[worker])
+    def task(self, round: int, worker: int, share: int, runs: tuple[RowRange, ...]) -> Task:
+        mixture = self._pass.operand(share)
         args = (self.key, runs, self._columns, mixture, self._pass.kind == "backward")
         task = self._driver.next_task()
         return Task(task, round, worker, work.mixed, args, runs, _rows(runs))
@@ -74,7 +73,7 @@ class Fetch(_Work):
         super().__init__(driver, code, key)
         self._first, self._columns = first, columns
 
-    def task(self, round: int, worker: int, runs: tuple[RowRange, ...]) -> Task:
+    def task(self, round: int, worker: int, share: int, runs: tuple[RowRange, ...]) -> Task:
         args = (self.key, runs, self._first, self._columns)
         return Task(self._driver.next_task(), round, worker, work.fetch, args, runs, _rows(runs))
 

@@ -163,7 +163,7 @@ def _nothing(part: Any, x: Any) -> float:
 
 def _drop(cluster: Cluster) -> None:
     """Let every worker drop what is left of the round before."""
-    while cluster._driver.owing(cluster.engine.workers):
+    while cluster._driver.roster.owing(cluster.engine.workers):
         cluster._driver.settle(0.02)
 
 

@@ -70,7 +70,7 @@ def drain(cluster: Cluster) -> None:
     """Wait until no worker is at the work of an earlier round."""
     driver, end = cluster._driver, time.perf_counter() + DRAIN
     driver.settle()
-    while driver.owing(driver.engine.workers) and time.perf_counter() < end:
+    while driver.roster.owing(driver.engine.workers) and time.perf_counter() < end:
         driver.settle(0.01)
 
 

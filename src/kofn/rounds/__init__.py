@@ -4,7 +4,7 @@ from .base import Round
 from .cover import Cover
 from .driver import RoundDriver
 from .elastic import ElasticRound
-from .watch import Late
+from .lateness import Late
 from .windows import Layout, Windows, cyclic, fill, rows_moved, shifted
 
 __all__ = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, NoReturn
 
@@ -16,17 +16,16 @@ from ..model import (
     Dropped,
     Event,
     Failed,
-    Joined,
     Keep,
     Lost,
     Record,
     Reply,
     Send,
-    Stored,
     Supply,
     Tick,
 )
 from .base import Round
+from .roster import Roster
 
 LOG_LENGTH = 200_000  # records; older ones are dropped
 PATIENCE = 0.25  # seconds between two looks at a wait that events alone do not end
@@ -36,7 +35,7 @@ Supplier = Callable[[int], object]
 
 
 class RoundDriver:
-    """An engine, its event log, and what each worker is known to keep.
+    """An engine, its event log, and the roster of its workers.
 
     `wait`: seconds to wait for joiners below the threshold. `limit`: seconds to wait in silence
     for workers that are live. `lost_after`: a worker that owes an answer and says nothing for so
@@ -65,17 +64,10 @@ class RoundDriver:
         self.closed = False
         self.lock = interrupts.Lock()
         self.log: deque[Record] = deque(maxlen=LOG_LENGTH)
-        self.stored: dict[int, set[str]] = {worker: set() for worker in engine.workers}
-        self.refused: set[tuple[int, str]] = set()  # puts that failed: worker, key
+        self.roster = Roster(engine.workers)
         self.unwanted: deque[str] = deque()  # keys to forget; appended to from anywhere
-        self._wanted: set[str] = set()  # keys that were put, and not forgotten since
-        self._on_way: set[tuple[int, str]] = set()  # puts without an answer: worker, key
         # Of the engine, not of this driver: a second cluster on an open engine counts on.
         self._rounds, self._tasks = engine.counters()
-        self._owed: dict[int, int] = {}  # worker -> tasks and puts it has not ended
-        self._since: dict[int, float] = {}  # worker -> when it last answered, or first owed
-        self._gone: set[int] = set()
-        self.unborn: dict[int, str] = {}  # joiners that never came, and why
         self._running = False  # a round is
         self._ended = -1  # the last one that has; later ones have larger ids
         self._unheard: list[Event] = []  # events noted that it has not heard of
@@ -132,22 +124,17 @@ class RoundDriver:
         while self.unwanted and not self.closed:
             self.forget(self.unwanted.popleft())
 
-    def put(self, worker: int, key: str, value: Any) -> None:
-        """Have a worker keep something; it owes an answer to that too."""
+    def put(self, worker: int, key: str, value: Any, slot: int | None = None) -> None:
+        """Have a worker keep something, and fill a slot with it; it owes an answer to that too."""
         with self.lock:
-            self._wanted.add(key)
+            self.roster.wants(key)
             self.engine.put(worker, key, value)
-            self._on_way.add((worker, key))
-            self._owe(worker)
+            self.roster.put(worker, key, self.engine.now(), slot)
 
     def forget(self, key: str) -> None:
         """Have every worker drop what it keeps under a key, also if that is still on its way."""
         with self.lock:
-            self._wanted.discard(key)
-            self.refused = {pair for pair in self.refused if pair[1] != key}
-            self._on_way = {pair for pair in self._on_way if pair[1] != key}
-            for kept in self.stored.values():
-                kept.discard(key)
+            self.roster.forget(key)
             if not self.closed:
                 self.engine.forget(key)
 
@@ -189,11 +176,12 @@ class RoundDriver:
                 now = engine.now()
                 if not round.missing:
                     short, end = None, heard + self.limit
+                elif round.entering or self.roster.coming(round.key):
+                    # One who stood by is about to help; the wait for joiners begins after it.
+                    short, end = None, heard + max(self.limit, self.wait)
                 else:
                     short = now if short is None else short
                     end = short + self.wait
-                    if round.entering or any(key == round.key for _, key in self._on_way):
-                        end = max(end, heard + self.limit)  # one who stood by is about to help
                 if now >= end:
                     tried = round.last_resort(now) if short is None else ()
                     if not tried and not round.done:
@@ -211,7 +199,7 @@ class RoundDriver:
                     if type(event) is Failed and event.round == round.id and not round.done:
                         raise WorkerError(event.worker, event.error, event.traceback)
                 if not round.done and any(type(event) is Lost for event in events):
-                    for worker in list(self.stored):  # one that stood by may have a place now
+                    for worker in list(self.roster.kept):  # one that stood by may have a slot now
                         supply(worker)
                 if events:
                     heard = engine.now()
@@ -257,37 +245,31 @@ class RoundDriver:
         self._unnoted += self.engine.events(0.0 if self._unnoted else timeout)
         noted = []
         while self._unnoted:
-            self._note(self._unnoted[0])
-            noted.append(self._unnoted.popleft())
+            self.log.append(_record(self._unnoted[0]))
+            noted.append(self.roster.note(self._unnoted[0]))
+            self._unnoted.popleft()
         return noted
 
     def silent(self, seconds: float) -> set[int]:
         """Workers that have owed an answer for so many seconds: stopped, or far behind."""
-        now = self.engine.now()
-        return {worker for worker, since in self._since.items() if since + seconds <= now}
-
-    def behind(self, worker: int, tasks: int) -> bool:
-        """Whether a worker owes answers to so many tasks or puts: more would only pile up."""
-        return self._owed.get(worker, 0) >= tasks
-
-    def owing(self, workers: Iterable[int]) -> set[int]:
-        """Those of these workers that owe an answer to a task."""
-        return {worker for worker in workers if worker in self._since}
+        return self.roster.silent(self.engine.now(), seconds)
 
     def _next_given_up(self) -> float:
         if self.lost_after == float("inf"):
             return self.lost_after  # and a thousand workers need not be gone through an event
-        return min(self._since.values(), default=float("inf")) + self.lost_after
+        since = self.roster.debts.since
+        return min(since.values(), default=float("inf")) + self.lost_after
 
     def _give_up_silent(self) -> None:
         if self.lost_after == float("inf"):
             return
+        since = self.roster.debts.since
         for worker in self.silent(self.lost_after):
-            since = self._since.pop(worker)  # once is enough; its Lost is on the way
+            last = since.pop(worker)  # once is enough; its Lost is on the way
             try:
                 self.engine.lose(worker)
             except OutOfResources:
-                self._since[worker] = since
+                since[worker] = last
                 raise
 
     def await_stored(self, key: str, workers: Sequence[int], enough: int | None = None) -> None:
@@ -300,16 +282,11 @@ class RoundDriver:
 
         def waiting() -> list[int]:
             nonlocal end
-            late = [
-                w
-                for w in workers
-                if key not in self.stored.get(w, {key}) and (w, key) not in self.refused
-            ]
-            there = sum(key in self.stored.get(w, ()) for w in workers)
+            there = sum(self.roster.keeps(w, key) for w in workers)
             now = self.engine.now()
             if enough is not None and there >= enough:
                 end = min(end, now + max(PATIENCE, 3 * (now - began)))
-            return [] if now >= end else late
+            return [] if now >= end else self.roster.waiting(key, workers)
 
         for event in self._heard(waiting):
             if type(event) is Failed and event.key == key:
@@ -326,11 +303,11 @@ class RoundDriver:
 
     def await_joined(self, worker: int) -> None:
         """Wait until a worker that was asked to join is live, or lost again."""
-        self._await(lambda: [] if worker in self.stored or worker in self._gone else [worker])
+        self._await(lambda: [] if self.roster.came(worker) else [worker])
 
     def await_lost(self, worker: int) -> None:
         """Wait until the loss of a worker has been noticed."""
-        self._await(lambda: [worker] if worker in self.stored else [])
+        self._await(lambda: [worker] if worker in self.roster.kept else [])
 
     def _await(self, waiting: Callable[[], list[int]]) -> None:
         for _ in self._heard(waiting):
@@ -367,66 +344,29 @@ class RoundDriver:
         for command in commands:
             if type(command) is Send:
                 task = command.task
-                if task.worker not in self.stored:
+                if task.worker not in self.roster.kept:
                     continue  # its Lost is in this very batch; the round is about to hear of it
+                now = self.engine.now()
                 self.log.append(
-                    Record(
-                        self.engine.now(), "send", task.round, task.worker, task.id, int(task.cost)
-                    )
+                    Record(now, "send", task.round, task.worker, task.id, int(task.cost))
                 )
                 self.engine.submit(task)
-                self._owe(task.worker)
+                self.roster.debts.add(task.worker, now)
             elif type(command) is Supply:
                 supply(command.worker)
-            elif type(command) is Keep and command.worker in self.stored:
+            elif type(command) is Keep and command.worker in self.roster.kept:
                 self.put(command.worker, command.key, command.value)
 
-    def _owe(self, worker: int) -> None:
-        owed = self._owed.get(worker, 0)
-        self._owed[worker] = owed + 1
-        if not owed:
-            self._since[worker] = self.engine.now()
 
-    def _note(self, event: Event) -> None:
-        log, time = self.log, event.time
-        if type(event) is Reply:
-            kind = "reply" if event.last else "piece"
-            log.append(Record(time, kind, event.round, event.worker, event.task, event.read))
-            self._answered(event.worker, time, event.last)
-        elif type(event) is Dropped:
-            log.append(Record(time, "dropped", event.round, event.worker, event.task, 0))
-            self._answered(event.worker, time, True)
-        elif type(event) is Lost:
-            if self.stored.pop(event.worker, None) is None:
-                self.unborn[event.worker] = event.reason
-            self._gone.add(event.worker)
-            self._on_way = {pair for pair in self._on_way if pair[0] != event.worker}
-            self._owed.pop(event.worker, None)
-            self._since.pop(event.worker, None)
-            log.append(Record(time, "lost", -1, event.worker, -1, 0))
-        elif type(event) is Joined:
-            self.stored[event.worker] = set()
-            log.append(Record(time, "joined", -1, event.worker, -1, 0))
-        elif type(event) is Stored:
-            if event.worker in self.stored and event.key in self._wanted:
-                self.stored[event.worker].add(event.key)
-            self._on_way.discard((event.worker, event.key))
-            self._answered(event.worker, time, True)
-            log.append(Record(time, "stored", -1, event.worker, -1, 0))
-        elif type(event) is Failed:
-            task = -1 if event.task is None else event.task
-            log.append(Record(time, "failed", event.round, event.worker, task, 0))
-            self._answered(event.worker, time, True)
-            if event.key is not None:
-                self._on_way.discard((event.worker, event.key))
-            if event.key in self._wanted:
-                self.refused.add((event.worker, event.key))
-
-    def _answered(self, worker: int, time: float, ended: bool) -> None:
-        owed = self._owed.get(worker, 0) - ended
-        if owed > 0:
-            self._owed[worker] = owed
-            self._since[worker] = time
-        else:
-            self._owed.pop(worker, None)
-            self._since.pop(worker, None)
+def _record(event: Event) -> Record:
+    """The line of the log for an event."""
+    if type(event) is Reply:
+        kind = "reply" if event.last else "piece"
+        return Record(event.time, kind, event.round, event.worker, event.task, event.read)
+    if type(event) is Dropped:
+        return Record(event.time, "dropped", event.round, event.worker, event.task, 0)
+    if type(event) is Failed:
+        task = -1 if event.task is None else event.task
+        return Record(event.time, "failed", event.round, event.worker, task, 0)
+    assert not isinstance(event, Tick)
+    return Record(event.time, type(event).__name__.lower(), -1, event.worker, -1, 0)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from ..model import Command, Event, Joined, Reply, RowRange, Supply, Task
-from .base import Round
+from ..model import Command, Reply, RowRange, Task
 from .cover import Cover
-from .watch import Late, Watch
+from .lateness import Late
+from .watch import WatchedRound
 from .windows import Windows
 
 
@@ -17,8 +17,8 @@ class Work(Protocol):
 
     key: str  # of the shares that workers must hold
 
-    def task(self, round: int, worker: int, runs: tuple[RowRange, ...]) -> Task:
-        """Make the task for a worker's runs."""
+    def task(self, round: int, worker: int, share: int, runs: tuple[RowRange, ...]) -> Task:
+        """Make the task for a worker's runs of its share."""
 
     def weak(self, cover: Cover) -> Sequence[int]:
         """Segments that need one more reply to decode well."""
@@ -27,13 +27,10 @@ class Work(Protocol):
         """Segments that decode so poorly that the result would be refused."""
 
 
-class ElasticRound(Round):
-    """One product over a cover of windows.
+class ElasticRound(WatchedRound):
+    """One product over a cover of windows; `work` makes the tasks.
 
-    `shares` tells the share of each worker that holds one, also of those that join during the
-    round; `work` makes their tasks; `late` says when to stop counting on someone. `resting` hold
-    a share and have no window: still at the work of an earlier round, they are asked when nobody
-    else can stand in, or when they are done with that.
+    `shares` tells the share of each worker that holds one. Who has no window is `resting`.
     """
 
     def __init__(
@@ -45,18 +42,12 @@ class ElasticRound(Round):
         late: Late | None,
         resting: Collection[int] = (),
     ) -> None:
-        self.id, self.key, self.threshold = id, work.key, windows.threshold
+        super().__init__(id, work.key, windows.threshold, shares, late, resting)
         self.windows = windows
         self.cover = Cover(windows)
         self.values: list[tuple[int, tuple[RowRange, ...], Any]] = []
-        self.read: dict[int, int] = {}  # rows, by worker
-        self.spent: dict[int, float] = {}  # seconds, by worker
-        self._shares, self._work = shares, work
-        holders = {worker: share for worker, share in shares.items() if share in windows.places}
-        self._watch = Watch(id, work.key, holders, shares, late, self.threshold, resting)
-        self.late, self.lost, self.joined = self._watch.late, self._watch.lost, self._watch.joined
+        self._work = work
         self._missing = 0
-        self._choosy = True  # a result that would be refused is worth waiting for the slow
 
     def start(self, time: float) -> list[Command]:
         self._watch.begin(time)
@@ -67,54 +58,26 @@ class ElasticRound(Round):
         self.wake = self._watch.wake
         return commands
 
-    def on(self, event: Event) -> Sequence[Command]:
-        changed = self._watch.hear(event)
-        commands: Sequence[Command] = ()
-        if type(event) is Joined:
-            commands = [Supply(event.worker)]
-        elif type(event) is Reply and event.round == self.id and not self.done:
-            commands = self._replied(event)
-        if changed and not self.done:
-            commands = [*commands, *self._mend()]
-        self.wake = self._watch.wake
-        return commands
-
-    def last_resort(self, time: float) -> Sequence[Command]:
-        self._choosy = False
-        self._watch.give_up()
-        return self._mend()
-
     @property
     def missing(self) -> int:
         return self._missing
 
     @property
-    def live(self) -> int:
-        return len(self._watch.holder)
-
-    @property
-    def owing(self) -> tuple[int, ...]:
-        return self._watch.owing
-
-    @property
     def unanswered(self) -> tuple[int, ...]:
-        owing = self._watch.owing  # also who has delivered all, and not said that this was it
+        watch = self._watch
+        owing = watch.debts.owed  # also who has delivered all, and not said that this was it
         if not owing:
-            return tuple(sorted(self._watch.slow))
+            return tuple(sorted(watch.slow))
         owed = self.cover.asked & ~self.cover.have
         shares = {share for i, share in enumerate(self.cover.shares) if owed[i].any()}
-        late = {worker for worker in owing if self._shares.get(worker) in shares}
-        return tuple(sorted(late | self._watch.slow))
+        return tuple(sorted({w for w in owing if watch.slot_of[w] in shares} | watch.slow))
 
     def _replied(self, event: Reply) -> Sequence[Command]:
-        worker = event.worker
         if event.what is not None:
-            share = self._shares[worker]
+            share = self._watch.slot_of[event.worker]
             self.cover.deliver(share, event.what)
             if event.value is not None:
                 self.values.append((share, event.what, event.value))
-        self.read[worker] = self.read.get(worker, 0) + event.read
-        self.spent[worker] = self.spent.get(worker, 0.0) + event.seconds
         return self._finish()
 
     def _finish(self) -> Sequence[Command]:
@@ -133,7 +96,6 @@ class ElasticRound(Round):
         return self._send(runs.items()) if runs else ()
 
     def _mend(self) -> list[Command]:
-        """Ask others for what would not come, or not soon."""
         runs, self._missing = self.cover.top_up(*self._counted_on())
         return [*self._send(runs.items()), *self._finish()]
 
@@ -143,7 +105,7 @@ class ElasticRound(Round):
 
     def _send(self, work: Iterable[tuple[int, tuple[RowRange, ...]]]) -> list[Command]:
         return [
-            self._watch.send(self._work.task(self.id, self._watch.holder[share], runs))
+            self._watch.ask(self._work.task(self.id, self._watch.holder[share], share, runs))
             for share, runs in work
             if runs
         ]

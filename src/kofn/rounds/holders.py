@@ -65,7 +65,7 @@ class Holders:
         self._blocks = blocks
         self._name = f"share-{driver.next_task()}"
         self.version = Version(0, self._name)
-        self.shares: dict[int, int] = {}  # worker -> the share it holds or is being given
+        self.shares = driver.roster.slots(code.n)  # worker -> the share it holds or is being given
         self._share_of = share_of
         # Workers forget their shares when nobody can multiply with them any more.
         self._keys = [self._name]
@@ -78,9 +78,9 @@ class Holders:
 
     def ready(self) -> dict[int, int]:
         """Live workers that hold their share as it is now, in the order of shares."""
-        stored, key = self.driver.stored, self.key
+        kept, key = self.driver.roster.kept, self.key
         # A copy: whoever asks may be in another thread than the one that drives.
-        held = [(s, w) for w, s in list(self.shares.items()) if key in stored.get(w, ())]
+        held = [(s, w) for w, s in list(self.shares.items()) if key in kept.get(w, ())]
         return {w: s for s, w in sorted(held)}
 
     def place(self, enough: int | None = None) -> None:
@@ -96,13 +96,11 @@ class Holders:
 
     def enlist(self) -> None:
         """Give a share to each live worker that has none, while there are shares left."""
-        live = self.driver.stored
         self._tell()
         self._check()
-        if len(self.shares) == len(live) and self.shares.keys() == live.keys():
+        live = self.driver.roster.kept
+        if len(self.shares) == len(live):
             return
-        for worker in [w for w in self.shares if w not in live]:
-            del self.shares[worker]
         given = [worker for worker in live if self.supply(worker)]
         if given:
             # What came from here is there in a moment; what a worker fetches itself may take long.
@@ -125,11 +123,12 @@ class Holders:
     def vacant(self) -> list[tuple[int, int]]:
         """Workers to be given a share that must be rebuilt from live ones, and which."""
         found: list[tuple[int, int]] = []
-        for worker in self.driver.stored:
-            if (worker, self.key) in self.driver.refused and worker in self.shares:
+        roster = self.driver.roster
+        for worker in roster.kept:
+            if (worker, self.key) in roster.refused and worker in self.shares:
                 # It could not fetch its share (a file is gone or spoiled): the others have it.
                 found.append((worker, self.shares[worker]))
-        for worker in self.driver.stored if self.version.updates else ():
+        for worker in roster.kept if self.version.updates else ():
             share = self._free(worker, {s for _, s in found})
             if share is not None:
                 found.append((worker, share))
@@ -137,12 +136,9 @@ class Holders:
 
     def give(self, worker: int, share: int, value: Any) -> None:
         """Store a share at a worker."""
-        self.driver.refused.discard((worker, self.key))
-        try:
-            self.driver.put(worker, self.key, value)
-        except UnknownWorker:  # it left while its share was being made
-            self.shares.pop(worker, None)
-        else:
+        self.driver.roster.refused.discard((worker, self.key))
+        with suppress(UnknownWorker):  # it left while its share was being made
+            self.driver.put(worker, self.key, value, share)
             self.shares[worker] = share
 
     def update(self, change: Change, note: Any = None) -> None:
@@ -157,9 +153,12 @@ class Holders:
         self._tell()
         ready = list(self.ready())  # who was behind before this is not waited for
         old, number = self.key, self.version.updates + 1
-        holders = {w: s for w, s in self.shares.items() if w in self.driver.stored}
         new = Version(
-            number, f"{self._name}.{number}", note, lambda share: change(old, share), holders
+            number,
+            f"{self._name}.{number}",
+            note,
+            lambda share: change(old, share),
+            dict(self.shares),
         )
         self._keys.append(new.key)
         self.version = new
@@ -182,16 +181,16 @@ class Holders:
 
     def _tell(self) -> None:
         """Send the last update to those that have not been sent it; twice does no harm."""
-        version, stored = self.version, self.driver.stored
+        version, kept = self.version, self.driver.roster.kept
         if version.change is None:
             return
         while version.untold:
             worker, share = next(iter(version.untold.items()))
-            if worker in stored:
-                old = {key for key in stored[worker] if key.startswith(f"{self._name}.")}
-                stored[worker] -= old - {version.key} | {self._name}
+            if worker in kept:
+                old = {key for key in kept[worker] if key.startswith(f"{self._name}.")}
+                kept[worker] -= old - {version.key} | {self._name}
                 with suppress(UnknownWorker):  # it left meanwhile
-                    self.driver.put(worker, version.key, version.change(share))
+                    self.driver.put(worker, version.key, version.change(share), share)
             version.untold.pop(worker, None)
         del self._keys[: self._keys.index(version.key)]
         self.version = replace(version, change=None)
@@ -199,19 +198,20 @@ class Holders:
     def _check(self, cause: Exception | None = None) -> None:
         """Raise SharesLost where waiting for joiners is in vain: nobody can make their shares."""
         if self.version.updates:
-            stored, refused = self.driver.stored, self.driver.refused
-            left = sum(w in stored and (w, self.key) not in refused for w in self.shares)
+            refused = self.driver.roster.refused
+            left = sum((worker, self.key) not in refused for worker in self.shares)
             if left < self._least:
                 raise SharesLost(left, self._least, 0.0) from cause
 
-    def _free(self, worker: int, taken: set[int] | None = None) -> int | None:
-        if worker in self.shares or worker not in self.driver.stored:
+    def _free(self, worker: int, taken: Collection[int] = ()) -> int | None:
+        live = self.driver.roster.kept
+        if worker in self.shares or worker not in live:
             return None
-        held = {s for w, s in self.shares.items() if w in self.driver.stored} | (taken or set())
-        free = [s for s in range(self.code.n) if s not in held]
+        free = [share for share in self.shares.free() if share not in taken]
         blocks = self._blocks
-        if blocks is None or not free or len(self.driver.stored) >= self.code.n:
+        if blocks is None or not free or len(live) >= self.code.n:
             return free[0] if free else None  # with as many workers all shares are given anyway
+        held = {*self.shares.values(), *taken}
         copies = Counter(block for share in held for block in blocks[share])
 
         def rank(share: int) -> tuple[int, int]:

@@ -23,7 +23,7 @@ from ..engines.base import Shape as Shape
 from ..model import Command, Event, Joined, Lost, Reply, RowRange, Send, Stored, Supply, Task, Tick
 from .base import Round
 from .cover import Cover
-from .watch import Late
+from .lateness import Late
 from .windows import Windows, runs_of
 
 Asked = Mapping[int, tuple[int, tuple[RowRange, ...]]]  # by share: since which epoch, which rows
@@ -102,8 +102,8 @@ class IterateRound(Round):
     """The whole run, as one round of the engine.
 
     `windows` are laid for shares of `holders` (worker -> share), each of whom gets one task for the
-    whole run; `shares` tells the shares of those too that join later. From then on the master hears
-    a few words now and then, and decides only when somebody is lost, late, or comes.
+    whole run. From then on the master hears a few words now and then, and decides only when
+    somebody is lost, late, or comes.
     """
 
     def __init__(
@@ -111,7 +111,6 @@ class IterateRound(Round):
         id: int,
         windows: Windows,
         holders: Mapping[int, int],
-        shares: Mapping[int, int],
         work: Work,
         exchange: Exchange,
         late: Late | None,
@@ -127,7 +126,7 @@ class IterateRound(Round):
         self.ended: tuple[int, int] | None = None  # the share that has the vector, and the round
         self.change = float("inf")  # of the vector in the last round heard of
         self.broken: tuple[int, int, float] | None = None  # round, entry, its value
-        self._shares, self._work, self._exchange, self._late = shares, work, exchange, late
+        self._work, self._exchange, self._late = work, exchange, late
         self._holders = dict(holders)
         self._called: set[int] = set()  # newcomers that were sent their task, and are not ready yet
         self._live = {share: w for w, share in holders.items() if share in windows.shares}
@@ -158,7 +157,7 @@ class IterateRound(Round):
             self._heard(event)
         elif type(event) is Lost:
             self._called.discard(event.worker)
-            gone = self._shares.get(event.worker, -1)
+            gone = self._holders.get(event.worker, -1)
             if self._live.get(gone) == event.worker:
                 self.lost.append(event.worker)
                 self._change(lost=gone)
@@ -170,11 +169,10 @@ class IterateRound(Round):
             self.joined.append(event.worker)
             return [Supply(event.worker)]
         elif type(event) is Stored and event.key == self._work.key:
-            share = self._shares.get(event.worker)
-            if share is not None and event.worker not in self._holders:
-                self._holders[event.worker] = share
+            if event.slot is not None and event.worker not in self._holders:
+                self._holders[event.worker] = event.slot
                 self._called.add(event.worker)
-                return [self._send(event.worker, share)]
+                return [self._send(event.worker, event.slot)]
         elif type(event) is Tick:
             self._look_for_late(event.time)
         return ()
@@ -201,6 +199,11 @@ class IterateRound(Round):
         return tuple(sorted(self._live.values()))
 
     @property
+    def shares(self) -> set[int]:
+        """All that somebody held during the run."""
+        return set(self._holders.values())
+
+    @property
     def owing(self) -> tuple[int, ...]:
         now = self._exchange.progress()
         round, asked = self._in_flight(now)
@@ -210,7 +213,7 @@ class IterateRound(Round):
         return Send(self._work.task(self.id, worker, share))
 
     def _heard(self, event: Reply) -> None:
-        share = self._shares.get(event.worker)
+        share = self._holders.get(event.worker)
         if event.value is None or share is None:
             return
         kind, round, *rest = event.value

@@ -13,9 +13,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..model import Command, Event, Joined, Reply, RowRange, Send, Supply, Task
-from .base import Round
-from .watch import Late, Watch
+from ..model import Command, Reply, RowRange, Send, Task
+from .lateness import Late
+from .watch import WatchedRound
 
 Floats = NDArray[np.float64]
 TEAMS = 16  # that stand in for a share, where they are large: weights cost O(k³) a team
@@ -101,12 +101,8 @@ class SumWork(Protocol):
         """The length of a share's coefficient row."""
 
 
-class SumRound(Round):
-    """Sum the items; re-express what is lost or late.
-
-    `holders`: worker -> share of those that take part; `shares` the same of all, also of those
-    that join during the round. `resting` hold a share and take no part: still at the work of an
-    earlier round, they are asked when nobody else can stand in, or when they are done with that.
+class SumRound(WatchedRound):
+    """Sum the items; re-express what is lost or late. `shares`: worker -> its share.
 
     What a lost worker owed is replaced. What a late one owes is done by its own replies or by those
     that stand in for it, whichever are all there first; when some of these are late, too, others
@@ -117,56 +113,29 @@ class SumRound(Round):
         self,
         id: int,
         items: Sequence[Item],
-        holders: Mapping[int, int],
         shares: Mapping[int, int],
         work: SumWork,
         late: Late | None,
         resting: Collection[int] = (),
     ) -> None:
-        self.id, self.key, self.threshold = id, work.key, work.threshold
-        self.read: dict[int, int] = {}
-        self.spent: dict[int, float] = {}
+        super().__init__(id, work.key, work.threshold, shares, late, resting)
         self.rows_used = sum(item.rows for item in items)
         self.rows_topped_up = 0
         self._work = work
-        self._watch = Watch(id, work.key, holders, shares, late, self.threshold, resting)
-        self.late, self.lost, self.joined = self._watch.late, self._watch.lost, self._watch.joined
         for item in items:
             item.first = True
         self._terms = [_Terms([_Way(list(items))])]  # the base; then one for each that was late
         self._numbered: list[Item] = []
         self._homeless = False  # something is owed by nobody: fewer than k shares are live
-        self._choosy = True  # a result that would be refused is worth waiting for the slow
 
     def start(self, time: float) -> list[Command]:
         self._watch.begin(time)
         self.done = self.rows_used == 0
         return [self._send(item) for item in self._terms[0].ways[0].items]
 
-    def on(self, event: Event) -> Sequence[Command]:
-        changed = self._watch.hear(event)
-        commands: Sequence[Command] = ()
-        if type(event) is Joined:
-            commands = [Supply(event.worker)]
-        elif type(event) is Reply and event.round == self.id and not self.done:
-            self._replied(event)
-        if changed and not self.done:
-            commands = self._mend()
-        self.wake = self._watch.wake
-        return commands
-
-    def last_resort(self, time: float) -> Sequence[Command]:
-        self._choosy = False
-        self._watch.give_up()
-        return self._mend()
-
     @property
     def missing(self) -> int:
         return max(0, self.threshold - self.live) if self._homeless else 0
-
-    @property
-    def live(self) -> int:
-        return len(self._watch.holder)
 
     @property
     def owing(self) -> tuple[int, ...]:
@@ -207,14 +176,12 @@ class SumRound(Round):
         length = self._work.size(item.share) * item.length
         return (length / self._work.length) ** 2 if length else 0.0
 
-    def _replied(self, event: Reply) -> None:
-        worker = event.worker
-        self.read[worker] = self.read.get(worker, 0) + event.read
-        self.spent[worker] = self.spent.get(worker, 0.0) + event.seconds
+    def _replied(self, event: Reply) -> Sequence[Command]:
         if event.what is not None:
             item = self._numbered[event.what]
             item.replied, item.value = True, event.value
         self.done = all(terms.counted is not None for terms in self._terms)
+        return ()
 
     def _mend(self) -> list[Command]:
         """Have others do what nobody is at, or nobody that is counted on."""
@@ -326,7 +293,7 @@ class SumRound(Round):
         item.worker = self._watch.holder[item.share]
         self._numbered.append(item)
         number = len(self._numbered) - 1
-        return self._watch.send(self._work.task(self.id, item.worker, number, item))
+        return self._watch.ask(self._work.task(self.id, item.worker, number, item))
 
 
 def _length(u: NDArray[Any]) -> float:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from ..model import Command, Event, Joined, Reply, Send, Supply, Task
-from .base import Round
-from .watch import Late, Watch
+from ..model import Command, Reply, Send, Task
+from .lateness import Late
+from .watch import WatchedRound
 
 
 class BlockWork(Protocol):
@@ -24,13 +24,13 @@ class BlockWork(Protocol):
         """Make the task for a block, on a worker in this slot."""
 
 
-class ReplicatedRound(Round):
-    """`slots[s]` lists the blocks that whoever sits there holds, its own first.
+class ReplicatedRound(WatchedRound):
+    """`slots[s]` lists the blocks that whoever has slot s holds, its own first.
 
-    `shares`: worker -> slot, also of those that join during the round; `ready` of those that take
-    part from the start. Without `late` every holder is asked at once, also those that join. With
-    it, each block is asked of one, and of the next one when it is late: a backup task. With `spare`
-    a block that nobody holds any more is left out: the round ends without it.
+    `ready`: worker -> slot of those that take part from the start. Without `late` every holder is
+    asked at once, also those that join. With it, each block is asked of one, and of the next one
+    when it is late: a backup task. With `spare` a block that nobody holds any more is left out: the
+    round ends without it.
     """
 
     def __init__(
@@ -38,26 +38,22 @@ class ReplicatedRound(Round):
         id: int,
         slots: Sequence[Sequence[int]],
         ready: Mapping[int, int],
-        shares: Mapping[int, int],
         work: BlockWork,
         late: Late | None = None,
         spare: bool = False,
     ) -> None:
-        self.id, self.key = id, work.key
         blocks = sorted({block for slot in slots for block in slot})
-        self.threshold = 1 if spare else -(-len(blocks) // max(len(slot) for slot in slots))
+        threshold = 1 if spare else -(-len(blocks) // max(len(slot) for slot in slots))
+        super().__init__(id, work.key, threshold, ready, late)
         self.values: dict[int, list[tuple[Any, Any]]] = {}  # block -> (what, value) of its pieces
-        self.read: dict[int, int] = {}
         self.asked_again: list[int] = []  # blocks, after a loss or a delay
         self._work = work
         # Block -> who may hold it: how far down the list of a slot it is, and the slot.
-        self._places: dict[int, list[tuple[int, int]]] = {block: [] for block in blocks}
+        self._where: dict[int, list[tuple[int, int]]] = {block: [] for block in blocks}
         for slot, held in enumerate(slots):
             for i, block in enumerate(held):
-                self._places[block].append((i, slot))
+                self._where[block].append((i, slot))
         self._at_once, self._spare = late is None, spare
-        self._watch = Watch(id, work.key, ready, shares, late, self.threshold)
-        self.late, self.lost, self.joined = self._watch.late, self._watch.lost, self._watch.joined
         self._asked: dict[int, set[int]] = {block: set() for block in blocks}  # block -> workers
         self._tasks: dict[int, int] = {}  # task -> block
         self._pieces: dict[int, list[tuple[Any, Any]]] = {}  # task -> what has come of it
@@ -69,22 +65,6 @@ class ReplicatedRound(Round):
         self.asked_again.clear()
         return commands
 
-    def on(self, event: Event) -> Sequence[Command]:
-        changed = self._watch.hear(event)
-        commands: Sequence[Command] = ()
-        if type(event) is Joined:
-            commands = [Supply(event.worker)]
-        elif type(event) is Reply and event.round == self.id and not self.done:
-            self._replied(event)
-        if changed and not self.done:
-            commands = self._mend() or ()
-        self.wake = self._watch.wake
-        return commands
-
-    def last_resort(self, time: float) -> Sequence[Command]:
-        self._watch.give_up()
-        return self._mend()
-
     @property
     def missing(self) -> int:
         """Blocks that nobody holds any more: as many newcomers are surely enough."""
@@ -93,25 +73,20 @@ class ReplicatedRound(Round):
         return sum(not self._holders(block) for block in self._undone)
 
     @property
-    def live(self) -> int:
-        return len(self._watch.holder)
-
-    @property
     def owing(self) -> tuple[int, ...]:
         return tuple(sorted({worker for block in self._undone for worker in self._at(block)}))
 
     @property
     def unanswered(self) -> tuple[int, ...]:
-        return self._watch.owing
+        return tuple(sorted(self._watch.debts.owed))
 
     def _holders(self, block: int) -> list[int]:
         """Slots with somebody who holds a block: counted on first, then whose own it is."""
         holder, quick = self._watch.holder, self._watch.quick
-        found = [(not quick(holder[s]), i, s) for i, s in self._places[block] if s in holder]
+        found = [(not quick(holder[s]), i, s) for i, s in self._where[block] if s in holder]
         return [slot for _, _, slot in sorted(found)]
 
-    def _replied(self, event: Reply) -> None:
-        self.read[event.worker] = self.read.get(event.worker, 0) + event.read
+    def _replied(self, event: Reply) -> Sequence[Command]:
         pieces = self._pieces.setdefault(event.task, [])
         if event.what is not None:
             pieces.append((event.what, event.value))
@@ -120,6 +95,7 @@ class ReplicatedRound(Round):
             self._undone.discard(block)
             self.values[block] = pieces
             self._look_whether_done()
+        return ()
 
     def _look_whether_done(self) -> None:
         waiting = self._undone
@@ -127,15 +103,15 @@ class ReplicatedRound(Round):
             waiting = {block for block in waiting if self._holders(block)}
         self.done = not waiting
 
-    def _mend(self) -> list[Command]:
+    def _mend(self) -> tuple[Command, ...]:
         """Ask for every block that nobody is at; or all holders, where all are asked at once."""
         self._look_whether_done()
-        return [
+        return tuple(
             self._send(slot, block)
             for block in sorted(self._undone)
             for slot in self._holders(block)
             if self._wanted(slot, block)
-        ]
+        )
 
     def _wanted(self, slot: int, block: int) -> bool:
         """Whether to ask a holder of a block, besides those that are at it."""
@@ -155,4 +131,4 @@ class ReplicatedRound(Round):
         self._asked[block].add(worker)
         self._tasks[task.id] = block
         self.asked_again.append(block)
-        return self._watch.send(task)
+        return self._watch.ask(task)

@@ -246,7 +246,7 @@ class Stream:
             if slot in batch
         )
         free = set(range(ledger.slots)).difference(self._slots.values())
-        spare = [worker for worker in driver.stored if worker not in self._slots]
+        spare = [worker for worker in driver.roster.kept if worker not in self._slots]
         round = DeadlineRound(
             driver.next_round(), batches, ledger, desk, self._slots, free, self.slack, spare
         )

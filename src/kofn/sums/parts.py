@@ -217,15 +217,13 @@ class _Placed:
             driver.await_enough(lambda: self._enlisted(), 1)
             ready = self._holders.ready()
         self._fn_key = self._function(fn)
-        resting = {worker for worker in ready if driver.behind(worker, _BEHIND)}
+        resting = {worker for worker in ready if driver.roster.behind(worker, _BEHIND)}
         for worker in list(self._holders.shares):  # also those whose parts are still on the way
             self._teach(worker)
         tally = tally_of(self.code)
-        shares = self._holders.shares
-        refused = {worker for worker, key in driver.refused if key == self.key}
-        round = GatherRound(driver.next_round(), ready, shares, self, tally, stop, resting, refused)
+        round = GatherRound(driver.next_round(), ready, self, tally, stop, resting)
         began = engine.now()
-        if driver.wait == 0 and self.code.disjoint and len(shares) < self.code.n:
+        if driver.wait == 0 and self.code.disjoint and len(self._holders.shares) < self.code.n:
             self._possible(stop)
         try:
             driver.run(round, x, self._supply)
@@ -287,7 +285,7 @@ class _Placed:
     def _enlisted(self) -> int:
         """Who has parts, or is being given some: a round waits for those."""
         self._holders.enlist()
-        return sum((w, self.key) not in self._driver.refused for w in self._holders.shares)
+        return sum((w, self.key) not in self._driver.roster.refused for w in self._holders.shares)
 
     def _supply(self, worker: int) -> None:
         self._holders.supply(worker)
@@ -319,7 +317,7 @@ class _Placed:
     def _teach(self, worker: int) -> None:
         if not self._processes:
             return
-        if (worker, self._fn_key) not in self._have and worker in self._driver.stored:
+        if (worker, self._fn_key) not in self._have and worker in self._driver.roster.kept:
             self._driver.put(worker, self._fn_key, self._known[self._fn_key])
             # Noted last: if Ctrl-C comes before, it is sent again.
             self._have.add((worker, self._fn_key))

@@ -134,11 +134,8 @@ class Backups(_Dealt):
         with driver.lock:
             driver.settle()
             self._holders.enlist()
-            ready, shares = self._holders.ready(), self._holders.shares
-            work = _Backups(self, self.body(fn))
-            round = ReplicatedRound(
-                driver.next_round(), self.slots, ready, shares, work, self._late
-            )
+            ready, work = self._holders.ready(), _Backups(self, self.body(fn))
+            round = ReplicatedRound(driver.next_round(), self.slots, ready, work, self._late)
             driver.run(round, x, self._holders.supply)
             self.asked_again += len(round.asked_again)
         if not self.values:

@@ -1,0 +1,61 @@
+"""One rule of lateness: how long the rest is waited for, by how long others took.
+
+Rounds over shares (`rounds.watch`) judge by half of the replies, sequences by the fastest worker,
+iterations by a usual round, stale sums by those that are fresh. Each has its numbers here; the rule
+is `Late.allowed` for all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+NEVER = float("inf")
+FEW = 10.0  # with fewer than half in: so many times the seconds of the last reply
+# Equal workers in step do not end in one instant: messages take their time. So much of the fastest
+# one's time is noise, and so many seconds at most.
+NOISE, MOST_NOISE = 0.05, 0.015
+# A straggler of a sequence that is needed is waited for up to so many times the fastest one's time.
+# Then those that are idle do what is due in its place: it may never come.
+NEEDED = 20.0
+LEAST_BETWEEN = 0.1  # seconds: below, waiting costs an iteration less than two new plans
+
+
+@dataclass(frozen=True)
+class Late:
+    """When to stop counting on a worker: judged by this round's replies, once half are in.
+
+    With `factor`, at so many times the seconds in which half of the tasks were done. Without, at
+    those seconds plus `spreads` times their spread, first reply to half of them. Never before
+    `least` seconds: below that, asking others costs more than waiting.
+    """
+
+    factor: float | None = None
+    spreads: float = 4.0
+    least: float = 0.02
+
+    def allowed(self, took: float, first: float = 0.0) -> float:
+        """Seconds to wait, given those of enough others, and of the first of them."""
+        if self.factor is not None:
+            return max(self.least, self.factor * took)
+        # Equal machines in step have no spread to speak of: a tenth is noise.
+        return max(self.least, took + self.spreads * max(took - first, 0.1 * took))
+
+    def allowed_few(self, took: float) -> float:
+        """Seconds to wait where fewer than half have answered, the last of them after `took`."""
+        return FEW * max(self.least, took)
+
+    def between(self) -> Late:
+        """The rule for an iteration, whose workers are judged by a usual round."""
+        factor = self.spreads if self.factor is None else self.factor
+        return Late(factor, least=max(LEAST_BETWEEN, self.least))
+
+
+def beyond_fastest(slack: float, fastest: float) -> Late:
+    """The rule for a sequence: the rest has `slack` times the fastest one's time, beyond it."""
+    return Late(slack, least=min(MOST_NOISE, NOISE * fastest))
+
+
+def needed(fastest: float) -> float:
+    """Seconds that a straggler is waited for where its reply is needed."""
+    # Where the fastest took no time at all, that is no measure of others.
+    return NEEDED * fastest or MOST_NOISE

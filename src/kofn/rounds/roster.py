@@ -1,0 +1,168 @@
+"""The roster: who is live, keeps what, owes what and since when, and has which slot.
+
+One object for all rounds of a cluster, kept by the driver. It changes where events are noted and
+where commands are sent, nowhere else. A round begins with a copy of what it needs of it, and is
+told by events what changes meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from weakref import WeakSet
+
+from ..model import Dropped, Event, Failed, Joined, Lost, Reply, Stored
+
+
+class Debts:
+    """How many answers each worker owes, and since when it has been waited for."""
+
+    def __init__(self) -> None:
+        self.owed: dict[int, int] = {}  # worker -> answers; whoever owes none is left out
+        self.since: dict[int, float] = {}  # worker -> when it last answered, or first owed
+
+    def add(self, worker: int, time: float) -> None:
+        """A worker owes one answer more."""
+        owed = self.owed.get(worker, 0)
+        self.owed[worker] = owed + 1
+        if not owed:
+            self.since[worker] = time
+
+    def answered(self, worker: int, time: float, ended: int) -> None:
+        """A worker has said something, and so many of its debts have ended."""
+        owed = self.owed.get(worker, 0) - ended
+        if owed > 0:
+            self.owed[worker] = owed
+            self.since[worker] = time
+        else:
+            self.drop(worker)
+
+    def drop(self, worker: int) -> None:
+        """A worker owes nothing any more."""
+        self.owed.pop(worker, None)
+        self.since.pop(worker, None)
+
+
+class Slots(dict[int, int]):
+    """Worker -> its slot, of `count` slots of one matrix, sum or sequence. The lost have none."""
+
+    __hash__ = object.__hash__  # type: ignore[assignment]  # known by identity
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.count = count
+
+    def free(self) -> list[int]:
+        """Slots that nobody has."""
+        taken = set(self.values())
+        return [slot for slot in range(self.count) if slot not in taken]
+
+
+class Roster:
+    """What is known of every worker. Starts with those that are live."""
+
+    def __init__(self, workers: Iterable[int]) -> None:
+        self.kept: dict[int, set[str]] = {worker: set() for worker in workers}  # of the live: keys
+        self.refused: set[tuple[int, str]] = set()  # puts that failed: worker, key
+        self.unborn: dict[int, str] = {}  # joiners that never came, and why
+        self.debts = Debts()  # of tasks and puts
+        self._gone: set[int] = set()
+        self._wanted: set[str] = set()  # keys that were put, and not forgotten since
+        self._coming: dict[tuple[int, str], int | None] = {}  # puts without an answer, their slots
+        self._slots: WeakSet[Slots] = WeakSet()
+
+    # What is known.
+
+    def keeps(self, worker: int, key: str) -> bool:
+        """Whether a worker is live and keeps something under a key."""
+        return key in self.kept.get(worker, ())
+
+    def came(self, worker: int) -> bool:
+        """Whether a worker is live, or was lost."""
+        return worker in self.kept or worker in self._gone
+
+    def coming(self, key: str) -> bool:
+        """Whether what is to be kept under a key is on its way to somebody."""
+        return any(k == key for _, k in self._coming)
+
+    def waiting(self, key: str, workers: Iterable[int]) -> list[int]:
+        """Those of these workers that are live, do not keep a key and have not refused it."""
+        return [
+            w
+            for w in workers
+            if key not in self.kept.get(w, {key}) and (w, key) not in self.refused
+        ]
+
+    def silent(self, now: float, seconds: float) -> set[int]:
+        """Workers that owe an answer and have said nothing for so many seconds."""
+        return {worker for worker, last in self.debts.since.items() if last + seconds <= now}
+
+    def behind(self, worker: int, tasks: int) -> bool:
+        """Whether a worker owes answers to so many tasks or puts: more would only pile up."""
+        return self.debts.owed.get(worker, 0) >= tasks
+
+    def owing(self, workers: Iterable[int]) -> set[int]:
+        """Those of these workers that owe an answer."""
+        return {worker for worker in workers if worker in self.debts.since}
+
+    # Commands, as they are sent.
+
+    def slots(self, count: int) -> Slots:
+        """Return so many slots, nobody in them. Who is lost leaves them by itself."""
+        slots = Slots(count)
+        self._slots.add(slots)
+        return slots
+
+    def wants(self, key: str) -> None:
+        """Something is about to be sent, to be kept under a key."""
+        self._wanted.add(key)
+
+    def put(self, worker: int, key: str, time: float, slot: int | None = None) -> None:
+        """Something to be kept has been sent, with which a worker fills a slot if there is one."""
+        self._coming[worker, key] = slot
+        self.debts.add(worker, time)
+
+    def forget(self, key: str) -> None:
+        """Nobody keeps this key any more, nor will."""
+        self._wanted.discard(key)
+        self.refused = {pair for pair in self.refused if pair[1] != key}
+        self._coming = {pair: slot for pair, slot in self._coming.items() if pair[1] != key}
+        for kept in self.kept.values():
+            kept.discard(key)
+
+    # Events, as they are noted.
+
+    def note(self, event: Event) -> Event:
+        """Take in what an event says of its worker; return it, with the slot that a put fills."""
+        if type(event) is Reply:
+            self.debts.answered(event.worker, event.time, event.last)
+        elif type(event) is Dropped:
+            self.debts.answered(event.worker, event.time, 1)
+        elif type(event) is Joined:
+            self.kept[event.worker] = set()
+        elif type(event) is Lost:
+            self._lost(event.worker, event.reason)
+        elif type(event) is Stored or type(event) is Failed:
+            return self._put_ended(event)
+        return event
+
+    def _lost(self, worker: int, reason: str) -> None:
+        if self.kept.pop(worker, None) is None:
+            self.unborn[worker] = reason
+        self._gone.add(worker)
+        self._coming = {pair: slot for pair, slot in self._coming.items() if pair[0] != worker}
+        self.debts.drop(worker)
+        for slots in self._slots:
+            slots.pop(worker, None)
+
+    def _put_ended(self, event: Stored | Failed) -> Event:
+        worker, key = event.worker, event.key
+        self.debts.answered(worker, event.time, 1)
+        slot = None if key is None else self._coming.pop((worker, key), None)
+        if key is None or key not in self._wanted or worker not in self.kept:
+            return event
+        if type(event) is Stored:
+            self.kept[worker].add(key)
+            return replace(event, slot=slot)
+        self.refused.add((worker, key))
+        return event
