@@ -22,9 +22,10 @@ from ..arrays.reach import elsewhere
 from ..arrays.sources import Source
 from ..arrays.store import Store
 from ..checks import unmasked
-from ..cluster import Cluster, connect
+from ..cluster import Cluster
 from ..errors import BadInput
 from . import products
+from .clusters import OnCluster
 from .products import Encoded
 from .progress import progress
 from .solvers import Tell
@@ -33,7 +34,7 @@ from .solvers import Tell
 Callback = Callable[[int, float, Any], None]
 
 
-class CodedEstimator(BaseEstimator):
+class CodedEstimator(OnCluster, BaseEstimator):
     """Common ground of the estimators in kofn.learn.
 
     cluster: an open Cluster, or the name of an engine to open one for the fit.
@@ -42,33 +43,14 @@ class CodedEstimator(BaseEstimator):
     now).
     """
 
-    cluster: Cluster | str
-    workers: int | None
     k: int | None
     callback: Callback | None
     verbose: bool
-
-    def __getstate__(self) -> dict[str, Any]:
-        # A fitted model travels; the cluster it was fitted on and who watched do not.
-        state: dict[str, Any] = dict(super().__getstate__())
-        if isinstance(state.get("cluster"), Cluster):
-            state["cluster"] = state["cluster"].engine.name
-        state["callback"] = None
-        return state
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
-
-    @contextmanager
-    def _opened(self) -> Iterator[Cluster]:
-        """The cluster; one that is opened here is closed again."""
-        if isinstance(self.cluster, Cluster):
-            yield self.cluster
-        else:
-            with connect(self.cluster, self.workers) as cluster:
-                yield cluster
 
     @property
     def _most(self) -> int | None:

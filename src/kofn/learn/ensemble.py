@@ -19,12 +19,13 @@ from sklearn.ensemble import (
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils.validation import check_array, check_is_fitted
 
-from ..cluster import Cluster, connect
+from ..cluster import Cluster
 from ..codes.assignment import SumCode
 from ..codes.rateless import groups_for
 from ..errors import BadInput
 from ..sums import Parts
 from ..sums.trees import Tree, terms
+from .clusters import OnCluster
 
 FORESTS = (
     RandomForestRegressor,
@@ -37,7 +38,7 @@ BATCH = 1024  # inputs evaluated in one sum
 DIGITS = 12  # that decide on a class: what lies behind them depends on the order of adding up
 
 
-class CodedEnsemble(BaseEstimator):
+class CodedEnsemble(OnCluster, BaseEstimator):
     """A fitted random forest, extra trees or gradient boosting, evaluated as a coded sum of trees.
 
     predict, predict_proba, decision_function and score are the ensemble's own; classes whose
@@ -119,13 +120,6 @@ class CodedEnsemble(BaseEstimator):
     def __sklearn_tags__(self) -> Any:
         return self.estimator.__sklearn_tags__()
 
-    def __getstate__(self) -> dict[str, Any]:
-        state: dict[str, Any] = dict(super().__getstate__())
-        if isinstance(state.get("cluster"), Cluster):
-            state["cluster"] = state["cluster"].engine.name
-        state.pop("_kept", None)
-        return state
-
     def _only_for_classifiers(self, what: str) -> None:
         if not is_classifier(self.estimator):
             raise BadInput(f"{what} is for classifiers; {type(self.estimator).__name__} is none.")
@@ -152,14 +146,14 @@ class CodedEnsemble(BaseEstimator):
         return mean[:, 0]
 
     def _sums(self, trees: tuple[Any, ...], inputs: NDArray[np.float32]) -> NDArray[np.float64]:
-        if not isinstance(self.cluster, Cluster):
-            with connect(self.cluster, self.workers) as cluster:
-                return _evaluate(self._place(cluster, trees), inputs)
-        now = (self.cluster, self.code, trees)
-        kept: tuple[Any, Parts] | None = self.__dict__.get("_kept")
-        if kept is None or not _same(kept[0], now):
-            kept = self._kept = (now, self._place(self.cluster, trees))
-        return _evaluate(kept[1], inputs)
+        with self._opened() as cluster:
+            now = (cluster, self.code, trees)
+            kept: tuple[Any, Parts] | None = self.__dict__.get("_kept")
+            if kept is None or not _same(kept[0], now):
+                kept = (now, self._place(cluster, trees))
+                if isinstance(self.cluster, Cluster):
+                    self._kept = kept
+            return _evaluate(kept[1], inputs)
 
     def _place(self, cluster: Cluster, trees: tuple[Any, ...]) -> Parts:
         code = groups_for(len(trees), len(cluster.workers)) if self.code is None else self.code

@@ -114,9 +114,6 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, CodedEstimator):
         tags.input_tags.sparse = False
         return tags
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in super().__getstate__().items() if name != "_kept"}
-
     def _solve(self, K: Any, y: Floats) -> Floats:
         dual, steps, left, unmet = np.zeros_like(y), 0, 0.0, 0
         losses = (y**2).sum(axis=0)  # |K a - y|^2 + alpha a'K a of each target, at a = 0

@@ -1,0 +1,78 @@
+"""The cluster that an estimator was given: it stays in its process, and a pickle says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Self
+
+from ..cluster import Cluster, connect
+from ..errors import CannotDo
+
+
+@dataclass(frozen=True)
+class LeftBehind:
+    """In an estimator that was pickled: it had an open cluster on this engine, elsewhere."""
+
+    engine: str
+
+
+class _Here:
+    """A value that copies within this process share; a pickle has `instead` in its place."""
+
+    def __init__(self, value: Any, instead: Any) -> None:
+        self.value, self.instead = value, instead
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _same, (self.instead,)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+class OnCluster:
+    """For estimators with `cluster`, an open Cluster or an engine's name, and `workers`.
+
+    Copies and clones use the same cluster. A pickle holds what was fitted; the cluster and the
+    callback are left behind, and what needs the cluster then raises CannotDo.
+    """
+
+    cluster: Cluster | str
+    workers: int | None
+
+    def __getstate__(self) -> dict[str, Any]:
+        base: Any = super()
+        state: dict[str, Any] = dict(base.__getstate__())
+        state.pop("_kept", None)  # what lies on workers
+        if isinstance(cluster := state.get("cluster"), Cluster):
+            state["cluster"] = _Here(cluster, LeftBehind(cluster.engine.name))
+        if state.get("callback") is not None:
+            state["callback"] = _Here(state["callback"], None)
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        here = {name: v.value if isinstance(v, _Here) else v for name, v in state.items()}
+        base: Any = super()
+        base.__setstate__(here)
+
+    @contextmanager
+    def _opened(self) -> Iterator[Cluster]:
+        """The cluster; one that is opened here is closed again."""
+        if isinstance(self.cluster, LeftBehind):
+            raise CannotDo(
+                f"an estimator that was given an open cluster runs on that one, which stays in the "
+                f"process that opened it; this {type(self).__name__} was pickled, by joblib's "
+                f"processes or by you, and its cluster on engine {self.cluster.engine!r} was left "
+                f"behind. Use n_jobs=1 or joblib.parallel_config('threading'), or give it a "
+                f"cluster of this process with set_params(cluster=...)."
+            )
+        if isinstance(self.cluster, Cluster):
+            yield self.cluster
+        else:
+            with connect(self.cluster, self.workers) as cluster:
+                yield cluster
