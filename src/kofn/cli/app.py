@@ -120,7 +120,9 @@ def encode(
     n: Annotated[int, Option("--n", help="Shares to write.")],
     k: Annotated[int, Option("--k", help="Shares that are enough.")],
     fmt: Annotated[str, Option("--format", help="npy or zarr.")] = "npy",
-    dtype: Annotated[str | None, Option(help="float64 or float32 (default: the matrix's)")] = None,
+    dtype: Annotated[
+        str | None, Option(help="float64 or float32 (default: as the matrix).")
+    ] = None,
     overwrite: Annotated[bool, Option(help="Begin anew, over what is there.")] = False,
     as_json: Json = False,
 ) -> None:

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from ..errors import CannotDo
+from .interleaved import timed
 
 WORKERS = 6
 TOLERANT = ("--with-ft", "ulfm")  # options of mpiexec
@@ -44,11 +45,10 @@ class Rows:
     def product(self, w: Floats) -> Floats:
         """The rows times w."""
         start = time.perf_counter()
-        found = np.asarray(self.rows @ w)
-        left = self.seconds - (time.perf_counter() - start)
-        if left > 0:
+        value = np.asarray(self.rows @ w)
+        if (left := self.seconds - (time.perf_counter() - start)) > 0:
             time.sleep(left)
-        return found
+        return value
 
     def raw(self, w: bytes) -> bytes:
         """The same with bytes, which some engines pass on unchanged."""
@@ -56,7 +56,7 @@ class Rows:
 
 
 @contextmanager
-def pipes(A: Floats, seconds: float) -> Iterator[Callable[[Floats], Floats]]:
+def pipes(A: Floats, seconds: float) -> Iterator[Product]:
     """One multiprocessing pipe a worker."""
     context = multiprocessing.get_context("spawn")
     ends: list[Connection] = []
@@ -225,20 +225,9 @@ def ranks(
         np.save(Path(folder) / "A.npy", A)
         module, name = main.split(":")
         program = f"from {module} import {name}; {name}({folder!r}, {seconds!r})"
-        command = [
-            mpiexec,
-            *options,
-            "--bind-to",
-            "none",
-            "--oversubscribe",
-            "-n",
-            str(WORKERS + 1),
-            sys.executable,
-            "-c",
-            program,
-        ]
+        spread = ("--bind-to", "none", "--oversubscribe", "-n", str(WORKERS + 1))
         process = subprocess.Popen(
-            command,
+            [mpiexec, *options, *spread, sys.executable, "-c", program],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -277,28 +266,12 @@ def answer(
         print(json.dumps(found), flush=True)
 
 
-def timed(product: Callable[[Floats], Any], w: Floats) -> Callable[[int], list[float]]:
-    """Return how to time so many rounds of a product here."""
-
-    def block(rounds: int) -> list[float]:
-        seconds = []
-        for _ in range(rounds):
-            start = time.perf_counter()
-            product(w)
-            seconds.append(time.perf_counter() - start)
-        return seconds
-
-    return block
-
-
-@contextmanager
-def mpi_ranks(A: Floats, seconds: float) -> Iterator[Remote]:
+def mpi_ranks(A: Floats, seconds: float) -> AbstractContextManager[Remote]:
     """One rank a worker; the way is the fastest of those in bare_mpi.py.
 
     Without fault tolerance, which costs a little: one lost worker would end them all.
     """
-    with ranks("kofn.cli.bare_mpi:products", A, seconds, ()) as remote:
-        yield remote
+    return ranks("kofn.cli.bare_mpi:products", A, seconds, ())
 
 
 PRIMITIVES: dict[str, Primitive] = {

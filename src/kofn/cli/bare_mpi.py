@@ -1,4 +1,4 @@
-"""A plain mpi4py program that does rounds in three ways: what kofn is held against.
+"""Plain mpi4py programs that do rounds in three ways: what kofn is held against.
 
 - "collectives": Bcast and Gatherv, which spin while they wait.
 - "spinning": a message to each and one from each, in whichever order they come; MPI spins.
@@ -25,9 +25,25 @@ NAP = 0.01  # seconds between two looks for a block to begin
 _BLOCK, _OPERAND, _REPLY = 1, 2, 3  # tags
 
 
+class Slopes(Rows):
+    """Some rows, and the gradient of ½‖rows · w‖²."""
+
+    def product(self, w: Floats) -> Floats:
+        return np.asarray(self.rows.T @ (self.rows @ w))
+
+
 def products(folder: str, seconds: float) -> None:
     """Every rank of a program that multiplies; rank 0 holds no rows."""
     run(folder, seconds, Rows, lambda rows, columns: rows, lambda replies: replies)
+
+
+def sums(folder: str, seconds: float) -> None:
+    """Every rank of a program that adds up gradients; rank 0 holds no rows."""
+
+    def total(replies: Floats) -> Floats:
+        return np.asarray(replies.reshape(WORKERS, -1).sum(axis=0))
+
+    run(folder, seconds, Slopes, lambda rows, columns: columns, total)
 
 
 def run(

@@ -7,10 +7,10 @@ from typing import Any
 
 from rich.box import SIMPLE
 from rich.console import Console
-from rich.table import Table
 from threadpoolctl import threadpool_limits
 
 from ..reproduce import decoding
+from .output import print_table
 
 PAPER = {"lt1": "55", "lt2": "29", "lt1_10000": ""}
 NAMES = {"lt1": "LT-1 1000", "lt2": "LT-2 1000", "lt1_10000": "LT-1 10,000"}
@@ -35,17 +35,29 @@ def run(times: int) -> dict[str, Any]:
 def table(console: Console, result: dict[str, Any]) -> None:
     """Print the measurements for a person."""
     title = f"ms to decode from scratch, medians; load average {result['load_average']:.1f}"
-    out = Table(title=title, title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0))
-    for name in ("code", "decoder", "symbols", "steps", "wall", "CPU", "paper"):
-        out.add_column(name, justify="left" if name in ("code", "decoder") else "right")
-    for case, kinds in result["decode"].items():
-        for kind, found in kinds.items():
-            steps = "/".join(f"{found['steps'][step]:.1f}" for step in decoding.STEPS)
-            times = (f"{found[key]:.2f}" for key in ("median", "cpu_median"))
-            paper = PAPER[case] if kind == "peeling" else ""
-            name = f"{kind}*" if found["default"] else kind
-            out.add_row(NAMES[case], name, f"{found['symbols']:.0f}", steps, *times, paper)
-    console.print(out)
+    columns = {"code": "", "decoder": "", "symbols": ".0f", "steps": ">"}
+    columns |= {"wall": ".2f", "CPU": ".2f", "paper": ">"}
+    rows = [
+        (
+            NAMES[case],
+            f"{kind}*" if found["default"] else kind,
+            found["symbols"],
+            "/".join(f"{found['steps'][step]:.1f}" for step in decoding.STEPS),
+            found["median"],
+            found["cpu_median"],
+            PAPER[case] if kind == "peeling" else "",
+        )
+        for case, kinds in result["decode"].items()
+        for kind, found in kinds.items()
+    ]
+    print_table(
+        console,
+        title,
+        columns,
+        rows,
+        box=SIMPLE,
+        padding=(0, 1, 0, 0),
+    )
     console.print(
         f"Steps: {', '.join(decoding.STEPS)}, by the wall clock. CPU: the master's own time, "
         f"whoever else is on the machine. *: what LT does by default; peeling is on uniform "

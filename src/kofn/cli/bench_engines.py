@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
-from rich.table import Table
 
 from ..cluster import connect, engines, find
 from ..delays import PerUnit
@@ -17,17 +14,10 @@ from ..engines.base import Engine
 from ..engines.paced import Paced
 from ..errors import BadInput, KofnError
 from . import bare, bare_mpi
-from .bench_overhead import (
-    BLOCK,
-    COLUMNS,
-    LARGE,
-    ROWS,
-    THRESHOLD,
-    WORKERS,
-    interleaved,
-    summary,
-    touch,
-)
+from .bare import WORKERS, Floats, Product
+from .bench_overhead import COLUMNS, ROWS, THRESHOLD
+from .interleaved import broadcast, interleaved, ratio, timed
+from .output import print_table
 
 PACE = 5e-3  # seconds of a paced round
 MANY = 12
@@ -72,18 +62,10 @@ def _engine(name: str, rounds: int) -> dict[str, Any]:
                     found.setdefault("plain_process", {})[part] = found[part]
                     found[part] = _against(plain, ranked, w, times)
     with kind(MANY) as engine:
-        ids = count(1)
-        large, small = np.ones(LARGE), np.ones(1)
-        calls = {
-            "800_KB": lambda: touch(engine, ids, large),
-            "8_B": lambda: touch(engine, ids, small),
-        }
-        cast = summary(interleaved(calls, max(20, rounds // 5)))
-    cast["ratio"] = cast["800_KB"]["median_us"] / cast["8_B"]["median_us"]
-    return {**found, "broadcast": {**cast, "workers": MANY}}
+        return {**found, "broadcast": broadcast(engine, max(20, rounds // 5))}
 
 
-def _coded(engine: Engine, A: NDArray[np.float64], pace: float) -> bare.Product:
+def _coded(engine: Engine, A: Floats, pace: float) -> Product:
     if pace:
         engine = Paced(engine, PerUnit(pace / (ROWS / WORKERS)))
     X = connect(engine).encode(A, k=THRESHOLD)
@@ -98,29 +80,21 @@ def mpi_main(folder: str, pace: float) -> None:
         bare.answer(lambda way: product, A.shape[1])
 
 
-def _against(
-    plain: bare.Product, coded: bare.Product, w: NDArray[np.float64], rounds: int
-) -> dict[str, Any]:
-    ways: dict[str, bare.Product] = {getattr(plain, "__name__", ""): plain}
+def _against(plain: Product, coded: Product, w: Floats, rounds: int) -> dict[str, Any]:
+    ways: dict[str, Product] = {getattr(plain, "__name__", ""): plain}
     if isinstance(plain, bare.Remote):
         ways = {way: plain.by(way) for way in bare_mpi.WAYS}
     for way in ways.values():
         assert np.allclose(way(w), coded(w))
     # A primitive in a program of its own times itself: a question to it is not part of a round.
     kinds = {
-        name: getattr(product, "block", None) or bare.timed(product, w)
+        name: getattr(product, "block", None) or timed(product, w)
         for name, product in {**ways, "kofn": coded}.items()
     }
-    times: dict[str, list[float]] = {name: [] for name in kinds}
-    for block in kinds.values():
-        block(BLOCK)
-    while len(times["kofn"]) < rounds:
-        for name, block in kinds.items():
-            times[name] += block(BLOCK)
-    found = summary({name: np.asarray(seconds) for name, seconds in times.items()})
+    found = interleaved(kinds, rounds)
     best = min(ways, key=lambda way: float(found[way]["median_us"]))
     result = {"bare": {**found[best], "way": best}, "kofn": found["kofn"]}
-    result["ratio"] = found["kofn"]["median_us"] / found[best]["median_us"]
+    result["ratio"] = ratio(found, "kofn", best)
     if len(ways) > 1:
         result["ways"] = {way: found[way] for way in ways}
     return result
@@ -128,30 +102,26 @@ def _against(
 
 def table(console: Console, result: dict[str, Any]) -> None:
     """Print the measurements for a person."""
-    out = Table(title="median µs per round: bare, kofn, ratio", title_justify="left")
-    for column in ("engine", "tiny rounds", "5 ms rounds", f"to {MANY} workers: 8 B, 800 KB"):
-        out.add_column(column)
+    cast = f"to {MANY} workers: 8 B, 800 KB"
+    columns = dict.fromkeys(("engine", "tiny rounds", "5 ms rounds", cast), "")
+    rows: list[list[str]] = []
     for name, found in result["engines"].items():
         if "problem" in found:
-            out.add_row(name, found["problem"], "", "")
+            rows.append([name, found["problem"]])
             continue
-        cells = _cells(found)
-        cast = found["broadcast"]
-        cells.append(
-            f"{cast['8_B']['median_us']:.0f}, {cast['800_KB']['median_us']:.0f}, "
-            f"{cast['ratio']:.2f}"
-        )
-        out.add_row(name, *cells)
+        rows.append([name, *_cells(found), _cell(found["broadcast"], "8_B", "800_KB")])
         if "plain_process" in found:
-            out.add_row(f"{name}, from a plain process", *_cells(found["plain_process"]), "")
+            rows.append([f"{name}, from a plain process", *_cells(found["plain_process"])])
         for way in found["tiny"].get("ways", ()):
             times = [found[part]["ways"][way]["median_us"] for part in ("tiny", "5_ms")]
-            out.add_row(f"{name}, bare, {way}", *(f"{time:.0f}" for time in times), "")
-    console.print(out)
+            rows.append([f"{name}, bare, {way}", *(f"{time:.0f}" for time in times)])
+    print_table(console, "median µs per round: bare, kofn, ratio", columns, rows)
 
 
 def _cells(found: dict[str, Any]) -> list[str]:
-    return [
-        f"{part['bare']['median_us']:.0f}, {part['kofn']['median_us']:.0f}, {part['ratio']:.2f}"
-        for part in (found["tiny"], found["5_ms"])
-    ]
+    return [_cell(found[part], "bare", "kofn") for part in ("tiny", "5_ms")]
+
+
+def _cell(found: dict[str, Any], one: str, other: str) -> str:
+    times = [f"{found[name]['median_us']:.0f}" for name in (one, other)]
+    return ", ".join([*times, f"{found['ratio']:.2f}"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,11 +13,12 @@ import sklearn.linear_model
 import sklearn.svm
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.table import Table
 from threadpoolctl import threadpool_limits
 
 from ..cluster import Cluster, connect
 from ..learn import LinearSVC, LogisticRegression, Ridge
+from .interleaved import timed
+from .output import print_table
 
 SEED = 0
 
@@ -76,9 +76,9 @@ def _compare(pair: Pair, cluster: Cluster, X: Any, target: Any, times: int) -> d
     with warnings.catch_warnings(), threadpool_limits(len(cluster.workers)):
         warnings.simplefilter("ignore")  # of not having converged: what was reached is compared
         for _ in range(times):
-            seconds["coding"].append(_timed(lambda: cluster.encode(X)))
-            seconds["ours"].append(_timed(lambda: ours.fit(X, target)))
-            seconds["theirs"].append(_timed(lambda: theirs.fit(X, target)))
+            seconds["coding"] += timed(cluster.encode, X)(1)
+            seconds["ours"] += timed(ours.fit, X, target)(1)
+            seconds["theirs"] += timed(theirs.fit, X, target)(1)
         best = _tight(pair.theirs).fit(X, target)
     medians = {kind: float(np.median(values)) for kind, values in seconds.items()}
     return {
@@ -106,38 +106,28 @@ def _apart(one: Any, other: Any) -> float:
     return float(np.abs(one.coef_ - other.coef_).max() / np.abs(other.coef_).max())
 
 
-def _timed(call: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
-
-
 def table(console: Console, result: dict[str, Any]) -> None:
     """Print the measurements for a person."""
     title = (
         f"{result['rows']} x {result['columns']}, {result['workers']} workers, "
         f"{result['cores']} cores: seconds of a fit (median of {result['times']})"
     )
-    out = Table(title=title, title_justify="left")
-    for name in (
-        "model",
-        "scikit-learn",
-        "kofn",
-        "of which coding",
-        "ratio",
-        "error: theirs, ours",
-    ):
-        out.add_column(name, justify="left" if name == "model" else "right")
-    for name, row in result["models"].items():
-        out.add_row(
+    columns = {
+        "model": "",
+        **dict.fromkeys(("scikit-learn", "kofn", "of which coding", "ratio"), ".2f"),
+    }
+    rows = [
+        (
             name,
-            f"{row['theirs_seconds']:.2f}",
-            f"{row['ours_seconds']:.2f}",
-            f"{row['of_which_coding_seconds']:.2f}",
-            f"{row['ratio']:.2f}",
+            row["theirs_seconds"],
+            row["ours_seconds"],
+            row["of_which_coding_seconds"],
+            row["ratio"],
             f"{row['their_error']:.0e}, {row['our_error']:.0e}",
         )
-    console.print(out)
+        for name, row in result["models"].items()
+    ]
+    print_table(console, title, columns | {"error: theirs, ours": ">"}, rows)
     console.print(
         "Error: largest difference of a coefficient from scikit-learn's at its tightest tolerance.",
         highlight=False,

@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
 from ..engines.base import Engine
 from ..engines.local import LocalEngine
-from ..model import Dropped, Event, Joined, Lost, Piece, Reply, Stored, Task
+from ..model import Dropped, Event, Joined, Lost, Piece, Stored
+from .interleaved import ask_all
+from .output import print_table
 
 WORKERS = 2
 SHARE = np.ones((2000, 2000))
@@ -29,7 +30,7 @@ def run(times: int) -> dict[str, Any]:
         for worker in engine.workers:
             _keep(engine, worker)
         for _ in range(times):
-            round = _set_to_work(engine, ids)
+            round, _ = ask_all(engine, ids, busy)
             start = time.perf_counter()
             engine.cancel(round)
             for worker in engine.workers:
@@ -38,7 +39,7 @@ def run(times: int) -> dict[str, Any]:
                 break
             _drain(engine)
         for _ in range(times):
-            round = _set_to_work(engine, ids)
+            round, _ = ask_all(engine, ids, busy)
             victim = engine.workers[0]
             pid = engine.pid(victim)
             assert pid is not None
@@ -57,19 +58,6 @@ def run(times: int) -> dict[str, Any]:
 def _keep(engine: Engine, worker: int) -> None:
     engine.put(worker, "share", SHARE)
     _until(engine, lambda e: isinstance(e, Stored) and e.worker == worker)
-
-
-def _set_to_work(engine: Engine, ids: Iterator[int]) -> int:
-    """Give every worker minutes of work, and return the round once all are in the middle of it."""
-    round = next(ids)
-    for worker in engine.workers:
-        engine.submit(Task(next(ids), round, worker, busy))
-    waiting = set(engine.workers)
-    while waiting:
-        for event in engine.events(10.0):
-            if isinstance(event, Reply) and event.round == round:
-                waiting.discard(event.worker)
-    return round
 
 
 def busy(kept: Mapping[str, Any], operand: Any) -> Iterator[Piece]:
@@ -104,12 +92,12 @@ def _spread(seconds: list[float]) -> dict[str, float]:
 
 def table(console: Console, result: dict[str, Any]) -> None:
     """Print the measurements for a person."""
-    out = Table(title=f"{result['times']} times each, ms", title_justify="left")
-    for name in ("what", "median", "largest"):
-        out.add_column(name, justify="left" if name == "what" else "right")
-    for key, what in (
-        ("cancel_ms", "from cancel until the busy worker is free"),
-        ("kill_noticed_ms", "from kill -9 until the loss is an event"),
-    ):
-        out.add_row(what, f"{result[key]['median']:.1f}", f"{result[key]['max']:.1f}")
-    console.print(out)
+    columns = {"what": "", "median": ".1f", "largest": ".1f"}
+    rows = [
+        (what, result[key]["median"], result[key]["max"])
+        for key, what in (
+            ("cancel_ms", "from cancel until the busy worker is free"),
+            ("kill_noticed_ms", "from kill -9 until the loss is an event"),
+        )
+    ]
+    print_table(console, f"{result['times']} times each, ms", columns, rows)

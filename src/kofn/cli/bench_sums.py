@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -12,10 +11,7 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse
-from numpy.typing import NDArray
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from ..cluster import Cluster, connect
 from ..codes.repetition import FractionalRepetition, Uncoded
@@ -24,16 +20,15 @@ from ..errors import BadInput, KofnError
 from ..learn.losses import logistic
 from ..learn.terms import Term, cut
 from ..reproduce import datasets
-from ..sums import Parts
 from . import bare
-from .bench_overhead import BLOCK, summary
+from .bare import WORKERS, Floats
+from .interleaved import BLOCK, Block, interleaved, ratio, timed
+from .output import print_table, progress
 
-WORKERS = 6
 SHAPES = ((600, 20), (6000, 200))
 WIDE = (26_215, 241_915, 44)  # Amazon's rows, columns and ones a row
 PORTIONS = (64, 16, 4, 2, 1)  # of its rows: a 64th, ...
-Floats = NDArray[np.float64]
-Tell = Callable[[int], None]  # so many rounds are done
+OnStep = Callable[[int], None]  # so many rounds are done
 Function = Callable[[Any, Any], Any]
 
 
@@ -43,23 +38,17 @@ def run(rounds: int, data: Path | None, *, quiet: bool = True) -> dict[str, Any]
         raise BadInput(f"--data must be a directory that exists; {data} does not.")
     found: dict[str, Any] = {"workers": WORKERS, "cores": os.cpu_count()}
     few = max(10, rounds // 20)  # wide sums take long
-    with _progress(len(SHAPES) * rounds + few, quiet) as tell:
+    with progress("bench sums", len(SHAPES) * rounds + few, quiet, "what") as update:
+
+        def on_step(done: int) -> None:
+            update(advance=done)
+
         for rows, columns in SHAPES:
-            what = f"{rows} x {columns}"
-            found[f"{rows}x{columns}"] = _against_mpi(rows, columns, rounds, partial(tell, what))
-        found["wide"] = _wide(few, data, partial(tell, "wide"))
+            update(what=f"rounds  {rows} x {columns}")
+            found[f"{rows}x{columns}"] = _against_mpi(rows, columns, rounds, on_step)
+        update(what="rounds  wide")
+        found["wide"] = _wide(few, data, on_step)
     return found
-
-
-@contextmanager
-def _progress(rounds: int, quiet: bool) -> Iterator[Callable[[str, int], None]]:
-    console = Console(stderr=True)
-    columns = (TextColumn("bench sums"), BarColumn(), MofNCompleteColumn())
-    more = (TextColumn("rounds  {task.fields[what]}"), TimeElapsedColumn())
-    off = quiet or not console.is_terminal
-    with Progress(*columns, *more, console=console, disable=off) as bar:
-        task = bar.add_task("rounds", total=rounds, what="")
-        yield lambda what, done: bar.update(task, advance=done, what=what)
 
 
 def functions() -> tuple[Function, Function]:
@@ -77,7 +66,7 @@ def functions() -> tuple[Function, Function]:
     return slope, nothing
 
 
-def _against_mpi(rows: int, columns: int, rounds: int, tell: Tell) -> dict[str, Any]:
+def _against_mpi(rows: int, columns: int, rounds: int, on_step: OnStep) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     A, w = rng.standard_normal((rows, columns)), np.ones(columns)
     slope, _ = functions()
@@ -87,46 +76,24 @@ def _against_mpi(rows: int, columns: int, rounds: int, tell: Tell) -> dict[str, 
     }
     with connect(LocalEngine(WORKERS)) as cluster:
         parts = cluster.parts(A, codes["kofn"])
-        kinds: dict[str, Callable[[int], list[float]]] = {
-            name: bare.timed(lambda w, code=code: parts.sum(slope, w, code=code), w)  # type: ignore[misc]
-            for name, code in codes.items()
+        kinds: dict[str, Block] = {
+            name: timed(partial(parts.sum, slope, w, code=code)) for name, code in codes.items()
         }
         try:
-            with bare.ranks("kofn.cli.bare_sums:main", A, 0.0, ()) as ranks:
+            with bare.ranks("kofn.cli.bare_mpi:sums", A, 0.0, ()) as ranks:
                 plain, polling = ranks.by("collectives"), ranks.by("napping")
                 for found in (plain(w), polling(w), parts.sum(slope, w).value):
                     assert np.allclose(found, slope(A, w))
                 others = {"mpi4py": plain.block, "mpi4py_polling": polling.block}
-                result = _interleaved(others | kinds, rounds, BLOCK, tell)
+                result = interleaved(others | kinds, rounds, BLOCK, on_step)
+            for name in ("mpi4py", "mpi4py_polling"):
+                result[name.replace("mpi4py", "ratio")] = ratio(result, "kofn", name)
         except KofnError as error:  # no MPI here: say so, and measure the rest
-            found = _interleaved(kinds, rounds, BLOCK, tell)
-            result = {"problem": str(error), **found}
-    if "mpi4py" in result:
-        for name in ("mpi4py", "mpi4py_polling"):
-            ratio = result["kofn"]["median_us"] / result[name]["median_us"]
-            result[name.replace("mpi4py", "ratio")] = ratio
+            result = {"problem": str(error), **interleaved(kinds, rounds, BLOCK, on_step)}
     return result
 
 
-def _interleaved(
-    kinds: dict[str, Callable[[int], list[float]]], rounds: int, most: int, tell: Tell
-) -> dict[str, Any]:
-    """As many rounds of each kind, at most `most` before the next has its turn."""
-    times: dict[str, list[float]] = {name: [] for name in kinds}
-    most = min(most, rounds)
-    for block in kinds.values():
-        block(most)  # everything has been done once before anything is timed
-    done = 0
-    while done < rounds:
-        now = min(most, rounds - done)
-        for name, block in kinds.items():
-            times[name] += block(now)
-        done += now
-        tell(now)
-    return summary({name: np.asarray(seconds) for name, seconds in times.items()})
-
-
-def _wide(rounds: int, data: Path | None, tell: Tell) -> dict[str, Any]:
+def _wide(rounds: int, data: Path | None, on_step: OnStep) -> dict[str, Any]:
     """Logistic gradients at Amazon's width: time against non-zeros, and memory of the workers."""
     X, y, name = _amazon(data)
     x = (np.zeros(X.shape[1]), 0)
@@ -140,17 +107,17 @@ def _wide(rounds: int, data: Path | None, tell: Tell) -> dict[str, Any]:
         for portion in PORTIONS:
             rows, key = max(WORKERS, X.shape[0] // portion), f"1/{portion}"
             pieces = cut(X[:rows], y[:rows, None], np.ones((rows, 1)), WORKERS)
-            calls[key] = _summing(cluster.parts(pieces, Uncoded("whole")), fn, x)
+            calls[key] = partial(cluster.parts(pieces, Uncoded("whole")).sum, fn, x)
             nonzeros[key] = int(X[:rows].nnz)
             held[key] = sum(len(np.unique(block.indices)) for block in _blocks(X[:rows]))
         calls["1/1"]()
         after = _memory(cluster)
         wide = (X, y[:, None], np.ones((len(y), 1)), np.arange(len(y)))
-        calls["full_dense_replies"] = _summing(cluster.parts(wide, Uncoded("whole")), fn, x)
+        calls["full_dense_replies"] = partial(cluster.parts(wide, Uncoded("whole")).sum, fn, x)
         empty = cluster.parts(list(range(WORKERS)), Uncoded())
-        calls["broadcast_alone"] = _summing(empty, functions()[1], x)
-        blocks = {key: bare.timed(_ignoring(call), np.ones(1)) for key, call in calls.items()}
-        found |= _interleaved(blocks, rounds, 5, tell)
+        calls["broadcast_alone"] = partial(empty.sum, functions()[1], x)
+        blocks = {key: timed(call) for key, call in calls.items()}
+        found |= interleaved(blocks, rounds, 5, on_step)
     found["nonzeros"], found["columns_held"] = nonzeros, held
     alone = found["broadcast_alone"]["median_us"]
     over = {key: found[key]["median_us"] - alone for key in nonzeros}
@@ -169,18 +136,10 @@ def _wide(rounds: int, data: Path | None, tell: Tell) -> dict[str, Any]:
     return found
 
 
-def _summing(parts: Parts, fn: Function, x: Any) -> Callable[[], Any]:
-    return lambda: parts.sum(fn, x)
-
-
 def _blocks(X: Any) -> Iterator[Any]:
     """The rows of X as `cut` deals them."""
     edges = [i * int(X.shape[0]) // WORKERS for i in range(WORKERS + 1)]
     return (X[a:b] for a, b in pairwise(edges))
-
-
-def _ignoring(call: Callable[[], Any]) -> Callable[[Floats], Any]:
-    return lambda _: call()
 
 
 def _amazon(data: Path | None) -> tuple[Any, Floats, str]:
@@ -214,36 +173,33 @@ def _memory(cluster: Cluster) -> dict[str, float]:
 
 def table(console: Console, result: dict[str, Any]) -> None:
     """Print the measurements for a person."""
-    out = Table(
-        title=f"median µs per sum, {WORKERS} workers, {result['cores']} cores", title_justify="left"
-    )
-    columns_of = ("gradients of", "mpi4py gather", "mpi4py polling", "kofn", "ratios", "kofn, c=2")
-    for name in columns_of:
-        out.add_column(name, justify="left" if name == "gradients of" else "right")
-    for rows, columns in SHAPES:
-        found = result[f"{rows}x{columns}"]
-        cells = {
-            name: f"{found[name]['median_us']:.0f}" if name in found else "none"
-            for name in ("mpi4py", "mpi4py_polling", "kofn", "kofn_c2")
-        }
+    kinds = {"mpi4py": "mpi4py gather", "mpi4py_polling": "mpi4py polling", "kofn": "kofn"}
+    rows = []
+    for shape in SHAPES:
+        found = result["{}x{}".format(*shape)]
+        times = [found[name]["median_us"] if name in found else "none" for name in kinds]
         ratios = [f"{found[key]:.2f}" for key in ("ratio", "ratio_polling") if key in found]
-        coded = cells.pop("kofn_c2")
-        out.add_row(f"{rows} x {columns}", *cells.values(), ", ".join(ratios), coded)
+        coded = found["kofn_c2"]["median_us"]
+        rows.append(("{} x {}".format(*shape), *times, ", ".join(ratios), coded))
         if "problem" in found:
             console.print(found["problem"])
-    console.print(out)
+    columns = {"gradients of": "", **dict.fromkeys((*kinds.values(), "ratios", "kofn, c=2"), ".0f")}
+    title = f"median µs per sum, {WORKERS} workers, {result['cores']} cores"
+    print_table(console, title, columns, rows)
     wide = result["wide"]
-    out = Table(title=f"{wide['columns']} columns ({wide['data']})", title_justify="left")
-    heads = ("rows", "non-zeros", "µs per sum", "over a broadcast of x", "per 1000 non-zeros")
-    for name in (*heads, "per 1000 columns of parts"):
-        out.add_column(name, justify="left" if name == "rows" else "right")
-    for key, over in wide["us_over_broadcast"].items():
-        each = [wide[f"us_per_1000_{name}"][key] for name in ("nonzeros", "columns_held")]
-        first = (wide["nonzeros"][key], wide[key]["median_us"], over)
-        out.add_row(key, *(f"{one:.0f}" for one in first), *(f"{one:.1f}" for one in each))
+    each = [wide[f"us_per_1000_{name}"] for name in ("nonzeros", "columns_held")]
+    lines = [
+        (key, wide["nonzeros"][key], wide[key]["median_us"], over, *(per[key] for per in each))
+        for key, over in wide["us_over_broadcast"].items()
+    ]
     for key in ("full_dense_replies", "broadcast_alone"):
-        out.add_row(key.replace("_", " "), "", f"{wide[key]['median_us']:.0f}", "", "", "")
-    console.print(out)
+        lines.append((key.replace("_", " "), "", wide[key]["median_us"]))
+    columns = {
+        "rows": "",
+        **dict.fromkeys(("non-zeros", "µs per sum", "over a broadcast of x"), ".0f"),
+        **dict.fromkeys(("per 1000 non-zeros", "per 1000 columns of parts"), ".1f"),
+    }
+    print_table(console, f"{wide['columns']} columns ({wide['data']})", columns, lines)
     memory = wide["worker_megabytes"]
     console.print(
         f"The parts of a worker are {memory['parts']:.1f} MB, the model {memory['model']:.1f} MB; "

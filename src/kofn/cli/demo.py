@@ -16,12 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from ..cluster import Cluster, connect
 from ..errors import CannotDo, CannotWrite
 from ..model import ProductReport, Record
+from .output import print_pairs, print_table, progress
 
 WORKERS, THRESHOLD = 6, 3
 # When, as a fraction of the run, and which worker is killed (None: one joins). Three kills leave
@@ -48,7 +47,7 @@ def run(rounds: int, size: int, seed: int, plot: Path | None, *, quiet: bool) ->
     seconds: list[float] = []
     reports: list[ProductReport] = []
     worst = 0.0
-    with connect("local", workers=WORKERS) as cluster, _progress(rounds, quiet) as tell:
+    with connect("local", workers=WORKERS) as cluster, _progress(rounds, quiet) as on_round:
         X = cluster.encode(A, k=THRESHOLD)
         for i in range(rounds):
             if i in script:
@@ -60,9 +59,9 @@ def run(rounds: int, size: int, seed: int, plot: Path | None, *, quiet: bool) ->
             exact = A @ v
             worst = max(worst, float(np.linalg.norm(y - exact) / np.linalg.norm(exact)))
             v = y / np.linalg.norm(y)
-            tell(i + 1, cluster)
+            on_round(i + 1, cluster)
         cluster.wait_for(WORKERS)  # as many come as are killed; the last may just be starting
-        tell(rounds, cluster)
+        on_round(rounds, cluster)
         log = cluster.log
     trouble = None if plot is None else _draw(log, plot)
     events = _events(log, reports, seconds)
@@ -161,29 +160,17 @@ def _draw(log: list[Record], path: Path) -> tuple[str, str] | None:
 
 @contextmanager
 def _progress(rounds: int, quiet: bool) -> Iterator[Any]:
-    console = Console(stderr=True)
-    bar = Progress(
-        TextColumn("[bold]power iteration"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[live]} workers live"),
-        TextColumn("{task.fields[news]}"),
-        TimeElapsedColumn(),
-        console=console,
-        disable=quiet or not console.is_terminal,
-    )
-    with bar:
-        task = bar.add_task("rounds", total=rounds, live=WORKERS, news="")
-        known = tuple(range(WORKERS))
+    with progress("power iteration", rounds, quiet, "live", "news") as update:
+        known: tuple[int, ...] = ()
 
-        def tell(done: int, cluster: Cluster) -> None:
+        def on_round(done: int, cluster: Cluster) -> None:
             nonlocal known
-            bar.update(task, completed=done)
+            update(completed=done)
             if cluster.workers != known:
                 known = cluster.workers
-                bar.update(task, live=len(known), news=_newest(cluster.log))
+                update(live=f"{len(known)} workers live", news=_newest(cluster.log))
 
-        yield tell
+        yield on_round
 
 
 def _newest(log: list[Record]) -> str:
@@ -198,28 +185,30 @@ def _newest(log: list[Record]) -> str:
 
 def table(console: Console, result: dict[str, Any]) -> None:
     """Print the demo's result for a person."""
-    main = Table(title=None, show_header=False, box=None, padding=(0, 2))
-    main.add_row("rounds", f"{result['rounds']}")
-    main.add_row("workers lost (kill -9)", f"{result['lost']}")
-    main.add_row("workers joined", f"{result['joined']}")
-    main.add_row("rounds restarted", f"{result['restarted']}")
-    main.add_row("largest relative error against NumPy", f"{result['max_relative_error']:.1e}")
-    main.add_row("seconds", f"{result['seconds']:.1f}")
-    console.print(main)
-    events = Table(title="time per round (median, ms)", title_justify="left")
-    for name in ("round", "what happened", "live after", "before", "that round", "after"):
-        events.add_column(name, justify="left" if name == "what happened" else "right")
-    for e in result["events"]:
-        what = "killed" if e["event"] == "lost" else "joined"
-        events.add_row(
-            str(e["round"]),
-            f"worker {e['worker']} {what}",
-            str(e["live_after"]),
-            f"{e['ms_per_round_before']:.1f}",
-            f"{e['ms_that_round']:.1f}",
-            f"{e['ms_per_round_after']:.1f}",
+    print_pairs(
+        console,
+        {
+            "rounds": f"{result['rounds']}",
+            "workers lost (kill -9)": f"{result['lost']}",
+            "workers joined": f"{result['joined']}",
+            "rounds restarted": f"{result['restarted']}",
+            "largest relative error against NumPy": f"{result['max_relative_error']:.1e}",
+            "seconds": f"{result['seconds']:.1f}",
+        },
+    )
+    columns = {"round": "d", "what happened": "", "live after": "d"}
+    columns |= dict.fromkeys(("before", "that round", "after"), ".1f")
+    times = ("ms_per_round_before", "ms_that_round", "ms_per_round_after")
+    rows = [
+        (
+            e["round"],
+            f"worker {e['worker']} {'killed' if e['event'] == 'lost' else 'joined'}",
+            e["live_after"],
+            *(e[key] for key in times),
         )
-    console.print(events)
+        for e in result["events"]
+    ]
+    print_table(console, "time per round (median, ms)", columns, rows)
     console.print(
         f"{result['lost']} of {result['workers']} workers were killed in the middle of a product "
         f"and {result['joined']} new ones came; any {result['threshold']} are enough, so all "

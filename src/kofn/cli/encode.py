@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from ..arrays.sources import Recast, open_source
 from ..arrays.store import write_store
 from ..codes.mds import MDSCode
 from ..errors import BadInput, StoreWarning
 from ..files import Place
+from .output import progress
 
 
 def run(
@@ -38,22 +38,19 @@ def run(
     opened = open_source(source)
     if dtype is not None and opened.dtype.name != dtype:
         opened = Recast(opened, dtype)
-    console = Console(stderr=True)
-    columns = TextColumn("encoding"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
-    with Progress(
-        *columns, console=console, transient=True, disable=quiet or not console.is_terminal
-    ) as bar:
-        task = bar.add_task("", total=None)
-        with warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always", StoreWarning)
-            manifest = write_store(
-                opened,
-                store,
-                code,
-                fmt=fmt,
-                resume=not overwrite,
-                progress=lambda done, total: bar.update(task, completed=done, total=total),
-            )
+    with (
+        progress("encoding", None, quiet) as update,
+        warnings.catch_warnings(record=True) as said,
+    ):
+        warnings.simplefilter("always", StoreWarning)
+        manifest = write_store(
+            opened,
+            store,
+            code,
+            fmt=fmt,
+            resume=not overwrite,
+            progress=lambda done, total: update(completed=done, total=total),
+        )
     spent = time.perf_counter() - began
     return {
         "store": Place.of(store).url,

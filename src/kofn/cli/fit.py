@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.table import Table
 from sklearn.utils.multiclass import type_of_target
 
 from ..arrays.matrix import threshold
@@ -25,6 +24,7 @@ from ..learn import LinearSVC, LogisticRegression, MLPClassifier, Ridge
 from ..market import Market, check
 from ..model import Record
 from . import places, tables
+from .output import print_pairs
 
 LINEAR = {"ridge": Ridge, "logistic": LogisticRegression, "svm": LinearSVC}
 MODELS = (*LINEAR, "mlp")
@@ -206,14 +206,15 @@ def _save(path: Path, model: Any, result: dict[str, Any]) -> tuple[str, str] | N
 
 def table(console: Console, result: dict[str, Any]) -> None:
     """Print the fit for a person."""
-    out = Table(show_header=False, box=None, padding=(0, 2))
-    out.add_row("model", f"{result['model']} on {result['rows']} x {result['columns']}")
-    out.add_row("workers", f"any {result['k']} of {result['workers']} ({result['engine']})")
-    out.add_row("score on these data", f"{result['score']:.4f}")
     what = "epochs" if result["model"] == "mlp" else "iterations"
-    out.add_row(f"{what}, rounds", f"{result['iterations']}, {result['rounds']}")
-    out.add_row("workers killed, joined", f"{len(result['killed'])}, {len(result['joined'])}")
-    out.add_row("seconds", f"{result['seconds']:.1f}")
+    pairs = {
+        "model": f"{result['model']} on {result['rows']} x {result['columns']}",
+        "workers": f"any {result['k']} of {result['workers']} ({result['engine']})",
+        "score on these data": f"{result['score']:.4f}",
+        f"{what}, rounds": f"{result['iterations']}, {result['rounds']}",
+        "workers killed, joined": f"{len(result['killed'])}, {len(result['joined'])}",
+        "seconds": f"{result['seconds']:.1f}",
+    }
     if result["out"] is not None and not result["trouble"]:
-        out.add_row("saved", f"{result['out']} (and .report.json)")
-    console.print(out)
+        pairs["saved"] = f"{result['out']} (and .report.json)"
+    print_pairs(console, pairs)

@@ -38,10 +38,10 @@ def _cell(value: Any, form: str) -> str:
     return value if isinstance(value, str) else format(value, form)
 
 
-def print_pairs(console: Console, pairs: Iterable[tuple[str, str]]) -> None:
+def print_pairs(console: Console, pairs: Mapping[str, str]) -> None:
     """Print names and values, a line each."""
     out = Table(show_header=False, box=None, padding=(0, 2))
-    for pair in pairs:
+    for pair in pairs.items():
         out.add_row(*pair)
     console.print(out)
 
