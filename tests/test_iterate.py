@@ -27,7 +27,7 @@ from kofn.engines.exchange import Exchange, Link, Shape
 from kofn.engines.local import LocalEngine
 from kofn.engines.virtual import VirtualEngine
 from kofn.engines.wrapped import Wrapped
-from kofn.model import Lost, Reply, Stored, Task
+from kofn.model import Command, Event, Lost, Observe, Observed, Publish, Reply, Stored, Task
 from kofn.rounds import Cover, Layout, Windows
 from kofn.rounds.iterate import READY, EpochPlan, IterateRound
 
@@ -527,9 +527,6 @@ class Plain:
     def weak(self, cover: Cover) -> Sequence[int]:
         return ()
 
-    def idle(self) -> Sequence[int]:
-        return ()
-
     def heard(self, round: int, change: float) -> None:
         self.rounds.append(round)
 
@@ -541,8 +538,21 @@ def master(shares: int) -> tuple[IterateRound, Exchange]:
     holders = {share: share for share in range(shares)}
     work = Plain()
     round = IterateRound(1, work.windows(range(shares)), holders, work, exchange, None)
-    round.start(0.0)
+    obey(round, round.start(0.0))
     return round, exchange
+
+
+def obey(round: IterateRound, commands: Sequence[Command]) -> None:
+    """Carry out what concerns the exchange, as the driver does."""
+    for command in commands:
+        if type(command) is Observe:
+            obey(round, round.on(Observed(0.0, command.read(), command.held)))
+        elif type(command) is Publish:
+            command.write(command.data)
+
+
+def tell(round: IterateRound, event: Event) -> None:
+    obey(round, round.on(event))
 
 
 def newest(exchange: Exchange) -> EpochPlan:
@@ -569,7 +579,7 @@ def test_a_lost_lane_that_had_stamped_is_used_and_not_asked_of_others() -> None:
     round, exchange = master(4)
     deliver(exchange, [0, 1, 2, 3], 1, 0)
     deliver(exchange, [1, 3], 1, 1)
-    round.on(Lost(1.0, 3))
+    tell(round, Lost(1.0, 3))
     plan = newest(exchange)
     assert plan.round == 1
     assert plan.first == {share: (1, runs) for share, runs in round.plans[0].steady.items()}
@@ -581,7 +591,7 @@ def test_a_lost_lane_that_had_not_is_topped_up_by_others_on_top_of_their_own() -
     round, exchange = master(4)
     deliver(exchange, [0, 1, 2, 3], 1, 0)
     deliver(exchange, [0, 1], 1, 1)
-    round.on(Lost(1.0, 3))
+    tell(round, Lost(1.0, 3))
     plan = newest(exchange)
     assert (plan.epoch, plan.round) == (2, 1)
     assert 3 not in plan.first
@@ -599,7 +609,7 @@ def test_a_lost_lane_that_had_not_is_topped_up_by_others_on_top_of_their_own() -
 def test_a_round_that_all_have_stamped_is_closed_whatever_happens_then() -> None:
     round, exchange = master(3)
     deliver(exchange, [0, 1, 2], 1, 0)
-    round.on(Lost(1.0, 0))
+    tell(round, Lost(1.0, 0))
     plan = newest(exchange)
     assert plan.round == 1  # round 0 is decoded under the old plan, by everybody alike
     assert plan.leader == 1
@@ -609,10 +619,10 @@ def test_a_round_that_all_have_stamped_is_closed_whatever_happens_then() -> None
 def test_a_newcomer_starts_with_the_round_after_the_one_in_flight() -> None:
     round, exchange = master(3)
     deliver(exchange, [0, 1, 2], 1, 0)
-    round.on(Lost(1.0, 2))
+    tell(round, Lost(1.0, 2))
     deliver(exchange, [0, 1], 2, 1)
-    round.on(Stored(2.0, 7, "share", slot=2))
-    round.on(Reply(2.0, 7, 1, 7, READY, (READY, 0), 0, 0.0, False))
+    tell(round, Stored(2.0, 7, "share", slot=2))
+    tell(round, Reply(2.0, 7, 1, 7, READY, (READY, 0), 0, 0.0, False))
     plan = newest(exchange)
     assert plan.round == 2
     assert sorted(plan.first) == [0, 1]
@@ -623,7 +633,7 @@ def test_a_newcomer_starts_with_the_round_after_the_one_in_flight() -> None:
 def test_below_the_threshold_everybody_is_held() -> None:
     round, exchange = master(2)
     deliver(exchange, [0, 1], 1, 0)
-    round.on(Lost(1.0, 0))
+    tell(round, Lost(1.0, 0))
     assert (round.missing, round.live) == (1, 1)
     assert exchange.control % 2 == 1
     assert exchange.leg() is None
@@ -634,7 +644,7 @@ def test_the_leaders_word_ends_the_run_even_if_it_is_its_last() -> None:
     deliver(exchange, [0, 1, 2], 1, 0)
     exchange.offer(0, 1, np.empty(0))
     exchange.stop(0, 1)
-    round.on(Lost(1.0, 0))
+    tell(round, Lost(1.0, 0))
     assert round.done
     assert round.ended == (0, 1)
 

@@ -38,6 +38,7 @@ from kofn.engines.virtual import VirtualEngine
 from kofn.engines.wrapped import Wrapped
 from kofn.model import Event, Reply, Send, Task, Tick
 from kofn.rounds.deadline import DeadlineRound
+from kofn.rounds.roster import Slots
 from kofn.sequence import SequenceCode, Stream, Uncoded
 from kofn.sequence.ledger import Diagonal, Mini
 from kofn.sequence.work import multiply
@@ -311,8 +312,6 @@ class _Desk:
     def complete(self, jobs: Sequence[int]) -> None:
         self.done += jobs
 
-    def idle(self, time: float) -> None: ...
-
     def idle_work(self) -> tuple[()]:
         return ()
 
@@ -323,7 +322,7 @@ def test_partial_work_counts() -> None:
     ledger.begin(0)
     ledger.end([])  # nobody delivered anything in the first round
     batches = ledger.begin(1)  # one mini-task of job 1, three of job 0
-    round = DeadlineRound(7, batches, ledger, desk, {0: 0, 1: 1}, (), 0.0)
+    round = DeadlineRound(7, batches, ledger, desk, Slots(2, {0: 0, 1: 1}), 0.0)
     sent = [c.task for c in round.start(0.0) if type(c) is Send]
     assert len(sent) == 2 * 4
     mine = [task for task in sent if task.worker == 1]

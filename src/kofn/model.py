@@ -6,7 +6,7 @@ part of its task's ``what`` it carries, in the same form; the engine never looks
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, Self
 
@@ -152,7 +152,16 @@ class Tick:
     time: float
 
 
-Event = Reply | Failed | Dropped | Lost | Joined | Stored | Tick
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What memory that workers write said when a round asked for it, with Observe."""
+
+    time: float
+    value: Any
+    held: bool
+
+
+Event = Reply | Failed | Dropped | Lost | Joined | Stored | Tick | Observed
 
 
 # Commands, from a round to driver.py.
@@ -181,7 +190,35 @@ class Keep:
     value: Any
 
 
-Command = Send | Supply | Keep
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """Let this worker have a slot of these, which are the roster's; None takes it away."""
+
+    slots: MutableMapping[int, int]
+    worker: int
+    slot: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Observe:
+    """Read memory that workers write; the round is told at once, by Observed.
+
+    `held`: whether workers complete no round from then on, until something is published.
+    """
+
+    read: Callable[[], Any]
+    held: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Write this where workers read it."""
+
+    write: Callable[[bytes], None]
+    data: bytes
+
+
+Command = Send | Supply | Keep | Assign | Observe | Publish
 
 
 class Record(NamedTuple):

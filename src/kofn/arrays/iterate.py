@@ -75,6 +75,8 @@ def iterate(
                 driver.put(worker, work.exchange_key, exchange)
 
             def supply(worker: int) -> None:
+                if worker in X._holders.shares:
+                    return  # it has been given the exchange too
                 before = engine.traffic
                 X._holders.supply(worker)
                 if worker in X._holders.shares:
@@ -197,9 +199,6 @@ class _Work:
         if not found:
             self.eta = max(self.eta, *(s.weights.eta for s in segments(X.code, full(cover))))
         return found
-
-    def idle(self) -> Sequence[int]:
-        return [w for w in self._driver.roster.kept if w not in self._X._holders.shares]
 
     def heard(self, round: int, change: float) -> None:
         if not self._begun[0]:

@@ -26,7 +26,7 @@ class Round(ABC):
     def on(self, event: Event) -> Sequence[Command]:
         """Take one event; events of other rounds are harmless."""
 
-    def idle_work(self) -> Sequence[Command]:
+    def idle_work(self, time: float) -> Sequence[Command]:
         """Do a few milliseconds of that work; called when nothing has arrived."""
         return ()
 

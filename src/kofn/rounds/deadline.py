@@ -10,17 +10,12 @@ from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
-from ..model import Command, Dropped, Event, Joined, Lost, Reply, Send, Task, Tick
+from ..model import Assign, Command, Dropped, Event, Joined, Lost, Reply, Send, Task, Tick
+from . import lateness
 from .base import Round
+from .roster import Slots
 
 Item = tuple[int, int]  # a mini-task: its job, and which one of that job
-
-# Equal workers in step do not end in one instant: messages take their time. So much of the fastest
-# one's time is noise, and so many seconds at most.
-NOISE, LEAST = 0.05, 0.015
-# A straggler that is needed is waited for up to so many times the fastest one's time. Then those
-# that are idle do what is due in its place: it may never come. They are waited for twice as long.
-PATIENCE = 20.0
 
 
 class Ledger(Protocol):
@@ -67,9 +62,6 @@ class Desk(Protocol):
     def complete(self, jobs: Sequence[int], /) -> None:
         """Decode these jobs, when there is time."""
 
-    def idle(self, time: float, /) -> None:
-        """Hear that all workers wait for operands since then."""
-
     def idle_work(self) -> Sequence[Command]:
         """Do a few milliseconds of what there is to do."""
 
@@ -78,10 +70,10 @@ class DeadlineRound(Round):
     """One round of a sequence. It ends (1 + slack) times the fastest worker's time after its
     start, if the ledger agrees; else when it does.
 
-    `batches`: mini-tasks by slot, in order; `slots`: worker -> slot, of those that are live. A
-    joiner takes a free slot at once, and is given work in this round if nobody else can do it; so
-    does one of those to `spare`, live and without a slot, when a slot falls free. Before a wait in
-    silence is given up, they take the slots of those that were waited for.
+    `batches`: mini-tasks by slot, in order. `slots`: the roster's, of those that are live. A joiner
+    takes a free slot at once, and is given work in this round if nobody else can do it; so does one
+    of those to `spare`, live and without a slot, when a slot falls free. Before a wait in silence
+    is given up, they take the slots of those that were waited for.
     """
 
     threshold = 1
@@ -92,22 +84,22 @@ class DeadlineRound(Round):
         batches: Sequence[Mapping[int, Any]],
         ledger: Ledger,
         desk: Desk,
-        slots: Mapping[int, int],
-        free: Collection[int],
+        slots: Slots,
         slack: float,
         spare: Collection[int] = (),
     ) -> None:
         self.id = id
-        self.slots = dict(slots)
+        self.slots = slots.copy()
         self.finished: set[int] = set()  # slots that have done all they were given
         self.fastest: float | None = None  # seconds of the first to finish
         self.waited = False  # beyond (1 + slack) times that
         self.topped_up = 0  # mini-tasks asked for beyond the ledger's own
+        self.first_sent: float | None = None
+        self.held = 0.0  # seconds in which all workers waited for operands
         self.lost: list[int] = []
         self.joined: list[int] = []
+        self._roster_slots, self._spare = slots, deque(spare)
         self._ledger, self._desk, self._slack = ledger, desk, slack
-        self._free = deque(sorted(free))
-        self._spare = deque(spare)
         occupant = {slot: worker for worker, slot in slots.items()}
         self._waiting = deque(  # to be sent: worker, mini-task
             (occupant[slot], mini)
@@ -119,6 +111,7 @@ class DeadlineRound(Round):
         for worker, mini in self._waiting:
             self._owed[worker].add(mini)
         self._out: dict[int, int] = {}  # task -> worker
+        self._idle: float | None = None  # since when all workers wait for operands
         self._helping: set[int] = set()  # came during the round, or were asked for more
         self._start = self._patience = 0.0
         self._held_up: dict[int, float] = {}  # worker -> seconds until it had dropped stale work
@@ -132,7 +125,7 @@ class DeadlineRound(Round):
             return list(self._judge(time))
         ready = [pair for pair in self._waiting if self._desk.ready(*pair)]
         self._waiting = deque(pair for pair in self._waiting if not self._desk.ready(*pair))
-        return [self._send(worker, mini) for worker, mini in ready]
+        return [self._send(worker, mini, time) for worker, mini in ready]
 
     def on(self, event: Event) -> Sequence[Command]:
         if self.done:
@@ -146,28 +139,36 @@ class DeadlineRound(Round):
         if type(event) is Lost:
             return self._worker_lost(event)
         if type(event) is Joined:
-            return self._worker_joined(event)
+            self._spare.append(event.worker)
+            return [*self._take_slot(), *self._judge(event.time)]
         return ()
 
     @property
     def has_idle_work(self) -> bool:  # type: ignore[override]
         return bool(self._waiting) or self._desk.busy
 
-    def idle_work(self) -> Sequence[Command]:
+    def idle_work(self, time: float) -> Sequence[Command]:
         if not self._waiting:
             return self._desk.idle_work()
-        worker, mini = self._waiting.popleft()
-        slot = self.slots[worker]
-        return [*self._desk.give(worker, slot, mini), self._send(worker, mini)]
+        worker, mini = self._waiting[0]
+        commands: Sequence[Command] = ()
+        if not self._desk.ready(worker, mini):
+            commands = self._desk.give(worker, self.slots[worker], mini)
+            if self._desk.ready(worker, mini):
+                return commands  # it is sent in the next turn, whose time is known
+        self._waiting.popleft()
+        return [*commands, self._send(worker, mini, time)]
 
     def last_resort(self, time: float) -> Sequence[Command]:
         silent = self.owing
         self._given_up.update(silent)
+        commands: list[Command] = []
         for worker, _ in zip(silent, tuple(self._spare), strict=False):
             self._vacate(worker)
-            self._take_slot()
+            commands += [Assign(self._roster_slots, worker, None), *self._take_slot()]
         # With all of them given up it would begin anew with the first.
-        return () if self._given_up.issuperset(self.slots) else self._judge(time)
+        again = self._given_up.issuperset(self.slots)
+        return commands if again else [*commands, *self._judge(time)]
 
     @property
     def in_time(self) -> frozenset[int]:
@@ -201,19 +202,18 @@ class DeadlineRound(Round):
         if event.last:
             self._out.pop(event.task, None)
             if not self._out and self._waiting:
-                self._desk.idle(event.time)
+                self._idle = event.time
         return self._judge(event.time)
 
     def _worker_finished(self, worker: int, time: float) -> None:
         self.finished.add(self.slots[worker])
         if self.fastest is None:
             self.fastest = time - self._start
-            noise = min(LEAST, NOISE * self.fastest)
             # Who was a straggler in the round before begins this one within a slice, not at once.
             late_start = max((self._held_up.get(w, 0.0) for w in self.owing), default=0.0)
-            allowed = max(self._slack * self.fastest, noise / 2) + late_start
-            self.wake = time + max(allowed, noise)
-            self._patience = PATIENCE * self.fastest
+            rule = lateness.beyond_fastest(self._slack, self.fastest)
+            self.wake = time + rule.allowed(self.fastest) + late_start
+            self._patience = lateness.NEEDED * self.fastest
 
     def _time_over(self, time: float) -> Sequence[Command]:
         if self._over:
@@ -221,8 +221,8 @@ class DeadlineRound(Round):
         self._over = True
         self.wake = time + self._patience
         if self.wake <= time:  # the fastest took no time at all: no measure of others
-            self._patience = LEAST
-            self.wake = time + LEAST
+            self._patience = lateness.MOST_NOISE
+            self.wake = time + self._patience
         self._patience *= 2  # nor may it be one where everybody is given up again and again
         return self._judge(time)
 
@@ -244,11 +244,11 @@ class DeadlineRound(Round):
             self.done = True  # the pattern does not conform, and nobody is left to wait for
         elif nobody and self.slots:
             self.waited = self.waited or bool(self._given_up)
-            return self._top_up()
+            return self._top_up(time)
         self.waited = self.waited or not (self.done or nobody)
         return ()
 
-    def _top_up(self) -> Sequence[Command]:
+    def _top_up(self, time: float) -> Sequence[Command]:
         """Those that are live do what is lacking of the due job; its deadline is now."""
         if self._given_up.issuperset(self.slots):
             self._given_up.clear()  # there is nobody else: they are waited for once more
@@ -261,7 +261,7 @@ class DeadlineRound(Round):
             self._helping.add(worker)
             self.topped_up += 1
             commands += self._desk.give(worker, slot, mini)
-            commands.append(self._send(worker, mini))
+            commands.append(self._send(worker, mini, time))
         return commands
 
     def _worker_lost(self, event: Lost) -> Sequence[Command]:
@@ -271,33 +271,34 @@ class DeadlineRound(Round):
             return ()
         self.lost.append(event.worker)
         self._vacate(event.worker)
-        self._take_slot()
-        return self._judge(event.time)
-
-    def _worker_joined(self, event: Joined) -> Sequence[Command]:
-        self._spare.append(event.worker)
-        self._take_slot()
-        return self._judge(event.time)
+        return [*self._take_slot(), *self._judge(event.time)]
 
     def _vacate(self, worker: int) -> None:
         """Free the slot of a worker that nothing is expected of any more."""
         slot = self.slots.pop(worker)
         if self._owed.pop(worker):
             self.finished.discard(slot)
-        self._free.append(slot)
         self._waiting = deque(pair for pair in self._waiting if pair[0] != worker)
         self._out = {task: w for task, w in self._out.items() if w != worker}
 
-    def _take_slot(self) -> None:
+    def _take_slot(self) -> Sequence[Command]:
         """Let one who has no slot take a free one, if there are both."""
-        if self._spare and self._free:
-            worker = self._spare.popleft()
-            self.joined.append(worker)
-            self.slots[worker] = self._free.popleft()
-            self._owed[worker] = set()
-            self._helping.add(worker)
+        free = self.slots.free()
+        if not self._spare or not free:
+            return ()
+        worker = self._spare.popleft()
+        self.joined.append(worker)
+        self.slots[worker] = free[0]
+        self._owed[worker] = set()
+        self._helping.add(worker)
+        return (Assign(self._roster_slots, worker, free[0]),)
 
-    def _send(self, worker: int, mini: Any) -> Send:
+    def _send(self, worker: int, mini: Any, time: float) -> Send:
+        if self.first_sent is None:
+            self.first_sent = time
+        if self._idle is not None:
+            self.held += time - self._idle
+            self._idle = None
         task = self._desk.task(self.id, worker, mini)
         self._out[task.id] = worker
         return Send(task)

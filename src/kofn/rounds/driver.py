@@ -12,12 +12,16 @@ from .. import interrupts
 from ..engines.base import Engine
 from ..errors import CannotDo, Closed, OutOfResources, Stalled, TooFewWorkers, WorkerError
 from ..model import (
+    Assign,
     Command,
     Dropped,
     Event,
     Failed,
     Keep,
     Lost,
+    Observe,
+    Observed,
+    Publish,
     Record,
     Reply,
     Send,
@@ -169,7 +173,7 @@ class RoundDriver:
             if operand is not None:
                 engine.broadcast(round.id, operand)
             self._running = True
-            self._obey(round.start(began), supply)
+            self._obey(round, round.start(began), supply)
             heard, short = began, None
             while not round.done:
                 interrupts.due()
@@ -184,9 +188,9 @@ class RoundDriver:
                     end = short + self.wait
                 if now >= end:
                     tried = round.last_resort(now) if short is None else ()
-                    if not tried and not round.done:
+                    self._obey(round, tried, supply)
+                    if not round.done and not any(type(command) is Send for command in tried):
                         self._give_up(round, now - (heard if short is None else short))
-                    self._obey(tried, supply)
                     heard = now
                     continue
                 until = min(end, round.wake, self._next_given_up(), now + self._nap)
@@ -194,7 +198,7 @@ class RoundDriver:
                 idle = not missed and not round.has_idle_work
                 events = missed + self._noted(max(0.0, until - now) if idle else 0.0)
                 for event in events:  # a second pass: by now we know everyone who is lost
-                    self._obey(round.on(event), supply)
+                    self._obey(round, round.on(event), supply)
                     # The rest of a batch still tells who lives: no early way out.
                     if type(event) is Failed and event.round == round.id and not round.done:
                         raise WorkerError(event.worker, event.error, event.traceback)
@@ -203,10 +207,9 @@ class RoundDriver:
                         supply(worker)
                 if events:
                     heard = engine.now()
-                elif engine.now() >= round.wake or not idle:
-                    due = engine.now() >= round.wake
-                    commands = round.on(Tick(engine.now())) if due else round.idle_work()
-                    self._obey(commands, supply)
+                elif (due := (now := engine.now()) >= round.wake) or not idle:
+                    commands = round.on(Tick(now)) if due else round.idle_work(now)
+                    self._obey(round, commands, supply)
                     heard = engine.now() if commands else heard  # who is asked now has its time
                 self._give_up_silent()
                 self._serve()
@@ -340,7 +343,7 @@ class RoundDriver:
             )
         raise Stalled(round.id, waited, round.owing)
 
-    def _obey(self, commands: Sequence[Command], supply: Supplier) -> None:
+    def _obey(self, round: Round, commands: Sequence[Command], supply: Supplier) -> None:
         for command in commands:
             if type(command) is Send:
                 task = command.task
@@ -354,8 +357,17 @@ class RoundDriver:
                 self.roster.debts.add(task.worker, now)
             elif type(command) is Supply:
                 supply(command.worker)
-            elif type(command) is Keep and command.worker in self.roster.kept:
-                self.put(command.worker, command.key, command.value)
+            elif type(command) is Keep:
+                if command.worker in self.roster.kept:
+                    self.put(command.worker, command.key, command.value)
+            elif type(command) is Assign:
+                self.roster.assign(command)
+            elif type(command) is Observe:
+                value = command.read()
+                told = round.on(Observed(self.engine.now(), value, command.held))
+                self._obey(round, told, supply)
+            elif type(command) is Publish:
+                command.write(command.data)
 
 
 def _record(event: Event) -> Record:
@@ -368,5 +380,5 @@ def _record(event: Event) -> Record:
     if type(event) is Failed:
         task = -1 if event.task is None else event.task
         return Record(event.time, "failed", event.round, event.worker, task, 0)
-    assert not isinstance(event, Tick)
+    assert not isinstance(event, Tick | Observed)  # of the driver's own making
     return Record(event.time, type(event).__name__.lower(), -1, event.worker, -1, 0)

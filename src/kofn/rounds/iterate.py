@@ -20,7 +20,22 @@ from ..engines.base import WORK as WORK
 from ..engines.base import Exchange as Exchange
 from ..engines.base import Progress
 from ..engines.base import Shape as Shape
-from ..model import Command, Event, Joined, Lost, Reply, RowRange, Send, Stored, Supply, Task, Tick
+from ..model import (
+    Command,
+    Event,
+    Joined,
+    Lost,
+    Observe,
+    Observed,
+    Publish,
+    Reply,
+    RowRange,
+    Send,
+    Stored,
+    Supply,
+    Task,
+    Tick,
+)
 from .base import Round
 from .cover import Cover
 from .lateness import Late
@@ -35,7 +50,6 @@ BEAT = "beat"  # nothing, for long
 END = "end"  # the run is over at this round
 BROKEN = "broken"  # the vector of this round is not finite
 
-LEAST = 0.1  # seconds: below, waiting costs less than two new plans
 FIRST_LOOK = 0.02  # seconds between two looks at the stamps, at first
 
 
@@ -91,9 +105,6 @@ class Work(Protocol):
     def weak(self, cover: Cover) -> Sequence[int]:
         """Segments that need one share more to decode well, once all that are asked deliver."""
 
-    def idle(self) -> Sequence[int]:
-        """Live workers that hold no share, and would take one that falls free."""
-
     def heard(self, round: int, change: float) -> None:
         """A round is done."""
 
@@ -103,7 +114,8 @@ class IterateRound(Round):
 
     `windows` are laid for shares of `holders` (worker -> share), each of whom gets one task for the
     whole run. From then on the master hears a few words now and then, and decides only when
-    somebody is lost, late, or comes.
+    somebody is lost, late, or comes: it asks to be told what the exchange says, with everybody
+    held, and publishes a new plan.
     """
 
     def __init__(
@@ -126,7 +138,11 @@ class IterateRound(Round):
         self.ended: tuple[int, int] | None = None  # the share that has the vector, and the round
         self.change = float("inf")  # of the vector in the last round heard of
         self.broken: tuple[int, int, float] | None = None  # round, entry, its value
-        self._work, self._exchange, self._late = work, exchange, late
+        self._work, self._exchange = work, exchange
+        self._late = None if late is None else late.between()
+        self._progress: Progress | None = None  # as last told
+        self._leaving: list[int] = []  # shares to be left out when everybody is held: of the lost,
+        self._behind: list[int] = []  # and of the late, if they still lack a stamp then
         self._holders = dict(holders)
         self._called: set[int] = set()  # newcomers that were sent their task, and are not ready yet
         self._live = {share: w for w, share in holders.items() if share in windows.shares}
@@ -145,41 +161,33 @@ class IterateRound(Round):
 
     def start(self, time: float) -> list[Command]:
         self._since = time
-        self._change()
         if self._late is not None:
             self.wake = time + self._look
-        return [self._send(worker, share) for worker, share in self._holders.items()]
+        return [self._hold(), *(self._send(*one) for one in self._holders.items())]
 
     def on(self, event: Event) -> Sequence[Command]:
+        if type(event) is Observed:
+            return self._observed(event)
         if self.done:
             return ()
         if type(event) is Reply and event.round == self.id:
-            self._heard(event)
-        elif type(event) is Lost:
-            self._called.discard(event.worker)
-            gone = self._holders.get(event.worker, -1)
-            if self._live.get(gone) == event.worker:
-                self.lost.append(event.worker)
-                self._change(lost=gone)
-            elif self._out.get(gone) == event.worker:
-                self.lost.append(event.worker)
-                del self._out[gone]
-            return [Supply(worker) for worker in self._work.idle()]
-        elif type(event) is Joined:
+            return self._heard(event)
+        if type(event) is Lost:
+            return self._lost(event.worker)
+        if type(event) is Joined:
             self.joined.append(event.worker)
             return [Supply(event.worker)]
-        elif type(event) is Stored and event.key == self._work.key:
-            if event.slot is not None and event.worker not in self._holders:
+        if type(event) is Stored and event.key == self.key and event.slot is not None:
+            if event.worker not in self._holders:
                 self._holders[event.worker] = event.slot
                 self._called.add(event.worker)
                 return [self._send(event.worker, event.slot)]
         elif type(event) is Tick:
-            self._look_for_late(event.time)
+            return [self._ask()]
         return ()
 
-    @property
-    def unanswered(self) -> tuple[int, ...]:
-        return tuple(sorted(self._out.values()))  # all others took part to the end
+    def last_resort(self, time: float) -> Sequence[Command]:
+        return [self._ask()]  # to say who is waited for
 
     @property
     def missing(self) -> int:
@@ -205,17 +213,46 @@ class IterateRound(Round):
 
     @property
     def owing(self) -> tuple[int, ...]:
-        now = self._exchange.progress()
-        round, asked = self._in_flight(now)
-        return tuple(sorted(self._live[share] for share in self._lacking(now, round, asked)))
+        if self._progress is None:
+            return ()
+        lacking = self._lacking(self._progress, *self._in_flight(self._progress))
+        return tuple(sorted(self._live[share] for share in lacking))
 
     def _send(self, worker: int, share: int) -> Send:
         return Send(self._work.task(self.id, worker, share))
 
-    def _heard(self, event: Reply) -> None:
+    def _ask(self) -> Observe:
+        return Observe(self._exchange.progress)
+
+    def _hold(self) -> Observe:
+        return Observe(self._exchange.hold, held=True)
+
+    def _observed(self, event: Observed) -> Sequence[Command]:
+        self._progress = now = event.value
+        if self.done:
+            self._count(now)
+        elif event.held:
+            return self._change(now)
+        elif self._late is not None and event.time >= self.wake:
+            return self._look_for_late(event.time, now, self._late)
+        return ()
+
+    def _lost(self, worker: int) -> Sequence[Command]:
+        self._called.discard(worker)
+        share = self._holders.get(worker, -1)
+        if self._live.get(share) == worker:
+            self.lost.append(worker)
+            self._leaving.append(share)
+            return [self._hold()]
+        if self._out.get(share) == worker:
+            self.lost.append(worker)
+            del self._out[share]
+        return ()
+
+    def _heard(self, event: Reply) -> Sequence[Command]:
         share = self._holders.get(event.worker)
         if event.value is None or share is None:
-            return
+            return ()
         kind, round, *rest = event.value
         if kind == ROUND:
             self.change = rest[0]
@@ -224,13 +261,14 @@ class IterateRound(Round):
             if rest[0] < float("inf"):  # who has just joined does not know
                 self.change = rest[0]
             self.ended, self.done = (share, round), True
-            self._count(self._exchange.progress())
+            return [self._ask()]
         elif kind == BROKEN:
             self.broken, self.done = (round, *rest), True
         elif kind == READY and share not in self._live:
             self._called.discard(event.worker)
             self._enter(share, event.worker)
-            self._change()
+            return [self._hold()]
+        return ()
 
     # A change of those who take part: hold, see how far everybody is, and go on with a new plan.
 
@@ -242,16 +280,16 @@ class IterateRound(Round):
     def _count(self, now: Progress) -> None:
         self.read |= {worker: int(now.reads[share]) for share, worker in self._live.items()}
 
-    def _change(self, lost: int | None = None, late: Sequence[int] = ()) -> None:
-        """Go on without `lost`, and without those of `late` that still lack a stamp."""
-        now = self._exchange.hold()
+    def _change(self, now: Progress) -> Sequence[Command]:
+        """Go on without those that are lost, and without the late that still lack a stamp."""
         self._count(now)
-        if lost is not None:
-            del self._live[lost]
+        for share in self._leaving:
+            del self._live[share]
+        late, self._leaving, self._behind = self._behind, [], []
         round, asked = self._in_flight(now)
         if self.plans and round and now.stops[self.plans[-1].leader] == round:
             self.ended, self.done = (self.plans[-1].leader, round), True
-            return
+            return ()
         if late and round == self._flight:
             late = [share for share in self._lacking(now, round, asked) if share in late]
             for share in late[: max(0, len(self._live) - self.threshold)]:
@@ -263,7 +301,7 @@ class IterateRound(Round):
         shares = sorted(self._live)
         self._missing = max(0, self.threshold - len(shares))
         if self._missing:
-            return  # everybody waits for somebody to join
+            return ()  # everybody waits for somebody to join
         epoch = len(self.plans) + 1
         windows = self._work.windows(shares)
         before: Asked = {}
@@ -281,7 +319,7 @@ class IterateRound(Round):
             before = last.before if round == last.round else last.asked(round - 1)
             self._repair(now, round, asked, epoch)
         self._windows = windows
-        self._publish(round, epoch, before)
+        return [self._publish(round, epoch, before)]
 
     def _reachable(self, now: Progress, round: int, asked: Asked) -> bool:
         """Whether somebody has the vector of this round, or what it takes to make it."""
@@ -328,7 +366,7 @@ class IterateRound(Round):
             self._asked.setdefault(share, []).append((epoch, more))
         return bool(runs)
 
-    def _publish(self, round: int, epoch: int, before: Asked) -> None:
+    def _publish(self, round: int, epoch: int, before: Asked) -> Publish:
         cover, windows = self._cover, self._windows
         assert cover is not None
         first = {}
@@ -343,7 +381,7 @@ class IterateRound(Round):
         entered = {share: self._entered[share] for share in self._live}
         plan = EpochPlan(epoch, round, first, steady, min(leaders), entered, before)
         self.plans.append(plan)
-        self._exchange.publish(plan.dumps())
+        return Publish(self._exchange.publish, plan.dumps())
 
     def _in_flight(self, now: Progress) -> tuple[int, Asked]:
         """The first round that lacks a stamp, and what each share was asked there."""
@@ -369,9 +407,8 @@ class IterateRound(Round):
 
     # Lateness: seen by looking at the stamps, now and then.
 
-    def _look_for_late(self, time: float) -> None:
-        assert self._late is not None
-        now = self._exchange.progress()
+    def _look_for_late(self, time: float, now: Progress, rule: Late) -> Sequence[Command]:
+        commands: Sequence[Command] = ()
         round, asked = self._in_flight(now)
         if round != self._flight or self._missing:
             took = (time - self._since) / max(1, round - self._flight)
@@ -382,14 +419,15 @@ class IterateRound(Round):
         if late and 2 * len(late) <= len(asked):
             self._paused = self._paused or time  # half are there: from now on we wait for the rest
             usual = self._paused - self._since if self._usual is None else self._usual
-            factor = self._late.spreads if self._late.factor is None else self._late.factor
-            if time >= self._paused + max(LEAST, self._late.least, factor * usual):
+            if time >= self._paused + rule.allowed(usual):
                 self._paused = time
                 self._look *= 1.5  # they may have to be waited for
-                self._change(late=late)
+                self._behind = late
+                commands = [self._hold()]
         else:
             self._look *= 1.5
         self.wake = time + self._look
+        return commands
 
 
 def _has(now: Progress, share: int, epoch: int, round: int) -> bool:

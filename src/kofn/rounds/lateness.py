@@ -15,7 +15,8 @@ FEW = 10.0  # with fewer than half in: so many times the seconds of the last rep
 # one's time is noise, and so many seconds at most.
 NOISE, MOST_NOISE = 0.05, 0.015
 # A straggler of a sequence that is needed is waited for up to so many times the fastest one's time.
-# Then those that are idle do what is due in its place: it may never come.
+# Then those that are idle do what is due in its place: it may never come. They are waited for twice
+# as long.
 NEEDED = 20.0
 LEAST_BETWEEN = 0.1  # seconds: below, waiting costs an iteration less than two new plans
 
@@ -53,9 +54,3 @@ class Late:
 def beyond_fastest(slack: float, fastest: float) -> Late:
     """The rule for a sequence: the rest has `slack` times the fastest one's time, beyond it."""
     return Late(slack, least=min(MOST_NOISE, NOISE * fastest))
-
-
-def needed(fastest: float) -> float:
-    """Seconds that a straggler is waited for where its reply is needed."""
-    # Where the fastest took no time at all, that is no measure of others.
-    return NEEDED * fastest or MOST_NOISE

@@ -7,11 +7,11 @@ told by events what changes meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from weakref import WeakSet
 
-from ..model import Dropped, Event, Failed, Joined, Lost, Reply, Stored
+from ..model import Assign, Dropped, Event, Failed, Joined, Lost, Reply, Stored
 
 
 class Debts:
@@ -48,9 +48,13 @@ class Slots(dict[int, int]):
 
     __hash__ = object.__hash__  # type: ignore[assignment]  # known by identity
 
-    def __init__(self, count: int) -> None:
-        super().__init__()
+    def __init__(self, count: int, slots: Mapping[int, int] | None = None) -> None:
+        super().__init__(slots or {})
         self.count = count
+
+    def copy(self) -> Slots:
+        """Return the same slots, which nobody else changes."""
+        return Slots(self.count, self)
 
     def free(self) -> list[int]:
         """Slots that nobody has."""
@@ -72,6 +76,11 @@ class Roster:
         self._slots: WeakSet[Slots] = WeakSet()
 
     # What is known.
+
+    @property
+    def workers(self) -> tuple[int, ...]:
+        """The live workers, sorted."""
+        return tuple(sorted(self.kept))
 
     def keeps(self, worker: int, key: str) -> bool:
         """Whether a worker is live and keeps something under a key."""
@@ -121,6 +130,13 @@ class Roster:
         """Something to be kept has been sent, with which a worker fills a slot if there is one."""
         self._coming[worker, key] = slot
         self.debts.add(worker, time)
+
+    def assign(self, command: Assign) -> None:
+        """A round has given somebody a slot, or none; who is lost has none anyhow."""
+        if command.slot is None:
+            command.slots.pop(command.worker, None)
+        elif command.worker in self.kept:
+            command.slots[command.worker] = command.slot
 
     def forget(self, key: str) -> None:
         """Nobody keeps this key any more, nor will."""

@@ -22,6 +22,7 @@ import numpy as np
 from ..codes.total import Shapes, Total, same_shapes
 from ..model import Command, Event, Joined, Lost, Reply, Send, Task, Tick
 from .base import Round
+from .lateness import Late
 
 SMOOTH = 0.3  # weight of the newest time in a worker's moving average
 SLACK = 1.2  # a worker is slow (fast) when it takes so many times as long (as short)
@@ -83,7 +84,7 @@ class StaleRound(Round):
         self.read: dict[int, int] = {}
         self.stale = 0  # answers to an earlier iteration that were put to use
         self._ids, self._work, self._x, self._advance = ids, work, x, advance
-        self._margin, self._balance = margin, balance
+        self._rule, self._balance = Late(margin, least=0.0), balance
         self._workers = {
             worker: _Worker(tuple(parts), max(1, round(portion * len(parts))))
             for worker, parts in slots.items()
@@ -111,7 +112,7 @@ class StaleRound(Round):
             pass  # it holds nothing, and nobody's parts are dealt out again
         if len(self._fresh) >= self.threshold:
             if self.wake == float("inf"):
-                self.wake = event.time + self._margin * (event.time - self._began)
+                self.wake = event.time + self._rule.allowed(event.time - self._began)
             if event.time >= self.wake or type(event) is Tick:
                 commands += self._end(event.time)
         return commands

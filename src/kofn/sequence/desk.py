@@ -63,8 +63,6 @@ class Desk:
     ) -> None:
         self.code = code
         self.jobs: dict[int, Product] = {}  # neither decoded nor given up
-        self.held = 0.0  # seconds in which all workers waited for this desk
-        self.first_sent: float | None = None  # of this round
         self._driver, self._tolerance, self._asks_again = driver, tolerance, asks_again
         self._check_finite = check_finite
         self._name = f"sequence-{next(_names)}"
@@ -76,7 +74,6 @@ class Desk:
         self._used_keys: dict[tuple[int, int], int] = {}  # job, slot -> keys used so far
         self._given: set[tuple[int, Mini]] = set()  # worker, mini-task
         self._over: set[int] = set()  # jobs that have enough, since the last round
-        self._idle: float | None = None
 
     def add(self, job: Product) -> None:
         """Take in a new job."""
@@ -140,12 +137,6 @@ class Desk:
 
     def task(self, round: int, worker: int, mini: Mini) -> Task:
         """Make a task whose operands the worker has."""
-        now = self._driver.engine.now()
-        if self.first_sent is None:
-            self.first_sent = now
-        if self._idle is not None:
-            self.held += now - self._idle
-            self._idle = None
         args = (tuple(mini), self._keys.get(mini), *self._made.pop(mini, ()))
         id = self._driver.next_task()
         return Task(id, round, worker, multiply, args, tuple(mini), self.cost(mini.job))
@@ -171,10 +162,6 @@ class Desk:
                 self._to_decode.append(number)
             else:
                 job.decoded = True  # nothing was computed
-
-    def idle(self, time: float) -> None:
-        """All workers wait for operands since then."""
-        self._idle = time
 
     def idle_work(self) -> Sequence[Command]:
         """Decode one job, or encode one mini-task ahead of its round."""
@@ -228,7 +215,6 @@ class Desk:
     def end_round(self) -> None:
         """Forget the operands of jobs that have enough; their tasks are stale by now."""
         self._ahead.clear()
-        self.first_sent = self._idle = None
         over, self._over = self._over, set()
         self._forget(over)
 

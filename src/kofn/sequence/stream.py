@@ -101,13 +101,15 @@ class Stream:
         if tolerance is not None:
             tolerance = checks.number(tolerance, "tolerance", "> 0")
         driver.settle()
-        workers = driver.engine.workers
+        workers = driver.roster.workers
         if not workers:
             raise TooFewWorkers(0, 1, 0.0)
         self._driver, self._check_finite = driver, check_finite
         self._desk = Desk(driver, code.product, tolerance, code.asks_again, check_finite)
         self._ledger = code.ledger(len(workers), self._desk.eta)
-        self._slots = {worker: slot for slot, worker in enumerate(workers)}
+        self._slots = driver.roster.slots(len(workers))
+        self._slots.update((worker, slot) for slot, worker in enumerate(workers))
+        self._before = tuple(self._slots)  # workers that had a slot when the last round ended
         self._queue: deque[Product] = deque()  # not begun
         self._tickets: deque[Ticket] = deque()
         self._rounds: list[RoundReport] = []
@@ -245,20 +247,18 @@ class Stream:
             for worker, slot in self._slots.items()
             if slot in batch
         )
-        free = set(range(ledger.slots)).difference(self._slots.values())
         spare = [worker for worker in driver.roster.kept if worker not in self._slots]
         round = DeadlineRound(
-            driver.next_round(), batches, ledger, desk, self._slots, free, self.slack, spare
+            driver.next_round(), batches, ledger, desk, self._slots, self.slack, spare
         )
         load = sum(desk.cost(next(iter(batch.values())).job) for batch in batches)
-        held = desk.held
         began = driver.engine.now()
         try:
             driver.run(round, None, lambda worker: None)
         finally:
             ended = driver.engine.now()
             # With nothing to send there was nothing to hold up.
-            waited = (desk.first_sent or began) - entered
+            waited = (began if round.first_sent is None else round.first_sent) - entered
             ready = [(desk.jobs[job.number].place, job) for job in ledger.jobs.values() if job.done]
             done = tuple(place for place, _ in ready)
             self._overdue += [place for place, job in ready if job.ended > job.due]
@@ -266,7 +266,7 @@ class Stream:
             enough = len(round.slots) >= ledger.least and ledger.conforms(round.finished)
             alone = round.done and not (round.waited or round.topped_up)
             ledger.end(round.finished)
-            self._slots = round.slots
+            self._before = tuple(round.slots)
             desk.end_round()
             self._rounds.append(
                 RoundReport(
@@ -284,20 +284,18 @@ class Stream:
                     round.topped_up,
                     (*lost, *round.lost),
                     (*joined, *round.joined),
-                    desk.held - held + waited,
+                    round.held + waited,
                 )
             )
         return ended
 
     def _take_slots(self) -> tuple[list[int], list[int]]:
         """Let newcomers take the slots of those that are lost; return both."""
-        live = self._driver.engine.workers
-        lost = [worker for worker in self._slots if worker not in live]
-        self._slots = {worker: slot for worker, slot in self._slots.items() if worker in live}
-        free = sorted(set(range(self._ledger.slots)).difference(self._slots.values()))
-        newcomers = [worker for worker in live if worker not in self._slots]
-        self._slots.update(zip(newcomers, free, strict=False))
-        return lost, newcomers[: len(free)]
+        lost = [worker for worker in self._before if worker not in self._slots]
+        newcomers = [worker for worker in self._driver.roster.workers if worker not in self._slots]
+        taken = dict(zip(newcomers, self._slots.free(), strict=False))
+        self._slots.update(taken)
+        return lost, list(taken)
 
     def _waits_for(self, job: Product) -> str:
         if job.complete:
