@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -107,19 +106,6 @@ def remove(folder: str) -> None:
         if not os.path.exists(folder):
             return
         time.sleep(_LOOK / 4)
-
-
-@contextlib.contextmanager
-def marked(folder: str) -> Iterator[None]:
-    """Mark what is started meanwhile as working in this folder."""
-    before = os.environ.get(MARK)
-    os.environ[MARK] = folder
-    try:
-        yield
-    finally:
-        del os.environ[MARK]
-        if before is not None:
-            os.environ[MARK] = before
 
 
 def watch(folder: str) -> subprocess.Popen[bytes]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Iterable
 from itertools import cycle, islice
@@ -12,13 +11,11 @@ from typing import Any
 import ray
 
 from ..errors import EngineUnavailable
-from ..interrupts import held
-from ._inbox import Inbox
-from ._processes import Process
-from ._ray_runtime import Lease
+from ._processes import Process, end
+from .protocol import Message
 
 RESOURCE = "kofn"  # a machine that offers it says how many workers it takes
-_END_LIMIT = 5.0  # seconds for ended workers of this machine to be gone
+_GRACE = 2.5  # seconds for workers of this machine to end before they are killed
 
 
 class Peer:
@@ -29,12 +26,9 @@ class Peer:
         self.actor: Any = None
         self.process: Process | None = None  # if it is on this machine
         self.live = self.gone = False
-        self.tasks: dict[int, int] = {}  # open ones -> their round
-        self.functions: set[int] = set()
-        self.rounds: set[int] = set()  # whose operands it has
-        self.told = -(2**63)  # the highest round it knows to be cancelled
+        self.waiting: list[Message] = []  # to be sent with its next task
         self.returns = 0  # how many of its returns were handled
-        self.early: dict[int, Any] = {}  # returns that overtook others
+        self.early: dict[int, list[Message]] = {}  # returns that overtook others
 
     def kill(self) -> None:
         """End its process: at once if it is here, else Ray is asked to."""
@@ -50,41 +44,18 @@ class Peer:
                 ray.kill(self.actor)
 
 
-class House:
-    """All that must be let go at the end; apart from the engine, so a finaliser can hold it."""
-
-    def __init__(self, lease: Lease) -> None:
-        self.owner, self.lease = os.getpid(), lease
-        self.inbox: Inbox[tuple[Peer, int, Any]] = Inbox()
-        self.peers: dict[int, Peer] = {}  # the joining ones too
-
-    def close(self) -> None:
-        """End our actors, then leave Ray as it was."""
-        if os.getpid() != self.owner:
-            return  # a forked child must not end its parent's workers
-        with held():
-            peers, self.peers = list(self.peers.values()), {}
-            try:
-                for peer in peers:
-                    peer.gone = True
-                    if self.lease.ours:
-                        peer.kill()
-                    else:
-                        peer.dismiss()
-                _await_end(peers)
-            finally:
-                self.lease.release()
-
-
-def _await_end(peers: list[Peer]) -> None:
-    limit = time.monotonic() + _END_LIMIT
-    while peers := [p for p in peers if p.process is not None and p.process.running()]:
-        if time.monotonic() > limit - _END_LIMIT / 2:
-            for peer in peers:  # frozen, or its raylet is
-                peer.kill()
-        if time.monotonic() > limit:
-            return
+def end_all(peers: list[Peer], at_once: bool) -> None:
+    """End workers, by Ray unless `at_once`; wait until those of this machine are gone."""
+    for peer in peers:
+        if at_once:
+            peer.kill()
+        else:
+            peer.dismiss()
+    processes = [peer.process for peer in peers if peer.process is not None]
+    limit = time.monotonic() + _GRACE
+    while any(process.running() for process in processes) and time.monotonic() < limit:
         time.sleep(0.005)
+    end(processes)  # frozen, or their raylet is
 
 
 class Machines:

@@ -1,4 +1,4 @@
-"""The other side of the Ray engine: the actor that is one worker, and how values travel to it."""
+"""The other side of the Ray engine: the actor that is one worker, and how messages travel to it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import ray
@@ -17,65 +17,56 @@ from threadpoolctl import threadpool_limits
 
 from .. import __version__
 from ._processes import Process
+from ._threads import ONE_THREAD
 from .memory import contiguous, dumps
-from .running import keep, run, story
+from .protocol import NEVER, Message, Values, WorkerProtocol, plain, typed
+from .protocol.messages import TaskReply
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 LARGE = 64 * 1024  # bytes; from here on the object store is faster than a copy for each worker
-
-ONE_THREAD = {
-    f"{name}_NUM_THREADS": "1"
-    for name in ("OPENBLAS", "OMP", "MKL", "VECLIB_MAXIMUM", "NUMEXPR", "BLIS")
-} | {"VECLIB_MAXIMUM_THREADS": "1"}
-
-# Kinds of what a worker says.
-REPLY, DROPPED, FAILED, STORED, UNPUT = range(5)
+_TINY = 4096  # bytes; below this a buffer of a large value is not worth a place of its own
 
 
-def split(value: Any) -> tuple[bytes, list[Any], list[Any]]:
-    """Pickle: return the head, its buffers (None where they stand apart), and those apart.
+class Packed(NamedTuple):
+    """A pickled value. One that is `large` travels beside its message, by the object store."""
 
-    What is small all in all travels in a message of bytes, which Ray hands over as it is. Else
-    the large buffers stand apart, for the object store.
-    """
+    head: bytes
+    parts: list[Any]  # its buffers
+    large: bool
+    lasting: bool  # the worker keeps it, and copies it: the object store is not for that
+
+
+def pack(value: Any, lasting: bool = False) -> Packed:
+    """Pickle a value. The parts of a large one are views, those of a small one are copies."""
     head, found = dumps(value)
     raws = [buffer.raw() for buffer in found]
-    apart = 4096 if len(head) + sum(raw.nbytes for raw in raws) >= LARGE else LARGE
-    return (
-        head,
-        [raw.tobytes() if raw.nbytes < apart else None for raw in raws],
-        [np.frombuffer(raw, np.uint8) for raw in raws if raw.nbytes >= apart],
-    )
+    large = len(head) + sum(raw.nbytes for raw in raws) >= LARGE
+    alone = _TINY if large else LARGE
+    parts = [raw.tobytes() if raw.nbytes < alone else np.frombuffer(raw, np.uint8) for raw in raws]
+    return Packed(head, parts, large, lasting)
 
 
-def large(head: bytes, inside: list[Any], apart: list[Any]) -> bool:
-    """Tell whether a split value is too large to be sent once per worker."""
-    return bool(apart) or len(head) + sum(map(len, inside)) >= LARGE
+def join(messages: Iterable[Message], number: int = 0) -> tuple[Any, ...]:
+    """Return messages as bytes, which Ray passes on unchanged, and what travels beside them."""
+    beside: list[Any] = []
+
+    def inside(field: Any) -> Any:
+        if isinstance(field, ray.ObjectRef) or (type(field) is Packed and field.large):
+            beside.append(field)
+            return None  # which is no field of any message
+        return field
+
+    fields = [tuple(map(inside, plain(message))) for message in messages]
+    return (pickle.dumps((number, fields), 5), *beside)
 
 
-def unite(
-    head: bytes,
-    inside: Iterable[Any],
-    apart: Iterable[Any],
-    copy: Callable[[Any], Any] | None = None,
-) -> Any:
-    """Return the value again; `copy`, if given, is applied to every buffer first."""
-    rest = iter(apart)
-    buffers = [next(rest) if part is None else part for part in inside]
-    return pickle.loads(head, buffers=[copy(b) for b in buffers] if copy else buffers)
-
-
-def frozen(buffer: Any) -> Any:
-    """Copy a buffer out of the object store, read-only like all that workers are given."""
-    mine = private(buffer)
-    mine.flags.writeable = False
-    return mine
-
-
-def private(buffer: Any) -> Any:
-    """Copy a buffer out of the object store: it is not meant to hold what is kept for long."""
-    return np.array(np.frombuffer(buffer, np.uint8))
+def split(data: bytes, *beside: Any) -> tuple[int, list[Message]]:
+    """Return the number and the messages that `join` was given."""
+    rest = iter(beside)
+    number, fields = pickle.loads(data)
+    whole = [tuple(next(rest) if f is None else f for f in message) for message in fields]
+    return number, [typed(message) for message in whole]
 
 
 def look() -> list[dict[str, Any]]:
@@ -90,6 +81,19 @@ def place() -> tuple[str, str]:
     with contextlib.suppress(OSError):
         space = os.readlink("/proc/self/ns/pid")
     return socket.gethostname(), space
+
+
+class _WorkerValues(Values):
+    """How values travel, as a worker sees it: what it is given is read-only."""
+
+    def pack(self, value: Any, lasting: bool = False) -> Packed:
+        return pack(contiguous(value))
+
+    def unpack(self, packed: Packed) -> Any:
+        parts = packed.parts
+        if packed.large and packed.lasting:
+            parts = [memoryview(bytearray(part)).toreadonly() for part in parts]
+        return pickle.loads(packed.head, buffers=parts)
 
 
 def _in(group: str, returns: int = 1) -> Callable[[F], F]:
@@ -114,12 +118,10 @@ class Worker:
         # Ray runs workers at nice 15. Being as important as the master may take a privilege.
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, 0, 0)
-        self.cancelled = -(2**63)  # the highest cancelled round
-        self.kept: dict[str, Any] = {}
-        self.operands: dict[int, Any] = {}  # as they came until first used, then [value]
-        self.functions: dict[int, Any] = {}  # bytes until first used
+        self.cancelled = NEVER  # the highest cancelled round
+        self.protocol = WorkerProtocol(_WorkerValues(), lambda: self.cancelled)
         self.changed = threading.Condition()
-        self.outbox: list[tuple[tuple[Any, ...], Sequence[Any]]] = []
+        self.outbox: list[Message] = []
         self.returns = 0
 
     @_in("control")
@@ -146,77 +148,35 @@ class Worker:
             return self._return()
 
     @_in("work", returns=0)
-    def forget(self, key: str) -> None:
-        """Drop a kept value."""
-        self.kept.pop(key, None)
+    def tell(self, *call: Any) -> None:
+        """Handle messages that have no answer."""
+        for message in split(*call)[1]:
+            self.protocol.handle(message)
 
     @_in("work")
-    def put(self, key: str, head: bytes, inside: list[Any], apart: list[Any]) -> Any:
-        """Keep a value, build it here, or change what is kept."""
-        try:
-            keep(self.kept, key, unite(head, inside, apart, frozen))
-        except BaseException as error:
-            return self._end((UNPUT, key, *story(error)))
-        return self._end((STORED, key))
-
-    @_in("work")
-    def task(self, message: bytes, stored: Any = None, apart: Sequence[Any] = ()) -> Any:
-        """Run one task; return its end, and the pieces that have not left yet."""
-        cancelled, task, round, number, function, operand, head, inside = pickle.loads(message)
-        if cancelled > self.cancelled:
-            self.cancelled = cancelled
-        for old in [r for r in self.operands if r <= cancelled]:
-            del self.operands[old]
-        if function is not None:
-            floor, self.functions[number] = function
-            for old in [n for n in self.functions if n < floor]:
-                del self.functions[old]  # the master has forgotten them
-        if operand is not None or stored is not None:
-            self.operands[round] = stored or operand
-        if round <= self.cancelled:
-            return self._end((DROPPED, task))
-        ends: list[tuple[tuple[Any, ...], Sequence[Any]]] = []
-
-        def say(what: Any, value: Any, read: int, seconds: float, last: bool) -> None:
-            *packed, buffers = split((what, contiguous(value)))
-            said = ((REPLY, task, int(read), seconds, last, *packed), buffers)
-            if last:
-                ends.append(said)
-                return
-            with self.changed:
-                self.outbox.append(said)
-                self.changed.notify()
-
-        try:
-            body, args = self._body(number), unite(head, inside, apart)
-            ended = run(
-                body, self.kept, self._operand(round), args, lambda: round <= self.cancelled, say
-            )
-        except BaseException as error:
-            return self._end((FAILED, task, *story(error)))
-        return self._end(*ends[0]) if ended else self._end((DROPPED, task))
-
-    def _end(self, said: tuple[Any, ...], apart: Sequence[Any] = ()) -> Any:
+    def run(self, *call: Any) -> Any:
+        """Handle messages; return the end of the task, and the pieces that have not left yet."""
+        ends: list[Message] = []
+        for message in split(*call)[1]:
+            for said in self.protocol.handle(message):
+                if isinstance(said, TaskReply) and not said.last:
+                    with self.changed:
+                        self.outbox.append(said._replace(value=_own(said.value)))
+                        self.changed.notify()
+                else:
+                    ends.append(said)
         with self.changed:
-            self.outbox.append((said, apart))
+            self.outbox += ends
             return self._return()
 
     def _return(self) -> Any:
-        """Return all that is to be said, as bytes if it can be: Ray passes these on unchanged."""
-        said, self.outbox = self.outbox, []
-        message = pickle.dumps((self.returns, [s for s, _ in said]), 5)
+        """Return all that is to be said, as bytes alone if it can be."""
+        messages, self.outbox = self.outbox, []
+        call = join(messages, self.returns)
         self.returns += 1
-        apart = [buffer for _, buffers in said for buffer in buffers]
-        return (message, *apart) if apart else message
+        return call if len(call) > 1 else call[0]
 
-    def _body(self, number: int) -> Any:
-        function = self.functions[number]
-        if type(function) is bytes:
-            function = self.functions[number] = pickle.loads(function)
-        return function
 
-    def _operand(self, round: int) -> Any:
-        found = self.operands.get(round)
-        if type(found) is tuple:  # unpickled here, so that what goes wrong is the task's failure
-            found = self.operands[round] = [unite(*found)]
-        return found[0] if found else None
+def _own(packed: Packed) -> Packed:
+    """Copy the parts of a piece that waits: its body may write to the same array meanwhile."""
+    return packed._replace(parts=[p if type(p) is bytes else p.copy() for p in packed.parts])

@@ -3,52 +3,36 @@
 from __future__ import annotations
 
 import logging
+import os
 import pickle
 import sys
 import time
-import traceback
 import warnings
-import weakref
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any, ClassVar
 
-import cloudpickle
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from .. import __version__
-from ..errors import BadInput, Closed, EngineUnavailable, UnknownWorker
+from ..checks import whole
+from ..errors import Closed, EngineUnavailable
 from ..interrupts import held, opened
-from ..model import Body, Dropped, Event, Failed, Joined, Lost, Reply, Stored, Task
-from ._processes import Process
-from ._ray_peers import House, Machines, Peer
-from ._ray_runtime import enter
-from ._ray_worker import (
-    DROPPED,
-    FAILED,
-    REPLY,
-    STORED,
-    UNPUT,
-    Worker,
-    large,
-    look,
-    place,
-    private,
-    split,
-    unite,
-)
-from .base import Capabilities, Engine
-from .memory import room_for
+from ..model import Joined
+from ._inbox import Inbox
+from ._ray_peers import Machines, Peer, end_all
+from ._ray_runtime import Session, enter
+from ._ray_worker import Packed, Worker, join, look, pack, place, split
+from .base import Capabilities
+from .protocol import Message, WorkerDown, WorkerUp
+from .protocol.messages import AddBody, AddOperand, Cancel, Put, RunTask
+from .transport import Transport, TransportEngine
 
 _START_LIMIT = 60.0  # seconds without a newcomer while the first workers start
 _SILENT = 15.0  # of these, for machines from which nobody has come, if somebody has from others
 _LOOK = 1.0  # seconds between two looks for new machines
-_FUNCTIONS = 256  # bodies remembered; beyond, all are forgotten and sent again as needed
 
 _log = logging.getLogger("kofn")
-
-# What a finished call was.
-_HELLO, _RETURN, _LISTEN, _NODES, _LOSE = range(5)
 
 # Nothing is reserved, so our workers start whatever else the cluster does; and nothing is ever
 # run twice: a restarted actor would have lost its share.
@@ -61,7 +45,176 @@ _ACTOR = _remote(
 )(Worker)
 
 
-class RayEngine(Engine):
+class RayTransport(Transport):
+    """Messages are calls of actors; large values are put in Ray's object store, once."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        self.peers: dict[int, Peer] = {}  # the joining ones too
+        self.machines = Machines()
+        self.failure: BaseException | None = None  # of the last worker that was lost
+        self._session, self._owner = session, os.getpid()
+        self._here = place()
+        self._inbox: Inbox[tuple[Peer, Callable[..., None], Any]] = Inbox()
+        self._arrived: list[tuple[int, Message]] = []
+        self._look_at = time.monotonic() + _LOOK
+        self._looks = 0
+
+    # Values.
+
+    def pack(self, value: Any, lasting: bool = False) -> Any:
+        packed = pack(value, lasting)
+        return ray.put(packed) if packed.large else packed
+
+    def unpack(self, packed: Packed) -> Any:
+        # Copies: what lies in the object store is read-only, and not to be held for long.
+        return pickle.loads(packed.head, buffers=map(bytearray, packed.parts))
+
+    # Membership.
+
+    def start(self, worker: int) -> None:
+        """Order a worker where there are fewest for what is offered; takes about a second."""
+        self.place(worker, self.machines.emptiest(self.peers.values()), asked=True)
+
+    def place(self, worker: int, node: str, asked: bool) -> Peer:
+        """Order a worker on this machine; one that was not `asked` for may fail to come."""
+        peer = self.peers[worker] = Peer(worker, node, asked)
+        where = NodeAffinitySchedulingStrategy(node, soft=False)
+        peer.actor = _ACTOR.options(scheduling_strategy=where).remote(sys.path)
+        self._call(peer, peer.actor.hello.remote(), self._on_hello)
+        return peer
+
+    def end(self, worker: int) -> None:
+        """End a worker at once: SIGKILL on this machine, else Ray ends its process."""
+        peer = self.peers.get(worker)
+        if peer is not None:  # else its WorkerDown is on its way
+            peer.kill()
+            self._lost(peer, None)
+
+    def pid(self, worker: int) -> int | None:
+        peer = self.peers.get(worker)
+        return None if peer is None or peer.process is None else peer.process.pid
+
+    def check(self) -> None:
+        if not ray.is_initialized():  # or the next call would start another, silently
+            raise Closed("Ray was shut down under this RayEngine; close it and make a new one.")
+
+    def close(self) -> None:
+        """End our actors; disconnect if we connected; end the cluster if we started it."""
+        if os.getpid() != self._owner:
+            return  # a forked child must not end its parent's workers
+        with held():
+            peers, self.peers = list(self.peers.values()), {}
+            for peer in peers:
+                peer.gone = True
+            try:
+                end_all(peers, at_once=self._session.temp is not None)
+            finally:
+                self._session.release()
+
+    # Messages.
+
+    def send(self, worker: int, message: Message) -> None:
+        peer = self.peers.get(worker)
+        if peer is None:
+            return  # its WorkerDown is on its way
+        if isinstance(message, Cancel):
+            peer.actor.cancel.remote(message.round)
+        elif isinstance(message, AddBody | AddOperand):
+            peer.waiting.append(message)  # a task follows: one call for all
+        elif isinstance(message, RunTask | Put):
+            messages, peer.waiting = [*peer.waiting, message], []
+            self._call(peer, peer.actor.run.remote(*join(messages)), self._on_return)
+        else:
+            peer.actor.tell.remote(*join([message]))
+
+    def _call(self, peer: Peer, ref: Any, then: Callable[..., None]) -> None:
+        """Have the outcome of a call come to the inbox, whoever else is silent."""
+        inbox = self._inbox
+        ref.future().add_done_callback(lambda future: inbox.put((peer, then, future)))
+
+    def poll(self, timeout: float) -> list[tuple[int, Message]]:
+        now = time.monotonic()
+        if now >= self._look_at:
+            self._look(now)
+        self._inbox.wait(0.0 if self._arrived else min(timeout, self._look_at - now))
+        while (done := self._inbox.take()) is not None:
+            self._handle(*done)
+        arrived, self._arrived = self._arrived, []
+        return arrived
+
+    def _handle(self, peer: Peer, then: Callable[..., None], future: Any) -> None:
+        error = future.exception()
+        if peer.gone or (error is not None and then == self._on_nodes):
+            return
+        if error is None:
+            then(peer, future.result())
+            return
+        if not isinstance(error, ray.exceptions.ActorDiedError):
+            peer.kill()  # or it might live on, unknown to anybody
+        self._lost(peer, error)
+
+    def _on_hello(self, peer: Peer, facts: tuple[Any, ...]) -> None:
+        process, where, version = facts
+        peer.process = process if where == self._here else None
+        if version != __version__:
+            peer.kill()
+            fact = f"kofn {version} is installed on {where[0]}."
+            self._lost(peer, EngineUnavailable(fact))
+            return
+        peer.live = True
+        self._arrived.append((peer.id, WorkerUp()))
+        self._listen(peer)
+
+    def _listen(self, peer: Peer, returned: Any = None) -> None:
+        self._call(peer, peer.actor.listen.remote(), self._listen)
+        if returned is not None:
+            self._on_return(peer, returned)
+
+    def _on_return(self, peer: Peer, returned: Any) -> None:
+        """Pass on what a worker said, in the order in which it did."""
+        number, messages = split(*((returned,) if type(returned) is bytes else returned))
+        peer.early[number] = messages
+        while peer.returns in peer.early:
+            messages = peer.early.pop(peer.returns)
+            peer.returns += 1
+            self._arrived += [(peer.id, message) for message in messages]
+
+    def _lost(self, peer: Peer, error: BaseException | None) -> None:
+        """Give up a worker that died, that Ray cannot reach or that was to be lost."""
+        peer.gone, self.failure = True, error
+        del self.peers[peer.id]
+        if peer.asked or peer.live:
+            self._arrived.append((peer.id, WorkerDown("" if peer.live else explain(error))))
+        else:
+            warnings.warn(
+                f"a worker on a new machine of the Ray cluster did not start. {explain(error)}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+    # Machines.
+
+    def _look(self, now: float) -> None:
+        """Look for new machines, through a worker: asking Ray here could make the master wait."""
+        self._look_at = now + _LOOK
+        self._looks += 1
+        live = [peer for peer in self.peers.values() if peer.live]
+        if live:
+            peer = live[self._looks % len(live)]
+            self._call(peer, peer.actor.nodes.remote(), self._on_nodes)
+        else:
+            with opened():
+                nodes = look()
+            self._on_nodes(None, nodes)
+
+    def _on_nodes(self, _: Peer | None, nodes: list[dict[str, Any]]) -> None:
+        """Start workers on machines that are new."""
+        for node in self.machines.learn(nodes):
+            self.place(next(self.ids), node, asked=False)
+
+
+class RayEngine(TransportEngine):
     """Workers are Ray actors; the master is the driver.
 
     Joins the cluster that this process is connected to or that Ray's conventions name, else
@@ -78,351 +231,56 @@ class RayEngine(Engine):
     capabilities = Capabilities(processes=True, can_lose=True, can_join=True)
 
     def __init__(self, workers: int | None = None, *, address: str | None = None) -> None:
-        if workers is not None and (
-            isinstance(workers, bool) or not isinstance(workers, int) or workers < 1
-        ):
-            raise BadInput(
-                f"RayEngine needs a whole number of workers, at least 1; got {workers!r}. "
-                f"Leave it out for one per CPU of the cluster."
-            )
+        if workers is not None:
+            remedy = "Leave it out for one per CPU of the cluster."
+            workers = whole(workers, "workers of RayEngine", 1, remedy=remedy)
         with held():
-            self._begin(address, workers)
+            transport = RayTransport(enter(address, workers))
+            self._open(transport)
+            try:
+                self._start(transport, workers)
+            except BaseException:
+                self.close()
+                raise
 
-    def _begin(self, address: str | None, workers: int | None) -> None:
-        self._house = house = House(enter(address, workers))
-        self._finalize = weakref.finalize(self, house.close)
-        self._inbox, self._peers = house.inbox, house.peers
-        self._here = place()
-        self._live: dict[int, Peer] = {}
-        self._workers: tuple[int, ...] = ()
-        self._next = 0
-        self._functions: dict[int, tuple[Body, int, bytes]] = {}
-        self._numbers = self._floor = 0  # of the next body, of the first that is remembered
-        self._operands: dict[int, tuple[Any, Any]] = {}  # round -> what to send inside, beside
-        self._cancelled = -(2**63)
-        self._machines = Machines()
-        self._look_at = time.monotonic() + _LOOK
-        self._looks = 0
-        self._ready: list[Event] = []
-        self._failure: BaseException | None = None  # of the last worker that was lost
-        try:
-            self._start(workers)
-        except BaseException:
-            self.close()
-            raise
-
-    def _start(self, workers: int | None) -> None:
+    def _start(self, transport: RayTransport, workers: int | None) -> None:
         """Wait for the first workers, but not for all of a machine that is silent.
 
         Ray lists a machine that is down for a minute and more.
         """
-        self._machines.learn(look())
-        asked = [
-            self._peers[self._place(node, asked=True)] for node in self._machines.spread(workers)
-        ]
-        heard, down = time.monotonic(), set[str]()
+        machines = transport.machines
+        machines.learn(look())
+        nodes = machines.spread(workers)
+        asked = [transport.place(next(transport.ids), node, asked=True) for node in nodes]
+        heard = time.monotonic()
         while True:
-            there = {peer.node for peer in self._live.values()}
-            missing = [peer for peer in asked if not peer.live and peer.node not in down]
-            slow = [peer for peer in missing if peer.node in there]
-            end = heard + (_SILENT if there and not slow else _START_LIMIT)
-            if there and (not missing or (not slow and time.monotonic() >= end)):
-                break
-            # These are there at once for the caller: their Joined are not told.
-            events = self.events(max(0.0, end - time.monotonic()))
-            if any(isinstance(e, Joined) for e in events):
-                heard = time.monotonic()
-            lost = {peer.node for peer in asked if peer.gone} - down
+            lost = {peer.node for peer in asked if peer.gone}
             if lost:
-                self._machines.learn(look())
-                down |= lost - self._machines.offers.keys()
-            if lost - down or not missing or time.monotonic() >= heard + _START_LIMIT:
+                machines.learn(look())
+            there = {peer.node for peer in transport.peers.values() if peer.live}
+            missing = {peer.node for peer in asked if not (peer.live or peer.gone)}
+            silent = bool(there) and not missing & there
+            left = heard + (_SILENT if silent else _START_LIMIT) - time.monotonic()
+            if lost & machines.offers.keys() or (left <= 0 and not silent) or not missing | there:
                 raise EngineUnavailable(
                     f"RayEngine starts all its workers, each within {_START_LIMIT:.0f} s; "
-                    f"{len(self._live)} of {len(asked)} came. {_why(self._failure)}"
-                ) from self._failure
-        if missing or down:
+                    f"{len(self.workers)} of {len(asked)} came. {explain(transport.failure)}"
+                ) from transport.failure
+            if left <= 0 or not missing:
+                break
+            # These are there at once for the caller: their Joined are not told.
+            if any(isinstance(event, Joined) for event in self.events(left)):
+                heard = time.monotonic()
+        if missing or lost:
             _log.warning(
-                "%d of %d workers have come: the machines of the others have said nothing for "
-                "%.0f s, or are gone. They join when they answer.",
-                len(self._live),
-                len(asked),
-                _SILENT,
+                f"{len(self.workers)} of {len(asked)} workers have come: the machines of the "
+                f"others have said nothing for {_SILENT:.0f} s, or are gone. They join when they "
+                f"answer."
             )
 
-    # Membership.
 
-    @property
-    def workers(self) -> tuple[int, ...]:
-        """Ids of the live workers, sorted."""
-        return self._workers
-
-    def now(self) -> float:
-        """Seconds on the monotonic clock."""
-        return time.monotonic()
-
-    def join(self) -> int:
-        """Order one more worker where there are fewest for what is offered; takes about a second.
-
-        Returns its id at once.
-        """
-        self._check()
-        return self._place(self._machines.emptiest(self._peers.values()), asked=True)
-
-    def lose(self, worker: int) -> None:
-        """End a worker at once: SIGKILL on this machine, else Ray ends its process."""
-        peer = self._peer(worker)
-        with room_for("ending a worker"):
-            peer.kill()
-        self._inbox.put((peer, _LOSE, None))
-
-    def pid(self, worker: int) -> int | None:
-        """Return the worker's process id if it runs on this machine."""
-        process = self._peer(worker).process
-        return None if process is None else process.pid
-
-    def close(self) -> None:
-        """End our actors; disconnect if we connected; end the cluster if we started it."""
-        if self._finalize.alive:
-            self._live, self._workers = {}, ()
-            self._finalize()
-
-    def _check(self) -> None:
-        if not self._finalize.alive:
-            raise Closed("this RayEngine was closed; make a new one.")
-        if not ray.is_initialized():  # or the next call would start another, silently
-            raise Closed("Ray was shut down under this RayEngine; close it and make a new one.")
-
-    def _peer(self, worker: int) -> Peer:
-        peer = self._live.get(worker)
-        if peer is None:
-            self._check()
-            raise UnknownWorker(worker, self._workers)
-        return peer
-
-    def _place(self, node: str, asked: bool) -> int:
-        peer = Peer(self._next, node, asked)
-        self._next += 1
-        self._peers[peer.id] = peer
-        where = NodeAffinitySchedulingStrategy(node, soft=False)
-        peer.actor = _ACTOR.options(scheduling_strategy=where).remote(sys.path)
-        self._call(peer, _HELLO, peer.actor.hello.remote())
-        return peer.id
-
-    def _call(self, peer: Peer, kind: int, ref: Any) -> None:
-        """Have the outcome of a call come to the inbox, whoever else is silent."""
-        inbox = self._inbox
-        ref.future().add_done_callback(lambda future: inbox.put((peer, kind, future)))
-
-    # Commands.
-
-    def put(self, worker: int, key: str, value: Any) -> None:
-        """Send a value for the worker to keep: it makes a copy of its own."""
-        peer = self._peer(worker)
-        self._call(peer, _RETURN, peer.actor.put.remote(key, *split(value)))
-
-    def forget(self, key: str) -> None:
-        """Tell every worker to drop a kept value."""
-        self._check()
-        for peer in self._live.values():
-            peer.actor.forget.remote(key)
-
-    def broadcast(self, round: int, value: Any) -> None:
-        """Put a large operand in the object store, once; a small one goes with the tasks."""
-        self._check()
-        if round in self._operands:
-            raise BadInput(f"a round has one operand; round {round} was broadcast before.")
-        packed = split(value)
-        self._operands[round] = (None, ray.put(packed)) if large(*packed) else (packed, None)
-
-    def submit(self, task: Task) -> None:
-        """Send a task: one call to its actor."""
-        peer = self._live.get(task.worker)
-        if peer is None:
-            peer = self._peer(task.worker)
-        round, function, operand, stored = task.round, None, None, None
-        known = self._functions.get(id(task.body))
-        if known is None:
-            known = self._register(task.body)
-        head, inside, apart = split(task.args)
-        if known[1] not in peer.functions:
-            peer.functions.add(known[1])
-            function = (self._floor, known[2])
-        if round in self._operands and round not in peer.rounds:
-            peer.rounds.add(round)
-            operand, stored = self._operands[round]
-        peer.told = self._cancelled
-        message = (self._cancelled, task.id, round, known[1], function, operand, head, inside)
-        peer.tasks[task.id] = round
-        call: tuple[Any, ...] = (pickle.dumps(message, 5),)
-        if apart or stored is not None:
-            call += (stored, apart)
-        self._call(peer, _RETURN, peer.actor.task.remote(*call))
-
-    def _register(self, body: Body) -> tuple[Body, int, bytes]:
-        if len(self._functions) >= _FUNCTIONS:
-            self._functions.clear()
-            self._floor = self._numbers
-        # The body itself is held, so that its id stays its own.
-        known = (body, self._numbers, cloudpickle.dumps(body, 5))
-        self._numbers += 1
-        self._functions[id(body)] = known
-        return known
-
-    def cancel(self, round: int) -> None:
-        """Tell the workers that have stale work; the others hear of it with their next task."""
-        self._check()
-        if round <= self._cancelled:
-            return
-        self._cancelled = round
-        for old in [r for r in self._operands if r <= round]:
-            del self._operands[old]
-        for peer in self._live.values():
-            peer.rounds = {r for r in peer.rounds if r > round}
-            if any(peer.told < r <= round for r in peer.tasks.values()):
-                peer.told = round
-                peer.actor.cancel.remote(round)
-
-    # Events.
-
-    def events(self, timeout: float) -> list[Event]:
-        """Return what has arrived; waits in one place for replies, deaths and newcomers."""
-        self._check()
-        end = time.monotonic() + max(0.0, timeout)
-        while True:
-            now = time.monotonic()
-            if now >= self._look_at:
-                self._look(now)
-            self._inbox.wait(0.0 if self._ready else min(end, self._look_at) - now)
-            while (done := self._inbox.take()) is not None:
-                self._handle(*done)
-            if self._ready:
-                out, self._ready = self._ready, []
-                return out
-            if time.monotonic() >= end:
-                return []
-
-    def _handle(self, peer: Peer, kind: int, future: Any) -> None:
-        now = time.monotonic()  # stamped on receipt: worker clocks disagree
-        if peer.gone:
-            return
-        error = None if kind == _LOSE else future.exception()
-        if kind == _LOSE or (error is not None and kind != _NODES):
-            self._lost(peer, now, error)
-        elif kind == _HELLO:
-            self._on_hello(peer, now, *future.result())
-        elif kind == _NODES:
-            if error is None:
-                self._settle(future.result())
-        else:
-            if kind == _LISTEN:
-                self._call(peer, _LISTEN, peer.actor.listen.remote())
-            self._on_return(peer, now, future.result())
-
-    def _on_hello(self, peer: Peer, now: float, process: Process, where: Any, version: str) -> None:
-        peer.process = process if where == self._here else None
-        if version != __version__:
-            host = where[0]
-            self._lost(peer, now, EngineUnavailable(f"kofn {version} is installed on {host}."))
-            return
-        peer.live = True
-        self._live[peer.id] = peer
-        self._workers = tuple(sorted(self._live))
-        self._call(peer, _LISTEN, peer.actor.listen.remote())
-        self._ready.append(Joined(now, peer.id))
-
-    def _on_return(self, peer: Peer, now: float, returned: Any) -> None:
-        """Handle what a worker said, in the order in which it did."""
-        message, *apart = (returned,) if type(returned) is bytes else returned
-        number, said = pickle.loads(message)
-        peer.early[number] = (said, apart)
-        while peer.returns in peer.early:
-            said, apart = peer.early.pop(peer.returns)
-            peer.returns += 1
-            rest = iter(apart)
-            for kind, name, *facts in said:
-                if kind == STORED:
-                    self._ready.append(Stored(now, peer.id, name))
-                elif kind == UNPUT:
-                    error, trace = facts
-                    self._ready.append(Failed(now, peer.id, -1, None, error, trace, name))
-                elif kind == REPLY:
-                    self._on_reply(peer, now, rest, name, *facts)
-                elif (round := peer.tasks.pop(name, None)) is None:
-                    pass  # its Failed was told before
-                elif kind == DROPPED:
-                    self._ready.append(Dropped(now, peer.id, round, name))
-                elif kind == FAILED:
-                    self._ready.append(Failed(now, peer.id, round, name, *facts))
-
-    def _on_reply(
-        self,
-        peer: Peer,
-        now: float,
-        rest: Iterator[Any],
-        task: int,
-        read: int,
-        seconds: float,
-        last: bool,
-        head: bytes,
-        inside: list[Any],
-    ) -> None:
-        # Taken even if nobody wants them: the next reply's are behind them.
-        apart = [next(rest) for part in inside if part is None]
-        round = peer.tasks.get(task)
-        if round is None:
-            return
-        try:
-            what, value = unite(head, inside, apart, private)
-        except Exception as error:
-            # The reply cannot be read here: the task failed, even if its worker goes on with it.
-            del peer.tasks[task]
-            trace = traceback.format_exc()
-            self._ready.append(Failed(now, peer.id, round, task, repr(error), trace))
-            return
-        if last:
-            del peer.tasks[task]
-        self._ready.append(Reply(now, peer.id, round, task, what, value, read, seconds, last))
-
-    def _lost(self, peer: Peer, now: float, error: BaseException | None) -> None:
-        """Give a worker up: it died, or Ray cannot reach it, or it was to be lost."""
-        peer.gone = True
-        del self._peers[peer.id]
-        if not isinstance(error, ray.exceptions.ActorDiedError):
-            peer.kill()  # or it might live on, unknown to anybody
-        if self._live.pop(peer.id, None) is not None:
-            self._workers = tuple(sorted(self._live))
-        self._failure = error
-        if peer.asked or peer.live:
-            self._ready.append(Lost(now, peer.id, tuple(sorted(peer.tasks))))
-        else:
-            warnings.warn(
-                f"a worker on a new machine of the Ray cluster did not start. {_why(error)}",
-                RuntimeWarning,
-                stacklevel=2,
-            )
-
-    # Machines.
-
-    def _look(self, now: float) -> None:
-        """Look for new machines, through a worker: asking Ray here could make the master wait."""
-        self._look_at = now + _LOOK
-        self._looks += 1
-        if self._workers:
-            peer = self._live[self._workers[self._looks % len(self._workers)]]
-            self._call(peer, _NODES, peer.actor.nodes.remote())
-        else:
-            with opened():
-                nodes = look()
-            self._settle(nodes)
-
-    def _settle(self, nodes: list[dict[str, Any]]) -> None:
-        """Start workers on machines that are new."""
-        for node in self._machines.learn(nodes):
-            self._place(node, asked=False)
-
-
-def _why(error: BaseException | None) -> str:
+def explain(error: BaseException | None) -> str:
+    """Say why a worker did not come, and what to do."""
     text = str(error or "")
     if "No module named 'kofn" in text or isinstance(error, EngineUnavailable):
         fact = text if isinstance(error, EngineUnavailable) else "one of them cannot."
