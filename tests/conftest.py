@@ -1,10 +1,76 @@
-"""What holds for all tests."""
+"""What holds for all tests: options, shared fixtures, and which tests may start processes.
+
+A test without a marker is quick: it starts no process. `make quick` runs all such tests.
+"""
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support import DataFolder
+
+import kofn
 
 # nohup, background jobs and some CI ignore SIGINT, and so do the children of who ignores it: tests
 # that interrupt a child would wait for ever.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--data",
+        default=os.environ.get("KOFN_DATA"),
+        help="folder of the public data sets; the variable KOFN_DATA says the same",
+    )
+    parser.addoption("--quick", action="store_true", help="only tests without a marker")
+
+
+@pytest.fixture(scope="session")
+def data_folder(request: pytest.FixtureRequest) -> DataFolder:
+    """Return the folder of the data sets if it holds the one that is named, else skip."""
+    given: str | None = request.config.getoption("--data")
+
+    def find(name: str) -> Path:
+        if given is None:
+            pytest.skip(f"needs {name}: set KOFN_DATA to the folder that holds it")
+        if not Path(given, name).exists():
+            pytest.skip(f"needs {name}, which is not in the folder of KOFN_DATA, {given}")
+        return Path(given)
+
+    return find
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[kofn.Cluster]:
+    """Four local processes, for tests that lose nobody. A file that needs others overrides it."""
+    with kofn.connect("local", workers=4) as cluster:
+        yield cluster
+
+
+# `--quick`: the tests without a marker, which may not start a process.
+
+MARKED = ("engine", "docs", "papers", "slow")
+_STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--quick"):
+        sys.addaudithook(_refuse)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--quick"):
+        marked = [i for i in items if any(i.get_closest_marker(name) for name in MARKED)]
+        config.hook.pytest_deselected(items=marked)
+        items[:] = [item for item in items if item not in set(marked)]
+
+
+def _refuse(event: str, arguments: tuple[object, ...]) -> None:
+    if event in _STARTS and "PYTEST_CURRENT_TEST" in os.environ:
+        pytest.fail(f"a quick test starts a process; mark it with one of {', '.join(MARKED)}")

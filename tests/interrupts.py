@@ -361,7 +361,7 @@ def main() -> None:
     """Attack as the arguments say."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--engine", default="local")
-    parser.add_argument("--count", type=int, default=int(os.environ.get("KOFN_INTERRUPTS", "300")))
+    parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=6)
     args = parser.parse_args()

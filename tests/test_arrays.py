@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from support import examples
 
 import kofn
 from kofn.engines.local import LocalEngine
@@ -26,7 +27,7 @@ def close(y: NDArray[Any], A: NDArray[Any], w: NDArray[Any], report: kofn.Report
     return float(np.linalg.norm(y - exact)) <= report.error_bound * scale
 
 
-@pytest.fixture(scope="module", params=["local", "virtual"])
+@pytest.fixture(scope="module", params=[pytest.param("local", marks=pytest.mark.engine), "virtual"])
 def cluster(request: pytest.FixtureRequest) -> Iterator[kofn.Cluster]:
     with kofn.connect(request.param, workers=6) as cluster:
         yield cluster
@@ -71,6 +72,7 @@ def test_every_worker_reads_its_part_and_no_more(cluster: kofn.Cluster, rows: in
     assert report.rows_wasted == report.rows_topped_up == 0
 
 
+@pytest.mark.engine
 def test_groups_of_the_paper_are_what_workers_really_read() -> None:
     with kofn.connect("local", workers=6) as cluster:
         X = cluster.encode(np.eye(18), k=3)  # share of 6 rows: one a group
@@ -115,7 +117,7 @@ def settled(cluster: kofn.Cluster, live: int) -> None:
     raise AssertionError(f"{len(cluster.workers)} live, not {live}")
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.data())
 def test_any_shape_and_any_losses_while_k_live(data: st.DataObject) -> None:
     n = data.draw(st.integers(1, 12))
@@ -178,7 +180,9 @@ def test_a_joiner_takes_the_free_share_and_its_part_of_the_rows() -> None:
         assert X.shares[5] == 0
 
 
-@pytest.mark.parametrize("engine", [VirtualEngine, LocalEngine])
+@pytest.mark.parametrize(
+    "engine", [VirtualEngine, pytest.param(LocalEngine, marks=pytest.mark.engine)]
+)
 def test_one_who_stands_by_saves_the_round_in_which_somebody_is_lost(engine: Any) -> None:
     faults = Faults()
     for round, victim in ((1, 0), (2, 1)):  # slow, or it may be done before it is killed
@@ -379,6 +383,7 @@ def test_a_tolerance_that_cannot_be_met_raises_instead_of_returning_noise(
         X @ np.ones(4)
 
 
+@pytest.mark.engine
 def test_a_frozen_worker_does_not_block_a_round_that_others_can_finish() -> None:
     engine = Faults().freeze(worker=1, round=2, rounds=6).on(LocalEngine(4))
     with kofn.connect(engine) as cluster:
@@ -399,6 +404,7 @@ def test_a_frozen_worker_does_not_block_a_round_that_others_can_finish() -> None
         assert cluster.workers == (0, 1, 2, 3)
 
 
+@pytest.mark.engine
 def test_a_frozen_worker_is_lost_after_the_limit_the_user_sets() -> None:
     engine = Faults().freeze(worker=1, round=2, rounds=1000).on(LocalEngine(3))
     with kofn.connect(engine, lost_after=0.5) as cluster:

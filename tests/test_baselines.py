@@ -180,6 +180,7 @@ def test_both_products_of_vectors_and_columns(
         assert X.T.report.extra["missing_rows"] == 0
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("engine", ["virtual", "local"])
 def test_a_lost_block_is_ignored_or_stale_until_one_joins(A: Any, engine: str) -> None:
     rows = slice(N // 4, N // 2)  # of worker 1
@@ -208,6 +209,7 @@ def test_a_lost_block_is_ignored_or_stale_until_one_joins(A: Any, engine: str) -
             assert np.allclose(X.T @ z, A.T @ z)
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("lost", ["ignore", "stale"])
 def test_a_block_lost_in_mid_round_does_not_hold_the_round(A: Any, lost: str) -> None:
     faults = Faults().slow(worker=2, by=1e4, round=2).lose(worker=2, round=2)
@@ -268,6 +270,7 @@ def test_commands_of_a_round_with_backups() -> None:
 # On real processes.
 
 
+@pytest.mark.engine
 def test_on_local_workers_with_a_straggler_and_a_loss(A: Any) -> None:
     def copies(cluster: kofn.Cluster) -> list[Any]:
         replicas = [Replicated(cluster, A, 2), Replicated(cluster, A, 2, backup=2.0)]
@@ -293,6 +296,7 @@ class TestWrappedEngine(EngineChecks):
             yield engine
 
 
+@pytest.mark.engine
 def test_a_paced_task_takes_its_seconds_and_sees_a_cancel(A: Any) -> None:
     with kofn.connect(Paced(LocalEngine(2), PerUnit(0.3 / N))) as cluster:
         X = uncoded(cluster, A)

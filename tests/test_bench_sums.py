@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import os
 from io import StringIO
 from pathlib import Path
 
 import pytest
 from rich.console import Console
+from support import SOAK
 
 import kofn
 from kofn.cli import bare, bench_sums
 
+pytestmark = pytest.mark.engine
+
 
 @pytest.mark.parametrize("mpi", [False, True])
 def test_it_measures_all_that_it_prints(mpi: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if mpi and "KOFN_SOAK" not in os.environ:
-        pytest.skip("seven ranks that spin are for KOFN_SOAK=1")
+    if mpi and SOAK == 1:
+        pytest.skip("seven ranks that spin are for `make soak`")
     if not mpi:
 
         def none(*_: object) -> None:

@@ -22,6 +22,7 @@ def kofn(*args: str, **options: Any) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.engine
 def test_demo_json_is_one_object_and_true() -> None:
     done = kofn("demo", "--json", "--rounds", "120", "--size", "600")
     assert done.returncode == 0, done.stderr
@@ -43,6 +44,7 @@ def test_demo_json_is_one_object_and_true() -> None:
         assert event["ms_per_round_after"] > 0
 
 
+@pytest.mark.engine
 def test_demo_tells_the_last_event_last(monkeypatch: pytest.MonkeyPatch) -> None:
     news: list[str] = []
     update = Progress.update
@@ -58,6 +60,7 @@ def test_demo_tells_the_last_event_last(monkeypatch: pytest.MonkeyPatch) -> None
         assert f"worker {result['events'][-1]['worker']} joined" in news[-1]
 
 
+@pytest.mark.engine
 def test_demo_for_people_and_its_picture(tmp_path: Path) -> None:
     picture = tmp_path / "run.png"
     done = kofn("demo", "--rounds", "100", "--size", "300", "--plot", str(picture))
@@ -68,6 +71,7 @@ def test_demo_for_people_and_its_picture(tmp_path: Path) -> None:
     assert picture.stat().st_size > 5_000
 
 
+@pytest.mark.engine
 def test_a_picture_that_cannot_be_written_is_said_before_the_run(tmp_path: Path) -> None:
     done = kofn("demo", "--plot", str(tmp_path / "no" / "such" / "run.png"))
     assert done.returncode == 1
@@ -75,6 +79,7 @@ def test_a_picture_that_cannot_be_written_is_said_before_the_run(tmp_path: Path)
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.engine
 def test_bench_overhead_json_has_what_it_measured() -> None:
     done = kofn("bench", "overhead", "--json", "--rounds", "50")
     assert done.returncode == 0, done.stderr
@@ -86,6 +91,7 @@ def test_bench_overhead_json_has_what_it_measured() -> None:
     assert cast["ratio"] > 0
 
 
+@pytest.mark.engine
 def test_bench_reaction_json_has_what_it_measured() -> None:
     done = kofn("bench", "reaction", "--json", "--times", "3")
     assert done.returncode == 0, done.stderr
@@ -94,6 +100,7 @@ def test_bench_reaction_json_has_what_it_measured() -> None:
     assert result["kill_noticed_ms"]["median"] < 5_000
 
 
+@pytest.mark.engine
 def test_engines_are_listed() -> None:
     result = json.loads(kofn("engines", "--json").stdout)
     found = {engine["name"]: engine for engine in result["engines"]}
@@ -107,6 +114,7 @@ def test_engines_are_listed() -> None:
         assert engine["install"] is None or engine["install"] in shown
 
 
+@pytest.mark.engine
 def test_help_and_version() -> None:
     assert "demo" in kofn("--help").stdout
     assert kofn("--version").stdout.startswith("kofn 0.")
@@ -115,6 +123,7 @@ def test_help_and_version() -> None:
     assert "Traceback" not in bad.stderr
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("name", ["foo", "virtual"])
 def test_bench_engines_refuses_what_it_cannot_measure(name: str) -> None:
     done = kofn("bench", "engines", "--rounds", "20", name, "local")

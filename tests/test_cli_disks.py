@@ -23,6 +23,8 @@ from kofn.cli.fit import Job, run
 from kofn.errors import CannotWrite
 from kofn.files import Place
 
+pytestmark = pytest.mark.engine
+
 FULL = Path("/dev/full")
 needs_full = pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
 X = np.random.default_rng(0).standard_normal((60, 4))

@@ -7,12 +7,12 @@ import os
 import pickle
 import signal
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from support import until
 
 import kofn
 from kofn.arrays.store import write_store
@@ -25,6 +25,7 @@ A = np.random.default_rng(0).standard_normal((300, 20))
 W = np.ones(20)
 
 
+@pytest.mark.engine
 def test_two_threads_may_multiply_and_a_third_may_look() -> None:
     wrong: list[BaseException] = []
     with kofn.connect("local", workers=4, limit=30) as cluster:
@@ -54,6 +55,7 @@ def test_two_threads_may_multiply_and_a_third_may_look() -> None:
         assert wrong == []
 
 
+@pytest.mark.engine
 def test_a_join_from_another_thread_saves_a_round_that_waits() -> None:
     with kofn.connect("local", workers=4, wait=60) as cluster:
         X = cluster.encode(A, k=3)
@@ -69,6 +71,7 @@ def test_a_join_from_another_thread_saves_a_round_that_waits() -> None:
         assert 4 in X.report.joined
 
 
+@pytest.mark.engine
 def test_a_newcomer_takes_part_at_once() -> None:
     with kofn.connect("local", workers=3) as cluster:
         X = cluster.encode(A, k=2)
@@ -91,6 +94,7 @@ def test_workers_forget_a_matrix_that_nobody_can_use_any_more() -> None:
         assert all(home.kept == {} for home in engine._workers.values())
 
 
+@pytest.mark.engine
 def test_a_worker_that_is_stopped_does_not_keep_encode_waiting() -> None:
     with kofn.connect("local", workers=4, lost_after=60) as cluster:
         pid = cluster.engine.pid(0)
@@ -107,6 +111,7 @@ def test_a_worker_that_is_stopped_does_not_keep_encode_waiting() -> None:
         assert 0 in X.report.live
 
 
+@pytest.mark.engine
 def test_a_forked_child_is_told_and_the_parent_goes_on() -> None:
     with kofn.connect("local", workers=3) as cluster:
         X = cluster.encode(A, k=2)
@@ -130,26 +135,28 @@ def test_a_forked_child_is_told_and_the_parent_goes_on() -> None:
         np.testing.assert_allclose(X @ W, A @ W, rtol=1e-10)
 
 
+@pytest.mark.engine
 def test_workers_end_with_their_master_even_if_a_forked_child_of_it_lives_on(
     tmp_path: Path,
 ) -> None:
     note = tmp_path / "pids"
+    read, write = os.pipe()  # the grandchild lives until the test has let go of its end
     child = os.fork()
     if child == 0:  # pragma: no cover - another process
         cluster = kofn.connect("local", workers=2)
         pids = [cluster.engine.pid(w) for w in cluster.workers]
         grandchild = os.fork()
         if grandchild == 0:
-            time.sleep(8)
+            os.close(write)
+            os.read(read, 1)
             os._exit(0)
         note.write_text(" ".join(map(str, pids)))
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(child, 0)
     workers = [int(pid) for pid in note.read_text().split()]
-    deadline = time.monotonic() + 6
-    while time.monotonic() < deadline and any(map(alive, workers)):
-        time.sleep(0.05)
-    assert not any(map(alive, workers))
+    until(lambda: not any(map(alive, workers)), "the end of the workers")
+    os.close(read)
+    os.close(write)
 
 
 def alive(pid: int) -> bool:
@@ -159,6 +166,7 @@ def alive(pid: int) -> bool:
         return False
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("engine", ["virtual", "local"])
 def test_what_cannot_be_pickled_says_why(engine: str) -> None:
     with kofn.connect(engine, workers=2) as cluster:
@@ -189,6 +197,7 @@ def test_masks_matrices_and_other_arrays() -> None:
         assert cluster.encode(A.astype(">f4"), k=2).dtype == np.float32
 
 
+@pytest.mark.engine
 def test_an_overflow_on_the_way_is_an_error_not_an_infinity() -> None:
     with kofn.connect("local", workers=6) as cluster:
         X = cluster.encode(np.full((12, 2), 1.7e308), k=3)
@@ -223,6 +232,7 @@ def test_the_error_names_the_whole_threshold() -> None:
             X @ W
 
 
+@pytest.mark.engine
 def test_products_from_a_store_and_a_share_whose_file_is_gone(tmp_path: Path) -> None:
     write_store(A, tmp_path / "store", MDSCode(4, 2))
     np.save(tmp_path / "A.npy", A)
@@ -249,6 +259,7 @@ def test_products_from_a_store_and_a_share_whose_file_is_gone(tmp_path: Path) ->
             cluster.encode(tmp_path / "store", axis=1)
 
 
+@pytest.mark.engine
 def test_two_clusters_one_after_the_other_on_one_engine() -> None:
     with LocalEngine(2) as engine:
         for _ in range(2):
@@ -275,6 +286,7 @@ def multiply_on(X: kofn.CodedMatrix, began: threading.Event, ended: list[Excepti
         ended.append(error)
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("engine", ["local", "virtual"])
 def test_a_cluster_may_be_closed_while_another_thread_uses_it(engine: str) -> None:
     """Whoever drives the engine closes it, and is told."""

@@ -7,13 +7,14 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support import examples
 
 from kofn.codes import CountingDecoder, EliminationDecoder, Weights, error_bound, solve
 from kofn.errors import BadInput, NotDecodable
 
-quick = settings(deadline=None, max_examples=60)
+quick = examples(60)
 
 
 def fractional_repetition(n: int, c: int) -> np.ndarray:

@@ -8,16 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from support import examples
 
 from kofn.codes import AnyKOfN, MDSCode
 from kofn.codes.generators import CONSTRUCTIONS, fourier, golden_order, trigonometric, worst_window
 from kofn.errors import BadInput, NotDecodable
 from kofn.testing import CodeChecks
 
-quick = settings(deadline=None, max_examples=60)
+quick = examples(60)
 SOUND = ["trigonometric", "haar", "gaussian", "chebyshev"]
 
 

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from support import examples
 
 import kofn
 from kofn.arrays.grid import encode_grid
@@ -39,7 +40,7 @@ def replies(
     return found
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(codes(), st.data())
 def test_random_live_sets_decode_either_product_to_the_bound(
     code: PolyDotCode, data: st.DataObject
@@ -128,7 +129,7 @@ def test_bad_codes_get_one_clear_error() -> None:
             X.iterate(lambda w: w, np.ones(4))
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.data())
 def test_a_grid_multiplies_and_moves_through_losses_and_joins(data: st.DataObject) -> None:
     m, p = data.draw(st.sampled_from([(1, 2), (2, 1), (2, 2)]))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from support import examples
 
 from kofn.codes.linear import EliminationDecoder, error_bound
 from kofn.codes.product import POOR, Points, ProductCode
@@ -19,7 +20,7 @@ def results(code: ProductCode, rows: list[int], X: NDArray, Y: NDArray) -> dict[
     return {r: code.encode_left(r, X) @ code.encode_right(r, Y) for r in rows}
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     st.integers(1, 3),
     st.integers(1, 3),

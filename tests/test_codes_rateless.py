@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support import examples
 
 from kofn.codes import inactivation
 from kofn.codes.inactivation import InactivationDecoder
@@ -26,7 +27,7 @@ from kofn.codes.rateless import (
 from kofn.codes.soliton import Table, deal, draw, mean_degree, robust_soliton
 from kofn.errors import BadInput, NotDecodable, OutOfSymbols
 
-quick = settings(deadline=None, max_examples=40)
+quick = examples(40)
 
 
 def table_of(k: int, n: int, rng: np.random.Generator, *, uniform: bool = False) -> Table:

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support import examples
 
 from kofn import BadInput, CyclicRepetition, FractionalRepetition, SumCode, Uncoded
 from kofn.codes.assignment import Assignment
@@ -101,7 +102,7 @@ def test_approximate_sums_have_exactly_the_moments_of_lemma_2(n: int, c: int) ->
         assert uncovered(n, c, r) == pytest.approx(p, abs=1e-15)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.data())
 def test_covering_agrees_with_general_elimination(data: st.DataObject) -> None:
     c = data.draw(st.integers(1, 4))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import os
 from itertools import combinations
 from pathlib import Path
 
@@ -11,11 +10,11 @@ import numpy as np
 import pytest
 from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import OneHotEncoder
+from support import DataFolder
 
 import kofn
 from kofn.reproduce import datasets
 
-DATA = Path(os.environ.get("KOFN_DATA", Path(__file__).parents[2] / "shared" / "data"))
 IDS = (
     "RESOURCE,MGR_ID,ROLE_ROLLUP_1,ROLE_ROLLUP_2,ROLE_DEPTNAME,ROLE_TITLE,ROLE_FAMILY_DESC,"
     "ROLE_FAMILY,ROLE_CODE"
@@ -144,10 +143,10 @@ def test_files_that_are_cut(tmp_path: Path) -> None:
         ("kc_house", (17_290, 27_654), 4_323),
     ],
 )
-def test_the_published_sizes(name: str, shape: tuple[int, int], tests: int) -> None:
-    if not (DATA / {"amazon": "amazon_access"}.get(name, name)).is_dir():
-        pytest.skip(f"no {name}: set KOFN_DATA to the directory that holds it")
-    found = datasets.load(name, DATA)
+def test_the_published_sizes(
+    name: str, shape: tuple[int, int], tests: int, data_folder: DataFolder
+) -> None:
+    found = datasets.load(name, data_folder({"amazon": "amazon_access"}.get(name, name)))
     assert found.shape == shape
     assert found.X_test.shape == (tests, shape[1])
     each = {"amazon": 44, "covtype": 55, "kc_house": 19}[name]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import gzip
-import os
 import pickle
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support import DataFolder
 
 import kofn
 from kofn.codes.repetition import FractionalRepetition
@@ -25,8 +25,6 @@ from kofn.engines.local import LocalEngine
 from kofn.engines.paced import Paced
 from kofn.engines.virtual import VirtualEngine
 from kofn.reproduce.timing import drain
-
-DATA = Path(os.environ.get("KOFN_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
 
 def mean(delays: Delays, cost: float, draws: int = 40_000) -> float:
@@ -183,6 +181,7 @@ def test_the_virtual_engine_replays_it(tmp_path: Path) -> None:
         assert np.isclose(X.report.seconds["total"], 4.0)
 
 
+@pytest.mark.engine
 def test_real_workers_wait_as_recorded_and_drop_what_is_stale(tmp_path: Path) -> None:
     table = np.array([[0.0, 0.0, 900.0], [900.0, 0.0, 0.0]])
     known = read_timings(write(tmp_path / "t.npz", t=table))["t"]
@@ -198,10 +197,8 @@ def test_real_workers_wait_as_recorded_and_drop_what_is_stale(tmp_path: Path) ->
     assert dropped == [2, 0, 2, 0]
 
 
-def test_the_real_recordings() -> None:
-    folder = DATA / "straggler_traces"
-    if not folder.is_dir():
-        pytest.skip("no straggler_traces: set KOFN_DATA to the directory that holds it")
+def test_the_real_recordings(data_folder: DataFolder) -> None:
+    folder = data_folder("straggler_traces") / "straggler_traces"
     known = read_timings(folder / "aws_lambda_256workers_2022.npz")
     assert sum(t.size for r in known.values() for t in r.timings) == 112_640
     cnn = known["cnn_desktop_Canada_batch2048"]

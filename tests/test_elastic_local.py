@@ -12,6 +12,8 @@ import kofn
 from kofn.engines.local import LocalEngine
 from kofn.testing import Faults
 
+pytestmark = pytest.mark.engine
+
 ROWS, COLUMNS, WORKERS, THRESHOLD = 20_000, 500, 20, 10
 
 

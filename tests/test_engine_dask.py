@@ -7,7 +7,6 @@ import contextlib
 import json
 import logging
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -20,6 +19,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support import SOAK, until
+from turns import Turn, Turns
 
 pytest.importorskip("distributed", reason="kofn[dask] is not installed")
 
@@ -27,12 +28,15 @@ import distributed
 
 import kofn
 from kofn.engines import _dask_launch
+from kofn.engines.base import Engine
 from kofn.engines.dask import DaskEngine
 from kofn.errors import BadInput, CannotDo, Closed, EngineUnavailable
 from kofn.model import Joined, Lost, Piece
 from kofn.testing import Faults
 from kofn.testing._bodies import echo, measure, toil
 from kofn.testing.engines import Desk, EngineChecks, descendants, gone
+
+pytestmark = pytest.mark.engine
 
 ROOT = Path(__file__).parent.parent
 Matrix = np.ndarray[tuple[int, int], np.dtype[np.float64]]
@@ -74,10 +78,7 @@ def dask_scheduler() -> Iterator[str]:
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "scheduler.json"
         with dask("scheduler", "--port", "0", "--scheduler-file", str(file), before=WITHOUT_KOFN):
-            limit = time.monotonic() + 30
-            while not file.exists() or not file.read_text().endswith("}"):
-                assert time.monotonic() < limit
-                time.sleep(0.02)
+            until(lambda: _read(file).endswith(b"}"), "the scheduler's address")
             yield json.loads(file.read_text())["address"]
 
 
@@ -122,9 +123,10 @@ def writable(kept: Any, operand: Any, argument: Any) -> Iterator[Piece]:
     yield Piece(None, [(a.flags.writeable, a.flags.aligned) for a in arrays])
 
 
-def dies(kept: Any, operand: Any) -> Iterator[Piece]:
+def dies(kept: Any, operand: Any, gate: str) -> Iterator[Piece]:
     yield Piece("before", np.ones(50_000))
-    time.sleep(0.2)  # until it is on its way: what has not left a process dies with it
+    while not Path(gate).exists():  # what has not left a process dies with it
+        pass
     os._exit(3)
 
 
@@ -148,19 +150,44 @@ def _read(path: Path) -> bytes:
     return path.read_bytes() if path.is_file() else b""
 
 
-class TestDaskEngine(EngineChecks):
-    kills = 30
+@pytest.fixture(scope="module")
+def turns() -> Iterator[Turns]:
+    turns = Turns(lambda: DaskEngine(4))
+    yield turns
+    turns.close()
+
+
+class TestSessions(EngineChecks):
+    """Sessions on a running cluster: nobody is started or ended there."""
 
     @pytest.fixture
-    def engine(self, request: pytest.FixtureRequest, running: str) -> Iterator[DaskEngine]:
-        """Its own cluster where workers come and go, sessions on a running one elsewhere."""
-        own = re.search("starts|lose|lost|join|storm|frozen|leaves|own_proc", request.node.name)
-        with DaskEngine(4) if own else DaskEngine(address=running) as engine:
+    def engine(self, running: str) -> Iterator[DaskEngine]:
+        with DaskEngine(address=running) as engine:
             yield engine
 
-    def test_own_processes_listen_on_loopback_only(self, engine: DaskEngine) -> None:
-        assert engine._house.launcher is not None
-        launcher = engine._house.launcher.process.pid
+    def end(self, engine: Engine, worker: int) -> None:
+        engine.lose(worker)
+
+    def test_close_leaves_nothing(self, desk: Desk) -> None:
+        engine = desk.engine
+        pids = [engine.pid(worker) for worker in engine.workers]
+        engine.close()
+        engine.close()
+        assert not any(gone(pid) for pid in pids if pid)  # see also `settled` below
+
+
+class TestDaskEngine(EngineChecks):
+    """Clusters of our own."""
+
+    kills = 30 * SOAK
+
+    @pytest.fixture
+    def engine(self, turns: Turns) -> Iterator[Turn]:
+        with turns.turn() as turn:
+            yield turn
+
+    def test_own_processes_listen_on_loopback_only(self, engine: Turn) -> None:
+        launcher = engine.engine._house.launcher.process.pid
         ours = {launcher} | {p for p in descendants() or () if parent(p) == launcher}
         assert len(ours) == 6
         sockets = set()
@@ -174,10 +201,11 @@ class TestDaskEngine(EngineChecks):
                 if field[3] == "0A" and f"socket:[{field[9]}]" in sockets:
                     assert field[1].startswith("0100007F:")
 
-    def test_a_stranger_cannot_use_own_processes(self, engine: DaskEngine) -> None:
+    def test_a_stranger_cannot_use_own_processes(self, engine: Turn) -> None:
         """Another user of this machine can reach the ports; that must be all."""
+        own = engine.engine
         connect: Any = import_module("distributed.comm").connect
-        addresses = [engine.scheduler_address, *engine._link.listed]
+        addresses = [own.scheduler_address, *own._link.listed]
         assert len(addresses) == 5
         strangers = (
             distributed.Security(),  # type: ignore[no-untyped-call,unused-ignore]
@@ -195,11 +223,10 @@ class TestDaskEngine(EngineChecks):
             for at, security in zip((plain, address), strangers, strict=True):
                 with pytest.raises(OSError):  # noqa: PT011 (refused, or it says nothing)
                     asyncio.run(asyncio.wait_for(run(at, security), 5))
-            assert asyncio.run(run(address, engine.security))["id"]  # with the keys it goes
+            assert asyncio.run(run(address, own.security))["id"]  # with the keys it goes
 
-    def test_keys_of_own_processes_are_for_the_user_alone(self, engine: DaskEngine) -> None:
-        assert engine._house.launcher is not None
-        directory = Path(engine._house.launcher.directory)
+    def test_keys_of_own_processes_are_for_the_user_alone(self, engine: Turn) -> None:
+        directory = Path(engine.engine._house.launcher.directory)
         assert directory.stat().st_mode & 0o077 == 0
         keys = [path for path in directory.iterdir() if b"PRIVATE" in _read(path)]
         assert keys
@@ -215,7 +242,7 @@ class TestDaskEngine(EngineChecks):
             desk.wait(Joined, worker=engine.join())
             assert [desk.value(desk.submit(w, echo, 7)) for w in engine.workers] == [(7,)] * 3
 
-    def test_lose_kills_nobody_else(self, desk: Desk, engine: DaskEngine) -> None:
+    def test_lose_kills_nobody_else(self, desk: Desk, engine: Turn) -> None:
         """The process is gone, and its number another's, before the engine has heard of it."""
         victim = engine.workers[0]
         pid = engine.pid(victim)
@@ -223,9 +250,8 @@ class TestDaskEngine(EngineChecks):
         with subprocess.Popen(["sleep", "60"]) as bystander:
             try:
                 os.kill(pid, signal.SIGKILL)
-                while not gone(pid):
-                    pass
-                engine._live[victim].channel.facts["pid"] = bystander.pid
+                until(lambda: gone(pid), "the end of the worker")
+                engine.engine._live[victim].channel.facts["pid"] = bystander.pid
                 engine.lose(victim)
                 desk.wait(Lost, worker=victim)
                 engine.close()
@@ -280,33 +306,32 @@ class TestDaskEngine(EngineChecks):
         tasks = [desk.submit(w, make(i)) for i in range(600) for w in desk.engine.workers[:2]]
         assert [desk.value(t) for t in tasks] == [i for i in range(600) for _ in range(2)]
 
-    def test_replies_before_a_death_come_before_the_lost(self, desk: Desk) -> None:
-        victim = desk.engine.workers[0]
-        task = desk.submit(victim, dies)
+    def test_replies_before_a_death_come_before_the_lost(self, desk: Desk, tmp_path: Path) -> None:
+        victim, gate = desk.engine.workers[0], tmp_path / "gate"
+        task = desk.submit(victim, dies, str(gate))
+        desk.until(lambda: bool(desk.pieces[task]), "the first piece")
+        gate.touch()
         lost = desk.wait(Lost, worker=victim)
         assert lost.tasks == (task,)
         assert [r.what for r in desk.pieces[task]] == ["before"]
         assert desk.log.index(desk.pieces[task][0]) < desk.log.index(lost)
 
-    def test_a_lost_launcher_is_said_at_the_next_join(self, desk: Desk, engine: DaskEngine) -> None:
-        assert engine._house.launcher is not None
-        process = engine._house.launcher.process
+    def test_a_lost_launcher_is_said_at_the_next_join(self, engine: Turn) -> None:
+        process = engine.engine._house.launcher.process
         pids = [engine.pid(w) for w in engine.workers]
         process.kill()
         process.wait()
         with pytest.raises(CannotDo, match="connect again"):
             engine.join()
-        limit = time.monotonic() + 10  # the others see that they have no parent, and end too
-        while not all(gone(p) for p in pids if p):
-            assert time.monotonic() < limit
-            time.sleep(0.02)
+        # The others see that they have no parent, and end too.
+        until(lambda: all(gone(p) for p in pids if p), "the end of the workers")
+        engine.close()
 
-    def test_a_joiner_that_dies_on_its_way_is_lost(self, desk: Desk, engine: DaskEngine) -> None:
+    def test_a_joiner_that_dies_on_its_way_is_lost(self, desk: Desk, engine: Turn) -> None:
         before = descendants() or set()
         worker = engine.join()
-        while not (new := (descendants() or set()) - before):
-            pass
-        for pid in new:
+        until(lambda: (descendants() or set()) - before, "the process of the joiner")
+        for pid in (descendants() or set()) - before:
             os.kill(pid, signal.SIGKILL)
         desk.wait(Lost, worker=worker)
 
@@ -387,9 +412,7 @@ def test_a_frozen_worker_never_blocks_a_round_and_takes_part_again(A: Matrix) ->
 
 
 def until_it_takes_part(worker: int, X: kofn.CodedMatrix, A: Matrix) -> None:
-    limit = time.monotonic() + 30
-    while worker not in check(X, A).rows_read:
-        assert time.monotonic() < limit
+    until(lambda: worker in check(X, A).rows_read, f"worker {worker} to take part")
 
 
 # Clusters that are not ours.
@@ -414,11 +437,7 @@ def state(client: Any) -> Any:
 
 def settled(client: Any, before: Any) -> bool:
     """Whether all is as it was, within the moment that a session takes to end."""
-    limit = time.monotonic() + 10
-    while state(client) != before:
-        if time.monotonic() > limit:
-            return False
-        time.sleep(0.02)
+    until(lambda: state(client) == before, "the session to end")
     return True
 
 
@@ -436,12 +455,10 @@ def test_a_users_client_and_cluster_are_left_as_they_were(running: str, A: Matri
         with kofn.connect("dask", address=client) as cluster:
             check(cluster.encode(A, k=2), A)
             # Dask sees that its workers are in use: it would shut an idle cluster down.
-            while not all(client.processing().values()):
-                pass
+            until(lambda: all(client.processing().values()), "the workers to be in use")
             assert client.submit(sum, [1, 2]).result() == 3  # and has room for other work
             cluster.lose(0)
-            while 0 in cluster.workers:
-                pass
+            until(lambda: 0 not in cluster.workers, "the loss")
             with pytest.raises(CannotDo, match="dask worker tcp://127"):
                 cluster.join()
         assert settled(client, before)
@@ -486,9 +503,7 @@ def test_a_cluster_started_by_hand() -> None:
         stack.enter_context(client)
         desk = Desk(engine, 60)
         assert desk.value(desk.submit(0, echo, 7)) == (7,)
-        limit = time.monotonic() + 30
-        while not all(client.processing().values()):  # in use, in Dask's eyes too
-            assert time.monotonic() < limit
+        until(lambda: all(client.processing().values()), "Dask to see that they are in use")
         pid = engine.pid(0)
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
@@ -645,10 +660,8 @@ def test_the_death_of_the_master_leaves_nothing(tmp_path: Path, sign: int) -> No
         process.send_signal(sign)
         _, err = process.communicate(timeout=60)
     assert (sign == signal.SIGKILL) or "KeyboardInterrupt" in err
-    limit = time.monotonic() + 10
-    while not all(gone(p) for p in pids) or len(list(tmp_path.iterdir())) > 1:
-        assert time.monotonic() < limit
-        time.sleep(0.01)
+    until(lambda: all(gone(p) for p in pids), "the end of the processes")
+    until(lambda: len(list(tmp_path.iterdir())) == 1, "the end of their files")
 
 
 def test_a_forgotten_engine_is_closed() -> None:

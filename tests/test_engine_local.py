@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support import SOAK, until
 
 import kofn
 from kofn.engines import _launcher as launching
@@ -28,6 +29,8 @@ from kofn.model import Dropped, Joined, Lost, Piece, Reply, Stored, Task
 from kofn.testing._bodies import echo, measure, steps, toil
 from kofn.testing.engines import Desk, EngineChecks, descendants, gone
 from kofn.testing.faults import Faults
+
+pytestmark = pytest.mark.engine
 
 
 def busy(kept: Any, operand: Any) -> Iterator[Piece]:
@@ -60,7 +63,7 @@ def maps(kept: Any, operand: Any) -> Iterator[Piece]:
 def leaves_a_child(kept: Any, operand: Any) -> Iterator[Piece]:
     pid = os.fork()  # holds every descriptor of the worker open
     if pid == 0:
-        time.sleep(600)
+        signal.pause()
         os._exit(0)
     yield Piece(None, pid)
 
@@ -76,6 +79,8 @@ def large_pieces(kept: Any, operand: Any, pieces: int) -> Iterator[Piece]:
 
 
 class TestLocalEngine(EngineChecks):
+    kills = 200 * SOAK
+
     @pytest.fixture
     def engine(self) -> Iterator[LocalEngine]:
         with LocalEngine(4) as engine:
@@ -208,9 +213,7 @@ class TestLocalEngine(EngineChecks):
         for worker in (*engine.workers[:2], new):
             assert desk.value(desk.submit(worker, echo, 1)) == (1,)
         engine.close()
-        limit = time.monotonic() + 10
-        while not all(gone(p) for p in pids if p):
-            assert time.monotonic() < limit
+        until(lambda: all(gone(p) for p in pids if p), "the end of the workers")
 
     def test_workers_draw_different_random_numbers(self, desk: Desk, engine: LocalEngine) -> None:
         desk.wait(Joined, worker=engine.join())
@@ -334,10 +337,7 @@ def test_the_death_of_the_master_leaves_no_process(tmp_path: Path, sign: int) ->
         assert len(pids) == 4
         process.send_signal(sign)
         process.communicate(timeout=60)
-    limit = time.monotonic() + 10
-    while not all(gone(p) for p in pids):
-        assert time.monotonic() < limit
-        time.sleep(0.01)
+    until(lambda: all(gone(p) for p in pids), "the end of the processes")
 
 
 @pytest.mark.parametrize("first", ["frozen", "launcher"])
@@ -350,10 +350,8 @@ def test_a_frozen_worker_dies_with_its_master_and_launcher(tmp_path: Path, first
             for pid, sign in strikes if first == "frozen" else strikes[::-1]:
                 os.kill(pid, sign)
             process.kill()
-            limit = time.monotonic() + 30
-            while not all(gone(p) for p in (launcher, frozen, *others)):
-                assert time.monotonic() < limit
-                time.sleep(0.01)
+            everybody = (launcher, frozen, *others)
+            until(lambda: all(gone(p) for p in everybody), "the end of the processes")
         finally:
             if not gone(frozen):
                 os.kill(frozen, signal.SIGKILL)

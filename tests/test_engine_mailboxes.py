@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support import examples
 
 import kofn
 from kofn.engines import _wire as wire
@@ -50,7 +51,7 @@ class Listener(SocketWorker):
                 self.take(messages)
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(
     st.lists(st.sampled_from(["post", "hold", "send", "large", "note", "read"]), max_size=40),
     st.integers(1, 3),

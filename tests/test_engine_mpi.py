@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support import SOAK, until
 
 pytest.importorskip("mpi4py", reason="kofn[mpi] is not installed")
 
@@ -35,6 +36,8 @@ from kofn.errors import BadInput, CannotDo, Closed, EngineUnavailable
 from kofn.model import Joined, Lost, Piece, Task
 from kofn.testing._bodies import SHAPES, echo, measure, recall, shaped, toil
 from kofn.testing.engines import Desk, EngineChecks, descendants, gone
+
+pytestmark = pytest.mark.engine
 
 HERE = Path(__file__).parent
 MPIEXEC = str(Path(sys.executable).parent / "mpiexec")
@@ -63,20 +66,20 @@ def writable(kept: Any, operand: Any, argument: Any) -> Iterator[Piece]:
     yield Piece(None, [a.flags.writeable for a in (operand, kept["key"], argument)])
 
 
-def dies(kept: Any, operand: Any) -> Iterator[Piece]:
+def dies(kept: Any, operand: Any, gate: str) -> Iterator[Piece]:
     yield Piece("before", 1)
-    time.sleep(0.2)  # until it is on its way: what has not left a process dies with it
+    while not Path(gate).exists():  # what has not left a process dies with it
+        pass
     os._exit(3)
 
 
 class TestMPIEngine(EngineChecks):
-    kills = 6
+    kills = 6 * SOAK
 
     @pytest.fixture
     def engine(self, turns: Turns) -> Iterator[Turn]:
-        turn = turns.next()
-        yield turn
-        turns.back(turn)
+        with turns.turn() as turn:
+            yield turn
 
     def test_one_blas_thread_each(self, desk: Desk) -> None:
         for worker in desk.engine.workers:
@@ -132,9 +135,13 @@ class TestMPIEngine(EngineChecks):
         desk.until_ended(first, *queue)
         assert desk.engine.now() - began < 10
 
-    def test_a_worker_that_exits_is_lost_like_one_that_is_killed(self, desk: Desk) -> None:
-        worker = desk.engine.workers[1]
-        task = desk.submit(worker, dies)
+    def test_a_worker_that_exits_is_lost_like_one_that_is_killed(
+        self, desk: Desk, tmp_path: Path
+    ) -> None:
+        worker, gate = desk.engine.workers[1], tmp_path / "gate"
+        task = desk.submit(worker, dies, str(gate))
+        desk.until(lambda: bool(desk.pieces[task]), "the first piece")
+        gate.touch()
         assert desk.wait(Lost, worker=worker).tasks == (task,)
         assert [r.what for r in desk.pieces[task]] == ["before"]
 
@@ -270,8 +277,7 @@ def test_who_has_the_number_of_a_lost_worker_is_not_killed(
         pid = engine.pid(0)
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
-        while not gone(pid):
-            time.sleep(0.001)
+        until(lambda: gone(pid), "the end of the worker")
         # From here on the number may be anybody's; the engine has not looked yet.
         monkeypatch.setattr(os, "kill", lambda *_: pytest.fail("somebody else may have it by now"))
         engine.lose(0)
@@ -291,8 +297,8 @@ def test_on_one_machine_nobody_outside_can_connect() -> None:
 
 @pytest.mark.parametrize("ranks", [0, 7])
 def test_interrupts_of_any_operation_are_no_harm(ranks: int) -> None:
-    count = os.environ.get("KOFN_INTERRUPTS", "25")
-    args = ["--engine", "mpi", "--count", count]
+    count = 25 * SOAK
+    args = ["--engine", "mpi", "--count", str(count)]
     command = [sys.executable, str(HERE / "interrupts.py"), *args]
     process = mpiexec(ranks, "interrupts.py", *args) if ranks else start(command)
     out = finish(process, 3600)
@@ -481,10 +487,7 @@ def test_every_end_leaves_no_process(how: str, ranks: int) -> None:
     elif how == "kill":
         os.kill(pids[0], signal.SIGKILL)
     out = finish(process)
-    limit = time.monotonic() + 10
-    while not all(gone(p) for p in pids):
-        assert time.monotonic() < limit, out
-        time.sleep(0.01)
+    until(lambda: all(gone(p) for p in pids), f"the end of the processes; they said {out}")
     if how == "raises":
         assert "on purpose" in out
         assert process.returncode == 1

@@ -15,7 +15,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from importlib import import_module
 from itertools import count
 from pathlib import Path
@@ -23,6 +22,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support import SOAK, until
+from turns import Turn, Turns
 
 pytest.importorskip("ray", reason="kofn[ray] is not installed")
 
@@ -31,13 +32,14 @@ import ray
 import kofn
 from kofn.engines import _ray_runtime
 from kofn.engines._ray_peers import Machines, Peer
-from kofn.engines.base import Engine
 from kofn.engines.ray import RayEngine
 from kofn.errors import BadInput, Closed, EngineUnavailable
-from kofn.model import Dropped, Event, Failed, Joined, Lost, Piece, Reply, Task
+from kofn.model import Dropped, Failed, Joined, Lost, Piece, Task
 from kofn.testing import Faults
 from kofn.testing._bodies import echo, measure, toil
 from kofn.testing.engines import Desk, EngineChecks, descendants, gone
+
+pytestmark = pytest.mark.engine
 
 ROOT = Path(__file__).parent.parent
 Array = np.ndarray[tuple[int, int], np.dtype[np.float64]]
@@ -80,114 +82,22 @@ def poison(kept: Any, operand: Any) -> Iterator[Piece]:
     yield Piece(None, 1)
 
 
-class Lent(Engine):
-    """An engine lent to one test after the other, each with rounds of its own.
-
-    Starting four actors takes seconds, lending them none. What was put is forgotten afterwards,
-    who was lost is replaced, and everything submitted has ended.
-    """
-
-    name = "lent"
-
-    def __init__(self, engine: Engine, shift: int) -> None:
-        self.engine, self.capabilities = engine, engine.capabilities
-        self.shift, self.last, self.keys = shift, 0, set[str]()
-
-    @property
-    def workers(self) -> tuple[int, ...]:
-        return self.engine.workers
-
-    def now(self) -> float:
-        return self.engine.now()
-
-    def put(self, worker: int, key: str, value: Any) -> None:
-        self.engine.put(worker, key, value)
-        self.keys.add(key)
-
-    def forget(self, key: str) -> None:
-        self.engine.forget(key)
-
-    def broadcast(self, round: int, value: Any) -> None:
-        self.last = max(self.last, round)
-        self.engine.broadcast(round + self.shift, value)
-
-    def submit(self, task: Task) -> None:
-        self.last = max(self.last, task.round)
-        self.engine.submit(replace(task, round=task.round + self.shift))
-
-    def cancel(self, round: int) -> None:
-        self.last = max(self.last, round)
-        self.engine.cancel(round + self.shift)
-
-    def events(self, timeout: float) -> list[Event]:
-        return [
-            replace(e, round=e.round - self.shift)
-            if isinstance(e, Reply | Dropped) or (isinstance(e, Failed) and e.task is not None)
-            else e
-            for e in self.engine.events(timeout)
-        ]
-
-    def lose(self, worker: int) -> None:
-        self.engine.lose(worker)
-
-    def join(self) -> int:
-        return self.engine.join()
-
-    def pid(self, worker: int) -> int | None:
-        return self.engine.pid(worker)
-
-    def close(self) -> None:
-        self.engine.close()
-
-    def give_back(self, workers: int) -> int:
-        """Leave the engine as it was lent; return the first round of the next loan."""
-        self.cancel(self.last)
-        for key in self.keys:
-            self.forget(key)
-        for worker in self.workers[workers:]:
-            self.lose(worker)
-        for _ in range(workers - len(self.workers)):
-            self.join()
-        desk = Desk(self, 60)
-        desk.ends, desk.pieces = _Any(), _Any()
-        desk.until(lambda: len(self.workers) == workers, "the workers of the next test")
-        for worker in self.workers:  # comes after all that was asked of it before
-            self.submit(Task(-1 - worker, self.last + 1, worker, echo))
-        for worker in self.workers:
-            desk.wait(Reply, task=-1 - worker)
-        self.cancel(self.last)
-        return self.shift + self.last + 1
-
-
-class _Any(dict[int, list[Any]]):
-    """Books in which any task may be written, also one submitted by another desk."""
-
-    def __missing__(self, task: int) -> list[Any]:
-        return self.setdefault(task, [])
-
-
 @pytest.fixture(scope="class")
-def shelf() -> Iterator[dict[str, Any]]:
-    """The engine to be lent next, if one is at hand, in a Ray of our own."""
+def turns() -> Iterator[Turns]:
+    """Engines in a Ray of our own, one for many tests: starting four actors takes seconds."""
     with RayEngine(1, address="local"):
-        shelf: dict[str, Any] = {"engine": None, "shift": 0}
-        yield shelf
-        if shelf["engine"]:
-            shelf["engine"].close()
+        turns = Turns(lambda: RayEngine(4))
+        yield turns
+        turns.close()
 
 
 class TestRayEngine(EngineChecks):
-    kills = 10
+    kills = 10 * SOAK
 
     @pytest.fixture
-    def engine(self, shelf: dict[str, Any]) -> Iterator[Lent]:
-        shelf["engine"] = shelf["engine"] or RayEngine(4)
-        lent = Lent(shelf["engine"], shelf["shift"])
-        yield lent
-        if shelf["engine"]._finalize.alive:
-            shelf["shift"] = lent.give_back(4)
-        else:
-            shelf.update(engine=None, shift=0)
+    def engine(self, turns: Turns) -> Iterator[Turn]:
+        with turns.turn() as turn:
+            yield turn
 
     def test_one_blas_thread_each(self, desk: Desk) -> None:
         for worker in desk.engine.workers:
@@ -282,14 +192,12 @@ class TestRayEngine(EngineChecks):
         assert desk.engine.now() - began < 5
 
     @pytest.mark.parametrize("here", [True, False], ids=["here", "elsewhere"])
-    def test_a_frozen_worker_can_be_lost(
-        self, desk: Desk, shelf: dict[str, Any], here: bool
-    ) -> None:
-        engine, worker = desk.engine, desk.engine.workers[0]
+    def test_a_frozen_worker_can_be_lost(self, desk: Desk, engine: Turn, here: bool) -> None:
+        worker = engine.workers[0]
         pid = engine.pid(worker)
         assert pid is not None
         if not here:  # as if on another machine: then Ray has to end it
-            shelf["engine"]._transport.peers[worker].process = None
+            engine.engine._transport.peers[worker].process = None
         os.kill(pid, signal.SIGSTOP)
         task = desk.submit(worker, echo)
         began = engine.now()
@@ -298,15 +206,14 @@ class TestRayEngine(EngineChecks):
         assert engine.now() - began < 1
         desk.until(lambda: gone(pid), "the frozen process to end")
 
-    def test_lose_kills_nobody_else(self, desk: Desk, shelf: dict[str, Any]) -> None:
+    def test_lose_kills_nobody_else(self, desk: Desk, engine: Turn) -> None:
         """The process is gone, and its number another's, before the engine has heard of it."""
-        engine, victim = desk.engine, desk.engine.workers[0]
-        peer = shelf["engine"]._transport.peers[victim]
+        victim = engine.workers[0]
+        peer = engine.engine._transport.peers[victim]
         with subprocess.Popen(["sleep", "60"]) as bystander:
             try:
                 os.kill(peer.process.pid, signal.SIGKILL)
-                while not gone(peer.process.pid):
-                    pass
+                until(lambda: gone(peer.process.pid), "the end of the worker")
                 peer.process = peer.process._replace(pid=bystander.pid)
                 engine.lose(victim)
                 desk.wait(Lost, worker=victim)
@@ -325,9 +232,7 @@ class TestRayEngine(EngineChecks):
 
     # Products, on the same Ray.
 
-    def test_six_of_twelve_killed_in_flight_then_two_join(
-        self, shelf: dict[str, Any], A: Array
-    ) -> None:
+    def test_six_of_twelve_killed_in_flight_then_two_join(self, turns: Turns, A: Array) -> None:
         victims = [3, 0, 8, 5, 11, 6]
         faults = Faults()
         for i, victim in enumerate(victims):
@@ -348,7 +253,7 @@ class TestRayEngine(EngineChecks):
             assert len(cluster.workers) == 8
 
     def test_a_frozen_worker_blocks_no_product_and_takes_part_again(
-        self, shelf: dict[str, Any], A: Array
+        self, turns: Turns, A: Array
     ) -> None:
         with kofn.connect(RayEngine(4)) as cluster:
             X = cluster.encode(A, k=2)
@@ -366,18 +271,15 @@ class TestRayEngine(EngineChecks):
             assert cluster.workers == (0, 1, 2, 3)
 
     def test_a_frozen_worker_is_lost_after_the_limit_that_the_user_sets(
-        self, shelf: dict[str, Any], A: Array
+        self, turns: Turns, A: Array
     ) -> None:
         faults = Faults().freeze(worker=0, round=2, rounds=1000)
         with kofn.connect(faults.on(RayEngine(2)), lost_after=0.5) as cluster:
             X = cluster.encode(A, k=1)
-            limit = time.monotonic() + 30
-            while cluster.workers != (1,):
-                check(X, A)
-                assert time.monotonic() < limit
+            until(lambda: check(X, A) and cluster.workers == (1,), "the loss of the frozen")
 
     def test_a_worker_of_another_version_is_refused(
-        self, shelf: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+        self, turns: Turns, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("kofn.engines.ray.__version__", "99.9")
         with pytest.raises(EngineUnavailable, match=r"is installed on .* 'kofn\[ray\]==99\.9'"):
@@ -385,7 +287,7 @@ class TestRayEngine(EngineChecks):
 
     # Engines beside each other.
 
-    def test_a_second_engine_shares_the_ray_of_the_first(self, shelf: dict[str, Any]) -> None:
+    def test_a_second_engine_shares_the_ray_of_the_first(self, turns: Turns) -> None:
         with RayEngine(1) as one, RayEngine(1) as two:
             assert one.pid(0) != two.pid(0)
             one.close()
@@ -397,7 +299,7 @@ class TestRayEngine(EngineChecks):
                 RayEngine(1, address="127.0.0.1:1")
         assert ray.is_initialized()
 
-    def test_a_forgotten_engine_is_closed(self, shelf: dict[str, Any]) -> None:
+    def test_a_forgotten_engine_is_closed(self, turns: Turns) -> None:
         engine = RayEngine(1)
         pid = engine.pid(0)
         assert pid is not None
@@ -423,9 +325,7 @@ def check(X: kofn.CodedMatrix, A: Array) -> kofn.ProductReport:
 
 
 def until_it_takes_part(worker: int, X: kofn.CodedMatrix, A: Array) -> None:
-    limit = time.monotonic() + 30
-    while worker not in check(X, A).rows_read:
-        assert time.monotonic() < limit
+    until(lambda: worker in check(X, A).rows_read, f"worker {worker} to take part")
 
 
 # A cluster that runs already, of several machines.
@@ -459,10 +359,7 @@ class TestRunningCluster:
             check(X, A)
             there = set(cluster.workers)
             running.remove_node(doomed)
-            limit = time.monotonic() + 30
-            while len(cluster.workers) > 3:
-                check(X, A)
-                assert time.monotonic() < limit
+            until(lambda: check(X, A) and len(cluster.workers) == 3, "the loss of the machine")
             check(X, A)
             running.add_node(num_cpus=3)
             cluster.wait_for(6)  # nothing else is asked of the user
@@ -714,10 +611,8 @@ def test_the_end_of_the_master_leaves_nothing(tmp_path: Path, how: str) -> None:
         assert err.rstrip().endswith("KeyboardInterrupt")
     else:
         assert err == ""
-    limit = time.monotonic() + 30
-    while not all(gone(p) for p in started) or Path(temp).exists():
-        assert time.monotonic() < limit
-        time.sleep(0.05)
+    until(lambda: all(gone(p) for p in started), "the end of the processes")
+    until(lambda: not Path(temp).exists(), "the end of their files")
 
 
 EARLY = """

@@ -151,7 +151,7 @@ def test_a_fault_in_a_delay_model_is_what_is_said(fault: float | Exception) -> N
 @pytest.mark.parametrize("worker", [[1], "1", None, 1.0, True])
 def test_what_is_no_worker_is_not_lost(worker: Any) -> None:
     with kofn.connect(VirtualEngine(3)) as cluster:
-        with pytest.raises(kofn.BadInput, match="lose takes the id of one worker"):
+        with pytest.raises(kofn.BadInput, match="It is the id of one worker"):
             cluster.lose(worker)
         with pytest.raises(kofn.UnknownWorker):
             cluster.lose(7)

@@ -152,6 +152,7 @@ def test_a_spot_trace_really_kills_and_adds_workers(tmp_path: Path, trace: Path)
     assert set(result["killed"]) <= {0, 1, 2}
 
 
+@pytest.mark.engine
 def test_a_market_does_what_the_trace_says(trace: Path) -> None:
     A = np.random.default_rng(0).standard_normal((200, 6))
     spot = read_spot_trace(trace)
@@ -166,6 +167,7 @@ def test_a_market_does_what_the_trace_says(trace: Path) -> None:
         assert cluster.workers == (3, 4, 5)
 
 
+@pytest.mark.engine
 def test_a_market_whose_clock_is_set_by_hand(trace: Path) -> None:
     with kofn.connect("local", workers=3) as cluster:
         with Market(cluster, read_spot_trace(trace), None, shares=4) as market:
@@ -180,6 +182,7 @@ def test_a_market_whose_clock_is_set_by_hand(trace: Path) -> None:
         assert cluster.workers == (3, 4, 5)
 
 
+@pytest.mark.engine
 def test_the_clock_of_a_market_may_be_set_from_within_a_round(trace: Path) -> None:
     """on_round runs in the engine's only caller: what the market asks for is done there."""
     with kofn.connect("local", workers=3, wait=60.0) as cluster:
@@ -226,6 +229,7 @@ def test_a_trace_that_is_always_too_small(tmp_path: Path, trace: Path) -> None:
         run(job, quiet=True)
 
 
+@pytest.mark.engine
 def test_an_error_in_the_market_fails_the_work(
     trace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

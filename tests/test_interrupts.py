@@ -11,9 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support import SOAK
 
 from kofn import interrupts
 from kofn.interrupts import Lock, due, held, opened
+
+pytestmark = pytest.mark.engine
 
 INTERRUPTING = "test_the_death_of_the_master_leaves_no_process"
 
@@ -188,9 +191,8 @@ def test_interrupts_of_any_operation_are_no_harm(engine: str, count: int) -> Non
         pytest.importorskip(module, reason=f"kofn[{engine}] is not installed")
     # In a process of its own: pytest and hypothesis run code that must not be interrupted.
     script = Path(__file__).with_name("interrupts.py")
-    count = int(os.environ.get("KOFN_INTERRUPTS", count))
     done = subprocess.run(
-        [sys.executable, script, "--engine", engine, "--count", str(count)],
+        [sys.executable, script, "--engine", engine, "--count", str(count * SOAK)],
         capture_output=True,
         text=True,
         check=False,

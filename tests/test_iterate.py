@@ -7,7 +7,7 @@ import os
 import runpy
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -16,9 +16,10 @@ from typing import Any
 import cloudpickle
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from support import examples
 
 import kofn
 from kofn.delays import Change, Exponential, PerUnit, Script
@@ -57,12 +58,7 @@ def kill(cluster: kofn.Cluster, worker: int) -> None:
 # On processes.
 
 
-@pytest.fixture(scope="module")
-def four() -> Iterator[kofn.Cluster]:
-    with kofn.connect("local", workers=4) as cluster:
-        yield cluster
-
-
+@pytest.mark.engine
 def test_pagerank_equals_scipys_while_two_of_eight_are_killed() -> None:
     N = 10_000
     A, follow = pagerank["links"](N), pagerank["follow"]
@@ -93,10 +89,11 @@ def test_pagerank_equals_scipys_while_two_of_eight_are_killed() -> None:
     assert not report.restarted
 
 
-def test_bytes_through_the_master_do_not_grow_with_the_vector(four: kofn.Cluster) -> None:
+@pytest.mark.engine
+def test_bytes_through_the_master_do_not_grow_with_the_vector(cluster: kofn.Cluster) -> None:
     per_round, in_all = {}, {}
     for N in (1_000, 20_000):
-        X = four.encode(pagerank["links"](N), k=2, late=None)
+        X = cluster.encode(pagerank["links"](N), k=2, late=None)
         X.iterate(same, np.full(N, 1.0 / N), rounds=40)
         per_round[N] = X.report.extra["bytes_per_round"]
         in_all[N] = X.report.extra["bytes_through_master"]
@@ -108,14 +105,15 @@ def test_bytes_through_the_master_do_not_grow_with_the_vector(four: kofn.Cluster
     assert abs(in_all[20_000] - in_all[1_000]) < 2_000
 
 
-def test_the_engine_counts_all_that_passes(four: kofn.Cluster) -> None:
+@pytest.mark.engine
+def test_the_engine_counts_all_that_passes(cluster: kofn.Cluster) -> None:
     def passed() -> int:
-        found = four.engine.traffic
+        found = cluster.engine.traffic
         assert found is not None
         return found
 
     start = passed()
-    X = four.encode(np.ones((500, 500)), k=1)
+    X = cluster.encode(np.ones((500, 500)), k=1)
     shares = passed()
     X @ np.ones(500)
     assert shares - start > 4 * 8 * 500 * 500
@@ -123,12 +121,13 @@ def test_the_engine_counts_all_that_passes(four: kofn.Cluster) -> None:
     assert passed() - shares > 2 * 8 * 500
 
 
-def test_the_power_method_on_a_dense_symmetric_matrix(four: kofn.Cluster) -> None:
+@pytest.mark.engine
+def test_the_power_method_on_a_dense_symmetric_matrix(cluster: kofn.Cluster) -> None:
     rng = np.random.default_rng(3)
     Q = rotation(rng, 300)
     values = np.concatenate([[5.0, 3.0], rng.uniform(-2, 2, 298)])
     A = (Q * values) @ Q.T
-    X = four.encode(A, k=3)
+    X = cluster.encode(A, k=3)
     v = X.iterate(unit, np.ones(300), tol=1e-13, report_every=10)
     extra = X.report.extra
     assert extra["converged"]
@@ -138,13 +137,15 @@ def test_the_power_method_on_a_dense_symmetric_matrix(four: kofn.Cluster) -> Non
     assert float(v @ (X @ v)) == pytest.approx(5.0, abs=1e-11)
 
 
-def test_f_may_take_w_too_and_float32_stays(four: kofn.Cluster) -> None:
-    X = four.encode((np.eye(40) * 0.5).astype(np.float32), k=2)
+@pytest.mark.engine
+def test_f_may_take_w_too_and_float32_stays(cluster: kofn.Cluster) -> None:
+    X = cluster.encode((np.eye(40) * 0.5).astype(np.float32), k=2)
     w = X.iterate(lambda y, w: y + 0.25 * w, np.ones(40, np.float32), rounds=3)
     assert w.dtype == np.float32
     np.testing.assert_allclose(w, np.full(40, 0.75**3), rtol=1e-6)
 
 
+@pytest.mark.engine
 def test_a_joiner_is_taken_in_with_the_vector_of_the_others() -> None:
     A = rotation(np.random.default_rng(0), 60)
     with kofn.connect("local", workers=3) as cluster:
@@ -179,6 +180,7 @@ def check_rotation(w: Floats, A: Floats, rounds: int, X: kofn.CodedMatrix) -> No
     assert float(np.linalg.norm(w - expected)) <= rounds * bound * scale + reference
 
 
+@pytest.mark.engine
 def test_a_stopped_worker_is_left_out_and_comes_back() -> None:
     A = rotation(np.random.default_rng(1), 60)
     with kofn.connect("local", workers=4) as cluster:
@@ -202,6 +204,7 @@ def test_a_stopped_worker_is_left_out_and_comes_back() -> None:
         assert not X.report.lost
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("lost_after", [2.0, float("inf")])
 def test_a_stopped_worker_that_is_needed_is_waited_for_up_to_a_limit(lost_after: float) -> None:
     with kofn.connect("local", workers=2) as cluster:
@@ -225,6 +228,7 @@ def test_a_stopped_worker_that_is_needed_is_waited_for_up_to_a_limit(lost_after:
         np.testing.assert_allclose(w, np.ones(10))
 
 
+@pytest.mark.engine
 def test_below_the_threshold_a_joiner_in_time_saves_the_run() -> None:
     A = rotation(np.random.default_rng(2), 30)
     with kofn.connect("local", workers=3, wait=60.0) as cluster:
@@ -243,6 +247,7 @@ def test_below_the_threshold_a_joiner_in_time_saves_the_run() -> None:
         assert set(X.report.joined) == {3, 4}
 
 
+@pytest.mark.engine
 def test_one_who_stands_by_saves_the_run() -> None:
     A = rotation(np.random.default_rng(2), 30)
     with kofn.connect("local", workers=2) as cluster:
@@ -282,6 +287,7 @@ def test_what_a_handler_raises_while_f_is_tried_is_not_laid_to_f() -> None:
         signal.signal(signal.SIGUSR1, before)
 
 
+@pytest.mark.engine
 def test_every_last_worker_lost_the_vector_is_still_there() -> None:
     A = rotation(np.random.default_rng(2), 30)
     with kofn.connect("local", workers=2, wait=60.0) as cluster:
@@ -298,13 +304,14 @@ def test_every_last_worker_lost_the_vector_is_still_there() -> None:
         assert set(X.report.lost) == {0, 1}
 
 
-def test_nothing_is_kept_and_products_go_on_afterwards(four: kofn.Cluster) -> None:
-    X = four.encode(np.eye(50), k=2)
+@pytest.mark.engine
+def test_nothing_is_kept_and_products_go_on_afterwards(cluster: kofn.Cluster) -> None:
+    X = cluster.encode(np.eye(50), k=2)
     for _ in range(3):
         X.iterate(same, np.ones(50), rounds=5)
         np.testing.assert_allclose(X @ np.arange(50.0), np.arange(50.0), atol=1e-12)
-    assert isinstance(four.engine, LocalEngine)
-    assert [e for e in four.engine._transport._exchanges if e.owner is not None] == []
+    assert isinstance(cluster.engine, LocalEngine)
+    assert [e for e in cluster.engine._transport._exchanges if e.owner is not None] == []
 
 
 # Bad input.
@@ -320,6 +327,7 @@ def half(y: Floats) -> Floats:
     return y[:2]
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -345,12 +353,14 @@ def test_bad_input_is_one_clear_error(
         call(small[1])
 
 
+@pytest.mark.engine
 def test_a_matrix_that_is_not_square(small: Any) -> None:
     X = small[0].encode(np.ones((4, 3)), k=1)
     with pytest.raises(kofn.BadInput, match=r"must be square; got shape \(4, 3\)"):
         X.iterate(same, np.ones(3), rounds=1)
 
 
+@pytest.mark.engine
 def test_a_vector_that_is_not_finite_ends_the_run(small: Any) -> None:
     X = small[0].encode(np.eye(4) * 1e200, k=1)
     with pytest.raises(kofn.Diverged, match=r"after round 2 entry \[0\] is inf") as caught:
@@ -361,6 +371,7 @@ def test_a_vector_that_is_not_finite_ends_the_run(small: Any) -> None:
     np.testing.assert_allclose(X @ np.ones(4), np.full(4, 1e200))
 
 
+@pytest.mark.engine
 def test_f_that_raises_on_a_worker_comes_with_its_traceback(small: Any) -> None:
     def brittle(y: Floats) -> Floats:
         if y[0] > 5:
@@ -391,7 +402,7 @@ def test_an_engine_that_cannot_says_so() -> None:
 # In simulated time: the same master and the same workers' code, losses at any piece of work.
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(st.data())
 def test_right_under_any_losses_joins_and_delays(data: st.DataObject) -> None:
     n = data.draw(st.integers(1, 8))
@@ -656,6 +667,7 @@ def test_the_example_runs(name: str, capsys: pytest.CaptureFixture[str]) -> None
     assert capsys.readouterr().out
 
 
+@pytest.mark.engine
 def test_a_masked_vector_is_refused() -> None:
     with kofn.connect("local", workers=2) as cluster:
         X = cluster.encode(np.eye(4), k=1)
@@ -695,6 +707,7 @@ def test_a_fence_takes_its_lock_again_after_giving_it_back(monkeypatch: pytest.M
     assert ("release", "acquire") in itertools.pairwise(steps)
 
 
+@pytest.mark.engine
 def test_f_of_a_module_that_goes_by_value_is_what_it_is_here() -> None:
     library: Any = ModuleType("library")
     exec("by = 1.0\ndef f(y): return y * by", vars(library))

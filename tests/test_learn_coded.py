@@ -207,6 +207,7 @@ def test_batches_are_the_same_wherever_a_part_lies() -> None:
     assert np.allclose(fit(kofn.Uncoded(), 1.0), fit(kofn.Uncoded(), None), atol=1e-12)
 
 
+@pytest.mark.engine
 def test_through_kills_on_processes() -> None:
     faults = Faults()
     for worker, round in ((1, 2), (4, 1)):  # in rounds in which each is surely asked

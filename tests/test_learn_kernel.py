@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -28,18 +27,13 @@ from kofn.learn import CodedEnsemble, KernelRidge
 from kofn.testing import Faults
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[kofn.Cluster]:
-    with kofn.connect("local", workers=4) as found:
-        yield found
-
-
 def data(n: int, seed: int = 0) -> tuple[Any, Any]:
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((n, 5))
     return X, np.sin(X[:, 0]) + 0.3 * X[:, 1] ** 2 + 0.05 * rng.standard_normal(n)
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize(
     ("kernel", "theirs", "options"),
     [
@@ -62,6 +56,7 @@ def test_every_kernel_as_scikit_learn_s(
     assert ours.score(X, y) == pytest.approx(reference.score(X, y), abs=1e-6)
 
 
+@pytest.mark.engine
 def test_several_targets_and_weights(cluster: kofn.Cluster) -> None:
     X, y = data(80)
     Y, weight = np.stack([y, -2 * y + X[:, 2]], axis=1), np.linspace(0.2, 2.0, 80)
@@ -71,6 +66,7 @@ def test_several_targets_and_weights(cluster: kofn.Cluster) -> None:
     assert np.abs(ours.predict(X) - reference.predict(X)).max() <= 1e-6
 
 
+@pytest.mark.engine
 def test_four_of_twelve_workers_killed() -> None:
     # One is killed while it is at work in each of four rounds of the fit.
     X, y = data(240)
@@ -86,6 +82,7 @@ def test_four_of_twelve_workers_killed() -> None:
     assert np.abs(got - reference.predict(Z)).max() <= 1e-6
 
 
+@pytest.mark.engine
 def test_four_of_twelve_workers_killed_in_a_prediction() -> None:
     X, y = data(150)
     Z, _ = data(30, seed=2)
@@ -102,6 +99,7 @@ def test_four_of_twelve_workers_killed_in_a_prediction() -> None:
     assert np.abs(got - Reference(kernel="rbf").fit(X, y).predict(Z)).max() <= 1e-6
 
 
+@pytest.mark.engine
 def test_a_fitted_model_travels_and_clones(cluster: kofn.Cluster) -> None:
     X, y = data(60)
     model = KernelRidge(cluster=cluster, k=2).fit(X, y)
@@ -138,6 +136,7 @@ def classes(n: int) -> tuple[Any, Any]:
     return X, np.digitize(y, np.quantile(y, [0.3, 0.7]))
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("code", [kofn.LT(r=2), kofn.RandomGroups(10)], ids=repr)
 def test_a_forest_of_500_trees_is_itself(cluster: kofn.Cluster, code: Any) -> None:
     X, y = data(300)
@@ -148,6 +147,7 @@ def test_a_forest_of_500_trees_is_itself(cluster: kofn.Cluster, code: Any) -> No
     assert coded.score(Z, forest.predict(Z)) == pytest.approx(1.0)
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("kind", [RandomForestClassifier, ExtraTreesClassifier])
 def test_forests_of_classifiers(cluster: kofn.Cluster, kind: Any) -> None:
     X, y = classes(200)
@@ -159,6 +159,7 @@ def test_forests_of_classifiers(cluster: kofn.Cluster, kind: Any) -> None:
         coded.decision_function(X)
 
 
+@pytest.mark.engine
 def test_boosting(cluster: kofn.Cluster) -> None:
     X, y = data(200)
     model = GradientBoostingRegressor(n_estimators=100, random_state=0).fit(X, y)
@@ -173,6 +174,7 @@ def test_boosting(cluster: kofn.Cluster) -> None:
         assert np.array_equal(coded.predict(X), boosted.predict(X))
 
 
+@pytest.mark.engine
 def test_missing_values_go_where_the_tree_says(cluster: kofn.Cluster) -> None:
     X, y = data(200)
     X[::7, 1] = np.nan
@@ -181,6 +183,7 @@ def test_missing_values_go_where_the_tree_says(cluster: kofn.Cluster) -> None:
     assert np.abs(coded.predict(X) - forest.predict(X)).max() <= 1e-12
 
 
+@pytest.mark.engine
 def test_what_is_no_sum_of_trees_is_refused(cluster: kofn.Cluster) -> None:
     X, y = data(40)
     with pytest.raises(BadInput, match="an additive ensemble is one of RandomForestRegressor"):
@@ -223,6 +226,7 @@ def test_a_fit_that_does_not_converge_says_so() -> None:
         model.fit(X, np.stack([y, 0 * y, X[:, 0]], axis=1))  # zeros are met at once
 
 
+@pytest.mark.engine
 def test_one_row_is_enough_and_another_code_is_taken_up() -> None:
     X, y = data(20)
     with kofn.connect("virtual", workers=3) as cluster:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pickle
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +28,6 @@ from kofn.learn import (
     MLPClassifier,
     Ridge,
 )
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[kofn.Cluster]:
-    with kofn.connect("local", workers=4) as cluster:
-        yield cluster
 
 
 # "virtual" runs the very same master and products in this process: the checks are many.
@@ -125,6 +118,7 @@ PAIRS: dict[str, tuple[Any, Any, Any, Any, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("case", PAIRS)
 def test_the_optimum_is_scikit_learns(cluster: kofn.Cluster, case: str) -> None:
     ours, theirs, data, target, options = PAIRS[case]
@@ -138,6 +132,7 @@ def test_the_optimum_is_scikit_learns(cluster: kofn.Cluster, case: str) -> None:
     assert ours.score(data, target) == pytest.approx(theirs.score(data, target), abs=1e-6)
 
 
+@pytest.mark.engine
 def test_workers_killed_during_the_fit_change_nothing() -> None:
     undisturbed = LinearSVC(cluster="virtual", workers=4, k=2).fit(XC, YC)
     with kofn.connect("local", workers=4) as cluster:
@@ -159,6 +154,7 @@ def test_workers_killed_during_the_fit_change_nothing() -> None:
     assert len(seen) == model.n_iter_
 
 
+@pytest.mark.engine
 def test_a_model_is_fitted_on_a_coded_matrix_and_travels_without_its_cluster(
     cluster: kofn.Cluster,
 ) -> None:
@@ -179,6 +175,7 @@ def test_an_engines_name_opens_a_cluster_for_the_fit() -> None:
     assert model.score(X, Y) > 0.9
 
 
+@pytest.mark.engine
 def test_bad_input_gets_one_clear_error(cluster: kofn.Cluster) -> None:
     coded = cluster.encode(XC, k=2)
     with pytest.raises(kofn.BadInput, match="same number of rows; got 600 and 5"):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from support import DataFolder
 
 import kofn
 from kofn.delays import Independent, Slowed
@@ -15,6 +13,7 @@ from kofn.engines.local import LocalEngine
 from kofn.engines.paced import Paced
 from kofn.learn import Network, solve_many, train_many
 from kofn.learn.many import alone
+from kofn.reproduce.sequential_data import read_mnist
 
 RATES = (0.1, 0.15, 0.2, 0.25, 0.3)
 
@@ -25,6 +24,7 @@ def blobs(rows: int = 300) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
     return rng.standard_normal((rows, 12)) + 2.0 * y[:, None], y.astype(np.intp)
 
 
+@pytest.mark.engine
 def test_five_networks_have_the_losses_of_plain_training_and_never_stall() -> None:
     X, y = blobs()
     with kofn.connect("virtual", workers=4) as cluster:
@@ -98,20 +98,11 @@ def test_what_cannot_be_trained_or_solved_is_refused() -> None:
                 call()
 
 
-def mnist(rows: int) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
-    beside = Path(__file__).resolve().parent.parent.parent / "shared" / "data"
-    data = Path(os.environ.get("KOFN_DATA", beside))
-    if not (data / "mnist").is_dir():
-        pytest.skip(f"MNIST is not in {data}: set KOFN_DATA to a folder that holds mnist/")
-    from kofn.reproduce.sequential_data import read_mnist
-
-    images, labels = read_mnist(data, "train")
-    return images[:rows], labels[:rows]
-
-
-def test_five_networks_on_mnist_with_delays_have_plain_losses() -> None:
+@pytest.mark.engine
+def test_five_networks_on_mnist_with_delays_have_plain_losses(data_folder: DataFolder) -> None:
     """Four local workers, stragglers five times slower, one killed on the way."""
-    X, y = mnist(1024)
+    X, y = read_mnist(data_folder("mnist"), "train")
+    X, y = X[:1024], y[:1024]
     widths, steps = (784, 60, 30, 10), 3
     unit = 0.02 / (256 * 784 * 60)  # the largest product takes one worker 20 ms
     with kofn.connect(Paced(LocalEngine(4), Slowed(Independent(0.3), 5.0, unit))) as cluster:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
-import os
 import pickle
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,12 +14,14 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.datasets import make_classification
 from sklearn.utils.estimator_checks import parametrize_with_checks
+from support import DataFolder
 
 import kofn
 from kofn.codes import error_bound
 from kofn.engines.local import LocalEngine
 from kofn.engines.virtual import VirtualEngine
 from kofn.learn import MLPClassifier
+from kofn.reproduce.sequential_data import read_mnist
 from kofn.rounds import RoundDriver
 from kofn.testing import Faults
 
@@ -106,6 +105,7 @@ FAULTS: dict[str, Callable[[Faults], Faults]] = {
 }
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize(("faults", "momentum"), [*((f, 0.9) for f in FAULTS), ("kills", 0.0)])
 @pytest.mark.parametrize(("partition", "workers"), [("rows", 6), ("grid", 8)])
 def test_a_small_network_equals_numpy_through_kills_and_joins(
@@ -127,6 +127,7 @@ def test_a_small_network_equals_numpy_through_kills_and_joins(
     assert model.score(X, Y) > 0.8
 
 
+@pytest.mark.engine
 def test_a_frozen_worker_is_not_waited_for_in_every_update(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -149,6 +150,7 @@ def test_a_frozen_worker_is_not_waited_for_in_every_update(
     assert waited.count(False) >= 24 - 3
 
 
+@pytest.mark.engine
 def test_the_velocity_is_rebuilt_with_the_share() -> None:
     rng = np.random.default_rng(0)
     A = rng.standard_normal((41, 9))
@@ -177,31 +179,11 @@ def test_the_velocity_is_rebuilt_with_the_share() -> None:
             M.move(np.zeros((41, 9)), 1.5)
 
 
-def data_folder() -> Path | None:
-    """KOFN_DATA, or ../shared/data beside the repository."""
-    given = os.environ.get("KOFN_DATA")
-    folder = Path(given) if given else Path(__file__).parents[2] / "shared" / "data"
-    return folder if folder.is_dir() else None
-
-
-def idx(path: Path) -> NDArray[np.uint8]:
-    raw = gzip.decompress(path.read_bytes())
-    ndim = raw[3]
-    shape = np.frombuffer(raw, ">i4", ndim, 4)
-    return np.frombuffer(raw, np.uint8, offset=4 + 4 * ndim).reshape(shape)
-
-
-def mnist(kind: str, rows: int) -> tuple[Floats, NDArray[Any]]:
-    folder = data_folder()
-    if folder is None or not (folder / "mnist").is_dir():
-        pytest.skip("no MNIST: set KOFN_DATA to a folder that holds mnist/*-ubyte.gz")
-    images = idx(folder / "mnist" / f"{kind}-images-idx3-ubyte.gz")[:rows]
-    labels = idx(folder / "mnist" / f"{kind}-labels-idx1-ubyte.gz")[:rows]
-    return images.reshape(len(images), -1) / 255.0, labels
-
-
-def test_mnist_784_300_100_10_with_two_kills_and_a_join() -> None:
-    data, labels = mnist("train", 10_000)
+@pytest.mark.engine
+def test_mnist_784_300_100_10_with_two_kills_and_a_join(data_folder: DataFolder) -> None:
+    folder = data_folder("mnist")
+    data, labels = read_mnist(folder, "train")
+    data, labels = data[:10_000], labels[:10_000]
     # 40 steps an epoch, 5 rounds a step.
     faults = Faults().lose(worker=1, round=60).lose(worker=4, round=160).join(round=220)
     model = MLPClassifier(learning_rate=0.2, batch_size=250, max_epochs=2, random_state=0, k=4)
@@ -211,7 +193,7 @@ def test_mnist_784_300_100_10_with_two_kills_and_a_join() -> None:
         replies = [r for r in cluster.log if r.kind == "reply" and r.worker == 6]
         assert len(replies) > 100  # the joiner, its share rebuilt, did its part of the products
     difference = furthest(found, plain_training(model, data, labels))
-    accuracy = model.score(*mnist("t10k", 10_000))
+    accuracy = model.score(*read_mnist(folder, "test"))
     print(f"\nlargest difference {difference:.1e}, test accuracy {accuracy:.4f}")
     assert difference < 1e-6
     assert accuracy > 0.93

@@ -35,6 +35,7 @@ def test_without_a_loss_they_all_agree(kind: str) -> None:
     np.testing.assert_allclose(model.coef_, BEST, atol=1e-7 * SCALE)
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("kind", ["coded", "replication"])
 def test_coded_and_replicated_fits_do_not_notice_a_kill(kind: str) -> None:
     faults = Faults().slow(worker=2, by=1e4, round=9).lose(worker=2, round=9)

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import gzip
-import os
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from support import DataFolder
 
 import kofn
 from kofn.delays import Exponential
 from kofn.engines.local import LocalEngine
 from kofn.engines.virtual import VirtualEngine
 from kofn.learn.torch import CodedBackward, flat
+from kofn.reproduce.sequential_data import read_mnist
 from kofn.testing import Faults
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-
-DATA = Path(os.environ.get("KOFN_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
 
 def network(seed: int = 0, dropout: float = 0.0) -> Any:
@@ -70,19 +67,9 @@ def coded(cluster: kofn.Cluster, module: Any, data: Any, steps: int, **options: 
     return flat(module), found
 
 
-def test_mnist_equals_training_in_one_process() -> None:
-    folder = DATA / "mnist"
-    if not folder.is_dir():
-        pytest.skip("no mnist: set KOFN_DATA to the directory that holds it")
-    pixels, labels = (
-        np.frombuffer(gzip.decompress((folder / name).read_bytes())[skip:], np.uint8)
-        for name, skip in (
-            ("train-images-idx3-ubyte.gz", 16),
-            ("train-labels-idx1-ubyte.gz", 8),
-        )
-    )
-    images = pixels.reshape(-1, 1, 28, 28)[:2000].astype(np.float32) / 255
-    data = images, labels[:2000].astype(np.int64)
+def test_mnist_equals_training_in_one_process(data_folder: DataFolder) -> None:
+    pixels, labels = (each[:2000] for each in read_mnist(data_folder("mnist"), "train"))
+    data = pixels.reshape(-1, 1, 28, 28).astype(np.float32), labels.astype(np.int64)
     one = alone(network(), data, steps=20)
     with kofn.connect(VirtualEngine(6, delays=Exponential(mean=1.0))) as cluster:
         other, found = coded(cluster, network(), data, 20, code=kofn.FractionalRepetition(2))
@@ -91,6 +78,7 @@ def test_mnist_equals_training_in_one_process() -> None:
     assert found[-1].value < found[0].value
 
 
+@pytest.mark.engine
 def test_on_processes_through_a_kill() -> None:
     data = made()
     one = alone(network(), data, steps=4)
@@ -238,6 +226,7 @@ def test_running_statistics_come_back() -> None:
         assert int(there[1].num_batches_tracked) == 42
 
 
+@pytest.mark.engine
 def test_a_module_that_was_changed_is_the_one_that_is_trained() -> None:
     """Whatever of a module is changed between two steps, gradients are those of the changed one."""
     nn = torch.nn

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from support import examples
 
 import kofn
 from kofn.arrays.grid import encode_grid
@@ -67,7 +68,7 @@ def multiply(kind: str, cluster: kofn.Cluster, A: Any, k: int, rng: np.random.Ge
     return once
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.data())
 def test_every_product_of_every_shape_with_losses_and_joins(data: st.DataObject) -> None:
     n = data.draw(st.integers(1, 10))
@@ -90,6 +91,7 @@ def test_every_product_of_every_shape_with_losses_and_joins(data: st.DataObject)
             once()
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("what", ["dense", "sparse"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_kill_in_the_middle_of_every_product(kind: str, what: str) -> None:
@@ -168,6 +170,7 @@ def test_low_rank_updates_in_place_through_losses_and_joins(name: str) -> None:
     np.testing.assert_array_equal(A, np.random.default_rng(4).standard_normal((301, 40)))
 
 
+@pytest.mark.engine
 def test_a_frozen_worker_never_answers_with_a_share_that_lacks_an_update() -> None:
     rng = np.random.default_rng(5)
     A = rng.standard_normal((200, 30))
@@ -199,6 +202,7 @@ def test_an_updated_matrix_that_lost_too_many_shares_is_told_at_once(product: An
         np.testing.assert_allclose(product(Y), product(np.ones((100, 20))))
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("name", ["local", "virtual"])
 def test_an_updated_matrix_lost_in_the_middle_of_a_product(name: str) -> None:
     engine = {"local": LocalEngine, "virtual": VirtualEngine}[name](4)

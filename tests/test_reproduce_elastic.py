@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,10 +11,13 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from support import DataFolder
 
 from kofn.cli import reproduce
 from kofn.errors import BadInput
 from kofn.reproduce import elastic, house_prices, linear, moved
+
+pytestmark = pytest.mark.papers
 
 TINY = replace(
     elastic.QUICK,
@@ -31,7 +33,6 @@ TINY = replace(
         linear.QUICK, iterations=8, share_seconds=0.004, timed=1, timed_share_seconds=0.02
     ),
 )
-DATA = Path(os.environ.get("KOFN_DATA", Path(__file__).parents[2] / "shared" / "data"))
 MACHINES = [str(n) for n in range(10, 21)]
 
 
@@ -121,10 +122,8 @@ def test_half_the_machines_take_twice_the_time(results: Any) -> None:
     assert set(results["figure_2b_seconds"]) == {"uncoded", "coded_all", "coded_half"}
 
 
-def test_house_prices_of_the_published_size() -> None:
-    if not (DATA / "kc_house").is_dir():
-        pytest.skip("no kc_house: set KOFN_DATA to the directory that holds it")
-    prices = house_prices.load(DATA)
+def test_house_prices_of_the_published_size(data_folder: DataFolder) -> None:
+    prices = house_prices.load(data_folder("kc_house"))
     assert prices.X.shape == (20_000, 3352)
     assert prices.X_test.shape == (1613, 3352)
     for start in linear.STARTS:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 from scipy.sparse import csr_array
-from test_datasets import (  # type: ignore[import-not-found]
+from test_datasets import (
     made_amazon,
     made_covtype,
     made_houses,
@@ -25,6 +25,8 @@ from kofn.reproduce import erasurehead, figures, straggling
 from kofn.reproduce.datasets import Dataset
 from kofn.reproduce.erasurehead import Settings, lemmas, simulated
 from kofn.reproduce.training import Run, reached
+
+pytestmark = pytest.mark.papers
 
 SMALL = Settings(
     workers=6,

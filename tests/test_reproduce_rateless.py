@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 from rich.console import Console
+from support import DataFolder
 from typer.testing import CliRunner
 
 from kofn.cli import bench_decode, reproduce
 from kofn.cli.app import app
 from kofn.errors import BadInput
 from kofn.reproduce import decoding, rateless, rateless_page
+
+pytestmark = pytest.mark.papers
 
 TINY = rateless.Settings(
     trials=4,
@@ -34,14 +36,8 @@ SMALL = (("lt1", 200, 1), ("lt2", 200, 2), ("lt1_10000", 400, 1))
 
 
 @pytest.fixture(scope="module")
-def data() -> Path:
-    default = Path(__file__).parents[2] / "shared" / "data"
-    folder = Path(os.environ.get("KOFN_DATA", default))
-    if not (folder / rateless.TIMINGS).is_file():
-        pytest.skip(
-            f"no recorded timings at {folder}; set KOFN_DATA to the folder of the data sets"
-        )
-    return folder
+def data(data_folder: DataFolder) -> Path:
+    return data_folder(str(rateless.TIMINGS))
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,8 @@ from kofn.reproduce import sequential, sequential_runs, sequential_search, seque
 from kofn.reproduce.sequential_data import read_mnist
 from kofn.sequence import DIP, IDIP, Polynomial, Uncoded
 
+pytestmark = pytest.mark.papers
+
 TINY = sequential.Settings(
     figure_jobs=32,
     figure_search=8,

@@ -5,18 +5,19 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 from sklearn.datasets import dump_svmlight_file
+from support import DataFolder
 
 import kofn
 from kofn.cli import reproduce
 
+pytestmark = pytest.mark.papers
+
 ROOT = Path(__file__).parent.parent
-DATA = Path(os.environ.get("KOFN_DATA", ROOT.parent / "shared" / "data"))
 
 
 def made_up(where: Path) -> Path:
@@ -47,10 +48,8 @@ def test_on_made_up_data(tmp_path: Path) -> None:
     check(made_up(tmp_path), tmp_path / "out")
 
 
-def test_on_the_reports_own_data(tmp_path: Path) -> None:
-    if not (DATA / "credit_default").is_dir():
-        pytest.skip("no credit_default: set KOFN_DATA to the directory that holds it")
-    assert check(DATA, tmp_path / "out")["accuracy"] >= 0.804
+def test_on_the_reports_own_data(tmp_path: Path, data_folder: DataFolder) -> None:
+    assert check(data_folder("credit_default"), tmp_path / "out")["accuracy"] >= 0.804
 
 
 def test_data_that_are_not_there(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ def test_backups_are_exact_and_asked_at_three_times_the_median() -> None:
         assert np.allclose(sums.sum(lambda part, x: part.sum(axis=0)), A.sum(axis=0))
 
 
+@pytest.mark.engine
 def test_backups_on_processes_through_a_kill() -> None:
     faults = Faults().slow(1, by=1e4, round=2).lose(1, round=2)
     with kofn.connect(faults.on(LocalEngine(4))) as cluster:
@@ -82,6 +83,7 @@ def test_loads_of_the_slow_shrink() -> None:
     assert even.loads == {0: 1, 1: 1, 2: 2, 3: 2, 4: 2, 5: 2}
 
 
+@pytest.mark.engine
 def test_dsag_on_processes_through_a_kill() -> None:
     engine = Faults().slow(1, by=1e5).lose(1, round=1).on(LocalEngine(4))
     # It never said anything: the rest agree among themselves. No iteration waited for it. How soon

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support import examples
 
 from kofn.rounds import Cover, Layout, cyclic, fill
 from kofn.rounds.windows import with_extra
@@ -91,7 +92,7 @@ def disturbed(draw: st.DrawFn) -> tuple[int, int, int, list[tuple[str, int]]]:
     return n, k, rows, steps
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(disturbed())
 def test_whatever_is_lost_or_late_the_cover_completes_while_k_live(
     case: tuple[int, int, int, list[tuple[str, int]]],

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support import examples
 
 import kofn
 from kofn.delays import Change, Delays, Exponential, PerUnit, Script
@@ -191,7 +192,7 @@ def scripts(draw: st.DrawFn) -> tuple[int, int, Script]:
     return n, k, Script((*changes, *(Change(4.0 + i, None) for i in range(n))))
 
 
-@settings(max_examples=120, deadline=None)
+@examples(120)
 @given(
     scripts(),
     st.integers(0, 2**31),

@@ -6,7 +6,6 @@ workers only where fewer than k hold shares, a stall only where fewer than k of 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -14,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from support import seeds
 
 import kofn
 from kofn.arrays.copies import Replicated
@@ -26,7 +26,7 @@ from kofn.engines.wrapped import Wrapped
 from kofn.model import Event, Lost, ProductReport
 from kofn.rounds import Layout
 
-SCRIPTS = 2000 if os.environ.get("KOFN_SOAK") else 50  # of each kind of product
+SCRIPTS = seeds(50)  # of each kind of product
 LIMIT = 40.0  # virtual seconds; far more than any patience in these scripts
 
 
@@ -189,13 +189,13 @@ def play(kind: str, seed: int) -> dict[str, int]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_result_within_its_bound_or_an_error_that_is_true(kind: str) -> None:
     total = {"right": 0, "too few": 0, "stalled": 0, "inaccurate": 0}
-    for seed in range(SCRIPTS):
+    for seed in SCRIPTS:
         try:
             for how, times in play(kind, seed).items():
                 total[how] += times
         except Exception as error:
             raise AssertionError(f"script {seed} of {kind!r}: {error}") from error
-    assert total["right"] > 2 * SCRIPTS, total
+    assert total["right"] > 2 * len(SCRIPTS), total
     print(kind, total)
 
 

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from support import examples
 
 import kofn
 from kofn.arrays import store as stores
@@ -81,7 +82,7 @@ def test_one_row_of_1e20_among_ones() -> None:
         np.testing.assert_allclose(X.T @ np.eye(400)[200], 1.0, rtol=1e-14)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.data())
 def test_rows_of_any_size_by_every_product(data: st.DataObject) -> None:
     n = data.draw(st.integers(1, 9))
@@ -301,7 +302,7 @@ def test_the_bound_knows_what_updates_do_to_scaled_rows(
 
 
 @given(st.integers(0, 2**32))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_the_bound_holds_after_updates_of_ordinary_rows(seed: int) -> None:
     rng = np.random.default_rng(seed)
     n, k = [(6, 3), (16, 2), (5, 5)][seed % 3]

@@ -86,6 +86,7 @@ def test_every_code_sums_them(code: kofn.SumCode) -> None:
     assert np.isclose(found.value[1], data.sum())
 
 
+@pytest.mark.engine
 def test_on_processes_and_by_rivals() -> None:
     data = np.where(np.random.default_rng(0).random((8, 50)) < 0.1, 1.5, 0.0)
     with kofn.connect(LocalEngine(4)) as cluster:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import gc
-import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from math import comb
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
+from support import DataFolder
 
 import kofn
 from kofn.arrays.copies import Replicated
@@ -91,15 +90,10 @@ def test_jobs_of_many_shapes_are_right_and_in_order(code: SequenceCode) -> None:
     assert all(r.round - 1 - j <= code.delay for r in report.rounds for j in r.done)
 
 
-@pytest.fixture(scope="module")
-def local() -> Iterator[kofn.Cluster]:
-    with kofn.connect("local", workers=4) as cluster:
-        yield cluster
-
-
+@pytest.mark.engine
 @pytest.mark.parametrize("code", CODES, ids=repr)
-def test_on_local_workers(local: kofn.Cluster, code: SequenceCode) -> None:
-    stream = local.sequence(code)
+def test_on_local_workers(cluster: kofn.Cluster, code: SequenceCode) -> None:
+    stream = cluster.sequence(code)
     jobs = pairs(12, seed=3)
     tickets = [stream.submit(X, Y) for X, Y in jobs]
     right(stream, jobs, [ticket.result() for ticket in tickets])
@@ -270,11 +264,8 @@ def test_one_that_never_comes_is_stood_in_for() -> None:
         assert not any(r.conforms for r in stream.report.rounds if r.topped_up)
 
 
-def test_recorded_stragglers() -> None:
-    beside = Path(__file__).resolve().parent.parent.parent / "shared" / "data"
-    data = Path(os.environ.get("KOFN_DATA", beside)) / "straggler_traces"
-    if not data.is_dir():
-        pytest.skip(f"no recorded timings in {data}: set KOFN_DATA to a folder that holds them")
+def test_recorded_stragglers(data_folder: DataFolder) -> None:
+    data = data_folder("straggler_traces") / "straggler_traces"
     recorded = read_timings(data / "aws_lambda_256workers_2022.npz")
     slow = AsSlowAs(recorded[min(recorded)].timings[-1], UNIT_LOAD)
     engine = VirtualEngine(8, delays=slow)
@@ -380,6 +371,7 @@ def test_a_lost_worker_straggles_until_a_joiner_takes_its_slot(code: SequenceCod
     assert stream.report.overdue == ()
 
 
+@pytest.mark.engine
 def test_kills_in_mid_round_on_local_workers() -> None:
     """kill -9 while mini-tasks are out; the report says when the pattern did not conform."""
     faults = (
@@ -432,6 +424,7 @@ class _Counting(Wrapped):
         super().put(worker, key, value)
 
 
+@pytest.mark.engine
 def test_encoded_operands_go_out_once() -> None:
     """IDIP asks again for mini-tasks that failed: without their operands."""
     rng = np.random.default_rng(0)
@@ -458,22 +451,24 @@ def test_encoded_operands_go_out_once() -> None:
     assert len(puts) < asked
 
 
-def test_what_is_done_is_forgotten(local: kofn.Cluster) -> None:
-    stream = local.sequence(kofn.IDIP(2, 3, delay=3, N=10, W=4))
+@pytest.mark.engine
+def test_what_is_done_is_forgotten(cluster: kofn.Cluster) -> None:
+    stream = cluster.sequence(kofn.IDIP(2, 3, delay=3, N=10, W=4))
     for X, Y in pairs(40):
         stream.submit(X, Y)
     list(stream)
-    local._driver.settle()
-    assert all(len(kept) < 8 for kept in local._driver.roster.kept.values())  # of the last jobs
+    cluster._driver.settle()
+    assert all(len(kept) < 8 for kept in cluster._driver.roster.kept.values())  # of the last jobs
     desk = stream._desk
     for left in (desk.jobs, desk._keys, desk._given, desk._used_keys, desk._made):
         assert not left
 
 
-def test_the_share_of_time_that_the_master_holds_up_is_reported(local: kofn.Cluster) -> None:
+@pytest.mark.engine
+def test_the_share_of_time_that_the_master_holds_up_is_reported(cluster: kofn.Cluster) -> None:
     rng = np.random.default_rng(0)
     X, Y = rng.standard_normal((64, 50)), rng.standard_normal((50, 30))
-    stream = local.sequence(kofn.DIP(2, 3, delay=3, lam=1))
+    stream = cluster.sequence(kofn.DIP(2, 3, delay=3, lam=1))
     for _ in range(10):
         stream.submit(X, Y)
     list(stream)
@@ -610,6 +605,7 @@ def test_what_is_not_finite_is_let_through_where_that_was_asked_for(bad: float) 
             assert np.allclose(stream.submit(np.eye(4), np.eye(4)).result(), np.eye(4))
 
 
+@pytest.mark.engine
 def test_another_thread_may_use_the_cluster_meanwhile() -> None:
     """A round's id is taken under the lock: a later round that ends first would cancel it."""
     stop = threading.Event()

@@ -11,8 +11,9 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support import examples
 
 from kofn.delays import adversary
 from kofn.delays.stragglers import Pattern
@@ -128,7 +129,7 @@ def test_one_straggler_too_many_is_late() -> None:
     assert set(Outcome(IDIP(1, 2, 1, N, W).ledger(P), pattern).late) == {1}
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.integers(2, 4), st.integers(2, 4), st.integers(1, 3), st.integers(0, 10**6))
 def test_bursts_let_more_mini_tasks_be_uncoded_and_none_fails(
     P: int, W: int, burst: int, seed: int

@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from support import examples
 
 from kofn.arrays import coding, store
 from kofn.arrays.coding import make_share
@@ -85,7 +86,7 @@ def kofn(*args: str) -> subprocess.CompletedProcess[str]:
 # Round trips.
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     N=st.integers(1, 40),
     d=st.integers(1, 6),
@@ -301,6 +302,7 @@ def _total(kept: Any, operand: Any) -> tuple[Piece]:
     return (Piece(None, kept["share"] @ operand),)
 
 
+@pytest.mark.engine
 def test_a_real_worker_loads_dense_and_sparse_shares_and_says_what_is_wrong(tmp_path: Path) -> None:
     A, S = data((103, 30)), some_csr()
     write_store(A, tmp_path / "dense", CODE)
@@ -399,6 +401,7 @@ def encode_until(
     )
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("kind", ["npy", "zarr", "sparse"])
 @pytest.mark.parametrize("stop", ["middle", "rename", "manifest"])
 def test_a_killed_run_leaves_no_store_and_goes_on(
@@ -435,6 +438,7 @@ def test_a_killed_run_leaves_no_store_and_goes_on(
     assert write_store(path, tmp_path / "at-once", CODE, fmt=fmt) == made.manifest
 
 
+@pytest.mark.engine
 def test_a_share_altered_between_two_runs_is_written_again(tmp_path: Path) -> None:
     A, where = data((2003, 30)), tmp_path / "store"
     np.save(tmp_path / "A.npy", A)
@@ -451,6 +455,7 @@ def test_a_share_altered_between_two_runs_is_written_again(tmp_path: Path) -> No
     assert (where / "share-0001.npy").stat().st_ino == kept
 
 
+@pytest.mark.engine
 def test_a_source_that_changed_begins_anew(tmp_path: Path) -> None:
     A, where = data((2003, 30)), tmp_path / "store"
     np.save(tmp_path / "A.npy", A)
@@ -461,6 +466,7 @@ def test_a_source_that_changed_begins_anew(tmp_path: Path) -> None:
     assert_shares_right(open_store(where).share, CODE, -A)
 
 
+@pytest.mark.engine
 def test_kills_at_any_moment(tmp_path: Path) -> None:
     A, where = data((60_003, 30)), tmp_path / "store"
     np.save(tmp_path / "A.npy", A)
@@ -521,6 +527,7 @@ MEASURED = """
 """
 
 
+@pytest.mark.engine
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc")
 def test_memory_is_bounded_whatever_the_size(tmp_path: Path) -> None:
     np.save(tmp_path / "A.npy", np.ones((15_000, 500)))  # 60 MB in, 120 MB out
@@ -739,6 +746,7 @@ def test_a_disk_that_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 # The command.
 
 
+@pytest.mark.engine
 def test_the_command_for_machines_and_for_people(tmp_path: Path) -> None:
     A = data((500, 20))
     np.save(tmp_path / "A.npy", A)

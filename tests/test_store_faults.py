@@ -190,6 +190,7 @@ def remove(path: Path) -> None:
     shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("kind", ["dense", "float32", "sparse", "zarr"])
 def test_a_store_with_shares_missing_or_spoiled_multiplies(kind: str, tmp_path: Path) -> None:
     B = made(kind, tmp_path / "store")
@@ -280,6 +281,7 @@ def test_spoiled_shares_are_written_again(kind: str, way: str, tmp_path: Path) -
         assert not file.name.endswith(".part")
 
 
+@pytest.mark.engine
 def test_the_command_mends_a_store_and_says_so(tmp_path: Path) -> None:
     np.save(tmp_path / "A.npy", A)
     args = (tmp_path / "A.npy", tmp_path / "store", "--n", 6, "--k", 4)
@@ -442,6 +444,7 @@ def encode(*args: object, **limits: int) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.engine
 def test_a_limit_on_the_size_of_files_is_one_line_and_the_run_goes_on(tmp_path: Path) -> None:
     source, where = tmp_path / "A.npy", tmp_path / "store"
     B = np.random.default_rng(3).standard_normal((4000, 40))
@@ -457,6 +460,7 @@ def test_a_limit_on_the_size_of_files_is_one_line_and_the_run_goes_on(tmp_path: 
     open_store(where).verify()
 
 
+@pytest.mark.engine
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small tmpfs needs root")
 def test_a_full_disk_is_one_line_and_the_run_goes_on(tmp_path: Path) -> None:
     disk, source = tmp_path / "disk", tmp_path / "A.npy"
@@ -479,6 +483,7 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on(tmp_path: Path) -> None:
         subprocess.run(["umount", str(disk)], capture_output=True, check=True)
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("sparse", [False, True])
 def test_more_shares_than_a_process_may_open_files(sparse: bool, tmp_path: Path) -> None:
     source = tmp_path / ("A.npz" if sparse else "A.npy")

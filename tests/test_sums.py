@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support import examples
 
 import kofn
 from kofn import stop
@@ -62,6 +63,7 @@ CODES = [
 ]
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("code", CODES, ids=str)
 @pytest.mark.parametrize("m", [6, 17])
 def test_exact_sums_with_every_code(cluster: kofn.Cluster, code: Any, m: int) -> None:
@@ -76,6 +78,7 @@ def test_exact_sums_with_every_code(cluster: kofn.Cluster, code: Any, m: int) ->
     assert found.report.seconds["total"] > 0
 
 
+@pytest.mark.engine
 def test_any_data_and_any_value(cluster: kofn.Cluster) -> None:
     words = ["any", "k", "of", "n", "are", "enough", "of", "n"]
     found = cluster.parts(words).sum(lambda word, x: len(word) * x, 2)
@@ -91,6 +94,7 @@ def test_any_data_and_any_value(cluster: kofn.Cluster) -> None:
     assert texts.sum(lambda part, x: sum(map(len, part))).value == 9
 
 
+@pytest.mark.engine
 def test_stop_rules_close_a_round_with_what_is_there() -> None:
     faults = Faults()
     for worker in (4, 5):
@@ -125,6 +129,7 @@ def test_half_done_stragglers_count() -> None:
             assert found.report.seconds["total"] == pytest.approx(seconds)
 
 
+@pytest.mark.engine
 def test_a_worker_killed_in_the_middle_of_each_of_a_hundred_rounds() -> None:
     faults = Faults()
     for round in range(1, 101):
@@ -148,6 +153,7 @@ def test_a_worker_killed_in_the_middle_of_each_of_a_hundred_rounds() -> None:
         assert len(cluster.workers) == 6
 
 
+@pytest.mark.engine
 def test_exact_while_coverage_allows_then_a_clear_error_then_a_joiner() -> None:
     faults = Faults().slow(0, 1e5, round=1).lose(0, round=1)
     faults = faults.slow(1, 1e5, round=2).lose(1, round=2)
@@ -177,7 +183,7 @@ def test_a_joiner_in_the_round_is_enough() -> None:
         assert found.report.seconds["total"] == pytest.approx(5.0)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.data())
 def test_right_under_any_losses_joins_and_delays(data: st.DataObject) -> None:
     c = data.draw(st.integers(1, 3))
@@ -222,6 +228,7 @@ def test_values_skipped_the_times_are_the_same() -> None:
     assert totals[0] == totals[1]
 
 
+@pytest.mark.engine
 def test_a_straggler_drops_stale_work_and_the_next_sum_starts_at_once() -> None:
     engine = Faults().slow(3, by=1e6, round=1).on(LocalEngine(4))
     with kofn.connect(engine) as cluster:
@@ -233,6 +240,7 @@ def test_a_straggler_drops_stale_work_and_the_next_sum_starts_at_once() -> None:
         assert 3 in second.report.finished
 
 
+@pytest.mark.engine
 def test_a_frozen_worker_is_not_given_work_without_end() -> None:
     engine = Faults().freeze(1, round=1, rounds=40).on(LocalEngine(4))
     with kofn.connect(engine) as cluster:
@@ -242,6 +250,7 @@ def test_a_frozen_worker_is_not_given_work_without_end() -> None:
         assert all(parts.sum(gradient, w).exact for _ in range(20))
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("kind", [np.uint8, np.bool_, np.int32, np.float16])
 @pytest.mark.parametrize("vectorised", [False, True])
 def test_small_types_do_not_wrap_around(cluster: kofn.Cluster, kind: Any, vectorised: bool) -> None:
@@ -261,6 +270,7 @@ def test_small_types_do_not_wrap_around(cluster: kofn.Cluster, kind: Any, vector
         np.testing.assert_allclose(found.value, true, rtol=few)
 
 
+@pytest.mark.engine
 def test_a_term_is_evaluated_once_a_round(cluster: kofn.Cluster) -> None:
     parts = cluster.parts([1.0] * 40, kofn.RandomGroups(10))
     found = parts.sum(lambda part, x: part, stop=stop.all())
@@ -268,6 +278,7 @@ def test_a_term_is_evaluated_once_a_round(cluster: kofn.Cluster) -> None:
     assert all(read <= 40 for read in found.report.parts_read.values())
 
 
+@pytest.mark.engine
 def test_many_codes_on_the_same_parts(cluster: kofn.Cluster) -> None:
     parts = cluster.parts(np.ones((30, 2)), parts=30)
     for seed in range(30):
@@ -276,6 +287,7 @@ def test_many_codes_on_the_same_parts(cluster: kofn.Cluster) -> None:
     assert parts.sum(lambda q, x: q[0], code=kofn.LT(r=2, seed=0)).exact
 
 
+@pytest.mark.engine
 def test_who_is_late_with_its_parts_knows_the_function_all_the_same() -> None:
     engine = Faults().freeze(1, round=1, rounds=2).on(LocalEngine(4))
     with kofn.connect(engine) as cluster:
@@ -302,6 +314,7 @@ def test_unbiased_weights_have_the_sum_as_their_mean() -> None:
             parts.sum(lambda part, x: part, weights="unbiased", code=kofn.FractionalRepetition(2))
 
 
+@pytest.mark.engine
 def test_a_newcomer_sits_where_nobody_is(cluster: kofn.Cluster) -> None:
     with kofn.connect("local", workers=4) as few:
         parts = few.parts(list(range(12)), kofn.FractionalRepetition(2))
@@ -318,6 +331,7 @@ def test_a_newcomer_sits_where_nobody_is(cluster: kofn.Cluster) -> None:
 # Bad input: one clear error each, before a worker is touched where that is possible.
 
 
+@pytest.mark.engine
 def test_bad_input(cluster: kofn.Cluster) -> None:
     with pytest.raises(kofn.BadInput, match=r"c to divide.*c=4 and 6"):
         cluster.parts((X, y), kofn.FractionalRepetition(4))
@@ -358,6 +372,7 @@ def test_bad_input(cluster: kofn.Cluster) -> None:
         _ = parts.report
 
 
+@pytest.mark.engine
 def test_a_function_that_raises_or_returns_odd_things(cluster: kofn.Cluster) -> None:
     parts = cluster.parts([1, 2, 3, 0, 5, 6], kofn.FractionalRepetition(2))
 
@@ -453,6 +468,7 @@ def test_a_rule_with_two_times_wakes_for_both() -> None:
             assert not found.exact
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize(
     "rule", [stop.all(), kofn.first(4), kofn.deadline(30.0) | kofn.exact()], ids=str
 )
@@ -519,6 +535,7 @@ def test_types_of_parts_may_differ_whoever_is_first(order: Any, kinds: Any) -> N
         np.testing.assert_array_equal(found.value, [3, 3, 3])
 
 
+@pytest.mark.engine
 def test_tuples_in_tuples_and_numpy_numbers(cluster: kofn.Cluster) -> None:
     parts = cluster.parts((X, y))
     with pytest.raises(kofn.WorkerError, match="a tuple is nested in it"):
@@ -529,6 +546,7 @@ def test_tuples_in_tuples_and_numpy_numbers(cluster: kofn.Cluster) -> None:
     assert parts.sum(lambda part, x: 1.0, stop=rule).covered > 0
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("all_of_them", [False, True])
 def test_a_slot_whose_parts_are_on_their_way_is_waited_for(all_of_them: bool) -> None:
     with kofn.connect("local", workers=3, limit=60.0) as cluster:
@@ -554,6 +572,7 @@ def test_a_slot_whose_parts_are_on_their_way_is_waited_for(all_of_them: bool) ->
             timer.join()
 
 
+@pytest.mark.engine
 def test_who_stands_by_takes_a_lost_slot_within_the_round() -> None:
     with kofn.connect(Faults().lose(worker=2, round=1).on(LocalEngine(3))) as cluster:
         parts = cluster.parts((X, y), kofn.Uncoded())

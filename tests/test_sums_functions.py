@@ -170,7 +170,7 @@ def forms() -> Iterator[dict[str, Form]]:
     del sys.modules["library"]
 
 
-@pytest.fixture(scope="module", params=["local", "virtual"])
+@pytest.fixture(scope="module", params=[pytest.param("local", marks=pytest.mark.engine), "virtual"])
 def cluster(request: Any) -> Iterator[kofn.Cluster]:
     with kofn.connect(request.param, workers=2) as found:
         yield found

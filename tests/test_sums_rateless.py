@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from support import examples
 
 import kofn
 from kofn.codes.rateless import LT, DenseMDS, RandomGroups
@@ -43,12 +43,7 @@ def gaussians(rows: Floats, x: Floats) -> Floats:
     return np.asarray(np.exp(-((rows[:, None, :] - x) ** 2).sum(axis=2)))
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[kofn.Cluster]:
-    with kofn.connect("local", workers=4) as found:
-        yield found
-
-
+@pytest.mark.engine
 @pytest.mark.parametrize("code", CODES, ids=repr)
 def test_a_batch_of_inputs_with_every_code_one_by_one_and_stacked(
     cluster: kofn.Cluster, code: Any
@@ -68,6 +63,7 @@ def test_a_batch_of_inputs_with_every_code_one_by_one_and_stacked(
         assert np.abs(found.value - exact).max() <= bound * exact.max()
 
 
+@pytest.mark.engine
 def test_ten_thousand_cheap_terms_cost_few_messages(cluster: kofn.Cluster) -> None:
     rng = np.random.default_rng(1)
     X, x = rng.standard_normal((10_000, 2)), np.zeros((1, 2))
@@ -80,6 +76,7 @@ def test_ten_thousand_cheap_terms_cost_few_messages(cluster: kofn.Cluster) -> No
     assert np.allclose(found.value, gaussians(X, x).sum(axis=0), rtol=1e-12)
 
 
+@pytest.mark.engine
 def test_parts_of_a_tuple_and_of_a_list_are_stacked_alike(cluster: kofn.Cluster) -> None:
     rng = np.random.default_rng(2)
     X, a = rng.standard_normal((90, 3)), rng.standard_normal(90)
@@ -99,6 +96,7 @@ def test_parts_of_a_tuple_and_of_a_list_are_stacked_alike(cluster: kofn.Cluster)
     assert float(total.value) == pytest.approx(float(a.sum()), abs=1e-12)
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("code", [LT(r=2), RandomGroups(d=8)], ids=repr)
 def test_the_sum_comes_without_the_killed_and_the_slow(code: Any) -> None:
     rng = np.random.default_rng(3)
@@ -155,16 +153,19 @@ def test_pareto_waits_have_the_tail_they_say() -> None:
 # Bad input.
 
 
+@pytest.mark.engine
 def test_no_terms_are_refused(cluster: kofn.Cluster) -> None:
     with pytest.raises(BadInput, match="at least one part"):
         cluster.parts([], LT())
 
 
+@pytest.mark.engine
 def test_groups_larger_than_the_sum_are_refused(cluster: kofn.Cluster) -> None:
     with pytest.raises(BadInput, match="got r=11 and 10 terms"):
         cluster.parts([*range(10)], LT(r=11))
 
 
+@pytest.mark.engine
 def test_terms_of_different_shapes_are_refused(cluster: kofn.Cluster) -> None:
     ragged = cluster.parts([np.zeros(3), np.zeros(3), np.zeros(4), np.zeros(3)], RandomGroups(2))
     with pytest.raises(BadInput, match=r"part 0 has \(3,\), part 2 has \(4,\)"):
@@ -173,6 +174,7 @@ def test_terms_of_different_shapes_are_refused(cluster: kofn.Cluster) -> None:
         ragged.sum(lambda part, x: part)
 
 
+@pytest.mark.engine
 def test_a_function_of_the_wrong_arity_is_refused_before_it_is_sent(cluster: kofn.Cluster) -> None:
     parts = cluster.parts([*range(8)], RandomGroups(2))
     before = len(cluster.log)
@@ -185,12 +187,14 @@ def test_a_function_of_the_wrong_arity_is_refused_before_it_is_sent(cluster: kof
     assert float(found.value) == 56.0
 
 
+@pytest.mark.engine
 def test_a_stack_must_give_a_row_for_each_part(cluster: kofn.Cluster) -> None:
     parts = cluster.parts(np.ones((12, 2)), RandomGroups(3), parts=12)
     with pytest.raises(WorkerError, match="must return a row for each"):
         parts.sum(lambda rows, x: rows.sum(), vectorised=True)
 
 
+@pytest.mark.engine
 def test_running_out_of_symbols_says_how_many_are_enough(cluster: kofn.Cluster) -> None:
     few = LT(decoder="peeling", symbols=200)
     parts = cluster.parts([*range(200)], few)
@@ -201,7 +205,7 @@ def test_running_out_of_symbols_says_how_many_are_enough(cluster: kofn.Cluster) 
     assert "Use symbols=369 (169 more)" in str(caught.value)
 
 
-@settings(deadline=None, max_examples=25)
+@examples(25)
 @given(st.data())
 def test_right_under_any_losses_joins_and_delays(data: st.DataObject) -> None:
     n = data.draw(st.integers(2, 8))
@@ -231,6 +235,7 @@ def _who(loss: tuple[float, int]) -> int:
     return loss[1]
 
 
+@pytest.mark.engine
 def test_plain_weights_never_count_a_part_twice(cluster: kofn.Cluster) -> None:
     terms = [1.0] * 200
     for code in (kofn.LT(), kofn.LT(r=4, neighbours="uniform")):

@@ -11,6 +11,8 @@ import scipy.sparse
 
 import kofn
 
+pytestmark = pytest.mark.engine
+
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[kofn.Cluster]:

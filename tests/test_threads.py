@@ -19,6 +19,8 @@ from kofn.engines.wrapped import Wrapped
 from kofn.model import Event, Task
 from kofn.sums.rivals import Backups, Stale
 
+pytestmark = pytest.mark.engine
+
 A = np.random.default_rng(0).standard_normal((24, 6))
 
 

@@ -153,6 +153,7 @@ def test_what_is_struck_while_shares_are_rebuilt_leaves_the_matrix_as_it_was(
     assert line > 200
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("update", [add, move])
 def test_updates_under_a_timer_that_strikes_after_10_microseconds_to_1_millisecond(
     update: Callable[[kofn.CodedMatrix], None],
@@ -246,6 +247,7 @@ def test_a_silent_worker_keeps_neither_toarray_nor_a_rebuilt_share_waiting() -> 
         assert cluster.engine.now() < 10.0
 
 
+@pytest.mark.engine
 def test_a_stopped_worker_and_one_that_joins_do_not_stall_an_updated_matrix() -> None:
     engine = LocalEngine(4)
     with kofn.connect(engine, limit=20) as cluster:

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
 from turns import Turn, Turns
 
 from kofn.engines.mpi import MPIEngine
@@ -31,9 +35,8 @@ class TestUnderMPIExec(EngineChecks):
 
     @pytest.fixture
     def engine(self, turns: Turns) -> Iterator[Turn]:
-        turn = turns.next()
-        yield turn
-        turns.back(turn)
+        with turns.turn() as turn:
+            yield turn
 
     @pytest.fixture(autouse=True)
     def not_our_own(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,6 +66,11 @@ def _drop_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def _data(holds: str) -> Any:
+    """The option of a command that reads public data sets."""
+    return Option(envvar="KOFN_DATA", help=f"Directory that holds {holds}")
+
+
 def show(result: dict[str, Any], as_json: bool, table: Any) -> None:
     """Print a result for a machine or for a person; then raise what went wrong beside it."""
     if as_json:
@@ -219,9 +224,7 @@ def decode(
 
 @bench.command()
 def sums(
-    data: Annotated[
-        Path | None, Option(help="Directory that holds amazon_access/ (else made up).")
-    ] = None,
+    data: Annotated[Path | None, _data("amazon_access/ (else made up).")] = None,
     as_json: Json = False,
     rounds: Rounds = 500,
 ) -> None:
@@ -238,7 +241,7 @@ def _reproduce(name: str, as_json: bool, *args: Any) -> None:
 
 @reproduce.command()
 def svm(
-    data: Annotated[Path, Option(help="Directory that holds credit_default/.")],
+    data: Annotated[Path, _data("credit_default/.")],
     out: Annotated[Path, Option(help="Directory for results.json.")],
     as_json: Json = False,
 ) -> None:
@@ -251,9 +254,7 @@ def svm(
 @reproduce.command()
 def sequential(
     out: Out,
-    data: Annotated[
-        Path | None, Option(help="Directory that holds mnist/ (default: made-up images).")
-    ] = None,
+    data: Annotated[Path | None, _data("mnist/ (default: made-up images).")] = None,
     quick: Annotated[bool, Option(help="Fewer jobs: about two minutes.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -264,9 +265,7 @@ def sequential(
 @reproduce.command()
 def erasurehead(
     out: Out,
-    data: Annotated[
-        Path | None, Option(help="Directory that holds amazon_access/, covtype/ and kc_house/.")
-    ] = None,
+    data: Annotated[Path | None, _data("amazon_access/, covtype/ and kc_house/.")] = None,
     quick: Annotated[bool, Option(help="Few iterations: some minutes.")] = False,
     time_scale: Annotated[
         float | None, Option(help="Of the paper's delays of mean 2 s (default 0.075).")
@@ -282,7 +281,7 @@ def elastic(
     out: Out,
     data: Annotated[
         Path | None,
-        Option(help="Directory that holds kc_house/ and spot_traces/ (else: made-up data)."),
+        _data("kc_house/ and spot_traces/ (else: made-up data)."),
     ] = None,
     quick: Annotated[bool, Option(help="Fewer rounds: about a minute.")] = False,
     as_json: Json = False,
@@ -293,7 +292,7 @@ def elastic(
 
 @reproduce.command()
 def rateless(
-    data: Annotated[Path, Option(help="Directory that holds straggler_traces/.")],
+    data: Annotated[Path, _data("straggler_traces/.")],
     out: Out,
     quick: Annotated[bool, Option(help="Few trials: about a minute.")] = False,
     as_json: Json = False,

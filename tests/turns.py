@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +19,9 @@ class Turn(Engine):
     name = "turn"
 
     def __init__(self, engine: Engine, base: int) -> None:
-        self.engine, self.base = engine, base
+        self._engine = engine
+        self.engine: Any = engine  # for what only this kind of engine has
+        self.base = base
         self.capabilities = engine.capabilities
         self._size = len(engine.workers)
         self.closed = False
@@ -27,31 +30,31 @@ class Turn(Engine):
 
     @property
     def workers(self) -> tuple[int, ...]:
-        return self.engine.workers
+        return self._engine.workers
 
     def now(self) -> float:
-        return self.engine.now()
+        return self._engine.now()
 
     def put(self, worker: int, key: str, value: Any) -> None:
-        self.engine.put(worker, key, value)
+        self._engine.put(worker, key, value)
         self._keys.add(key)
 
     def forget(self, key: str) -> None:
-        self.engine.forget(key)
+        self._engine.forget(key)
 
     def broadcast(self, round: int, value: Any) -> None:
-        self.engine.broadcast(round + self.base, value)
+        self._engine.broadcast(round + self.base, value)
 
     def submit(self, task: Task) -> None:
         id = task.id + self.base
-        self.engine.submit(replace(task, id=id, round=task.round + self.base))
+        self._engine.submit(replace(task, id=id, round=task.round + self.base))
         self._open.add(id)
 
     def cancel(self, round: int) -> None:
-        self.engine.cancel(round + self.base)
+        self._engine.cancel(round + self.base)
 
     def events(self, timeout: float) -> list[Event]:
-        return [self._shifted(event) for event in self.engine.events(timeout)]
+        return [self._shifted(event) for event in self._engine.events(timeout)]
 
     def _shifted(self, event: Event) -> Event:
         if isinstance(event, Lost):
@@ -64,25 +67,25 @@ class Turn(Engine):
         return replace(event, task=event.task - self.base, round=event.round - self.base)
 
     def lose(self, worker: int) -> None:
-        self.engine.lose(worker)
+        self._engine.lose(worker)
 
     def join(self) -> int:
-        return self.engine.join()
+        return self._engine.join()
 
     def pid(self, worker: int) -> int | None:
-        return self.engine.pid(worker)
+        return self._engine.pid(worker)
 
     def close(self) -> None:
         self.closed = True
-        self.engine.close()
+        self._engine.close()
 
     def over(self) -> bool:
         """End the turn with as many workers as it began with; return whether that could be done."""
         if self.closed:
             return False
-        self.engine.cancel(self.base + SPAN)
+        self._engine.cancel(self.base + SPAN)
         for key in self._keys:
-            self.engine.forget(key)
+            self._engine.forget(key)
         limit = self.now() + 20
         missing = self._size - len(self.workers)
         for _ in range(missing):
@@ -104,15 +107,14 @@ class Turns:
         self.engine: Engine | None = None
         self.count = 0
 
-    def next(self) -> Turn:
-        """Return a turn on the engine at hand, or on a new one."""
+    @contextmanager
+    def turn(self) -> Iterator[Turn]:
+        """A turn on the engine at hand, or on a new one."""
         if self.engine is None:
             self.engine = self.make()
         self.count += 1
-        return Turn(self.engine, self.count * 2 * SPAN)
-
-    def back(self, turn: Turn) -> None:
-        """Take the engine back."""
+        turn = Turn(self.engine, self.count * 2 * SPAN)
+        yield turn
         if not turn.over():
             turn.close()
             self.engine = None

@@ -1,0 +1,35 @@
+"""What several test files need, fixtures aside (those are in conftest.py)."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from hypothesis import settings
+
+DataFolder = Callable[[str], Path]
+
+# The one switch of `make soak`: how many times as many random scripts, examples and kills, and the
+# number of the pass, which makes its seeds others than those of the pass before.
+SOAK = int(os.environ.get("KOFN_SOAK", "1"))
+PASS = int(os.environ.get("KOFN_PASS", "0"))
+
+
+def examples(count: int) -> settings:
+    """So many examples of a property, in `make soak` more."""
+    return settings(max_examples=count * SOAK, deadline=None)
+
+
+def seeds(count: int) -> range:
+    """So many seeds, in `make soak` more, and in each pass others."""
+    return range(PASS * count * SOAK, (PASS + 1) * count * SOAK)
+
+
+def until(done: Callable[[], object], what: str, seconds: float = 30.0) -> None:
+    """Wait until `done`, which is asked every few milliseconds; fail after so many seconds."""
+    limit = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < limit, f"waited {seconds:g} s for {what}"
+        time.sleep(0.005)
