@@ -131,10 +131,10 @@ class Place:
             return [path.name for path in self.local.iterdir()]
         fs, path = self.remote()
         try:
-            found = fs.ls(path, detail=False)
+            paths = fs.ls(path, detail=False)
         except FileNotFoundError:  # object stores have no empty directories
             return []
-        return [str(name).rstrip("/").rsplit("/", 1)[-1] for name in found]
+        return [str(name).rstrip("/").rsplit("/", 1)[-1] for name in paths]
 
     def remove(self) -> None:
         """Remove a file or a directory with all in it; nothing happens where nothing is."""
@@ -152,8 +152,8 @@ class Place:
         seen = hashlib.sha256()
         if self.local is None:
             fs, path = self.remote()
-            found = fs.find(path, detail=True) if fs.isdir(path) else {path: fs.info(path)}
-            seen.update(repr(sorted((p, str(i)) for p, i in found.items())).encode())
+            files = fs.find(path, detail=True) if fs.isdir(path) else {path: fs.info(path)}
+            seen.update(repr(sorted((p, str(i)) for p, i in files.items())).encode())
         else:
             top = self.local
             files = sorted(p for p in top.rglob("*") if p.is_file()) if top.is_dir() else [top]

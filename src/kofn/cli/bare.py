@@ -119,8 +119,8 @@ def ray_actors(A: Floats, seconds: float) -> Iterator[Product]:
 
     def inline_bytes(w: Floats) -> Floats:
         data = w.tobytes()
-        found = ray.get([a.raw.remote(data) for a in actors])
-        return np.concatenate([np.frombuffer(part) for part in found])
+        result = ray.get([a.raw.remote(data) for a in actors])
+        return np.concatenate([np.frombuffer(part) for part in result])
 
     try:
         yield fastest([put_once, inline, inline_bytes], np.ones(A.shape[1]))
@@ -204,8 +204,8 @@ class Remote:
 
     def block(self, rounds: int) -> list[float]:
         """Seconds of so many rounds, by rank 0's own clock."""
-        found: list[float] = self._ask({"rounds": rounds})
-        return found
+        seconds: list[float] = self._ask({"rounds": rounds})
+        return seconds
 
 
 @contextmanager
@@ -260,10 +260,10 @@ def answer(
         if begin is not None:
             begin(way, rounds)
         if "w" in question:
-            found: Any = product(way)(np.asarray(question["w"])).tolist()
+            result: Any = product(way)(np.asarray(question["w"])).tolist()
         else:
-            found = timed(product(way), w)(rounds)
-        print(json.dumps(found), flush=True)
+            result = timed(product(way), w)(rounds)
+        print(json.dumps(result), flush=True)
 
 
 def mpi_ranks(A: Floats, seconds: float) -> AbstractContextManager[Remote]:

@@ -40,15 +40,15 @@ def table(console: Console, result: dict[str, Any]) -> None:
     rows = [
         (
             NAMES[case],
-            f"{kind}*" if found["default"] else kind,
-            found["symbols"],
-            "/".join(f"{found['steps'][step]:.1f}" for step in decoding.STEPS),
-            found["median"],
-            found["cpu_median"],
+            f"{kind}*" if times["default"] else kind,
+            times["symbols"],
+            "/".join(f"{times['steps'][step]:.1f}" for step in decoding.STEPS),
+            times["median"],
+            times["cpu_median"],
             PAPER[case] if kind == "peeling" else "",
         )
         for case, kinds in result["decode"].items()
-        for kind, found in kinds.items()
+        for kind, times in kinds.items()
     ]
     print_table(
         console,

@@ -32,26 +32,26 @@ def run(names: list[str], rounds: int) -> dict[str, Any]:
                 f"Leave it out, or name any of: {', '.join(sorted(bare.PRIMITIVES))}."
             )
         find(name)
-    found: dict[str, Any] = {}
+    measured: dict[str, Any] = {}
     for name in names or [name for name in sorted(engines()) if name in bare.PRIMITIVES]:
         try:
             find(name)
-            found[name] = _engine(name, rounds)
+            measured[name] = _engine(name, rounds)
         except KofnError as error:
-            found[name] = {"problem": str(error)}
-    return {"engines": found, "rows": ROWS, "columns": COLUMNS, "workers": WORKERS}
+            measured[name] = {"problem": str(error)}
+    return {"engines": measured, "rows": ROWS, "columns": COLUMNS, "workers": WORKERS}
 
 
 def _engine(name: str, rounds: int) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     A, w = rng.standard_normal((ROWS, COLUMNS)), rng.standard_normal(COLUMNS)
     kind = find(name)
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     with kind(WORKERS) as engine:
         for pace, part, times in ((0.0, "tiny", rounds), (PACE, "5_ms", max(20, rounds // 5))):
             coded = _coded(engine, A, pace)
             with bare.PRIMITIVES[name](A, pace) as plain:
-                found[part] = _against(plain, coded, w, times)
+                result[part] = _against(plain, coded, w, times)
             if name == "mpi":
                 # A plain process has its ranks one hop further away than rank 0 has, where the
                 # bare primitive runs. Both are measured; the ratio is from like to like.
@@ -59,10 +59,10 @@ def _engine(name: str, rounds: int) -> dict[str, Any]:
                     bare.PRIMITIVES[name](A, pace) as plain,
                     bare.ranks("kofn.cli.bench_engines:mpi_main", A, pace) as ranked,
                 ):
-                    found.setdefault("plain_process", {})[part] = found[part]
-                    found[part] = _against(plain, ranked, w, times)
+                    result.setdefault("plain_process", {})[part] = result[part]
+                    result[part] = _against(plain, ranked, w, times)
     with kind(MANY) as engine:
-        return {**found, "broadcast": broadcast(engine, max(20, rounds // 5))}
+        return {**result, "broadcast": broadcast(engine, max(20, rounds // 5))}
 
 
 def _coded(engine: Engine, A: Floats, pace: float) -> Product:
@@ -91,12 +91,12 @@ def _against(plain: Product, coded: Product, w: Floats, rounds: int) -> dict[str
         name: getattr(product, "block", None) or timed(product, w)
         for name, product in {**ways, "kofn": coded}.items()
     }
-    found = interleaved(kinds, rounds)
-    best = min(ways, key=lambda way: float(found[way]["median_us"]))
-    result = {"bare": {**found[best], "way": best}, "kofn": found["kofn"]}
-    result["ratio"] = ratio(found, "kofn", best)
+    times = interleaved(kinds, rounds)
+    best = min(ways, key=lambda way: float(times[way]["median_us"]))
+    result = {"bare": {**times[best], "way": best}, "kofn": times["kofn"]}
+    result["ratio"] = ratio(times, "kofn", best)
     if len(ways) > 1:
-        result["ways"] = {way: found[way] for way in ways}
+        result["ways"] = {way: times[way] for way in ways}
     return result
 
 
@@ -105,23 +105,23 @@ def table(console: Console, result: dict[str, Any]) -> None:
     cast = f"to {MANY} workers: 8 B, 800 KB"
     columns = dict.fromkeys(("engine", "tiny rounds", "5 ms rounds", cast), "")
     rows: list[list[str]] = []
-    for name, found in result["engines"].items():
-        if "problem" in found:
-            rows.append([name, found["problem"]])
+    for name, measured in result["engines"].items():
+        if "problem" in measured:
+            rows.append([name, measured["problem"]])
             continue
-        rows.append([name, *_cells(found), _cell(found["broadcast"], "8_B", "800_KB")])
-        if "plain_process" in found:
-            rows.append([f"{name}, from a plain process", *_cells(found["plain_process"])])
-        for way in found["tiny"].get("ways", ()):
-            times = [found[part]["ways"][way]["median_us"] for part in ("tiny", "5_ms")]
+        rows.append([name, *_cells(measured), _cell(measured["broadcast"], "8_B", "800_KB")])
+        if "plain_process" in measured:
+            rows.append([f"{name}, from a plain process", *_cells(measured["plain_process"])])
+        for way in measured["tiny"].get("ways", ()):
+            times = [measured[part]["ways"][way]["median_us"] for part in ("tiny", "5_ms")]
             rows.append([f"{name}, bare, {way}", *(f"{time:.0f}" for time in times)])
     print_table(console, "median µs per round: bare, kofn, ratio", columns, rows)
 
 
-def _cells(found: dict[str, Any]) -> list[str]:
-    return [_cell(found[part], "bare", "kofn") for part in ("tiny", "5_ms")]
+def _cells(result: dict[str, Any]) -> list[str]:
+    return [_cell(result[part], "bare", "kofn") for part in ("tiny", "5_ms")]
 
 
-def _cell(found: dict[str, Any], one: str, other: str) -> str:
-    times = [f"{found[name]['median_us']:.0f}" for name in (one, other)]
-    return ", ".join([*times, f"{found['ratio']:.2f}"])
+def _cell(result: dict[str, Any], one: str, other: str) -> str:
+    times = [f"{result[name]['median_us']:.0f}" for name in (one, other)]
+    return ", ".join([*times, f"{result['ratio']:.2f}"])

@@ -28,23 +28,23 @@ def _tiny(rounds: int) -> dict[str, Any]:
     A, w = rng.standard_normal((ROWS, COLUMNS)), rng.standard_normal(COLUMNS)
     with pipes(A, 0.0) as bare, connect("local", workers=WORKERS) as cluster:
         X = cluster.encode(A, k=THRESHOLD)
-        found = interleaved({"bare": timed(bare, w), "kofn": timed(lambda: X @ w)}, rounds)
+        times = interleaved({"bare": timed(bare, w), "kofn": timed(lambda: X @ w)}, rounds)
         assert np.allclose(bare(w), X @ w)
         rows_read = sorted(X.report.rows_read.values())
-    return found | {
+    return times | {
         "rows": ROWS,
         "columns": COLUMNS,
         "workers": WORKERS,
         "threshold": THRESHOLD,
-        "ratio": ratio(found, "kofn", "bare"),
+        "ratio": ratio(times, "kofn", "bare"),
         "rows_read_per_worker": rows_read,
     }
 
 
 def _broadcast(rounds: int) -> dict[str, Any]:
     with LocalEngine(MANY) as engine:
-        found = broadcast(engine, rounds)
-    return found | {"extra_us": found["800_KB"]["median_us"] - found["8_B"]["median_us"]}
+        times = broadcast(engine, rounds)
+    return times | {"extra_us": times["800_KB"]["median_us"] - times["8_B"]["median_us"]}
 
 
 def table(console: Console, result: dict[str, Any]) -> None:
@@ -53,8 +53,8 @@ def table(console: Console, result: dict[str, Any]) -> None:
     coded = f"{ROWS} x {COLUMNS} on {WORKERS} workers: coded against a bare pipe loop"
     cast = f"operand to {MANY} workers: 800 KB against 8 B"
     rows = [
-        (what, found[one]["median_us"], found[other]["median_us"], found["ratio"])
-        for what, found, one, other in (
+        (what, times[one]["median_us"], times[other]["median_us"], times["ratio"])
+        for what, times, one, other in (
             (coded, result["tiny_round"], "bare", "kofn"),
             (cast, result["broadcast"], "8_B", "800_KB"),
         )

@@ -36,7 +36,7 @@ def run(rounds: int, data: Path | None, *, quiet: bool = True) -> dict[str, Any]
     """Measure both; every figure is a median over rounds of one run, the kinds taking turns."""
     if data is not None and not data.is_dir():
         raise BadInput(f"--data must be a directory that exists; {data} does not.")
-    found: dict[str, Any] = {"workers": WORKERS, "cores": os.cpu_count()}
+    result: dict[str, Any] = {"workers": WORKERS, "cores": os.cpu_count()}
     few = max(10, rounds // 20)  # wide sums take long
     with progress("bench sums", len(SHAPES) * rounds + few, quiet, "what") as update:
 
@@ -45,10 +45,10 @@ def run(rounds: int, data: Path | None, *, quiet: bool = True) -> dict[str, Any]
 
         for rows, columns in SHAPES:
             update(what=f"rounds  {rows} x {columns}")
-            found[f"{rows}x{columns}"] = _against_mpi(rows, columns, rounds, on_step)
+            result[f"{rows}x{columns}"] = _against_mpi(rows, columns, rounds, on_step)
         update(what="rounds  wide")
-        found["wide"] = _wide(few, data, on_step)
-    return found
+        result["wide"] = _wide(few, data, on_step)
+    return result
 
 
 def functions() -> tuple[Function, Function]:
@@ -82,8 +82,8 @@ def _against_mpi(rows: int, columns: int, rounds: int, on_step: OnStep) -> dict[
         try:
             with bare.ranks("kofn.cli.bare_mpi:sums", A, 0.0, ()) as ranks:
                 plain, polling = ranks.by("collectives"), ranks.by("napping")
-                for found in (plain(w), polling(w), parts.sum(slope, w).value):
-                    assert np.allclose(found, slope(A, w))
+                for total in (plain(w), polling(w), parts.sum(slope, w).value):
+                    assert np.allclose(total, slope(A, w))
                 others = {"mpi4py": plain.block, "mpi4py_polling": polling.block}
                 result = interleaved(others | kinds, rounds, BLOCK, on_step)
             for name in ("mpi4py", "mpi4py_polling"):
@@ -98,7 +98,7 @@ def _wide(rounds: int, data: Path | None, on_step: OnStep) -> dict[str, Any]:
     X, y, name = _amazon(data)
     x = (np.zeros(X.shape[1]), 0)
     fn = Term(logistic, intercept=False)
-    found: dict[str, Any] = {"data": name, "columns": int(X.shape[1])}
+    result: dict[str, Any] = {"data": name, "columns": int(X.shape[1])}
     with connect(LocalEngine(WORKERS)) as cluster:
         before = _memory(cluster)
         calls: dict[str, Callable[[], Any]] = {}
@@ -117,23 +117,23 @@ def _wide(rounds: int, data: Path | None, on_step: OnStep) -> dict[str, Any]:
         empty = cluster.parts(list(range(WORKERS)), Uncoded())
         calls["broadcast_alone"] = partial(empty.sum, functions()[1], x)
         blocks = {key: timed(call) for key, call in calls.items()}
-        found |= interleaved(blocks, rounds, 5, on_step)
-    found["nonzeros"], found["columns_held"] = nonzeros, held
-    alone = found["broadcast_alone"]["median_us"]
-    over = {key: found[key]["median_us"] - alone for key in nonzeros}
-    found["us_over_broadcast"] = over
-    found["us_per_1000_nonzeros"] = {key: 1000 * over[key] / nonzeros[key] for key in over}
-    found["us_per_1000_columns_held"] = {key: 1000 * over[key] / held[key] for key in over}
+        result |= interleaved(blocks, rounds, 5, on_step)
+    result["nonzeros"], result["columns_held"] = nonzeros, held
+    alone = result["broadcast_alone"]["median_us"]
+    over = {key: result[key]["median_us"] - alone for key in nonzeros}
+    result["us_over_broadcast"] = over
+    result["us_per_1000_nonzeros"] = {key: 1000 * over[key] / nonzeros[key] for key in over}
+    result["us_per_1000_columns_held"] = {key: 1000 * over[key] / held[key] for key in over}
     # All portions lie there at once.
     whole = X.data.nbytes + X.indices.nbytes + X.indptr.nbytes
     bytes_of = sum(1 / portion for portion in PORTIONS) * whole / WORKERS
-    found["worker_megabytes"] = {
+    result["worker_megabytes"] = {
         "parts": bytes_of / 1e6,
         "model": 8e-6 * X.shape[1],
         "before": before,
         "after": after,
     }
-    return found
+    return result
 
 
 def _blocks(X: Any) -> Iterator[Any]:
@@ -144,8 +144,8 @@ def _blocks(X: Any) -> Iterator[Any]:
 
 def _amazon(data: Path | None) -> tuple[Any, Floats, str]:
     if data is not None:
-        found = datasets.load("amazon", data)
-        return found.X, found.y, "amazon"
+        loaded = datasets.load("amazon", data)
+        return loaded.X, loaded.y, "amazon"
     rows, columns, each = WIDE
     rng = np.random.default_rng(0)
     # As there, few columns are in many rows and many in few.
@@ -159,7 +159,7 @@ def _amazon(data: Path | None) -> tuple[Any, Floats, str]:
 
 def _memory(cluster: Cluster) -> dict[str, float]:
     """Private and shared megabytes of the largest worker, where the system tells."""
-    found = {"private": 0.0, "shared": 0.0}
+    megabytes = {"private": 0.0, "shared": 0.0}
     for worker in cluster.workers:
         pid = cluster.engine.pid(worker)
         path = Path(f"/proc/{pid}/status")
@@ -167,8 +167,8 @@ def _memory(cluster: Cluster) -> dict[str, float]:
             return {}
         lines = dict(line.split(":", 1) for line in path.read_text().splitlines() if ":" in line)
         for key, name in (("private", "RssAnon"), ("shared", "RssShmem")):
-            found[key] = max(found[key], int(lines[name].split()[0]) / 1e3)
-    return found
+            megabytes[key] = max(megabytes[key], int(lines[name].split()[0]) / 1e3)
+    return megabytes
 
 
 def table(console: Console, result: dict[str, Any]) -> None:
@@ -176,13 +176,13 @@ def table(console: Console, result: dict[str, Any]) -> None:
     kinds = {"mpi4py": "mpi4py gather", "mpi4py_polling": "mpi4py polling", "kofn": "kofn"}
     rows = []
     for shape in SHAPES:
-        found = result["{}x{}".format(*shape)]
-        times = [found[name]["median_us"] if name in found else "none" for name in kinds]
-        ratios = [f"{found[key]:.2f}" for key in ("ratio", "ratio_polling") if key in found]
-        coded = found["kofn_c2"]["median_us"]
+        measured = result["{}x{}".format(*shape)]
+        times = [measured[name]["median_us"] if name in measured else "none" for name in kinds]
+        ratios = [f"{measured[key]:.2f}" for key in ("ratio", "ratio_polling") if key in measured]
+        coded = measured["kofn_c2"]["median_us"]
         rows.append(("{} x {}".format(*shape), *times, ", ".join(ratios), coded))
-        if "problem" in found:
-            console.print(found["problem"])
+        if "problem" in measured:
+            console.print(measured["problem"])
     columns = {"gradients of": "", **dict.fromkeys((*kinds.values(), "ratios", "kofn, c=2"), ".0f")}
     title = f"median µs per sum, {WORKERS} workers, {result['cores']} cores"
     print_table(console, title, columns, rows)

@@ -105,16 +105,16 @@ def _events(
 ) -> list[dict[str, Any]]:
     """Each loss and join: the round it fell in, and the median time per round around it."""
     index = {report.round: i for i, report in enumerate(reports)}
-    at, found = 0, []
+    at, lost_or_joined = 0, []
     for record in log:
         if record.kind == "round":
             at = index[record.round]
         elif record.kind in ("lost", "joined"):
-            found.append((at, record.kind, record.worker))
-    changes = [0, *(i for i, _, _ in found), len(seconds)]
+            lost_or_joined.append((at, record.kind, record.worker))
+    changes = [0, *(i for i, _, _ in lost_or_joined), len(seconds)]
     rows = []
     live = WORKERS
-    for n, (i, kind, worker) in enumerate(found):
+    for n, (i, kind, worker) in enumerate(lost_or_joined):
         live += 1 if kind == "joined" else -1
         before = seconds[changes[n] + 2 : i] or seconds[:i]
         after = seconds[i + 2 : changes[n + 2]] or seconds[i:]

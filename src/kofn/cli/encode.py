@@ -73,9 +73,9 @@ def _peak() -> int:
     """The most bytes that were resident in this process."""
     status = Path("/proc/self/status")
     if status.exists():  # getrusage would count what the parent had at the fork
-        found = re.search(r"VmHWM:\s*(\d+) kB", status.read_text())
-        if found:
-            return 1024 * int(found[1])
+        match = re.search(r"VmHWM:\s*(\d+) kB", status.read_text())
+        if match:
+            return 1024 * int(match[1])
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 

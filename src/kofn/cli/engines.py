@@ -22,18 +22,18 @@ def run() -> dict[str, Any]:
 
 
 def _look(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = {"name": name, "installed": True, "versions": {}, "problem": None}
+    engine: dict[str, Any] = {"name": name, "installed": True, "versions": {}, "problem": None}
     for package in PACKAGES.get(name, ()):
         try:
-            found["versions"][package] = version(package)
+            engine["versions"][package] = version(package)
         except PackageNotFoundError:
-            found["installed"] = False
+            engine["installed"] = False
     try:
         find(name)
     except EngineUnavailable as error:
-        found["installed"], found["problem"] = False, str(error)
-    found["install"] = None if found["installed"] else f"pip install 'kofn[{name}]'"
-    return found
+        engine["installed"], engine["problem"] = False, str(error)
+    engine["install"] = None if engine["installed"] else f"pip install 'kofn[{name}]'"
+    return engine
 
 
 def table(console: Console, result: dict[str, Any]) -> None:
@@ -41,11 +41,7 @@ def table(console: Console, result: dict[str, Any]) -> None:
     rows = []
     for engine in result["engines"]:
         versions = ", ".join(f"{name} {number}" for name, number in engine["versions"].items())
-        more = (
-            ("[green]yes[/]", versions)
-            if engine["installed"]
-            else ("no", escape(engine["install"]))
-        )
-        rows.append((engine["name"], *more))
+        good = "[green]yes[/]" if engine["installed"] else "no"
+        rows.append((engine["name"], good, escape(engine["install"] or versions)))
     columns = dict.fromkeys(("engine", "installed", "with"), "")
     print_table(console, "", columns, rows, box=None, padding=(0, 2, 0, 0))

@@ -60,9 +60,9 @@ def interleaved(
     }
 
 
-def ratio(found: Mapping[str, Any], one: str, other: str) -> float:
+def ratio(times: Mapping[str, Any], one: str, other: str) -> float:
     """The median of one kind over that of another."""
-    return float(found[one]["median_us"] / found[other]["median_us"])
+    return float(times[one]["median_us"] / times[other]["median_us"])
 
 
 def ask_all(
@@ -92,8 +92,8 @@ def broadcast(engine: Engine, rounds: int) -> dict[str, Any]:
         engine.cancel(round)
 
     kinds = {"800_KB": timed(touch, np.ones(LARGE)), "8_B": timed(touch, np.ones(1))}
-    found = interleaved(kinds, rounds)
-    return found | {"workers": len(engine.workers), "ratio": ratio(found, "800_KB", "8_B")}
+    result = interleaved(kinds, rounds)
+    return result | {"workers": len(engine.workers), "ratio": ratio(result, "800_KB", "8_B")}
 
 
 def total(kept: Mapping[str, Any], operand: NDArray[np.float64]) -> tuple[Piece]:

@@ -91,9 +91,9 @@ def _elsewhere(path: Path, data: bytes) -> Path | None:
     return None
 
 
-def results(path: Path, found: Any) -> None:
+def results(path: Path, result: Any) -> None:
     """Write what was measured to results.json in a directory."""
-    save(path / "results.json", (json.dumps(found, indent=2) + "\n").encode())
+    save(path / "results.json", (json.dumps(result, indent=2) + "\n").encode())
 
 
 def _try(path: Path) -> None:

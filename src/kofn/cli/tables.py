@@ -66,7 +66,7 @@ def load(
 def _npy(path: Path) -> NDArray[Any]:
     try:
         with _reading(path, "rb") as file:
-            found: Any = np.load(file)
+            array: Any = np.load(file)
     except (BadInput, MemoryError):
         raise
     except Exception as error:  # whatever NumPy stumbles over
@@ -74,9 +74,9 @@ def _npy(path: Path) -> NDArray[Any]:
             f"{path.name} must be one array of numbers or text, as np.save writes it; it is not: "
             f"{said(error)}. Save it with another dtype."
         ) from None
-    if not isinstance(found, np.ndarray):
+    if not isinstance(array, np.ndarray):
         raise BadInput(f"{path.name} must be one array, as np.save writes it; it is an archive.")
-    return found
+    return array
 
 
 @contextmanager
@@ -252,9 +252,9 @@ def _labels(path: Path, column: Column, classes: bool) -> NDArray[Any]:
     numbers = y.astype(np.float64)
     if not classes or not np.isfinite(numbers).all():  # the latter is told later
         return numbers
-    found = np.unique(y)
-    same = len(np.unique(found.astype(np.float64))) < len(found)
-    return y if same or not all(CANONICAL.fullmatch(v) for v in found) else numbers
+    names = np.unique(y)
+    same = len(np.unique(names.astype(np.float64))) < len(names)
+    return y if same or not all(CANONICAL.fullmatch(v) for v in names) else numbers
 
 
 def _all_numbers(cells: NDArray[Any]) -> bool:

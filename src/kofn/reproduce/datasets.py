@@ -133,8 +133,8 @@ def _read(data: Path | None, name: str, login: str | None) -> bytes:
     if data is not None:
         for path in (data / name, data / f"{name}.gz"):
             if path.is_file():
-                found = path.read_bytes()
-                return gzip.decompress(found) if path.suffix == ".gz" else found
+                content = path.read_bytes()
+                return gzip.decompress(content) if path.suffix == ".gz" else content
     if login is not None:
         where = "--data" if data is None else str(data)
         raise BadInput(f"{where} must hold {name} (or {name}.gz); get it from {login}.")

@@ -1,4 +1,4 @@
-"""What decoding a rateless sum costs the master: from scratch, everything in, taken apart."""
+"""What it costs the master to decode a rateless sum from scratch, step by step."""
 
 from __future__ import annotations
 
@@ -46,22 +46,25 @@ class Case:
 
 
 def symbols_needed(case: Case, trials: int, seed: int = 0) -> list[int]:
-    """Symbols until the sum is there, in the order of dealing; a code of its own each time."""
-    found = []
+    """Return how many symbols determine the sum, in the order of dealing, for so many codes."""
+    counts = []
     for trial in range(trials):
         table = case.table(seed + trial)
         decoder = case.decoder(table)
-        found.append(next(key for key in range(len(table)) if decoder.offer(key)) + 1)
-    return found
+        counts.append(next(key for key in range(len(table)) if decoder.offer(key)) + 1)
+    return counts
 
 
 def decode_times(case: Case, times: int, seed: int = 0) -> dict[str, Any]:
-    """Milliseconds of one decode in four steps, medians over `times` codes; and of the whole.
+    """Milliseconds of one decode and of its four steps, medians over `times` codes.
 
-    note: rows before there can be enough. solve: from then on, each arrival looked at. weights:
-    λ. combine: the symbols' values, one number each, to the sum. The symbols' rows are known: the
-    master made the code. `cpu` is the process's own time: others on the machine do not count; all
-    else is by the wall clock. `default`: whether LT decodes so when nothing is said.
+    - note: the rows that arrive before there can be enough.
+    - solve: all later arrivals, until the sum is determined.
+    - weights: the weights λ of the symbols.
+    - combine: the symbols' values, one number each, to the sum.
+
+    The rows of the symbols are known beforehand: the master made the code. `cpu` is the CPU time of
+    this process, all else is wall time. `default`: whether LT decodes this way by default.
     """
     rows, cpu, errors, needed = [], [], [], []
     rng = np.random.default_rng(seed)
@@ -106,23 +109,23 @@ def decode_times(case: Case, times: int, seed: int = 0) -> dict[str, Any]:
     }
 
 
-def bench(times: int, tell: Callable[[str], None] = lambda what: None) -> dict[str, Any]:
+def bench(times: int, on_step: Callable[[str], None] = lambda what: None) -> dict[str, Any]:
     """LT-1 and LT-2 at m = 1000 and LT-1 at 10,000, by both decoders."""
-    found: dict[str, Any] = {}
+    details: dict[str, Any] = {}
     for name, m, r in CASES:
         for kind, recipe in (("peeling", PEELING), ("inactivation", INACTIVATION)):
-            tell(f"decode {name} by {kind}")
+            on_step(f"decode {name} by {kind}")
             case = Case(replace(recipe, r=r), m)
             decode_times(case, 1)  # warm
             many = times if m <= 1000 else max(3, times // 8)
-            found.setdefault(name, {})[kind] = decode_times(case, many)
-    return found
+            details.setdefault(name, {})[kind] = decode_times(case, many)
+    return details
 
 
 def decode_ms(details: dict[str, Any]) -> dict[str, Any]:
-    """What `bench` found, in short, for results.json: one number a code, and what it is.
+    """The results of `bench` in short, for results.json: one number a code, and what it means.
 
-    The number is peeling's, as published, in CPU time; the others stand beside it.
+    The number is the CPU time of peeling, the paper's decoder; the others stand beside it.
     """
     return {
         "decode_ms": {name: kinds["peeling"]["cpu_median"] for name, kinds in details.items()},
@@ -134,8 +137,8 @@ def decode_ms(details: dict[str, Any]) -> dict[str, Any]:
         },
         "decode_ms_by_decoder": {
             name: {
-                kind: {"wall": found["median"], "cpu": found["cpu_median"]}
-                for kind, found in kinds.items()
+                kind: {"wall": times["median"], "cpu": times["cpu_median"]}
+                for kind, times in kinds.items()
             }
             for name, kinds in details.items()
         },
@@ -143,15 +146,15 @@ def decode_ms(details: dict[str, Any]) -> dict[str, Any]:
 
 
 def agreement(orders: int, seed: int = 0) -> dict[str, Any]:
-    """The largest difference from the sum, against the sum of magnitudes, in random orders.
+    """The largest error of a decoded sum over the sum of magnitudes, in random orders of arrival.
 
-    Codes of 1000, 500 and 40 groups, each decoded by peeling and by inactivation, which takes one
-    more symbol where eta is above 100; those of 40 by a QR of all rows too.
+    Codes of 1000, 500 and 40 groups are decoded by peeling and by inactivation (which takes one
+    more symbol where eta is above 100). Those of 40 groups are also decoded by a QR of all rows.
     """
     rng = np.random.default_rng(seed)
     worst: dict[str, float] = {}
     for groups, many in ((1000, orders // 2), (500, orders // 2), (40, orders)):
-        table = Case(replace(INACTIVATION, decoder="inactivation"), groups).table(seed)
+        table = Case(INACTIVATION, groups).table(seed)
         makers: dict[str, Callable[[Table], Decoder]] = {
             "peeling": PeelingDecoder,
             "inactivation": InactivationDecoder,

@@ -16,7 +16,7 @@ from ..codes.mds import MDSCode
 from ..delays import Delays, Exponential, PerUnit
 from ..engines.virtual import VirtualEngine
 from . import house_prices, linear, moved
-from .timing import Tell, Timer, drain, machine, paced, summary
+from .timing import OnStep, Timer, drain, machine, paced, summary
 
 MACHINES, THRESHOLD = 20, 10
 PAPER = (100_000, 10_000)  # the matrix of Figure 2(a)
@@ -48,7 +48,7 @@ class Settings:
 
     @property
     def progress_steps(self) -> int:
-        """How often `measure` tells that it has moved on."""
+        """How often `measure` calls `on_step`."""
         live = MACHINES - THRESHOLD + 1
         products = (1 + live * self.rounds) + (1 + self.rounds) + (LEARN + self.rounds) + 2
         return products + self.linear.progress_steps
@@ -67,7 +67,7 @@ QUICK = Settings(
 LEARN = 5  # rounds in which speeds are learnt, uncounted
 
 
-def measure(data: Path | None, settings: Settings, tell: Tell) -> dict[str, Any]:
+def measure(data: Path | None, settings: Settings, on_step: OnStep) -> dict[str, Any]:
     """Run everything and return what goes to results.json; `data` is for the linear models."""
     prices = house_prices.load(data)
     rng = np.random.default_rng(settings.seed)
@@ -77,20 +77,20 @@ def measure(data: Path | None, settings: Settings, tell: Tell) -> dict[str, Any]
     )
     timer = Timer(A @ w)
     results: dict[str, Any] = {"stood_in": STOOD_IN}
-    results |= figure_2a(A, w, settings, timer, tell)
+    results |= figure_2a(A, w, settings, timer, on_step)
     results |= virtual_2a(settings)
-    tell("full size, simulated")
-    results |= straggler(A, w, settings, timer, tell)
-    results |= speeds(A, w, settings, timer, tell)
+    on_step("full size, simulated")
+    results |= straggler(A, w, settings, timer, on_step)
+    results |= speeds(A, w, settings, timer, on_step)
     results |= moved.tables(settings.sequences, settings.seed)
-    tell("rows moved")
-    results |= linear.measure(prices, settings.linear, tell)
+    on_step("rows moved")
+    results |= linear.measure(prices, settings.linear, on_step)
     results["largest_relative_error"] = timer.worst
     results["settings"] = asdict(settings) | machine()
     return results
 
 
-def figure_2a(A: Any, w: Any, settings: Settings, timer: Timer, tell: Tell) -> dict[str, Any]:
+def figure_2a(A: Any, w: Any, settings: Settings, timer: Timer, on_step: OnStep) -> dict[str, Any]:
     """Twenty workers that leave one by one: adaptive against whole shares, wall clock.
 
     Loads are equal, as in the paper: on a busy machine measured ones follow its noise at times.
@@ -108,7 +108,7 @@ def figure_2a(A: Any, w: Any, settings: Settings, timer: Timer, tell: Tell) -> d
             if n < MACHINES:
                 cluster.lose(next(leaving))
             warm = int(n == MACHINES)  # the first round also sends the workers their code
-            seconds = timer.rounds(kinds, settings.rounds, lambda n=n: tell(f"{n} of 20"), warm)  # type: ignore[misc]
+            seconds = timer.rounds(kinds, settings.rounds, lambda n=n: on_step(f"{n} of 20"), warm)  # type: ignore[misc]
             times[n] = summary(seconds)
     return {
         "adaptive_over_nonadaptive": {str(n): _ratio(t) for n, t in sorted(times.items())},
@@ -160,7 +160,7 @@ def _unvalued(cluster: Cluster, options: Options) -> CodedMatrix:
     )
 
 
-def straggler(A: Any, w: Any, settings: Settings, timer: Timer, tell: Tell) -> dict[str, Any]:
+def straggler(A: Any, w: Any, settings: Settings, timer: Timer, on_step: OnStep) -> dict[str, Any]:
     """One of twelve is ten times slower, threshold 8: what each remedy leaves of that."""
     n, k, late = 12, 8, 3
     rows, pace = A.shape[0] // k, settings.straggler_seconds
@@ -177,7 +177,7 @@ def straggler(A: Any, w: Any, settings: Settings, timer: Timer, tell: Tell) -> d
             "uncoded": (slow, uncoded(slow, A)),
         }
         kinds = {name: (c, lambda X=X: X @ w) for name, (c, X) in matrices.items()}
-        times = summary(timer.rounds(kinds, settings.rounds, lambda: tell("a straggler")))
+        times = summary(timer.rounds(kinds, settings.rounds, lambda: on_step("a straggler")))
     usual = times["no_straggler"]["median"]
     return {
         "straggler": {kind: t["median"] / usual for kind, t in times.items()},
@@ -185,7 +185,7 @@ def straggler(A: Any, w: Any, settings: Settings, timer: Timer, tell: Tell) -> d
     }
 
 
-def speeds(A: Any, w: Any, settings: Settings, timer: Timer, tell: Tell) -> dict[str, Any]:
+def speeds(A: Any, w: Any, settings: Settings, timer: Timer, on_step: OnStep) -> dict[str, Any]:
     """Six machines with speeds 1:2:4, threshold 3: loads by measured speed against equal ones."""
     k, slow = 3, {0: 4.0, 1: 4.0, 2: 2.0, 3: 2.0}
     with paced(6, A.shape[0] // k, settings.speeds_seconds, slow) as cluster:
@@ -195,7 +195,7 @@ def speeds(A: Any, w: Any, settings: Settings, timer: Timer, tell: Tell) -> dict
             "measured": (cluster, lambda: measured @ w),
             "equal": (cluster, lambda: equal @ w),
         }
-        seconds = timer.rounds(kinds, settings.rounds, lambda: tell("speeds 1:2:4"), LEARN)
+        seconds = timer.rounds(kinds, settings.rounds, lambda: on_step("speeds 1:2:4"), LEARN)
         rows = {str(worker): read for worker, read in sorted(measured.report.rows_read.items())}
     times = summary(seconds)
     return {

@@ -22,7 +22,7 @@ from ..engines.virtual import VirtualEngine
 from ..rounds.stop import Stop, exact, first
 from . import datasets, straggling, unequal
 from .datasets import Dataset
-from .timing import Tell, machine
+from .timing import OnStep, machine
 from .training import Memo, Method, Run, curve, methods, metric, parted, reached, term, train
 
 MEAN = 2.0  # seconds of delay in the paper
@@ -56,7 +56,7 @@ class Settings:
 
     @property
     def progress_steps(self) -> int:
-        """How often `measure` tells that it has moved on."""
+        """How often `measure` calls `on_step`."""
         return 1 + 3 * (1 + 3 * METHODS) + self.rivals.progress_steps + unequal.STEPS
 
 
@@ -72,22 +72,22 @@ QUICK = Settings(
 )
 
 
-def measure(data: Path | None, settings: Settings, tell: Tell) -> dict[str, Any]:
+def measure(data: Path | None, settings: Settings, on_step: OnStep) -> dict[str, Any]:
     """Run everything and return what goes to results.json."""
     results: dict[str, Any] = {"stood_in": STOOD_IN}
     results |= lemmas(settings) | simulated(settings)
-    tell("the lemmas")
+    on_step("the lemmas")
     with LocalEngine(settings.workers) as engine:
         for name in datasets.LOADERS:
             loaded = datasets.load(name, data)
-            tell(f"{name}: read")
-            for key, value in one(loaded, settings, engine, tell).items():
+            on_step(f"{name}: read")
+            for key, value in one(loaded, settings, engine, on_step).items():
                 results.setdefault(key, {})[name] = value
             if name == settings.rivals_data:
-                results["rivals"] = straggling.table(loaded, data, settings.rivals, tell)
+                results["rivals"] = straggling.table(loaded, data, settings.rivals, on_step)
             if name == settings.unequal_data:
                 results["unequal"] = unequal.table(
-                    loaded, settings.workers, settings.virtual_iterations, tell
+                    loaded, settings.workers, settings.virtual_iterations, on_step
                 )
     results["wall_speedup"] = results["wall_speedups"]["kc_house"]
     results["wall_speedup_means"] = (
@@ -130,7 +130,7 @@ def _lemma_8(rng: np.random.Generator, c: int, settings: Settings) -> dict[str, 
     alone = (1 + rng.standard_exponential((draws, n)) / rate) / n
     coded = (1 + rng.standard_exponential((draws, n)) / rate) * c / n
     blocks = coded.reshape(draws, n // c, c).min(axis=2)
-    found = theory.Times(
+    drawn = theory.Times(
         float(alone.max(axis=1).mean()),
         float(blocks.max(axis=1).mean()),
         float(np.sort(coded, axis=1)[:, wait - 1].mean()),
@@ -138,7 +138,7 @@ def _lemma_8(rng: np.random.Generator, c: int, settings: Settings) -> dict[str, 
     printed = c / n + (theory.harmonic(n) - theory.harmonic(c)) / (rate * n)
     return {
         "stated": stated._asdict(),
-        "monte_carlo": found._asdict(),
+        "monte_carlo": drawn._asdict(),
         "exact_as_printed": printed,
         "theorem_3_bounds": theory.factors(n, c, wait / n)._asdict(),
     }
@@ -146,30 +146,25 @@ def _lemma_8(rng: np.random.Generator, c: int, settings: Settings) -> dict[str, 
 
 def simulated(settings: Settings) -> dict[str, Any]:
     """Seconds of an iteration in virtual time alone, in both delay models."""
-    found: dict[str, Any] = {
-        "virtual_seconds_per_iteration": {},
-        "virtual_seconds_per_iteration_by_load": {},
+    by_load = ExponentialByLoad(settings.workers, rate=0.5)
+    whole = {name: (method.code, method.stop) for name, method in methods(settings.wait).items()}
+    streamed = {
+        f"{kind}{c}": (FractionalRepetition(c, "parts"), stop)
+        for c in (2, 3)
+        for kind, stop in (("egc", exact()), ("agc", first(settings.wait) | exact()))
     }
-    models: dict[str, Delays] = {
-        "virtual_seconds_per_iteration": Exponential(0.0, MEAN),
-        "virtual_seconds_per_iteration_by_load": ExponentialByLoad(settings.workers, rate=0.5),
+
+    def times(delays: Delays, known: Mapping[str, tuple[SumCode, Stop]]) -> dict[str, float]:
+        return {name: _only_time(delays, *method, settings) for name, method in known.items()}
+
+    return {
+        "virtual_seconds_per_iteration": times(Exponential(0.0, MEAN), whole),
+        "virtual_seconds_per_iteration_by_load": times(by_load, whole),
+        "virtual_seconds_per_iteration_by_load_streamed": times(by_load, streamed),
+        "virtual_means": "virtual_seconds_per_iteration: an exponential wait of mean 2 s whatever "
+        "the load, no compute (section 5). by_load: c of n parts take c/n (1 + E/λ) s, λ = 1/2 "
+        "(section 4). streamed: the same, and every part counts as soon as it is done",
     }
-    for key, delays in models.items():
-        for name, method in methods(settings.wait).items():
-            found[key][name] = _only_time(delays, method.code, method.stop, settings)
-    by_load = models["virtual_seconds_per_iteration_by_load"]
-    partial = {}
-    for c in (2, 3):
-        for kind, stop in (("egc", exact()), ("agc", first(settings.wait) | exact())):
-            code = FractionalRepetition(c, "parts")
-            partial[f"{kind}{c}"] = _only_time(by_load, code, stop, settings)
-    found["virtual_seconds_per_iteration_by_load_streamed"] = partial
-    found["virtual_means"] = (
-        "virtual_seconds_per_iteration: an exponential wait of mean 2 s whatever the load, no "
-        "compute (section 5). by_load: c of n parts take c/n (1 + E/λ) s, λ = 1/2 (section 4). "
-        "streamed: the same, and every part counts as soon as it is done"
-    )
-    return found
 
 
 def _only_time(delays: Delays, code: SumCode, stop: Stop, settings: Settings) -> float:
@@ -187,7 +182,7 @@ def _nothing(part: Any, x: Any) -> float:
     return 0.0
 
 
-def one(data: Dataset, settings: Settings, engine: Engine, tell: Tell) -> dict[str, Any]:
+def one(data: Dataset, settings: Settings, engine: Engine, on_step: OnStep) -> dict[str, Any]:
     """All methods on one data set: delayed processes, simulated, and processes without delays.
 
     The processes are those of `engine`, which stays open.
@@ -196,35 +191,35 @@ def one(data: Dataset, settings: Settings, engine: Engine, tell: Tell) -> dict[s
     delays = Exponential(0.0, MEAN)
     slow = Paced(engine, Scaled(delays, settings.time_scale), settings.seed)
 
-    def told(what: str) -> Tell:
-        return lambda method: tell(f"{data.name}, {what}: {method}")
+    def step(what: str) -> OnStep:
+        return lambda method: on_step(f"{data.name}, {what}: {method}")
 
-    wall = _processes(connect(slow), data, known, settings.iterations, told("delayed"))
+    wall = _processes(connect(slow), data, known, settings.iterations, step("delayed"))
     virtual: dict[str, Run] = {}
     for name, method in known.items():
         with connect(VirtualEngine(n, delays=delays, seed=settings.seed)) as cluster:
             parts = cluster.parts(parted(data, n), method.code)
             clock, count = cluster.engine.now, settings.virtual_iterations
             virtual[name] = train(parts, data, method, count, clock, Memo(term(data)))
-        told("simulated")(name)
+        step("simulated")(name)
     plain = _processes(
-        connect(engine), data, known, settings.plain_iterations, told("without delays")
+        connect(engine), data, known, settings.plain_iterations, step("without delays")
     )
     return _figures(data, wall, virtual, plain)
 
 
 def _processes(
-    cluster: Cluster, data: Dataset, known: Mapping[str, Method], iterations: int, tell: Tell
+    cluster: Cluster, data: Dataset, known: Mapping[str, Method], iterations: int, on_step: OnStep
 ) -> dict[str, Run]:
     """Each method in turn, by the wall clock; code and parts are sent before it starts."""
     parts = cluster.parts(parted(data, len(cluster.workers)), known["uncoded"].code)
     fn, start = term(data), (np.zeros(data.shape[1]), 0)
-    found: dict[str, Run] = {}
+    runs: dict[str, Run] = {}
     for name, method in known.items():
         parts.sum(fn, start, code=method.code)
-        found[name] = train(parts, data, method, iterations, time.perf_counter, fn)
-        tell(name)
-    return found
+        runs[name] = train(parts, data, method, iterations, time.perf_counter, fn)
+        on_step(name)
+    return runs
 
 
 def _figures(
@@ -251,10 +246,7 @@ def _figures(
 
 
 def speedups(seconds: dict[str, float]) -> dict[str, float]:
-    """Each method over uncoded; each approximate one over the exact one of its c, and ignoring."""
-    found = {f"{n}_over_uncoded": seconds["uncoded"] / s for n, s in seconds.items()}
-    del found["uncoded_over_uncoded"]
-    for c in (2, 3):
-        found[f"agc{c}_over_egc{c}"] = seconds[f"egc{c}"] / seconds[f"agc{c}"]
-        found[f"agc{c}_over_ignore"] = seconds["ignore"] / seconds[f"agc{c}"]
-    return found
+    """How many times faster than uncoded; approximate codes also than exact ones and ignoring."""
+    pairs = [(name, "uncoded") for name in seconds if name != "uncoded"]
+    pairs += [(f"agc{c}", other) for c in (2, 3) for other in (f"egc{c}", "ignore")]
+    return {f"{a}_over_{b}": seconds[b] / seconds[a] for a, b in pairs}

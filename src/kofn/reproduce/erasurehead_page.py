@@ -45,7 +45,7 @@ def sentences(results: Mapping[str, Any]) -> dict[str, str]:
     amazon = times["amazon"]
     plain = results["no_delay_seconds_per_iteration"]["amazon"]
     virtual = results["virtual_seconds_per_iteration"]
-    told = {
+    texts = {
         "figure_2.png": (
             f"Thirty processes with exponential delays of mean "
             f"{results['settings']['mean_delay_seconds']:.3g} s: on Amazon uncoded descent is at "
@@ -76,8 +76,8 @@ def sentences(results: Mapping[str, Any]) -> dict[str, str]:
     }
     rivals = results["rivals"]
     if "best" in rivals:
-        best = {kind: found and found["seconds"] for kind, found in rivals["best"].items()}
-        told["rivals.png"] = (
+        best = {kind: one and one["seconds"] for kind, one in rivals["best"].items()}
+        texts["rivals.png"] = (
             f"256 workers on recorded AWS Lambda delays ({DATA[rivals['data']]}, simulated): the "
             f"target is reached after {_seconds(best['kofn'])} with streamed coded sums, "
             f"{_seconds(best['ignore'])} without a code and ignoring the rest, "
@@ -89,7 +89,7 @@ def sentences(results: Mapping[str, Any]) -> dict[str, str]:
     slow, lost = unequal["sorted_slow"], unequal["sorted_lost"]
     wait = unequal["waits"][1]
     ignore, approximate = f"ignore_{wait}", f"agc2_{wait}"
-    told["unequal.png"] = (
+    texts["unequal.png"] = (
         f"Amazon's rows sorted by label, six of {unequal['workers']} machines ten times slower: "
         f"ignoring them ends at an AUC of {_final(slow[ignore])} with {wait} replies, the "
         f"approximate code at {_final(slow[approximate])}, where all rows give "
@@ -98,7 +98,7 @@ def sentences(results: Mapping[str, Any]) -> dict[str, str]:
         f"{slow['uncoded']['seconds_per_iteration']:.0f} s an iteration when they are slow, cannot "
         f"go on."
     )
-    return told
+    return texts
 
 
 def _final(row: Mapping[str, float] | None) -> str:
@@ -159,8 +159,8 @@ def _speedups(results: Mapping[str, Any]) -> Figure:
     names = list(results["wall_speedups"])
     figure = sheet(4.2 * len(names), 3.4)
     for axes, name in zip(figure.subplots(1, len(names)), names, strict=True):
-        found = results["wall_speedups"][name]
-        chosen = {m: found[f"{m}_over_uncoded"] for m in LOOK if m != "uncoded"}
+        speedups = results["wall_speedups"][name]
+        chosen = {m: speedups[f"{m}_over_uncoded"] for m in LOOK if m != "uncoded"}
         _bars(axes, chosen, "times faster than uncoded", ".1f", DATA[name])
         axes.axhline(1, color=INK, lw=0.8)
     return figure
@@ -185,7 +185,7 @@ def _rivals(rivals: Mapping[str, Any]) -> Figure:
     return figure
 
 
-def _unequal(found: Mapping[str, Any]) -> Figure:
+def _unequal(unequal: Mapping[str, Any]) -> Figure:
     """Final metric against the replies waited for: one panel a case, one line a method."""
     cases = {
         "mixed_slow": "rows mixed, six machines slow",
@@ -195,7 +195,7 @@ def _unequal(found: Mapping[str, Any]) -> Figure:
     figure = sheet(12.6, 3.6)
     every = figure.subplots(1, len(cases), sharey=True)
     for axes, (case, title) in zip(every, cases.items(), strict=True):
-        rows = found[case]
+        rows = unequal[case]
         for kind, marker in (("agc2", "o"), ("ignore", "s")):
             label, color, style = LOOK[kind]
             at = [int(name.split("_")[1]) for name in rows if name.startswith(f"{kind}_")]
@@ -229,12 +229,12 @@ def tables(results: Mapping[str, Any]) -> Iterator[Printed]:
         yield results["rivals"]["problem"]
     else:
         yield from _rivals_tables(results["rivals"])
-    found = results["unequal"]
+    unequal = results["unequal"]
     cases = ("mixed_slow", "sorted_slow", "sorted_lost")
     columns = {"method": ""} | {case.replace("_", " rows, "): ">" for case in cases}
-    cells = [(name, *(_end(found[case][name]) for case in cases)) for name in found[cases[0]]]
-    which = f"{len(found['slow_or_lost'])} of {found['workers']} machines slow or lost"
-    yield f"{found['data']}, {which}: final metric (s per iteration)", columns, cells
+    cells = [(name, *(_end(unequal[case][name]) for case in cases)) for name in unequal[cases[0]]]
+    which = f"{len(unequal['slow_or_lost'])} of {unequal['workers']} machines slow or lost"
+    yield f"{unequal['data']}, {which}: final metric (s per iteration)", columns, cells
 
 
 def _end(row: Mapping[str, float] | None) -> str:
@@ -246,7 +246,7 @@ def _end(row: Mapping[str, float] | None) -> str:
 def _rivals_tables(rivals: Mapping[str, Any]) -> Iterator[Printed]:
     columns = {"method": "", "s to target": ".2f", "s per iteration": ".3f", "covered": ".2f"}
     keys = ("seconds_to_target", "seconds_per_iteration", "mean_covered", "final_metric")
-    best = {found["setting"] for found in rivals["best"].values() if found}
+    best = {one["setting"] for one in rivals["best"].values() if one}
     rows = [
         (f"[bold]{name}[/]" if name in best else name, *(row[key] for key in keys))
         for name, row in rivals["methods"].items()

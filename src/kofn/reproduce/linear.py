@@ -27,7 +27,7 @@ from ..learn.solvers import gradient_descent
 from ..market import Market
 from ..model import ProductReport
 from .house_prices import Prices
-from .timing import Tell
+from .timing import OnStep
 
 MACHINES, THRESHOLD = 20, 10
 PENALTY = 0.001  # the paper's, a row
@@ -49,7 +49,7 @@ class Settings:
 
     @property
     def progress_steps(self) -> int:
-        """How often `measure` tells that it has moved on."""
+        """How often `measure` calls `on_step`."""
         return 2 + 4 + len(self.penalties) + len(self.starts)
 
 
@@ -145,7 +145,7 @@ def descend(
     )
     now = cluster.engine.now()
 
-    def tell(iteration: int, value: float, x: NDArray[np.float64]) -> None:
+    def note(iteration: int, value: float, x: NDArray[np.float64]) -> None:
         nonlocal now
         run.seconds.append(cluster.engine.now() - now)
         # The loss of all rows at these weights, whatever a method itself takes for it.
@@ -155,7 +155,7 @@ def descend(
         after(iteration)
         now = cluster.engine.now()
 
-    gradient_descent(objective, np.zeros(objective.size), 0.0, iterations, tell)
+    gradient_descent(objective, np.zeros(objective.size), 0.0, iterations, note)
 
 
 def placed(kind: str, cluster: Cluster, prices: Prices) -> Products:
@@ -241,28 +241,28 @@ def figure_2b(prices: Prices, timed: int, cluster: Cluster) -> dict[str, float]:
     return {name: float(np.median(run.seconds)) for name, run in runs.items()}
 
 
-def measure(prices: Prices, settings: Settings, tell: Tell) -> dict[str, Any]:
+def measure(prices: Prices, settings: Settings, on_step: OnStep) -> dict[str, Any]:
     """Run every method; return what goes to results.json."""
     with machines(settings.timed_share_seconds, prices) as cluster:
         wall = figure_2b(prices, settings.timed, cluster)
-    tell("half the machines")
+    on_step("half the machines")
     pace = _pace(settings.timed_share_seconds, prices)
     with connect(VirtualEngine(MACHINES, delays=pace)) as cluster:
         virtual = figure_2b(prices, settings.timed, cluster)
-    tell("half the machines, simulated")
+    on_step("half the machines, simulated")
     runs: dict[str, Run] = {"noiseless": undisturbed(prices, settings)}
-    tell("noiseless")
+    on_step("noiseless")
     first = settings.starts[0]
     for kind in ("coded", "replication", "ignore"):
         runs[kind] = on_market(kind, prices, settings, first)
-        tell(kind)
+        on_step(kind)
     for penalty in settings.penalties:
         runs[f"ignore_{penalty:g}"] = on_market("ignore", prices, settings, first, penalty)
-        tell("ignore")
+        on_step("ignore")
     for number, start in enumerate(settings.starts, 1):
         name = "distr_bgd" if number == 1 else f"distr_bgd_{number}"
         runs[name] = on_market("stale", prices, settings, start)
-        tell("Distr-BGD")
+        on_step("Distr-BGD")
     calm, coded = np.array(runs["noiseless"].train), np.array(runs["coded"].train)
     return {
         "loss_curves": {name: run.train for name, run in runs.items()},

@@ -25,7 +25,7 @@ def transitions(machines: int, threshold: int, orders: Iterable[Sequence[int]]) 
 
     `orders`: in which machines leave; each is played from the full set on.
     """
-    found: dict[str, list[tuple[float, float]]] = {}
+    steps: dict[str, list[tuple[float, float]]] = {}
     for order in orders:
         shares = list(range(machines))
         plain = ours = cyclic(shares, ROWS, threshold)
@@ -35,7 +35,7 @@ def transitions(machines: int, threshold: int, orders: Iterable[Sequence[int]]) 
             plain_next = cyclic(shares, ROWS, threshold)
             ours_next = shifted(ours, Layout(threshold), shares)
             moved = rows_moved(plain, plain_next), rows_moved(ours, ours_next)
-            found.setdefault(step, []).append((moved[0], moved[1]))
+            steps.setdefault(step, []).append((moved[0], moved[1]))
             plain, ours = plain_next, ours_next
     N = threshold * ROWS
     return {
@@ -43,7 +43,7 @@ def transitions(machines: int, threshold: int, orders: Iterable[Sequence[int]]) 
             "cyclic": float(np.mean([m[0] for m in moved])) / N,
             "ours": float(np.mean([m[1] for m in moved])) / N,
         }
-        for step, moved in found.items()
+        for step, moved in steps.items()
     }
 
 

@@ -30,7 +30,7 @@ def publish(
     title: str,
     results: Mapping[str, Any],
     drawn: Mapping[str, Figure],
-    told: Mapping[str, str],
+    sentences: Mapping[str, str],
     out: Path,
 ) -> None:
     """Save the figures into `out`, and index.html that shows each with its sentence.
@@ -43,9 +43,9 @@ def publish(
             figure.text(0.995, 0.995, "quick run", ha="right", va="top", color="#b00020", size=9)
         figure.savefig(out / name)
     shown = "\n".join(
-        f'<figure><img alt="{escape(told[name])}" src="data:image/png;base64,'
+        f'<figure><img alt="{escape(sentences[name])}" src="data:image/png;base64,'
         f'{b64encode((out / name).read_bytes()).decode()}">'
-        f"<figcaption>{escape(told[name])}</figcaption></figure>"
+        f"<figcaption>{escape(sentences[name])}</figcaption></figure>"
         for name in drawn
     )
     warning = f'<p class="quick">{escape(quick)}</p>' if quick else ""

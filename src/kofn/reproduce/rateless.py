@@ -26,7 +26,7 @@ from ..errors import BadInput
 from ..rounds.stop import all as every
 from ..sums.kernels import Kernel, values
 from . import decoding
-from .timing import Tell, drain, machine
+from .timing import OnStep, drain, machine
 
 M, TAU, MU = 1000, 0.005, 0.2  # terms and workers, seconds a term, 1 / mean start-up
 HELD = {"lt1": 32, "lt2": 16, "groups": 16}  # symbols of a worker that stand for infinitely many
@@ -62,7 +62,7 @@ class Settings:
 
     @property
     def progress_steps(self) -> int:
-        """How often `measure` tells that it has moved on."""
+        """How often `measure` calls `on_step`."""
         return 3 * len(KINDS) + 3 + 4 + 6 + 1 + self.rounds
 
 
@@ -80,7 +80,7 @@ def check(data: Path) -> NDArray[np.float64]:
     return read_timings(path)[RECORDING].at(0.0)
 
 
-def measure(data: Path, settings: Settings, tell: Tell) -> dict[str, Any]:
+def measure(data: Path, settings: Settings, on_step: OnStep) -> dict[str, Any]:
     """Run everything and return what goes to results.json."""
     waits = check(data)
     with threadpool_limits(1):
@@ -89,21 +89,21 @@ def measure(data: Path, settings: Settings, tell: Tell) -> dict[str, Any]:
             "pareto": (Pareto(unit=TAU), settings.trials),
             "lambda_trace": (Sampled(waits, unit=TAU), settings.recorded_trials),
         }
-        found: dict[str, Any] = {}
+        result: dict[str, Any] = {}
         for name, (delays, trials) in models.items():
-            found[name] = {}
+            result[name] = {}
             for kind in KINDS:
-                tell(f"{name}, {kind}")
+                on_step(f"{name}, {kind}")
                 # One worker alone is cheap to simulate, and its mean varies most.
                 many = trials * (20 if kind == "one" else 1)
                 symbols = HELD.get(kind, 1) * M
                 times, spent = latencies(kind, symbols, delays, many, settings)
-                found[name][kind] = {**summary(times), "workers_through": spent}
-        found["by_m_e"] = _by_symbols(settings, tell)
-        found["theory"] = theory()
-        found |= _decoding(settings, tell)
-        found["wall_clock"] = _wall_clock(settings, waits, tell)
-    found["settings"] = {
+                result[name][kind] = {**summary(times), "workers_through": spent}
+        result["by_m_e"] = _by_symbols(settings, on_step)
+        result["theory"] = theory()
+        result |= _decoding(settings, on_step)
+        result["wall_clock"] = _wall_clock(settings, waits, on_step)
+    result["settings"] = {
         **asdict(settings),
         "m": M,
         "tau": TAU,
@@ -115,8 +115,8 @@ def measure(data: Path, settings: Settings, tell: Tell) -> dict[str, Any]:
         "load_average": os.getloadavg()[0],
         **machine(),
     }
-    found["stood_in"] = STOOD_IN
-    return found
+    result["stood_in"] = STOOD_IN
+    return result
 
 
 def code_of(kind: str, symbols: int, seed: int) -> SumCode:
@@ -195,22 +195,22 @@ def theory() -> dict[str, float]:
     }
 
 
-def _by_symbols(settings: Settings, tell: Tell) -> dict[str, Any]:
+def _by_symbols(settings: Settings, on_step: OnStep) -> dict[str, Any]:
     """What a finite mₑ does to LT-1, and what a dense code would take; exponential start-up."""
     delays = Exponential(unit=TAU, mean=1 / MU)
     few = max(5, settings.trials // 5)
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for name, symbols in (("lt1_2m", 2 * M), ("lt1_4m", 4 * M)):
-        tell(f"exp, {name}")
+        on_step(f"exp, {name}")
         times, _ = latencies("lt1", symbols, delays, few, replace(settings, codes=1))
-        found[name] = summary(times, 20)
-    tell("exp, dense")
+        result[name] = summary(times, 20)
+    on_step("exp, dense")
     times, _ = latencies("dense", 0, delays, min(few, 20), settings)
-    found["dense_mds"] = summary(times, 20)
-    return found
+    result["dense_mds"] = summary(times, 20)
+    return result
 
 
-def _decoding(settings: Settings, tell: Tell) -> dict[str, Any]:
+def _decoding(settings: Settings, on_step: OnStep) -> dict[str, Any]:
     needed: dict[str, int] = {}
     spread: dict[str, Any] = {}
     for kind, recipe in (
@@ -218,7 +218,7 @@ def _decoding(settings: Settings, tell: Tell) -> dict[str, Any]:
         ("inactivation", decoding.INACTIVATION),
     ):
         for r in (1, 2):
-            tell(f"symbols needed: {kind}, LT-{r}")
+            on_step(f"symbols needed: {kind}, LT-{r}")
             counts = decoding.symbols_needed(
                 decoding.Case(replace(recipe, r=r), M), settings.needed, settings.seed
             )
@@ -228,8 +228,8 @@ def _decoding(settings: Settings, tell: Tell) -> dict[str, Any]:
                 "mean": float(np.mean(counts)),
                 "most": int(max(counts)),
             }
-    details = decoding.bench(settings.decodes, tell)
-    tell("decoders compared")
+    details = decoding.bench(settings.decodes, on_step)
+    on_step("decoders compared")
     return {
         "symbols_99": needed,
         "symbols_needed": spread,
@@ -257,7 +257,7 @@ class _FromNowOn(Delays):
         return self.delays.timing(rng, worker, round, cost) if self.on else (0.0, 0.0)
 
 
-def _wall_clock(settings: Settings, waits: NDArray[np.float64], tell: Tell) -> dict[str, Any]:
+def _wall_clock(settings: Settings, waits: NDArray[np.float64], on_step: OnStep) -> dict[str, Any]:
     rng = np.random.default_rng(settings.seed)
     X = rng.standard_normal((M, DIMENSION))
     x = (rng.standard_normal((1, DIMENSION)), Kernel("gaussian", 1 / DIMENSION))
@@ -288,7 +288,7 @@ def _wall_clock(settings: Settings, waits: NDArray[np.float64], tell: Tell) -> d
                 spent = time.perf_counter() - start
                 worst = max(worst, abs(float(value) - exact) / exact)
                 seconds[kind].append(spent)
-            tell("wall clock")
+            on_step("wall clock")
     return {
         **{kind: summary(times, 40) for kind, times in seconds.items()},
         "workers": WORKERS,

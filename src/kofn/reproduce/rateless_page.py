@@ -169,9 +169,11 @@ def tables(results: Mapping[str, Any]) -> Iterator[Printed]:
     for kind, (label, _, _) in LOOKS.items():
         cells = [label]
         for model in MODELS:
-            found = results[model][kind]
+            result = results[model][kind]
             mark = "*" if model == "pareto" and kind in ENDLESS else ""
-            cells.append(f"{found['mean']:.3g}{mark} / {found['median']:.3g} / {found['p99']:.3g}")
+            cells.append(
+                f"{result['mean']:.3g}{mark} / {result['median']:.3g} / {result['p99']:.3g}"
+            )
         rows.append(tuple(cells))
     columns = {"": "", **dict.fromkeys(MODELS.values(), ">")}
     yield "latency, seconds: mean / median / 99 %", columns, rows

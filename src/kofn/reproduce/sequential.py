@@ -17,7 +17,7 @@ from . import sequential_search as search
 from . import sequential_theory as theory
 from .sequential_data import made_up, read_mnist
 from .sequential_train import networks_on_mnist
-from .timing import Tell, machine
+from .timing import OnStep, machine
 
 FIGURE_1 = {"a": (5.0, 4, 4), "b": (10.0, 6, 5)}  # alpha, P, W = T + 1
 DELTAS = tuple(round(0.05 * i, 2) for i in range(1, 11))
@@ -86,7 +86,7 @@ class Settings:
 
     @property
     def progress_steps(self) -> int:
-        """How often `measure` tells that it has moved on."""
+        """How often `measure` calls `on_step`."""
         return len(FIGURE_1) * len(self.deltas) + 2 * 2 * len(SLACKS) + 2 + 4
 
 
@@ -106,7 +106,7 @@ QUICK = Settings(
 )
 
 
-def measure(data: Path | None, settings: Settings, tell: Tell) -> dict[str, Any]:
+def measure(data: Path | None, settings: Settings, on_step: OnStep) -> dict[str, Any]:
     """Run everything and return what goes to results.json. Only training needs data."""
     if data is None:
         images, name = (made_up(4096, seed=1), made_up(1000, seed=2)), "made-up images"
@@ -118,7 +118,7 @@ def measure(data: Path | None, settings: Settings, tell: Tell) -> dict[str, Any]
         "training_data": name,
         "few_jobs": FEW_JOBS if settings.wall_jobs < FULL.wall_jobs else None,
     }
-    results["figure1"] = {name: figure_1(name, settings, tell) for name in FIGURE_1}
+    results["figure1"] = {name: figure_1(name, settings, on_step) for name in FIGURE_1}
     codes = {
         (model, mu): search.chosen(
             P, DELAY, stragglers(model, settings).pattern(settings.search_rounds, P), ALPHA, mu
@@ -129,10 +129,10 @@ def measure(data: Path | None, settings: Settings, tell: Tell) -> dict[str, Any]
     walls: dict[str, Any] = {}
     with runs.engines(codes["iid", 0.0], P) as on:
         for model in ("iid", "fritchman"):
-            results[model] = table(model, codes, settings, tell)
-            walls[model] = wall_table(model, codes, on, settings, tell)
+            results[model] = table(model, codes, settings, on_step)
+            walls[model] = wall_table(model, codes, on, settings, on_step)
     results["wall"] = walls
-    results["figure2"] = {model: figure_2(model, settings, tell) for model in PUBLISHED}
+    results["figure2"] = {model: figure_2(model, settings, on_step) for model in PUBLISHED}
     unit = settings.largest / (settings.batch * settings.widths[0] * settings.widths[1])
     results["training"] = networks_on_mnist(
         PUBLISHED["iid"],
@@ -141,7 +141,7 @@ def measure(data: Path | None, settings: Settings, tell: Tell) -> dict[str, Any]
         widths=settings.widths,
         steps=settings.steps,
         batch=settings.batch,
-        tell=tell,
+        on_step=on_step,
     )
     results["settings"] = asdict(settings) | machine()
     return results
@@ -169,7 +169,7 @@ def representative(settings: Settings) -> Stragglers:
     return Fritchman(**CHAIN, seed=min(range(200), key=luck))  # type: ignore[arg-type]
 
 
-def figure_1(name: str, settings: Settings, tell: Tell) -> list[dict[str, Any]]:
+def figure_1(name: str, settings: Settings, on_step: OnStep) -> list[dict[str, Any]]:
     """R over delta: closed forms, the corrected bound, and what the real master needs."""
     alpha, workers, W = FIGURE_1[name]
     points = []
@@ -205,30 +205,30 @@ def figure_1(name: str, settings: Settings, tell: Tell) -> list[dict[str, Any]]:
                 "parameters": {kind: repr(code) for kind, code in codes.items()},
             }
         )
-        tell(f"figure 1({name}), delta {delta:.2f}")
+        on_step(f"figure 1({name}), delta {delta:.2f}")
     return points
 
 
 Codes = Mapping[tuple[str, float], Mapping[str, SequenceCode]]
 
 
-def table(model: str, codes: Codes, settings: Settings, tell: Tell) -> dict[str, Any]:
+def table(model: str, codes: Codes, settings: Settings, on_step: OnStep) -> dict[str, Any]:
     """Mean virtual time per job, parameters by search; mu = 0, and the same for mu = 0.25."""
     tables = []
     for mu in SLACKS:
-        found = {
+        measured = {
             kind: runs.virtual(
                 code, stragglers(model, settings), P, ALPHA, mu, settings.virtual_jobs
             )
             for kind, code in codes[model, mu].items()
         }
-        tables.append(_rows(found, mu, model))
-        tell(f"{model}, virtual time, mu {mu}")
+        tables.append(_rows(measured, mu, model))
+        on_step(f"{model}, virtual time, mu {mu}")
     return tables[0] | {"mu_0.25": tables[1], "published": TABLE_1[model]}
 
 
 def wall_table(
-    model: str, codes: Codes, on: Mapping[str, Engine], settings: Settings, tell: Tell
+    model: str, codes: Codes, on: Mapping[str, Engine], settings: Settings, on_step: OnStep
 ) -> dict[str, Any]:
     """The same by wall clock."""
     tables = []
@@ -238,38 +238,38 @@ def wall_table(
             if model == "iid"
             else representative(settings)
         )
-        found = runs.walls(
+        result = runs.walls(
             codes[model, mu], on, slow, ALPHA, mu, settings.wall_jobs, settings.wall_whole
         )
-        tables.append(_rows(found, mu, model))
-        tell(f"{model}, wall clock, mu {mu}")
+        tables.append(_rows(result, mu, model))
+        on_step(f"{model}, wall clock, mu {mu}")
     return tables[0] | {"mu_0.25": tables[1], "whole_job_seconds": settings.wall_whole}
 
 
-def _rows(found: Mapping[str, runs.Run], mu: float, model: str) -> dict[str, Any]:
-    poly = found["poly"].per_job
+def _rows(done: Mapping[str, runs.Run], mu: float, model: str) -> dict[str, Any]:
+    poly = done["poly"].per_job
     chance = {"delta": DELTA} if model == "iid" else CHAIN
-    return {kind: run.per_job for kind, run in found.items()} | {
-        "over_poly": {kind: run.per_job / poly for kind, run in found.items()},
-        "parameters": {kind: run.parameters for kind, run in found.items()}
+    return {kind: run.per_job for kind, run in done.items()} | {
+        "over_poly": {kind: run.per_job / poly for kind, run in done.items()},
+        "parameters": {kind: run.parameters for kind, run in done.items()}
         | {"mu": mu, "P": P, "delay": DELAY, "alpha": ALPHA, **chance},
-        "overdue": {kind: list(run.report.overdue) for kind, run in found.items()},
-        "waited": {kind: run.report.waited / len(run.report.rounds) for kind, run in found.items()},
+        "overdue": {kind: list(run.report.overdue) for kind, run in done.items()},
+        "waited": {kind: run.report.waited / len(run.report.rounds) for kind, run in done.items()},
     }
 
 
-def figure_2(model: str, settings: Settings, tell: Tell) -> dict[str, Any]:
+def figure_2(model: str, settings: Settings, on_step: OnStep) -> dict[str, Any]:
     """The paper's networks and codes at full size, in virtual time: time and load by round."""
     shapes = runs.interleaved(runs.layer_jobs(BATCH, PAPER_WIDTHS), MODELS)
     slow = Independent(DELTA, settings.seed) if model == "iid" else stragglers(model, settings)
-    found = {
+    result = {
         kind: runs.virtual(code, slow, P, ALPHA, 0.25, settings.paper_jobs, shapes)
         for kind, code in PUBLISHED[model].items()
     }
     mean = float(np.mean([np.prod(shape) for shape in shapes]))
-    poly = found["poly"].per_job
+    poly = result["poly"].per_job
     curves: dict[str, Any] = {}
-    for kind, run in found.items():
+    for kind, run in result.items():
         spent = np.cumsum([r.seconds for r in run.report.rounds]) / runs.WHOLE
         step = max(1, len(spent) // 200)
         curves[kind] = {
@@ -280,5 +280,5 @@ def figure_2(model: str, settings: Settings, tell: Tell) -> dict[str, Any]:
             "cumulative": spent[step - 1 :: step].tolist(),
             "loads": [r.load / mean for r in run.report.rounds[:200]],
         }
-    tell(f"figure 2, {model}, full size")
+    on_step(f"figure 2, {model}, full size")
     return curves

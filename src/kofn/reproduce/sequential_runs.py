@@ -103,11 +103,11 @@ def warm_up(cluster: Cluster) -> None:
 def engines(kinds: Iterable[str], workers: int) -> Iterator[dict[str, Engine]]:
     """Local workers for each kind of code, warm."""
     with ExitStack() as stack:
-        found: dict[str, Engine] = {}
+        engines: dict[str, Engine] = {}
         for kind in kinds:
-            found[kind] = stack.enter_context(LocalEngine(workers))
-            warm_up(connect(found[kind]))
-        yield found
+            engines[kind] = stack.enter_context(LocalEngine(workers))
+            warm_up(connect(engines[kind]))
+        yield engines
 
 
 def walls(

@@ -17,7 +17,7 @@ from ..engines.paced import Paced
 from ..learn.network import Network
 from ..sequence import SequenceCode
 from . import sequential_runs as runs
-from .timing import Tell
+from .timing import OnStep
 
 RATES = (0.1, 0.15, 0.2, 0.25, 0.3)
 WORKERS, SLACK = 4, 0.25
@@ -36,7 +36,7 @@ def networks_on_mnist(
     widths: Sequence[int],
     steps: int,
     batch: int,
-    tell: Tell,
+    on_step: OnStep,
 ) -> dict[str, Any]:
     """Losses, seconds and curves by code; how far the losses are from plain training's."""
 
@@ -44,11 +44,11 @@ def networks_on_mnist(
         return [Network(widths, rate, seed) for seed, rate in enumerate(RATES)]
 
     plain = np.array(runs.trained_alone(fresh(), data, steps, batch))
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     few = test[0][:1000], test[1][:1000]
     for kind, code in codes.items():
         run = runs.train(code, delays, WORKERS, SLACK, data, few, fresh(), steps, batch)
-        found[kind] = {
+        result[kind] = {
             "seconds": run.seconds,
             "seconds_per_job": run.seconds / run.report.jobs,
             "largest_loss_difference": float(np.abs(np.array(run.losses) - plain).max()),
@@ -58,10 +58,10 @@ def networks_on_mnist(
             "test_loss_over_time": run.curve,
             "parameters": repr(code),
         }
-        tell(f"training, {kind}")
+        on_step(f"training, {kind}")
     paced = replace(delays, unit=PRODUCT_SECONDS / float(np.prod(PRODUCT)))
     return {
-        "codes": found,
+        "codes": result,
         "jobs": len(RATES) * steps * 8,
         "final_losses": plain[:, -1].tolist(),
         "held_share_of_1024x784x300": {

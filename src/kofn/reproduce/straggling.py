@@ -1,10 +1,12 @@
 """Time to a target on recorded delays: coded sums against the strongest rivals without a code.
 
-256 workers, AWS Lambda timings as recorded, simulated time, real values. One part a worker; a load
-of four parts is the recording's whole batch, so that one part takes what a quarter of it took. What
-the recorded loads differ by in the median is work, the rest of a time a wait before it.
-Every method may also work on a portion of a part at a time, which then takes as much less: coded
-sums and backups draw batches from it, DSAG goes through it in turn.
+256 workers with the timings that AWS Lambda workers had. Time is simulated, values are real. Each
+worker has one part. The recording's whole batch counts as four parts, so one part takes what a
+quarter of the batch took. Recorded times grow with the load. The growth of their median is work,
+the rest is a wait before it.
+
+Every method may also work on a portion of a part at a time, which takes as much less. Coded sums
+and backups draw batches from the part; DSAG takes its portions in turn.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from ..engines.virtual import VirtualEngine
 from ..learn.terms import Term
 from ..rounds.stop import exact, fraction
 from .datasets import Dataset
-from .timing import Tell
+from .timing import OnStep
 from .training import (
     Memo,
     Method,
@@ -48,9 +50,9 @@ KINDS = ("uncoded", "exact", "ignore", "backups", "dsag", "kofn")
 
 @dataclass(frozen=True)
 class Grid:
-    """What is tried of each method; the best of each is compared with the best of the others.
+    """The settings tried of each method; the best of each is compared with the best of the others.
 
-    As many settings of each, or the comparison would favour whoever was tried more often.
+    Each method has as many settings, or the comparison would favour the one tried more often.
     """
 
     iterations: int = 50
@@ -77,7 +79,7 @@ class Grid:
         return [float(p) for p in np.geomspace(1.0, min(self.portions) / 2, count)]
 
 
-def table(data: Dataset, folder: Path | None, grid: Grid, tell: Tell) -> dict[str, Any]:
+def table(data: Dataset, folder: Path | None, grid: Grid, on_step: OnStep) -> dict[str, Any]:
     """Seconds to the target by method, every setting that was tried, and the best of each kind."""
     path = None if folder is None else folder / TIMINGS
     if path is None or not path.is_file():
@@ -91,7 +93,7 @@ def table(data: Dataset, folder: Path | None, grid: Grid, tell: Tell) -> dict[st
             parts = cluster.parts(parted(data, WORKERS), method.code)
             memo = Memo(_term(data, portion))
             runs[name] = train(parts, data, method, rounds, cluster.engine.now, memo)
-        tell(name)
+        on_step(name)
 
     for portion in grid.thinned:
         coded(f"uncoded_{portion:.3g}", Method(Uncoded("whole"), exact()), portion)
@@ -106,7 +108,7 @@ def table(data: Dataset, folder: Path | None, grid: Grid, tell: Tell) -> dict[st
             name, fn = f"backups_{portion:g}_{factor:g}", _term(data, portion)
             with _cluster(recording, WHOLE / portion) as cluster:
                 runs[name] = train_backups(cluster, data, rounds, fn, factor)
-            tell(name)
+            on_step(name)
         for covered in grid.fractions:
             method = Method(FractionalRepetition(2, "parts"), fraction(covered))
             coded(f"kofn_{portion:g}_{covered:g}", method, portion)
@@ -116,11 +118,11 @@ def table(data: Dataset, folder: Path | None, grid: Grid, tell: Tell) -> dict[st
                 runs[f"dsag_{portion:g}_{fresh}"] = train_stale(
                     cluster, data, rounds, term(data), fresh, portion, WORKERS * pieces
                 )
-            tell(f"dsag_{portion:g}_{fresh}")
-    return _told(data, runs, grid)
+            on_step(f"dsag_{portion:g}_{fresh}")
+    return _results(data, runs, grid)
 
 
-def _told(data: Dataset, runs: dict[str, Run], grid: Grid) -> dict[str, Any]:
+def _results(data: Dataset, runs: dict[str, Run], grid: Grid) -> dict[str, Any]:
     iterations = grid.iterations
     # What uncoded descent reaches after 60 % of its iterations.
     target = metric(data, runs["uncoded_1"].points[6 * iterations // 10])
@@ -135,8 +137,8 @@ def _told(data: Dataset, runs: dict[str, Run], grid: Grid) -> dict[str, Any]:
     }
 
     def quickest_of(prefix: str) -> tuple[str, float] | None:
-        found = [(n, row["seconds_to_target"]) for n, row in rows.items()]
-        return best([(n, s) for n, s in found if f"{n}_".startswith(f"{prefix}_")])
+        times = [(n, row["seconds_to_target"]) for n, row in rows.items()]
+        return best([(n, s) for n, s in times if f"{n}_".startswith(f"{prefix}_")])
 
     quickest = {kind: quickest_of(kind) for kind in KINDS}
     ours = quickest["kofn"]
@@ -148,22 +150,22 @@ def _told(data: Dataset, runs: dict[str, Run], grid: Grid) -> dict[str, Any]:
         "target": target,
         "methods": rows,
         "best": {
-            kind: None if found is None else {"setting": found[0], "seconds": found[1]}
-            for kind, found in quickest.items()
+            kind: None if one is None else {"setting": one[0], "seconds": one[1]}
+            for kind, one in quickest.items()
         },
         "tried": {kind: sum(n.split("_")[0] == kind for n in rows) for kind in KINDS},
         "by_portion": {
             f"{portion:g}": {
-                kind: found and found[1]
+                kind: one and one[1]
                 for kind in KINDS
                 if kind != "uncoded"
-                for found in [quickest_of(f"{kind}_{portion:g}")]
+                for one in [quickest_of(f"{kind}_{portion:g}")]
             }
             for portion in grid.portions
         },
         "kofn_faster_than": {
-            kind: None if found is None or ours is None else found[1] / ours[1]
-            for kind, found in quickest.items()
+            kind: None if one is None or ours is None else one[1] / ours[1]
+            for kind, one in quickest.items()
             if kind != "kofn"
         },
         "means": "method_portion_setting: the portion of a part worked on at a time; for kofn "

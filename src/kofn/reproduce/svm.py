@@ -1,4 +1,4 @@
-"""The elastic SVM report, with the coding on and machines really killed."""
+"""The elastic SVM report, with coding, and with workers that are really killed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..arrays import CodedMatrix
 from ..cluster import Cluster, connect
 from ..errors import BadInput, CannotDo
 from ..learn import LinearSVC
-from .timing import Tell
+from .timing import OnStep
 
 WORKERS, THRESHOLD, PENALTY = 4, 2, 0.01
 KILLS, JOIN = {1: 1, 3: 3}, 4  # after which iteration which worker is killed, and one joins
@@ -43,33 +43,33 @@ def load(data: Path) -> tuple[Any, Any, Any, Any]:
     return parts[0], parts[1], parts[2], parts[3]
 
 
-def measure(data: Path, tell: Tell) -> dict[str, Any]:
+def measure(data: Path, on_step: OnStep) -> dict[str, Any]:
     """Fit undisturbed, fit through two kills and a join, and compare both with scikit-learn."""
     X, y, X_test, y_test = load(data)
-    tell("without a loss")
+    on_step("without a loss")
     with connect("local", workers=WORKERS) as cluster:
-        calm = LinearSVC(PENALTY, cluster=cluster, k=THRESHOLD).fit(X, y)
-    tell("two killed, one joins")
+        undisturbed = LinearSVC(PENALTY, cluster=cluster, k=THRESHOLD).fit(X, y)
+    on_step("two killed, one joins")
     with connect("local", workers=WORKERS) as cluster:
-        storm = LinearSVC(PENALTY, cluster=cluster, k=THRESHOLD, callback=_storm(cluster))
-        storm.fit(X, y)
+        model = LinearSVC(PENALTY, cluster=cluster, k=THRESHOLD, callback=_kills(cluster))
+        model.fit(X, y)
         log = cluster.log
-    tell("scikit-learn")
+    on_step("scikit-learn")
     theirs = sklearn.svm.LinearSVC(C=PENALTY, dual=False, tol=1e-8, max_iter=10_000).fit(X, y)
-    found = storm.predict(X_test)
+    labels = model.predict(X_test)
     lost = [record.worker for record in log if record.kind == "lost"]
     return {
-        "accuracy": float(accuracy_score(y_test, found)),
-        "precision": float(precision_score(y_test, found)),
-        "recall": float(recall_score(y_test, found)),
-        "f1": float(f1_score(y_test, found)),
+        "accuracy": float(accuracy_score(y_test, labels)),
+        "precision": float(precision_score(y_test, labels)),
+        "recall": float(recall_score(y_test, labels)),
+        "f1": float(f1_score(y_test, labels)),
         "killed": lost,
         "joined": [record.worker for record in log if record.kind == "joined"],
-        "max_coef_difference": float(np.abs(storm.coef_ - calm.coef_).max()),
+        "max_coef_difference": float(np.abs(model.coef_ - undisturbed.coef_).max()),
         "sklearn_accuracy": float(theirs.score(X_test, y_test)),
-        "sklearn_max_coef_difference": float(np.abs(storm.coef_ - theirs.coef_).max()),
+        "sklearn_max_coef_difference": float(np.abs(model.coef_ - theirs.coef_).max()),
         "reported": REPORTED,
-        "iterations": int(storm.n_iter_),
+        "iterations": int(model.n_iter_),
         "workers": WORKERS,
         "threshold": THRESHOLD,
         "C": PENALTY,
@@ -78,8 +78,8 @@ def measure(data: Path, tell: Tell) -> dict[str, Any]:
     }
 
 
-def _storm(cluster: Cluster) -> Callable[[int, float, CodedMatrix], None]:
-    def strike(iteration: int, loss: float, matrix: CodedMatrix) -> None:
+def _kills(cluster: Cluster) -> Callable[[int, float, CodedMatrix], None]:
+    def kill(iteration: int, loss: float, matrix: CodedMatrix) -> None:
         if iteration in KILLS:
             pid = cluster.engine.pid(KILLS[iteration])
             if pid is None:
@@ -88,4 +88,4 @@ def _storm(cluster: Cluster) -> Callable[[int, float, CodedMatrix], None]:
         if iteration == JOIN:
             cluster.join()
 
-    return strike
+    return kill

@@ -17,7 +17,7 @@ from ..delays import PerUnit
 from ..engines.local import LocalEngine
 from ..engines.paced import Paced
 
-Tell = Callable[[str], None]  # called after each step, with what is being done
+OnStep = Callable[[str], None]  # called after each step, with what is being done
 Product = Callable[[], NDArray[Any]]
 
 DRAIN = 2.0  # seconds at most that workers get to drop the work of the round before
@@ -44,7 +44,7 @@ class Timer:
         self,
         kinds: Mapping[str, tuple[Cluster, Product]],
         rounds: int,
-        tell: Callable[[], None],
+        on_step: Callable[[], None],
         warm: int = 1,
     ) -> dict[str, list[float]]:
         """Seconds of each round by kind; one round of each in turn, `warm` turns uncounted.
@@ -62,7 +62,7 @@ class Timer:
                 self.worst = max(self.worst, float(np.linalg.norm(y - self.exact)) / self._norm)
                 if turn >= warm:
                     seconds[kind].append(spent)
-            tell()
+            on_step()
         return seconds
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -42,38 +42,43 @@ class Method:
 
 
 def methods(wait: int, weights: Kind = "covered") -> dict[str, Method]:
-    """Those of the paper: uncoded, exact and approximate codes, replies as published, whole.
+    """The paper's methods: uncoded, exact (egc) and approximate (agc) codes with whole replies.
 
-    And the rival that it leaves out, "ignore": no code, and as few replies waited for.
+    And one that the paper leaves out, "ignore": no code, and just as few replies waited for.
     """
-    found = {"uncoded": Method(Uncoded("whole"), exact())}
-    found["ignore"] = Method(Uncoded("whole"), first(wait), weights)
-    for c in (2, 3):
-        found[f"egc{c}"] = Method(FractionalRepetition(c, "whole"), exact())
-    for c in (2, 3):
-        code = FractionalRepetition(c, "whole")
-        found[f"agc{c}"] = Method(code, first(wait) | exact(), weights)
-    return found
+    codes = {c: FractionalRepetition(c, "whole") for c in (2, 3)}
+    return {
+        "uncoded": Method(Uncoded("whole"), exact()),
+        "ignore": Method(Uncoded("whole"), first(wait), weights),
+        **{f"egc{c}": Method(code, exact()) for c, code in codes.items()},
+        **{f"agc{c}": Method(code, first(wait) | exact(), weights) for c, code in codes.items()},
+    }
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
     """Seconds since the start at the end of each iteration, and the point reached by then."""
 
-    seconds: list[float]
-    points: list[Vector]
-    covered: list[float]
+    seconds: list[float] = field(default_factory=list)
+    points: list[Vector] = field(default_factory=list)
+    covered: list[float] = field(default_factory=list)
 
     @property
     def per_iteration(self) -> float:
         """Mean seconds, everything included: update and next broadcast too."""
         return self.seconds[-1] / len(self.seconds)
 
+    def add(self, seconds: float, point: Vector, covered: float) -> None:
+        """Note an iteration."""
+        self.seconds.append(seconds)
+        self.points.append(point)
+        self.covered.append(covered)
+
 
 class Memo:
-    """fn of a sum that is evaluated once a part and iteration, however many simulated workers do.
+    """The function of a sum, evaluated once for each part and iteration.
 
-    For the virtual engine alone, whose workers all live in this process.
+    Only for the virtual engine: its workers all live in this process, and many hold the same part.
     """
 
     def __init__(self, term: Term) -> None:
@@ -109,42 +114,45 @@ def train(
     fn: Callable[[Any, Any], Any],
 ) -> Run:
     """Descend as in the paper, from zero; the clock is read after each update."""
-    run = Run([], [], [])
-    covered = [0.0]
 
-    def gradient(x: Vector, t: int) -> tuple[Vector, bool]:
-        found = parts.sum(fn, (x, t), stop=method.stop, weights=method.weights, code=method.code)
-        covered[0] = found.covered
-        return found.value[0] / data.shape[0], found.exact
+    def gradient(x: Vector, t: int) -> tuple[Vector, float]:
+        result = parts.sum(fn, (x, t), stop=method.stop, weights=method.weights, code=method.code)
+        return result.value[0], result.covered
 
-    def tell(t: int, x: Vector) -> None:
-        run.seconds.append(clock() - start)
-        run.points.append(x)
-        run.covered.append(covered[0])
-
-    start = clock()
-    optimiser = GradientDescent(RATES[data.name])
-    descend(gradient, np.zeros(data.shape[1]), optimiser, iterations, tell=tell)
-    return run
+    return _descend(gradient, data, iterations, clock)
 
 
 def train_backups(cluster: Cluster, data: Dataset, iterations: int, fn: Any, factor: float) -> Run:
     """The same with backup tasks."""
-    run = Run([], [], [])
     sums = Backups(cluster, parted(data, len(cluster.workers)), factor=factor)
-    clock = cluster.engine.now
+
+    def gradient(x: Vector, t: int) -> tuple[Vector, float]:
+        return sums.sum(fn, (x, t))[0], 1.0
+
+    return _descend(gradient, data, iterations, cluster.engine.now)
+
+
+def _descend(
+    gradient: Callable[[Vector, int], tuple[Vector, float]],
+    data: Dataset,
+    iterations: int,
+    clock: Callable[[], float],
+) -> Run:
+    """Descend along gradients of all rows, given with the fraction of the parts in them."""
+    run = Run()
+    covered = 0.0
+
+    def mean(x: Vector, t: int) -> tuple[Vector, bool]:
+        nonlocal covered
+        total, covered = gradient(x, t)
+        return total / data.shape[0], covered == 1.0
+
+    def note(t: int, x: Vector) -> None:
+        run.add(clock() - start, x, covered)
+
     start = clock()
-
-    def tell(t: int, x: Vector) -> None:
-        run.seconds.append(clock() - start)
-        run.points.append(x)
-        run.covered.append(1.0)
-
-    def gradient(x: Vector, t: int) -> tuple[Vector, bool]:
-        return sums.sum(fn, (x, t))[0] / data.shape[0], True
-
     optimiser = GradientDescent(RATES[data.name])
-    descend(gradient, np.zeros(data.shape[1]), optimiser, iterations, tell=tell)
+    descend(mean, np.zeros(data.shape[1]), optimiser, iterations, tell=note)
     return run
 
 
@@ -158,17 +166,14 @@ def train_stale(
     parts: int | None = None,
 ) -> Run:
     """The same with DSAG."""
-    run = Run([], [], [])
-    rate = RATES[data.name]
+    run = Run()
     x = np.zeros(data.shape[1])
     start = cluster.engine.now()
 
     def advance(t: int, time: float, total: Any, covered: float) -> Any:
         nonlocal x
-        x = x - rate(t) * total[0] / (covered * data.shape[0])
-        run.seconds.append(time - start)
-        run.points.append(x)
-        run.covered.append(covered)
+        x = x - RATES[data.name](t) * total[0] / (covered * data.shape[0])
+        run.add(time - start, x, covered)
         return None if t == iterations else (x, t + 1)
 
     count = len(cluster.workers) if parts is None else parts

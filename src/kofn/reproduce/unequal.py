@@ -1,10 +1,10 @@
 """Where ignoring stragglers ends at a wrong point, and a code does not.
 
-Amazon's rows sorted by label, as logs come in: one row in seventeen is of the rare class, and all
-of those lie on the first two of thirty machines. Six machines, the first of them, are ten times
-slower than the rest, or are lost for good. Who closes a sum without them never hears of half of the
-rare class; under a code with two copies the other holder has those rows. Simulated time, real
-values; beside it the same with the rows mixed, where ignoring does little harm.
+Amazon's rows are sorted by label. One row in seventeen is of the rare class, and all of those lie
+on the first two of thirty machines. Six machines, the first one among them, are ten times slower
+than the rest, or lost. A sum that is closed without them leaves out half of the rare class. Under a
+code with two copies another machine has those rows. Time is simulated, values are real. The same is
+done with the rows mixed, where ignoring does little harm.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..engines.virtual import VirtualEngine
 from ..errors import TooFewWorkers
 from ..rounds.stop import exact, first
 from .datasets import Dataset
-from .timing import Tell
+from .timing import OnStep
 from .training import Memo, Method, metric, parted, term, train
 
 MEAN = 2.0  # seconds of delay
@@ -34,7 +34,7 @@ SLOW = (0, 2, 13, 18, 22, 28)
 
 @dataclass(frozen=True)
 class SlowFor(Delays):
-    """`by` times what `delays` says, for some workers in every round."""
+    """`by` times the `delays`, for some workers in every round."""
 
     delays: Delays
     workers: frozenset[int]
@@ -53,28 +53,26 @@ class SlowFor(Delays):
 
 def known(waits: Sequence[int]) -> dict[str, Method]:
     """Waiting for all, ignoring, and both kinds of code, at the same numbers of replies."""
-    found = {
-        "uncoded": Method(Uncoded("whole"), exact()),
-        "egc2": Method(FractionalRepetition(2, "whole"), exact()),
+    none, code = Uncoded("whole"), FractionalRepetition(2, "whole")
+    return {
+        "uncoded": Method(none, exact()),
+        "egc2": Method(code, exact()),
+        **{f"ignore_{wait}": Method(none, first(wait)) for wait in waits},
+        **{f"agc2_{wait}": Method(code, first(wait) | exact()) for wait in waits},
     }
-    for wait in waits:
-        found[f"ignore_{wait}"] = Method(Uncoded("whole"), first(wait))
-    for wait in waits:
-        found[f"agc2_{wait}"] = Method(FractionalRepetition(2, "whole"), first(wait) | exact())
-    return found
 
 
 CASES = ("mixed_slow", "sorted_slow", "sorted_lost")
 STEPS = len(CASES) * (2 + 2 * len(WAITS))
 
 
-def table(data: Dataset, workers: int, iterations: int, tell: Tell) -> dict[str, Any]:
+def table(data: Dataset, workers: int, iterations: int, on_step: OnStep) -> dict[str, Any]:
     """By case and method: the final metric, seconds an iteration, the part of the sum covered."""
     order = np.argsort(data.y, kind="stable")
     in_order = replace(data, X=data.X[order], y=data.y[order])
     waits = [round(fraction * workers) for fraction in WAITS]
     slow = tuple(worker for worker in SLOW if worker < workers)
-    found: dict[str, Any] = {
+    results: dict[str, Any] = {
         "data": data.name,
         "workers": workers,
         "iterations": iterations,
@@ -86,12 +84,12 @@ def table(data: Dataset, workers: int, iterations: int, tell: Tell) -> dict[str,
     }
     for case in CASES:
         rows = data if case.startswith("mixed") else in_order
-        found[case] = {}
+        results[case] = {}
         for name, method in known(waits).items():
             lost = slow if case.endswith("lost") else ()
-            found[case][name] = _one(rows, method, workers, iterations, slow, lost)
-            tell(f"unequal parts, {case}: {name}")
-    return found
+            results[case][name] = _one(rows, method, workers, iterations, slow, lost)
+            on_step(f"unequal parts, {case}: {name}")
+    return results
 
 
 def _one(
