@@ -1,7 +1,6 @@
 """Multiply on MPI ranks while some of them are killed and one is spawned.
 
     mpiexec --with-ft ulfm -n 7 python examples/mpi_cluster.py    # rank 0 and six workers
-    python examples/mpi_cluster.py                                # six workers of its own
 
 On as many machines as you like: each gets as many ranks as the hostfile gives it slots, and what is
 over goes round (with `--map-by :oversubscribe` all of them would be on the first):
@@ -11,8 +10,6 @@ over goes round (with `--map-by :oversubscribe` all of them would be on the firs
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 
 import kofn
@@ -20,8 +17,7 @@ import kofn
 
 def main() -> None:
     # Under mpiexec every rank comes here; all but rank 0 stay in this call until the end.
-    ranks = "OMPI_COMM_WORLD_SIZE" in os.environ
-    with kofn.connect("mpi", workers=None if ranks else 6) as cluster:
+    with kofn.connect("mpi") as cluster:
         rng = np.random.default_rng(0)
         A, w = rng.standard_normal((6000, 400)), rng.standard_normal(400)
         X = cluster.encode(A, k=(len(cluster.workers) + 1) // 2)  # any half of them is enough

@@ -1,7 +1,8 @@
 """EngineChecks under mpiexec: `mpiexec --with-ft ulfm -n 5 python checks.py [pytest options]`.
 
 The first engine has the ranks of mpiexec as its workers; once these are gone (some checks end
-workers), the next ones spawn theirs.
+workers), the next ones spawn theirs. With `far` as the first argument nobody is let in at the
+master's socket, so all workers are spoken to by MPI, as those of another machine are.
 """
 
 from __future__ import annotations
@@ -55,5 +56,10 @@ if __name__ == "__main__":
 
     if start().COMM_WORLD.Get_rank():
         MPIEngine()
+    if sys.argv[1:2] == ["far"]:
+        from apart import refuse_all
+
+        refuse_all()
+        del sys.argv[1]
     options = ["-q", "-s", "-W", "error", "-p", "no:cacheprovider", "--color=no"]
     sys.exit(pytest.main([__file__, *options, *sys.argv[1:]]))

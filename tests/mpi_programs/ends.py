@@ -11,8 +11,7 @@ from kofn.model import Task
 from kofn.testing._bodies import toil
 
 how = sys.argv[1]
-ranks = "OMPI_COMM_WORLD_SIZE" in os.environ
-cluster = kofn.connect("mpi", workers=None if ranks else 2)
+cluster = kofn.connect("mpi")
 engine = cluster.engine
 cluster.join()
 for worker in cluster.workers:
@@ -22,8 +21,6 @@ print("pids", os.getpid(), *pids, flush=True)
 if how == "raises":
     with cluster:
         raise RuntimeError("on purpose")
-if how == "exits":
-    sys.exit(0)  # and no close: the engine ends with the process
 if how == "vanishes":
     os._exit(3)
 if how == "joins":

@@ -26,7 +26,7 @@ _VALUE_AT = {
 }
 
 
-def serve(fds: list[int]) -> None:
+def serve(fds: list[int], kind: type[SocketWorker] | None = None) -> None:
     """Serve the master on socket `fds[0]` until it goes away.
 
     `fds[1]` holds the cancelled word, `fds[2]` is the master's lifeline. Where there is a mailbox,
@@ -34,7 +34,7 @@ def serve(fds: list[int]) -> None:
     """
     tie(fds[2])
     reseed()
-    SocketWorker(socket.socket(fileno=fds[0]), attach(fds[1]), *fds[3:]).serve()
+    (kind or SocketWorker)(socket.socket(fileno=fds[0]), attach(fds[1]), *fds[3:]).serve()
 
 
 class SocketWorker(Values):

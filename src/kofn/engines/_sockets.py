@@ -37,12 +37,16 @@ _FDS = 12  # descriptors that go with one frame
 
 
 class Value:
-    """A packed value at the master, the segment with its large buffers, and a frame made of it."""
+    """A packed value at the master, and the segment with its large buffers.
 
-    __slots__ = ("frame", "packed", "segment")
+    `frame` and `inline` are frames made of it: with the place in the segment, with all its bytes.
+    """
+
+    __slots__ = ("frame", "inline", "packed", "segment")
 
     def __init__(self, packed: Packed, segment: Segment | None) -> None:
-        self.packed, self.segment, self.frame = packed, segment, b""
+        self.packed, self.segment = packed, segment
+        self.frame = self.inline = b""
 
 
 class Incoming(NamedTuple):

@@ -17,18 +17,12 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
-# Master to worker.
-TASK, FUNCTION, OPERAND, PUT, FORGET, DROP, UNMAP, CLEAR = range(8)
-EXCHANGE, UNPASS = 15, 16
-# Worker to master.
-HELLO, REPLY, DROPPED, FAILED, STORED, UNPUT, GONE = range(8, 15)
-
 IN, OUT = select.POLLIN, select.POLLOUT
 _HEAD = struct.Struct("<Q")
 _READ = 1 << 16
 _SPACE = socket.CMSG_SPACE(64)
 _NAP = 1e-3  # seconds between two attempts while the kernel lacks something
-_FLAGS = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+FD_FLAGS = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 
 def frame(*message: Any) -> bytes:
@@ -96,7 +90,7 @@ class Reader:
         May raise BlockingIOError. A message's descriptors are in `fds` before it is returned.
         """
         try:
-            data, ancillary, flags, _ = self.sock.recvmsg(_READ, _SPACE, _FLAGS)
+            data, ancillary, flags, _ = self.sock.recvmsg(_READ, _SPACE, FD_FLAGS)
         except ConnectionError:
             return None
         if ancillary:

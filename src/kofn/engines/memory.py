@@ -308,6 +308,19 @@ def unpack(
     return value
 
 
+def inline(packed: Packed, segment: Segment | None) -> Packed:
+    """Return a packed value with the bytes that lie in its segment: for another machine."""
+    if segment is None:
+        return packed
+    head, parts, _ = packed
+
+    def fetch(part: Any) -> Any:
+        placed = type(part) is tuple and len(part) == 2
+        return segment.map[part[0] : part[0] + part[1]] if placed else part
+
+    return fetch(head), tuple(map(fetch, parts)), None
+
+
 def large(packed: Packed) -> int:
     """Bytes of a packed value that lie in a segment."""
     if packed[2] is None:

@@ -1,63 +1,62 @@
-"""The MPI engine: one rank per worker, under mpiexec or under an mpiexec of its own."""
+"""The MPI engine: one rank per worker, under mpiexec."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import secrets
+import socket
 import sys
+import threading
 import time
-import traceback
-import weakref
+from collections import deque
 from collections.abc import Callable
-from dataclasses import astuple, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any, ClassVar
 
-import cloudpickle
-
-from ..errors import BadInput, CannotDo, Closed, EngineUnavailable, UnknownWorker
+from ..errors import BadInput, CannotDo, EngineUnavailable
 from ..interrupts import held, opened
-from ..model import Body, Dropped, Event, Failed, Joined, Lost, Reply, Stored, Task
 from . import _wire as wire
-from ._mpi_bridge import Bridge
-from ._mpi_house import NEVER, House, Peer
-from ._mpi_link import Link
-from ._mpi_near import Handle, Mark, Parcel, Place, neighbour
-from ._mpi_pieces import SMALL, Bytes
-from ._mpi_setup import ALWAYS, HERE, command, problem, start, unset
-from ._mpi_worker import FAR, serve
-from .base import Capabilities, Engine, Exchange, Shape
-from .memory import Packed, Segment, large, no_segment, pack, unpack
+from ._mpi_messages import Backoff, Stream
+from ._mpi_setup import AGAIN, ALWAYS, HERE, command, problem, start, unset
+from ._mpi_worker import GREETING, KNOCK, LEAVE, cancel_word, serve
+from ._sockets import EXCHANGE, SocketTransport, Value
+from .base import Capabilities, Exchange, Shape
+from .memory import inline
+from .protocol import Cancel, Message, WorkerDown, WorkerUp, plain, typed
+from .protocol.messages import AddOperand, Put, PutFailed
+from .transport import TransportEngine
 
 if find_spec("mpi4py") is None:
     raise ModuleNotFoundError("No module named 'mpi4py'", name="mpi4py")
 
-_START = 60.0  # seconds for the first workers to say hello
-_NOTICE = 0.5  # seconds for a worker to end, or for MPI to tell that it has
-_WATCH = 0.1  # seconds between two looks at whether the processes of this machine are there
-_FUNCTIONS = 256  # bodies remembered; beyond, all are forgotten and sent again as needed
-_OPERANDS = 64  # operands kept of rounds that nobody cancelled
+_START = 60.0  # seconds for the first workers to come
+_LEAVE = 10.0  # seconds for MPI to let spawned workers go
+_END = 0.5  # seconds for workers to begin to end
+
+# The ranks of an mpiexec serve one engine and end with it; MPI's world is one per process.
+_ranks_taken = False
 
 
-class MPIEngine(Engine):
+class MPIEngine(TransportEngine):
     """Workers are MPI processes, each with one BLAS thread; a lost one is Open MPI's ULFM news.
 
     Under ``mpiexec --with-ft ulfm -n 7 python script.py`` rank 0 is the master, and the other
     ranks become its workers: there this call does not return, it serves until the master closes
     and then ends the process. So a script written for one master just works. Once closed, the
-    ranks are gone: a second engine in the same run starts its workers by Spawn.
-
-    In a plain process `workers` ranks are started on this machine, under an mpiexec of our own
-    (default: one per core); this process does not start MPI itself. In both cases `join` is one
+    ranks are gone: a second engine in the same run starts its workers by Spawn. `join` is one
     MPI_Comm_spawn in the background.
 
-    A submit costs one message. An operand is written once: workers of this machine map it, the
-    others are sent the same bytes each.
+    Workers on the master's machine are spoken to as those of the local engine are, by sockets and
+    shared memory; those of other machines by MPI's messages, one a task, an operand once a round.
     Arrays that reach a worker are read-only, those in events are private and writable. A body is
     sent to a worker once: what it closes over is what it was then.
     """
 
     name: ClassVar[str] = "mpi"
     capabilities = Capabilities(processes=True, can_lose=True, can_join=True)
+    _transport: MPITransport
 
     def __init__(self, workers: int | None = None) -> None:
         if workers is not None and (
@@ -65,43 +64,18 @@ class MPIEngine(Engine):
         ):
             raise BadInput(
                 f"MPIEngine needs a whole number of workers, at least 1; got {workers!r}. "
-                f"Leave it out for all ranks of mpiexec, or else one per core."
+                f"Leave it out for all ranks of mpiexec."
+            )
+        if "OMPI_COMM_WORLD_SIZE" not in os.environ and "PMIX_RANK" not in os.environ:
+            raise EngineUnavailable(
+                f"engine 'mpi' runs under mpiexec; this process was started without it. Start it "
+                f"so: {AGAIN}. For workers on this machine alone: kofn.connect('local')."
             )
         with held():
-            self._open(workers)
+            self._begin(workers)
 
-    def _open(self, workers: int | None) -> None:
-        self._house = house = House()
-        self._finalize = weakref.finalize(self, house.close)
-        self._live: dict[int, Peer] = {}
-        self._workers: tuple[int, ...] = ()
-        self._next = 0
-        self._functions: dict[int, tuple[Body, int, bytes]] = {}
-        self._numbers = 0
-        self._operands = house.operands
-        self._gone: set[int] = set()  # rounds never cancelled whose operand had to make room
-        self._floor = NEVER
-        self._ended: dict[int, float] = {}  # workers that we ended -> when to stop asking MPI
-        self._watched = 0.0  # when
-        self._ready: list[Event] = []
-        self._passed = 0  # bytes
-        try:
-            if "OMPI_COMM_WORLD_SIZE" in os.environ or "PMIX_RANK" in os.environ:
-                count = self._under_mpiexec(workers)
-            else:
-                count = workers or os.cpu_count() or 1
-                house.link = Bridge(count, house.sample.mark)
-                for _ in range(count):
-                    self._expect()
-            self._wait_for(count)
-            near = all(peer.near for peer in self._live.values())
-            self.capabilities = replace(self.capabilities, exchange=near)
-        except BaseException:
-            self.close()
-            raise
-
-    def _under_mpiexec(self, workers: int | None) -> int:
-        """Take in the other ranks, or become a worker oneself; return how many are to come."""
+    def _begin(self, workers: int | None) -> None:
+        """Take in the other ranks, or become a worker oneself."""
         global _ranks_taken
         size = int(os.environ.get("OMPI_COMM_WORLD_SIZE", 0))
         alone = size and size == int(os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", 0))
@@ -122,431 +96,284 @@ class MPIEngine(Engine):
             raise EngineUnavailable(wrong)
         if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
             # Spawn would have to block the master.
-            self.capabilities = Capabilities(processes=True, can_lose=True, can_join=False)
-        link = self._house.link = Link(MPI, command(settings), self._house.sample.mark)
+            self.capabilities = replace(self.capabilities, can_join=False)
+        transport = MPITransport(MPI, command(settings))
+        self._open(transport)
         count = workers or size - 1
-        if _ranks_taken:
-            for _ in range(count):
-                self.join()
-            return count
-        _ranks_taken = True
-        for rank in range(1, size):
-            worker = self._expect() if rank <= count else -rank
-            link.add(worker, world, rank)
-            if rank > count:  # more than were asked for
-                link.control(worker, None)
-                link.drop(worker)
-        return count
-
-    def _expect(self) -> int:
-        worker, self._next = self._next, self._next + 1
-        self._house.peers[worker] = Peer()
-        return worker
-
-    def _wait_for(self, workers: int) -> None:
-        limit = time.monotonic() + _START
-        while len(self._live) < workers:
-            left = limit - time.monotonic()
-            lost = [e for e in self.events(max(left, 0.0)) if isinstance(e, Lost)]
-            # The others are there at once for the caller: their Joined are not told.
-            if left <= 0 or lost:
-                how = f"{len(lost)} ended first" if lost else f"no more within {_START:.0f} s"
+        try:
+            if _ranks_taken:
+                for _ in range(count):
+                    self.join()
+            else:
+                _ranks_taken = True
+                for rank in range(1, size):
+                    worker = next(transport.ids) if rank <= count else None
+                    transport.greet(worker, world, rank)
+            why = self._await(lambda: len(self.workers) == count, _START)
+            if why:
                 raise EngineUnavailable(
-                    f"all {workers} workers of an MPIEngine must come; {len(self._live)} did, "
-                    f"{how}. Each rank must be able to import kofn (pip install 'kofn[mpi]' on "
+                    f"all {count} workers of an MPIEngine must come; {len(self.workers)} did "
+                    f"({why}). Each rank must be able to import kofn (pip install 'kofn[mpi]' on "
                     f"every machine) and call kofn.connect('mpi'); see the messages above."
                 )
-
-    # Membership.
-
-    @property
-    def workers(self) -> tuple[int, ...]:
-        """Ids of the live workers, sorted."""
-        return self._workers
-
-    def now(self) -> float:
-        """Seconds on the monotonic clock."""
-        return time.monotonic()
+        except BaseException:
+            self.close()
+            raise
+        self.capabilities = replace(self.capabilities, exchange=not transport.far)
 
     def join(self) -> int:
         """Spawn one more worker in the background and return its id at once."""
-        link = self._check()
         if not self.capabilities.can_join:
             raise CannotDo(
                 "engine 'mpi' starts workers in a thread; MPI was started here without "
                 "MPI_THREAD_MULTIPLE. Call kofn.connect before importing mpi4py.MPI."
             )
-        worker = self._expect()
-        link.spawn(worker)
-        return worker
+        return super().join()
 
-    def lose(self, worker: int) -> None:
-        """Kill a worker of this machine with SIGKILL; tell one of another machine to end.
 
-        It is Lost in any case, at the latest half a second later.
-        """
-        peer = self._peer(worker)
-        if peer.process is not None:
-            peer.process.kill()
+class MPITransport(SocketTransport):
+    """Sockets for workers of this machine, streams of MPI for the others.
+
+    Every rank is greeted by MPI. One of this machine then knocks at our socket.
+    """
+
+    def __init__(self, MPI: Any, spawned: list[str]) -> None:
+        super().__init__()
+        self._MPI, self._command = MPI, spawned
+        crowd = int(os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", 0))
+        self._spin = crowd <= len(os.sched_getaffinity(0))
+        self.far: dict[int, Stream] = {}  # live workers of other machines
+        self._greeted: dict[int, Stream] = {}  # who have not answered yet
+        self._unused: list[Stream] = []  # MPI may still write to what these hold
+        self._spawned: set[int] = set()
+        self._dead: list[tuple[int, Message]] = []  # ends that were seen while sending
+        self._secret = secrets.token_bytes(32)
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(b"\0kofn-" + secrets.token_hex(16).encode())  # no file
+        self._listener.listen(64)
+        self._knocking: dict[int, socket.socket] = {}
+        self._orders: deque[int] = deque()  # workers to spawn
+        self._come: deque[tuple[int, Any]] = deque()  # what became of them
+        self._spawner: threading.Thread | None = None
+        self._wake, self._wake_end = os.pipe()
+        for fd in (self._listener.fileno(), self._wake):
+            os.set_blocking(fd, False)
+            self._poll.register(fd, wire.IN)
+        for comm in (MPI.COMM_WORLD, MPI.COMM_SELF):
+            comm.Set_errhandler(MPI.ERRORS_RETURN)
+
+    # Workers.
+
+    def greet(self, worker: int | None, comm: Any, rank: int) -> None:
+        """Tell a process which worker it is; None: it is not needed."""
+        stream = Stream(self._MPI, comm, rank)
+        address = b"" if worker is None else self._listener.getsockname()
+        with contextlib.suppress(self._MPI.Exception):  # gone: receiving will tell
+            stream.send(wire.frame(GREETING, worker, address, self._secret, self._spin))
+        if worker is None:
+            self._unused.append(stream)
         else:
-            self._check().control(worker, None)
-        self._ended.setdefault(worker, time.monotonic() + _NOTICE)
+            self._greeted[worker] = stream
+
+    def start(self, worker: int) -> None:
+        """Spawn a process in the background: 1 to 2 seconds."""
+        self._orders.append(worker)
+        self._spawned.add(worker)
+        if self._spawner is None or not self._spawner.is_alive():
+            self._spawner = threading.Thread(target=self._spawn, name="kofn-spawn", daemon=True)
+            self._spawner.start()
+
+    def _spawn(self) -> None:
+        # One Spawn per worker: those spawned together die together.
+        MPI = self._MPI
+        while self._orders:
+            worker = self._orders.popleft()
+            try:
+                info = MPI.Info.Create({"map_by": "slot:OVERSUBSCRIBE", "bind_to": "none"})
+                comm = MPI.COMM_SELF.Spawn(self._command[0], self._command[1:], 1, info)
+                comm.Set_errhandler(MPI.ERRORS_RETURN)
+                self._come.append((worker, comm))
+            except MPI.Exception as error:
+                self._come.append((worker, f"MPI_Comm_spawn failed: {error}"))
+            os.write(self._wake_end, b"!")
+
+    def end(self, worker: int) -> None:
+        """Kill a worker of this machine; tell one of another machine to end, and give it up."""
+        stream = self.far.pop(worker, None)
+        if stream is None:
+            super().end(worker)
+        else:
+            self._urge(stream, b"")
+            self._unused.append(stream)
+            self._dead.append((worker, WorkerDown()))
 
     def pid(self, worker: int) -> int | None:
-        """Return the worker's process id, None on another machine."""
-        process = self._peer(worker).process
-        return None if process is None else process.pid
-
-    def close(self) -> None:
-        """End the workers: they are gone when this returns, with what we started for them."""
-        with held():
-            if self._finalize.alive:
-                self._live, self._workers = {}, ()
-                self._finalize()
-
-    def _check(self) -> Link | Bridge:
-        link = self._house.link
-        if link is None or not self._finalize.alive:
-            raise Closed("this MPIEngine was closed; make a new one.")
-        return link
-
-    def _peer(self, worker: int) -> Peer:
-        peer = self._live.get(worker)
-        if peer is None:
-            self._check()
-            raise UnknownWorker(worker, self._workers)
-        return peer
-
-    # Commands.
-
-    def put(self, worker: int, key: str, value: Any) -> None:
-        """Send a value for the worker to keep: one copy, where it can map our memory."""
-        peer = self._peer(worker)
-        if isinstance(value, Exchange):
-            self._put_exchange(worker, peer, key, value)
-            return
-        parcel = Parcel(wire.PUT, key, value)
-        self._passed += parcel.large
-        peer.gets(key, parcel)
-        self._send(worker, peer, *parcel.messages(peer.near))
-        self._check().flush()
-
-    def _put_exchange(self, worker: int, peer: Peer, key: str, value: Exchange) -> None:
-        if not peer.near:
-            raise _apart([worker])
-        handle = Handle(value.owner.fd)
-        peer.gets(key, handle)
-        self._send(worker, peer, wire.frame(wire.EXCHANGE, key, astuple(value.shape), handle.at))
-        self._check().flush()
+        return None if worker in self.far else super().pid(worker)
 
     def exchange(self, shape: Shape) -> Exchange:
-        """Make anonymous memory that all workers may map, those that join later too.
+        if self.far:
+            raise _apart(sorted(self.far))
+        return super().exchange(shape)
 
-        CannotDo where some worker cannot map our memory: it is on another machine.
-        """
-        self._check()
-        if far := [worker for worker, peer in self._live.items() if not peer.near]:
-            raise _apart(far)
-        segment = Segment(shape.size)
-        exchange = Exchange(segment.map, shape)
-        exchange.owner = segment
-        house = self._house
-        house.exchanges = [*(old for old in house.exchanges if old.owner is not None), exchange]
-        return exchange
+    # Messages.
 
-    @property
-    def traffic(self) -> int | None:
-        """Bytes of messages, and those that lay in shared memory for or from the master."""
-        return self._passed
-
-    def forget(self, key: str) -> None:
-        """Tell every worker to drop a kept value."""
-        link = self._check()
-        for worker, peer in self._live.items():
-            self._send(worker, peer, wire.frame(wire.FORGET, key))
-        link.flush()
-
-    def broadcast(self, round: int, value: Any) -> None:
-        """Write the operand once; each worker hears of it with its first task of the round."""
-        self._check()
-        if round in self._operands:
-            raise BadInput(f"a round has one operand; round {round} was broadcast before.")
-        if len(self._operands) >= _OPERANDS:
-            idle = [r for r, parcel in self._operands.items() if not parcel.pending]
-            for old in idle[: len(self._operands) - _OPERANDS + 1]:
-                self._make_room(old)
-        self._operands[round] = parcel = Parcel(wire.OPERAND, round, value)
-        self._passed += parcel.large
-
-    def submit(self, task: Task) -> None:
-        """Send a task: one message, none while the worker is behind with receiving.
-
-        The worker is woken by the next call of `events`, with all others at once.
-        """
-        peer = self._live.get(task.worker)
-        if peer is None:
-            peer = self._peer(task.worker)
-        known = self._functions.get(id(task.body))
-        if known is None:
-            known = self._register(task.body)
-        number, round = known[1], task.round
-        operand = self._operands.get(round)
-        if operand is None and round in self._gone and round > self._floor:
-            raise BadInput(
-                f"at most {_OPERANDS} rounds are open at a time; the operand of round {round} has "
-                f"made room for later ones. Cancel rounds that are over."
-            )
-        packed = pack(task.args, no_segment)[0]
-        data = wire.frame(wire.TASK, task.id, round, number, packed, self._floor)
-        if number not in peer.functions:
-            data = wire.frame(wire.FUNCTION, number, known[2]) + data
-        if operand is not None:
-            operand.pending += 1
-            if round not in peer.rounds:
-                frame, *bulk = operand.messages(peer.near)
-                if bulk or len(frame) > SMALL:
-                    self._send(task.worker, peer, frame, *bulk)  # the same bytes for all
-                else:
-                    data = b"".join((frame, data))
-        peer.tasks[task.id] = round
-        self._send(task.worker, peer, data)
-        # What it is told once is noted last: if Ctrl-C comes before, it is told again.
-        peer.functions.add(number)
-        if operand is not None:
-            peer.rounds.add(round)
-
-    def cancel(self, round: int) -> None:
-        """Write one word for those near; tell those far who work on it, the others with a task."""
-        link = self._check()
-        if round <= self._floor:
+    def send(self, worker: int, message: Message) -> None:
+        stream = self.far.get(worker)
+        if stream is None:
+            super().send(worker, message)
             return
-        self._floor = self._house.floor[0] = round
-        for worker, peer in self._live.items():
-            if not peer.near and peer.tasks and min(peer.tasks.values()) <= round:
-                link.control(worker, round)
-            if peer.rounds:
-                peer.rounds = {r for r in peer.rounds if r > round}
-        for old in [r for r, o in self._operands.items() if r <= round and not o.pending]:
-            self._operands.pop(old).close()
-        if self._gone:
-            self._gone = {r for r in self._gone if r > round}
+        if isinstance(message, Cancel):
+            self._urge(stream, cancel_word(message.round))
+            return
+        data = b""
+        fields = list(plain(message))
+        for i, field in enumerate(fields):
+            if isinstance(field, Value):
+                if field.packed[0] == EXCHANGE and isinstance(message, Put):
+                    failed = PutFailed(message.key, repr(_apart([worker])), "")
+                    self._dead.append((worker, failed))
+                    return
+                data, value = field.inline, field
+                fields[i] = data or inline(field.packed, field.segment)
+        if not data:
+            data = wire.frame(*fields)
+            if isinstance(message, AddOperand):
+                value.inline = data  # the same for all
+        with contextlib.suppress(self._MPI.Exception):  # gone: receiving will tell
+            stream.send(data)
+            self._copied += len(data)
 
-    def _send(self, worker: int, peer: Peer, *messages: Bytes) -> None:
-        link = self._house.link
-        assert link is not None
-        if peer.notes:
-            link.send(worker, b"".join(peer.notes))
-            peer.notes.clear()
-        for data in messages:
-            link.send(worker, data)
-            self._passed += len(data)
+    def _urge(self, stream: Stream, word: bytes) -> None:
+        with contextlib.suppress(self._MPI.Exception):  # gone: receiving will tell
+            stream.urge(word)
 
-    def _make_room(self, round: int) -> None:
-        """Let go of the operand of a round that nobody cancelled."""
-        self._operands.pop(round).close()
-        self._gone.add(round)
-        for peer in self._live.values():
-            if round in peer.rounds:
-                peer.rounds.remove(round)
-                peer.notes.append(wire.frame(wire.DROP, round))
-
-    def _close_task(self, peer: Peer, task: int) -> int | None:
-        """Strike a task off; return its round, None if that was done before."""
-        round = peer.tasks.pop(task, None)
-        operand = None if round is None else self._operands.get(round)
-        if round is not None and operand is not None:
-            operand.pending -= 1
-            if not operand.pending and round <= self._floor:
-                self._operands.pop(round).close()
-        return round
-
-    def _register(self, body: Body) -> tuple[Body, int, bytes]:
-        if len(self._functions) >= _FUNCTIONS:
-            self._functions.clear()
-            for peer in self._live.values():
-                peer.functions.clear()
-                peer.notes.append(wire.frame(wire.CLEAR, None))
-        # The body itself is held, so that its id stays its own.
-        known = (body, self._numbers, cloudpickle.dumps(body, 5))
-        self._numbers += 1
-        self._functions[id(body)] = known
-        return known
-
-    # Events.
-
-    def events(self, timeout: float) -> list[Event]:
-        """Return what has arrived. MPI cannot wait: this looks, and rests at most 5 ms between."""
-        link = self._check()
-        end = time.monotonic() + min(max(timeout, 0.0), 1e9)
-        wait = 0.0 if self._ready else timeout
+    def poll(self, timeout: float) -> list[tuple[int, Message]]:
+        """Return what has arrived. MPI cannot wait: where it is needed, this looks and rests."""
+        end, backoff = time.perf_counter() + timeout, Backoff(self._spin)
         while True:
-            for worker, data in link.receive(min(wait, _WATCH)):
-                self._hear(worker, data)
-            now = time.monotonic()
-            if now >= self._watched + _WATCH:
-                self._watch(now)
-            if self._ready:
-                ready, self._ready = self._ready, []
-                return ready
-            if now >= end:
-                return []
-            wait = end - now
+            dead, self._dead = self._dead, []
+            arrived = dead + self._look()
+            if self._moved():
+                backoff = Backoff(self._spin)
+            left = end - time.perf_counter()
+            rest = min(left, backoff.rest()) if self.far or self._greeted else left
+            arrived += super().poll(0.0 if arrived else max(0.0, rest))
+            if arrived or left <= 0:
+                return arrived
 
-    def _watch(self, now: float) -> None:
-        """Find who is gone without MPI telling: it does not when a process exits by itself."""
-        self._watched = now
-        for worker, peer in self._live.items():
-            if peer.process is not None and not peer.process.alive():
-                self._ended.setdefault(worker, now + _WATCH)
-        for worker in [w for w, limit in self._ended.items() if limit <= now]:
-            self._check().drop(worker)
-            self._lost(worker, now)
+    def _moved(self) -> bool:
+        """Return whether something large is flowing: then there is more to do soon."""
+        moved = False
+        for stream in self.far.values():
+            moved, stream.moved = moved or stream.moved, False
+        return moved
 
-    def _hear(self, worker: int, data: Any) -> None:
-        now = time.monotonic()  # stamped on receipt: worker clocks disagree
-        if worker == -1:  # rank 0 of our own mpiexec
-            self._of_bridge(data, now)
-            return
-        peer = self._house.peers.get(worker)
-        if peer is None:
-            return  # ended by us, and told
-        if data is None or isinstance(data, str):
-            if data is not None:
-                print(f"kofn: worker {worker} cannot join: {data}", file=sys.stderr)
-            self._lost(worker, now)
-            return
-        self._passed += len(data)
-        if peer.awaited is not None:
-            messages, peer.awaited = [(*peer.awaited[:-1], data)], None
-        else:
-            messages = wire.frames(data)
-        for message in messages:
-            if message[0] == wire.REPLY and isinstance(message[-1], int):
-                peer.awaited = message  # with as many bytes, which follow
-            else:
-                _HANDLERS[message[0]](self, worker, peer, now, *message[1:])
+    def _look(self) -> list[tuple[int, Message]]:
+        """Look once at everybody who is spoken to by MPI."""
+        arrived: list[tuple[int, Message]] = []
+        for worker, stream in [*self._greeted.items(), *self.far.items()]:
+            try:
+                stream.push()
+                while (data := stream.receive()) is not None:
+                    self._copied += len(data)
+                    for fields in wire.frames(data):
+                        if worker in self.far:
+                            arrived.append((worker, typed(fields)))
+                        else:
+                            arrived.append((worker, self._answered(worker, *fields[1:])))
+            except self._MPI.Exception:
+                self._unused.append(stream)
+                if self._greeted.pop(worker, None) or self.far.pop(worker, None):
+                    arrived.append((worker, WorkerDown()))
+        return arrived
 
-    def _of_bridge(self, mark: Mark | None, now: float) -> None:
-        link = self._house.link
-        assert isinstance(link, Bridge)
-        if mark is not None:
-            link.met(mark)
-            return
-        for worker, peer in list(self._house.peers.items()):  # nobody can be reached any more
-            if peer.process is not None:
-                peer.process.kill()
-            self._lost(worker, now)
-
-    def _lost(self, worker: int, now: float) -> None:
-        self._ended.pop(worker, None)
-        peer = self._house.peers.pop(worker, None)
-        if peer is None:
-            return
-        if self._live.pop(worker, None) is not None:
-            self._workers = tuple(sorted(self._live))
-        tasks = tuple(sorted(peer.tasks))
-        for task in tasks:
-            self._close_task(peer, task)
-        peer.close()
-        self._ready.append(Lost(now, worker, tasks))
-
-    def _on_hello(
-        self,
-        worker: int,
-        peer: Peer,
-        now: float,
-        pid: int,
-        host: str,
-        python: Any,
-        version: str,
-        mark: Mark | None,
-    ) -> None:
+    def _answered(self, worker: int, host: str, versions: tuple[Any, ...]) -> Message:
+        """Take in a worker of another machine."""
         from .. import __version__
 
-        peer.near = mark is not None
-        if (tuple(python), version) != (sys.version_info[:2], __version__):
-            print(
-                f"kofn: worker {worker} cannot join: all ranks need one version of Python and of "
-                f"kofn; on {host} they are {python[0]}.{python[1]} and {version}.",
-                file=sys.stderr,
-            )
-            self._check().control(worker, None)
-            self._lost(worker, now)
-            return
-        self._live[worker] = peer
-        self._workers = tuple(sorted(self._live))
-        if mark is not None:
-            try:
-                peer.process = neighbour(mark)
-            except OSError:  # it can map what we hold, but not the other way round
-                self._send(worker, peer, wire.frame(FAR, None))
-                self._check().flush()
-        self._ready.append(Joined(now, worker))
+        stream = self._greeted.pop(worker)
+        if tuple(versions) == (*sys.version_info[:2], __version__):
+            self.far[worker] = stream
+            return WorkerUp()
+        self._urge(stream, b"")
+        self._unused.append(stream)
+        return WorkerDown(
+            f"all ranks need one version of Python and of kofn; on {host} they are "
+            f"{versions[0]}.{versions[1]} and {versions[2]}"
+        )
 
-    def _on_reply(
-        self,
-        worker: int,
-        peer: Peer,
-        now: float,
-        task: int,
-        name: Packed,
-        packed: Packed,
-        read: int,
-        seconds: float,
-        last: bool,
-        at: Place | Bytes | None,
-    ) -> None:
-        round = peer.tasks.get(task)
-        try:
-            what = unpack(name, None)
-            if isinstance(at, memoryview):
-                value = unpack(packed, at)  # ours alone, as it was received
-            elif isinstance(at, bytes):
-                value = unpack(packed, at, copy=True)
-            else:
-                memory = None if at is None else peer.memory(packed[2], at)
-                value = unpack(packed, memory, copy=True)
-                if memory is not None:
-                    memory[0] = 0  # free: the worker may write to it again
-                    self._passed += large(packed)
-            if round is None:
-                return  # it failed here before, see below
-        except Exception as error:
-            if round is None:
+    def _ready(self, fd: int, arrived: list[tuple[int, Message]]) -> None:
+        if fd == self._wake:
+            os.read(fd, 4096)
+            while self._come:
+                worker, comm = self._come.popleft()
+                if isinstance(comm, str):
+                    arrived.append((worker, WorkerDown(comm)))
+                else:
+                    self.greet(worker, comm, 0)
+        elif fd == self._listener.fileno():
+            with contextlib.suppress(BlockingIOError):
+                sock = self._listener.accept()[0]
+                sock.setblocking(False)
+                self._knocking[sock.fileno()] = sock
+                self._poll.register(sock.fileno(), wire.IN)
+        else:
+            self._let_in(fd)
+
+    def _let_in(self, fd: int) -> None:
+        """Take in a worker of this machine that has connected and knows the secret."""
+        self._poll.unregister(fd)
+        sock = self._knocking.pop(fd)
+        with contextlib.suppress(OSError):
+            secret, worker = KNOCK.unpack(sock.recv(KNOCK.size).ljust(KNOCK.size, b"\0"))
+            if secrets.compare_digest(secret, self._secret) and worker in self._greeted:
+                self._unused.append(self._greeted.pop(worker))
+                peer, fds = self._add(worker, sock)
+                peer.sock.sendmsg([b"!"], wire.with_fds(fds))
+                if peer.mailbox is not None:
+                    peer.mailbox.given()
                 return
-            # The reply cannot be read here: the task failed, even if its worker goes on with it.
-            self._close_task(peer, task)
-            trace = traceback.format_exc()
-            self._ready.append(Failed(now, worker, round, task, repr(error), trace))
+        sock.close()
+
+    # The end.
+
+    def close(self) -> None:
+        """End every worker: they are told, and killed if that takes long.
+
+        Those of other machines are only told. Who is being spawned comes first: without us it would
+        wait in MPI's start for ever, and mpiexec for it.
+        """
+        if os.getpid() != self.owner:
             return
-        if last:
-            self._close_task(peer, task)
-        self._ready.append(Reply(now, worker, round, task, what, value, read, seconds, last))
+        self._orders.clear()
+        self._run(_LEAVE, lambda: bool(self._spawning() or self._greeted.keys() & self._spawned))
+        self.cancelled((1 << 63) - 1)  # nobody goes on with a task
+        near = list(self._live.values())
+        for peer in near:
+            peer.send(wire.frame(LEAVE, peer.id in self._spawned))
+        for stream in (*self.far.values(), *self._greeted.values()):
+            self._urge(stream, b"")
+        self._run(_END, lambda: any(peer.fd in self.peers for peer in near))
+        # Who still has its socket is stopped, or deep in a body. A spawned worker closes it, then
+        # takes a while to leave; it would count as a failed job if it were killed on its way out.
+        for process in [peer.process for peer in near if peer.fd in self.peers and peer.process]:
+            process.kill()
+        self._run(_LEAVE, lambda: any(peer.process.running() for peer in near if peer.process))
+        super().close()
+        for sock in (self._listener, *self._knocking.values()):
+            sock.close()
+        os.close(self._wake)
+        os.close(self._wake_end)
 
-    def _on_gone(self, worker: int, peer: Peer, now: float, segment: int) -> None:
-        peer.unmap(segment)
+    def _spawning(self) -> bool:
+        return bool(self._come) or (self._spawner is not None and self._spawner.is_alive())
 
-    def _on_failed(
-        self, worker: int, peer: Peer, now: float, task: int, error: str, trace: str
-    ) -> None:
-        round = self._close_task(peer, task)
-        if round is not None:
-            self._ready.append(Failed(now, worker, round, task, error, trace))
-
-    def _on_dropped(self, worker: int, peer: Peer, now: float, task: int) -> None:
-        round = self._close_task(peer, task)
-        if round is not None:
-            self._ready.append(Dropped(now, worker, round, task))
-
-    def _on_stored(self, worker: int, peer: Peer, now: float, key: str) -> None:
-        peer.has(key)
-        self._ready.append(Stored(now, worker, key))
-
-    def _on_unput(
-        self, worker: int, peer: Peer, now: float, key: str, error: str, trace: str
-    ) -> None:
-        peer.has(key)
-        self._ready.append(Failed(now, worker, -1, None, error, trace, key))
+    def _run(self, seconds: float, go_on: Callable[[], bool]) -> None:
+        """Go on with MPI for at most so long: without that, nobody's end comes to an end."""
+        limit = time.monotonic() + seconds
+        while go_on() and time.monotonic() < limit:
+            self.poll(0.0)
+            time.sleep(0.002)
 
 
 def _apart(workers: list[int]) -> CannotDo:
@@ -554,17 +381,3 @@ def _apart(workers: list[int]) -> CannotDo:
         f"workers of engine 'mpi' exchange pieces through memory that all of them map; workers "
         f"{workers} cannot map this machine's. Go round by round: w = f(X @ w)."
     )
-
-
-_HANDLERS: dict[int, Callable[..., None]] = {
-    wire.HELLO: MPIEngine._on_hello,
-    wire.REPLY: MPIEngine._on_reply,
-    wire.DROPPED: MPIEngine._on_dropped,
-    wire.FAILED: MPIEngine._on_failed,
-    wire.STORED: MPIEngine._on_stored,
-    wire.UNPUT: MPIEngine._on_unput,
-    wire.GONE: MPIEngine._on_gone,
-}
-
-# The ranks of an mpiexec serve one engine and end with it; MPI's world is one per process.
-_ranks_taken = False

@@ -7,7 +7,6 @@ not run and replies carry no values, so thousands of workers cost microseconds a
 from __future__ import annotations
 
 import heapq
-import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -22,7 +21,7 @@ from ..errors import BadInput, Closed, UnknownWorker
 from ..model import Dropped, Event, Failed, Joined, Lost, Outline, Piece, Reply, Stored, Task
 from .base import Capabilities, Engine
 from .exchange import GATHER, REST, TASK, WORK, Exchange, Link, Shape
-from .running import keep
+from .protocol.worker import format_error, keep
 
 SLICE = 0.01  # seconds between two looks of a worker at the current round
 
@@ -346,5 +345,4 @@ def _failure(
     error: Exception,
     key: str | None = None,
 ) -> Failed:
-    text = "".join(traceback.format_exception(error))
-    return Failed(time, worker, round, task, repr(error), text, key)
+    return Failed(time, worker, round, task, *format_error(error), key)

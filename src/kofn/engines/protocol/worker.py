@@ -68,15 +68,9 @@ class WorkerProtocol:
         return round <= self.cancelled
 
     def _put(self, message: Put) -> Message:
-        key, kept = message.key, self.kept
+        key = message.key
         try:
-            value = self._values.unpack(message.value)
-            if isinstance(value, Build):
-                kept[key] = value.fn(*value.args)
-            elif not isinstance(value, Update):
-                kept[key] = value
-            elif key not in kept:
-                kept[key] = value.fn(kept.pop(value.of), *value.args)
+            keep(self.kept, key, self._values.unpack(message.value))
         except BaseException as error:
             return PutFailed(key, *format_error(error))
         return PutStored(key)
@@ -140,6 +134,16 @@ class WorkerProtocol:
             value = self._values.unpack(value)
             self._operands[round] = (True, value)
         return value
+
+
+def keep(kept: dict[str, Any], key: str, value: Any) -> None:
+    """Do what `put` asks for: keep the value, build it here, or change what is kept."""
+    if isinstance(value, Build):
+        kept[key] = value.fn(*value.args)
+    elif not isinstance(value, Update):
+        kept[key] = value
+    elif key not in kept:
+        kept[key] = value.fn(kept.pop(value.of), *value.args)
 
 
 def format_error(error: BaseException) -> tuple[str, str]:
