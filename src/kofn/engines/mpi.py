@@ -33,7 +33,7 @@ if find_spec("mpi4py") is None:
 
 _START = 60.0  # seconds for the first workers to come
 _LEAVE = 10.0  # seconds for MPI to let spawned workers go
-_END = 0.5  # seconds for workers to begin to end
+_END = 2.0  # seconds for workers to begin to end
 
 # The ranks of an mpiexec serve one engine and end with it; MPI's world is one per process.
 _ranks_taken = False
