@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,16 @@ import pytest
 
 pytest.importorskip("mpi4py", reason="kofn[mpi] is not installed")
 
+from support import SOAK, until
+
 import kofn
 from kofn.cli import bare, bare_mpi
 from kofn.engines._mpi_setup import check_version
 from kofn.engines.mpi import MPIEngine
 from kofn.errors import BadInput, EngineUnavailable
 from kofn.testing.engines import gone
+
+pytestmark = pytest.mark.engine
 
 HERE = Path(__file__).parent
 MPIEXEC = str(Path(sys.executable).parent / "mpiexec")
@@ -126,8 +129,8 @@ def test_on_one_machine_nobody_outside_can_connect() -> None:
 
 
 def test_interrupts_of_any_operation_are_no_harm() -> None:
-    count = os.environ.get("KOFN_INTERRUPTS", "25")
-    out = finish(mpiexec(7, "interrupts.py", "--engine", "mpi", "--count", count), 3600)
+    count = 25 * SOAK
+    out = finish(mpiexec(7, "interrupts.py", "--engine", "mpi", "--count", str(count)), 3600)
     assert f"seed 0: {count} interrupts" in out, out
 
 
@@ -150,10 +153,7 @@ def test_every_end_leaves_no_process(how: str) -> None:
     elif how == "kill":
         os.kill(pids[0], signal.SIGKILL)
     out = finish(process)
-    limit = time.monotonic() + 10
-    while not all(gone(p) for p in pids):
-        assert time.monotonic() < limit, out
-        time.sleep(0.01)
+    until(lambda: all(gone(p) for p in pids), f"the end of the processes; they said {out}")
     if how == "raises":
         assert "on purpose" in out
         assert process.returncode == 1
