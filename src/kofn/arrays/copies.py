@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from .. import checks
 from ..codes.linear import error_bound
-from ..codes.mds import MDSCode
 from ..errors import NothingYet
 from ..model import ProductReport, Task
 from ..rounds import Late, RoundDriver
@@ -77,7 +76,7 @@ class Replicated:
         self._cuts = cuts = [b * int(array.shape[0]) // self.blocks for b in range(self.blocks + 1)]
         self._holders = Holders(
             driver,
-            MDSCode(places, 1),
+            places,
             lambda slot: _stacked([array[cuts[b] : cuts[b + 1]] for b in slots[slot]]),
             slots,
         )

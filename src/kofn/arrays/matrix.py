@@ -70,7 +70,7 @@ class CodedMatrix:
         self.tolerance = TOLERANCE[dtype] if options.tolerance is None else options.tolerance
         self._driver, self._options = driver, options
         self._rows = code.block_rows(shape[0])
-        self._holders = Holders(driver, code, share_of, least=self._stored.k)
+        self._holders = Holders(driver, code.n, share_of, None, code.k, self._stored.k)
         self._paces = Paces()
         self._plans: dict[tuple[Code, int], Plan] = {}  # by code and margin
         self._report: ProductReport | None = None

@@ -16,6 +16,7 @@ class Round(ABC):
     key: str = ""  # of what a worker must keep to take part; "" where nobody is given it meanwhile
     done: bool = False
     wake: float = float("inf")  # it wants a Tick at this time
+    _missing: int = 0
     has_idle_work: bool = False  # there is work of the master's own to do while nothing arrives
 
     @abstractmethod
@@ -35,9 +36,9 @@ class Round(ABC):
         return ()
 
     @property
-    @abstractmethod
     def missing(self) -> int:
         """Workers without which this round cannot end; 0 while those at hand are enough."""
+        return self._missing
 
     @property
     def entering(self) -> bool:

@@ -47,7 +47,6 @@ class ElasticRound(WatchedRound):
         self.cover = Cover(windows)
         self.values: list[tuple[int, tuple[RowRange, ...], Any]] = []
         self._work = work
-        self._missing = 0
 
     def start(self, time: float) -> list[Command]:
         self._watch.begin(time)
@@ -57,10 +56,6 @@ class ElasticRound(WatchedRound):
         commands += self._finish()
         self.wake = self._watch.wake
         return commands
-
-    @property
-    def missing(self) -> int:
-        return self._missing
 
     @property
     def unanswered(self) -> tuple[int, ...]:

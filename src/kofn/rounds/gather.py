@@ -73,7 +73,6 @@ class GatherRound(WatchedRound):
         self._over: set[int] = set()  # slots all of whose work is here
         self._start = 0.0
         self._seconds, self._asks_at = 0.0, float("inf")  # that have passed; the rule's next
-        self._lacking = 0  # slots that somebody must join for
 
     def start(self, time: float) -> list[Command]:
         self._watch.begin(time)
@@ -96,10 +95,6 @@ class GatherRound(WatchedRound):
             self._asks_at = self._stop.after(self._seconds)
             self._set_wake()
         return [*commands, *self._judge()]
-
-    @property
-    def missing(self) -> int:
-        return self._lacking
 
     @property
     def owing(self) -> tuple[int, ...]:
@@ -157,7 +152,7 @@ class GatherRound(WatchedRound):
             resting.clear()
             commands += [self._send(worker) for worker in asked]
         # Nobody is at work, and the rule is not content: somebody must join.
-        self._lacking = 0
+        self._missing = 0
         if not self.done and not self._watch.open:
-            self._lacking = self.tally.lacking(self._over, self._stop.enough)
+            self._missing = self.tally.lacking(self._over, self._stop.enough)
         return commands

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from .. import interrupts
 from ..errors import SharesLost, UnknownWorker, WorkerError
@@ -16,18 +16,6 @@ from .driver import RoundDriver
 
 ShareOf = Callable[[int], Any]  # a share's number -> its value, or a Build that a worker runs
 Change = Callable[[str, int], Update]  # the key of what is changed, a share's number -> its update
-
-
-class Shares(Protocol):
-    """What a code says of its shares."""
-
-    @property
-    def n(self) -> int:
-        """How many there are."""
-
-    @property
-    def k(self) -> int:
-        """How many are enough."""
 
 
 @dataclass(frozen=True)
@@ -49,23 +37,24 @@ class Holders:
 
     Every live worker without a share is given a free one while there are any: the first, or, where
     `blocks` says what each share holds copies of, one whose blocks have the fewest holders. A share
-    that is being stored counts as held, but not as ready. `least`: shares that bring all back.
+    that is being stored counts as held, but not as ready. Of the n shares k are `enough` for a
+    product, and the `least` that bring all back.
     """
 
     def __init__(
         self,
         driver: RoundDriver,
-        code: Shares,
+        n: int,
         share_of: ShareOf,
         blocks: Sequence[Collection[int]] | None = None,
-        least: int | None = None,
+        enough: int = 1,
+        least: int = 1,
     ) -> None:
-        self.driver, self.code = driver, code
-        self._least = code.k if least is None else least
-        self._blocks = blocks
+        self.driver = driver
+        self._blocks, self._enough, self._least = blocks, enough, least
         self._name = f"share-{driver.next_task()}"
         self.version = Version(0, self._name)
-        self.shares = driver.roster.slots(code.n)  # worker -> the share it holds or is being given
+        self.shares = driver.roster.slots(n)  # worker -> the share it holds or is being given
         self._share_of = share_of
         # Workers forget their shares when nobody can multiply with them any more.
         self._keys = [self._name]
@@ -153,15 +142,9 @@ class Holders:
         self._tell()
         ready = list(self.ready())  # who was behind before this is not waited for
         old, number = self.key, self.version.updates + 1
-        new = Version(
-            number,
-            f"{self._name}.{number}",
-            note,
-            lambda share: change(old, share),
-            dict(self.shares),
-        )
-        self._keys.append(new.key)
-        self.version = new
+        key, untold = f"{self._name}.{number}", dict(self.shares)
+        self._keys.append(key)
+        self.version = Version(number, key, note, lambda share: change(old, share), untold)
         self._tell()
         self.wait(ready)
 
@@ -173,7 +156,7 @@ class Holders:
         while True:
             try:
                 some = list(self.shares) if workers is None else workers
-                return self.driver.await_stored(self.key, some, enough=self.code.k)
+                return self.driver.await_stored(self.key, some, enough=self._enough)
             except WorkerError as error:
                 if not self.version.updates:
                     raise
@@ -209,7 +192,7 @@ class Holders:
             return None
         free = [share for share in self.shares.free() if share not in taken]
         blocks = self._blocks
-        if blocks is None or not free or len(live) >= self.code.n:
+        if blocks is None or not free or len(live) >= self.shares.count:
             return free[0] if free else None  # with as many workers all shares are given anyway
         held = {*self.shares.values(), *taken}
         copies = Counter(block for share in held for block in blocks[share])

@@ -153,7 +153,6 @@ class IterateRound(Round):
         self._windows = windows  # of the last plan
         self._cover: Cover | None = None  # of its first round
         self._asked: dict[int, list[tuple[int, tuple[RowRange, ...]]]] = {}  # there: epoch, rows
-        self._missing = 0
         self._flight = 0  # the round in flight when last looked
         self._since = self._paused = 0.0  # when it began, and when half had stamped it
         self._usual: float | None = None  # seconds a round takes
@@ -188,10 +187,6 @@ class IterateRound(Round):
 
     def last_resort(self, time: float) -> Sequence[Command]:
         return [self._ask()]  # to say who is waited for
-
-    @property
-    def missing(self) -> int:
-        return self._missing
 
     @property
     def entering(self) -> bool:

@@ -8,11 +8,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from ..model import Command, Dropped, Event, Joined, Lost, Reply, Send, Stored, Supply, Task, Tick
 from .base import Round
 from .lateness import NEVER, Late
-from .members import Members
+from .roster import Debts
 
 
-class Watch(Members):
-    """The members of a round, and on whom it still counts.
+class Watch:
+    """A round's own view of its workers: who takes part, in which slot, and is counted on.
+
+    It begins as a copy of what the roster says (`slots`), and changes by what the round is told
+    alone: the driver notes a whole batch of events before the round hears of the first.
 
     Slow are those late with a task of this round, and `resting` ones: still at the work of an
     earlier round. They are asked only where nobody else can stand in. Whoever of them ends
@@ -22,18 +25,22 @@ class Watch(Members):
 
     def __init__(
         self,
-        round: int,
         key: str,
         slots: Mapping[int, int],
         late: Late | None,
         enough: int,
         resting: Collection[int] = (),
     ) -> None:
-        super().__init__(key, slots)
-        self.late: list[int] = []  # whoever was, in order
-        self.wake = NEVER  # when somebody may be late
+        self.slot_of = dict(slots)  # worker -> slot; the lost are left in, for their last replies
+        self.holder = {slot: worker for worker, slot in slots.items()}  # of the live
+        self.debts = Debts()  # tasks of this round
+        self.open: dict[int, int] = {}  # task -> worker
         self.slow = set(resting)
-        self._round, self._rule, self._enough = round, late, enough
+        self.late: list[int] = []  # whoever was, in order
+        self.lost: list[int] = []
+        self.joined: list[int] = []
+        self.wake = NEVER  # when somebody may be late
+        self._key, self._rule, self._enough = key, late, enough
         self._start = self._now = 0.0
         self._first: float | None = None
         self._patience = self._provisional = NEVER
@@ -56,30 +63,27 @@ class Watch(Members):
 
     def ask(self, task: Task) -> Send:
         """Note that a task goes out; return the command."""
-        command = self.send(task, self._now)
+        self.open[task.id] = task.worker
+        self.debts.add(task.worker, self._now)
         self._sent += 1
         if task.worker not in self.slow:
             self.wake = min(self.wake, self.debts.since[task.worker] + self._patience)
-        return command
+        return Send(task)
 
     def on_event(self, event: Event) -> bool:
         """Take in an event; whether it changes who is there and counted on."""
         self._now = event.time
         if type(event) is Reply or type(event) is Dropped:
-            if type(event) is Reply and not event.last and event.round == self._round:
+            if type(event) is Reply and not event.last and event.task in self.open:
                 return False  # a piece tells nothing: who is slow streams, too
-            if self.end(event):
-                self._judge(event.time - self._start)
-            return self._counted_on_again(event.worker)
+            return self._answered(event.worker, self.open.pop(event.task, None) is not None)
         if type(event) is Tick:
             return self._look(event.time)
         if type(event) is Lost:
-            self.slow.discard(event.worker)
-            return self.leave(event.worker)
+            return self._leave(event.worker)
         if type(event) is Stored:
-            self.debts.answered(event.worker, event.time, 0)
-            back = self._counted_on_again(event.worker)
-            return self.enter(event) or back
+            back = self._answered(event.worker, False)
+            return self._enter(event) or back
         if type(event) is Joined:
             self.joined.append(event.worker)
         return False
@@ -104,7 +108,31 @@ class Watch(Members):
         self.wake = min(quick, default=NEVER) + self._patience
         return bool(late)
 
-    def _counted_on_again(self, worker: int) -> bool:
+    def _enter(self, event: Stored) -> bool:
+        """Let a worker have the slot that it has stored the share of, if nobody has it."""
+        if event.key != self._key or event.slot is None or event.slot in self.holder:
+            return False
+        self.slot_of[event.worker] = event.slot
+        self.holder[event.slot] = event.worker
+        return True
+
+    def _leave(self, worker: int) -> bool:
+        self.slow.discard(worker)
+        if worker in self.debts.owed:
+            self.debts.drop(worker)
+            self.open = {task: w for task, w in self.open.items() if w != worker}
+        slot = self.slot_of.get(worker)
+        if slot is None or self.holder.get(slot) != worker:
+            return False
+        del self.holder[slot]
+        self.lost.append(worker)
+        return True
+
+    def _answered(self, worker: int, ended: bool) -> bool:
+        """It has said something, of whichever round; whether it is counted on again."""
+        self.debts.answered(worker, self._now, ended)
+        if ended:
+            self._judge(self._now - self._start)
         if worker not in self.slow:
             return False
         self.slow.discard(worker)
@@ -146,7 +174,7 @@ class WatchedRound(Round):
         self.id, self.key, self.threshold = id, key, threshold
         self.read: dict[int, int] = {}  # rows or parts, by worker
         self.spent: dict[int, float] = {}  # seconds, by worker
-        self._watch = Watch(id, key, slots, late, threshold, resting)
+        self._watch = Watch(key, slots, late, threshold, resting)
         self.late, self.lost, self.joined = self._watch.late, self._watch.lost, self._watch.joined
         self._choosy = True  # a result that would be refused is worth waiting for the slow
 

@@ -192,7 +192,7 @@ class _Placed:
     def __init__(self, driver: RoundDriver, code: Assignment, part: Callable[[int], Any]) -> None:
         self.code, self._driver = code, driver
         slots = [code.parts(slot) for slot in range(code.n)]
-        self._holders = Holders(driver, code, self._held(code, part), slots)
+        self._holders = Holders(driver, code.n, self._held(code, part), slots)
         self.key = self._holders.key
         self._known: dict[str, bytes] = {}  # functions by key, the newest last
         self._have: set[tuple[int, str]] = set()

@@ -32,12 +32,6 @@ class HasDrive(Protocol):
     _driver: RoundDriver
 
 
-@dataclass(frozen=True)
-class _Slots:
-    n: int
-    k: int = 1
-
-
 class _Terms:
     """A body: fn of some parts at the operand, or at x where one is given, each said by itself."""
 
@@ -80,7 +74,7 @@ class _Dealt:
         self.slots = [tuple((slot + i) % n for i in range(copies)) for slot in range(n)]
         self._holders = Holders(
             driver,
-            _Slots(n),
+            n,
             lambda slot: {i: part(i) for block in self.slots[slot] for i in self.runs[block]},
         )
         self._holders.place()
