@@ -30,7 +30,8 @@ from kofn.engines.virtual import VirtualEngine
 from kofn.engines.wrapped import Wrapped
 from kofn.model import Command, Event, Lost, Observe, Observed, Publish, Reply, Stored, Task
 from kofn.rounds import Cover, Layout, Windows
-from kofn.rounds.iterate import READY, EpochPlan, IterateRound
+from kofn.rounds.epochs import READY, EpochPlan
+from kofn.rounds.iterate import IterateRound
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 Floats = NDArray[np.float64]

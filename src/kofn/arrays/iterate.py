@@ -14,7 +14,8 @@ from ..errors import BadInput, CannotDo, Diverged, Inaccurate, KofnError
 from ..interrupts import from_handler, held, opened
 from ..model import ProductReport, Task
 from ..rounds import Cover, Layout, RoundDriver, Windows
-from ..rounds.iterate import TASK, Exchange, IterateRound, Shape
+from ..rounds.epochs import TASK, Exchange, Shape
+from ..rounds.iterate import IterateRound
 from .decode import segments, weak
 from .plan import Plan
 from .walk import Job, Step, full, scales_key, walk

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ..model import Piece, RowRange
 from ..rounds import Cover, Windows
-from ..rounds.iterate import (
+from ..rounds.epochs import (
     BEAT,
     BROKEN,
     END,

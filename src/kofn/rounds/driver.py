@@ -14,7 +14,6 @@ from ..errors import CannotDo, Closed, OutOfResources, Stalled, TooFewWorkers, W
 from ..model import (
     Assign,
     Command,
-    Dropped,
     Event,
     Failed,
     Keep,
@@ -306,15 +305,11 @@ class RoundDriver:
 
     def await_joined(self, worker: int) -> None:
         """Wait until a worker that was asked to join is live, or lost again."""
-        self._await(lambda: [] if self.roster.came(worker) else [worker])
+        deque(self._heard(lambda: [] if self.roster.came(worker) else [worker]), maxlen=0)
 
     def await_lost(self, worker: int) -> None:
         """Wait until the loss of a worker has been noticed."""
-        self._await(lambda: [worker] if worker in self.roster.kept else [])
-
-    def _await(self, waiting: Callable[[], list[int]]) -> None:
-        for _ in self._heard(waiting):
-            pass
+        deque(self._heard(lambda: [worker] if worker in self.roster.kept else []), maxlen=0)
 
     def _heard(self, waiting: Callable[[], list[int]]) -> Iterator[Event]:
         """Yield events while someone is waited for; raise Stalled after `limit` of silence."""
@@ -372,13 +367,10 @@ class RoundDriver:
 
 def _record(event: Event) -> Record:
     """The line of the log for an event."""
+    assert not isinstance(event, Tick | Observed)  # of the driver's own making
     if type(event) is Reply:
         kind = "reply" if event.last else "piece"
         return Record(event.time, kind, event.round, event.worker, event.task, event.read)
-    if type(event) is Dropped:
-        return Record(event.time, "dropped", event.round, event.worker, event.task, 0)
-    if type(event) is Failed:
-        task = -1 if event.task is None else event.task
-        return Record(event.time, "failed", event.round, event.worker, task, 0)
-    assert not isinstance(event, Tick | Observed)  # of the driver's own making
-    return Record(event.time, type(event).__name__.lower(), -1, event.worker, -1, 0)
+    round, task = getattr(event, "round", -1), getattr(event, "task", None)
+    kind = type(event).__name__.lower()
+    return Record(event.time, kind, round, event.worker, -1 if task is None else task, 0)

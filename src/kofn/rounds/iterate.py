@@ -8,18 +8,9 @@ are live.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
-from ..engines.base import GATHER as GATHER
-from ..engines.base import REST as REST
-from ..engines.base import TASK as TASK
-from ..engines.base import WORK as WORK
-from ..engines.base import Exchange as Exchange
-from ..engines.base import Progress
-from ..engines.base import Shape as Shape
 from ..model import (
     Command,
     Event,
@@ -38,56 +29,11 @@ from ..model import (
 )
 from .base import Round
 from .cover import Cover
+from .epochs import BROKEN, END, READY, ROUND, Asked, EpochPlan, Exchange, Progress, stamped
 from .lateness import Late
 from .windows import Windows, runs_of
 
-Asked = Mapping[int, tuple[int, tuple[RowRange, ...]]]  # by share: since which epoch, which rows
-
-# What a worker tells the master: the first of a small tuple.
-READY = "ready"  # it could take part, and no plan names it
-ROUND = "round"  # the leader: a round is done, and how much the vector has changed
-BEAT = "beat"  # nothing, for long
-END = "end"  # the run is over at this round
-BROKEN = "broken"  # the vector of this round is not finite
-
 FIRST_LOOK = 0.02  # seconds between two looks at the stamps, at first
-
-
-@dataclass(frozen=True)
-class EpochPlan:
-    """Who does which rows, from `round` on."""
-
-    epoch: int
-    round: int
-    # In that round: by share the epoch in which it was last asked for more, and all its rows.
-    # Shares of lost workers are among them, with the rows they had delivered.
-    first: Asked
-    steady: Mapping[int, tuple[RowRange, ...]]  # in every later round
-    leader: int  # the share that reports, and that says when the tolerance is met
-    # By share the epoch from which its holder takes part without a break: what it knew before then
-    # may be out of date.
-    entered: Mapping[int, int]
-    # What each share did in the round before: whoever stamped that one may not have heard of the
-    # plan under which others completed it, and still has to. Empty where `round` is begun anew.
-    before: Asked
-
-    def asked(self, round: int) -> Asked:
-        """What each share does in one round, the one before `self.round` or later."""
-        if round == self.round:
-            return self.first
-        if round < self.round:
-            return self.before
-        return {share: (self.epoch, runs) for share, runs in self.steady.items()}
-
-    def dumps(self) -> bytes:
-        """The plan as bytes: some tens a share, whatever the length of the vector."""
-        maps = dict(self.first), dict(self.steady), self.leader, dict(self.entered)
-        return pickle.dumps((self.epoch, self.round, *maps, dict(self.before)), 5)
-
-    @staticmethod
-    def loads(data: bytes) -> EpochPlan:
-        """The plan that was dumped."""
-        return EpochPlan(*pickle.loads(data))
 
 
 class Work(Protocol):
@@ -321,7 +267,7 @@ class IterateRound(Round):
         if not self._members or not self.plans:
             return False
         return bool((now.vectors == round).any()) or any(
-            _has(now, share, self._entered[share], round - 1)
+            stamped(now, share, self._entered[share], round - 1)
             for share in self._members
             if share in asked
         )
@@ -334,10 +280,10 @@ class IterateRound(Round):
         cover = self._cover
         for share, those in self._asked.items():
             for due, runs in those:
-                if _has(now, share, due, round):
+                if stamped(now, share, due, round):
                     cover.deliver(share, runs)
             if share not in self._live:
-                self._asked[share] = [one for one in those if _has(now, share, one[0], round)]
+                self._asked[share] = [one for one in those if stamped(now, share, one[0], round)]
         for share in cover.shares:
             if share not in self._live:
                 cover.retire(share)
@@ -379,25 +325,14 @@ class IterateRound(Round):
         return Publish(self._exchange.publish, plan.dumps())
 
     def _in_flight(self, now: Progress) -> tuple[int, Asked]:
-        """The first round that lacks a stamp, and what each share was asked there."""
-        if not self.plans:
-            return 0, {}
-        plan = self.plans[-1]
-        if not all(_has(now, share, due, plan.round) for share, (due, _) in plan.first.items()):
-            return plan.round, plan.first
-        done = min(
-            int(now.rounds[share]) if now.epochs[share] >= plan.epoch else -1
-            for share in plan.steady
-        )
-        round = max(plan.round, done) + 1
-        return round, plan.asked(round)
+        return self.plans[-1].in_flight(now) if self.plans else (0, {})
 
     def _lacking(self, now: Progress, round: int, asked: Asked) -> list[int]:
         """Live shares that have not stamped a round."""
         return [
             share
             for share, (due, _) in asked.items()
-            if share in self._live and not _has(now, share, due, round)
+            if share in self._live and not stamped(now, share, due, round)
         ]
 
     # Lateness: seen by looking at the stamps, now and then.
@@ -423,8 +358,3 @@ class IterateRound(Round):
             self._look *= 1.5
         self.wake = time + self._look
         return commands
-
-
-def _has(now: Progress, share: int, epoch: int, round: int) -> bool:
-    """Whether a share has stamped a round for an epoch."""
-    return bool(now.epochs[share] >= epoch and now.rounds[share] >= round)

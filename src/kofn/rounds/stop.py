@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -52,10 +53,10 @@ class Stop(ABC):
         """Raise BadInput where n workers can never meet it."""
 
     def __or__(self, other: Stop) -> Stop:
-        return _Either((self, _rule(other)))
+        return _Several((self, _rule(other)), any)
 
     def __and__(self, other: Stop) -> Stop:
-        return _Both((self, _rule(other)))
+        return _Several((self, _rule(other)), builtins.all)
 
 
 @dataclass(frozen=True)
@@ -111,45 +112,29 @@ class _Deadline(Stop):
 
 
 @dataclass(frozen=True)
-class _Either(Stop):
+class _Several(Stop):
     rules: tuple[Stop, ...]
+    how: Callable[[Iterable[bool]], bool]  # any of them, or all
 
     def after(self, seconds: float) -> float:
         return min(rule.after(seconds) for rule in self.rules)
 
     def met(self, status: RoundStatus) -> bool:
-        return any(rule.met(status) for rule in self.rules)
+        return self.how(rule.met(status) for rule in self.rules)
 
     def accepts_when_idle(self, status: RoundStatus) -> bool:
-        return any(rule.accepts_when_idle(status) for rule in self.rules)
+        return self.how(rule.accepts_when_idle(status) for rule in self.rules)
 
     def check(self, n: int) -> None:
-        problems = []
+        problems: list[BadInput] = []
         for rule in self.rules:
             try:
                 rule.check(n)
             except BadInput as problem:
                 problems.append(problem)
-        if len(problems) == len(self.rules):
+        fine = len(self.rules) - len(problems)
+        if not self.how([True] * fine + [False] * len(problems)):
             raise problems[0]
-
-
-@dataclass(frozen=True)
-class _Both(Stop):
-    rules: tuple[Stop, ...]
-
-    def after(self, seconds: float) -> float:
-        return min(rule.after(seconds) for rule in self.rules)
-
-    def met(self, status: RoundStatus) -> bool:
-        return builtins.all(rule.met(status) for rule in self.rules)
-
-    def accepts_when_idle(self, status: RoundStatus) -> bool:
-        return builtins.all(rule.accepts_when_idle(status) for rule in self.rules)
-
-    def check(self, n: int) -> None:
-        for rule in self.rules:
-            rule.check(n)
 
 
 def _rule(stop: object) -> Stop:
