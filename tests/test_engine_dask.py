@@ -118,11 +118,6 @@ def threads(kept: Any, operand: Any) -> Iterator[Piece]:
     yield Piece(None, [p["num_threads"] for p in pools if p["user_api"] == "blas"])
 
 
-def writable(kept: Any, operand: Any, argument: Any) -> Iterator[Piece]:
-    arrays = (operand, kept["key"], argument)
-    yield Piece(None, [(a.flags.writeable, a.flags.aligned) for a in arrays])
-
-
 def dies(kept: Any, operand: Any, gate: str) -> Iterator[Piece]:
     yield Piece("before", np.ones(50_000))
     while not Path(gate).exists():  # what has not left a process dies with it
@@ -259,53 +254,6 @@ class TestDaskEngine(EngineChecks):
             finally:
                 bystander.kill()
 
-    def test_one_blas_thread_each(self, desk: Desk) -> None:
-        for worker in desk.engine.workers:
-            assert set(desk.value(desk.submit(worker, threads))) <= {1}
-
-    def test_workers_read_and_the_master_owns(self, desk: Desk) -> None:
-        worker = desk.engine.workers[0]
-        for size in (3, 100_000):
-            desk.engine.broadcast(size, np.ones(size))
-            desk.engine.put(worker, "key", np.ones(size))
-            task = desk.submit(worker, writable, np.ones(size), round=size)
-            assert desk.value(task) == [(False, True)] * 3
-            value = desk.value(desk.submit(worker, echo, np.ones(size)))[0]
-            assert value.flags.writeable
-            assert value.flags.aligned
-
-    def test_what_is_sent_is_what_it_was(self, desk: Desk) -> None:
-        worker, array = desk.engine.workers[0], np.ones(300_000)
-        pid = desk.engine.pid(worker)
-        assert pid is not None
-        os.kill(pid, signal.SIGSTOP)
-        try:
-            desk.engine.broadcast(1, array)
-            task = desk.submit(worker, measure)
-            array[:] = 0
-        finally:
-            os.kill(pid, signal.SIGCONT)
-        assert desk.value(task)[1] == 300_000
-
-    def test_rounds_that_nobody_cancels(self, desk: Desk) -> None:
-        worker, other = desk.engine.workers[:2]
-        for round in range(100):
-            desk.engine.broadcast(round, np.full(10, 1.0))
-            desk.submit(worker, measure, round=round)
-        desk.until_ended()
-        with pytest.raises(BadInput, match="Cancel rounds"):
-            desk.submit(worker, measure, round=3)
-        assert desk.value(desk.submit(other, measure, round=99))[1] == 10
-        with pytest.raises(BadInput, match="one operand"):
-            desk.engine.broadcast(99, 1)
-
-    def test_many_bodies(self, desk: Desk) -> None:
-        def make(i: int) -> Any:
-            return lambda kept, operand: iter([Piece(i, i)])
-
-        tasks = [desk.submit(w, make(i)) for i in range(600) for w in desk.engine.workers[:2]]
-        assert [desk.value(t) for t in tasks] == [i for i in range(600) for _ in range(2)]
-
     def test_replies_before_a_death_come_before_the_lost(self, desk: Desk, tmp_path: Path) -> None:
         victim, gate = desk.engine.workers[0], tmp_path / "gate"
         task = desk.submit(victim, dies, str(gate))
@@ -334,17 +282,6 @@ class TestDaskEngine(EngineChecks):
         for pid in (descendants() or set()) - before:
             os.kill(pid, signal.SIGKILL)
         desk.wait(Lost, worker=worker)
-
-    def test_a_frozen_worker_is_lost_when_we_say_so(self, desk: Desk) -> None:
-        engine, victim = desk.engine, desk.engine.workers[0]
-        pid = engine.pid(victim)
-        assert pid is not None
-        os.kill(pid, signal.SIGSTOP)
-        task = desk.submit(victim, echo, 1)
-        began = engine.now()
-        engine.lose(victim)
-        assert desk.wait(Lost, worker=victim).tasks == (task,)
-        assert engine.now() - began < 1
 
 
 # The scenario: six of twelve killed in flight, two join, one of them from outside.

@@ -25,8 +25,8 @@ from kofn.engines import _wire as wire
 from kofn.engines._processes import Process
 from kofn.engines.local import LocalEngine
 from kofn.errors import BadInput, Closed
-from kofn.model import Dropped, Joined, Lost, Piece, Reply, Stored, Task
-from kofn.testing._bodies import echo, measure, steps, toil
+from kofn.model import Joined, Lost, Piece, Reply, Stored
+from kofn.testing._bodies import echo, measure, steps
 from kofn.testing.engines import Desk, EngineChecks, descendants, gone
 from kofn.testing.faults import Faults
 
@@ -42,18 +42,6 @@ def busy(kept: Any, operand: Any) -> Iterator[Piece]:
 
 def draws(kept: Any, operand: Any) -> Iterator[Piece]:
     yield Piece(None, (float(np.random.random()), random.random()))  # noqa: NPY002
-
-
-def threads(kept: Any, operand: Any) -> Iterator[Piece]:
-    import threadpoolctl
-
-    np.ones((50, 50)) @ np.ones((50, 50))
-    pools = threadpoolctl.threadpool_info()
-    yield Piece(None, [p["num_threads"] for p in pools if p["user_api"] == "blas"])
-
-
-def writable(kept: Any, operand: Any, argument: Any) -> Iterator[Piece]:
-    yield Piece(None, [a.flags.writeable for a in (operand, kept["key"], argument)])
 
 
 def maps(kept: Any, operand: Any) -> Iterator[Piece]:
@@ -104,20 +92,6 @@ class TestLocalEngine(EngineChecks):
             sockets = {x[8:-1] for x in links if x.startswith("socket:[")}
             assert not sockets & listening
             assert not [x for x in links if x.startswith(("/dev/shm", "/tmp"))]
-
-    def test_one_blas_thread_each(self, desk: Desk) -> None:
-        for worker in desk.engine.workers:
-            assert set(desk.value(desk.submit(worker, threads))) <= {1}
-
-    def test_workers_read_and_the_master_owns(self, desk: Desk) -> None:
-        worker = desk.engine.workers[0]
-        for size in (3, 100_000):
-            desk.engine.broadcast(size, np.ones(size))
-            desk.engine.put(worker, "key", np.ones(size))
-            task = desk.submit(worker, writable, np.ones(size), round=size)
-            assert desk.value(task) == [False, False, False]
-            value = desk.value(desk.submit(worker, echo, np.ones(size)))[0]
-            assert value.flags.writeable
 
     def test_an_operand_is_written_once_for_all(self) -> None:
         with LocalEngine(20) as engine:
@@ -173,13 +147,6 @@ class TestLocalEngine(EngineChecks):
             desk.submit(0, measure, round=3)
         assert desk.value(desk.submit(1, measure, round=199))[1] == 10_000
 
-    def test_many_bodies(self, desk: Desk) -> None:
-        def make(i: int) -> Any:
-            return lambda kept, operand: iter([Piece(i, i)])
-
-        tasks = [desk.submit(w, make(i)) for i in range(600) for w in desk.engine.workers[:2]]
-        assert [desk.value(t) for t in tasks] == [i for i in range(600) for _ in range(2)]
-
     def test_replies_before_a_death_are_delivered_first(self, desk: Desk) -> None:
         task = desk.submit(0, dies)
         lost = desk.wait(Lost, worker=0)
@@ -194,15 +161,6 @@ class TestLocalEngine(EngineChecks):
             desk.wait(Lost, worker=0)
         finally:
             os.kill(child, signal.SIGKILL)
-
-    def test_a_queue_of_stale_tasks_goes_fast(self, desk: Desk, engine: LocalEngine) -> None:
-        first = desk.submit(0, toil, 3000)
-        queue = [desk.submit(0, toil, 3000) for _ in range(1000)]
-        desk.until(lambda: bool(desk.pieces[first]), "the first piece")
-        began = engine.now()
-        engine.cancel(1)
-        assert all(isinstance(end, Dropped) for end in desk.until_ended(first, *queue))
-        assert engine.now() - began < 2
 
     def test_a_killed_launcher_is_replaced(self, desk: Desk, engine: LocalEngine) -> None:
         assert engine._transport.launcher is not None
@@ -237,14 +195,6 @@ class TestLocalEngine(EngineChecks):
     def test_a_wrong_number_of_workers_is_refused(self, workers: Any) -> None:
         with pytest.raises(BadInput, match="at least 1"):
             LocalEngine(workers)
-
-    def test_what_cannot_be_pickled_is_refused(self, engine: LocalEngine) -> None:
-        with pytest.raises(BadInput, match="pickling"):
-            engine.put(0, "key", (i for i in range(3)))
-        with pytest.raises(BadInput, match="pickling"):
-            engine.submit(Task(0, 1, 0, echo, ((i for i in range(3)),)))
-        with pytest.raises(BadInput, match="one operand"):
-            engine.broadcast(1, 1) or engine.broadcast(1, 1)  # type: ignore[func-returns-value]
 
     def test_a_put_sent_late_is_whole(self, desk: Desk, engine: LocalEngine) -> None:
         pid = engine.pid(0)

@@ -34,9 +34,9 @@ from kofn.engines import _ray_runtime
 from kofn.engines._ray_peers import Machines, Peer
 from kofn.engines.ray import RayEngine
 from kofn.errors import BadInput, Closed, EngineUnavailable
-from kofn.model import Dropped, Failed, Joined, Lost, Piece, Task
+from kofn.model import Joined, Lost, Piece
 from kofn.testing import Faults
-from kofn.testing._bodies import echo, measure, toil
+from kofn.testing._bodies import echo, measure
 from kofn.testing.engines import Desk, EngineChecks, descendants, gone
 
 pytestmark = pytest.mark.engine
@@ -46,40 +46,8 @@ Array = np.ndarray[tuple[int, int], np.dtype[np.float64]]
 seeds = count()
 
 
-def threads(kept: Any, operand: Any) -> Iterator[Piece]:
-    import threadpoolctl
-
-    np.ones((50, 50)) @ np.ones((50, 50))
-    pools = threadpoolctl.threadpool_info()
-    yield Piece(None, [p["num_threads"] for p in pools if p["user_api"] == "blas"])
-
-
-def writable(kept: Any, operand: Any, argument: Any) -> Iterator[Piece]:
-    yield Piece(None, [a.flags.writeable for a in (operand, kept["key"], argument)])
-
-
 def total(kept: Any, operand: Any) -> tuple[Piece]:
     return (Piece(None, np.sum(operand)),)
-
-
-def uneven(kept: Any, operand: Any, pieces: int) -> Iterator[Piece]:
-    for i in range(pieces):
-        yield Piece(i, np.full(200_000 if i % 3 else 2, float(i)))
-
-
-class Poison:
-    def __reduce__(self) -> Any:
-        return only_there, (os.getpid(),)
-
-
-def only_there(pid: int) -> Any:
-    if pid != os.getpid():
-        raise ValueError("only where it was made")
-
-
-def poison(kept: Any, operand: Any) -> Iterator[Piece]:
-    yield Piece(None, Poison())
-    yield Piece(None, 1)
 
 
 @pytest.fixture(scope="class")
@@ -98,20 +66,6 @@ class TestRayEngine(EngineChecks):
     def engine(self, turns: Turns) -> Iterator[Turn]:
         with turns.turn() as turn:
             yield turn
-
-    def test_one_blas_thread_each(self, desk: Desk) -> None:
-        for worker in desk.engine.workers:
-            assert set(desk.value(desk.submit(worker, threads))) <= {1}
-
-    def test_workers_read_and_the_master_owns(self, desk: Desk) -> None:
-        worker = desk.engine.workers[0]
-        for size in (3, 100_000):
-            desk.engine.broadcast(size, np.ones(size))
-            desk.engine.put(worker, "key", np.ones(size))
-            task = desk.submit(worker, writable, np.ones(size), round=size)
-            assert desk.value(task) == [False, False, False]
-            value = desk.value(desk.submit(worker, echo, np.ones(size)))[0]
-            assert value.flags.writeable
 
     def test_a_large_operand_is_stored_once_a_small_one_never(
         self, desk: Desk, monkeypatch: pytest.MonkeyPatch
@@ -146,50 +100,6 @@ class TestRayEngine(EngineChecks):
         resources: Any = ray.cluster_resources, ray.available_resources
         total, free = (r().get("object_store_memory", 0) for r in resources)
         assert total - free < 10 * 16_000_000
-
-    def test_pieces_keep_their_order_by_whichever_way_they_come(self, desk: Desk) -> None:
-        tasks = [desk.submit(w, uneven, 30) for w in desk.engine.workers[:2] for _ in range(2)]
-        desk.until_ended()
-        for task in tasks:
-            values = [r.value for r in desk.pieces[task] if r.value is not None]
-            assert [v[0] for v in values] == list(range(30))
-
-    def test_many_bodies(self, desk: Desk) -> None:
-        def make(i: int) -> Any:
-            return lambda kept, operand: iter([Piece(i, i)])
-
-        bodies = [make(i) for i in range(600)]
-        workers = desk.engine.workers[:2]
-        tasks = [desk.submit(w, bodies[i]) for i in (*range(600), *range(10)) for w in workers]
-        want = [i for i in (*range(600), *range(10)) for _ in range(2)]
-        assert [desk.value(t) for t in tasks] == want
-
-    def test_a_reply_that_cannot_be_read_is_a_failure(self, desk: Desk) -> None:
-        worker = desk.engine.workers[0]
-        failed = desk.until_ended(desk.submit(worker, poison))[0]
-        assert isinstance(failed, Failed)
-        assert "only where it was made" in failed.error
-        assert desk.value(desk.submit(worker, echo, 5)) == (5,)
-        assert all(len(ends) == 1 for ends in desk.ends.values())
-
-    def test_what_cannot_be_pickled_is_refused(self, desk: Desk) -> None:
-        worker = desk.engine.workers[0]
-        with pytest.raises(BadInput, match="pickling"):
-            desk.engine.put(worker, "key", (i for i in range(3)))
-        with pytest.raises(BadInput, match="pickling"):
-            desk.engine.submit(Task(0, 1, worker, echo, ((i for i in range(3)),)))
-        desk.engine.broadcast(1, 1)
-        with pytest.raises(BadInput, match="one operand"):
-            desk.engine.broadcast(1, 1)
-
-    def test_a_queue_of_stale_tasks_goes_fast(self, desk: Desk) -> None:
-        first = desk.submit(desk.engine.workers[0], toil, 3000)
-        queue = [desk.submit(desk.engine.workers[0], toil, 3000) for _ in range(1000)]
-        desk.until(lambda: bool(desk.pieces[first]), "the first piece")
-        began = desk.engine.now()
-        desk.engine.cancel(1)
-        assert all(isinstance(end, Dropped) for end in desk.until_ended(first, *queue))
-        assert desk.engine.now() - began < 5
 
     @pytest.mark.parametrize("here", [True, False], ids=["here", "elsewhere"])
     def test_a_frozen_worker_can_be_lost(self, desk: Desk, engine: Turn, here: bool) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 from ..delays import Change, Delays, Membership, PerUnit
 from ..delays.models import check_delays, checked_seconds
 from ..errors import BadInput, Closed, UnknownWorker
-from ..model import Dropped, Event, Failed, Joined, Lost, Outline, Piece, Reply, Stored, Task
+from ..model import Dropped, Event, Failed, Joined, Last, Lost, Outline, Piece, Reply, Stored, Task
 from .base import Capabilities, Engine
 from .exchange import GATHER, REST, TASK, WORK, Exchange, Link, Shape
 from .protocol.worker import format_error, keep
@@ -30,13 +30,19 @@ SLICE = 0.01  # seconds between two looks of a worker at the current round
 class _Worker:
     queue: deque[Task] = field(default_factory=deque)
     kept: dict[str, Any] = field(default_factory=dict)
+    seen: deque[dict[str, Any]] = field(default_factory=deque)  # `kept` as each queued task sees it
     token: int = 0  # steps scheduled under an older token are void
     # when each piece is due, the worker's seconds over it, the piece
     rest: deque[tuple[float, float, Piece | Failed]] = field(default_factory=deque)
-    # a body that exchanges with others, run step by step; the rows it read since its last reply
-    body: Iterator[Piece] | None = None
-    read: int = 0
+    body: Iterator[Piece] | None = None  # of a task that exchanges with others, step by step
+    read: int = 0  # rows since its last reply
     parked: bool = False  # until somebody writes something
+
+    def change(self) -> dict[str, Any]:
+        """Return what is kept, to be changed: tasks that wait see it as it was."""
+        if self.queue:
+            self.kept = dict(self.kept)
+        return self.kept
 
 
 class VirtualEngine(Engine):
@@ -101,7 +107,7 @@ class VirtualEngine(Engine):
         home = self._home(worker)
         if self.compute or isinstance(value, Exchange):
             try:
-                keep(home.kept, key, value)
+                keep(home.change(), key, value)
             except Exception as error:
                 self._say(_failure(self._now, worker, -1, None, error, key))
                 return
@@ -110,7 +116,7 @@ class VirtualEngine(Engine):
     def forget(self, key: str) -> None:
         self._check_open()
         for home in self._workers.values():
-            home.kept.pop(key, None)
+            home.change().pop(key, None)
 
     def exchange(self, shape: Shape) -> Exchange:
         self._check_open()
@@ -118,11 +124,14 @@ class VirtualEngine(Engine):
 
     def broadcast(self, round: int, value: Any) -> None:
         self._check_open()
+        if round in self._operands:
+            raise BadInput(f"a round has one operand; round {round} was broadcast before.")
         self._operands[round] = value if self.compute else None
 
     def submit(self, task: Task) -> None:
         home = self._home(task.worker)
         home.queue.append(task)
+        home.seen.append(home.kept)
         if len(home.queue) == 1:
             self._begin(task.worker, home)
 
@@ -225,7 +234,7 @@ class VirtualEngine(Engine):
         if task.round <= self._floor:
             home.rest.append((self._now, 0.0, Piece(None, None)))
         elif task.what == TASK:
-            home.body = iter(task.body(home.kept, self._operands.get(task.round), *task.args))
+            home.body = iter(task.body(home.seen[0], self._operands.get(task.round), *task.args))
             self._step_at(self._now, worker, home)
             return
         else:
@@ -249,8 +258,10 @@ class VirtualEngine(Engine):
         pieces: list[Piece | Failed] = []
         try:
             operand = self._operands.get(task.round)
-            for piece in task.body(home.kept, operand, *task.args):
+            for piece in task.body(home.seen[0], operand, *task.args):
                 pieces.append(Piece(*piece))
+                if type(piece) is Last:
+                    break
         except Exception as error:
             pieces.append(_failure(self._now, task.worker, task.round, task.id, error))
         return pieces or [Piece(None, None)]
@@ -271,22 +282,18 @@ class VirtualEngine(Engine):
         _, seconds, piece = home.rest.popleft()
         if isinstance(piece, Failed):
             return self._end(worker, home, replace(piece, time=self._now))
+        what, value, read = piece
+        home.read += read
         last = not home.rest
-        reply = Reply(
-            self._now,
-            worker,
-            task.round,
-            task.id,
-            piece.what,
-            piece.value,
-            piece.read,
-            seconds,
-            last,
-        )
+        if value is None and what is None and not last:
+            self._step_at(home.rest[0][0], worker, home)
+            return None
+        read, home.read = home.read, 0
+        reply = Reply(self._now, worker, task.round, task.id, what, value, read, seconds, last)
         if last:
             return self._end(worker, home, reply)
         self._step_at(home.rest[0][0], worker, home)
-        return None if piece.value is None and piece.what is None else reply
+        return reply
 
     # Bodies that exchange with others. Each runs up to its next piece; what a worker has written by
     # then others see, so a loss falls between two pieces.
@@ -330,6 +337,7 @@ class VirtualEngine(Engine):
 
     def _end(self, worker: int, home: _Worker, event: Event) -> Event:
         home.queue.popleft()
+        home.seen.popleft()
         home.rest.clear()
         home.body, home.read, home.parked = None, 0, False
         if home.queue:

@@ -29,5 +29,6 @@ def __getattr__(name: str) -> Any:
     if home != "faults" and f"{__name__}.{home}" not in sys.modules:
         import pytest
 
-        pytest.register_assert_rewrite(f"{__name__}.{home}")  # so that a failed check says why
+        for part in (home, "_probe", "_tasks", "_values"):  # so that a failed check says why
+            pytest.register_assert_rewrite(f"{__name__}.{part}")
     return getattr(import_module(f".{home}", __name__), name)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
-from ..model import Piece
+from ..model import Last, Piece
 
 
 def echo(kept: Any, operand: Any, *args: Any) -> Iterator[Piece]:
@@ -20,6 +21,36 @@ def steps(kept: Any, operand: Any, pieces: int) -> Iterator[Piece]:
     """Reply with a small array per piece."""
     for i in range(pieces):
         yield Piece((i, i + 1), np.full(3, i), 1)
+
+
+def listed(kept: Any, operand: Any, pieces: int) -> list[Piece]:
+    """Reply with a number per piece, all at once."""
+    return [Piece(i, i, 1) for i in range(pieces)]
+
+
+def ends_early(kept: Any, operand: Any) -> Iterator[Piece]:
+    """End with a Last; who asks on is told."""
+    yield Piece(0, "first", 1)
+    yield Last(1, "last", 1)
+    raise AssertionError("asked for more than the last piece")
+
+
+def counts(kept: Any, operand: Any) -> Iterator[Piece]:
+    """Read rows between the replies, too."""
+    yield Piece(None, None, 2)
+    yield Piece(None, None, 3)
+    yield Piece("some", 1.0, 1)
+    yield Piece(None, None, 4)
+
+
+def uneven(kept: Any, operand: Any, pieces: int) -> Iterator[Piece]:
+    """Reply with small and large arrays by turns."""
+    for i in range(pieces):
+        yield Piece(i, np.full(100_000 if i % 3 else 2, float(i)))
+
+
+def nothing(kept: Any, operand: Any) -> Any:
+    """Return no pieces, by mistake."""
 
 
 def toil(kept: Any, operand: Any, pieces: int) -> Iterator[Piece]:
@@ -58,6 +89,52 @@ def exits(kept: Any, operand: Any, error: type[BaseException]) -> Iterator[Piece
 def locks(kept: Any, operand: Any) -> Iterator[Piece]:
     """Reply with what cannot leave a process."""
     yield Piece(None, threading.Lock())
+
+
+class Poison:
+    """What can be pickled, and read only by the process that made it."""
+
+    def __reduce__(self) -> Any:
+        return _only_there, (os.getpid(),)
+
+
+def _only_there(pid: int) -> Any:
+    if pid != os.getpid():
+        raise ValueError("only where it was made")
+
+
+def poisons(kept: Any, operand: Any) -> Iterator[Piece]:
+    """Reply with what the master cannot read, and go on."""
+    yield Piece(None, Poison())
+    yield Piece(None, 1)
+
+
+def flags(kept: Any, operand: Any, argument: Any) -> Iterator[Piece]:
+    """Reply with whether the operand, what is kept and the argument are writable and aligned."""
+    arrays = (operand, kept["key"], argument)
+    yield Piece(None, [(a.flags.writeable, a.flags.aligned) for a in arrays])
+
+
+def threads(kept: Any, operand: Any) -> Iterator[Piece]:
+    """Reply with the threads of each BLAS in use."""
+    import threadpoolctl
+
+    np.ones((50, 50)) @ np.ones((50, 50))
+    pools = threadpoolctl.threadpool_info()
+    yield Piece(None, [p["num_threads"] for p in pools if p["user_api"] == "blas"])
+
+
+def offers(kept: Any, operand: Any, slot: int) -> Iterator[Piece]:
+    """Write a vector where the others can take it, and stamp it."""
+    exchange = kept["exchange"]
+    exchange.offer(slot, slot, np.full(5, float(slot)))
+    exchange.stamp(slot, 1, slot, 7)
+    yield Piece(None, slot)
+
+
+def takes(kept: Any, operand: Any, round: int) -> Iterator[Piece]:
+    """Reply with a vector that another worker offers."""
+    yield Piece(None, kept["exchange"].take(round))
 
 
 SHAPES: dict[str, Callable[[], Any]] = {

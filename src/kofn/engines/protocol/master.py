@@ -195,7 +195,10 @@ class MasterProtocol:
         events: list[Event] = []
         try:
             # Also where nobody wants it: the place that holds it is free again afterwards.
-            what, value = self._values.unpack(what), self._values.unpack(value)
+            try:
+                value = self._values.unpack(value)
+            finally:
+                what = self._values.unpack(what)
         except Exception as error:
             # It cannot be read here: the task failed, even if its worker goes on with it.
             if task is not None and not task.failed:

@@ -103,11 +103,14 @@ class WorkerProtocol:
                 count = 0 if type(piece) is Last else count - 1
                 rows += read
                 spent += perf_counter() - start
-                if value is not None or count == 0:
-                    yield TaskReply(task, pack(what), pack(value), int(rows), spent, count == 0)
-                    rows, spent = 0, 0.0
                 if count == 0:
+                    reply = TaskReply(task, pack(what), pack(value), int(rows), spent, True)
+                    _close(pieces)  # before its end is told, as below
+                    yield reply
                     return
+                if value is not None:
+                    yield TaskReply(task, pack(what), pack(value), int(rows), spent, False)
+                    rows, spent = 0, 0.0
                 if self._stale(round):
                     _close(pieces)  # first: its operand may be written over from now on
                     yield TaskDropped(task)
