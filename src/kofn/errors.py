@@ -23,8 +23,8 @@ class Closed(KofnError, RuntimeError):
     """The cluster or engine was closed before this call."""
 
 
-class BadStore(KofnError):
-    """A file of a share store is missing, cut, altered, or belongs to another store."""
+class FileProblem(KofnError):
+    """Base of the errors about one file: its `path`, and the `problem`."""
 
     def __init__(self, path: str, problem: str) -> None:
         self.path, self.problem = path, problem
@@ -32,21 +32,18 @@ class BadStore(KofnError):
 
     def __str__(self) -> str:
         return f"{self.path}: {self.problem}"
+
+
+class BadStore(FileProblem):
+    """A file of a share store is missing, cut, altered, or belongs to another store."""
+
+
+class CannotWrite(FileProblem):
+    """A file cannot be written: a full disk, a limit, or a directory that takes no files."""
 
 
 class StoreWarning(UserWarning):
     """Some shares of a store are missing or spoiled; the others are enough."""
-
-
-class CannotWrite(KofnError):
-    """A file cannot be written: a full disk, a limit, or a place that takes no files."""
-
-    def __init__(self, path: str, problem: str) -> None:
-        self.path, self.problem = path, problem
-        super().__init__(path, problem)
-
-    def __str__(self) -> str:
-        return f"{self.path}: {self.problem}"
 
 
 class NothingYet(KofnError, LookupError):

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy.sparse
 from rich.console import Console
 
 from ..cluster import Cluster, connect
@@ -150,9 +149,7 @@ def _amazon(data: Path | None) -> tuple[Any, Floats, str]:
     rng = np.random.default_rng(0)
     # As there, few columns are in many rows and many in few.
     at = (columns * rng.random((rows, each)) ** 3).astype(np.int32)
-    at = np.sort(at, axis=1)
-    starts = np.arange(0, rows * each + 1, each, dtype=np.int32)
-    X = scipy.sparse.csr_array((np.ones(rows * each), at.ravel(), starts), shape=(rows, columns))
+    X = datasets.ones(np.sort(at, axis=1), columns)
     X.sum_duplicates()
     return X, np.where(rng.random(rows) < 0.5, 1.0, -1.0), "made up, of Amazon's size"
 

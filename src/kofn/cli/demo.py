@@ -25,14 +25,7 @@ from .output import print_pairs, print_table, progress
 WORKERS, THRESHOLD = 6, 3
 # When, as a fraction of the run, and which worker is killed (None: one joins). Three kills leave
 # just the threshold.
-SCRIPT = (
-    (0.15, 1),
-    (0.30, 4),
-    (0.45, 2),
-    (0.60, None),
-    (0.70, None),
-    (0.80, None),
-)
+SCRIPT = ((0.15, 1), (0.30, 4), (0.45, 2), (0.60, None), (0.70, None), (0.80, None))
 
 
 def run(rounds: int, size: int, seed: int, plot: Path | None, *, quiet: bool) -> dict[str, Any]:

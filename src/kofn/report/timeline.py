@@ -29,20 +29,14 @@ INK, GREY, BAND = "#333333", "#8a8a8a", "#e9edf0"
 HALF = 0.36  # of a lane's height
 
 
-class _Look(NamedTuple):
-    label: str
-    color: str
-    hatch: str | None = None
-
-
-# Okabe and Ito's colours, apart in lightness too; a hatch tells two of them without colour.
-LOOKS: dict[State, _Look] = {
-    "used": _Look("used", "#0072b2"),
-    "late": _Look("late, not needed", "#e69f00"),
-    "wasted": _Look("late, stopped", "#f4cf80"),
-    "lost": _Look("lost with its worker", "#d55e00", "/////"),
-    "failed": _Look("raised an error", "#111111"),
-    "open": _Look("still running", "#9fcbe6", "....."),
+# Label, colour, hatch. Okabe and Ito's colours, apart in lightness too; a hatch tells two of them without colour.
+LOOKS: dict[State, tuple[str, str, str | None]] = {
+    "used": ("used", "#0072b2", None),
+    "late": ("late, not needed", "#e69f00", None),
+    "wasted": ("late, stopped", "#f4cf80", None),
+    "lost": ("lost with its worker", "#d55e00", "/////"),
+    "failed": ("raised an error", "#111111", None),
+    "open": ("still running", "#9fcbe6", "....."),
 }
 
 Box = tuple[float, float, int]  # from, to, lane
@@ -104,17 +98,9 @@ def timeline(
     _frame(axes, seen, view, title)
     handles, labels = axes.get_legend_handles_labels()
     if handles:
-        figure.legend(
-            handles,
-            labels,
-            loc="outside lower center",
-            ncols=min(len(labels), 6),
-            frameon=False,
-            fontsize=10,
-            labelcolor=INK,
-            handlelength=1.4,
-            columnspacing=1.6,
-        )
+        look: Any = {"frameon": False, "fontsize": 10, "labelcolor": INK}
+        look |= {"handlelength": 1.4, "columnspacing": 1.6, "ncols": min(len(labels), 6)}
+        figure.legend(handles, labels, loc="outside lower center", **look)
     if target is not None:
         picture = io.BytesIO()
         figure.savefig(picture, format=target.suffix[1:].lower())
@@ -211,53 +197,28 @@ def _bars(axes: Axes, seen: Lanes, view: _View) -> None:
             by_state[span.state] += view.box(span.used_until, span.end, y)
     edged = EDGED * (view.right - view.left)
     for state, boxes in by_state.items():
-        look = LOOKS[state]
+        label, color, hatch = LOOKS[state]
         if boxes:
             wide = [b - a > edged for a, b, _ in boxes]
-            thin = "white" if look.hatch else look.color  # the edge is the hatch's colour too
-            _boxes(
-                axes,
-                boxes,
-                HALF,
-                facecolors=look.color,
-                edgecolors=["white" if w else thin for w in wide],
-                linewidths=[0.6 if w else 0.0 if look.hatch else 0.3 for w in wide],
-                hatch=look.hatch,
-                label=look.label,
-                zorder=3,
-            )
+            thin = "white" if hatch else color  # the edge is the hatch's colour too
+            look = {
+                "facecolors": color,
+                "edgecolors": ["white" if w else thin for w in wide],
+                "linewidths": [0.6 if w else 0.0 if hatch else 0.3 for w in wide],
+            }
+            _boxes(axes, boxes, HALF, hatch=hatch, label=label, zorder=3, **look)
 
 
 def _marks(axes: Axes, seen: Lanes, view: _View) -> None:
-    size = max(4.0, 8.0 - 0.1 * len(seen.lanes))
-    joined = [
-        (view.x(lane.joined), y)
-        for y, lane in enumerate(seen.lanes)
-        if lane.joined is not None and view.shows(lane.joined)
-    ]
-    lost = [
-        (view.x(lane.lost), y)
-        for y, lane in enumerate(seen.lanes)
-        if lane.lost is not None and view.shows(lane.lost)
-    ]
-    for points, marker, color, label in (
-        (joined, ">", "#00664a", "worker joined"),
-        (lost, "X", "#8b1a00", "worker lost"),
+    look: Any = {"ls": "none", "mec": "white", "mew": 0.8, "clip_on": False, "zorder": 5}
+    look["ms"] = max(4.0, 8.0 - 0.1 * len(seen.lanes))
+    for times, marker, color, label in (
+        ([lane.joined for lane in seen.lanes], ">", "#00664a", "worker joined"),
+        ([lane.lost for lane in seen.lanes], "X", "#8b1a00", "worker lost"),
     ):
+        points = [(view.x(t), y) for y, t in enumerate(times) if t is not None and view.shows(t)]
         if points:
-            axes.plot(
-                [x for x, _ in points],
-                [y for _, y in points],
-                ls="none",
-                marker=marker,
-                ms=size,
-                mfc=color,
-                mec="white",
-                mew=0.8,
-                label=label,
-                clip_on=False,
-                zorder=5,
-            )
+            axes.plot(*zip(*points, strict=True), marker=marker, mfc=color, label=label, **look)
 
 
 def _rounds(axes: Axes, seen: Lanes, view: _View) -> None:
@@ -267,21 +228,11 @@ def _rounds(axes: Axes, seen: Lanes, view: _View) -> None:
         return
     for round, _ in boxes:
         if view.shows(round.end) and (round.done or round.end < seen.end):
-            axes.axvline(
-                view.x(round.end),
-                color=GREY,
-                lw=0.8 if len(boxes) <= 20 else 0.5,
-                clip_on=False,
-                zorder=2,
-            )
+            thin = 0.8 if len(boxes) <= 20 else 0.5
+            axes.axvline(view.x(round.end), color=GREY, lw=thin, clip_on=False, zorder=2)
     middles = {round.id: (a + b) / 2 for round, (a, b, _) in boxes}
     numbers = _numbered(middles, APART * (view.right - view.left))
-    above: dict[str, Any] = {
-        "va": "bottom",
-        "fontsize": 9,
-        "color": GREY,
-        "textcoords": "offset points",
-    }
+    above: Any = {"va": "bottom", "fontsize": 9, "color": GREY, "textcoords": "offset points"}
     where = ("data", "axes fraction")
     for id in numbers:
         axes.annotate(str(id), (middles[id], 1), (0, 3), xycoords=where, ha="center", **above)
@@ -311,8 +262,7 @@ def _frame(axes: Axes, seen: Lanes, view: _View, title: str | None) -> None:
         lost = seen.lanes[y].lost
         if lost is not None and view.x(lost) <= view.right:
             label.set_color(GREY)
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
+    axes.spines[["top", "right", "left"]].set_visible(False)
     axes.spines["bottom"].set_color(GREY)
     axes.set_xlabel(view.unit, fontsize=10, color=INK)
     if title:

@@ -29,7 +29,7 @@ from ..errors import BadInput
 Floats = NDArray[np.float64]
 
 COVTYPE = "https://archive.ics.uci.edu/static/public/31/covertype.zip"
-_PATIENCE = 60.0  # seconds without a byte from the origin
+_TIMEOUT = 60.0  # seconds without a byte from the origin
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,14 +62,8 @@ def load(name: str, data: Path | None = None) -> Dataset:
 
 def amazon(data: Path | None) -> Dataset:
     """Amazon employee access: 9 ids and 34 of their pairs; 26,215 x 241,915."""
-    names, rows = _csv(
-        _read(
-            data,
-            "amazon_access/train.csv",
-            "kaggle.com/c/amazon-employee-access-challenge (train.csv, needs a login)",
-        ),
-        "amazon_access/train.csv",
-    )
+    origin = "kaggle.com/c/amazon-employee-access-challenge (train.csv, needs a login)"
+    names, rows = _csv(data, "amazon_access/train.csv", origin)
     if len(names) != 10 or names[0] != "ACTION":
         raise BadInput(
             f"amazon_access/train.csv has the column ACTION and 9 columns of ids; got {names}."
@@ -106,14 +100,8 @@ def covtype(data: Path | None) -> Dataset:
 
 def kc_house(data: Path | None) -> Dataset:
     """House sales in King County, 18 fields; price in million USD; 17,290 x 27,654."""
-    names, rows = _csv(
-        _read(
-            data,
-            "kc_house/kc_house_data.csv",
-            "kaggle.com/datasets/harlfoxem/housesalesprediction (needs a login)",
-        ),
-        "kc_house/kc_house_data.csv",
-    )
+    origin = "kaggle.com/datasets/harlfoxem/housesalesprediction (needs a login)"
+    names, rows = _csv(data, "kc_house/kc_house_data.csv", origin)
     if "price" not in names or "bedrooms" not in names:
         raise BadInput(f"kc_house_data.csv has columns price and bedrooms; got {names}.")
     fields = [_codes(column) for column in rows[:, names.index("bedrooms") :].astype(np.float64).T]
@@ -139,7 +127,7 @@ def _read(data: Path | None, name: str, login: str | None) -> bytes:
         where = "--data" if data is None else str(data)
         raise BadInput(f"{where} must hold {name} (or {name}.gz); get it from {login}.")
     try:
-        with urlopen(COVTYPE, timeout=_PATIENCE) as reply:
+        with urlopen(COVTYPE, timeout=_TIMEOUT) as reply:
             packed = zipfile.ZipFile(io.BytesIO(reply.read()))
         return gzip.decompress(packed.read("covtype.data.gz"))
     except (URLError, OSError, KeyError, zipfile.BadZipFile) as error:
@@ -148,8 +136,8 @@ def _read(data: Path | None, name: str, login: str | None) -> bytes:
         ) from None
 
 
-def _csv(text: bytes, name: str) -> tuple[list[str], NDArray[np.str_]]:
-    lines = list(csv.reader(io.StringIO(text.decode("utf-8"))))
+def _csv(data: Path | None, name: str, login: str) -> tuple[list[str], NDArray[np.str_]]:
+    lines = list(csv.reader(io.StringIO(_read(data, name, login).decode("utf-8"))))
     names = lines[0] if lines else []
     for number, line in enumerate(lines, 1):
         if len(line) != len(names):
@@ -185,11 +173,12 @@ def _split(
         at[:, i] = codes + np.int32(offsets[i])
     at[:, -1] = columns - 1
     return Dataset(
-        name, _ones(at[train], columns), y[train], _ones(at[test], columns), y[test], regression
+        name, ones(at[train], columns), y[train], ones(at[test], columns), y[test], regression
     )
 
 
-def _ones(at: NDArray[np.int32], columns: int) -> csr_array:
+def ones(at: NDArray[np.int32], columns: int) -> csr_array:
+    """A matrix of zeros, and ones in the columns `at` (rows, ones a row)."""
     rows, each = at.shape
     starts = np.arange(0, rows * each + 1, each, dtype=np.int32)
     return csr_array((np.ones(at.size), at.ravel(), starts), shape=(rows, columns))

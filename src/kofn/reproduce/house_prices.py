@@ -1,4 +1,4 @@
-"""What the linear models learn from, and the spot market that they learn on."""
+"""Data for the linear models, and the spot market that they are trained on."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from scipy.sparse import csr_array
 from ..delays import SpotTrace, read_spot_trace
 from ..delays.traces import Event
 from ..errors import BadInput
+from .datasets import ones
 
 Floats = NDArray[np.float64]
 
@@ -65,10 +66,8 @@ def made_up(rows: int = 2000, fields: int = 8, values: int = 15, seed: int = 0) 
 
     def draw(count: int) -> tuple[csr_array, Floats]:
         columns = rng.integers(0, values, (count, fields)) + values * np.arange(fields)
-        indptr = fields * np.arange(count + 1, dtype=np.int32)
-        ones = np.ones(count * fields)
-        X = csr_array((ones, columns.astype(np.int32).ravel(), indptr), shape=(count, len(worth)))
         noise = 0.1 * rng.standard_normal(count)
+        X = ones(columns.astype(np.int32), len(worth))
         return X, worth[columns].sum(axis=1) + 0.5 + noise
 
     X, y = draw(rows)
