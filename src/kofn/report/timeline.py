@@ -29,7 +29,7 @@ INK, GREY, BAND = "#333333", "#8a8a8a", "#e9edf0"
 HALF = 0.36  # of a lane's height
 
 
-# Label, colour, hatch. Okabe and Ito's colours, apart in lightness too; a hatch tells two of them without colour.
+# Label, colour, hatch. Okabe and Ito's colours, apart in lightness too; two have a hatch.
 LOOKS: dict[State, tuple[str, str, str | None]] = {
     "used": ("used", "#0072b2", None),
     "late": ("late, not needed", "#e69f00", None),

@@ -6,8 +6,8 @@ which the lost ones are waited for, ignored, or kept as they were (kofn.learn.pr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from ..arrays.copies import Replicated
 from ..cluster import Cluster, connect
 from ..delays import PerUnit
-from ..engines.local import LocalEngine
-from ..engines.paced import Paced
 from ..engines.virtual import VirtualEngine
 from ..errors import TooFewWorkers
 from ..learn.losses import LinearObjective, Products, squared
@@ -27,7 +25,7 @@ from ..learn.solvers import gradient_descent
 from ..market import Market
 from ..model import ProductReport
 from .house_prices import Prices
-from .timing import OnStep
+from .timing import OnStep, paced
 
 MACHINES, THRESHOLD = 20, 10
 PENALTY = 0.001  # the paper's, a row
@@ -65,12 +63,12 @@ QUICK = Settings(
 
 
 @dataclass(eq=False)
-class Noted:
+class NotedProducts:
     """Products that keep every round's report, and wait on the market when machines are too few."""
 
     inner: Products
     reports: list[ProductReport] = field(default_factory=list)
-    starved: Callable[[], bool] = lambda: False  # let time pass until some come; whether they did
+    wait: Callable[[], bool] = lambda: False  # let time pass until machines come; whether any did
 
     @property
     def exact(self) -> bool:
@@ -81,15 +79,15 @@ class Noted:
         return self.inner.shape
 
     @property
-    def T(self) -> Noted:
-        return Noted(self.inner.T, self.reports, self.starved)
+    def T(self) -> NotedProducts:
+        return NotedProducts(self.inner.T, self.reports, self.wait)
 
     def __matmul__(self, other: Any) -> NDArray[Any]:
         while True:
             try:
                 value: NDArray[Any] = self.inner @ other
             except TooFewWorkers:
-                if not self.starved():
+                if not self.wait():
                     raise
             else:
                 self.reports.append(self.inner.report)  # type: ignore[attr-defined]
@@ -131,7 +129,7 @@ class Run:
 def descend(
     cluster: Cluster,
     prices: Prices,
-    products: Noted,
+    products: NotedProducts,
     iterations: int,
     run: Run,
     penalty: float = PENALTY,
@@ -159,23 +157,18 @@ def descend(
 
 
 def placed(kind: str, cluster: Cluster, prices: Prices) -> Products:
-    """The training rows on a cluster of twenty places, for products of this kind."""
+    """The training rows on a cluster of twenty machines, for products of this kind."""
     if kind == "coded":
         return cluster.encode(prices.X, k=THRESHOLD, n=MACHINES, loads="equal")
     copies, lost = BASELINES[kind]
     return Replicated(cluster, prices.X, copies, n=MACHINES, lost=lost)
 
 
-@contextmanager
-def machines(share_seconds: float, prices: Prices, workers: int = MACHINES) -> Iterator[Cluster]:
+def machines(
+    share_seconds: float, prices: Prices, workers: int = MACHINES
+) -> AbstractContextManager[Cluster]:
     """Local workers, each a stand-in for a machine."""
-    engine = Paced(LocalEngine(workers), _pace(share_seconds, prices))
-    with connect(engine, wait=WAIT) as cluster:
-        yield cluster
-
-
-def _pace(share_seconds: float, prices: Prices) -> PerUnit:
-    return PerUnit(share_seconds * THRESHOLD / len(prices.y))
+    return paced(workers, len(prices.y) / THRESHOLD, share_seconds, wait=WAIT)
 
 
 def on_market(
@@ -197,7 +190,7 @@ def on_market(
                 minute += minutes
                 market.advance(60.0 * minute)
 
-            def starved() -> bool:
+            def wait() -> bool:
                 before = len(market.added)
                 while len(market.added) == before and 60.0 * minute <= trace.events[-1].time:
                     run.waited += 1.0
@@ -206,7 +199,7 @@ def on_market(
                 return len(market.added) > before
 
             try:
-                products = Noted(matrix, starved=starved)
+                products = NotedProducts(matrix, wait=wait)
                 after = lambda iteration: pass_time(settings.minutes)  # noqa: E731
                 descend(cluster, prices, products, settings.iterations, run, penalty, after)
             except TooFewWorkers as error:
@@ -219,7 +212,7 @@ def undisturbed(prices: Prices, settings: Settings) -> Run:
     """Descend on twenty machines that stay."""
     run = Run()
     with machines(settings.share_seconds, prices) as cluster:
-        products = Noted(placed("noiseless", cluster, prices))
+        products = NotedProducts(placed("noiseless", cluster, prices))
         descend(cluster, prices, products, settings.iterations, run)
     return run
 
@@ -227,9 +220,10 @@ def undisturbed(prices: Prices, settings: Settings) -> Run:
 def figure_2b(prices: Prices, timed: int, cluster: Cluster) -> dict[str, float]:
     """Median seconds an iteration: plain blocks and coded, twenty machines; then coded, ten."""
     runs: dict[str, Run] = {}
-    uncoded, coded = (Noted(placed(kind, cluster, prices)) for kind in ("noiseless", "coded"))
+    uncoded = NotedProducts(placed("noiseless", cluster, prices))
+    coded = NotedProducts(placed("coded", cluster, prices))
 
-    def time(name: str, products: Noted) -> None:
+    def time(name: str, products: NotedProducts) -> None:
         runs[name] = Run()
         descend(cluster, prices, products, timed, runs[name])
 
@@ -246,7 +240,7 @@ def measure(prices: Prices, settings: Settings, on_step: OnStep) -> dict[str, An
     with machines(settings.timed_share_seconds, prices) as cluster:
         wall = figure_2b(prices, settings.timed, cluster)
     on_step("half the machines")
-    pace = _pace(settings.timed_share_seconds, prices)
+    pace = PerUnit(settings.timed_share_seconds * THRESHOLD / len(prices.y))
     with connect(VirtualEngine(MACHINES, delays=pace)) as cluster:
         virtual = figure_2b(prices, settings.timed, cluster)
     on_step("half the machines, simulated")

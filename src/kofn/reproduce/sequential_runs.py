@@ -1,4 +1,4 @@
-"""Runs of the real master: in virtual time, by wall clock, and networks trained through it."""
+"""Runs of the real master, in virtual time and by wall clock."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..cluster import Cluster, connect
 from ..delays import Shifted, Slowed, Stragglers
@@ -19,8 +18,6 @@ from ..engines.base import Engine
 from ..engines.local import LocalEngine
 from ..engines.paced import Paced
 from ..engines.virtual import VirtualEngine
-from ..learn.many import alone, train_many
-from ..learn.network import Network
 from ..sequence import SequenceCode, SequenceReport, Uncoded
 
 WHOLE = 1e4  # simulated seconds of a whole job: what a worker needs to drop stale work is nothing
@@ -133,56 +130,3 @@ def layer_jobs(batch: int, widths: Sequence[int]) -> list[Shape]:
 def interleaved(shapes: Sequence[Shape], models: int) -> list[Shape]:
     """The jobs of so many models in turn."""
     return [shape for shape in shapes for _ in range(models)]
-
-
-@dataclass(eq=False)
-class Training:
-    """Networks trained through one code, by wall clock."""
-
-    seconds: float
-    report: SequenceReport
-    losses: list[list[float]]  # by network, one a step
-    curve: list[tuple[float, float]] = field(default_factory=list)  # network 1: seconds, test loss
-
-
-def train(
-    code: SequenceCode,
-    delays: Slowed,
-    workers: int,
-    mu: float,
-    data: tuple[NDArray[np.float64], NDArray[np.intp]],
-    test: tuple[NDArray[np.float64], NDArray[np.intp]],
-    networks: Sequence[Network],
-    steps: int,
-    batch: int,
-) -> Training:
-    """Train networks on local processes; the first one's test loss is taken outside the clock."""
-    aside = 0.0
-    curve: list[tuple[float, float]] = []
-    with connect(Paced(LocalEngine(workers), delays)) as cluster:
-        warm_up(cluster)
-        stream = cluster.sequence(code, slack=mu)
-        start = time.perf_counter()
-
-        def look(network: int, step: int, loss: float) -> None:
-            nonlocal aside
-            if network == 0:
-                now = time.perf_counter()
-                curve.append((now - start - aside, networks[0].loss(*test)))
-                aside += time.perf_counter() - now
-
-        train_many(stream, networks, *data, steps=steps, batch=batch, callback=look)
-        seconds = time.perf_counter() - start - aside
-        return Training(seconds, stream.report, [n.losses for n in networks], curve)
-
-
-def trained_alone(
-    networks: Sequence[Network],
-    data: tuple[NDArray[np.float64], NDArray[np.intp]],
-    steps: int,
-    batch: int,
-) -> list[list[float]]:
-    """Losses of plain NumPy training, by network, one a step."""
-    for network in networks:
-        alone(network.train(*data, steps, batch))
-    return [network.losses for network in networks]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -23,14 +23,16 @@ Product = Callable[[], NDArray[Any]]
 DRAIN = 2.0  # seconds at most that workers get to drop the work of the round before
 
 
-@contextmanager
 def paced(
-    workers: int, rows: int, share_seconds: float, slow: Mapping[int, float] | None = None
-) -> Iterator[Cluster]:
+    workers: int,
+    rows: float,
+    share_seconds: float,
+    slow: Mapping[int, float] | None = None,
+    **options: Any,
+) -> AbstractContextManager[Cluster]:
     """Local workers, each a stand-in for a machine that reads `rows` rows in `share_seconds`."""
     delays = PerUnit(share_seconds / rows, slow or {})
-    with connect(Paced(LocalEngine(workers), delays)) as cluster:
-        yield cluster
+    return connect(Paced(LocalEngine(workers), delays), **options)
 
 
 class Timer:
