@@ -276,6 +276,7 @@ class World:
         self.answers: dict[int, deque[tuple[type[Event], str]]] = {}  # to puts, yet to come
         self.tasks: dict[int, Submitted] = {}
         self.operands: dict[int, int] = {}  # of rounds that are not cancelled
+        self.begun: set[int] = set()  # rounds with tasks
         self.bodies = [Body(kind) for kind in OUTCOMES for _ in range(2)]
         for _ in range(3):
             self.join(0, 0)
@@ -367,9 +368,9 @@ class World:
 
     def broadcast(self, one: int, two: int) -> None:
         round, value = self.round + two % 6, self.tick()
-        if round <= self.master.cancelled:
-            return
         known = round in self.operands
+        if round <= self.master.cancelled or (not known and round in self.begun):
+            return
         try:
             self.send(self.master.broadcast(round, value))
         except BadInput:
@@ -402,6 +403,7 @@ class World:
             assert not [s for s in self.tasks.values() if s.task.round == round and not s.end]
             return
         self.tasks[task.id] = Submitted(task)
+        self.begun.add(round)
         self.send(messages)
 
     def cancel(self, one: int, two: int) -> None:
