@@ -12,10 +12,10 @@ from scipy.sparse import issparse
 
 from . import checks
 from .arrays import CodedMatrix, CodedTranspose
-from .arrays.matrix import Options, threshold
+from .arrays.matrix import Options
 from .arrays.reach import elsewhere, shares_from
 from .arrays.scales import scales_of
-from .arrays.shares import shares_of
+from .arrays.shares import shares_of, threshold
 from .arrays.store import Store
 from .codes import AnyKOfN, SumCode
 from .codes.threshold import check_code

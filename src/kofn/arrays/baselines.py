@@ -8,8 +8,8 @@ from __future__ import annotations
 from .. import checks
 from ..rounds import RoundDriver
 from .copies import HasDrive, Replicated, driver_of
-from .matrix import CodedMatrix, Options, threshold
-from .shares import shares_of
+from .matrix import CodedMatrix, Options
+from .shares import shares_of, threshold
 
 __all__ = ["HasDrive", "Replicated", "uncoded", "whole_shares"]
 

@@ -18,6 +18,7 @@ from ..rounds import Late, RoundDriver
 from ..rounds.holders import Holders
 from ..rounds.replicated import ReplicatedRound
 from . import work
+from .transpose import Transpose
 
 LOST = ("wait", "ignore", "stale")
 
@@ -45,6 +46,7 @@ class Replicated:
     """
 
     __array_ufunc__ = None
+    _check_finite = True
 
     def __init__(
         self,
@@ -86,9 +88,9 @@ class Replicated:
         self._report: ProductReport | None = None
 
     @property
-    def T(self) -> ReplicatedTranspose:
+    def T(self) -> Transpose[Replicated]:
         """The transpose: shares no data of its own."""
-        return ReplicatedTranspose(self)
+        return Transpose(self)
 
     @property
     def exact(self) -> bool:
@@ -116,7 +118,7 @@ class Replicated:
             result[first:last] = value
         return result
 
-    def _adjoint(self, z: NDArray[Any]) -> NDArray[Any]:
+    def _transposed(self, z: NDArray[Any]) -> NDArray[Any]:
         found = self._pass(_Pass(self, z.shape[1:], z), None)
         shape = (self.shape[1], *z.shape[1:])
         if not self._driver.engine.capabilities.values:
@@ -183,25 +185,6 @@ class Replicated:
             f"<Replicated {self.shape[0]} x {self.shape[1]} {self.dtype}, {self.blocks} blocks, "
             f"{self.r} copies; lost: {self.lost}>"
         )
-
-
-class ReplicatedTranspose:
-    """The transpose of a Replicated matrix: X.T @ z, the sum over its blocks."""
-
-    __array_ufunc__ = None
-
-    def __init__(self, matrix: Replicated) -> None:
-        self.T = matrix
-        self.shape, self.dtype = matrix.shape[::-1], matrix.dtype
-
-    @property
-    def report(self) -> ProductReport:
-        """What the last product with the matrix, either way, did."""
-        return self.T.report
-
-    def __matmul__(self, z: object) -> NDArray[Any]:
-        """X.T @ z for a vector (N,) or columns (N, c)."""
-        return self.T._adjoint(checks.operand(z, self.shape[1], self.dtype, True, name="X.T @ z"))
 
 
 @dataclass(frozen=True, eq=False)

@@ -80,6 +80,18 @@ class Drift:
         """
         return math.hypot(*(self.off[s][0] for s in shares if s in self.off)) if self.off else 0.0
 
+    def widened(
+        self, bound: float, eta: float, rounding: float, k: int, shares: Collection[int]
+    ) -> float:
+        """An error bound, with what updates and rebuilding have added.
+
+        Shares that were updated carry the `rounding` of all updates, those that were rebuilt the
+        errors of others.
+        """
+        if rounding or self.off:
+            bound += eta * (rounding + math.sqrt(k) * self.error(shares))
+        return bound if self.growth is None else bound * self.growth.factor
+
     @property
     def _blocks(self) -> Floats:
         assert self.blocks is not None

@@ -38,13 +38,13 @@ def chunks(X: CodedMatrix, columns: int) -> Iterator[Chunk]:
     step = max(1, FETCH // max(1, columns * X.dtype.itemsize))
     for first in range(0, X._rows, step):
         rows = min(step, X._rows - first)
-        ready = X._answering(holders.ready(), code.k)
+        ready = X._planner.answering(holders.ready(), code.k)
         plan = Plan(code, ready, Layout(code.k), rows, values=X._values)
         work = Fetch(driver, code, holders.key, first, columns)
-        late, (shares, resting) = X._options.late, X._members(plan)
+        late, (shares, resting) = X._options.late, X._planner.members(plan)
         round = ElasticRound(driver.next_round(), plan.windows, shares, work, late, resting)
         driver.run(round, None, holders.supply)
-        X._laggards = driver.roster.owing([*X._laggards, *round.late])
+        X._planner.ended(round)
         if not X._values:
             yield Chunk(first, first + rows, [], None)
             continue

@@ -54,7 +54,7 @@ def iterate(
     with driver.lock:
         began = engine.now()
         driver.settle()
-        plan = X._planned(X.code, X._rows, 0)
+        plan = X._planner.plan(X.code, X._rows, 0)
         shape = Shape(X.code.n, X._rows, len(w), w.dtype.str, X._values)
         exchange = engine.exchange(shape)
         count = _Count(engine.traffic)
@@ -108,7 +108,7 @@ def iterate(
             if X._scales is not None:
                 driver.forget(scales_key(work.exchange_key))
             exchange.close()
-        X._laggards = driver.roster.owing([*X._laggards, *round.late])
+        X._planner.ended(round)
         extra = {
             "rounds": reached,
             "change": round.change,

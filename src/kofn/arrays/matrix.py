@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NoReturn, Self
 
 import numpy as np
@@ -12,25 +14,25 @@ from numpy.typing import NDArray
 
 from .. import checks
 from ..codes.linear import error_bound
-from ..codes.mds import MDSCode
 from ..errors import BadInput, CannotDo, Inaccurate, NothingYet, Overflowed
 from ..model import ProductReport, RowRange, Update
-from ..rounds import ElasticRound, Late, Layout, RoundDriver
+from ..rounds import ElasticRound, Late, RoundDriver
 from ..rounds.elastic import Work
 from ..rounds.holders import Change, Holders, ShareOf
-from ..rounds.reduce import Item, SumRound
+from ..rounds.reduce import SumRound
 from . import fetching, work
-from .decode import FEW, Code, DataCode, combine, combine_at_once, gather, recode, segments
+from .decode import Code, DataCode
 from .drift import Drift
 from .iterate import iterate
-from .lowrank import LowRank, as_change
-from .plan import Paces, Plan
+from .lowrank import as_change
+from .plan import Plan
+from .planner import Planner
 from .scales import Growth, Scales, change_lengths
 from .tasks import Adjoint, Product
+from .transpose import CodedTranspose
 from .walk import Step
 
 TOLERANCE = {np.dtype(np.float64): 1e-6, np.dtype(np.float32): 1e-2}
-SILENT = 0.25  # seconds: who owes an answer from an earlier round for so long is left out
 
 
 @dataclass(frozen=True)
@@ -70,11 +72,13 @@ class CodedMatrix:
         self.tolerance = TOLERANCE[dtype] if options.tolerance is None else options.tolerance
         self._driver, self._options = driver, options
         self._rows = code.block_rows(shape[0])
-        self._holders = Holders(driver, code.n, share_of, None, code.k, self._stored.k)
-        self._paces = Paces()
-        self._plans: dict[tuple[Code, int], Plan] = {}  # by code and margin
+        least = self._stored.k
+        self._holders = Holders(driver, code.n, share_of, None, code.k, least)
+        # Weakly: or its shares would stay until the garbage collector comes by.
+        rebuild = partial(fetching.rebuild, weakref.proxy(self))
+        measured = options.measured_loads
+        self._planner = Planner(driver, self._holders, rebuild, least, code.k, measured)
         self._report: ProductReport | None = None
-        self._laggards: set[int] = set()  # late, and still at it
         self._values = driver.engine.capabilities.values
         # A worker that is stopped must not keep the others waiting for long.
         self._holders.place(enough=code.k)
@@ -115,7 +119,7 @@ class CodedMatrix:
         """Rows of its share that each live worker reads in the next product, as runs."""
         with self._driver.lock:
             self._driver.settle()
-            plan = self._planned(self.code, self._rows, self._options.margin)
+            plan = self._planner.plan(self.code, self._rows, self._options.margin)
         return {w: plan.windows.runs[plan.places[share]] for w, share in plan.holders.items()}
 
     def __matmul__(self, w: object) -> NDArray[Any]:
@@ -125,7 +129,7 @@ class CodedMatrix:
         usable: the next product works as soon as enough workers have joined.
         """
         self._driver.check()
-        operand = checks.operand(w, self.shape[1], self.dtype, self._options.check_finite)
+        operand = checks.operand(w, self.shape[1], self.dtype, self._check_finite)
         with self._driver.lock, np.errstate(over="ignore", invalid="ignore"):
             return self._finite(self._product(operand))
 
@@ -190,8 +194,7 @@ class CodedMatrix:
         """The matrix as it is now, updates included: (N, d), decoded from live shares."""
         self._driver.check()
         with self._driver.lock:
-            self._driver.settle()
-            self._driver.await_enough(self._live, self.code.k)
+            self._planner.await_enough()
             blocks = fetching.blocks(self)
         return self._unscaled(self._joined(blocks))
 
@@ -240,7 +243,7 @@ class CodedMatrix:
 
     def _change(self, change: object) -> tuple[NDArray[Any], NDArray[Any] | None]:
         """(U, V) of an update U Vᵀ of the scaled rows, or (array, None)."""
-        finite = self._options.check_finite
+        finite = self._check_finite
         return as_change(change, self.shape, self.dtype, finite, self._scaled)
 
     @property
@@ -256,8 +259,7 @@ class CodedMatrix:
         self, change: Change, drift: Callable[[], Drift], grow: Callable[[Growth], Growth]
     ) -> None:
         with self._driver.lock:
-            self._driver.settle()
-            self._driver.await_enough(self._live, self.code.k)
+            self._planner.await_enough()
             note = drift()
             if self._scales is not None:
                 grown = note.growth or Growth.begun(self._scales, self._rows)
@@ -287,20 +289,32 @@ class CodedMatrix:
         driver = self._driver
         began = driver.engine.now()
         driver.settle()
-        plan = self._planned(code, rows, self._options.margin)
-        late, (shares, resting) = self._options.late, self._members(plan)
+        plan = self._planner.plan(code, rows, self._options.margin)
+        late, (shares, resting) = self._options.late, self._planner.members(plan)
         round = ElasticRound(driver.next_round(), plan.windows, shares, work, late, resting)
         driver.run(round, operand, self._holders.supply)
         gathered = driver.engine.now()
-        result, eta = self._decode(code, round, plan, operand)
+        width = 1 if operand.ndim == 1 else operand.shape[1]
+        result, eta = plan.decode(code, round, width, self.dtype)
         cover = round.cover
         count = (cover.rows_used, cover.delivered_rows - cover.rows_used, cover.topped_up_rows)
         self._conclude(round, plan, eta, count, (began, gathered), inner)
         return result
 
+    @property
+    def _check_finite(self) -> bool:
+        return self._options.check_finite
+
+    def _transposed(self, operand: NDArray[Any]) -> NDArray[Any]:
+        """X.T @ z, for an operand that has been checked."""
+        if operand.ndim == 2 and operand.shape[1] == 0:
+            return np.empty((self.shape[1], 0), self.dtype)
+        with self._driver.lock, np.errstate(over="ignore", invalid="ignore"):
+            return self._finite(self._adjoint(operand))
+
     def _finite(self, result: NDArray[Any]) -> NDArray[Any]:
         """Refuse infinities that finite data and operands cannot have meant."""
-        if not self._options.check_finite or not self._values:
+        if not (self._check_finite and self._values):
             return result
         if not np.isfinite(result.sum()) and not np.isfinite(result).all():
             most = np.finfo(self.dtype).max
@@ -311,78 +325,28 @@ class CodedMatrix:
             )
         return result
 
-    def _decode(
-        self, code: Code, round: ElasticRound, plan: Plan, operand: NDArray[Any]
-    ) -> tuple[NDArray[Any], float | None]:
-        width = 1 if operand.ndim == 1 else operand.shape[1]
-        rows = plan.windows.rows
-        if not self._values:
-            return np.full((code.k * rows, width), np.nan, self.dtype), None
-        if width == 0:
-            return np.empty((code.k * rows, width), self.dtype), plan.eta
-        if round.cover.as_planned:
-            parts, places, eta = plan.segments, plan.places, plan.eta
-        else:
-            parts = segments(code, round.cover)
-            places = {share: i for i, share in enumerate(round.cover.shares)}
-            eta = max(s.weights.eta for s in parts)
-        replies = gather(round.values, places, (len(places), rows, width))
-        if parts is plan.segments and plan.at_once is not None and replies.size <= FEW:
-            return combine_at_once(plan.at_once, replies).reshape(-1, width), eta
-        return combine(parts, replies).reshape(-1, width), eta
-
     def _adjoint(self, z: NDArray[Any]) -> NDArray[Any]:
         """Aᵀ z, for z (N,) or (N, c): every reply is needed, and what is lost is re-expressed."""
         driver, code = self._driver, self.code
         began = driver.engine.now()
-        driver.settle()
-        driver.await_enough(self._live, code.k)
-        plan = self._planned(code, self._rows, 0)
+        self._planner.await_enough()
+        plan = self._planner.plan(code, self._rows, 0)
         width = 1 if z.ndim == 1 else z.shape[1]
-        shares, resting = self._members(plan)
-        round = SumRound(
-            driver.next_round(),
-            self._items(plan, self._unscaled(z.reshape(len(z), width))),
-            shares,
-            Adjoint(
-                driver,
-                code,
-                self._holders.key,
-                self._worst(len(z)),
-                (self._rows, self._columns),
-                z,
-            ),
-            self._options.late,
-            resting,
-        )
+        shares, resting = self._planner.members(plan)
+        shape, worst = (self._rows, self._columns), self._worst(len(z))
+        work = Adjoint(driver, code, self._holders.key, worst, shape, z)
+        items = plan.items(code.k, self._unscaled(z.reshape(len(z), width)), self.dtype)
+        late = self._options.late
+        round = SumRound(driver.next_round(), items, shares, work, late, resting)
         driver.run(round, None, self._holders.supply)
         gathered = driver.engine.now()
         total = round.total()
-        shape = (self.shape[1], *z.shape[1:])
-        if total is None:
-            result = np.full(shape, np.nan, self.dtype)
-        else:
-            result = np.asarray(total).reshape(shape).astype(self.dtype, copy=False)
+        made = np.full(self.shape[1] * width, np.nan) if total is None else np.asarray(total)
+        result = made.reshape(self.shape[1], *z.shape[1:]).astype(self.dtype, copy=False)
         rows = (round.rows_used, 0, round.rows_topped_up)
         eta = None if plan.eta is None else float(np.sqrt(plan.eta**2 + round.strain))
         self._conclude(round, plan, eta, rows, (began, gathered), self.shape[0])
         return result
-
-    def _items(self, plan: Plan, z: NDArray[Any]) -> list[Item]:
-        """What each holder does for Aᵀ z: the rows of its window, times the re-encoded z."""
-        shares, runs = plan.windows.shares, plan.windows.runs
-        if not self._values:
-            return [
-                Item(share, mine, None) for share, mine in zip(shares, runs, strict=True) if mine
-            ]
-        blocks = np.zeros((self.code.k * self._rows, z.shape[1]), self.dtype)
-        blocks[: len(z)] = z
-        u = recode(plan.segments, len(shares), blocks.reshape(self.code.k, self._rows, -1))
-        return [
-            Item(share, mine, np.concatenate([u[i, first:last] for first, last in mine]))
-            for i, (share, mine) in enumerate(zip(shares, runs, strict=True))
-            if mine
-        ]
 
     def _conclude(
         self,
@@ -410,136 +374,18 @@ class CodedMatrix:
             eta=eta,
             error_bound=bound,
         )
-        self._laggards = self._driver.roster.owing([*self._laggards, *round.late])
+        self._planner.ended(round)
+        self._planner.learn(round)
         plan.rows_moved = 0  # moved once; later rounds on the same windows move nothing
-        if self._options.measured_loads:
-            self._paces.learn(round.read, round.spent)
         if bound is not None and eta is not None and bound > self.tolerance:
             raise Inaccurate(bound, self.tolerance, eta)
-
-    # Who takes part.
-
-    def _planned(self, code: Code, rows: int, margin: int) -> Plan:
-        """The plan for those that can take part now, made anew only when something changed."""
-        ready = self._answering(self._ready(), code.k)
-        span = code.k + margin
-        loads = self._paces.loads(ready, span) if self._options.measured_loads else None
-        plan = self._plans.get((code, margin))
-        if plan is None or plan.holders != ready or Paces.differ(plan.layout.fractions, loads):
-            layout = Layout(code.k, margin, loads)
-            plan = Plan(code, ready, layout, rows, plan, values=self._values)
-            self._plans[code, margin] = plan
-        return plan
-
-    def _members(self, plan: Plan) -> tuple[dict[int, int], Collection[int]]:
-        """Live workers with their shares, and those among them that have no part in a plan."""
-        if len(self._holders.shares) == len(plan.holders):
-            return plan.holders, ()
-        ready = self._holders.ready()
-        return ready, ready.keys() - plan.holders.keys()
 
     def _worst(self, inner: int) -> float:
         """The η above which products of this inner dimension are refused."""
         return self.tolerance / self._bound(inner, 1.0, set(self._holders.shares.values()))
 
     def _bound(self, inner: int, eta: float, shares: Collection[int]) -> float:
-        """Bound on the relative error of products of this inner dimension, decoded with such η.
-
-        Shares that were updated carry a rounding of each update, those that were rebuilt the
-        errors of others.
-        """
-        found = error_bound(inner, self.dtype, eta)
-        if self.updates or self._drift.off:
-            rounding = float(np.finfo(self.dtype).eps) / 2 * math.sqrt(self.updates)
-            off = math.sqrt(self.code.k) * self._drift.error(shares)
-            found += max(1.0, eta) * (rounding + off)
-        growth = self._drift.growth
-        return found if growth is None else found * growth.factor
-
-    def _answering(self, ready: dict[int, int], need: int) -> dict[int, int]:
-        """Those without whom is still at the work of an earlier round, if they are enough.
-
-        It is stopped, or far behind, and counted on again as soon as it answers.
-        """
-        silent = self._driver.silent(SILENT) | self._driver.roster.owing(self._laggards)
-        if not silent or len(ready.keys() - silent) < need:
-            return ready
-        return {worker: share for worker, share in ready.items() if worker not in silent}
-
-    def _live(self) -> int:
-        return len(self._ready())
-
-    def _ready(self) -> dict[int, int]:
-        """Live workers with their shares; when few, those fetching theirs are waited for."""
-        holders = self._holders
-        holders.enlist()
-        for worker, share in holders.vacant():
-            if len(holders.ready()) >= self._stored.k:
-                fetching.rebuild(self, worker, share)
-        ready = holders.ready()
-        if len(ready) < self.code.k:
-            holders.wait()
-            ready = holders.ready()
-        return ready
-
-
-class CodedTranspose:
-    """The transpose of a CodedMatrix: X.T @ z, by a second kind of pass over the same shares."""
-
-    __array_ufunc__ = None
-
-    def __init__(self, matrix: CodedMatrix) -> None:
-        self.T = matrix
-        self.shape = matrix.shape[::-1]
-        self.dtype = matrix.dtype
-
-    @property
-    def report(self) -> ProductReport:
-        """What the last product with the matrix, either way, did."""
-        return self.T.report
-
-    @property
-    def code(self) -> Any:
-        """The code of the shares."""
-        return self.T.code
-
-    @property
-    def shares(self) -> dict[int, int]:
-        """Which share each live worker holds."""
-        return self.T.shares
-
-    def windows(self) -> dict[int, tuple[RowRange, ...]]:
-        """Rows of its share (of X, not of its transpose) that each worker reads next."""
-        return self.T.windows()
-
-    def __matmul__(self, z: object) -> NDArray[Any]:
-        """X.T @ z for a vector (N,) or columns (N, c): exact to `report.error_bound`."""
-        self.T._driver.check()
-        operand = checks.operand(
-            z, self.shape[1], self.dtype, self.T._options.check_finite, name="X.T @ z"
-        )
-        if operand.ndim == 2 and operand.shape[1] == 0:
-            return np.empty((self.shape[0], 0), self.dtype)
-        with self.T._driver.lock, np.errstate(over="ignore", invalid="ignore"):
-            return self.T._finite(self.T._adjoint(operand))
-
-    def __iadd__(self, change: object) -> Self:
-        """Add kofn.low_rank(U, V), or an array of this shape, to the transpose."""
-        matrix = self.T
-        matrix += change.T if isinstance(change, LowRank) else checks.plain(change, "an update").T
-        return self
-
-    def __repr__(self) -> str:
-        return f"<transpose of {self.T!r}>"
-
-
-def threshold(k: object, n: object) -> MDSCode:
-    """Return the code for a threshold k over n shares, or say what is wrong with them."""
-    count = checks.whole(n, "n (shares)", 1)
-    need = checks.whole(k, "k (the threshold)", 1)
-    if need > count:
-        raise BadInput(
-            f"k must be at most the number of shares; got k={need} and n={count}. "
-            f"Use k <= {count}, or more workers."
-        )
-    return MDSCode(count, need)
+        """Bound on the relative error of products of this inner dimension, decoded with such η."""
+        least = error_bound(inner, self.dtype, eta)
+        rounding = float(np.finfo(self.dtype).eps) / 2 * math.sqrt(self.updates)
+        return self._drift.widened(least, max(1.0, eta), rounding, self.code.k, shares)

@@ -4,13 +4,26 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..rounds import Cover, Layout, Windows, fill, rows_moved, shifted
+from ..rounds import Cover, ElasticRound, Layout, Windows, fill, rows_moved, shifted
+from ..rounds.reduce import Item
 from ..rounds.windows import with_extra
-from .decode import Code, Segment, segments, side_by_side, weak
+from .decode import (
+    FEW,
+    Code,
+    Segment,
+    combine,
+    combine_at_once,
+    gather,
+    recode,
+    segments,
+    side_by_side,
+    weak,
+)
 
 MEANINGFUL = 3e-3  # seconds: shorter tasks say more about the machine's mood than its speed
 BEST_OF, ENOUGH = 8, 4  # replies looked at, and how many there must be
@@ -32,6 +45,7 @@ class Plan:
         values: bool = True,
     ) -> None:
         self.holders = holders  # worker -> share
+        self.values = values  # whether there are any
         self.layout = layout
         shares = tuple(sorted(holders.values()))
         self.places = {share: i for i, share in enumerate(shares)}
@@ -60,6 +74,39 @@ class Plan:
         self.eta = max(s.weights.eta for s in self.segments)
         self.at_once = side_by_side(self.segments, len(self.places))
         return full
+
+    def decode(
+        self, code: Code, round: ElasticRound, width: int, dtype: np.dtype[Any]
+    ) -> tuple[NDArray[Any], float | None]:
+        """The k blocks below each other, (k rows, width), from what a round gathered; and its η."""
+        rows = self.windows.rows
+        if not self.values:
+            return np.full((code.k * rows, width), np.nan, dtype), None
+        if width == 0:
+            return np.empty((code.k * rows, width), dtype), self.eta
+        parts, places, eta = self.segments, self.places, self.eta
+        if not round.cover.as_planned:
+            parts = segments(code, round.cover)
+            places = {share: i for i, share in enumerate(round.cover.shares)}
+            eta = max(s.weights.eta for s in parts)
+        replies = gather(round.values, places, (len(places), rows, width))
+        if parts is self.segments and self.at_once is not None and replies.size <= FEW:
+            return combine_at_once(self.at_once, replies).reshape(-1, width), eta
+        return combine(parts, replies).reshape(-1, width), eta
+
+    def items(self, k: int, z: NDArray[Any], dtype: np.dtype[Any]) -> list[Item]:
+        """What each holder does for Aᵀ z: the rows of its window, times the re-encoded z."""
+        rows, shares = self.windows.rows, self.windows.shares
+        asked = [(i, runs) for i, runs in enumerate(self.windows.runs) if runs]
+        if not self.values:
+            return [Item(shares[i], runs, None) for i, runs in asked]
+        blocks = np.zeros((k * rows, z.shape[1]), dtype)
+        blocks[: len(z)] = z
+        u = recode(self.segments, len(shares), blocks.reshape(k, rows, -1))
+        return [
+            Item(shares[i], runs, np.concatenate([u[i, first:last] for first, last in runs]))
+            for i, runs in asked
+        ]
 
 
 class Paces:

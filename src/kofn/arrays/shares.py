@@ -7,7 +7,10 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
+from .. import checks
 from ..codes import AnyKOfN
+from ..codes.mds import MDSCode
+from ..errors import BadInput
 from ..rounds.holders import ShareOf
 from .coding import make_share
 from .scales import Scales
@@ -28,3 +31,15 @@ def shares_of(A: Any, code: AnyKOfN, scales: Scales | None = None) -> ShareOf:
             return make_share(A, code, share, scales=scales)
 
     return share_of
+
+
+def threshold(k: object, n: object) -> MDSCode:
+    """Return the code for a threshold k over n shares, or say what is wrong with them."""
+    count = checks.whole(n, "n (shares)", 1)
+    need = checks.whole(k, "k (the threshold)", 1)
+    if need > count:
+        raise BadInput(
+            f"k must be at most the number of shares; got k={need} and n={count}. "
+            f"Use k <= {count}, or more workers."
+        )
+    return MDSCode(count, need)

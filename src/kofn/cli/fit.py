@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from sklearn.utils.multiclass import type_of_target
 
-from ..arrays.matrix import threshold
+from ..arrays.shares import threshold
 from ..cluster import connect
 from ..delays.traces import SpotTrace, read_spot_trace
 from ..errors import BadInput, CannotWrite
@@ -26,7 +26,7 @@ from ..model import Record
 from . import places, tables
 from .output import print_pairs
 
-LINEAR = {"ridge": Ridge, "logistic": LogisticRegression, "svm": LinearSVC}
+LINEAR: dict[str, Any] = {"ridge": Ridge, "logistic": LogisticRegression, "svm": LinearSVC}
 MODELS = (*LINEAR, "mlp")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ from .solvers import Tell
 Callback = Callable[[int, float, Any], None]
 
 
+@dataclass(repr=False, eq=False)
 class CodedEstimator(OnCluster, BaseEstimator):
     """Common ground of the estimators in kofn.learn.
 
@@ -43,9 +45,12 @@ class CodedEstimator(OnCluster, BaseEstimator):
     now).
     """
 
-    k: int | None
-    callback: Callback | None
-    verbose: bool
+    _: KW_ONLY
+    cluster: Any = "local"
+    workers: int | None = None
+    k: int | None = None
+    callback: Callback | None = None
+    verbose: bool = False
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

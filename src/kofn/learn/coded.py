@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..checks import number
 from ..cluster import Cluster
 from ..codes.assignment import SumCode
 from ..errors import BadInput
@@ -21,9 +22,9 @@ from ..sums import Parts
 from ..sums.tally import Kind
 from .axes import Axes, axes
 from .descent import Constant, Nesterov, Optimiser, descend
-from .losses import logistic, multinomial, squared, squared_hinge
+from .losses import LossOf, Problem, logistic, multinomial, squared, squared_hinge
 from .solvers import Floats, Solution, sound
-from .terms import LossOf, Term, cut
+from .terms import Term, cut
 
 # The most that a loss curves by score, times the weight.
 CURVATURE: dict[LossOf, float] = {
@@ -56,69 +57,39 @@ class CodedGradient:
     batch: float | None = None
 
     def __post_init__(self) -> None:
-        if self.batch is not None and not 0 < self.batch <= 1:
-            raise BadInput(f"batch is a fraction of each part, in (0, 1]; got {self.batch!r}.")
+        if self.batch is not None:
+            number(self.batch, "batch", "in (0, 1]", "It is a fraction of each part.")
         if self.optimiser is not None and not isinstance(self.optimiser, Optimiser):
             raise BadInput(
                 f"optimiser must be GradientDescent or Nesterov; got {self.optimiser!r}."
             )
 
 
-@dataclass(frozen=True, eq=False)
-class Problem:
-    """scale · Σ loss(X W + b) + ½ penalty ‖W‖² (and ‖b‖² if `penalise_intercept`)."""
+def _axes(problem: Problem) -> Axes:
+    """Coordinates in which the whole curves about alike in all directions."""
+    targets = int(problem.targets.shape[1])
+    curvature = problem.scale * CURVATURE[problem.loss]
+    free = not problem.penalise_intercept
+    options = {"intercept": problem.intercept, "free": free}
+    return axes(problem.X, problem.weight, targets, curvature, problem.penalty, **options)
 
-    X: Any  # (N, d), an array or CSR
-    targets: Floats  # (N, m)
-    weight: Floats  # (N, 1)
-    loss: LossOf
-    scale: float = 1.0
-    penalty: float = 0.0
-    intercept: bool = True
-    penalise_intercept: bool = False
 
-    @property
-    def size(self) -> int:
-        """How many parameters there are, flat: W (d, m) row by row, then b (m,)."""
-        return (int(self.X.shape[1]) + self.intercept) * int(self.targets.shape[1])
-
-    def split(self, x: Floats) -> tuple[Floats, Floats]:
-        """Return W (d, m) and b (m,)."""
-        m = int(self.targets.shape[1])
-        W = x[: int(self.X.shape[1]) * m].reshape(-1, m)
-        return W, x[W.size :] if self.intercept else np.zeros(m)
-
-    def penalties(self) -> Floats:
-        """The penalty of each parameter."""
-        found = np.full(self.size, self.penalty)
-        if self.intercept and not self.penalise_intercept:
-            found[int(self.X.shape[1]) * int(self.targets.shape[1]) :] = 0.0
-        return found
-
-    def axes(self) -> Axes:
-        """Coordinates in which the whole curves about alike in all directions."""
-        targets = int(self.targets.shape[1])
-        curvature = self.scale * CURVATURE[self.loss]
-        free = not self.penalise_intercept
-        options = {"intercept": self.intercept, "free": free}
-        return axes(self.X, self.weight, targets, curvature, self.penalty, **options)
-
-    def curvature(self, where: Axes) -> float:
-        """The largest curvature in those coordinates: some products with X, here."""
-        X, weight, at = self.X, self.weight[:, 0], replace(where, targets=1)
-        penalties = self.penalties()[:: self.targets.shape[1]]
-        v = np.random.default_rng(0).standard_normal(X.shape[1] + self.intercept)
-        largest = 0.0
-        for _ in range(POWER):
-            v /= float(np.linalg.norm(v)) or 1.0
-            x = at.parameters(v)
-            scores = X @ x[: X.shape[1]] + (x[-1] if self.intercept else 0.0)
-            back = self.scale * CURVATURE[self.loss] * weight * scores
-            gradient = np.asarray(X.T @ back)
-            gradient = np.append(gradient, back.sum()) if self.intercept else gradient
-            v = at.slope(gradient + penalties * x)
-            largest = float(np.linalg.norm(v))
-        return SAFETY * largest
+def _largest_curvature(problem: Problem, where: Axes) -> float:
+    """The largest curvature in those coordinates: some products with X, here."""
+    X, weight, at = problem.X, problem.weight[:, 0], replace(where, targets=1)
+    penalties = problem.penalties()[:: problem.targets.shape[1]]
+    v = np.random.default_rng(0).standard_normal(X.shape[1] + problem.intercept)
+    largest = 0.0
+    for _ in range(POWER):
+        v /= float(np.linalg.norm(v)) or 1.0
+        x = at.parameters(v)
+        scores = X @ x[: X.shape[1]] + (x[-1] if problem.intercept else 0.0)
+        back = problem.scale * CURVATURE[problem.loss] * weight * scores
+        gradient = np.asarray(X.T @ back)
+        gradient = np.append(gradient, back.sum()) if problem.intercept else gradient
+        v = at.slope(gradient + penalties * x)
+        largest = float(np.linalg.norm(v))
+    return SAFETY * largest
 
 
 def solve(
@@ -139,8 +110,8 @@ def solve(
     data = cut(problem.X, problem.targets, problem.weight, count)
     optimiser, where = how.optimiser, None
     if optimiser is None:
-        where = problem.axes()
-        largest = max(problem.curvature(where), 1e-300)
+        where = _axes(problem)
+        largest = max(_largest_curvature(problem, where), 1e-300)
         optimiser = Nesterov(Constant(rows / largest), restart=True)
     parts = cluster.parts(data, how.code, parts=how.parts)
     term = Term(problem.loss, problem.intercept, how.batch)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -20,12 +21,13 @@ from ..codes.rateless import groups_for
 from ..sums import Parts
 from ..sums.functions import Look
 from ..sums.kernels import KERNELS, Kernel, terms
-from .base import Callback, CodedEstimator
+from .base import CodedEstimator
 from .solvers import Floats, conjugate_gradients
 
 BATCH = 1024  # inputs predicted in one sum
 
 
+@dataclass(repr=False, eq=False)
 class KernelRidge(MultiOutputMixin, RegressorMixin, CodedEstimator):
     """Kernel ridge regression, as scikit-learn's KernelRidge: (K + alpha) a = y.
 
@@ -38,40 +40,18 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, CodedEstimator):
     cluster is opened for each fit and each predict.
     """
 
-    X_fit_: NDArray[np.float64]
-    dual_coef_: NDArray[np.float64]
-    n_iter_: int
-
-    def __init__(
-        self,
-        alpha: float = 1.0,
-        *,
-        kernel: str = "gaussian",
-        gamma: float | None = None,
-        degree: float = 3.0,
-        coef0: float = 1.0,
-        tol: float = 1e-10,
-        max_iter: int = 10_000,
-        code: SumCode | None = None,
-        cluster: Any = "local",
-        workers: int | None = None,
-        k: int | None = None,
-        callback: Callback | None = None,
-        verbose: bool = False,
-    ) -> None:
-        self.alpha = alpha
-        self.kernel = kernel
-        self.gamma = gamma
-        self.degree = degree
-        self.coef0 = coef0
-        self.tol = tol
-        self.max_iter = max_iter
-        self.code = code
-        self.cluster = cluster
-        self.workers = workers
-        self.k = k
-        self.callback = callback
-        self.verbose = verbose
+    alpha: float = 1.0
+    _: KW_ONLY
+    kernel: str = "gaussian"
+    gamma: float | None = None
+    degree: float = 3.0
+    coef0: float = 1.0
+    tol: float = 1e-10
+    max_iter: int = 10_000
+    code: SumCode | None = None
+    X_fit_: NDArray[np.float64] = field(init=False)
+    dual_coef_: NDArray[np.float64] = field(init=False)
+    n_iter_: int = field(init=False)
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit to X (N, d) and y (N,) or (N, t)."""

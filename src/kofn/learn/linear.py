@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -15,27 +16,36 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.extmath import safe_sparse_dot
 
 from ..checks import number, one_of, whole
-from .base import Callback, CodedEstimator
-from .coded import CodedGradient, Problem
+from .base import CodedEstimator
+from .coded import CodedGradient
 from .coded import solve as descend
-from .losses import LinearObjective, logistic, multinomial, squared, squared_hinge
+from .losses import (
+    LinearObjective,
+    LossOf,
+    Problem,
+    logistic,
+    multinomial,
+    squared,
+    squared_hinge,
+)
 from .products import Encoded, check, sums_alone
-from .solvers import SOLVERS, Floats, Solution, conjugate_gradients
-from .terms import LossOf
+from .solvers import SOLVERS, Floats, Solution, Tell, conjugate_gradients
 
 
+@dataclass(repr=False, eq=False)
 class _Linear(CodedEstimator):
     """Fitting and scoring that all linear models share."""
 
-    coef_: NDArray[Any]
-    intercept_: Any
-    n_iter_: int
-    fit_intercept: bool
-    solver: str | CodedGradient
-    tol: float
-    max_iter: int
-    products: str
+    _: KW_ONLY
+    fit_intercept: bool = True
+    solver: str | CodedGradient = "lbfgs"
+    tol: float = 1e-6
+    max_iter: int = 1000
+    products: str = "coded"
     solvers: ClassVar[tuple[str, ...]] = tuple(SOLVERS)
+    coef_: NDArray[Any] = field(init=False)
+    intercept_: Any = field(init=False)
+    n_iter_: int = field(init=False)
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -58,28 +68,33 @@ class _Linear(CodedEstimator):
             return self.solver
         return CodedGradient() if self.solver == "coded-gradient" else None
 
-    def _descend(self, problem: Problem, how: CodedGradient, tol: float) -> tuple[Floats, Floats]:
-        with self._opened() as cluster, self._shown() as tell:
-            found = descend(cluster, problem, how, tol, self.max_iter, tell)
+    def _minimise(self, problem: Problem, tol: float) -> tuple[Floats, Floats]:
+        """W (d, m) and b (m,), through products with X or by sums of gradients."""
+        if (how := self._gradients) is not None:
+            with self._opened() as cluster, self._shown() as show:
+                found = descend(cluster, problem, how, tol, self.max_iter, show)
+        else:
+            with (
+                self._placed(problem.X, self.products) as matrix,
+                self._watched(matrix) as tell,
+            ):
+                objective = LinearObjective(replace(problem, X=matrix))
+                found = self._solve(objective, tol, tell)
         if not found.converged:
             self._warn()
         self.n_iter_ = found.iterations
         return problem.split(found.x)
 
-    def _solve(self, X: Encoded, objective: LinearObjective, tol: float) -> Solution:
-        start = np.zeros(objective.size)
-        with self._watched(X) as tell:
-            found = SOLVERS[str(self.solver)](objective, start, tol, self.max_iter, tell)
-        if not found.converged:
-            self._warn()
-        return found
+    def _solve(self, objective: LinearObjective, tol: float, tell: Tell) -> Solution:
+        start = np.zeros(objective.problem.size)
+        return SOLVERS[str(self.solver)](objective, start, tol, self.max_iter, tell)
 
     def _warn(self) -> None:
         warnings.warn(
             f"{type(self).__name__} stopped after max_iter={self.max_iter} iterations before "
             f"it met tol={self.tol:g}. Raise max_iter, or scale the data.",
             ConvergenceWarning,
-            stacklevel=5,
+            stacklevel=4,
         )
 
     def _scores(self, X: Any) -> Any:
@@ -87,6 +102,7 @@ class _Linear(CodedEstimator):
         return safe_sparse_dot(X, self.coef_.T, dense_output=True) + self.intercept_
 
 
+@dataclass(repr=False, eq=False)
 class Ridge(MultiOutputMixin, RegressorMixin, _Linear):
     """Least squares with penalty `alpha` ‖w‖², as scikit-learn's Ridge.
 
@@ -110,44 +126,24 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Linear):
 
     solvers: ClassVar[tuple[str, ...]] = ("cg", "gd", "lbfgs")
 
-    def __init__(
-        self,
-        alpha: float = 1.0,
-        *,
-        fit_intercept: bool = True,
-        solver: str | CodedGradient = "cg",
-        tol: float = 1e-10,
-        max_iter: int = 10_000,
-        cluster: Any = "local",
-        workers: int | None = None,
-        k: int | None = None,
-        products: str = "coded",
-        callback: Callback | None = None,
-        verbose: bool = False,
-    ) -> None:
-        self.alpha = alpha
-        self.fit_intercept = fit_intercept
-        self.solver = solver
-        self.tol = tol
-        self.max_iter = max_iter
-        self.cluster = cluster
-        self.workers = workers
-        self.k = k
-        self.products = products
-        self.callback = callback
-        self.verbose = verbose
+    alpha: float = 1.0
+    _: KW_ONLY
+    solver: str | CodedGradient = "cg"
+    tol: float = 1e-10
+    max_iter: int = 10_000
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit to X (N, d), an array, CSR matrix, CodedMatrix or store path; y is (N,) or (N, t)."""
         X, y = self._check(X, y, multi_output=True, y_numeric=True)
         weight = self._weight(sample_weight, X)
         targets = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
-        if (how := self._gradients) is not None:
-            penalty, intercept = float(self.alpha), self.fit_intercept
-            problem = Problem(X, targets, weight, squared, 1.0, penalty, intercept)
-            W, b = self._descend(problem, how, self.tol)
+        if self.solver == "cg":
+            with self._placed(X, self.products) as matrix:
+                W, b, self.n_iter_ = self._normal_equations(matrix, targets, weight)
         else:
-            W, b = self._through_products(X, targets, weight)
+            intercept, penalty = self.fit_intercept, float(self.alpha)
+            problem = Problem(X, targets, weight, squared, 1.0, penalty, intercept)
+            W, b = self._minimise(problem, self.tol)
         one = np.ndim(y) == 1
         self.coef_ = W[:, 0] if one else W.T
         self.intercept_ = (float(b[0]) if one else b) if self.fit_intercept else 0.0
@@ -167,24 +163,11 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Linear):
         with super()._shown() as tell:
             yield lambda iteration, loss, x, data: tell(iteration, 2.0 * loss, x, data)
 
-    def _through_products(self, X: Any, targets: Floats, weight: Floats) -> tuple[Floats, Floats]:
-        with self._placed(X, self.products) as matrix:
-            if self.solver == "cg":
-                W, b, self.n_iter_ = self._normal_equations(matrix, targets, weight)
-                return W, b
-            objective = LinearObjective(
-                matrix,
-                squared(targets, weight),
-                targets.shape[1],
-                penalty=float(self.alpha),
-                intercept=self.fit_intercept,
-            )
-            # Relative to the gradient at 0, as conjugate gradients have it.
-            _, first = objective.value_and_gradient(np.zeros(objective.size))
-            scale = max(1.0, float(np.abs(first).max(initial=0.0)))
-            found = self._solve(matrix, objective, self.tol * scale)
-            self.n_iter_ = found.iterations
-            return objective.split(found.x)
+    def _solve(self, objective: LinearObjective, tol: float, tell: Tell) -> Solution:
+        # Relative to the gradient at 0, as conjugate gradients have it.
+        _, first = objective.value_and_gradient(np.zeros(objective.problem.size))
+        scale = max(1.0, float(np.abs(first).max(initial=0.0)))
+        return super()._solve(objective, tol * scale, tell)
 
     def _normal_equations(
         self, X: Encoded, y: Floats, weight: Floats
@@ -226,82 +209,41 @@ def _centred_back(X: Encoded, r: Floats, mean: Floats) -> Floats:
     return np.asarray(X.T @ r, dtype=np.float64) - mean * float(r.sum())
 
 
+@dataclass(repr=False, eq=False)
 class LinearRegression(Ridge):
     """Ordinary least squares: Ridge without a penalty."""
 
-    def __init__(
-        self,
-        *,
-        fit_intercept: bool = True,
-        solver: str | CodedGradient = "cg",
-        tol: float = 1e-12,
-        max_iter: int = 10_000,
-        cluster: Any = "local",
-        workers: int | None = None,
-        k: int | None = None,
-        products: str = "coded",
-        callback: Callback | None = None,
-        verbose: bool = False,
-    ) -> None:
-        super().__init__(
-            0.0,
-            fit_intercept=fit_intercept,
-            solver=solver,
-            tol=tol,
-            max_iter=max_iter,
-            cluster=cluster,
-            workers=workers,
-            k=k,
-            products=products,
-            callback=callback,
-            verbose=verbose,
-        )
+    alpha: float = field(default=0.0, init=False)
+    tol: float = field(default=1e-12, kw_only=True)
 
 
+@dataclass(repr=False, eq=False)
 class _LinearClassifier(ClassifierMixin, _Linear):
-    classes_: NDArray[Any]
-    C: float
+    C: float = 1.0
+    hinge: ClassVar[bool] = False
+    classes_: NDArray[Any] = field(init=False)
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
         number(self.C, "C", "> 0")
 
-    def _fit(
-        self,
-        X: Any,
-        y: Any,
-        sample_weight: Any,
-        model: Callable[[NDArray[np.intp], int], tuple[LossOf, Floats]],
-        *,
-        hinge: bool,
-    ) -> Self:
-        """`model` gives, of labels as numbers and their count, the loss and its targets."""
+    def _model(self, codes: NDArray[np.intp], classes: int) -> tuple[LossOf, Floats]:
+        """The loss, and its targets for labels as numbers."""
+        raise NotImplementedError
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Fit to X (N, d): an array, CSR matrix, CodedMatrix or store path, and labels y (N,)."""
         X, y = self._check(X, y)
         self.classes_, codes = self._classes(y)
         weight = self._weight(sample_weight, X)
-        loss, targets = model(codes, len(self.classes_))
-        columns, scale, intercept = targets.shape[1], float(self.C), self.fit_intercept
+        loss, targets = self._model(codes, len(self.classes_))
+        scale = float(self.C)
         # Of the gradient of the mean loss, where that is scikit-learn's rule.
-        tol = self.tol if hinge else self.tol * scale * float(weight.sum())
-        if (how := self._gradients) is not None:
-            problem = Problem(X, targets, weight, loss, scale, 1.0, intercept, hinge)
-            W, b = self._descend(problem, how, tol)
-        else:
-            with self._placed(X, self.products) as matrix:
-                objective = LinearObjective(
-                    matrix,
-                    loss(targets, weight),
-                    columns,
-                    scale=scale,
-                    penalty=1.0,
-                    intercept=intercept,
-                    penalise_intercept=hinge,
-                )
-                found = self._solve(matrix, objective, tol)
-            W, b = objective.split(found.x)
-            self.n_iter_ = found.iterations
+        tol = self.tol if self.hinge else self.tol * scale * float(weight.sum())
+        problem = Problem(X, targets, weight, loss, scale, 1.0, self.fit_intercept, self.hinge)
+        W, b = self._minimise(problem, tol)
         self.coef_ = W.T.copy()
-        self.intercept_ = b.copy() if self.fit_intercept else np.zeros(columns)
+        self.intercept_ = b.copy()
         return self
 
     def decision_function(self, X: Any) -> Any:
@@ -323,6 +265,7 @@ def _signs(codes: NDArray[np.intp], classes: int) -> Floats:
     return np.where(codes[:, None] == np.arange(classes), 1.0, -1.0)
 
 
+@dataclass(repr=False, eq=False)
 class LogisticRegression(_LinearClassifier):
     """Logistic regression, C · Σ loss + ½‖w‖², as scikit-learn's (multinomial beyond two classes).
 
@@ -332,42 +275,10 @@ class LogisticRegression(_LinearClassifier):
     Ridge for the rest.
     """
 
-    def __init__(
-        self,
-        C: float = 1.0,
-        *,
-        fit_intercept: bool = True,
-        solver: str | CodedGradient = "lbfgs",
-        tol: float = 1e-6,
-        max_iter: int = 1000,
-        cluster: Any = "local",
-        workers: int | None = None,
-        k: int | None = None,
-        products: str = "coded",
-        callback: Callback | None = None,
-        verbose: bool = False,
-    ) -> None:
-        self.C = C
-        self.fit_intercept = fit_intercept
-        self.solver = solver
-        self.tol = tol
-        self.max_iter = max_iter
-        self.cluster = cluster
-        self.workers = workers
-        self.k = k
-        self.products = products
-        self.callback = callback
-        self.verbose = verbose
-
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Fit to X (N, d): an array, CSR matrix, CodedMatrix or store path, and labels y (N,)."""
-
-        def model(codes: NDArray[np.intp], classes: int) -> tuple[LossOf, Floats]:
-            if classes == 2:
-                return logistic, _signs(codes, 2)
-            return multinomial, np.eye(classes)[codes]
-
-        return self._fit(X, y, sample_weight, model, hinge=False)
+    def _model(self, codes: NDArray[np.intp], classes: int) -> tuple[LossOf, Floats]:
+        if classes == 2:
+            return logistic, _signs(codes, 2)
+        return multinomial, np.eye(classes)[codes]
 
     def predict_proba(self, X: Any) -> Any:
         """Probabilities of the classes, (N, classes)."""
@@ -382,6 +293,7 @@ class LogisticRegression(_LinearClassifier):
         return np.log(self.predict_proba(X))
 
 
+@dataclass(repr=False, eq=False)
 class LinearSVC(_LinearClassifier):
     """Linear support vector machine with the squared hinge loss: ½‖w‖² + C · Σ max(0, 1 − y f)².
 
@@ -390,37 +302,9 @@ class LinearSVC(_LinearClassifier):
     "gd" or "coded-gradient". tol: the largest entry of the gradient. See Ridge for the rest.
     """
 
-    def __init__(
-        self,
-        C: float = 1.0,
-        *,
-        fit_intercept: bool = True,
-        solver: str | CodedGradient = "newton-cg",
-        tol: float = 1e-6,
-        max_iter: int = 1000,
-        cluster: Any = "local",
-        workers: int | None = None,
-        k: int | None = None,
-        products: str = "coded",
-        callback: Callback | None = None,
-        verbose: bool = False,
-    ) -> None:
-        self.C = C
-        self.fit_intercept = fit_intercept
-        self.solver = solver
-        self.tol = tol
-        self.max_iter = max_iter
-        self.cluster = cluster
-        self.workers = workers
-        self.k = k
-        self.products = products
-        self.callback = callback
-        self.verbose = verbose
+    _: KW_ONLY
+    solver: str | CodedGradient = "newton-cg"
+    hinge: ClassVar[bool] = True
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Fit to X (N, d): an array, CSR matrix, CodedMatrix or store path, and labels y (N,)."""
-
-        def model(codes: NDArray[np.intp], classes: int) -> tuple[LossOf, Floats]:
-            return squared_hinge, _signs(codes, classes)
-
-        return self._fit(X, y, sample_weight, model, hinge=True)
+    def _model(self, codes: NDArray[np.intp], classes: int) -> tuple[LossOf, Floats]:
+        return squared_hinge, _signs(codes, classes)

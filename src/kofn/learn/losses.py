@@ -80,59 +80,75 @@ def squared_hinge(y: Floats, weight: Floats) -> Loss:
     )
 
 
-class LinearObjective(Objective):
-    """scale · loss(X W + b) + ½ penalty ‖W‖² (+ ½ penalty ‖b‖² if `penalise_intercept`).
+LossOf = Callable[[Floats, Floats], Loss]  # of targets (rows, m) and weights (rows, 1)
 
-    Parameters are flat: W (d, m) row by row, then b (m,) if there is an intercept. The scores of
-    the last point are kept, so that a value and a gradient there cost one pass with X.
 
-    Where products are not exact (see arrays.Replicated), rows whose score is NaN are not there:
-    they count neither for the value nor for the gradient.
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """scale · Σ loss(X W + b) + ½ penalty ‖W‖² (and ‖b‖² if `penalise_intercept`).
+
+    Parameters are flat: W (d, m) row by row, then b (m,) if there is an intercept.
     """
 
-    def __init__(
-        self,
-        X: Products,
-        loss: Loss,
-        columns: int,
-        *,
-        scale: float = 1.0,
-        penalty: float = 0.0,
-        intercept: bool = True,
-        penalise_intercept: bool = False,
-    ) -> None:
-        self.X, self.loss, self.m = X, loss, columns
-        self.d, self.exact = X.shape[1], bool(getattr(X, "exact", True))
-        self.scale, self.penalty = scale, penalty
-        self.intercept, self.penalise_intercept = intercept, penalise_intercept
-        self._at: tuple[bytes, Floats] | None = None
+    X: Any  # (N, d): an array or CSR, or what it is on workers
+    targets: Floats  # (N, m)
+    weight: Floats  # (N, 1)
+    loss: LossOf
+    scale: float = 1.0
+    penalty: float = 0.0
+    intercept: bool = True
+    penalise_intercept: bool = False
 
     @property
     def size(self) -> int:
         """How many parameters there are."""
-        return (self.d + self.intercept) * self.m
+        return (int(self.X.shape[1]) + self.intercept) * int(self.targets.shape[1])
 
     def split(self, x: Floats) -> tuple[Floats, Floats]:
         """Return W (d, m) and b (m,)."""
-        W = x[: self.d * self.m].reshape(self.d, self.m)
-        return W, x[self.d * self.m :] if self.intercept else np.zeros(self.m)
+        m = int(self.targets.shape[1])
+        W = x[: int(self.X.shape[1]) * m].reshape(-1, m)
+        return W, x[W.size :] if self.intercept else np.zeros(m)
+
+    def penalties(self) -> Floats:
+        """The penalty of each parameter."""
+        found = np.full(self.size, self.penalty)
+        if self.intercept and not self.penalise_intercept:
+            found[int(self.X.shape[1]) * int(self.targets.shape[1]) :] = 0.0
+        return found
+
+
+class LinearObjective(Objective):
+    """A problem seen through products with its X.
+
+    The scores of the last point are kept, so that a value and a gradient there cost one pass with
+    X. Where products are not exact (see arrays.Replicated), rows whose score is NaN are not there:
+    they count neither for the value nor for the gradient.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.X: Products = problem.X
+        self.exact = bool(getattr(problem.X, "exact", True))
+        self.problem, self.loss = problem, problem.loss(problem.targets, problem.weight)
+        self.m, self.scale = problem.targets.shape[1], problem.scale
+        self._at: tuple[bytes, Floats] | None = None
 
     def value(self, x: Floats) -> float:
         rows = self._there(self.loss.rows(self._scores(x)))
-        return self.scale * float(rows.sum()) + self._ridge(x)
+        return self.scale * float(rows.sum()) + 0.5 * float((self.problem.penalties() * x) @ x)
 
     def value_and_gradient(self, x: Floats) -> tuple[float, Floats]:
         slope = self._there(self.scale * self.loss.slope(self._scores(x)))
-        return self.value(x), self._back(slope) + self._weights() * x
+        return self.value(x), self._back(slope) + self.problem.penalties() * x
 
     def curvature(self, x: Floats) -> Callable[[Floats], Floats]:
         scores = self._scores(x)
 
         def apply(p: Floats) -> Floats:
-            W, b = self.split(p)
+            W, b = self.problem.split(p)
             along = self._forward(W) + b
             curve = self._there(self.scale * self.loss.curve(scores, along))
-            return self._back(curve) + self._weights() * p
+            return self._back(curve) + self.problem.penalties() * p
 
         return apply
 
@@ -143,7 +159,7 @@ class LinearObjective(Objective):
     def _scores(self, x: Floats) -> Floats:
         key = x.tobytes()
         if self._at is None or self._at[0] != key:
-            W, b = self.split(x)
+            W, b = self.problem.split(x)
             self._at = (key, self._forward(W) + b)
         return self._at[1]
 
@@ -154,22 +170,15 @@ class LinearObjective(Objective):
 
     def _back(self, r: Floats) -> Floats:
         product = self.X.T @ (r[:, 0] if self.m == 1 else r)
-        G = np.asarray(product, dtype=np.float64).reshape(self.d, self.m)
-        return np.concatenate([G.ravel(), r.sum(axis=0)]) if self.intercept else G.ravel()
-
-    def _weights(self) -> Floats:
-        weights = np.full(self.size, self.penalty)
-        if self.intercept and not self.penalise_intercept:
-            weights[self.d * self.m :] = 0.0
-        return weights
-
-    def _ridge(self, x: Floats) -> float:
-        return 0.5 * float((self._weights() * x) @ x)
+        G = np.asarray(product, dtype=np.float64).ravel()
+        return np.concatenate([G, r.sum(axis=0)]) if self.problem.intercept else G
 
 
 __all__ = [
     "LinearObjective",
     "Loss",
+    "LossOf",
+    "Problem",
     "Products",
     "logistic",
     "multinomial",

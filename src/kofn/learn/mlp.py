@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from itertools import pairwise
 from numbers import Integral
 from typing import Any, Self
@@ -20,12 +21,13 @@ from ..checks import number, one_of, whole
 from ..cluster import Cluster
 from ..errors import BadInput
 from ._layers import CodedNetwork, Floats, scores
-from .base import Callback, CodedEstimator
+from .base import CodedEstimator
 from .products import Encoded
 from .progress import progress
 from .solvers import sound
 
 
+@dataclass(repr=False, eq=False)
 class MLPClassifier(ClassifierMixin, CodedEstimator):
     """Multi-layer perceptron: ReLU, softmax cross-entropy, mini-batch SGD with momentum.
 
@@ -47,44 +49,21 @@ class MLPClassifier(ClassifierMixin, CodedEstimator):
     progress bar on a terminal.
     """
 
-    classes_: NDArray[Any]
-    coefs_: list[Floats]
-    intercepts_: list[Floats]
-    loss_curve_: list[float]
-    n_iter_: int
-
-    def __init__(
-        self,
-        hidden: int | Sequence[int] = (300, 100),
-        *,
-        parallel: str = "model",
-        partition: str = "rows",
-        grid: tuple[int, int] = (2, 2),
-        learning_rate: float = 0.05,
-        momentum: float = 0.9,
-        batch_size: int = 200,
-        max_epochs: int = 20,
-        random_state: Any = None,
-        cluster: Any = "local",
-        workers: int | None = None,
-        k: int | None = None,
-        callback: Callback | None = None,
-        verbose: bool = False,
-    ) -> None:
-        self.hidden = hidden
-        self.parallel = parallel
-        self.partition = partition
-        self.grid = grid
-        self.learning_rate = learning_rate
-        self.momentum = momentum
-        self.batch_size = batch_size
-        self.max_epochs = max_epochs
-        self.random_state = random_state
-        self.cluster = cluster
-        self.workers = workers
-        self.k = k
-        self.callback = callback
-        self.verbose = verbose
+    hidden: int | Sequence[int] = (300, 100)
+    _: KW_ONLY
+    parallel: str = "model"
+    partition: str = "rows"
+    grid: tuple[int, int] = (2, 2)
+    learning_rate: float = 0.05
+    momentum: float = 0.9
+    batch_size: int = 200
+    max_epochs: int = 20
+    random_state: Any = None
+    classes_: NDArray[Any] = field(init=False)
+    coefs_: list[Floats] = field(init=False)
+    intercepts_: list[Floats] = field(init=False)
+    loss_curve_: list[float] = field(init=False)
+    n_iter_: int = field(init=False)
 
     def fit(self, X: Any, y: Any) -> Self:
         """Fit to X (N, d), an array or CSR matrix, and labels y (N,)."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -12,10 +11,8 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from ..sums.scattered import Scattered
-from .losses import Loss
+from .losses import LossOf
 from .solvers import Floats
-
-LossOf = Callable[[Floats, Floats], Loss]  # targets (rows, m), weights (rows, 1)
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,7 +19,7 @@ from ..cluster import Cluster, connect
 from ..delays import PerUnit
 from ..engines.virtual import VirtualEngine
 from ..errors import TooFewWorkers
-from ..learn.losses import LinearObjective, Products, squared
+from ..learn.losses import LinearObjective, Problem, Products, squared
 from ..learn.products import BASELINES
 from ..learn.solvers import gradient_descent
 from ..market import Market
@@ -138,9 +138,8 @@ def descend(
     """Run so many iterations of the paper's gradient descent, from zero; note them in `run`."""
     X, y, N = prices.X, prices.y, len(prices.y)
     run.reports = products.reports
-    objective = LinearObjective(
-        products, squared(y[:, None], np.ones((N, 1))), 1, penalty=penalty * N, intercept=False
-    )
+    weight = np.ones((N, 1))
+    problem = Problem(products, y[:, None], weight, squared, 1.0, penalty * N, intercept=False)
     now = cluster.engine.now()
 
     def note(iteration: int, value: float, x: NDArray[np.float64]) -> None:
@@ -153,7 +152,7 @@ def descend(
         after(iteration)
         now = cluster.engine.now()
 
-    gradient_descent(objective, np.zeros(objective.size), 0.0, iterations, note)
+    gradient_descent(LinearObjective(problem), np.zeros(problem.size), 0.0, iterations, note)
 
 
 def placed(kind: str, cluster: Cluster, prices: Prices) -> Products:
