@@ -175,7 +175,7 @@ def test_descent_may_be_stopped() -> None:
         np.ones(1),
         GradientDescent(Constant(0.5)),
         100,
-        tell=lambda t, x: t == 3,
+        on_step=lambda t, x: t == 3,
     )
     assert (found.iterations, found.converged) == (3, True)
     assert found.x[0] == 0.125

@@ -279,8 +279,8 @@ def test_recorded_stragglers(data_folder: DataFolder) -> None:
         assert any(r.stragglers for r in stream.report.rounds)
 
 
-class _Desk:
-    """A desk at which everything is ready."""
+class _Codec:
+    """A codec at which everything is ready."""
 
     busy = False
 
@@ -309,11 +309,11 @@ class _Desk:
 
 def test_partial_work_counts() -> None:
     """A straggler's first mini-task is in before the round's end: it is not lost."""
-    ledger, desk = Diagonal(k=3, slots=2, delay=1, lam=1), _Desk()
+    ledger, codec = Diagonal(k=3, slots=2, delay=1, lam=1), _Codec()
     ledger.begin(0)
     ledger.end([])  # nobody delivered anything in the first round
     batches = ledger.begin(1)  # one mini-task of job 1, three of job 0
-    round = DeadlineRound(7, batches, ledger, desk, Slots(2, {0: 0, 1: 1}), 0.0)
+    round = DeadlineRound(7, batches, ledger, codec, Slots(2, {0: 0, 1: 1}), 0.0)
     sent = [c.task for c in round.start(0.0) if type(c) is Send]
     assert len(sent) == 2 * 4
     mine = [task for task in sent if task.worker == 1]
@@ -326,7 +326,7 @@ def test_partial_work_counts() -> None:
     reply(1.0, mine[1])
     for time, task in enumerate(other[:3], 1):
         reply(float(time), task)
-    assert desk.done == [0]  # two of worker 0, one of the straggler
+    assert codec.done == [0]  # two of worker 0, one of the straggler
     assert not round.done
     reply(4.0, other[3])
     round.on(Tick(round.wake))
@@ -459,8 +459,8 @@ def test_what_is_done_is_forgotten(cluster: kofn.Cluster) -> None:
     list(stream)
     cluster._driver.settle()
     assert all(len(kept) < 8 for kept in cluster._driver.roster.kept.values())  # of the last jobs
-    desk = stream._desk
-    for left in (desk.jobs, desk._keys, desk._given, desk._used_keys, desk._made):
+    codec = stream._codec
+    for left in (codec.jobs, codec._keys, codec._given, codec._used_keys, codec._made):
         assert not left
 
 
@@ -749,7 +749,7 @@ def test_a_submit_that_raises_has_added_nothing() -> None:
         assert stream.submit(X[2], np.eye(2)).job == 1
         assert stream.submit(X[3], np.eye(2)).job == 2
         np.testing.assert_allclose(list(stream), [X[0], X[2], X[3]], atol=1e-12)
-        assert not stream._desk.jobs
+        assert not stream._codec.jobs
 
 
 def test_a_job_that_is_done_can_be_taken_when_all_workers_are_lost() -> None:
@@ -809,8 +809,8 @@ def test_nothing_of_a_job_that_was_not_added_gets_into_another(
         done = [job for round in stream.report.rounds for job in round.done]
         assert sorted(done) == list(range(len(tickets)))
         assert [r.began for r in stream.report.rounds if r.began is not None] == sorted(done)
-        desk = stream._desk
-        for left in (desk.jobs, desk._keys, desk._given, desk._used_keys, desk._made):
+        codec = stream._codec
+        for left in (codec.jobs, codec._keys, codec._given, codec._used_keys, codec._made):
             assert not left
         cluster._driver.settle()
         assert not any(cluster._driver.roster.kept.values())

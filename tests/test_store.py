@@ -25,7 +25,7 @@ from support import examples
 
 from kofn.arrays import coding, store
 from kofn.arrays.coding import make_share
-from kofn.arrays.reach import elsewhere, shares_from
+from kofn.arrays.external import resolve_source, shares_from
 from kofn.arrays.scales import scales_of
 from kofn.arrays.store import Store, is_store, open_store, write_store
 from kofn.cli import main
@@ -211,7 +211,7 @@ def test_zarr_and_parquet_with_tall_chunks_and_small_ones(
         pq.write_table(pa.table(table), path, row_group_size=rows)
         want = np.column_stack(list(table.values()))
         made.append((path, want))
-        source = elsewhere(path)
+        source = resolve_source(path)
         assert not isinstance(source, Store)
         assert source is not None
         assert np.array_equal(source.rows(15, 47), want[15:47])
@@ -243,7 +243,7 @@ def test_libsvm_text(
     opener: Any = gzip.open if name.endswith("gz") else bz2.open if name.endswith("bz2") else open
     with opener(tmp_path / name, "wb") as file:
         file.write(text)
-    source = elsewhere(tmp_path / name)
+    source = resolve_source(tmp_path / name)
     assert not isinstance(source, Store)
     assert source is not None
     assert source.sparse
@@ -336,9 +336,9 @@ def test_shares_from_a_store_or_a_file_are_what_a_coded_matrix_wants(tmp_path: P
     A = data()
     np.save(tmp_path / "A.npy", A)
     write_store(A, tmp_path / "store", CODE)
-    assert elsewhere(A) is None
+    assert resolve_source(A) is None
     for path, where in ((tmp_path / "A.npy", "file"), (str(tmp_path / "store"), "store")):
-        found = elsewhere(path)
+        found = resolve_source(path)
         assert found is not None, where
         shares = shares_from(found, CODE)
         assert (shares.code, shares.shape, shares.dtype) == (CODE, A.shape, A.dtype)
@@ -346,7 +346,7 @@ def test_shares_from_a_store_or_a_file_are_what_a_coded_matrix_wants(tmp_path: P
         assert isinstance(build, Build)
         assert_shares_right(lambda s, of=shares.share_of: of(s).fn(*of(s).args), CODE, A)
     (tmp_path / "t.svm").write_text("1 1:2 2:1\n0 1:1\n")
-    text = elsewhere(tmp_path / "t.svm")
+    text = resolve_source(tmp_path / "t.svm")
     assert text is not None
     assert np.array_equal(shares_from(text, MDSCode(1, 1)).share_of(0).toarray(), [[2, 1], [1, 0]])
     for share in (1, 2, 3):  # three of six are gone, and any four would do
@@ -355,7 +355,7 @@ def test_shares_from_a_store_or_a_file_are_what_a_coded_matrix_wants(tmp_path: P
         shares_from(open_store(tmp_path / "store"), CODE)
     A[99, 3] = np.nan
     np.save(tmp_path / "nan.npy", A)
-    bad = elsewhere(tmp_path / "nan.npy")
+    bad = resolve_source(tmp_path / "nan.npy")
     assert bad is not None
     with pytest.raises(BadInput, match=r"Entry \[99, 3\] is nan"):
         shares_from(bad, CODE)

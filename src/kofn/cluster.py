@@ -12,8 +12,8 @@ from scipy.sparse import issparse
 
 from . import checks
 from .arrays import CodedMatrix, CodedTranspose
+from .arrays.external import resolve_source, shares_from
 from .arrays.matrix import Options
-from .arrays.reach import elsewhere, shares_from
 from .arrays.scales import scales_of
 from .arrays.shares import shares_of, threshold
 from .arrays.store import Store
@@ -195,7 +195,7 @@ class Cluster:
             raise TooFewWorkers(0, 1, 0.0)
         if tolerance is not None:
             tolerance = checks.number(tolerance, "tolerance", "> 0", infinite=True)
-        found = elsewhere(A)
+        found = resolve_source(A)
         if code is not None and (k is not None or n is not None or isinstance(found, Store)):
             given = "a store" if isinstance(found, Store) else f"k={k}, n={n}"
             raise BadInput(

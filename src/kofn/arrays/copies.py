@@ -145,7 +145,7 @@ class Replicated:
             driver.run(round, operand, self._holders.supply)
             gathered = driver.engine.now()
             found = self._counted(round, way)
-            self._told(round, tuple(ready), (began, gathered))
+            self._conclude(round, tuple(ready), (began, gathered))
         return found
 
     def _counted(self, round: ReplicatedRound, way: _Pass) -> dict[int, NDArray[Any]]:
@@ -162,7 +162,7 @@ class Replicated:
                     found.setdefault(block, last)
         return found
 
-    def _told(
+    def _conclude(
         self, round: ReplicatedRound, live: tuple[int, ...], times: tuple[float, float]
     ) -> None:
         size = {block: self._cuts[block + 1] - self._cuts[block] for block in range(self.blocks)}

@@ -18,7 +18,7 @@ from ..rounds.epochs import TASK, Exchange, Shape
 from ..rounds.iterate import IterateRound
 from .decode import segments, weak
 from .plan import Plan
-from .walk import Job, Step, full, scales_key, walk
+from .worker_body import Job, Step, full, scales_key, worker_body
 
 if TYPE_CHECKING:
     from .matrix import CodedMatrix
@@ -175,13 +175,13 @@ class _Work:
         self.exchange_key = f"exchange-{driver.next_task()}"
         self.eta = plan.eta or 0.0
         self._driver, self._X, self._job, self._plan = driver, X, job, plan
-        self._on_round, self._told = on_round, 0
+        self._on_round, self._newest = on_round, 0
         self.passed: Callable[[], int | None] = lambda: None  # bytes through the master so far
         self._begun: tuple[int, int | None] = (0, 0)  # bytes when a round was first heard of
 
     def task(self, round: int, worker: int, share: int) -> Task:
         args = (self.exchange_key, self.key, share, self._job)
-        return Task(self._driver.next_task(), round, worker, walk, args, TASK)
+        return Task(self._driver.next_task(), round, worker, worker_body, args, TASK)
 
     def windows(self, shares: Sequence[int]) -> Windows:
         if tuple(shares) != self._plan.windows.shares:
@@ -205,8 +205,11 @@ class _Work:
         if not self._begun[0]:
             self._begun = round, self.passed()
         # A round that was in flight when somebody was lost may be said again, by another.
-        if self._on_round is not None and round % self._job.report_every == 0 < round - self._told:
-            self._told = round
+        if (
+            self._on_round is not None
+            and round % self._job.report_every == 0 < round - self._newest
+        ):
+            self._newest = round
             with opened(foreign=True):
                 self._on_round(round, change)
 

@@ -30,7 +30,7 @@ from .planner import Planner
 from .scales import Growth, Scales, change_lengths
 from .tasks import Adjoint, Product
 from .transpose import CodedTranspose
-from .walk import Step
+from .worker_body import Step
 
 TOLERANCE = {np.dtype(np.float64): 1e-6, np.dtype(np.float32): 1e-2}
 

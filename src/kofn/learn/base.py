@@ -19,7 +19,7 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from ..arrays.reach import elsewhere
+from ..arrays.external import resolve_source
 from ..arrays.sources import Source
 from ..arrays.store import Store
 from ..checks import unmasked
@@ -29,7 +29,7 @@ from . import products
 from .clusters import OnCluster
 from .products import Encoded
 from .progress import progress
-from .solvers import Tell
+from .solvers import OnStep
 
 # Called after every iteration with (iteration, loss, matrix).
 Callback = Callable[[int, float, Any], None]
@@ -85,7 +85,7 @@ class CodedEstimator(OnCluster, BaseEstimator):
         unmasked(X, "X")
         unmasked(y, "y")
         if not isinstance(X, Encoded):
-            found = elsewhere(X)
+            found = resolve_source(X)
             if found is None:
                 dtypes = [np.float64, np.float32]
                 checked: tuple[Any, NDArray[Any]] = validate_data(
@@ -148,20 +148,20 @@ class CodedEstimator(OnCluster, BaseEstimator):
         return np.asarray(weight, dtype=np.float64)[:, None]
 
     @contextmanager
-    def _watched(self, X: Encoded) -> Iterator[Tell]:
+    def _watched(self, X: Encoded) -> Iterator[OnStep]:
         """Yield what a solver calls after every iteration: the bar, then the callback."""
-        with self._shown() as tell:
-            yield lambda iteration, loss, x: tell(iteration, loss, x, X)
+        with self._shown() as on_step:
+            yield lambda iteration, loss, x: on_step(iteration, loss, x, X)
 
     @contextmanager
     def _shown(self) -> Iterator[Callable[[int, float, NDArray[np.float64], Any], None]]:
-        """The same, told of the matrix or the parts too."""
+        """Yield the same, which takes the matrix or the parts too."""
         callback = self.callback
         with progress(bool(self.verbose)) as show:
 
-            def tell(iteration: int, loss: float, x: NDArray[np.float64], data: Any) -> None:
+            def on_step(iteration: int, loss: float, x: NDArray[np.float64], data: Any) -> None:
                 show(iteration, loss, data.report)
                 if callback is not None:
                     callback(iteration, loss, data)
 
-            yield tell
+            yield on_step

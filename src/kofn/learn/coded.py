@@ -23,7 +23,7 @@ from ..sums.tally import Kind
 from .axes import Axes, axes
 from .descent import Constant, Nesterov, Optimiser, descend
 from .losses import LossOf, Problem, logistic, multinomial, squared, squared_hinge
-from .solvers import Floats, Solution, sound
+from .solvers import Floats, Solution, check_finite
 from .terms import Term, cut
 
 # The most that a loss curves by score, times the weight.
@@ -35,7 +35,7 @@ CURVATURE: dict[LossOf, float] = {
 }
 POWER = 30  # products that the largest curvature is found by
 SAFETY = 1.1  # what is found is a little below it
-TINY, STILL = 1e-9, 50  # a gradient, by the first, that rounding may be all of; iterations to tell
+TINY, STILL = 1e-9, 50  # a gradient, by the first, that rounding may be all of; iterations to judge
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def solve(
     how: CodedGradient,
     tol: float,
     max_iter: int,
-    tell: Callable[[int, float, Floats, Parts], None],
+    on_step: Callable[[int, float, Floats, Parts], None],
 ) -> Solution:
     """Descend from zero until the largest entry of an exact gradient is at most `tol`, or as small
     as rounding lets it become.
@@ -124,7 +124,7 @@ def solve(
         found = parts.sum(term, (x, t), stop=how.stop, weights=how.weights)
         slope, loss = found.value
         seen["loss"] = problem.scale * float(loss) + 0.5 * float(penalties @ (x * x))
-        sound(t, seen["loss"], slope)
+        check_finite(t, seen["loss"], slope)
         # Of the mean, so that a step size does not depend on how many rows there are.
         mean = (problem.scale * slope + penalties * x) / rows
         exact = found.exact and how.batch is None
@@ -136,11 +136,11 @@ def solve(
             mean = np.zeros_like(mean)
         return mean, exact
 
-    def told(t: int, p: Floats) -> None:
-        tell(t, seen["loss"], p if where is None else where.parameters(p), parts)
+    def at_point(t: int, p: Floats) -> None:
+        on_step(t, seen["loss"], p if where is None else where.parameters(p), parts)
 
     within = tol / rows if where is None else float(np.finfo(float).tiny)
-    found = descend(gradient, np.zeros(problem.size), optimiser, max_iter, within, told)
+    found = descend(gradient, np.zeros(problem.size), optimiser, max_iter, within, at_point)
     x = found.x if where is None else where.parameters(found.x)
     return Solution(x, found.iterations, found.converged or how.optimiser is not None)
 

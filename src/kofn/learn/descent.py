@@ -36,7 +36,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class Decay:
-    """rate · factorᵗ: 0.1 · 0.99ᵗ unless told otherwise."""
+    """rate · factorᵗ: 0.1 · 0.99ᵗ by default."""
 
     rate: float = 0.1
     factor: float = 0.99
@@ -133,12 +133,12 @@ def descend(
     optimiser: Optimiser,
     iterations: int,
     tol: float = 0.0,
-    tell: Callable[[int, Vector], bool | None] | None = None,
+    on_step: Callable[[int, Vector], bool | None] | None = None,
 ) -> Descent:
     """Run an optimiser. `gradient(x, t)` returns the gradient and whether it is exact.
 
     Stops after so many iterations, when the largest entry of an exact gradient is at most `tol`,
-    or when `tell(t, x)`, called after every iteration, returns True. Raises NotFinite when the
+    or when `on_step(t, x)`, called after every iteration, returns True. Raises NotFinite when the
     point is not finite any more.
     """
     state = State(x, x)
@@ -152,7 +152,7 @@ def descend(
         if not np.isfinite(state.x).all():
             wrong = np.flatnonzero(~np.isfinite(state.x))
             raise NotFinite("point", t, float(state.x.flat[wrong[0]]))
-        if tell is not None and tell(t, state.x):
+        if on_step is not None and on_step(t, state.x):
             return Descent(state.x, t, True)
     return Descent(state.x, iterations, False)
 

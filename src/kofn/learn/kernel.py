@@ -97,7 +97,7 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, CodedEstimator):
     def _solve(self, K: Any, y: Floats) -> Floats:
         dual, steps, left, unmet = np.zeros_like(y), 0, 0.0, 0
         losses = (y**2).sum(axis=0)  # |K a - y|^2 + alpha a'K a of each target, at a = 0
-        with self._watched(K) as tell:
+        with self._watched(K) as on_step:
             for t in range(y.shape[1]):
 
                 def count(iteration: int, r: Floats, x: Floats, t: int = t) -> None:
@@ -105,7 +105,7 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, CodedEstimator):
                     steps, left = max(steps, iteration), float(np.linalg.norm(r))
                     Kx = y[:, t] - r - self.alpha * x
                     losses[t] = ((Kx - y[:, t]) ** 2).sum() + self.alpha * (x @ Kx)
-                    tell(iteration, float(losses.sum()), x)
+                    on_step(iteration, float(losses.sum()), x)
 
                 left = size = float(np.linalg.norm(y[:, t]))
                 dual[:, t] = conjugate_gradients(

@@ -29,7 +29,7 @@ from .losses import (
     squared_hinge,
 )
 from .products import Encoded, check, sums_alone
-from .solvers import SOLVERS, Floats, Solution, Tell, conjugate_gradients
+from .solvers import SOLVERS, Floats, OnStep, Solution, conjugate_gradients
 
 
 @dataclass(repr=False, eq=False)
@@ -76,18 +76,18 @@ class _Linear(CodedEstimator):
         else:
             with (
                 self._placed(problem.X, self.products) as matrix,
-                self._watched(matrix) as tell,
+                self._watched(matrix) as on_step,
             ):
                 objective = LinearObjective(replace(problem, X=matrix))
-                found = self._solve(objective, tol, tell)
+                found = self._solve(objective, tol, on_step)
         if not found.converged:
             self._warn()
         self.n_iter_ = found.iterations
         return problem.split(found.x)
 
-    def _solve(self, objective: LinearObjective, tol: float, tell: Tell) -> Solution:
+    def _solve(self, objective: LinearObjective, tol: float, on_step: OnStep) -> Solution:
         start = np.zeros(objective.problem.size)
-        return SOLVERS[str(self.solver)](objective, start, tol, self.max_iter, tell)
+        return SOLVERS[str(self.solver)](objective, start, tol, self.max_iter, on_step)
 
     def _warn(self) -> None:
         warnings.warn(
@@ -159,15 +159,15 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Linear):
 
     @contextmanager
     def _shown(self) -> Iterator[Callable[[int, float, Floats, Any], None]]:
-        # Solvers minimise half of what a ridge is said to minimise: told is the whole.
-        with super()._shown() as tell:
-            yield lambda iteration, loss, x, data: tell(iteration, 2.0 * loss, x, data)
+        # Solvers minimise half of what a ridge minimises; the callback gets the whole.
+        with super()._shown() as on_step:
+            yield lambda iteration, loss, x, data: on_step(iteration, 2.0 * loss, x, data)
 
-    def _solve(self, objective: LinearObjective, tol: float, tell: Tell) -> Solution:
+    def _solve(self, objective: LinearObjective, tol: float, on_step: OnStep) -> Solution:
         # Relative to the gradient at 0, as conjugate gradients have it.
         _, first = objective.value_and_gradient(np.zeros(objective.problem.size))
         scale = max(1.0, float(np.abs(first).max(initial=0.0)))
-        return super()._solve(objective, tol * scale, tell)
+        return super()._solve(objective, tol * scale, on_step)
 
     def _normal_equations(
         self, X: Encoded, y: Floats, weight: Floats
@@ -189,14 +189,14 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Linear):
                 scores = np.asarray(X @ p, dtype=np.float64) - float(mean @ p)
                 return _centred_back(X, weight[:, 0] * scores, mean) + self.alpha * p
 
-            with self._watched(X) as tell:
+            with self._watched(X) as on_step:
 
                 def count(iteration: int, r: Floats, x: Floats, t: int = t) -> None:
                     nonlocal steps, left
                     steps, left = max(steps, iteration), float(np.linalg.norm(r))
                     # With H x = b - r the loss y'Dy - 2 b'x + x'Hx needs no product of its own.
                     losses[t] = max(0.0, start[t] - float(x @ (b[:, t] + r)))
-                    tell(iteration, 0.5 * float(losses.sum()), x)
+                    on_step(iteration, 0.5 * float(losses.sum()), x)
 
                 within = self.tol * float(np.linalg.norm(b[:, t]))
                 W[:, t] = conjugate_gradients(apply, b[:, t], within, self.max_iter, count)

@@ -15,8 +15,8 @@ from scipy.special import softmax
 from sklearn.base import ClassifierMixin
 from sklearn.utils import check_random_state
 
+from ..arrays.external import resolve_source
 from ..arrays.grid import encode_grid
-from ..arrays.reach import elsewhere
 from ..checks import number, one_of, whole
 from ..cluster import Cluster
 from ..errors import BadInput
@@ -24,7 +24,7 @@ from ._layers import CodedNetwork, Floats, scores
 from .base import CodedEstimator
 from .products import Encoded
 from .progress import progress
-from .solvers import sound
+from .solvers import check_finite
 
 
 @dataclass(repr=False, eq=False)
@@ -68,7 +68,7 @@ class MLPClassifier(ClassifierMixin, CodedEstimator):
     def fit(self, X: Any, y: Any) -> Self:
         """Fit to X (N, d), an array or CSR matrix, and labels y (N,)."""
         self._check_parameters()
-        if isinstance(X, Encoded) or elsewhere(X) is not None:
+        if isinstance(X, Encoded) or resolve_source(X) is not None:
             raise BadInput(
                 f"MLPClassifier keeps its weights coded, not the data; got a {type(X).__name__}. "
                 f"Pass the array or the CSR matrix itself."
@@ -130,7 +130,7 @@ class MLPClassifier(ClassifierMixin, CodedEstimator):
             a = np.ascontiguousarray(batch.T, dtype=np.float64)
             target = (codes[rows] == np.arange(len(self.classes_))[:, None]).astype(np.float64)
             loss = network.learn(a, target, float(self.learning_rate), float(self.momentum))
-            sound(epoch, loss)
+            check_finite(epoch, loss)
             total += loss * len(rows)
         return total / len(order)
 

@@ -75,18 +75,18 @@ class Network:
         y: NDArray[np.intp],
         steps: int,
         batch: int,
-        told: Callable[[int, float], None] | None = None,
+        on_step: Callable[[int, float], None] | None = None,
     ) -> Program[Network]:
         """So many steps on batches of consecutive rows, round and round.
 
-        told(step, loss) is called after each, from 1, with the loss before it.
+        on_step(step, loss) is called after each, from 1, with the loss before it.
         """
         size = min(batch, len(X))
         for step in range(steps):
             at = np.arange(step * size, (step + 1) * size) % len(X)
             yield from self.step(X[at], y[at])
-            if told is not None:
-                told(step + 1, self.losses[-1])
+            if on_step is not None:
+                on_step(step + 1, self.losses[-1])
         return self
 
     def scores(self, X: Floats) -> Floats:

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..arrays import CodedMatrix, CodedTranspose
 from ..arrays.copies import Replicated
-from ..arrays.reach import elsewhere
+from ..arrays.external import resolve_source
 from ..checks import one_of
 from ..cluster import Cluster
 from ..errors import BadInput
@@ -38,7 +38,7 @@ def check(kind: object, solver: str, k: int | None, X: Any) -> None:
             f"solver {solver!r} counts on exact products, and these leave out or keep what a lost "
             f"worker held. Use solver='gd'."
         )
-    if kind != "coded" and not isinstance(X, Encoded) and elsewhere(X) is not None:
+    if kind != "coded" and not isinstance(X, Encoded) and resolve_source(X) is not None:
         raise BadInput(
             f"products={kind!r} takes a matrix in memory; got {X!r}. Load it, or use 'coded'."
         )
@@ -51,7 +51,7 @@ def sums_alone(kind: object, k: int | None, X: Any) -> None:
             f"solver 'coded-gradient' multiplies with no matrix, so products= and k= say nothing; "
             f"got products={kind!r}, k={k!r}. Give it a code: CodedGradient(code=..., stop=...)."
         )
-    if isinstance(X, Encoded) or elsewhere(X) is not None:
+    if isinstance(X, Encoded) or resolve_source(X) is not None:
         raise BadInput(
             f"solver 'coded-gradient' cuts a matrix in memory into parts; got {X!r}. Pass an array "
             f"or a CSR matrix."
@@ -61,8 +61,8 @@ def sums_alone(kind: object, k: int | None, X: Any) -> None:
 def place(kind: str, cluster: Cluster, X: Any, k: int | None, n: int | None) -> Encoded:
     """Put X on the workers of a cluster, for products of this kind; n: how many there may be."""
     if kind == "coded":
-        # An array has been checked by scikit-learn's rules; what lies elsewhere has not.
-        return cluster.encode(X, k, n=n, check_finite=elsewhere(X) is not None)
+        # An array has been checked by scikit-learn's rules; a source has not.
+        return cluster.encode(X, k, n=n, check_finite=resolve_source(X) is not None)
     copies, lost = BASELINES[kind]
     return Replicated(cluster, X, copies, n=n, lost=lost)
 

@@ -1,6 +1,6 @@
 """Solvers that see the data only through two products: X @ v and X.T @ z.
 
-Each takes an objective, reports every iteration to `tell`, and returns a frozen Solution. Nothing
+Each takes an objective, reports every iteration to `on_step`, and returns a Solution. Nothing
 here knows of workers: a loss in the middle of a fit is the products' business.
 """
 
@@ -20,7 +20,7 @@ HALVINGS = 10  # of the last step that helped, where products are not exact
 FIRST = 60  # before there is one
 
 Floats = NDArray[np.float64]
-Tell = Callable[[int, float, Floats], None]  # iteration, loss, parameters
+OnStep = Callable[[int, float, Floats], None]  # iteration, loss, parameters
 Step = Callable[[int, Floats, Floats], None]  # iteration, residual, parameters; all of them lent
 
 
@@ -51,7 +51,7 @@ class Objective(ABC):
         """Return p -> H(x) p; each call is one pass with X and one with X.T."""
 
 
-def sound(iteration: int, loss: float, gradient: Floats | None = None) -> None:
+def check_finite(iteration: int, loss: float, gradient: Floats | None = None) -> None:
     """Raise NotFinite where a fit cannot go on from here."""
     if not np.isfinite(loss):
         raise NotFinite("loss", iteration, float(loss))
@@ -59,7 +59,9 @@ def sound(iteration: int, loss: float, gradient: Floats | None = None) -> None:
         raise NotFinite("gradient", iteration, float(gradient[~np.isfinite(gradient)][0]))
 
 
-def gradient_descent(f: Objective, x: Floats, tol: float, max_iter: int, tell: Tell) -> Solution:
+def gradient_descent(
+    f: Objective, x: Floats, tol: float, max_iter: int, on_step: OnStep
+) -> Solution:
     """Batch gradient descent with backtracking line search, as in the elastic computing paper.
 
     Until the largest entry of the gradient is at most `tol`, as with the other solvers. The first
@@ -69,7 +71,7 @@ def gradient_descent(f: Objective, x: Floats, tol: float, max_iter: int, tell: T
     """
     step, halvings = 1.0, FIRST
     value, gradient = f.value_and_gradient(x)
-    sound(0, value, gradient)
+    check_finite(0, value, gradient)
     for iteration in range(1, max_iter + 1):
         slope = float(gradient @ gradient)
         if np.abs(gradient).max(initial=0.0) <= tol:
@@ -83,25 +85,25 @@ def gradient_descent(f: Objective, x: Floats, tol: float, max_iter: int, tell: T
         ):
             tried /= 2.0
             if f.exact and tried * np.sqrt(slope) < 1e-16 * (1.0 + float(np.linalg.norm(x))):
-                sound(iteration, trial)
+                check_finite(iteration, trial)
                 return Solution(x, iteration, True)  # no step is small enough to help: rounding
         x = x - tried * gradient
         value, gradient = f.value_and_gradient(x)
-        sound(iteration, value, gradient)
-        tell(iteration, value, x)
+        check_finite(iteration, value, gradient)
+        on_step(iteration, value, x)
         if tried > smallest:  # else start from the old one: what made the loss rise may be over
             step, halvings = tried, HALVINGS
     return Solution(x, max_iter, False)
 
 
-def lbfgs(f: Objective, x: Floats, tol: float, max_iter: int, tell: Tell) -> Solution:
+def lbfgs(f: Objective, x: Floats, tol: float, max_iter: int, on_step: OnStep) -> Solution:
     """Limited-memory BFGS (SciPy's), until the largest entry of the gradient is below `tol`."""
     seen = {"iteration": 0}
 
-    def told(intermediate_result: Any) -> None:
+    def scipy_callback(intermediate_result: Any) -> None:
         seen["iteration"] += 1
-        sound(seen["iteration"], float(intermediate_result.fun), intermediate_result.x)
-        tell(seen["iteration"], float(intermediate_result.fun), intermediate_result.x)
+        check_finite(seen["iteration"], float(intermediate_result.fun), intermediate_result.x)
+        on_step(seen["iteration"], float(intermediate_result.fun), intermediate_result.x)
 
     import scipy.optimize  # workers load losses from beside here, and have no use for it
 
@@ -110,22 +112,22 @@ def lbfgs(f: Objective, x: Floats, tol: float, max_iter: int, tell: Tell) -> Sol
         x,
         jac=True,
         method="L-BFGS-B",
-        callback=told,
+        callback=scipy_callback,
         options={"maxiter": max_iter, "gtol": tol, "ftol": 0.0, "maxfun": 20 * max_iter + 100},
     )
-    sound(int(found.nit), float(found.fun), np.asarray(found.jac))
+    check_finite(int(found.nit), float(found.fun), np.asarray(found.jac))
     # "ABNORMAL" is a line search that rounding stopped: as far as the numbers go.
     return Solution(np.asarray(found.x), int(found.nit), found.status != 1)
 
 
-def newton_cg(f: Objective, x: Floats, tol: float, max_iter: int, tell: Tell) -> Solution:
+def newton_cg(f: Objective, x: Floats, tol: float, max_iter: int, on_step: OnStep) -> Solution:
     """Newton steps, each found by conjugate gradients; converges to the last digits.
 
     Steps are halved until the loss falls (Armijo). Conjugate gradients stop early far from the
     optimum, so that a step costs what it is worth.
     """
     value, gradient = f.value_and_gradient(x)
-    sound(0, value, gradient)
+    check_finite(0, value, gradient)
     start = float(np.linalg.norm(gradient)) or 1.0
     for iteration in range(1, max_iter + 1):
         size = float(np.linalg.norm(gradient))
@@ -140,12 +142,12 @@ def newton_cg(f: Objective, x: Floats, tol: float, max_iter: int, tell: Tell) ->
             if trial <= value + 1e-4 * step * slope or step < 1e-10:
                 break
             step /= 2.0
-        sound(iteration, trial, next_gradient)
+        check_finite(iteration, trial, next_gradient)
         if step < 1e-10 or not trial <= value + 1e-12 * abs(value):
             return Solution(x, iteration, True)  # rounding: no step makes it better
         stuck = bool(np.array_equal(x + step * p, x))
         x, value, gradient = x + step * p, trial, next_gradient
-        tell(iteration, value, x)
+        on_step(iteration, value, x)
         if stuck:
             return Solution(x, iteration, True)
     return Solution(x, max_iter, False)
@@ -156,11 +158,11 @@ def conjugate_gradients(
     b: Floats,
     within: float,
     max_iter: int,
-    tell: Step | None = None,
+    on_step: Step | None = None,
 ) -> Floats:
     """Solve H x = b for positive definite H, to a residual of norm `within`.
 
-    `tell` is lent the residual b - H x and x after every iteration.
+    `on_step` is lent the residual b - H x and x after every iteration.
     """
     x, r = np.zeros_like(b), b.copy()
     p, rr = r.copy(), float(r @ r)
@@ -179,8 +181,8 @@ def conjugate_gradients(
         r -= (rr / curve) * Hp
         rr, old = float(r @ r), rr
         p = r + (rr / old) * p
-        if tell is not None:
-            tell(iteration + 1, r, x)
+        if on_step is not None:
+            on_step(iteration + 1, r, x)
     return x
 
 

@@ -152,7 +152,7 @@ def _descend(
 
     start = clock()
     optimiser = GradientDescent(RATES[data.name])
-    descend(mean, np.zeros(data.shape[1]), optimiser, iterations, tell=note)
+    descend(mean, np.zeros(data.shape[1]), optimiser, iterations, on_step=note)
     return run
 
 

@@ -1,7 +1,7 @@
 """One round of a sequence: mini-tasks out, results in one by one, stragglers judged by the fastest.
 
 Which mini-task goes where, and when the round may end, is the ledger's to say; operands and values
-are the desk's. This is what lies between: time, workers in their slots, and what each still owes.
+are the codec's. This is what lies between: time, workers in their slots, and what each still owes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Ledger(Protocol):
         """One more mini-task of the due job for each of these slots."""
 
 
-class Desk(Protocol):
+class JobCodec(Protocol):
     """What a round needs to have done with operands and values."""
 
     @property
@@ -83,7 +83,7 @@ class DeadlineRound(Round):
         id: int,
         batches: Sequence[Mapping[int, Any]],
         ledger: Ledger,
-        desk: Desk,
+        codec: JobCodec,
         slots: Slots,
         slack: float,
         spare: Collection[int] = (),
@@ -99,7 +99,7 @@ class DeadlineRound(Round):
         self.lost: list[int] = []
         self.joined: list[int] = []
         self._roster_slots, self._spare = slots, deque(spare)
-        self._ledger, self._desk, self._slack = ledger, desk, slack
+        self._ledger, self._codec, self._slack = ledger, codec, slack
         occupant = {slot: worker for worker, slot in slots.items()}
         self._waiting = deque(  # to be sent: worker, mini-task
             (occupant[slot], mini)
@@ -123,8 +123,8 @@ class DeadlineRound(Round):
         if not self._waiting:  # nothing but trivial mini-tasks: nobody is late with those
             self.finished.update(self.slots.values())
             return list(self._judge(time))
-        ready = [pair for pair in self._waiting if self._desk.ready(*pair)]
-        self._waiting = deque(pair for pair in self._waiting if not self._desk.ready(*pair))
+        ready = [pair for pair in self._waiting if self._codec.ready(*pair)]
+        self._waiting = deque(pair for pair in self._waiting if not self._codec.ready(*pair))
         return [self._send(worker, mini, time) for worker, mini in ready]
 
     def on(self, event: Event) -> Sequence[Command]:
@@ -145,16 +145,16 @@ class DeadlineRound(Round):
 
     @property
     def has_idle_work(self) -> bool:  # type: ignore[override]
-        return bool(self._waiting) or self._desk.busy
+        return bool(self._waiting) or self._codec.busy
 
     def idle_work(self, time: float) -> Sequence[Command]:
         if not self._waiting:
-            return self._desk.idle_work()
+            return self._codec.idle_work()
         worker, mini = self._waiting[0]
         commands: Sequence[Command] = ()
-        if not self._desk.ready(worker, mini):
-            commands = self._desk.give(worker, self.slots[worker], mini)
-            if self._desk.ready(worker, mini):
+        if not self._codec.ready(worker, mini):
+            commands = self._codec.give(worker, self.slots[worker], mini)
+            if self._codec.ready(worker, mini):
                 return commands  # it is sent in the next turn, whose time is known
         self._waiting.popleft()
         return [*commands, self._send(worker, mini, time)]
@@ -194,9 +194,9 @@ class DeadlineRound(Round):
         if event.what is not None and worker in self._owed:
             mini = event.what
             self._owed[worker].discard(mini)
-            self._desk.take(mini, event.value)
+            self._codec.take(mini, event.value)
             if self._ledger.deliver(mini):
-                self._desk.complete([mini[0]])
+                self._codec.complete([mini[0]])
             if not self._owed[worker] and worker not in self._helping:
                 self._worker_finished(worker, event.time)
         if event.last:
@@ -231,13 +231,13 @@ class DeadlineRound(Round):
         ledger = self._ledger
         nobody = all(w in self._given_up for w, owed in self._owed.items() if owed)
         if ledger.prompt:
-            self._desk.complete(ledger.settle())
+            self._codec.complete(ledger.settle())
             if ledger.due is None:
                 self.done = True
                 return ()
         if not (nobody or self._over):
             return ()
-        self._desk.complete(ledger.settle())
+        self._codec.complete(ledger.settle())
         if ledger.may_end(self.finished):
             self.done = True
         elif nobody and ledger.due is None:
@@ -260,7 +260,7 @@ class DeadlineRound(Round):
             self._owed[worker].add(mini)
             self._helping.add(worker)
             self.topped_up += 1
-            commands += self._desk.give(worker, slot, mini)
+            commands += self._codec.give(worker, slot, mini)
             commands.append(self._send(worker, mini, time))
         return commands
 
@@ -299,6 +299,6 @@ class DeadlineRound(Round):
         if self._idle is not None:
             self.held += time - self._idle
             self._idle = None
-        task = self._desk.task(self.id, worker, mini)
+        task = self._codec.task(self.id, worker, mini)
         self._out[task.id] = worker
         return Send(task)

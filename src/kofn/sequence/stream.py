@@ -15,7 +15,7 @@ from .. import checks
 from ..errors import BadInput, Closed, KofnError, NothingYet, TooFewWorkers
 from ..rounds import RoundDriver
 from ..rounds.deadline import DeadlineRound
-from .desk import Desk, Product
+from .codec import JobCodec, Product
 from .report import RoundReport, SequenceReport
 from .schemes import SequenceCode
 
@@ -105,8 +105,8 @@ class Stream:
         if not workers:
             raise TooFewWorkers(0, 1, 0.0)
         self._driver, self._check_finite = driver, check_finite
-        self._desk = Desk(driver, code.product, tolerance, code.asks_again, check_finite)
-        self._ledger = code.ledger(len(workers), self._desk.eta)
+        self._codec = JobCodec(driver, code.product, tolerance, code.asks_again, check_finite)
+        self._ledger = code.ledger(len(workers), self._codec.eta)
         self._slots = driver.roster.slots(len(workers))
         self._slots.update((worker, slot) for slot, worker in enumerate(workers))
         self._before = tuple(self._slots)  # workers that had a slot when the last round ended
@@ -186,10 +186,10 @@ class Stream:
             raise Closed("this sequence is closed and takes no more jobs; open another one.")
 
     def _add(self, shape: tuple[int, int, int], dtype: np.dtype[Any], X: Any, Y: Any) -> Ticket:
-        worst = self._desk.worst(shape[1], dtype)  # says so if it cannot be accurate enough
+        worst = self._codec.worst(shape[1], dtype)  # says so if it cannot be accurate enough
         with self._driver.lock:
             job = Product(next(self._numbers), self._jobs, shape, dtype, X, Y, worst)
-            self._desk.add(job)
+            self._codec.add(job)
             self._queue.append(job)
             try:
                 entered = self._driver.engine.now()
@@ -197,7 +197,7 @@ class Stream:
                     entered = self._round(entered)
             except BaseException:
                 self._queue.pop()  # it is the last, and has not begun: earlier ones were to begin
-                self._desk.drop(job.number)
+                self._codec.drop(job.number)
                 raise
             self._jobs += 1
             ticket = Ticket(self, job)
@@ -214,7 +214,7 @@ class Stream:
             while not job.decoded:
                 # With another job waiting to begin, decoding is done while its round runs.
                 if job.complete and not self._queue:
-                    self._desk.decode(job.number)
+                    self._codec.decode(job.number)
                     continue
                 try:
                     self._driver.check()
@@ -222,8 +222,8 @@ class Stream:
                 except KofnError:
                     if not job.complete:
                         raise
-                    self._desk.decode(job.number)  # who needs a round will be told
-            self._desk.drop(job.number)
+                    self._codec.decode(job.number)  # whoever needs a round gets the error
+            self._codec.drop(job.number)
             if job.error is not None:
                 raise job.error
             if job.eta is not None and job.error_bound is not None:
@@ -235,13 +235,13 @@ class Stream:
 
     def _round(self, entered: float) -> float:
         """Run one round; `entered` is when it could have begun. Returns when it ended."""
-        driver, ledger, desk = self._driver, self._ledger, self._desk
+        driver, ledger, codec = self._driver, self._ledger, self._codec
         driver.settle()
         lost, joined = self._take_slots()
         new = self._queue.popleft() if self._queue else None
         batches = ledger.begin(None) if new is None else ledger.begin(new.number, new.worst)
         following = ledger.ahead(self._queue[0].number if self._queue else None)
-        desk.prepare(
+        codec.prepare(
             (worker, slot, batch[slot])
             for batch in following
             for worker, slot in self._slots.items()
@@ -249,9 +249,9 @@ class Stream:
         )
         spare = [worker for worker in driver.roster.kept if worker not in self._slots]
         round = DeadlineRound(
-            driver.next_round(), batches, ledger, desk, self._slots, self.slack, spare
+            driver.next_round(), batches, ledger, codec, self._slots, self.slack, spare
         )
-        load = sum(desk.cost(next(iter(batch.values())).job) for batch in batches)
+        load = sum(codec.cost(next(iter(batch.values())).job) for batch in batches)
         began = driver.engine.now()
         try:
             driver.run(round, None, lambda worker: None)
@@ -259,15 +259,15 @@ class Stream:
             ended = driver.engine.now()
             # With nothing to send there was nothing to hold up.
             waited = (began if round.first_sent is None else round.first_sent) - entered
-            ready = [(desk.jobs[job.number].place, job) for job in ledger.jobs.values() if job.done]
-            done = tuple(place for place, _ in ready)
-            self._overdue += [place for place, job in ready if job.ended > job.due]
+            ready = {codec.jobs[job.number].place: job for job in ledger.jobs.values() if job.done}
+            done = tuple(ready)
+            self._overdue += [place for place, job in ready.items() if job.ended > job.due]
             self._done += len(done)
             enough = len(round.slots) >= ledger.least and ledger.conforms(round.finished)
             alone = round.done and not (round.waited or round.topped_up)
             ledger.end(round.finished)
             self._before = tuple(round.slots)
-            desk.end_round()
+            codec.end_round()
             self._rounds.append(
                 RoundReport(
                     ledger.round,

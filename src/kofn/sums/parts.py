@@ -1,8 +1,8 @@
 """Parts of the data on workers, and their coded sums.
 
 One `parts.sum(fn, x)` goes: the code's assignment (which symbols for which slot; made once) →
-`rounds.gather` (one task a slot) → `rounds.driver` → engines (`sums.work.walk` on the workers) →
-`sums.tally` (what has come) → the stop rule → the value and its report.
+`rounds.gather` (one task a slot) → `rounds.driver` → engines (`sums.work.worker_body` on the
+workers) → `sums.tally` (what has come) → the stop rule → the value and its report.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from . import stacked
 from .data import cut
 from .functions import KNOWN, Sent
 from .tally import KINDS, Covering, Kind, Tally, tally_of
-from .work import FLUSH, Held, walk
+from .work import FLUSH, Held, worker_body
 
 Function = Callable[[Any, Any], Any]
 _CODES = 8  # besides the first, placed at a time
@@ -123,7 +123,9 @@ class Parts:
             placed = self._place(self.code if code is None else code)
             rule.check(placed.code.n)
             _check_weights(weights, placed.code)
-            placed.body = (stacked.walk, (self._listed,)) if vectorised else (walk, ())
+            placed.body = worker_body, ()
+            if vectorised:
+                placed.body = stacked.worker_body, (self._listed,)
             found = placed.sum(fn, x, rule, weights)
         self._report = found.report
         return found
@@ -200,7 +202,7 @@ class _Placed:
         self._fn_key: Any = ""  # or the function itself: see _function
         self._tried: Function | None = None
         self._sent = Sent()
-        self.body: tuple[Body, tuple[Any, ...]] = (walk, ())  # what workers run, and with what more
+        self.body: tuple[Body, tuple[Any, ...]] = (worker_body, ())  # and more arguments of it
         weakref.finalize(self, lambda known: driver.unwanted.extend(known), self._known)
         self._holders.place(enough=code.k)
 

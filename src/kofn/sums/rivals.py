@@ -172,7 +172,7 @@ class Stale(_Dealt):
         checks.whole(fresh, "fresh", 1, n, "It counts workers.")
         checks.number(portion, "portion", "in (0, 1]")
 
-        def told(t: int, time: float, total: Leaves | None, covered: float) -> Any:
+        def on_step(t: int, time: float, total: Leaves | None, covered: float) -> Any:
             one = total[0] if total is not None and len(total) == 1 else total
             return advance(t, time, one, covered)
 
@@ -184,7 +184,7 @@ class Stale(_Dealt):
                 slots,
                 _Stale(self, self.body(fn)),
                 x,
-                told,
+                on_step,
                 fresh,
                 margin=margin,
                 portion=portion,

@@ -59,7 +59,7 @@ class Stack:
         return tuple(np.add.reduceat(leaf, starts, axis=0) for leaf in value)
 
 
-def walk(
+def worker_body(
     kept: Mapping[str, Any], x: Any, key: str, fn_key: Any, flush: float, listed: bool
 ) -> Iterator[Piece]:
     """Evaluate the symbols of a slot in order, as many at a time as take about `flush` seconds.

@@ -60,7 +60,7 @@ class _Memo:
             self.known[part] = value
 
 
-def walk(
+def worker_body(
     kept: Mapping[str, Any], x: Any, key: str, fn_key: Any, flush: float = FLUSH
 ) -> Iterator[Piece]:
     """Evaluate the symbols of a slot in order; what is said is a run of them and their values.

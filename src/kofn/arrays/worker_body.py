@@ -68,7 +68,7 @@ class Job:
         return made.astype(w.dtype, copy=False)
 
 
-def walk(
+def worker_body(
     kept: Mapping[str, Any], operand: None, key: str, share_key: str, share: int, job: Job
 ) -> Iterator[Piece]:
     """The body of the one task that a worker has for the whole run."""

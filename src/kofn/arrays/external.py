@@ -36,7 +36,7 @@ class Shares:
     scales: Scales | None = None
 
 
-def elsewhere(A: object) -> Store | Source | None:
+def resolve_source(A: object) -> Store | Source | None:
     """Return the store or source that A names, None for a matrix in memory.
 
     A may be a path, a URL, a Store, a Source or a Zarr array.

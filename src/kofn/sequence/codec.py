@@ -34,7 +34,7 @@ _names = count()
 class Product:
     """One job's operands, what has come of it, and its result. X and Y are None without values."""
 
-    number: int  # the desk's and the ledger's own: no other job of this sequence ever has it
+    number: int  # the codec's and the ledger's own: no other job of this sequence ever has it
     place: int  # in the order of submission, which a job that was not added leaves as it is
     shape: tuple[int, int, int]  # m, n, p
     dtype: np.dtype[Any]
@@ -50,7 +50,7 @@ class Product:
     error: Exception | None = None  # why it could not be decoded
 
 
-class Desk:
+class JobCodec:
     """Encodes and decodes the jobs of one sequence."""
 
     def __init__(
