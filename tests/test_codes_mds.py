@@ -269,7 +269,7 @@ def test_weights_from_several_threads() -> None:
         ({"n": 3.0, "k": 2}, "n of MDSCode must be a whole number >= 0; got 3.0"),
         ({"n": 3, "k": True}, "k of MDSCode must be a whole number"),
         ({"n": 3, "k": 2, "seed": -1}, "seed of MDSCode must be a whole number >= 0; got -1"),
-        ({"n": 3, "k": 2, "construction": "magic"}, "'magic' was given"),
+        ({"n": 3, "k": 2, "construction": "magic"}, "got 'magic'"),
     ],
 )
 def test_bad_codes_are_named(fields: dict[str, Any], words: str) -> None:

@@ -16,7 +16,8 @@ from support import examples
 import kofn
 from kofn.arrays.grid import encode_grid
 from kofn.codes import EliminationDecoder
-from kofn.codes.polydot import PolyDotCode, PolyDotPass, mix
+from kofn.codes.polydot import PolyDotCode, PolyDotPass
+from kofn.codes.threshold import mix
 from kofn.engines.virtual import VirtualEngine
 from kofn.testing import Faults
 

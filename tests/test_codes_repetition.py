@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from support import examples
 
 from kofn import BadInput, CyclicRepetition, FractionalRepetition, SumCode, Uncoded
-from kofn.codes.assignment import Assignment
-from kofn.codes.coverage import uncovered
+from kofn.codes.assignment import Assignment, uncovered
 from kofn.codes.erasurehead import moments
 from kofn.codes.linear import EliminationDecoder
 from kofn.sums.tally import Combining, Covering, Tally

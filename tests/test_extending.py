@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 import kofn
 from kofn.codes import AnyKOfN, Assignment, Decoder, Listed, MDSCode, Row, SumCode, Weights, solve
-from kofn.codes.coverage import CoverageDecoder
+from kofn.codes.assignment import CoverageDecoder
 from kofn.testing import CodeChecks, SumCodeChecks
 
 Floats = NDArray[np.float64]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..codes.polydot import mix
+from ..codes.threshold import mix
 from ..model import Piece, RowRange
 
 # Multiply-adds in a slice: about ten milliseconds of a product that is bound by memory.

@@ -268,7 +268,7 @@ def erasurehead(
     data: Annotated[Path | None, _data("amazon_access/, covtype/ and kc_house/.")] = None,
     quick: Annotated[bool, Option(help="Few iterations: some minutes.")] = False,
     time_scale: Annotated[
-        float | None, Option(help="Of the paper's delays of mean 2 s (default 0.075).")
+        float | None, Option(help="Of the published delays of mean 2 s (default 0.075).")
     ] = None,
     as_json: Json = False,
 ) -> None:

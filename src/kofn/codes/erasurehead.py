@@ -1,4 +1,4 @@
-"""What ErasureHead proves of fractional repetition codes, as functions, with its errata applied.
+"""What Wang et al., 2019 (ErasureHead) prove of fractional repetition codes, errors corrected.
 
 Letters as there: n parts, k workers, c parts a worker, r replies waited for, λ the straggling
 parameter. A worker's time is load-dependent: c of n parts take c/n · (1 + E/λ), E exponential, when
@@ -10,8 +10,9 @@ from __future__ import annotations
 from math import log
 from typing import NamedTuple
 
+from ..checks import number, whole
 from ..errors import BadInput
-from .coverage import uncovered
+from .assignment import uncovered
 
 
 class Moments(NamedTuple):
@@ -35,7 +36,7 @@ def moments(n: int, k: int, c: int, r: int) -> Moments:
     p is the chance that a given block is missing, q that at least one of two given ones is.
     """
     copies = _copies(n, k, c)
-    _within(r, 0, k, "r, the number of replies,")
+    whole(r, "r, the number of replies,", 0, k)
     p = uncovered(k, copies, r)
     both = uncovered(k, 2 * copies, r) if 2 * copies <= k else 0.0
     return Moments(p, 2 * p - both)
@@ -49,9 +50,8 @@ def seconds_by_load(n: int, c: int, r: int, rate: float) -> Times:
     every block is covered.
     """
     _copies(n, n, c)
-    _within(r, 0, n, "r, the number of replies,")
-    if not rate > 0:
-        raise BadInput(f"the straggling parameter λ must be > 0; got {rate!r}.")
+    whole(r, "r, the number of replies,", 0, n)
+    number(rate, "the straggling parameter λ", "> 0", infinite=True)
     return Times(
         1 / n + harmonic(n) / (rate * n),
         c / n + harmonic(n // c) / (rate * n),
@@ -62,10 +62,10 @@ def seconds_by_load(n: int, c: int, r: int, rate: float) -> Times:
 def seconds_by_wait(n: int, c: int, r: int, mean: float) -> Times:
     """The same in the load-independent model: an exponential wait of mean `mean`, no compute.
 
-    This is the model of the experiments (section 5); the paper has no formula for it.
+    This is the model of the experiments (section 5); Wang et al. have no formula for it.
     """
     _copies(n, n, c)
-    _within(r, 0, n, "r, the number of replies,")
+    whole(r, "r, the number of replies,", 0, n)
     return Times(
         mean * harmonic(n),
         mean / c * harmonic(n // c),
@@ -100,8 +100,3 @@ def _copies(n: int, k: int, c: int) -> int:
             f"FRC(n, k, c) needs c to divide n, and n to divide k·c; got n={n}, k={k}, c={c}."
         )
     return k * c // n
-
-
-def _within(value: int, low: int, high: int, name: str) -> None:
-    if not low <= value <= high:
-        raise BadInput(f"{name} must be from {low} to {high}; got {value}.")

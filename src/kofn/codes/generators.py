@@ -106,7 +106,7 @@ def chebyshev(n: int, k: int, seed: int = 0) -> Floats:
 
 
 def vandermonde(n: int, k: int, seed: int = 0) -> Floats:
-    """[I; V] with V[r, i] = (i + 1)^r, the elastic paper's figure. Useless from n = 20 up."""
+    """[I; V] with V[r, i] = (i + 1)^r, the example of Yang et al., 2019. Useless from n = 20."""
     with np.errstate(over="ignore"):
         parity = np.arange(1.0, k + 1) ** np.arange(n - k)[:, None]
     return np.vstack([np.eye(k), parity])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..checks import whole_fields
+from ..checks import one_of, whole_fields
 from ..errors import BadInput
 from .generators import CONSTRUCTIONS, make_generator
 from .linear import Floats
@@ -32,11 +32,8 @@ class MDSCode(AnyKOfN):
                 f"an MDSCode needs 1 <= k <= n; k={self.k} and n={self.n} were given. "
                 f"Choose k as the fewest workers that must be enough, at most all n of them."
             )
-        if self.construction not in ("auto", *CONSTRUCTIONS):
-            raise BadInput(
-                f"a construction is one of {['auto', *CONSTRUCTIONS]}; {self.construction!r} was "
-                f"given. Leave it out for the best one known."
-            )
+        known = ("auto", *CONSTRUCTIONS)
+        one_of(self.construction, "construction", known, "Leave it out for the best one known.")
 
     @property
     def generator(self) -> Floats:

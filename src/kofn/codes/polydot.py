@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from ..checks import whole_fields
 from ..errors import BadInput
 from .linear import Floats, Weights
-from .threshold import ThresholdCode, check_share
+from .threshold import ThresholdCode, check_share, mix
 
 Kind = Literal["forward", "backward", "stored"]
 TRIALS, FINALISTS = 256, 8  # sets of points tried; those looked at closely
@@ -187,19 +187,6 @@ class PolyDotPass(ThresholdCode):
 def powers(x: float, count: int) -> Floats:
     """1, x, x², …: (count,)."""
     return np.asarray(float(x) ** np.arange(count))
-
-
-def mix(coefficients: Floats, A: NDArray[Any]) -> NDArray[Any]:
-    """Cut the rows of A in as many blocks as there are coefficients, and add them up with those.
-
-    Blocks have ceil(len(A) / count) rows; beyond the end of A are zeros. Keeps A's floating type.
-    """
-    B = -(-len(A) // len(coefficients))
-    total = np.zeros((B, *A.shape[1:]))
-    for i, c in enumerate(coefficients.tolist()):
-        block = A[i * B : (i + 1) * B]
-        total[: len(block)] += c * block
-    return total.astype(A.dtype, copy=False)
 
 
 def sizes(u: Floats, v: Floats, code: PolyDotCode, kind: Kind) -> Floats:

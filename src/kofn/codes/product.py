@@ -39,8 +39,8 @@ class ProductCode(ThresholdCode):
     `points` says where coded rows come from:
     - "khatri-rao" (default): a and b drawn on spheres; good up to k = 36 and beyond.
     - "trig": trig(yθ) ⊗ trig(θ) at golden-ratio angles; better still for k <= 6.
-    - "monomial": the paper's random evaluation points. Loses all digits from k = 16 on; here for
-      comparison only.
+    - "monomial": the random points of Krishnan et al., 2020. Loses all digits from k = 16 on; here
+      for comparison only.
     - "spread": monomials at golden-ratio Chebyshev points; what z > 1 uses, up to about k = 20.
     """
 

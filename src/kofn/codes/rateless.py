@@ -1,9 +1,9 @@
 """Rateless codes for sums of many small terms, and what they are compared with.
 
 LT-1: a symbol adds up d terms, d from the robust soliton. LT-r: the same over m/r groups of r
-neighbouring terms (the rateless paper's section III-C); only the sum is wanted, so nobody needs
-the terms of a group one by one. Random groups: the terms in m/d groups at random, every worker
-walks all of them in an order of its own; the sum is there when each has come from somebody.
+neighbouring terms (Mallick et al., 2021, section III-C): only the sum is wanted, not the terms of
+a group. Random groups: the terms are in m/d groups at random. Every worker evaluates all groups, in
+an order of its own; the sum is there when each group has come from some worker.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..checks import whole
+from ..checks import one_of, whole
 from ..errors import BadInput
 from .assignment import Assignment, Listed, SumCode
 from .inactivation import InactivationDecoder
@@ -52,12 +52,8 @@ class LT(SumCode):
 
     def __post_init__(self) -> None:
         whole(self.r, "r (terms in a group)", 1)
-        for name, known in (("neighbours", Neighbours), ("decoder", Decoding)):
-            allowed = get_args(known)
-            if getattr(self, name) not in allowed:
-                raise BadInput(
-                    f"{name} must be one of {', '.join(allowed)}; got {getattr(self, name)!r}."
-                )
+        one_of(self.neighbours, "neighbours", get_args(Neighbours))
+        one_of(self.decoder, "decoder", get_args(Decoding))
         pair: Any = self.soliton
         if (
             not isinstance(pair, tuple | list)
@@ -175,11 +171,11 @@ def _table(groups: int, symbols: int, recipe: LT) -> Table:
 
 @dataclass(frozen=True)
 class RandomGroups(SumCode):
-    """Terms in groups of `d` at random; each worker walks all groups in an order of its own.
+    """Terms in groups of `d` at random; each worker evaluates all groups in an order of its own.
 
-    No code at all, and in the rateless paper's latency model faster than LT: a group costs d terms
-    as a symbol does, nothing is decoded, and any single worker is enough. With `symbols`, mₑ in
-    all, each worker walks only the first of its order.
+    No code at all, and faster than LT in the delay model of Mallick et al., 2021: a group costs d
+    terms as a symbol does, nothing is decoded, and any single worker is enough. With `symbols`, mₑ
+    in all, each worker evaluates only the first of its order.
     """
 
     d: int = 10

@@ -16,10 +16,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
+from ..checks import one_of, whole
 from ..errors import BadInput
 from .assignment import Assignment, Listed, Row, SumCode
 from .linear import Floats
@@ -61,8 +62,7 @@ class CyclicRepetition(SumCode):
 
     def assign(self, m: int, n: int) -> Assignment:
         _check("cyclic repetition", self.c, self.stream, m, n)
-        if self.coefficients not in ("ones", "random"):
-            raise BadInput(f"coefficients must be 'ones' or 'random'; got {self.coefficients!r}.")
+        one_of(self.coefficients, "coefficients", ("ones", "random"))
         random = self.coefficients == "random"
         if random and self.stream != "whole":
             raise BadInput(
@@ -114,15 +114,8 @@ def _symbols(parts: Sequence[int], stream: Stream) -> tuple[Row, ...]:
 
 
 def _check(kind: str, c: object, stream: object, m: int, n: int) -> None:
-    if isinstance(c, bool) or not isinstance(c, int) or not 1 <= c <= n:
-        raise BadInput(
-            f"c is how many of the {n} workers hold a part: a whole number from 1 to {n}; got "
-            f"{c!r}."
-        )
-    if stream not in ("parts", "whole"):
-        raise BadInput(f"stream must be 'parts' or 'whole'; got {stream!r}.")
-    if m < 1:
-        raise BadInput(f"a sum needs at least one part; got {m}.")
+    whole(c, f"c, how many of the {n} workers hold a part,", 1, n)
+    one_of(stream, "stream", get_args(Stream))
     if m < n:
         raise BadInput(
             f"{kind} needs a part for each of the {n} workers; got {m} parts. Cut the data into "

@@ -56,8 +56,8 @@ class Table:
 def robust_soliton(k: int, c: float = 0.03, delta: float = 0.5) -> Floats:
     """Luby's robust soliton over k source values: p[d-1] is the probability of degree d.
 
-    R = c ln(k/δ) √k, the spike at round(k/R). The rateless paper gives neither c nor δ; (0.03, 0.5)
-    is what comes nearest to the numbers of symbols that it reports (errata.md).
+    R = c ln(k/δ) √k, the spike at round(k/R). Mallick et al., 2021 give neither c nor δ; (0.03,
+    0.5) is what comes nearest to the numbers of symbols that they report.
     """
     if not 0 < delta < 1 or not c > 0:
         raise BadInput(
@@ -107,7 +107,7 @@ def _keep_apart(held: Ints, deck: Ints, taken: int) -> None:
 
 
 def draw(k: int, degrees: Ints, rng: Generator) -> Table:
-    """Neighbours drawn uniformly without repetition, symbol by symbol: the paper's."""
+    """Neighbours drawn uniformly without repetition, symbol by symbol, as published."""
     start = _starts(degrees)
     where = rng.integers(0, k, int(start[-1]))
     owner = np.repeat(np.arange(len(degrees)), degrees)

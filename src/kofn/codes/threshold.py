@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,10 +16,9 @@ from numpy.typing import NDArray
 
 from ..errors import BadInput, NotDecodable
 from .linear import CountingDecoder, Decoder, Floats, Weights, weigh
-from .memo import Memo
 
 # Numbers of A that are added up at a time: enough to keep the calls few, small enough for a cache.
-CHUNK = 1 << 19
+AT_ONCE = 1 << 19
 
 
 class ThresholdCode(ABC):
@@ -54,7 +55,7 @@ class ThresholdCode(ABC):
         One QR, O(m k^2), or the code's own decoder. Weights are kept: thousands of sets, up to
         256 MB in all. Raises NotDecodable below k.
         """
-        return _kept.get((self, tuple(sorted(set(shares)))), _solve)
+        return _kept.weights(self, tuple(sorted(set(shares))))
 
     def eta(self, shares: Iterable[int]) -> float:
         """How much decoding from these shares may amplify rounding."""
@@ -87,12 +88,37 @@ class ThresholdCode(ABC):
         return Weights(shares, matrix, own.eta)
 
 
-_Key = tuple[ThresholdCode, tuple[int, ...]]
-_kept: Memo[_Key] = Memo(256 << 20)
+class _Kept:
+    """Keeps the weights used last, up to `limit` bytes; safe to use from several threads.
+
+    Not lru_cache: a set of k=500 takes 2 MB and a set of k=10 less than 1 kB, so counting
+    entries would either forget the small ones or fill the memory with the large ones.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit, self._used = limit, 0
+        self._kept: OrderedDict[tuple[ThresholdCode, tuple[int, ...]], Weights] = OrderedDict()
+        self._lock = Lock()
+
+    def weights(self, code: ThresholdCode, shares: tuple[int, ...]) -> Weights:
+        """Return the weights of a code for these shares; make and keep them first if need be."""
+        key = (code, shares)
+        with self._lock:
+            kept = self._kept.get(key)
+            if kept is not None:
+                self._kept.move_to_end(key)
+                return kept
+        made = code._solve(shares)
+        with self._lock:
+            if key not in self._kept:
+                self._kept[key] = made
+                self._used += made.matrix.nbytes
+            while self._used > self._limit and len(self._kept) > 1:
+                self._used -= self._kept.popitem(last=False)[1].matrix.nbytes
+        return made
 
 
-def _solve(key: _Key) -> Weights:
-    return key[0]._solve(key[1])
+_kept = _Kept(256 << 20)
 
 
 class AnyKOfN(ThresholdCode):
@@ -137,28 +163,19 @@ class AnyKOfN(ThresholdCode):
         precision over a few rows at a time, so that A is never copied whole. float32 stays
         float32, all else becomes float64.
         """
-        B, g = self.block_rows(len(A)), self.row(share)
+        g = self.row(share)
         if A.dtype.kind not in "fiub":
             raise BadInput(
                 f"a matrix to encode holds real numbers; this one has dtype {A.dtype}. "
                 f"Encode the real and the imaginary part apart, or convert with astype(float)."
             )
-        shape = (B, *A.shape[1:])
-        if out is None:
-            out = np.empty(shape, np.float32 if A.dtype == np.float32 else np.float64)
-        elif out.shape != shape:
+        shape = (self.block_rows(len(A)), *A.shape[1:])
+        if out is not None and out.shape != shape:
             raise BadInput(
                 f"a share of this matrix has shape {shape}; `out` has shape {out.shape}. "
                 f"Leave `out` to be made."
             )
-        used = np.flatnonzero(g)
-        if len(used) == 1 and g[used[0]] == 1.0:
-            block = A[used[0] * B : (used[0] + 1) * B]
-            out[: len(block)] = block
-            out[len(block) :] = 0
-        elif B:
-            _add_up(g, A, B, out)
-        return out
+        return mix(g, A, out)
 
 
 def check_share(name: str, n: int, share: int) -> None:
@@ -198,11 +215,27 @@ def check_code(code: object) -> AnyKOfN:
     return code
 
 
-def _add_up(g: Floats, A: NDArray[Any], B: int, out: NDArray[Any]) -> None:
-    """Write sum_i g[i] * block_i to `out`; blocks have B rows, those beyond the end of A are 0."""
+def mix(g: Floats, A: NDArray[Any], out: NDArray[Any] | None = None) -> NDArray[Any]:
+    """Cut the rows of A in as many blocks as there are coefficients: sum_i g[i] * block_i.
+
+    Blocks have ceil(len(A) / len(g)) rows; beyond the end of A are zeros. float32 stays float32,
+    all else becomes float64; sums are in double precision. A plain block is copied.
+    """
+    B = -(-len(A) // len(g))
+    if out is None:
+        kind = np.float32 if A.dtype == np.float32 else np.float64
+        out = np.empty((B, *A.shape[1:]), kind)
+    if B == 0:
+        return out
+    used = np.flatnonzero(g)
+    if len(used) == 1 and g[used[0]] == 1.0:
+        block = A[used[0] * B : (used[0] + 1) * B]
+        out[: len(block)] = block
+        out[len(block) :] = 0
+        return out
     full = len(A) // B  # blocks that A fills; the next one may be filled in part
     width = max(1, A[:1].size)
-    step = max(1, CHUNK // (len(g) * width))
+    step = max(1, AT_ONCE // (len(g) * width))
     # All full blocks side by side, without a copy where the memory allows it.
     flat = A[: full * B].reshape(full, -1) if A.flags.c_contiguous else None
     for first in range(0, B, step):
@@ -216,3 +249,4 @@ def _add_up(g: Floats, A: NDArray[Any], B: int, out: NDArray[Any]) -> None:
         if len(rest):
             total[: len(rest)] += g[full] * rest
         out[first:last] = total.reshape(last - first, *out.shape[1:])
+    return out

@@ -1,9 +1,8 @@
 """Seed in, durations and membership out: what simulated workers do with their time."""
 
-from .models import Delays, Exponential, ExponentialByLoad, PerUnit, Scaled
+from .models import Delays, Exponential, ExponentialByLoad, Pareto, PerUnit, Sampled, Scaled
 from .recorded import Recorded, Recording, read_timings
 from .spot import Change, Membership, Script, Spot
-from .startup import Pareto, Sampled
 from .stragglers import (
     AsSlowAs,
     Fritchman,

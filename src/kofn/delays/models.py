@@ -5,8 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
+import numpy as np
 from numpy.random import Generator
+from numpy.typing import NDArray
 
 from ..errors import BadInput
 
@@ -54,32 +57,89 @@ class PerUnit(Delays):
         return self.unit * cost * self.slow.get(worker, 1.0)
 
 
+class StartUp(Delays):
+    """A worker begins after a random wait, then needs `unit` seconds for each unit of work.
+
+    With B units that is the model Y = X + τ B of Mallick et al., 2021.
+    """
+
+    if TYPE_CHECKING:
+
+        @property
+        def unit(self) -> float:
+            """Seconds for each unit of work."""
+
+    @abstractmethod
+    def wait(self, rng: Generator) -> float:
+        """Draw the seconds before the work begins."""
+
+    def seconds(self, rng: Generator, worker: int, round: int, cost: float) -> float:
+        return sum(self.timing(rng, worker, round, cost))
+
+    def timing(self, rng: Generator, worker: int, round: int, cost: float) -> tuple[float, float]:
+        return self.wait(rng), self.unit * cost
+
+
 @dataclass(frozen=True)
-class Exponential(Delays):
+class Exponential(StartUp):
     """`shift` seconds, `unit` more per unit of work, and an exponential wait of mean `mean`.
 
     This is the load-independent model: a task of no work waits as long as a large one. The
-    experiments of gradient coding use it (section 5 of ErasureHead: mean 2 s, no shift).
+    experiments of Wang et al., 2019 use it (section 5: mean 2 s, no shift).
     """
 
     unit: float = 1e-6
     mean: float = 1.0
     shift: float = 0.0
 
-    def seconds(self, rng: Generator, worker: int, round: int, cost: float) -> float:
-        return sum(self.timing(rng, worker, round, cost))
+    def wait(self, rng: Generator) -> float:
+        return self.shift + self.mean * float(rng.standard_exponential())
 
-    def timing(self, rng: Generator, worker: int, round: int, cost: float) -> tuple[float, float]:
-        return self.shift + self.mean * float(rng.standard_exponential()), self.unit * cost
+
+@dataclass(frozen=True)
+class Pareto(StartUp):
+    """A wait X with P(X > t) = (scale / t)^shape for t >= scale, then `unit` seconds a unit.
+
+    At shape 1 and below the mean is infinite: compare medians and tails.
+    """
+
+    unit: float = 1e-6
+    shape: float = 1.0
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (self.shape > 0 and self.scale > 0 and self.unit >= 0):
+            raise BadInput(
+                f"Pareto takes shape > 0, scale > 0 and unit >= 0; got shape={self.shape!r}, "
+                f"scale={self.scale!r}, unit={self.unit!r}."
+            )
+
+    def wait(self, rng: Generator) -> float:
+        return self.scale * (1.0 + float(rng.pareto(self.shape)))
+
+
+@dataclass(frozen=True, eq=False)
+class Sampled(StartUp):
+    """A wait drawn from `waits`, recorded seconds, then `unit` seconds a unit.
+
+    Each task draws anew: unlike a replay (`Recorded`) it forgets who was slow, and there may be
+    more workers than were recorded.
+    """
+
+    waits: NDArray[np.float64]
+    unit: float = 1e-6
+
+    def wait(self, rng: Generator) -> float:
+        return float(self.waits.flat[rng.integers(self.waits.size)])
 
 
 @dataclass(frozen=True)
 class ExponentialByLoad(Delays):
     """All of the work, `whole` units, takes `full` · (1 + E / `rate`) seconds, E exponential.
 
-    This is the load-dependent model (section 4 of ErasureHead, after Lee et al.): the wait shrinks
-    and grows with the work, a task of `cost` units takes cost / whole of such a time. `rate` is
-    the straggling parameter λ: the smaller, the longer the tail.
+    This is the load-dependent model (section 4 of Wang et al., 2019, after Lee et al., 2018): the
+    wait shrinks and grows with the work, a task of `cost` units takes cost / whole of such a time.
+    `rate` is the straggling parameter λ: the smaller, the longer the tail.
     """
 
     whole: float

@@ -107,7 +107,7 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Linear):
     """Least squares with penalty `alpha` ‖w‖², as scikit-learn's Ridge.
 
     solver: "cg" (conjugate gradients on the normal equations, the default), "gd" (batch gradient
-    descent with line search, as in the elastic computing paper) or "lbfgs". Every iteration is
+    descent with line search, as in Yang et al., 2019) or "lbfgs". Every iteration is
     one product with X and one with X.T. `n_iter_` counts them. Or "coded-gradient", or a
     CodedGradient: coded sums of gradients over parts of the rows, exact or approximate.
 

@@ -62,7 +62,7 @@ def check_finite(iteration: int, loss: float, gradient: Floats | None = None) ->
 def gradient_descent(
     f: Objective, x: Floats, tol: float, max_iter: int, on_step: OnStep
 ) -> Solution:
-    """Batch gradient descent with backtracking line search, as in the elastic computing paper.
+    """Batch gradient descent with backtracking line search, as in Yang et al., 2019.
 
     Until the largest entry of the gradient is at most `tol`, as with the other solvers. The first
     step tried is twice the last one taken; it is halved until the loss falls by a tenth of what the

@@ -125,7 +125,7 @@ def bench(times: int, on_step: Callable[[str], None] = lambda what: None) -> dic
 def decode_ms(details: dict[str, Any]) -> dict[str, Any]:
     """The results of `bench` in short, for results.json: one number a code, and what it means.
 
-    The number is the CPU time of peeling, the paper's decoder; the others stand beside it.
+    The number is the CPU time of peeling, the published decoder; the others stand beside it.
     """
     return {
         "decode_ms": {name: kinds["peeling"]["cpu_median"] for name, kinds in details.items()},

@@ -1,4 +1,4 @@
-"""Coded elastic computing: Figure 2, stragglers, unequal machines and rows moved."""
+"""Yang et al., 2019, Coded elastic computing: Figure 2, stragglers, unequal speeds, rows moved."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def measure(data: Path | None, settings: Settings, on_step: OnStep) -> dict[str,
 def figure_2a(A: Any, w: Any, settings: Settings, timer: Timer, on_step: OnStep) -> dict[str, Any]:
     """Twenty workers that leave one by one: adaptive against whole shares, wall clock.
 
-    Loads are equal, as in the paper: on a busy machine measured ones follow its noise at times.
+    Loads are equal, as published: on a busy machine measured ones follow its noise at times.
     """
     leaving = _leaving(settings.seed)
     times: dict[int, dict[str, dict[str, float]]] = {}
@@ -117,7 +117,7 @@ def figure_2a(A: Any, w: Any, settings: Settings, timer: Timer, on_step: OnStep)
 
 
 def virtual_2a(settings: Settings) -> dict[str, Any]:
-    """The same at the paper's size in simulated time: equal machines, and with random waits."""
+    """The same at the published size in simulated time: equal machines, and with random waits."""
     share = PAPER_ROW * PAPER[0] / THRESHOLD
     even = _virtual(PerUnit(PAPER_ROW), settings)
     waits = _virtual(Exponential(PAPER_ROW, 0.02 * share), settings)
@@ -153,7 +153,7 @@ def _virtual(delays: Delays, settings: Settings) -> dict[str, dict[str, dict[str
 
 
 def _unvalued(cluster: Cluster, options: Options) -> CodedMatrix:
-    """A coded matrix of the paper's size, of which only the sizes exist."""
+    """A coded matrix of the published size, of which only the sizes exist."""
     code = MDSCode(MACHINES, THRESHOLD)
     return CodedMatrix(
         cluster._driver, PAPER, np.dtype(np.float64), code, lambda share: None, options

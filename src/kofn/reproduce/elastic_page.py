@@ -73,7 +73,7 @@ def _figure_2a(results: Mapping[str, Any]) -> Figure:
         ),
     ):
         right.plot(n, [results[key][m] for m in names], lw=1.2, **look)
-    right.plot([20], [0.54], color=ORANGE, ls="", marker="D", label="the paper's best, 0.54")
+    right.plot([20], [0.54], color=ORANGE, ls="", marker="D", label="Yang et al., 0.54")
     right.set_ylim(0, 1.1)
     right.set_xticks(n)
     title = "Ratio (the bound is 10 / n)"
@@ -192,7 +192,7 @@ def sentences(results: Mapping[str, Any]) -> dict[str, str]:
         "figure_2a.png": (
             f"With 20 machines and a threshold of 10, a product that gives every live machine its "
             f"part of the work takes {at_20:.3f} of the time of one in which each multiplies its "
-            f"whole share; the paper reports 0.54, and 0.50 is the bound."
+            f"whole share; Yang et al., 2019 report 0.54, and 0.50 is the bound."
         ),
         "straggler.png": (
             f"When one of twelve workers is ten times slower, a round takes {late['margin']:.2f} "

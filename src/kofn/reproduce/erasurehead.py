@@ -1,4 +1,4 @@
-"""ErasureHead: Figures 2, 3 and 4 on the three real data sets, and its lemmas against chance."""
+"""Wang et al., 2019 (ErasureHead): Figures 2, 3 and 4 on real data, its lemmas against chance."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .datasets import Dataset
 from .timing import OnStep, machine
 from .training import Memo, Method, Run, curve, methods, metric, parted, reached, term, train
 
-MEAN = 2.0  # seconds of delay in the paper
+MEAN = 2.0  # seconds of delay in Wang et al., 2019
 METHODS = len(methods(1))
 
 STOOD_IN = (
@@ -33,7 +33,7 @@ STOOD_IN = (
     "exponential time that does not depend on its load (section 5), scaled by time_scale, and then "
     "computes for real. Nothing is left out of the clock: it is read around whole runs, next "
     "broadcasts included, and stragglers drop stale work while it runs. On the virtual engine "
-    "delays are the paper's own 2 s, computing costs nothing, and values are real."
+    "delays are the published 2 s, computing costs nothing, and values are real."
 )
 
 
@@ -44,7 +44,7 @@ class Settings:
     workers: int = 30
     wait: int = 11  # replies that an approximate sum waits for
     iterations: int = 100
-    time_scale: float = 0.075  # of the paper's 2 s
+    time_scale: float = 0.075  # of the published 2 s
     virtual_iterations: int = 100
     plain_iterations: int = 30  # without delays: Figure 4
     simulated: int = 1000  # iterations whose time alone is simulated

@@ -68,7 +68,7 @@ def sentences(results: Mapping[str, Any]) -> dict[str, str]:
             f"{1e3 * plain['agc2']:.0f} ms with the approximate code of c=2."
         ),
         "figure_2_simulated.png": (
-            f"In simulated time, with the paper's delays of mean 2 s and nothing else, an "
+            f"In simulated time, with the published delays of mean 2 s and nothing else, an "
             f"iteration takes {virtual['uncoded']:.2f} s uncoded, {virtual['egc2']:.2f} and "
             f"{virtual['egc3']:.2f} s with exact codes, {virtual['agc2']:.2f} and "
             f"{virtual['agc3']:.2f} s with approximate ones."

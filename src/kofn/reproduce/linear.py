@@ -28,7 +28,7 @@ from .house_prices import Prices
 from .timing import OnStep, paced
 
 MACHINES, THRESHOLD = 20, 10
-PENALTY = 0.001  # the paper's, a row
+PENALTY = 0.001  # that of Yang et al., 2019, a row
 STARTS = (25, 71, 122, 201, 296)  # minutes into the trace at which twenty machines are to be had
 WAIT = 0.5  # seconds that a round below the threshold gives newcomers to fetch their share
 
@@ -135,7 +135,7 @@ def descend(
     penalty: float = PENALTY,
     after: Callable[[int], object] = lambda iteration: None,
 ) -> None:
-    """Run so many iterations of the paper's gradient descent, from zero; note them in `run`."""
+    """Run so many iterations of gradient descent as in Yang et al., 2019; note them in `run`."""
     X, y, N = prices.X, prices.y, len(prices.y)
     run.reports = products.reports
     weight = np.ones((N, 1))

@@ -1,4 +1,4 @@
-"""Rateless sums of non-linear functions: Figure 2, Theorem 1, the propositions, measured again."""
+"""Mallick et al., 2021, Rateless sums: Figure 2, Theorem 1, the propositions, measured again."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ KINDS = ("one", "uncoded", "replication2", "lt1", "lt2", "groups")
 
 STOOD_IN = (
     "Latencies are simulated: 1000 workers on the virtual engine, the same master as ever; worker "
-    "j starts after X_j and needs 0.005 s a term, as in the paper's model. m_e = ∞ stands for 32 "
+    "j starts after X_j and needs 0.005 s a term, as in their model. m_e = ∞ stands for 32 "
     "symbols a worker (LT-1; 16 for LT-2 and groups, which are larger), which hardly any worker "
     "gets through. Recorded start-up times of 256 AWS Lambda workers are drawn with replacement "
     "for 1000. By the wall clock, sixteen processes on this machine's few cores really wait for "

@@ -105,7 +105,7 @@ def _decoding(results: Mapping[str, Any]) -> Figure:
             right.text(spent, at, f" {spent:.1f}", va="center", color=INK)
         most = max(most, *times)
     right.set_yticks(range(len(labels)), [*labels.values()])
-    right.plot([55, 29], [0, 1], ls="", marker="D", color=INK, label="the paper's")
+    right.plot([55, 29], [0, 1], ls="", marker="D", color=INK, label="Mallick et al.")
     right.invert_yaxis()
     right.set_xlim(0, 1.15 * most)
     dress(right, "ms by the wall clock, from scratch", "", "Decode times")
@@ -149,7 +149,7 @@ def sentences(results: Mapping[str, Any]) -> dict[str, str]:
             f"LT-1 and {needed['peeling_lt2']} for LT-2 to succeed in 99 % of runs; inactivation "
             f"with a shuffled deck {needed['inactivation_lt1']} and "
             f"{needed['inactivation_lt2']}. Milliseconds to decode LT-1 and LT-2 by the wall "
-            f"clock, as in the paper (55 and 29), CPU time in brackets: "
+            f"clock, as in Mallick et al., 2021 (55 and 29), CPU time in brackets: "
             + ", ".join(
                 f"{kind}{', the default,' if kind == usual else ''} "
                 + " and ".join(

@@ -1,4 +1,4 @@
-"""Coded sequential matrix multiplication: Figure 1, Table 1 and Figure 2."""
+"""Krishnan et al., 2020, Coded sequential matrix multiplication: Figures 1 and 2, Table 1."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ FIGURE_1 = {"a": (5.0, 4, 4), "b": (10.0, 6, 5)}  # alpha, P, W = T + 1
 DELTAS = tuple(round(0.05 * i, 2) for i in range(1, 11))
 P, DELAY, ALPHA, DELTA = 4, 3, 5.0, 0.3  # section 5
 SLACKS = (0.0, 0.25)
-# The paper does not give its chain; this one fits the codes that it chose (see errata).
+# Krishnan et al., 2020 do not give their chain; this one fits the codes that they chose.
 CHAIN = {"enter": 0.2, "leave": 0.5, "bad": 2}
 CHAIN_MEANS = (
     "one good state and two bad ones in line: from good to bad with probability 0.2 a round, from "
     "each bad state on with 0.5; a burst lasts 4 rounds in the mean, and 44 % of rounds are bad"
 )
-# Layers of the paper, for virtual time: 784 - 3000 - 3000 - 10, batches of 1024.
+# Layers as published, for virtual time: 784 - 3000 - 3000 - 10, batches of 1024.
 PAPER_WIDTHS, BATCH, MODELS = (784, 3000, 3000, 10), 1024, 5
 
-# Those the paper chose, for Figure 2 and Table 1 (mu = 0.25). For bursts its IDIP is a variant
-# described in a supplement that is not in its text; here it is Algorithm 2 with the same numbers.
+# Those that Krishnan et al. chose, for Figure 2 and Table 1 (mu = 0.25). For bursts their IDIP is a
+# variant described in a supplement that we do not have; here it is Algorithm 2, same numbers.
 PUBLISHED: dict[str, dict[str, SequenceCode]] = {
     "iid": {
         "uncoded": Uncoded(2, 2),
@@ -259,7 +259,7 @@ def _rows(done: Mapping[str, runs.Run], mu: float, model: str) -> dict[str, Any]
 
 
 def figure_2(model: str, settings: Settings, on_step: OnStep) -> dict[str, Any]:
-    """The paper's networks and codes at full size, in virtual time: time and load by round."""
+    """The published networks and codes at full size, in virtual time: time and load by round."""
     shapes = runs.interleaved(runs.layer_jobs(BATCH, PAPER_WIDTHS), MODELS)
     slow = Independent(DELTA, settings.seed) if model == "iid" else stragglers(model, settings)
     result = {

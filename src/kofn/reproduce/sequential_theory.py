@@ -1,4 +1,4 @@
-"""Section 4 of the paper in closed form: R, mean time per job over the time of a whole job.
+"""Section 4 of Krishnan et al., 2020 in closed form: R, the mean time per job over a whole job's.
 
 Stragglers are independent: any worker in any round with probability delta, and alpha times slower.
 """
@@ -26,7 +26,7 @@ def uncoded(alpha: float, P: int, delta: float) -> float:
 
 
 def idip_bound(alpha: float, N: int, W: int, P: int, delta: float) -> float:
-    """Upper bound on IDIP. The paper leaves out conforming rounds in which everyone straggles."""
+    """Upper bound on IDIP. The published one leaves out rounds in which everyone straggles."""
     waits = tail(P * W, N, delta)
     slow = delta**P * (1 - tail(P * (W - 1), N - P, delta)) if P <= N else 0.0
     return (1 + (alpha - 1) * (waits + slow)) / (P - N / W)

@@ -1,4 +1,4 @@
-"""The elastic SVM report, with coding, and with workers that are really killed."""
+"""The report of Patel and Maschoff, with coding, and with workers that are really killed."""
 
 from __future__ import annotations
 

@@ -42,9 +42,9 @@ class Method:
 
 
 def methods(wait: int, weights: Kind = "covered") -> dict[str, Method]:
-    """The paper's methods: uncoded, exact (egc) and approximate (agc) codes with whole replies.
+    """Those of Wang et al., 2019: uncoded, exact (egc) and approximate (agc), with whole replies.
 
-    And one that the paper leaves out, "ignore": no code, and just as few replies waited for.
+    And one that they leave out, "ignore": no code, and just as few replies waited for.
     """
     codes = {c: FractionalRepetition(c, "whole") for c in (2, 3)}
     return {
@@ -113,7 +113,7 @@ def train(
     clock: Callable[[], float],
     fn: Callable[[Any, Any], Any],
 ) -> Run:
-    """Descend as in the paper, from zero; the clock is read after each update."""
+    """Descend as Wang et al., 2019 do, from zero; the clock is read after each update."""
 
     def gradient(x: Vector, t: int) -> tuple[Vector, float]:
         result = parts.sum(fn, (x, t), stop=method.stop, weights=method.weights, code=method.code)

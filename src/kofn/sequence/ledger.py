@@ -230,7 +230,7 @@ class Improved(Ledger):
     A mini-task that failed is given to the same slot again. A new one is uncoded where the model
     says that the slot cannot straggle until the job is due. Line 9 is read once a job and round.
     With `burst` nobody straggles more than so many rounds in a row either (our own restriction, not
-    the paper's variant): longer bursts are waited for, and more mini-tasks can be uncoded.
+    that of Krishnan et al., 2020): longer bursts are waited for, more mini-tasks can be uncoded.
     """
 
     def __init__(

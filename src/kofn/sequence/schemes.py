@@ -129,7 +129,7 @@ class IDIP(SequenceCode):
 
     xy must be PW - N and delay W - 1. Mini-tasks that cannot fail under the model are uncoded.
     `burst`: nobody straggles more than so many rounds in a row either. That is a restriction of our
-    own; the paper's variant for bursts, of a supplement to it, is another.
+    own; Krishnan et al., 2020 have another variant for bursts, in a supplement.
     """
 
     x: int

@@ -9,8 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ..codes.assignment import Assignment
-from ..codes.coverage import CoverageDecoder, uncovered
+from ..codes.assignment import Assignment, CoverageDecoder, uncovered
 from ..codes.linear import Weights
 from ..codes.total import Shapes, Total, same_shapes
 
