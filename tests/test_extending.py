@@ -324,7 +324,7 @@ PAGE = (Path(__file__).parent.parent / "docs" / "extending.md").read_text()
 BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("name", ["TestBySpeed", "TestParity"])
+@pytest.mark.parametrize("name", ["TestBySpeed", "TestParity", "TestThreadEngine"])
 def test_the_examples_of_the_page_pass_their_checks(name: str, tmp_path: Path) -> None:
     (code,) = (code for code in BLOCKS if f"class {name}" in code)
     script = tmp_path / "test_example.py"
@@ -335,6 +335,22 @@ def test_the_examples_of_the_page_pass_their_checks(name: str, tmp_path: Path) -
     )
     assert done.returncode == 0, done.stdout
     assert "passed" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["CodedRidge", "Falling", "BusyMachines"])
+def test_the_examples_of_the_page_run(name: str, tmp_path: Path) -> None:
+    (code,) = (code for code in BLOCKS if f"class {name}" in code)
+    script = tmp_path / "example.py"
+    script.write_text(code)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(script)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_engine_of_the_page_is_short() -> None:
+    (code,) = (code for code in BLOCKS if "class ThreadEngine" in code)
+    assert len(code.splitlines()) <= 250
 
 
 @pytest.mark.parametrize(("start", "most"), [("class BySpeed", 50), ("class Falling", 15)])
