@@ -28,7 +28,7 @@ from kofn.testing import Faults
 
 Floats = NDArray[np.float64]
 # Where a strike may come: in rounds.driver interrupts wait until its books are in order.
-MASTER = tuple(str(Path(kofn.__file__).parent / room) for room in ("arrays", "rounds/holders"))
+MASTER = tuple(str(Path(kofn.__file__).parent / name) for name in ("arrays", "rounds/holders"))
 
 
 class Struck(KeyboardInterrupt):

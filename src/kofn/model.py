@@ -1,4 +1,4 @@
-"""What passes between the rooms: tasks out, events in, a report at the end. All frozen.
+"""What passes between the packages: tasks out, events in, a report at the end. All frozen.
 
 Rows of a share are named by half-open runs ``(first, last)``. A reply's ``what`` says which
 part of its task's ``what`` it carries, in the same form; the engine never looks inside.

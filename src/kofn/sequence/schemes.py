@@ -40,6 +40,7 @@ class Uncoded(SequenceCode):
 
     @property
     def delay(self) -> int:  # type: ignore[override]
+        """A job is done in the round that it begins in."""
         return 0
 
     @property
@@ -73,6 +74,7 @@ class Polynomial(SequenceCode):
 
     @property
     def delay(self) -> int:  # type: ignore[override]
+        """A job is done in the round that it begins in."""
         return 0
 
     @property
