@@ -70,7 +70,7 @@ def publish(out: Path, results: dict[str, Any], quick: bool, shown: Any) -> dict
     """Write results.json, the figures and index.html into `out`; return the results."""
     results = results | {"quick": page.QUICK if quick else None}
     places.results(out, results)
-    page.publish(shown.TITLE, results, shown.draw(results), shown.sentences(results), out)
+    page.publish(shown, results, out)
     return results
 
 

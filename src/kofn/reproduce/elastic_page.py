@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
-from .figures import BLUE, GREEN, GREY, INK, ORANGE, across, bars, dress, legend, sheet
-from .page import Printed
+import numpy as np
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from .figures import BLUE, GREEN, GREY, INK, ORANGE, Figure, across, bars, dress, legend, panels
+from .page import Printed, Results, fill
 
 TITLE = "Coded elastic computing, measured again"
 STRAGGLER = {
@@ -26,7 +24,7 @@ STRAGGLER = {
 }
 
 
-def draw(results: Mapping[str, Any]) -> dict[str, Figure]:
+def draw(results: Results) -> dict[str, Figure]:
     """Every figure, by the name of its file."""
     return {
         "figure_2a.png": _figure_2a(results),
@@ -38,12 +36,11 @@ def draw(results: Mapping[str, Any]) -> dict[str, Figure]:
     }
 
 
-def _figure_2a(results: Mapping[str, Any]) -> Figure:
+def _figure_2a(results: Results) -> Figure:
     times = results["figure_2a_seconds"]
     names = list(times)
-    figure = sheet(11, 4.2)
-    left, right = figure.subplots(1, 2)
-    series, spread = {}, {}
+    figure, (left, right) = panels(11, 4.2, 1, 2)
+    series = {}
     for label, kind, color in (
         ("adaptive (ours)", "adaptive", BLUE),
         ("non-adaptive", "nonadaptive", ORANGE),
@@ -51,28 +48,18 @@ def _figure_2a(results: Mapping[str, Any]) -> Figure:
         low, middle, high = (
             [1e3 * times[n][kind][at] for n in names] for at in ("lower", "median", "upper")
         )
-        series[label] = (middle, color)
-        spread[label] = [
-            [m - a for m, a in zip(middle, low, strict=True)],
-            [b - m for m, b in zip(middle, high, strict=True)],
-        ]
-    bars(left, names, series, spread)
+        series[label] = (middle, color, [np.subtract(middle, low), np.subtract(high, middle)])
+    bars(left, names, series)
     dress(left, "machines live, of 20", "ms per round (median, quartiles)", "Wall clock", "y")
-    left.set_ylim(0, 1.22 * max(max(values) for values, _ in series.values()))
+    left.set_ylim(0, 1.22 * max(max(values) for values, *_ in series.values()))
     legend(left, ncols=2, loc="upper left")
     n = [int(name) for name in names]
-    for key, look in (
-        ("virtual_adaptive_over_nonadaptive", {"color": INK, "label": "simulated, full size"}),
-        (
-            "virtual_with_waits",
-            {"color": GREEN, "ls": "--", "label": "simulated, random waits"},
-        ),
-        (
-            "adaptive_over_nonadaptive",
-            {"color": BLUE, "ls": "", "marker": "o", "label": "measured"},
-        ),
+    for key, line, color, label in (
+        ("virtual_adaptive_over_nonadaptive", "-", INK, "simulated, full size"),
+        ("virtual_with_waits", "--", GREEN, "simulated, random waits"),
+        ("adaptive_over_nonadaptive", "o", BLUE, "measured"),
     ):
-        right.plot(n, [results[key][m] for m in names], lw=1.2, **look)
+        right.plot(n, [results[key][m] for m in names], line, lw=1.2, color=color, label=label)
     right.plot([20], [0.54], color=ORANGE, ls="", marker="D", label="Yang et al., 0.54")
     right.set_ylim(0, 1.1)
     right.set_xticks(n)
@@ -82,9 +69,8 @@ def _figure_2a(results: Mapping[str, Any]) -> Figure:
     return figure
 
 
-def _straggler(results: Mapping[str, Any]) -> Figure:
-    figure = sheet(8, 3.8)
-    axes = figure.subplots()
+def _straggler(results: Results) -> Figure:
+    figure, axes = panels(8, 3.8)
     rows = [(label, results["straggler"][kind], c) for kind, (label, c) in STRAGGLER.items()]
     across(axes, rows, ".2f")
     title = "One of twelve workers ten times slower, threshold 8 (orange: baselines)"
@@ -92,10 +78,9 @@ def _straggler(results: Mapping[str, Any]) -> Figure:
     return figure
 
 
-def _speeds(results: Mapping[str, Any]) -> Figure:
+def _speeds(results: Results) -> Figure:
     times = {kind: 1e3 * t["median"] for kind, t in results["speeds_1_2_4_seconds"].items()}
-    figure = sheet(8, 2.2)
-    axes = figure.subplots()
+    figure, axes = panels(8, 2.2)
     rows = [
         ("equal loads", times["equal"], ORANGE),
         ("loads by measured speed", times["measured"], BLUE),
@@ -109,9 +94,8 @@ def _speeds(results: Mapping[str, Any]) -> Figure:
     return figure
 
 
-def _moved(results: Mapping[str, Any]) -> Figure:
-    figure = sheet(11, 3.8)
-    small, large = figure.subplots(1, 2, width_ratios=(1, 2.6))
+def _moved(results: Results) -> Figure:
+    figure, (small, large) = panels(11, 3.8, 1, 2, width_ratios=(1, 2.6))
     table, total = results["rows_moved"], results["rows_moved_total"]
     for axes, top, sum_of, k in ((small, 6, "6-3", 3), (large, 20, "20-10", 10)):
         steps = [f"{n}-{n - 1}" for n in range(top, k, -1)]
@@ -127,9 +111,8 @@ def _moved(results: Mapping[str, Any]) -> Figure:
     return figure
 
 
-def _figure_2b(results: Mapping[str, Any]) -> Figure:
-    figure = sheet(8, 2.6)
-    left, right = figure.subplots(1, 2, sharey=True)
+def _figure_2b(results: Results) -> Figure:
+    figure, (left, right) = panels(8, 2.6, 1, 2, sharey=True)
     names = {
         "uncoded": ("uncoded, 20", ORANGE),
         "coded_all": ("coded, 20", BLUE),
@@ -146,14 +129,12 @@ def _figure_2b(results: Mapping[str, Any]) -> Figure:
     return figure
 
 
-def _figure_2cd(results: Mapping[str, Any]) -> Figure:
+def _figure_2cd(results: Results) -> Figure:
     curves, live = results["test_curves"], results["live_workers"]["coded"]
-    figure = sheet(11, 5.6)
-    (left, right), (below, beside) = figure.subplots(
-        2, 2, height_ratios=(3, 1), sharex=True, sharey="row"
-    )
+    shared: Any = {"height_ratios": (3, 1), "sharex": True, "sharey": "row"}
+    figure, ((left, right), (below, beside)) = panels(11, 5.6, 2, 2, **shared)
 
-    def curve(axes: Axes, name: str, label: str | None, **look: Any) -> None:
+    def curve(axes: Any, name: str, label: str | None, **look: Any) -> None:
         axes.plot(range(1, len(curves[name]) + 1), curves[name], label=label, **look)
 
     stale, ignored = (
@@ -182,57 +163,48 @@ def _figure_2cd(results: Mapping[str, Any]) -> Figure:
     return figure
 
 
-def sentences(results: Mapping[str, Any]) -> dict[str, str]:
+SENTENCES = {
+    "figure_2a.png": """
+        With 20 machines and a threshold of 10, a product that gives every live machine its part of
+        the work takes {at_20:.3f} of the time of one in which each multiplies its whole share; Yang
+        et al., 2019 report 0.54, and 0.50 is the bound.""",
+    "straggler.png": """
+        When one of twelve workers is ten times slower, a round takes {straggler[margin]:.2f} times
+        as long with a margin of one, {straggler[top_up]:.2f} times with top-up alone, and
+        {straggler[neither]:.1f} times with neither.""",
+    "speeds.png": """
+        On machines with speeds 1:2:4, loads that follow the measured speeds finish
+        {speeds_1_2_4:.2f} times faster than equal ones; 2.33 is the best there is.""",
+    "rows_moved.png": """
+        As machines leave one by one, turned windows move {rows_moved_total[6-3][ratio]:.2f} (from 6
+        to 3) and {rows_moved_total[20-10][ratio]:.2f} (from 20 to 10) of the rows that plain cyclic
+        windows move; rows that must be taken over are not counted.""",
+    "figure_2b.png": """
+        With half of the machines an iteration of gradient descent takes {virtual_half_over_all:.2f}
+        times as long in simulated time, and {half_over_all:.2f} times by the wall clock.""",
+    "figure_2cd.png": """
+        Gradient descent on a spot market ({linear_data}): while {coded[killed]} workers are killed
+        and {coded[added]} join, the coded losses differ from the noiseless ones by at most
+        {max_loss_difference:.1e} at any of {coded[iterations]} iterations, and {coded[restarted]}
+        rounds were restarted. The test error ends at {coded[final_test_error]:.4f}; ignoring what
+        is lost, at {ignore[final_test_error]:.4f}, keeping its last gradient (Distr-BGD), at
+        {stale}.""",
+}
+
+
+def sentences(results: Results) -> dict[str, str]:
     """One plain sentence a figure, with the numbers that were obtained."""
-    at_20 = results["adaptive_over_nonadaptive"]["20"]
-    late, total = results["straggler"], results["rows_moved_total"]
-    coded, ends = results["linear_runs"]["coded"], results["linear_runs"]
-    stale = [run["final_test_error"] for name, run in ends.items() if name.startswith("distr_bgd")]
-    return {
-        "figure_2a.png": (
-            f"With 20 machines and a threshold of 10, a product that gives every live machine its "
-            f"part of the work takes {at_20:.3f} of the time of one in which each multiplies its "
-            f"whole share; Yang et al., 2019 report 0.54, and 0.50 is the bound."
-        ),
-        "straggler.png": (
-            f"When one of twelve workers is ten times slower, a round takes {late['margin']:.2f} "
-            f"times as long with a margin of one, {late['top_up']:.2f} times with top-up alone, "
-            f"and {late['neither']:.1f} times with neither."
-        ),
-        "speeds.png": (
-            f"On machines with speeds 1:2:4, loads that follow the measured speeds finish "
-            f"{results['speeds_1_2_4']:.2f} times faster than equal ones; 2.33 is the "
-            f"best there is."
-        ),
-        "rows_moved.png": (
-            f"As machines leave one by one, turned windows move {total['6-3']['ratio']:.2f} (from "
-            f"6 to 3) and {total['20-10']['ratio']:.2f} (from 20 to 10) of the rows that plain "
-            f"cyclic windows move; rows that must be taken over are not counted."
-        ),
-        "figure_2b.png": (
-            f"With half of the machines an iteration of gradient descent takes "
-            f"{results['virtual_half_over_all']:.2f} times as long in simulated time, and "
-            f"{results['half_over_all']:.2f} times by the wall clock."
-        ),
-        "figure_2cd.png": (
-            f"Gradient descent on a spot market ({results['linear_data']}): while "
-            f"{coded['killed']} workers are killed and {coded['added']} join, the coded losses "
-            f"differ from the noiseless ones by at most {results['max_loss_difference']:.1e} at "
-            f"any of {coded['iterations']} iterations, and {coded['restarted']} rounds were "
-            f"restarted. "
-            f"The test error ends at {coded['final_test_error']:.4f}; ignoring what is lost, at "
-            f"{ends['ignore']['final_test_error']:.4f}, keeping its last gradient (Distr-BGD), at "
-            f"{_range(stale)}."
-        ),
+    runs = results["linear_runs"]
+    ends = [run["final_test_error"] for name, run in runs.items() if name.startswith("distr_bgd")]
+    low, high = f"{min(ends):.4f}", f"{max(ends):.4f}"
+    more = {
+        "at_20": results["adaptive_over_nonadaptive"]["20"],
+        "stale": low if low == high else f"{low} to {high}",
     }
+    return fill(SENTENCES, results, runs, more)
 
 
-def _range(values: Sequence[float]) -> str:
-    low, high = f"{min(values):.4f}", f"{max(values):.4f}"
-    return low if low == high else f"{low} to {high}"
-
-
-def tables(results: Mapping[str, Any]) -> Iterator[Printed]:
+def tables(results: Results) -> Iterator[Printed]:
     """What is printed for a person."""
     measured, virtual = (results[f"{kind}adaptive_over_nonadaptive"] for kind in ("", "virtual_"))
     columns = {"machines live": ">", "measured": ".3f", "simulated, full size": ".3f"}

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
-from .figures import BLUE, GREEN, GREY, INK, ORANGE, across, dress, legend, sheet
-from .page import Printed
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from .figures import BLUE, GREEN, GREY, INK, ORANGE, Figure, across, dress, legend, panels
+from .page import Printed, Results, fill
 
 TITLE = "ErasureHead, measured again"
 SKY = "#56b4e9"
@@ -25,7 +21,7 @@ LOOK = {
 DATA = {"amazon": "Amazon", "covtype": "Covertype", "kc_house": "KC housing"}
 
 
-def draw(results: Mapping[str, Any]) -> dict[str, Figure]:
+def draw(results: Results) -> dict[str, Figure]:
     """Every figure, by the name of its file."""
     drawn = {
         "figure_2.png": _runs(results, "curves", "wall_seconds_per_iteration"),
@@ -39,69 +35,65 @@ def draw(results: Mapping[str, Any]) -> dict[str, Figure]:
     return drawn
 
 
-def sentences(results: Mapping[str, Any]) -> dict[str, str]:
+SENTENCES = {
+    "figure_2.png": """
+        Thirty processes with exponential delays of mean {settings[mean_delay_seconds]:.3g} s: on
+        Amazon uncoded descent is at its target (AUC {targets[amazon]:.3f}) after {amazon[uncoded]},
+        an exact code with c=2 after {amazon[egc2]}, an approximate one after {amazon[agc2]}, no
+        code and as few replies after {amazon[ignore]}.""",
+    "figure_3.png": """
+        Against uncoded, an iteration with c=2 that waits for 11 of 30 is
+        {wall_speedup[agc2_over_uncoded]:.1f} times faster (KC housing), and
+        {wall_speedup[agc2_over_egc2]:.1f} times faster than the exact code; the model says 8.9 and
+        3.7. Stopping early is what makes it fast: without a code, 11 of 30 replies are
+        {wall_speedup[ignore_over_uncoded]:.1f} times faster too. What the code brings is what is in
+        the sum.""",
+    "figure_4.png": """
+        Without delays thirty processes share this machine's cores, so twice the work costs time: on
+        Amazon {plain[uncoded]:.0f} ms an iteration uncoded, {plain[agc2]:.0f} ms with the
+        approximate code of c=2.""",
+    "figure_2_simulated.png": """
+        In simulated time, with the published delays of mean 2 s and nothing else, an iteration
+        takes {virtual[uncoded]:.2f} s uncoded, {virtual[egc2]:.2f} and {virtual[egc3]:.2f} s with
+        exact codes, {virtual[agc2]:.2f} and {virtual[agc3]:.2f} s with approximate ones.""",
+    "rivals.png": """
+        256 workers on recorded AWS Lambda delays ({data}, simulated): the target is reached after
+        {best[kofn]} with streamed coded sums, {best[ignore]} without a code and ignoring the rest,
+        {best[dsag]} with DSAG, {best[exact]} with exact codes, {best[backups]} with backup tasks,
+        {best[uncoded]} waiting for all; each at the best of {rivals[tried][kofn]} settings.""",
+    "unequal.png": """
+        Amazon's rows sorted by label, six of {unequal[workers]} machines ten times slower: ignoring
+        them ends at an AUC of {slow[ignore]} with {wait} replies, the approximate code at
+        {slow[agc2]}, where all rows give {slow[uncoded]}. With those machines lost, {lost[ignore]}
+        and {lost[agc2]}; waiting for all, which would take
+        {unequal[sorted_slow][uncoded][seconds_per_iteration]:.0f} s an iteration when they are
+        slow, cannot go on.""",
+}
+
+
+def sentences(results: Results) -> dict[str, str]:
     """One plain sentence a figure, with the numbers that were obtained."""
-    speed, times = results["wall_speedup"], results["time_to_target"]
-    amazon = times["amazon"]
-    plain = results["no_delay_seconds_per_iteration"]["amazon"]
-    virtual = results["virtual_seconds_per_iteration"]
-    texts = {
-        "figure_2.png": (
-            f"Thirty processes with exponential delays of mean "
-            f"{results['settings']['mean_delay_seconds']:.3g} s: on Amazon uncoded descent is at "
-            f"its target (AUC {results['targets']['amazon']:.3f}) after "
-            f"{_seconds(amazon['uncoded'])}, an exact code with c=2 after "
-            f"{_seconds(amazon['egc2'])}, an approximate one after {_seconds(amazon['agc2'])}, no "
-            f"code and as few replies after {_seconds(amazon['ignore'])}."
-        ),
-        "figure_3.png": (
-            f"Against uncoded, an iteration with c=2 that waits for 11 of 30 is "
-            f"{speed['agc2_over_uncoded']:.1f} times faster (KC housing), and "
-            f"{speed['agc2_over_egc2']:.1f} times faster than the exact code; the model says 8.9 "
-            f"and 3.7. Stopping early is what makes it fast: without a code, 11 of 30 replies are "
-            f"{speed['ignore_over_uncoded']:.1f} times faster too. What the code brings is what is "
-            f"in the sum."
-        ),
-        "figure_4.png": (
-            f"Without delays thirty processes share this machine's cores, so twice the work costs "
-            f"time: on Amazon {1e3 * plain['uncoded']:.0f} ms an iteration uncoded, "
-            f"{1e3 * plain['agc2']:.0f} ms with the approximate code of c=2."
-        ),
-        "figure_2_simulated.png": (
-            f"In simulated time, with the published delays of mean 2 s and nothing else, an "
-            f"iteration takes {virtual['uncoded']:.2f} s uncoded, {virtual['egc2']:.2f} and "
-            f"{virtual['egc3']:.2f} s with exact codes, {virtual['agc2']:.2f} and "
-            f"{virtual['agc3']:.2f} s with approximate ones."
-        ),
+    rivals, unequal = results["rivals"], results["unequal"]
+    wait, plain = unequal["waits"][1], results["no_delay_seconds_per_iteration"]["amazon"]
+    ends = {"uncoded": "uncoded", "ignore": f"ignore_{wait}", "agc2": f"agc2_{wait}"}
+    more = {
+        "amazon": {name: _seconds(s) for name, s in results["time_to_target"]["amazon"].items()},
+        "plain": {name: 1e3 * seconds for name, seconds in plain.items()},
+        "virtual": results["virtual_seconds_per_iteration"],
+        "wait": wait,
+        "slow": {name: _final(unequal["sorted_slow"][key]) for name, key in ends.items()},
+        "lost": {name: _final(unequal["sorted_lost"][key]) for name, key in ends.items()},
     }
-    rivals = results["rivals"]
+    texts = dict(SENTENCES)
     if "best" in rivals:
-        best = {kind: one and one["seconds"] for kind, one in rivals["best"].items()}
-        texts["rivals.png"] = (
-            f"256 workers on recorded AWS Lambda delays ({DATA[rivals['data']]}, simulated): the "
-            f"target is reached after {_seconds(best['kofn'])} with streamed coded sums, "
-            f"{_seconds(best['ignore'])} without a code and ignoring the rest, "
-            f"{_seconds(best['dsag'])} with DSAG, {_seconds(best['exact'])} with exact codes, "
-            f"{_seconds(best['backups'])} with backup tasks, {_seconds(best['uncoded'])} waiting "
-            f"for all; each at the best of {rivals['tried']['kofn']} settings."
-        )
-    unequal = results["unequal"]
-    slow, lost = unequal["sorted_slow"], unequal["sorted_lost"]
-    wait = unequal["waits"][1]
-    ignore, approximate = f"ignore_{wait}", f"agc2_{wait}"
-    texts["unequal.png"] = (
-        f"Amazon's rows sorted by label, six of {unequal['workers']} machines ten times slower: "
-        f"ignoring them ends at an AUC of {_final(slow[ignore])} with {wait} replies, the "
-        f"approximate code at {_final(slow[approximate])}, where all rows give "
-        f"{_final(slow['uncoded'])}. With those machines lost, {_final(lost[ignore])} and "
-        f"{_final(lost[approximate])}; waiting for all, which would take "
-        f"{slow['uncoded']['seconds_per_iteration']:.0f} s an iteration when they are slow, cannot "
-        f"go on."
-    )
-    return texts
+        best = {kind: _seconds(one and one["seconds"]) for kind, one in rivals["best"].items()}
+        more |= {"best": best, "data": DATA[rivals["data"]]}
+    else:
+        del texts["rivals.png"]
+    return fill(texts, results, more)
 
 
-def _final(row: Mapping[str, float] | None) -> str:
+def _final(row: Results | None) -> str:
     return "none" if row is None else f"{row['final_metric']:.3f}"
 
 
@@ -109,29 +101,26 @@ def _seconds(value: float | None) -> str:
     return "never" if value is None else f"{value:.2f} s"
 
 
-def _runs(results: Mapping[str, Any], curves: str, seconds: str) -> Figure:
+def _runs(results: Results, curves: str, seconds: str) -> Figure:
     """Above the metric against time, below the time of an iteration; one column a data set."""
     names = list(results[curves])
-    figure = sheet(4.2 * len(names), 6.4)
-    grid = figure.subplots(2, len(names), squeeze=False)
+    figure, grid = panels(4.2 * len(names), 6.4, 2, len(names), squeeze=False)
     for i, name in enumerate(names):
-        _curves(grid[0][i], results[curves][name], name, named=i == 0)
+        _curves(grid[0][i], results[curves][name], name, i == 0)
         times = {method: 1e3 * spent for method, spent in results[seconds][name].items()}
         _bars(grid[1][i], times, "ms per iteration", ".0f")
     return figure
 
 
-def _simulated(results: Mapping[str, Any]) -> Figure:
+def _simulated(results: Results) -> Figure:
     names = list(results["virtual_curves"])
-    figure = sheet(4.2 * len(names), 3.4)
-    for i, (axes, name) in enumerate(zip(figure.subplots(1, len(names)), names, strict=True)):
-        _curves(axes, results["virtual_curves"][name], name, named=i == 0, clock="simulated")
+    figure, every = panels(4.2 * len(names), 3.4, 1, len(names))
+    for i, (axes, name) in enumerate(zip(every, names, strict=True)):
+        _curves(axes, results["virtual_curves"][name], name, i == 0, clock="simulated")
     return figure
 
 
-def _curves(
-    axes: Axes, runs: Mapping[str, Any], name: str, *, named: bool, clock: str = "wall"
-) -> None:
+def _curves(axes: Any, runs: Results, name: str, named: bool, clock: str = "wall") -> None:
     for method, run in runs.items():
         label, color, style = LOOK[method]
         axes.plot(run["seconds"], run["metric"], color=color, ls=style, lw=1.6, label=label)
@@ -144,7 +133,7 @@ def _curves(
         legend(axes, fontsize=8)
 
 
-def _bars(axes: Axes, values: Mapping[str, float], unit: str, form: str, title: str = "") -> None:
+def _bars(axes: Any, values: Results, unit: str, form: str, title: str = "") -> None:
     labels = [LOOK[m][0].replace("approximate", "approx.").replace(", ", "\n") for m in values]
     heights = list(values.values())
     axes.bar(labels, heights, color=[LOOK[method][1] for method in values], width=0.7)
@@ -155,10 +144,10 @@ def _bars(axes: Axes, values: Mapping[str, float], unit: str, form: str, title: 
     dress(axes, "", unit, title, "y")
 
 
-def _speedups(results: Mapping[str, Any]) -> Figure:
+def _speedups(results: Results) -> Figure:
     names = list(results["wall_speedups"])
-    figure = sheet(4.2 * len(names), 3.4)
-    for axes, name in zip(figure.subplots(1, len(names)), names, strict=True):
+    figure, every = panels(4.2 * len(names), 3.4, 1, len(names))
+    for axes, name in zip(every, names, strict=True):
         speedups = results["wall_speedups"][name]
         chosen = {m: speedups[f"{m}_over_uncoded"] for m in LOOK if m != "uncoded"}
         _bars(axes, chosen, "times faster than uncoded", ".1f", DATA[name])
@@ -166,7 +155,7 @@ def _speedups(results: Mapping[str, Any]) -> Figure:
     return figure
 
 
-def _rivals(rivals: Mapping[str, Any]) -> Figure:
+def _rivals(rivals: Results) -> Figure:
     look = {"exact": ORANGE, "ignore": SKY, "dsag": GREEN, "kofn": BLUE}
     rows = [
         (name, row["seconds_to_target"], look.get(name.split("_")[0], GREY))
@@ -175,8 +164,7 @@ def _rivals(rivals: Mapping[str, Any]) -> Figure:
     ]
     rows.sort(key=lambda row: row[1])
     never = len(rivals["methods"]) - len(rows)
-    figure = sheet(8.4, 0.26 * len(rows) + 1.4)
-    axes = figure.subplots()
+    figure, axes = panels(8.4, 0.26 * len(rows) + 1.4)
     across(axes, rows, ".1f", fontsize=8)
     axes.tick_params(axis="y", labelsize=8)
     more = f" ({never} never)" if never else ""
@@ -185,15 +173,14 @@ def _rivals(rivals: Mapping[str, Any]) -> Figure:
     return figure
 
 
-def _unequal(unequal: Mapping[str, Any]) -> Figure:
+def _unequal(unequal: Results) -> Figure:
     """Final metric against the replies waited for: one panel a case, one line a method."""
     cases = {
         "mixed_slow": "rows mixed, six machines slow",
         "sorted_slow": "rows sorted, six machines slow",
         "sorted_lost": "rows sorted, the six lost",
     }
-    figure = sheet(12.6, 3.6)
-    every = figure.subplots(1, len(cases), sharey=True)
+    figure, every = panels(12.6, 3.6, 1, len(cases), sharey=True)
     for axes, (case, title) in zip(every, cases.items(), strict=True):
         rows = unequal[case]
         for kind, marker in (("agc2", "o"), ("ignore", "s")):
@@ -210,7 +197,7 @@ def _unequal(unequal: Mapping[str, Any]) -> Figure:
     return figure
 
 
-def tables(results: Mapping[str, Any]) -> Iterator[Printed]:
+def tables(results: Results) -> Iterator[Printed]:
     """What is printed for a person."""
     methods = list(results["virtual_seconds_per_iteration"])
     rows = [("simulated, mean 2 s", results["virtual_seconds_per_iteration"], ".3f")]
@@ -237,13 +224,13 @@ def tables(results: Mapping[str, Any]) -> Iterator[Printed]:
     yield f"{unequal['data']}, {which}: final metric (s per iteration)", columns, cells
 
 
-def _end(row: Mapping[str, float] | None) -> str:
+def _end(row: Results | None) -> str:
     if row is None:
         return "stops"
     return f"{row['final_metric']:.4f} ({row['seconds_per_iteration']:.2f})"
 
 
-def _rivals_tables(rivals: Mapping[str, Any]) -> Iterator[Printed]:
+def _rivals_tables(rivals: Results) -> Iterator[Printed]:
     columns = {"method": "", "s to target": ".2f", "s per iteration": ".3f", "covered": ".2f"}
     keys = ("seconds_to_target", "seconds_per_iteration", "mean_covered", "final_metric")
     best = {one["setting"] for one in rivals["best"].values() if one}

@@ -5,16 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..report.timeline import sheet
+from ..report.timeline import sheet as sheet
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-__all__ = ["BLUE", "GREEN", "GREY", "INK", "ORANGE", "across", "bars", "dress", "legend", "sheet"]
+    from matplotlib.axes import Axes as Axes
+    from matplotlib.figure import Figure as Figure
+else:  # matplotlib is loaded by the first sheet
+    Axes = Figure = Any
 
 # Okabe and Ito's colours, apart in lightness too.
 BLUE, ORANGE, GREEN, GREY, INK = "#0072b2", "#e69f00", "#009e73", "#9a9a9a", "#333333"
+
+
+def panels(width: float, height: float, *grid: int, **options: Any) -> tuple[Figure, Any]:
+    """A new figure and its axes, as `Figure.subplots` gives them."""
+    figure = sheet(width, height)
+    return figure, figure.subplots(*grid, **options)
 
 
 def dress(axes: Axes, x: str, y: str, title: str, grid: Literal["", "x", "y", "both"] = "") -> None:
@@ -34,19 +40,16 @@ def legend(where: Axes | Figure, *args: Any, **look: Any) -> None:
     where.legend(*args, frameon=False, labelcolor=INK, **look)
 
 
-def bars(
-    axes: Axes,
-    names: Sequence[str],
-    series: Mapping[str, tuple[Sequence[float], str]],
-    spread: Mapping[str, Any] | None = None,
-) -> None:
-    """Bars side by side, one group a name; `spread` holds whiskers below and above by series."""
+def bars(axes: Axes, names: Sequence[str], series: Mapping[str, tuple[Any, ...]]) -> None:
+    """Bars side by side, one group a name. A series: values, colour, and whiskers if it has any."""
     width = 0.8 / len(series)
-    for i, (label, (values, color)) in enumerate(series.items()):
+    for i, (label, (values, color, *whiskers)) in enumerate(series.items()):
         at = [x + (i - (len(series) - 1) / 2) * width for x in range(len(names))]
-        whisker = None if spread is None else spread[label]
-        look = {"ecolor": INK, "elinewidth": 1.0}
-        axes.bar(at, values, width, color=color, label=label, yerr=whisker, error_kw=look)
+        look: Any = {
+            "yerr": next(iter(whiskers), None),
+            "error_kw": {"ecolor": INK, "elinewidth": 1.0},
+        }
+        axes.bar(at, values, width, color=color, label=label, **look)
     axes.set_xticks(range(len(names)), names)
 
 

@@ -6,18 +6,15 @@ from base64 import b64encode
 from collections.abc import Mapping
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
+Results = Mapping[str, Any]
 # A line of text, or a table: title, the format of each column by its name ("" for text), rows.
 Printed = str | tuple[str, dict[str, str], list[tuple[Any, ...]]]
 
 QUICK = (
     "This was a quick run: it shows that all works. It is too small for its figures to be quoted."
 )
-
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 60rem; margin: 2rem auto;
        padding: 0 1rem }
@@ -26,37 +23,38 @@ p.small { color: #555; font-size: .9rem } p.quick { font-weight: bold }
 """
 
 
-def publish(
-    title: str,
-    results: Mapping[str, Any],
-    drawn: Mapping[str, Figure],
-    sentences: Mapping[str, str],
-    out: Path,
-) -> None:
-    """Save the figures into `out`, and index.html that shows each with its sentence.
+def fill(texts: Mapping[str, str], *values: Results) -> dict[str, str]:
+    """Fill in texts as `str.format` does, from all `values` together; each becomes one line."""
+    known = {name: value for some in values for name, value in some.items()}
+    return {name: " ".join(text.split()).format_map(known) for name, text in texts.items()}
+
+
+def publish(shown: Any, results: Results, out: Path) -> None:
+    """Save the figures of a paper's page into `out`, and index.html: each with its sentence.
 
     Figures of a quick run say so: pictures travel without their page.
     """
-    quick = results.get("quick")
-    for name, figure in drawn.items():
+    quick, sentences = results.get("quick"), shown.sentences(results)
+    figures = []
+    for name, figure in shown.draw(results).items():
         if quick:
             figure.text(0.995, 0.995, "quick run", ha="right", va="top", color="#b00020", size=9)
         figure.savefig(out / name)
-    shown = "\n".join(
-        f'<figure><img alt="{escape(sentences[name])}" src="data:image/png;base64,'
-        f'{b64encode((out / name).read_bytes()).decode()}">'
-        f"<figcaption>{escape(sentences[name])}</figcaption></figure>"
-        for name in drawn
-    )
+        picture, text = b64encode((out / name).read_bytes()).decode(), escape(sentences[name])
+        figures.append(
+            f'<figure><img alt="{text}" src="data:image/png;base64,{picture}">'
+            f"<figcaption>{text}</figcaption></figure>"
+        )
+    title, shown_figures = escape(shown.TITLE), "\n".join(figures)
     warning = f'<p class="quick">{escape(quick)}</p>' if quick else ""
     note = f"Measured on {results['settings']['cores']} cores. {results['stood_in']}"
     page = f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>
+<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
 <meta name="viewport" content="width=device-width"><style>{STYLE}</style></head><body>
-<h1>{escape(title)}</h1>
+<h1>{title}</h1>
 {warning}
 <p class="small">{escape(note)}</p>
-{shown}
+{shown_figures}
 <p class="small">All numbers and settings are in results.json beside this page.</p>
 </body></html>
 """

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
-from .figures import BLUE, GREEN, GREY, INK, ORANGE, across, dress, legend, sheet
-from .page import Printed
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from .figures import BLUE, GREEN, GREY, INK, ORANGE, Figure, across, dress, legend, panels
+from .page import Printed, Results, fill
 
 TITLE = "Rateless codes for sums of non-linear functions, measured again"
 RED = "#d55e00"
@@ -31,7 +27,7 @@ MODELS = {
 ENDLESS = ("one", "uncoded")
 
 
-def draw(results: Mapping[str, Any]) -> dict[str, Figure]:
+def draw(results: Results) -> dict[str, Figure]:
     """Every figure, by the name of its file."""
     return {
         "tails.png": _tails(results),
@@ -40,14 +36,12 @@ def draw(results: Mapping[str, Any]) -> dict[str, Figure]:
     }
 
 
-def _tail(axes: Axes, runs: Mapping[str, Any]) -> None:
+def _tail(axes: Any, runs: Results) -> None:
     for kind, (label, color, style) in LOOKS.items():
         if kind in runs:
-            trials = runs[kind]["trials"]
-            times = [t for t, _ in runs[kind]["tail"]]
-            above = [max(p, 0.5 / trials) for _, p in runs[kind]["tail"]]
-            steps = "steps-post"
-            axes.plot(times, above, color=color, ls=style, lw=1.6, label=label, drawstyle=steps)
+            times, chances = zip(*runs[kind]["tail"], strict=True)
+            above = [max(p, 0.5 / runs[kind]["trials"]) for p in chances]
+            axes.step(times, above, where="post", color=color, ls=style, lw=1.6, label=label)
     from matplotlib.ticker import FormatStrFormatter, LogLocator, NullLocator
 
     axes.set_xscale("log")
@@ -61,9 +55,8 @@ def _tail(axes: Axes, runs: Mapping[str, Any]) -> None:
     axes.yaxis.set_minor_locator(NullLocator())
 
 
-def _tails(results: Mapping[str, Any]) -> Figure:
-    figure = sheet(13, 4.4)
-    every = figure.subplots(1, 3, sharey=True)
+def _tails(results: Results) -> Figure:
+    figure, every = panels(13, 4.4, 1, 3, sharey=True)
     for axes, (name, title) in zip(every, MODELS.items(), strict=True):
         _tail(axes, results[name])
         label = "P(latency > t)" if name == "exp" else ""
@@ -73,10 +66,9 @@ def _tails(results: Mapping[str, Any]) -> Figure:
     return figure
 
 
-def _wall_clock(results: Mapping[str, Any]) -> Figure:
+def _wall_clock(results: Results) -> Figure:
     runs = results["wall_clock"]
-    figure = sheet(8, 4)
-    axes = figure.subplots()
+    figure, axes = panels(8, 4)
     _tail(axes, runs)
     title = f"{runs['workers']} processes, {runs['terms']} Gaussian kernels: wall clock"
     dress(axes, "t, seconds", "fraction of rounds longer than t", title, "both")
@@ -84,9 +76,8 @@ def _wall_clock(results: Mapping[str, Any]) -> Figure:
     return figure
 
 
-def _decoding(results: Mapping[str, Any]) -> Figure:
-    figure = sheet(11, 3.4)
-    left, right = figure.subplots(1, 2)
+def _decoding(results: Results) -> Figure:
+    figure, (left, right) = panels(11, 3.4, 1, 2)
     needed = [
         (f"{kind}, LT-{r}", results["symbols_99"][f"{kind}_lt{r}"], color)
         for r in (1, 2)
@@ -113,57 +104,52 @@ def _decoding(results: Mapping[str, Any]) -> Figure:
     return figure
 
 
-def sentences(results: Mapping[str, Any]) -> dict[str, str]:
+SENTENCES = {
+    "tails.png": """
+        Mean latency with exponential start-up and m_e = ∞: uncoded {exp[uncoded][mean]:.1f} s
+        (Proposition 1: {theory[proposition_1_uncoded]:.1f}), all at one {exp[one][mean]:.1f} s
+        (Proposition 2: {theory[proposition_2_one]:.1f}), 2-replication
+        {exp[replication2][mean]:.1f} s ({theory[proposition_1_replication2]:.1f}), LT-1
+        {exp[lt1][mean]:.2f} s (Theorem 1 bounds it by {theory[theorem_1_lt1]:.2f}), LT-2
+        {exp[lt2][mean]:.2f} s (bound {theory[theorem_1_lt2]:.2f}), random groups
+        {exp[groups][mean]:.2f} s. Medians with Pareto start-up (the means of all at one and uncoded
+        are infinite): uncoded {pareto[uncoded][median]:.0f} s, LT-2 {pareto[lt2][median]:.2f} s,
+        random groups {pareto[groups][median]:.2f} s; with recorded start-up:
+        {lambda_trace[uncoded][median]:.1f}, {lambda_trace[lt2][median]:.2f} and
+        {lambda_trace[groups][median]:.2f} s. With two symbols a worker (m_e = 2m) LT-1 takes
+        {by_m_e[lt1_2m][mean]:.1f} s; a dense code {by_m_e[dense_mds][mean]:.1f} s.""",
+    "wall_clock.png": """
+        Median and 99th percentile of {wall_clock[lt2][trials]} rounds by the wall clock:
+        {wall_times}.""",
+    "decoding.png": """
+        Peeling (uniform neighbours, as published) needs {symbols_99[peeling_lt1]} symbols for LT-1
+        and {symbols_99[peeling_lt2]} for LT-2 to succeed in 99 % of runs; inactivation with a
+        shuffled deck {symbols_99[inactivation_lt1]} and {symbols_99[inactivation_lt2]}.
+        Milliseconds to decode LT-1 and LT-2 by the wall clock, as in Mallick et al., 2021 (55 and
+        29), CPU time in brackets: {decode_times}.""",
+}
+
+
+def sentences(results: Results) -> dict[str, str]:
     """One plain sentence a figure, with the numbers that were obtained."""
-    exp, pareto, lambdas = (results[name] for name in MODELS)
-    theory, wall, needed = results["theory"], results["wall_clock"], results["symbols_99"]
-    times, usual = results["decode_ms_by_decoder"], results["decode_ms_is"]["default_decoder"]
-    return {
-        "tails.png": (
-            f"Mean latency with exponential start-up and m_e = ∞: uncoded "
-            f"{exp['uncoded']['mean']:.1f} s (Proposition 1: "
-            f"{theory['proposition_1_uncoded']:.1f}), all at one {exp['one']['mean']:.1f} s "
-            f"(Proposition 2: {theory['proposition_2_one']:.1f}), 2-replication "
-            f"{exp['replication2']['mean']:.1f} s ({theory['proposition_1_replication2']:.1f}), "
-            f"LT-1 {exp['lt1']['mean']:.2f} s (Theorem 1 bounds it by "
-            f"{theory['theorem_1_lt1']:.2f}), LT-2 {exp['lt2']['mean']:.2f} s (bound "
-            f"{theory['theorem_1_lt2']:.2f}), random groups {exp['groups']['mean']:.2f} s. Medians "
-            f"with Pareto start-up (the means of all at one and uncoded are infinite): uncoded "
-            f"{pareto['uncoded']['median']:.0f} s, LT-2 {pareto['lt2']['median']:.2f} s, random "
-            f"groups {pareto['groups']['median']:.2f} s; with recorded start-up: "
-            f"{lambdas['uncoded']['median']:.1f}, {lambdas['lt2']['median']:.2f} and "
-            f"{lambdas['groups']['median']:.2f} s. With two symbols a worker (m_e = 2m) LT-1 takes "
-            f"{results['by_m_e']['lt1_2m']['mean']:.1f} s; a dense code "
-            f"{results['by_m_e']['dense_mds']['mean']:.1f} s."
+    wall, times = results["wall_clock"], results["decode_ms_by_decoder"]
+    decoders = {"peeling": "peeling", "inactivation": "inactivation"}
+    decoders[results["decode_ms_is"]["default_decoder"]] += ", the default,"
+    both = "{lt1[%s][wall]:.1f} ({lt1[%s][cpu]:.1f}) and {lt2[%s][wall]:.1f} ({lt2[%s][cpu]:.1f})"
+    more = {
+        "wall_times": ", ".join(
+            f"{LOOKS[kind][0]} {wall[kind]['median']:.3f} and {wall[kind]['p99']:.3f} s"
+            for kind in ("uncoded", "replication2", "lt2", "groups")
         ),
-        "wall_clock.png": (
-            f"Median and 99th percentile of {wall['lt2']['trials']} rounds by the wall clock: "
-            + ", ".join(
-                f"{LOOKS[kind][0]} {wall[kind]['median']:.3f} and {wall[kind]['p99']:.3f} s"
-                for kind in ("uncoded", "replication2", "lt2", "groups")
-            )
-            + "."
-        ),
-        "decoding.png": (
-            f"Peeling (uniform neighbours, as published) needs {needed['peeling_lt1']} symbols for "
-            f"LT-1 and {needed['peeling_lt2']} for LT-2 to succeed in 99 % of runs; inactivation "
-            f"with a shuffled deck {needed['inactivation_lt1']} and "
-            f"{needed['inactivation_lt2']}. Milliseconds to decode LT-1 and LT-2 by the wall "
-            f"clock, as in Mallick et al., 2021 (55 and 29), CPU time in brackets: "
-            + ", ".join(
-                f"{kind}{', the default,' if kind == usual else ''} "
-                + " and ".join(
-                    f"{times[name][kind]['wall']:.1f} ({times[name][kind]['cpu']:.1f})"
-                    for name in ("lt1", "lt2")
-                )
-                for kind in ("peeling", "inactivation")
-            )
-            + "."
+        "decode_times": ", ".join(
+            f"{label} " + (both.replace("%s", kind)).format_map(times)
+            for kind, label in decoders.items()
         ),
     }
+    return fill(SENTENCES, results, more)
 
 
-def tables(results: Mapping[str, Any]) -> Iterator[Printed]:
+def tables(results: Results) -> Iterator[Printed]:
     """What is printed for a person."""
     rows = []
     for kind, (label, _, _) in LOOKS.items():

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
-from .figures import BLUE, GREEN, GREY, INK, ORANGE, bars, dress, legend, sheet
-from .page import Printed
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from .figures import BLUE, GREEN, GREY, INK, ORANGE, Figure, bars, dress, legend, panels
+from .page import Printed, Results, fill
 
 TITLE = "Coded sequential matrix multiplication, measured again"
 COLORS = {"uncoded": GREY, "poly": ORANGE, "dip": BLUE, "idip": GREEN}
@@ -17,7 +14,7 @@ NAMES = {"uncoded": "uncoded", "poly": "polynomial", "dip": "DIP", "idip": "IDIP
 MODELS = {"iid": "independent stragglers", "fritchman": "bursts (Fritchman)"}
 
 
-def draw(results: Mapping[str, Any]) -> dict[str, Figure]:
+def draw(results: Results) -> dict[str, Figure]:
     """Every figure, by the name of its file."""
     return {
         "figure_1.png": _figure_1(results),
@@ -27,10 +24,10 @@ def draw(results: Mapping[str, Any]) -> dict[str, Figure]:
     }
 
 
-def _figure_1(results: Mapping[str, Any]) -> Figure:
-    figure = sheet(11, 4.6)
+def _figure_1(results: Results) -> Figure:
+    figure, every = panels(11, 4.6, 1, 2)
     about = {"a": "α = 5, 4 workers, delay 3", "b": "α = 10, 6 workers, delay 4"}
-    for axes, (name, points) in zip(figure.subplots(1, 2), results["figure1"].items(), strict=True):
+    for axes, (name, points) in zip(every, results["figure1"].items(), strict=True):
         x = [p["delta"] for p in points]
         for kind in ("uncoded", "poly"):
             axes.plot(x, [p[kind] for p in points], color=COLORS[kind], label=NAMES[kind])
@@ -52,12 +49,10 @@ def _figure_1(results: Mapping[str, Any]) -> Figure:
     return figure
 
 
-def _tables(results: Mapping[str, Any]) -> Figure:
-    figure = sheet(11, 4.0)
+def _tables(results: Results) -> Figure:
+    figure, every = panels(11, 4.0, 1, 2, sharey=True)
     kinds = ("uncoded", "dip", "idip")
-    for axes, (model, title) in zip(
-        figure.subplots(1, 2, sharey=True), MODELS.items(), strict=True
-    ):
+    for axes, (model, title) in zip(every, MODELS.items(), strict=True):
         virtual, wall = results[model], results["wall"][model]
         groups = {
             "virtual\nμ = 0": virtual,
@@ -80,16 +75,14 @@ def _tables(results: Mapping[str, Any]) -> Figure:
     return figure
 
 
-def _figure_2(results: Mapping[str, Any]) -> Figure:
-    figure = sheet(11, 6.4)
-    for row, (model, title) in zip(figure.subplots(2, 2), MODELS.items(), strict=True):
+def _figure_2(results: Results) -> Figure:
+    figure, rows = panels(11, 6.4, 2, 2)
+    for row, (model, title) in zip(rows, MODELS.items(), strict=True):
         for kind, curve in results["figure2"][model].items():
             name = f"{NAMES[kind]}, {curve['per_job']:.2f} a job"
             row[0].plot(curve["rounds"], curve["cumulative"], color=COLORS[kind], label=name)
-            loads = curve["loads"]
-            row[1].plot(
-                range(1, len(loads) + 1), loads, color=COLORS[kind], lw=1.0, label=NAMES[kind]
-            )
+            at = range(1, len(curve["loads"]) + 1)
+            row[1].plot(at, curve["loads"], color=COLORS[kind], lw=1.0, label=NAMES[kind])
         dress(row[0], "round", "time", f"{title}: cumulative time")
         dress(row[1], "round", "load of a worker", f"{title}: load by round")
         legend(row[0], fontsize=9)
@@ -98,9 +91,8 @@ def _figure_2(results: Mapping[str, Any]) -> Figure:
     return figure
 
 
-def _training(results: Mapping[str, Any]) -> Figure:
-    figure = sheet(8, 3.8)
-    axes = figure.subplots()
+def _training(results: Results) -> Figure:
+    figure, axes = panels(8, 3.8)
     for kind, run in results["training"]["codes"].items():
         x, y = zip(*run["test_loss_over_time"], strict=True)
         label = f"{NAMES[kind]}, {run['seconds']:.0f} s in all"
@@ -111,61 +103,48 @@ def _training(results: Mapping[str, Any]) -> Figure:
     return figure
 
 
-def furthest(results: Mapping[str, Any]) -> tuple[float, float]:
-    """How far measured uncoded and polynomial times are from their closed forms, and how close
-    measured IDIP comes to its bound: the largest over Figure 1."""
-    points = [p for side in results["figure1"].values() for p in side]
-    gap = max(abs(p["measured"][k] / p[k] - 1) for p in points for k in ("uncoded", "poly"))
-    return gap, max(p["measured"]["idip"] / p["idip_bound"] for p in points)
+SENTENCES = {
+    "figure_1.png": """
+        In virtual time the real master needs what the closed forms say for uncoded and polynomial
+        codes, within {gap:.1%}; IDIP needs at most {close:.2f} of its corrected bound.""",
+    "table_1.png": """
+        Against the best polynomial code and with μ = 0, DIP needs {iid[over_poly][dip]:.3f} of the
+        time and IDIP {iid[over_poly][idip]:.3f} with independent stragglers (wall clock
+        {wall[iid][over_poly][dip]:.3f} and {wall[iid][over_poly][idip]:.3f}),
+        {fritchman[over_poly][dip]:.3f} and {fritchman[over_poly][idip]:.3f} with bursts (wall clock
+        {wall[fritchman][over_poly][dip]:.3f} and {wall[fritchman][over_poly][idip]:.3f}).
+        Published, with μ = 0.25: 0.63, 0.76, 0.68, 0.58; ours then:
+        {iid[mu_0.25][over_poly][dip]:.2f}, {iid[mu_0.25][over_poly][idip]:.2f},
+        {fritchman[mu_0.25][over_poly][dip]:.2f}, {fritchman[mu_0.25][over_poly][idip]:.2f}. The
+        chain: {fritchman_chain}.""",
+    "figure_2.png": """
+        The published networks (784-3000-3000-10, batches of 1024) and codes in virtual time, μ =
+        0.25: DIP needs {figure2[iid][dip][over_poly]:.2f} and IDIP
+        {figure2[iid][idip][over_poly]:.2f} of the time of the polynomial code with independent
+        stragglers, {figure2[fritchman][dip][over_poly]:.2f} and
+        {figure2[fritchman][idip][over_poly]:.2f} with bursts.""",
+    "training.png": """
+        Five smaller networks, on {training_data}, trained through each code on four local processes
+        with delays take {uncoded[seconds]:.0f} s uncoded, {poly[seconds]:.0f} s with a polynomial
+        code and {dip[seconds]:.0f} s with DIP; the losses differ from plain NumPy training by at
+        most {differs:.1e} at any step. The master held everything up for {dip[held_share]:.1%} of
+        the time.""",
+}
 
 
-def sentences(results: Mapping[str, Any]) -> dict[str, str]:
+def sentences(results: Results) -> dict[str, str]:
     """One plain sentence a figure, with the numbers that were obtained."""
-    gap, close = furthest(results)
-    iid, bursts, wall = results["iid"], results["fritchman"], results["wall"]
-    training = results["training"]
-    codes = training["codes"]
-    differs = max(run["largest_loss_difference"] for run in codes.values())
-    full = results["figure2"]
-    return {
-        "figure_1.png": (
-            f"In virtual time the real master needs what the closed forms say for uncoded and "
-            f"polynomial codes, within {gap:.1%}; IDIP needs at most {close:.2f} of its corrected "
-            f"bound."
-        ),
-        "table_1.png": (
-            f"Against the best polynomial code and with μ = 0, DIP needs "
-            f"{iid['over_poly']['dip']:.3f} of the time and IDIP {iid['over_poly']['idip']:.3f} "
-            f"with independent stragglers (wall clock {wall['iid']['over_poly']['dip']:.3f} and "
-            f"{wall['iid']['over_poly']['idip']:.3f}), {bursts['over_poly']['dip']:.3f} and "
-            f"{bursts['over_poly']['idip']:.3f} with bursts (wall clock "
-            f"{wall['fritchman']['over_poly']['dip']:.3f} and "
-            f"{wall['fritchman']['over_poly']['idip']:.3f}). Published, with μ = 0.25: 0.63, 0.76, "
-            f"0.68, 0.58; ours then: {iid['mu_0.25']['over_poly']['dip']:.2f}, "
-            f"{iid['mu_0.25']['over_poly']['idip']:.2f}, "
-            f"{bursts['mu_0.25']['over_poly']['dip']:.2f}, "
-            f"{bursts['mu_0.25']['over_poly']['idip']:.2f}. The chain: "
-            f"{results['fritchman_chain']}."
-        ),
-        "figure_2.png": (
-            f"The published networks (784-3000-3000-10, batches of 1024) and codes in "
-            f"virtual time, μ = 0.25: DIP needs {full['iid']['dip']['over_poly']:.2f} and IDIP "
-            f"{full['iid']['idip']['over_poly']:.2f} of the time of the polynomial code with "
-            f"independent stragglers, {full['fritchman']['dip']['over_poly']:.2f} and "
-            f"{full['fritchman']['idip']['over_poly']:.2f} with bursts."
-        ),
-        "training.png": (
-            f"Five smaller networks, on {results['training_data']}, trained through each code on "
-            f"four local processes with delays take {codes['uncoded']['seconds']:.0f} s uncoded, "
-            f"{codes['poly']['seconds']:.0f} s with a polynomial code and "
-            f"{codes['dip']['seconds']:.0f} s with DIP; the losses differ from plain NumPy "
-            f"training by at most {differs:.1e} at any step. The master held everything up for "
-            f"{codes['dip']['held_share']:.1%} of the time."
-        ),
+    points = [p for side in results["figure1"].values() for p in side]
+    codes = results["training"]["codes"]
+    more = {
+        "gap": max(abs(p["measured"][k] / p[k] - 1) for p in points for k in ("uncoded", "poly")),
+        "close": max(p["measured"]["idip"] / p["idip_bound"] for p in points),
+        "differs": max(run["largest_loss_difference"] for run in codes.values()),
     }
+    return fill(SENTENCES, results, codes, more)
 
 
-def tables(results: Mapping[str, Any]) -> Iterator[Printed]:
+def tables(results: Results) -> Iterator[Printed]:
     """What is printed for a person."""
     rows = []
     for model, title in MODELS.items():
