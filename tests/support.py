@@ -9,6 +9,9 @@ from pathlib import Path
 
 from hypothesis import settings
 
+import kofn
+from kofn.rounds import RoundDriver
+
 DataFolder = Callable[[str], Path]
 
 # The one switch of `make soak`: how many times as many random scripts, examples and kills, and the
@@ -33,3 +36,9 @@ def until(done: Callable[[], object], what: str, seconds: float = 30.0) -> None:
     while not done():
         assert time.monotonic() < limit, f"waited {seconds:g} s for {what}"
         time.sleep(0.005)
+
+
+def driver_of(cluster: kofn.Cluster) -> RoundDriver:
+    """What a cluster's rounds go through. A Cluster has no public call that lets time pass between
+    rounds, that waits for one event, or that says who owes what; only tests need them."""
+    return cluster._driver

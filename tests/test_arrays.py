@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from support import examples
+from support import driver_of, examples
 
 import kofn
 from kofn.engines.local import LocalEngine
@@ -113,7 +113,7 @@ def settled(cluster: kofn.Cluster, live: int) -> None:
     for _ in range(600):
         if len(cluster.workers) == live:
             return
-        cluster._driver.settle(0.05)
+        driver_of(cluster).settle(0.05)
     raise AssertionError(f"{len(cluster.workers)} live, not {live}")
 
 
@@ -243,13 +243,13 @@ def test_with_a_wait_limit_a_joiner_in_time_saves_the_round() -> None:
         while cluster.engine.now() < 7:
             np.testing.assert_allclose(X @ np.ones(4), A @ np.ones(4), rtol=1e-13)
             if cluster.engine.now() < 5:
-                cluster._driver.settle(1.0)  # time passes between rounds
+                driver_of(cluster).settle(1.0)  # time passes between rounds
         assert cluster.engine.now() >= 8
         assert X.report.joined == (3,)
     too_late = Script((Change(5.0, 0), Change(80.0, None)))
     with kofn.connect(VirtualEngine(3, membership=too_late), wait=10.0) as cluster:
         X = cluster.encode(A, k=3)
-        cluster._driver.settle(6.0)
+        driver_of(cluster).settle(6.0)
         with pytest.raises(kofn.TooFewWorkers, match=r"1 missing after waiting 10\.0 s"):
             X @ np.ones(4)
 

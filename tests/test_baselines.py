@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse
+from support import driver_of
 
 import kofn
 from kofn.arrays.baselines import Replicated, uncoded, whole_shares
@@ -308,7 +309,7 @@ def test_a_paced_task_takes_its_seconds_and_sees_a_cancel(A: Any) -> None:
         for _ in range(5):  # 120 s each if the cancelled worker went on
             seconds(Y, A)
         drain(cluster)
-        assert not cluster._driver.roster.owing(cluster.workers)
+        assert not driver_of(cluster).roster.owing(cluster.workers)
 
 
 def test_a_simulated_clock_cannot_be_paced() -> None:

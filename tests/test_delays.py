@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import DataFolder
+from support import DataFolder, driver_of
 
 import kofn
 from kofn.codes.repetition import FractionalRepetition
@@ -220,7 +220,7 @@ def test_a_node_whose_name_comes_back_is_another_worker() -> None:
     engine = VirtualEngine(3, membership=trace.membership(scale=1.0))
     with kofn.connect(engine) as cluster:
         while cluster.engine.now() < 6:
-            cluster._driver.settle(1.0)
+            driver_of(cluster).settle(1.0)
         assert cluster.workers == (1, 2)
         assert [r.worker for r in cluster.log if r.kind == "lost"] == [0, 3, 4]
 

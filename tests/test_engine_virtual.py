@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from support import driver_of
 
 import kofn
 from kofn.delays import Exponential, PerUnit, Scaled, Spot
@@ -101,7 +102,7 @@ def test_one_task_more_changes_no_victim() -> None:
             for _ in range(rounds):
                 parts.sum(lambda part, x: part.sum(axis=0), stop=kofn.first(1))
             while cluster.engine.now() < 10:
-                cluster._driver.settle(0.1)
+                driver_of(cluster).settle(0.1)
             return [(r.time, r.worker) for r in cluster.log if r.kind == "lost" and r.time < 10]
 
     seen = lost(1)

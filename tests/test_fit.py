@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 from sklearn.datasets import dump_svmlight_file, make_classification
+from support import driver_of
 
 import kofn
 from kofn.cli import bench_learn, places, reproduce, tables
@@ -248,7 +249,7 @@ def test_an_error_in_the_market_fails_the_work(
 
         with pytest.raises(ZeroDivisionError):
             work()
-        assert cluster._driver.wait == 300.0
+        assert driver_of(cluster).wait == 300.0
 
 
 def test_pieces_of_a_trace(trace: Path) -> None:
@@ -274,7 +275,7 @@ def test_the_same_trace_in_virtual_time(trace: Path) -> None:
         M = cluster.encode(np.eye(12), k=1, n=4)
         while cluster.engine.now() < 2:
             np.testing.assert_array_equal(M @ np.arange(12.0), np.arange(12.0))
-            cluster._driver.settle(0.1)
+            driver_of(cluster).settle(0.1)
         assert cluster.workers == (3, 4, 5)
 
 

@@ -223,7 +223,7 @@ while struck < 12:
     limit = time.monotonic() + 30
     while descendants():
         assert time.monotonic() < limit, descendants()
-        time.sleep(0.01)
+        time.sleep(0.01)  # they are asked for again, up to the limit
 """
 
 

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from support import examples
+from support import driver_of, examples
 
 import kofn
 from kofn.delays import Change, Exponential, PerUnit, Script
@@ -213,7 +213,7 @@ def test_a_stopped_worker_that_is_needed_is_waited_for_up_to_a_limit(lost_after:
         pid = cluster.engine.pid(1)
         assert pid is not None
         X.iterate(same, np.ones(10), rounds=5)  # all are warm: what they import may take long
-        cluster._driver.limit, cluster._driver.lost_after = 3.0, lost_after
+        driver_of(cluster).limit, driver_of(cluster).lost_after = 3.0, lost_after
 
         def on_round(round: int, change: float) -> None:
             if round == 5:
@@ -682,13 +682,13 @@ def test_an_iteration_leaves_nothing_behind() -> None:
         for _ in range(5):
             X.iterate(same, np.ones(6), rounds=2)
             X @ np.ones(6)
-        cluster._driver.settle()
-        assert {worker: len(keys) for worker, keys in cluster._driver.roster.kept.items()} == {
+        driver_of(cluster).settle()
+        assert {worker: len(keys) for worker, keys in driver_of(cluster).roster.kept.items()} == {
             0: 1,
             1: 1,
             2: 1,
         }
-        assert len(cluster._driver.roster._wanted) == 1
+        assert len(driver_of(cluster).roster._wanted) == 1
 
 
 def test_a_fence_takes_its_lock_again_after_giving_it_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from sklearn.ensemble import (
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.kernel_ridge import KernelRidge as Reference
 from sklearn.utils.estimator_checks import parametrize_with_checks
+from support import driver_of
 
 import kofn
 from kofn.engines.local import LocalEngine
@@ -94,7 +95,7 @@ def test_four_of_twelve_workers_killed_in_a_prediction() -> None:
         model.cluster = cluster
         got = model.predict(Z)
         for worker in (1, 4, 6, 9):
-            cluster._driver.await_lost(worker)
+            driver_of(cluster).await_lost(worker)
         assert len(cluster.workers) == 8
     assert np.abs(got - Reference(kernel="rbf").fit(X, y).predict(Z)).max() <= 1e-6
 

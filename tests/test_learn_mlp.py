@@ -33,7 +33,7 @@ def plain_training(model: MLPClassifier, X: Floats, y: NDArray[Any]) -> list[Epo
     """The same training in plain NumPy: rows are samples here, and nothing is coded."""
     rng = np.random.RandomState(model.random_state)
     classes = np.unique(y)
-    widths = [X.shape[1], *model._widths, len(classes)]
+    widths = [X.shape[1], *np.atleast_1d(model.hidden).tolist(), len(classes)]
     W = [(rng.standard_normal((b, a)) * np.sqrt(2 / a)).T for a, b in pairwise(widths)]
     b = [np.zeros(width) for width in widths[1:]]
     vW, vb = [np.zeros_like(w) for w in W], [np.zeros_like(c) for c in b]

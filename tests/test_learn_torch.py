@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import DataFolder
+from support import DataFolder, driver_of
 
 import kofn
 from kofn.delays import Exponential
@@ -57,7 +57,7 @@ def coded(cluster: kofn.Cluster, module: Any, data: Any, steps: int, **options: 
     loss = torch.nn.functional.cross_entropy
     sums = CodedBackward(module, loss, cluster, data, **options)
     for placed in sums.parts._sums.values():  # everybody has its parts before the first step
-        cluster._driver.await_stored(placed.key, list(cluster.workers))
+        driver_of(cluster).await_stored(placed.key, list(cluster.workers))
     optimiser = torch.optim.SGD(module.parameters(), lr=0.1)
     found = []
     for _ in range(steps):
@@ -85,7 +85,7 @@ def test_on_processes_through_a_kill() -> None:
     faults = Faults().slow(1, by=1e4, round=1).lose(1, round=1)
     with kofn.connect(faults.on(LocalEngine(2))) as cluster:
         other, found = coded(cluster, network(), data, 4, code=kofn.FractionalRepetition(2))
-        cluster._driver.await_lost(1)
+        driver_of(cluster).await_lost(1)
     assert all(f.exact for f in found)
     assert np.abs(one - other).max() <= 1e-5
 

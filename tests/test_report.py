@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support import driver_of
 
 import kofn
 from kofn.delays import Change, Delays, Exponential, Membership, PerUnit, Script, Spot
@@ -48,7 +49,7 @@ def run(
         X = cluster.encode(A, k=3, n=12)
         for _ in range(rounds):
             X @ np.ones(4)
-        cluster._driver.settle(0.1)  # for the last words of the last round
+        driver_of(cluster).settle(0.1)  # for the last words of the last round
         return cluster.log
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
-from support import DataFolder
+from support import DataFolder, driver_of
 
 import kofn
 from kofn.arrays.copies import Replicated
@@ -457,8 +457,9 @@ def test_what_is_done_is_forgotten(cluster: kofn.Cluster) -> None:
     for X, Y in pairs(40):
         stream.submit(X, Y)
     list(stream)
-    cluster._driver.settle()
-    assert all(len(kept) < 8 for kept in cluster._driver.roster.kept.values())  # of the last jobs
+    driver_of(cluster).settle()
+    kept = driver_of(cluster).roster.kept
+    assert all(len(keys) < 8 for keys in kept.values())  # of the last jobs
     codec = stream._codec
     for left in (codec.jobs, codec._keys, codec._given, codec._used_keys, codec._made):
         assert not left
@@ -654,7 +655,7 @@ def test_nobody_takes_a_round_or_touches_the_engine_without_the_lock() -> None:
 
     engine = Guarded(6)
     with kofn.connect(engine) as cluster:
-        driver = cluster._driver
+        driver = driver_of(cluster)
         engine.lock, ids = driver.lock, driver.next_round
 
         def next_round() -> int:
@@ -812,8 +813,8 @@ def test_nothing_of_a_job_that_was_not_added_gets_into_another(
         codec = stream._codec
         for left in (codec.jobs, codec._keys, codec._given, codec._used_keys, codec._made):
             assert not left
-        cluster._driver.settle()
-        assert not any(cluster._driver.roster.kept.values())
+        driver_of(cluster).settle()
+        assert not any(driver_of(cluster).roster.kept.values())
 
 
 def test_what_was_decoded_in_a_round_that_raised_is_not_decoded_again() -> None:

@@ -13,7 +13,7 @@ import pytest
 import scipy.sparse
 from hypothesis import given
 from hypothesis import strategies as st
-from support import examples
+from support import driver_of, examples
 
 import kofn
 from kofn import stop
@@ -148,7 +148,7 @@ def test_a_worker_killed_in_the_middle_of_each_of_a_hundred_rounds() -> None:
                 if found.exact:
                     assert close(found.value)
             assert not found.report.restarted
-            cluster._driver.await_lost(round - 1)
+            driver_of(cluster).await_lost(round - 1)
             cluster.join()
         assert len(cluster.workers) == 6
 

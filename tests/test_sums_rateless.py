@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from support import examples
+from support import driver_of, examples
 
 import kofn
 from kofn.codes.rateless import LT, DenseMDS, RandomGroups
@@ -129,8 +129,8 @@ def test_latencies_in_the_paper_s_model() -> None:
             times = []
             for _ in range(trials):
                 times.append(parts.sum(gaussian).report.seconds["total"])
-                while cluster._driver.roster.owing(cluster.workers):
-                    cluster._driver.settle(0.01)
+                while driver_of(cluster).roster.owing(cluster.workers):
+                    driver_of(cluster).settle(0.01)
             means[name] = float(np.mean(times))
     H200, H100 = (sum(1 / i for i in range(1, n + 1)) for n in (200, 100))
     assert abs(means["one"] - (0.005 * 200 + 5)) <= 5 * 5.0 / np.sqrt(400)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support import driver_of
 
 import kofn
 from kofn.arrays.baselines import Replicated, uncoded, whole_shares
@@ -91,7 +92,7 @@ USES: dict[str, Callable[[kofn.Cluster], Any]] = {
 def test_whoever_speaks_to_an_engine_holds_the_lock(use: str) -> None:
     engine = Guarded(VirtualEngine(4))
     with kofn.connect(engine) as cluster:
-        engine.lock = cluster._driver.lock
+        engine.lock = driver_of(cluster).lock
         USES[use](cluster)
         engine.lock = None
     assert engine.without == []

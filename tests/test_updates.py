@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from support import driver_of
 
 import kofn
 import kofn.model
@@ -107,8 +108,8 @@ def test_an_update_that_is_struck_at_any_line_is_all_there_or_not_begun(
                 done = True
             except Struck:
                 # No interrupt comes between a lock and what gives it back; these strikes do.
-                while cluster._driver.lock._before:
-                    cluster._driver.lock.release()
+                while driver_of(cluster).lock._before:
+                    driver_of(cluster).lock.release()
             before = X.updates
             found.append(state(X, [A, A + U @ V.T]))
             assert found[-1] == before == X.updates  # what it says it is
@@ -142,8 +143,8 @@ def test_what_is_struck_while_shares_are_rebuilt_leaves_the_matrix_as_it_was(
                     ask(X)
                 done = True
             except Struck:
-                while cluster._driver.lock._before:
-                    cluster._driver.lock.release()
+                while driver_of(cluster).lock._before:
+                    driver_of(cluster).lock.release()
             assert state(X, [A, A + U @ V.T]) == 1
             assert len(X.shares) == 4
             cluster.lose((line + 1) % 4)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.random import Generator
+from support import driver_of
 
 import kofn
 from kofn.delays import Change, Delays, Script
@@ -113,7 +114,7 @@ def test_enough_are_waited_for_from_any_start(wait: float) -> None:
         engine = at(start, Steady(1))
         with kofn.connect(engine, wait=wait) as cluster:
             with pytest.raises(kofn.TooFewWorkers):
-                cluster._driver.await_enough(lambda: 0, 1)
+                driver_of(cluster).await_enough(lambda: 0, 1)
             assert engine.now() == start + wait
 
 
@@ -134,7 +135,7 @@ def test_silence_ends_at_its_limit() -> None:
             engine = at(start, Steady(2))
             with kofn.connect(engine, limit=limit) as cluster:
                 with pytest.raises(kofn.Stalled):
-                    cluster._driver.await_joined(7)
+                    driver_of(cluster).await_joined(7)
                 assert engine.now() == start + limit
 
 
@@ -207,8 +208,8 @@ def test_waiting_while_another_thread_drives_is_no_loop() -> None:
 
     engine = Steady(1, delays=Held(), membership=Script((Change(0.5, None),)))
     with kofn.connect(engine) as cluster:
-        spied = Spied(cluster._driver.lock)
-        cluster._driver.lock = spied  # type: ignore[assignment]
+        spied = Spied(driver_of(cluster).lock)
+        driver_of(cluster).lock = spied  # type: ignore[assignment]
         parts = cluster.parts(np.ones((1, 1)), kofn.Uncoded())
         driver = threading.Thread(target=lambda: parts.sum(total))
         driver.start()
