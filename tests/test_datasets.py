@@ -94,30 +94,19 @@ def test_houses_are_prices_in_millions(tmp_path: Path) -> None:
     assert found.regression
 
 
-def test_what_is_not_there_is_said_with_its_origin(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_not_there_is_said_with_its_origin(tmp_path: Path) -> None:
     with pytest.raises(kofn.BadInput, match=r"amazon_access/train\.csv.*login"):
         datasets.load("amazon", tmp_path)
     with pytest.raises(kofn.BadInput, match=r"--data must hold kc_house"):
-        datasets.load("kc_house")
+        datasets.load("kc_house", tmp_path)
     with pytest.raises(kofn.BadInput, match="amazon, covtype, kc_house"):
         datasets.load("iris", tmp_path)
-    monkeypatch.setattr(datasets, "COVTYPE", (tmp_path / "no.zip").as_uri())
-    with pytest.raises(kofn.BadInput, match=r"neither in --data nor"):
+    with pytest.raises(kofn.BadInput, match=r"covtype\.data or .*\.gz; .* does not.*uci\.edu"):
         datasets.load("covtype", tmp_path)
-
-
-def test_covtype_from_its_origin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import zipfile
-
-    made_covtype(tmp_path)
-    packed = gzip.compress((tmp_path / "covtype" / "covtype.data").read_bytes())
-    with zipfile.ZipFile(tmp_path / "covertype.zip", "w") as out:
-        out.writestr("covtype.data.gz", packed)
-    monkeypatch.setattr(datasets, "COVTYPE", (tmp_path / "covertype.zip").as_uri())
-    fetched, held = datasets.load("covtype"), datasets.load("covtype", tmp_path)
-    assert np.array_equal(fetched.X.toarray(), held.X.toarray())
+    (tmp_path / "covtype").mkdir()
+    (tmp_path / "covtype" / "covtype.data.gz").write_bytes(gzip.compress(b"1,2")[:-4])
+    with pytest.raises(kofn.BadInput, match=r"covtype\.data\.gz cannot be read"):
+        datasets.load("covtype", tmp_path)
 
 
 def test_files_that_are_cut(tmp_path: Path) -> None:

@@ -360,7 +360,7 @@ def test_a_file_system_that_takes_no_file() -> None:
     with pytest.raises(kofn.BadInput, match="must be where files can be written; /proc takes none"):
         places.file(Path("/proc/m.pkl"))
     with pytest.raises(kofn.BadInput, match="must be a directory that can be made; /proc/x cannot"):
-        reproduce.run_svm(Path("/proc/x"), Path("/nowhere"), quiet=True)
+        reproduce.run("svm", Path("/proc/x"), Path("/"), quiet=True)
 
 
 def test_the_benchmark_compares_with_scikit_learn() -> None:

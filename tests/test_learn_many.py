@@ -13,7 +13,7 @@ from kofn.engines.local import LocalEngine
 from kofn.engines.paced import Paced
 from kofn.learn import Network, solve_many, train_many
 from kofn.learn.many import alone
-from kofn.reproduce.sequential_data import read_mnist
+from kofn.reproduce.datasets import read_mnist
 
 RATES = (0.1, 0.15, 0.2, 0.25, 0.3)
 

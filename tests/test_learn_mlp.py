@@ -21,7 +21,7 @@ from kofn.codes import error_bound
 from kofn.engines.local import LocalEngine
 from kofn.engines.virtual import VirtualEngine
 from kofn.learn import MLPClassifier
-from kofn.reproduce.sequential_data import read_mnist
+from kofn.reproduce.datasets import read_mnist
 from kofn.rounds import RoundDriver
 from kofn.testing import Faults
 

@@ -14,7 +14,7 @@ from kofn.delays import Exponential
 from kofn.engines.local import LocalEngine
 from kofn.engines.virtual import VirtualEngine
 from kofn.learn.torch import CodedBackward, flat
-from kofn.reproduce.sequential_data import read_mnist
+from kofn.reproduce.datasets import read_mnist
 from kofn.testing import Faults
 
 torch = pytest.importorskip("torch", reason="torch is not installed")

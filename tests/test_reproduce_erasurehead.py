@@ -21,7 +21,7 @@ from test_datasets import (
 
 import kofn
 from kofn.cli import reproduce
-from kofn.reproduce import erasurehead, figures, straggling
+from kofn.reproduce import datasets, erasurehead, figures, straggling
 from kofn.reproduce.datasets import Dataset
 from kofn.reproduce.erasurehead import Settings, lemmas, simulated
 from kofn.reproduce.training import Run, reached
@@ -53,7 +53,7 @@ def made(where: Path) -> Path:
         f"{name}_load{load:.3f}": (1 + load + rng.exponential(0.3, (4, 8))).astype(np.float32)
         for load in (0.0, 0.25, 0.5, 1.0)
     }
-    np.savez(where / straggling.TIMINGS, **loads)  # type: ignore[arg-type]
+    np.savez(where / datasets.TIMINGS, **loads)  # type: ignore[arg-type]
     return where
 
 
@@ -149,8 +149,6 @@ def test_bad_input(tmp_path: Path) -> None:
 
 
 def test_without_recordings_the_rivals_say_so(tmp_path: Path) -> None:
-    from kofn.reproduce import datasets
-
     made_houses(tmp_path)
     found = straggling.table(
         datasets.load("kc_house", tmp_path), tmp_path, SMALL.rivals, lambda what: None

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from kofn.cli import bench_decode, reproduce
 from kofn.cli.app import app
 from kofn.errors import BadInput
-from kofn.reproduce import decoding, rateless, rateless_page
+from kofn.reproduce import datasets, decoding, rateless, rateless_page
 
 pytestmark = pytest.mark.papers
 
@@ -37,7 +37,7 @@ SMALL = (("lt1", 200, 1), ("lt2", 200, 2), ("lt1_10000", 400, 1))
 
 @pytest.fixture(scope="module")
 def data(data_folder: DataFolder) -> Path:
-    return data_folder(str(rateless.TIMINGS))
+    return data_folder(datasets.TIMINGS)
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from kofn.cli.app import app
 from kofn.delays import Fritchman, Independent, Stratified
 from kofn.errors import BadInput
 from kofn.reproduce import sequential, sequential_runs, sequential_search, sequential_theory
-from kofn.reproduce.sequential_data import read_mnist
+from kofn.reproduce.datasets import read_mnist
 from kofn.sequence import DIP, IDIP, Polynomial, Uncoded
 
 pytestmark = pytest.mark.papers

@@ -35,7 +35,7 @@ def made_up(where: Path) -> Path:
 
 
 def check(data: Path, out: Path) -> dict[str, float]:
-    result = reproduce.run_svm(out, data, quiet=True)
+    result = reproduce.run("svm", out, data, quiet=True)
     assert json.loads((out / "results.json").read_text()) == result
     assert sorted(result["killed"]) == [1, 3]
     assert result["joined"] == [4]
@@ -54,7 +54,7 @@ def test_on_the_reports_own_data(tmp_path: Path, data_folder: DataFolder) -> Non
 
 def test_data_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(kofn.BadInput, match=r"credit_default/train\.svm\.gz"):
-        reproduce.run_svm(tmp_path / "out", tmp_path, quiet=True)
+        reproduce.run("svm", tmp_path / "out", tmp_path, quiet=True)
     (tmp_path / "file").write_text("")
     with pytest.raises(kofn.BadInput, match="is a file"):
-        reproduce.run_svm(tmp_path / "file", tmp_path, quiet=True)
+        reproduce.run("svm", tmp_path / "file", tmp_path, quiet=True)

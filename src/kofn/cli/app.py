@@ -16,6 +16,7 @@ from typer import Argument, Option
 
 from .. import __version__
 from ..errors import CannotWrite, KofnError
+from .places import HOLDS
 
 app = typer.Typer(
     help="Coded computing: any k of n workers are enough.",
@@ -66,9 +67,10 @@ def _drop_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _data(holds: str) -> Any:
+def _data(command: str) -> Any:
     """The option of a command that reads public data sets."""
-    return Option(envvar="KOFN_DATA", help=f"Directory that holds {holds}")
+    made_up = " (default: made-up data)" if command in ("elastic", "sequential", "sums") else ""
+    return Option(envvar="KOFN_DATA", help=f"Directory that holds {HOLDS[command]}{made_up}.")
 
 
 def show(result: dict[str, Any], as_json: bool, table: Any) -> None:
@@ -224,7 +226,7 @@ def decode(
 
 @bench.command()
 def sums(
-    data: Annotated[Path | None, _data("amazon_access/ (else made up).")] = None,
+    data: Annotated[Path | None, _data("sums")] = None,
     as_json: Json = False,
     rounds: Rounds = 500,
 ) -> None:
@@ -240,21 +242,15 @@ def _reproduce(name: str, as_json: bool, *args: Any) -> None:
 
 
 @reproduce.command()
-def svm(
-    data: Annotated[Path, _data("credit_default/.")],
-    out: Annotated[Path, Option(help="Directory for results.json.")],
-    as_json: Json = False,
-) -> None:
+def svm(data: Annotated[Path, _data("svm")], out: Out, as_json: Json = False) -> None:
     """A linear SVM on four workers, two of them killed during the fit."""
-    from . import reproduce as module
-
-    show(module.run_svm(out, data, quiet=as_json), as_json, module.table_svm)
+    _reproduce("svm", as_json, out, data)
 
 
 @reproduce.command()
 def sequential(
     out: Out,
-    data: Annotated[Path | None, _data("mnist/ (default: made-up images).")] = None,
+    data: Annotated[Path | None, _data("sequential")] = None,
     quick: Annotated[bool, Option(help="Fewer jobs: about two minutes.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -264,8 +260,8 @@ def sequential(
 
 @reproduce.command()
 def erasurehead(
+    data: Annotated[Path, _data("erasurehead")],
     out: Out,
-    data: Annotated[Path | None, _data("amazon_access/, covtype/ and kc_house/.")] = None,
     quick: Annotated[bool, Option(help="Few iterations: some minutes.")] = False,
     time_scale: Annotated[
         float | None, Option(help="Of the published delays of mean 2 s (default 0.075).")
@@ -279,10 +275,7 @@ def erasurehead(
 @reproduce.command()
 def elastic(
     out: Out,
-    data: Annotated[
-        Path | None,
-        _data("kc_house/ and spot_traces/ (else: made-up data)."),
-    ] = None,
+    data: Annotated[Path | None, _data("elastic")] = None,
     quick: Annotated[bool, Option(help="Fewer rounds: about a minute.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -292,7 +285,7 @@ def elastic(
 
 @reproduce.command()
 def rateless(
-    data: Annotated[Path, _data("straggler_traces/.")],
+    data: Annotated[Path, _data("rateless")],
     out: Out,
     quick: Annotated[bool, Option(help="Few trials: about a minute.")] = False,
     as_json: Json = False,

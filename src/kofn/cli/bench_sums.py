@@ -15,11 +15,11 @@ from rich.console import Console
 from ..cluster import Cluster, connect
 from ..codes.repetition import FractionalRepetition, Uncoded
 from ..engines.local import LocalEngine
-from ..errors import BadInput, KofnError
+from ..errors import KofnError
 from ..learn.losses import logistic
 from ..learn.terms import Term, cut
 from ..reproduce import datasets
-from . import bare
+from . import bare, places
 from .bare import WORKERS, Floats
 from .interleaved import BLOCK, Block, interleaved, ratio, timed
 from .output import print_table, progress
@@ -33,8 +33,7 @@ Function = Callable[[Any, Any], Any]
 
 def run(rounds: int, data: Path | None, *, quiet: bool = True) -> dict[str, Any]:
     """Measure both; every figure is a median over rounds of one run, the kinds taking turns."""
-    if data is not None and not data.is_dir():
-        raise BadInput(f"--data must be a directory that exists; {data} does not.")
+    places.data(data, "sums")
     result: dict[str, Any] = {"workers": WORKERS, "cores": os.cpu_count()}
     few = max(10, rounds // 20)  # wide sums take long
     with progress("bench sums", len(SHAPES) * rounds + few, quiet, "what") as update:

@@ -13,6 +13,25 @@ from typing import Any
 from ..errors import BadInput, CannotWrite
 from ..files import Place
 
+# What the directory of --data holds, by command; where it may be left out, data are made up.
+HOLDS = {
+    "elastic": "kc_house/ and spot_traces/",
+    "erasurehead": "amazon_access/, covtype/, kc_house/ and straggler_traces/",
+    "rateless": "straggler_traces/",
+    "sequential": "mnist/",
+    "sums": "amazon_access/",
+    "svm": "credit_default/",
+}
+
+
+def data(path: Path | None, command: str) -> None:
+    """Raise BadInput where --data is not a directory."""
+    if path is not None and not path.is_dir():
+        raise BadInput(
+            f"--data (or KOFN_DATA) must be a directory that holds {HOLDS[command]}; {path} is not "
+            f"there."
+        )
+
 
 def file(path: Path) -> None:
     """Raise BadInput where a file cannot be written."""

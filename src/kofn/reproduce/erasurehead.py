@@ -72,7 +72,7 @@ QUICK = Settings(
 )
 
 
-def measure(data: Path | None, settings: Settings, on_step: OnStep) -> dict[str, Any]:
+def measure(data: Path, settings: Settings, on_step: OnStep) -> dict[str, Any]:
     """Run everything and return what goes to results.json."""
     results: dict[str, Any] = {"stood_in": STOOD_IN}
     results |= lemmas(settings) | simulated(settings)

@@ -7,26 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from ..delays import SpotTrace, read_spot_trace
 from ..delays.traces import Event
-from ..errors import BadInput
-from .datasets import ones
-
-Floats = NDArray[np.float64]
+from .datasets import Dataset, Floats, find, ones
 
 
-@dataclass(frozen=True, eq=False)
-class Prices:
-    """Rows to learn from and to test on (CSR matrices of ones), prices, and a market."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Prices(Dataset):
+    """Houses and their prices, and a market of machines to learn on."""
 
-    name: str
-    X: csr_array
-    y: Floats
-    X_test: csr_array
-    y_test: Floats
     trace: SpotTrace
 
 
@@ -37,17 +28,13 @@ def load(data: Path | None) -> Prices:
     """
     if data is None:
         return made_up()
-    table, trace = data / "kc_house" / "kc_onehot_3352.npz", data / "spot_traces/aws_p3_events.csv"
-    for path in (table, trace):
-        if not path.exists():
-            raise BadInput(
-                f"--data must hold {path.relative_to(data)}; {path} is not there. Leave --data out "
-                f"for made-up data."
-            )
+    table, trace = (
+        find(data, name, remedy="Leave --data out for made-up data.")
+        for name in ("kc_house/kc_onehot_3352.npz", "spot_traces/aws_p3_events.csv")
+    )
     with np.load(table) as arrays:
-        X, y = _part(arrays, "train")
-        X_test, y_test = _part(arrays, "test")
-    return Prices("kc_onehot_3352", X, y, X_test, y_test, read_spot_trace(trace))
+        rows = *_part(arrays, "train"), *_part(arrays, "test")
+    return Prices("kc_onehot_3352", *rows, regression=True, trace=read_spot_trace(trace))
 
 
 def _part(arrays: Any, name: str) -> tuple[csr_array, Floats]:
@@ -59,9 +46,9 @@ def _part(arrays: Any, name: str) -> tuple[csr_array, Floats]:
     return X, arrays[f"y_{name}"].astype(np.float64)
 
 
-def made_up(rows: int = 2000, fields: int = 8, values: int = 15, seed: int = 0) -> Prices:
+def made_up(rows: int = 2000, fields: int = 8, values: int = 15) -> Prices:
     """Rows of `fields` ones, prices linear in them but for noise; a market of twenty machines."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     worth = 0.2 * rng.standard_normal(fields * values)
 
     def draw(count: int) -> tuple[csr_array, Floats]:
@@ -70,9 +57,8 @@ def made_up(rows: int = 2000, fields: int = 8, values: int = 15, seed: int = 0) 
         X = ones(columns.astype(np.int32), len(worth))
         return X, worth[columns].sum(axis=1) + 0.5 + noise
 
-    X, y = draw(rows)
-    X_test, y_test = draw(rows // 4)
-    return Prices("made up", X, y, X_test, y_test, _market(rng))
+    drawn = *draw(rows), *draw(rows // 4)
+    return Prices("made up", *drawn, regression=True, trace=_market(rng))
 
 
 def _market(rng: np.random.Generator, minutes: int = 700) -> SpotTrace:

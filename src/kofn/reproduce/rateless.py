@@ -18,19 +18,18 @@ from ..codes.assignment import SumCode
 from ..codes.rateless import LT, DenseMDS, RandomGroups
 from ..codes.repetition import FractionalRepetition, Uncoded
 from ..codes.soliton import mean_degree
-from ..delays import Delays, Exponential, Pareto, Sampled, read_timings
+from ..delays import Delays, Exponential, Pareto, Sampled
 from ..engines.local import LocalEngine
 from ..engines.paced import Paced
 from ..engines.virtual import VirtualEngine
-from ..errors import BadInput
 from ..rounds.stop import all as every
 from ..sums.kernels import Kernel, values
 from . import decoding
+from .datasets import TIMINGS, recording
 from .timing import OnStep, drain, machine
 
 M, TAU, MU = 1000, 0.005, 0.2  # terms and workers, seconds a term, 1 / mean start-up
 HELD = {"lt1": 32, "lt2": 16, "groups": 16}  # symbols of a worker that stand for infinitely many
-TIMINGS = "straggler_traces/aws_lambda_256workers_2022.npz"
 RECORDING = "cnn_mbp_Canada_batch256"  # at load 0: one sample, so nearly all of it is start-up
 WORKERS, DIMENSION = 16, 1000  # by the wall clock
 KINDS = ("one", "uncoded", "replication2", "lt1", "lt2", "groups")
@@ -74,10 +73,7 @@ QUICK = Settings(
 
 def check(data: Path) -> NDArray[np.float64]:
     """Return the recorded start-up times; raise BadInput where they are not in `data`."""
-    path = data / TIMINGS
-    if not path.is_file():
-        raise BadInput(f"--data must hold {TIMINGS}; {data} does not.")
-    return read_timings(path)[RECORDING].at(0.0)
+    return recording(data, RECORDING).at(0.0)
 
 
 def measure(data: Path, settings: Settings, on_step: OnStep) -> dict[str, Any]:

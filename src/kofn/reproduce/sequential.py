@@ -15,7 +15,7 @@ from ..sequence import DIP, IDIP, Polynomial, SequenceCode, Uncoded
 from . import sequential_runs as runs
 from . import sequential_search as search
 from . import sequential_theory as theory
-from .sequential_data import made_up, read_mnist
+from .datasets import made_up_images, read_mnist
 from .sequential_train import networks_on_mnist
 from .timing import OnStep, machine
 
@@ -109,7 +109,7 @@ QUICK = Settings(
 def measure(data: Path | None, settings: Settings, on_step: OnStep) -> dict[str, Any]:
     """Run everything and return what goes to results.json. Only training needs data."""
     if data is None:
-        images, name = (made_up(4096, seed=1), made_up(1000, seed=2)), "made-up images"
+        images, name = (made_up_images(4096, 1), made_up_images(1000, 2)), "made-up images"
     else:
         images, name = (read_mnist(data, "train"), read_mnist(data, "test")), "MNIST"
     results: dict[str, Any] = {

@@ -21,11 +21,12 @@ import numpy as np
 
 from ..cluster import Cluster, connect
 from ..codes.repetition import FractionalRepetition, Uncoded
-from ..delays import Recording, read_timings
+from ..delays import Recording
 from ..engines.virtual import VirtualEngine
+from ..errors import BadInput
 from ..learn.terms import Term
 from ..rounds.stop import exact, fraction
-from .datasets import Dataset
+from .datasets import Dataset, recording
 from .timing import OnStep
 from .training import (
     Memo,
@@ -42,7 +43,6 @@ from .training import (
 )
 
 WORKERS = 256
-TIMINGS = "straggler_traces/aws_lambda_256workers_2022.npz"
 RECORDING = "cnn_desktop_Canada_batch2048"
 WHOLE = 4.0  # parts
 KINDS = ("uncoded", "exact", "ignore", "backups", "dsag", "kofn")
@@ -79,17 +79,17 @@ class Grid:
         return [float(p) for p in np.geomspace(1.0, min(self.portions) / 2, count)]
 
 
-def table(data: Dataset, folder: Path | None, grid: Grid, on_step: OnStep) -> dict[str, Any]:
+def table(data: Dataset, folder: Path, grid: Grid, on_step: OnStep) -> dict[str, Any]:
     """Seconds to the target by method, every setting that was tried, and the best of each kind."""
-    path = None if folder is None else folder / TIMINGS
-    if path is None or not path.is_file():
-        return {"problem": f"the rivals need recorded timings: --data must hold {TIMINGS}."}
-    recording = read_timings(path)[RECORDING]
+    try:
+        recorded = recording(folder, RECORDING)
+    except BadInput as error:
+        return {"problem": f"the rivals need recorded timings: {error}"}
     rounds = grid.iterations
     runs: dict[str, Run] = {}
 
     def coded(name: str, method: Method, portion: float = 1.0) -> None:
-        with _cluster(recording, WHOLE / portion) as cluster:
+        with _cluster(recorded, WHOLE / portion) as cluster:
             parts = cluster.parts(parted(data, WORKERS), method.code)
             memo = Memo(_term(data, portion))
             runs[name] = train(parts, data, method, rounds, cluster.engine.now, memo)
@@ -106,7 +106,7 @@ def table(data: Dataset, folder: Path | None, grid: Grid, on_step: OnStep) -> di
             coded(f"ignore_{portion:g}_{covered:g}", method, portion)
         for factor in grid.factors:
             name, fn = f"backups_{portion:g}_{factor:g}", _term(data, portion)
-            with _cluster(recording, WHOLE / portion) as cluster:
+            with _cluster(recorded, WHOLE / portion) as cluster:
                 runs[name] = train_backups(cluster, data, rounds, fn, factor)
             on_step(name)
         for covered in grid.fractions:
@@ -114,7 +114,7 @@ def table(data: Dataset, folder: Path | None, grid: Grid, on_step: OnStep) -> di
             coded(f"kofn_{portion:g}_{covered:g}", method, portion)
         for fresh in grid.fresh:
             pieces = round(1 / portion)
-            with _cluster(recording, WHOLE * pieces) as cluster:
+            with _cluster(recorded, WHOLE * pieces) as cluster:
                 runs[f"dsag_{portion:g}_{fresh}"] = train_stale(
                     cluster, data, rounds, term(data), fresh, portion, WORKERS * pieces
                 )
@@ -177,8 +177,8 @@ def _results(data: Dataset, runs: dict[str, Run], grid: Grid) -> dict[str, Any]:
     }
 
 
-def _cluster(recording: Recording, whole: float) -> AbstractContextManager[Cluster]:
-    return connect(VirtualEngine(WORKERS, delays=recording.delays(whole, work="measured")))
+def _cluster(recorded: Recording, whole: float) -> AbstractContextManager[Cluster]:
+    return connect(VirtualEngine(WORKERS, delays=recorded.delays(whole, work="measured")))
 
 
 def _term(data: Dataset, portion: float) -> Term:
