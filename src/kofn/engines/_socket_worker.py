@@ -11,19 +11,11 @@ from typing import Any
 from . import _wire as wire
 from ._forks import reseed, tie
 from ._processes import Process
-from ._sockets import EXCHANGE, GONE, HELLO, UNMAP, UNPASS
+from ._sockets import EXCHANGE, GONE, HELLO, UNMAP, UNPASS, VALUE_AT, Incoming
 from ._wakeup import Mailbox
 from .exchange import Exchange, Shape
 from .memory import OWN, Packed, ReplyPool, Segment, attach, contiguous, pack, unpack
-from .protocol import KINDS, Message, Values, WorkerProtocol, plain, typed
-
-# Where in a frame the packed value is, by the number of its kind.
-_VALUE_AT = {
-    number: 1 + kind._fields.index(name)
-    for number, kind in enumerate(KINDS)
-    for name in ("args", "value")
-    if name in kind._fields
-}
+from .protocol import Message, Values, WorkerProtocol, plain, typed
 
 
 def serve(fds: list[int], kind: type[SocketWorker] | None = None) -> None:
@@ -98,29 +90,30 @@ class SocketWorker(Values):
             if name in self.pool.used:
                 self.pool.used[name].map[0] = 0
         else:
-            at = _VALUE_AT.get(kind)
-            if at is not None:
+            at = VALUE_AT.get(kind)
+            if at is not None and (packed := fields[at])[2] is not None:
                 # Also if the task is stale: its descriptor has come.
-                value = (fields[at], self.memory(fields[at]))
+                value = Incoming(packed, self.memory(packed))
                 fields = (*fields[:at], value, *fields[at + 1 :])
             for message in self.protocol.handle(typed(fields)):
                 self.reply(message)
 
-    def memory(self, packed: Packed) -> mmap.mmap | None:
+    def memory(self, packed: Packed) -> mmap.mmap:
         """Return the mapping a packed value lies in; made once per segment.
 
         An OSError here ends the worker: the two sides would disagree on what is mapped.
         """
         segment = packed[2]
-        if segment is None:
-            return None
+        assert segment is not None
         if segment == OWN:
             return attach(self.reader.fds.popleft(), write=packed[0] == EXCHANGE)
         if segment not in self.maps:
             self.maps[segment] = attach(self.reader.fds.popleft())
         return self.maps[segment]
 
-    def unpack(self, packed: tuple[Packed, mmap.mmap | None]) -> Any:
+    def unpack(self, packed: Packed | Incoming) -> Any:
+        if not isinstance(packed, Incoming):
+            return unpack(packed, None)
         content, memory = packed
         if content[0] == EXCHANGE:
             # Dropped with its mapping when it is forgotten and no body is at it any more.

@@ -23,8 +23,8 @@ from ._forks import Lifeline
 from ._processes import Process
 from ._wakeup import MAILBOXES, BroadcastWaker, Mailbox
 from .exchange import Exchange, Shape
-from .memory import OWN, Packed, Pool, Segment, attach, large, pack, private, unpack
-from .protocol import NEVER, Cancel, Message, WorkerDown, WorkerUp, plain, typed
+from .memory import OWN, Packed, Pool, Segment, attach, inline, large, pack, private, unpack
+from .protocol import KINDS, NEVER, Cancel, Message, WorkerDown, WorkerUp, plain, typed
 from .protocol.messages import AddOperand, DropOperand, Forget, Put, TaskReply
 from .transport import Transport
 
@@ -34,26 +34,26 @@ from .transport import Transport
 HELLO, GONE, UNMAP, UNPASS = range(100, 104)
 EXCHANGE = "exchange"  # in place of a packed value's head: memory to be mapped as an Exchange
 _FDS = 12  # descriptors that go with one frame
+VALUE_AT = {  # where in a frame to a worker the packed value is, by the number of its kind
+    number: 1 + kind._fields.index(name)
+    for number, kind in enumerate(KINDS)
+    for name in ("args", "value")
+    if name in kind._fields
+}
 
 
-class Value:
-    """A packed value at the master, and the segment with its large buffers.
+class Outgoing(NamedTuple):
+    """A packed value at the master, and the segment with its large buffers."""
 
-    `frame` and `inline` are frames made of it: with the place in the segment, with all its bytes.
-    """
-
-    __slots__ = ("frame", "inline", "packed", "segment")
-
-    def __init__(self, packed: Packed, segment: Segment | None) -> None:
-        self.packed, self.segment = packed, segment
-        self.frame = self.inline = b""
+    packed: Packed
+    segment: Segment
 
 
 class Incoming(NamedTuple):
-    """A large value of a reply and the memory that it lies in, or why that could not be mapped."""
+    """A packed value and the memory that it lies in, or why that could not be mapped."""
 
     packed: Packed
-    memory: mmap.mmap | OSError
+    memory: Any  # mmap.mmap | OSError
 
 
 class _Handle(Segment):
@@ -136,6 +136,8 @@ class SocketTransport(Transport):
         self.peers: dict[int, Peer] = {}  # by descriptor, the joining ones too
         self._live: dict[int, Peer] = {}  # by worker
         self._unsent: dict[int, Peer] = {}  # who have frames to be sent
+        # The last operand that was sent, its frame and its segment; by whether all is in the frame.
+        self._framed: dict[bool, tuple[Message, bytes, Segment | None]] = {}
         self._copied = 0  # bytes through memory that one worker and the master share
         self._before = 0  # bytes through the sockets of workers that are gone
         _forks.watch(self)
@@ -174,19 +176,20 @@ class SocketTransport(Transport):
 
     # Values.
 
-    def pack(self, value: Any, lasting: bool = False) -> Value:
+    def pack(self, value: Any, lasting: bool = False) -> Packed | Outgoing:
         """Write large buffers to a segment; `lasting`: to one that only its worker will hold."""
         if not lasting:
-            return Value(*pack(value, self.pool.take))
+            packed, segment = pack(value, self.pool.take)
+            return packed if segment is None else Outgoing(packed, segment)
         if isinstance(value, Exchange):
-            packed: Packed = (EXCHANGE, astuple(value.shape), OWN)
-            segment: Segment | None = _Handle(value.owner)
+            packed, segment = (EXCHANGE, astuple(value.shape), OWN), _Handle(value.owner)
         else:
             packed, segment = pack(value, private)
             self._copied += large(packed)
-        if segment is not None:
-            self._lasting.add(segment)
-        return Value(packed, segment)
+        if segment is None:
+            return packed
+        self._lasting.add(segment)
+        return Outgoing(packed, segment)
 
     def unpack(self, packed: Any) -> Any:
         memory = None
@@ -204,13 +207,14 @@ class SocketTransport(Transport):
             if isinstance(memory, mmap.mmap):
                 memory[0] = 0  # free: the worker may write to it again
 
-    def release(self, packed: Value) -> None:
-        segment = packed.segment
-        if segment is None:
+    def release(self, packed: Packed | Outgoing) -> None:
+        if type(packed) is not Outgoing:
             return
+        segment = packed.segment
         if segment.id == OWN:
-            self._lasting.discard(segment)
-            segment.close()
+            if segment in self._lasting:
+                self._lasting.remove(segment)
+                segment.close()
             return
         for closed in self.pool.give(segment):
             for peer in self._live.values():
@@ -237,22 +241,14 @@ class SocketTransport(Transport):
     def cancelled(self, round: int) -> None:
         """Write one word that the workers look at."""
         self._cancelled[0] = round
+        self._framed.clear()
 
     def send(self, worker: int, message: Message) -> None:
         peer = self._live.get(worker)
         kind = type(message)
         if peer is None or kind is Cancel:
             return  # it is gone, and its end will be told; or it sees the cancelled word
-        data, segment = b"", None
-        fields = list(plain(message))
-        for i, field in enumerate(fields):
-            if type(field) is Value:
-                fields[i], segment, data = field.packed, field.segment, field.frame
-                value = field
-        if not data:
-            data = wire.frame(*fields)
-            if kind is AddOperand:
-                value.frame = data  # the same for all
+        data, segment = self._frame(message)
         if kind is DropOperand:
             peer.note(data)
             return
@@ -263,11 +259,27 @@ class SocketTransport(Transport):
             peer.unsent_fds.append(segment.fd)
         if kind is Put or kind is Forget or len(peer.unsent_fds) >= _FDS:
             peer.send()
-            if kind is Put and not peer.outbox:  # its descriptor has been sent: it is the worker's
-                self.release(value)
-                value.segment = None
+            if type(message) is Put and not peer.outbox:  # the descriptor is the worker's
+                self.release(message.value)
         else:
             self._unsent[worker] = peer
+
+    def _frame(self, message: Message, whole: bool = False) -> tuple[bytes, Segment | None]:
+        """Return a message as a frame, and the segment that goes with it; `whole`: without one."""
+        known = self._framed.get(whole)
+        if known is not None and known[0] is message:
+            return known[1:]
+        fields, segment = plain(message), None
+        at = VALUE_AT.get(fields[0])
+        if at is not None and type(fields[at]) is Outgoing:
+            packed, segment = fields[at]
+            if whole:
+                packed, segment = inline(packed, segment), None
+            fields = (*fields[:at], packed, *fields[at + 1 :])
+        data = wire.frame(*fields)
+        if type(message) is AddOperand:
+            self._framed[whole] = message, data, segment
+        return data, segment
 
     def poll(self, timeout: float) -> list[tuple[int, Message]]:
         """Send what is unsent, and return what has arrived; waits in one system call."""

@@ -22,6 +22,7 @@ _HEAD = struct.Struct("<Q")
 _READ = 1 << 16
 _SPACE = socket.CMSG_SPACE(64)
 _NAP = 1e-3  # seconds between two attempts while the kernel lacks something
+_TRUNCATED = int(socket.MSG_CTRUNC)  # a number: the arithmetic of enums takes microseconds
 FD_FLAGS = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 
@@ -95,7 +96,7 @@ class Reader:
             return None
         if ancillary:
             self.fds.extend(take_fds(ancillary))
-        if flags & socket.MSG_CTRUNC:  # this process has no room for a descriptor that was passed
+        if flags & _TRUNCATED:  # this process has no room for a descriptor that was passed
             self.fds.append(-1)
         if not data:
             return None

@@ -308,10 +308,8 @@ def unpack(
     return value
 
 
-def inline(packed: Packed, segment: Segment | None) -> Packed:
+def inline(packed: Packed, segment: Segment) -> Packed:
     """Return a packed value with the bytes that lie in its segment: for another machine."""
-    if segment is None:
-        return packed
     head, parts, _ = packed
 
     def fetch(part: Any) -> Any:

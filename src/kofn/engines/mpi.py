@@ -21,11 +21,10 @@ from . import _wire as wire
 from ._mpi_messages import Backoff, Stream
 from ._mpi_setup import AGAIN, ALWAYS, HERE, command, problem, start, unset
 from ._mpi_worker import GREETING, KNOCK, LEAVE, cancel_word, serve
-from ._sockets import EXCHANGE, SocketTransport, Value
+from ._sockets import EXCHANGE, Outgoing, SocketTransport
 from .base import Capabilities, Exchange, Shape
-from .memory import inline
-from .protocol import Cancel, Message, WorkerDown, WorkerUp, plain, typed
-from .protocol.messages import AddOperand, Put, PutFailed
+from .protocol import Cancel, Message, WorkerDown, WorkerUp, typed
+from .protocol.messages import Put, PutFailed
 from .transport import TransportEngine
 
 if find_spec("mpi4py") is None:
@@ -225,20 +224,12 @@ class MPITransport(SocketTransport):
         if isinstance(message, Cancel):
             self._urge(stream, cancel_word(message.round))
             return
-        data = b""
-        fields = list(plain(message))
-        for i, field in enumerate(fields):
-            if isinstance(field, Value):
-                if field.packed[0] == EXCHANGE and isinstance(message, Put):
-                    failed = PutFailed(message.key, repr(_apart([worker])), "")
-                    self._dead.append((worker, failed))
-                    return
-                data, value = field.inline, field
-                fields[i] = data or inline(field.packed, field.segment)
-        if not data:
-            data = wire.frame(*fields)
-            if isinstance(message, AddOperand):
-                value.inline = data  # the same for all
+        if isinstance(message, Put) and isinstance(message.value, Outgoing):
+            if message.value.packed[0] == EXCHANGE:
+                failed = PutFailed(message.key, repr(_apart([worker])), "")
+                self._dead.append((worker, failed))
+                return
+        data, _ = self._frame(message, whole=True)
         with contextlib.suppress(self._MPI.Exception):  # gone: receiving will tell
             stream.send(data)
             self._copied += len(data)

@@ -118,9 +118,13 @@ class TransportEngine(Engine):
             self._send(self._protocol.broadcast(round, value))
 
     def submit(self, task: Task) -> None:
-        self._check()
+        try:
+            messages = self._protocol.submit(task)
+        except UnknownWorker:
+            self._check()
+            raise
         send = self._transport.send
-        for worker, message in self._protocol.submit(task):
+        for worker, message in messages:
             send(worker, message)
 
     def cancel(self, round: int) -> None:
@@ -178,7 +182,7 @@ class TransportEngine(Engine):
     def close(self) -> None:
         with held():
             if self._finalize.alive:
-                self._protocol.workers = ()
+                self._protocol.close()
                 self._finalize()
 
     def _check(self) -> None:

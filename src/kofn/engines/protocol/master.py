@@ -36,10 +36,10 @@ OPERANDS = 64  # operands kept of rounds that nobody cancelled and that have no 
 
 
 class _Operand:
-    __slots__ = ("pending", "value")
+    __slots__ = ("message", "pending")
 
-    def __init__(self, value: Any) -> None:
-        self.value, self.pending = value, 0  # open tasks of its round
+    def __init__(self, message: AddOperand) -> None:
+        self.message, self.pending = message, 0  # the same for all workers; open tasks of its round
 
 
 class _Open:
@@ -109,7 +109,7 @@ class MasterProtocol:
                 holders = [w for w, peer in self._peers.items() if old in peer.operands]
                 out += [(worker, DropOperand(old)) for worker in holders]
                 self._release(old)
-        self._operands[round] = _Operand(packed)
+        self._operands[round] = _Operand(AddOperand(round, packed))
         return out
 
     def submit(self, task: Task) -> Outgoing:
@@ -133,7 +133,7 @@ class MasterProtocol:
             operand.pending += 1
             if round not in peer.operands:
                 peer.operands.add(round)
-                out.append((worker, AddOperand(round, operand.value)))
+                out.append((worker, operand.message))
         out.append((worker, RunTask(task.id, round, number, args, self.cancelled)))
         peer.tasks[task.id] = _Open(round, operand, args)
         peer.told = self.cancelled
@@ -154,6 +154,10 @@ class MasterProtocol:
                 peer.told = round
                 out.append((worker, Cancel(round)))
         return out
+
+    def close(self) -> None:
+        """Know no worker any more."""
+        self._peers, self.workers = {}, ()
 
     # What workers say.
 
@@ -262,6 +266,6 @@ class MasterProtocol:
 
     def _release(self, round: int) -> None:
         """Let go of an operand that no open task needs."""
-        self._values.release(self._operands.pop(round).value)
+        self._values.release(self._operands.pop(round).message.value)
         for peer in self._peers.values():
             peer.operands.discard(round)
