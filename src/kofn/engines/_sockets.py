@@ -15,7 +15,6 @@ import socket
 from dataclasses import astuple
 from typing import Any, NamedTuple
 
-from ..errors import OutOfResources
 from ..interrupts import opened
 from . import _forks
 from . import _wire as wire
@@ -192,20 +191,16 @@ class SocketTransport(Transport):
         return Outgoing(packed, segment)
 
     def unpack(self, packed: Any) -> Any:
-        memory = None
+        if type(packed) is not Incoming:
+            return unpack(packed, None, copy=True)
+        packed, memory = packed
+        if isinstance(memory, OSError):
+            raise memory
+        self._copied += large(packed)
         try:
-            if type(packed) is not Incoming:
-                return unpack(packed, None, copy=True)
-            packed, memory = packed
-            if isinstance(memory, OSError):
-                raise memory
-            self._copied += large(packed)
             return unpack(packed, memory, copy=True)
-        except (MemoryError, OSError) as error:
-            raise OutOfResources("its reply", str(error) or "out of memory") from error
         finally:
-            if isinstance(memory, mmap.mmap):
-                memory[0] = 0  # free: the worker may write to it again
+            memory[0] = 0  # free: the worker may write to it again
 
     def release(self, packed: Packed | Outgoing) -> None:
         if type(packed) is not Outgoing:

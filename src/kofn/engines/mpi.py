@@ -224,11 +224,10 @@ class MPITransport(SocketTransport):
         if isinstance(message, Cancel):
             self._urge(stream, cancel_word(message.round))
             return
-        if isinstance(message, Put) and isinstance(message.value, Outgoing):
-            if message.value.packed[0] == EXCHANGE:
-                failed = PutFailed(message.key, repr(_apart([worker])), "")
-                self._dead.append((worker, failed))
-                return
+        value = message.value if isinstance(message, Put) else None
+        if isinstance(value, Outgoing) and value.packed[0] == EXCHANGE:
+            self._dead.append((worker, PutFailed(message[0], repr(_apart([worker])), "")))
+            return
         data, _ = self._frame(message, whole=True)
         with contextlib.suppress(self._MPI.Exception):  # gone: receiving will tell
             stream.send(data)

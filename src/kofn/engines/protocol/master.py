@@ -150,7 +150,7 @@ class MasterProtocol:
             self._release(old)
         out: Outgoing = []
         for worker, peer in self._peers.items():
-            if any(peer.told < task.round <= round for task in peer.tasks.values()):
+            if peer.tasks and any(peer.told < task.round <= round for task in peer.tasks.values()):
                 peer.told = round
                 out.append((worker, Cancel(round)))
         return out
@@ -208,7 +208,8 @@ class MasterProtocol:
             if task is not None and not task.failed:
                 task.failed = True
                 name, trace = repr(error), traceback.format_exc()
-                if isinstance(error, OutOfResources):
+                if isinstance(error, MemoryError | OSError):
+                    error = OutOfResources("its reply", str(error) or "out of memory")
                     name, trace = f"OutOfResources: {error}", ""
                 events.append(Failed(now, worker, task.round, number, name, trace))
         else:
