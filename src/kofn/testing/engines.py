@@ -74,7 +74,8 @@ class EngineChecks(TaskChecks, ValueChecks):
         assert len(engine.workers) == 4
         pids = [engine.pid(worker) for worker in engine.workers]
         if engine.capabilities.processes:
-            assert len({os.getpid(), *pids}) == 5
+            here = [pid for pid in pids if pid is not None]  # the others are on other machines
+            assert len({os.getpid(), *here}) == len(here) + 1
         else:
             assert pids == [None] * 4
 
