@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -10,7 +11,6 @@ from numpy.typing import NDArray
 
 from ..codes.linear import Weights
 from ..model import RowRange
-from ..rounds import Cover
 
 FEW = 1 << 14  # numbers that are decoded at once
 ETA_WANTED = 100.0  # above it, one more reply is worth its cost (docs/numerics.md)
@@ -51,32 +51,29 @@ class Segment(NamedTuple):
     weights: Weights
 
 
-def segments(code: Code, cover: Cover) -> list[Segment]:
-    """Return how to decode what a cover holds; neighbours with the same replies are joined."""
-    have = cover.have
+def segments(
+    code: Code, shares: Sequence[int], cuts: NDArray[np.intp], have: NDArray[np.bool_]
+) -> list[Segment]:
+    """Return how to decode from the replies that `have` (shares, rows between two cuts) marks.
+
+    Neighbours with the same replies are joined.
+    """
     change = np.flatnonzero((have[:, 1:] != have[:, :-1]).any(axis=0)) + 1
-    starts = [0, *change.tolist()]
-    ends = [*change.tolist(), have.shape[1]]
-    share = np.asarray(cover.shares, dtype=np.intp)
+    share = np.asarray(shares, dtype=np.intp)
     found = []
-    for a, b in zip(starts, ends, strict=True):
+    for a, b in pairwise([0, *change.tolist(), have.shape[1]]):
         places = np.flatnonzero(have[:, a])
         places = places[np.argsort(share[places])]
         weights = code.weights(tuple(share[places].tolist()))
-        found.append(Segment(int(cover.cuts[a]), int(cover.cuts[b]), places, weights))
+        found.append(Segment(int(cuts[a]), int(cuts[b]), places, weights))
     return found
 
 
-def weak(code: Code, cover: Cover, wanted: float = ETA_WANTED) -> list[int]:
-    """Return the segments (by index) whose replies amplify rounding more than is wanted."""
-    poor = [s for s in segments(code, cover) if s.weights.eta > wanted]
-    if not poor:
-        return []
-    return [
-        j
-        for j, row in enumerate(cover.cuts[:-1].tolist())
-        if any(s.first <= row < s.last for s in poor)
-    ]
+def weak(found: Sequence[Segment], cuts: NDArray[np.intp], wanted: float = ETA_WANTED) -> list[int]:
+    """Return which rows, numbered by their cut, amplify rounding more than is wanted."""
+    poor = [s for s in found if s.weights.eta > wanted]
+    starts = enumerate(cuts[:-1].tolist())
+    return [j for j, row in starts if any(s.first <= row < s.last for s in poor)]
 
 
 def gather(

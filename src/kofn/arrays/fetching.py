@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..rounds import ElasticRound, Layout
+from . import work
 from .decode import Segment, combine, gather, segments
 from .drift import COLUMNS, vectors
 from .plan import Plan
-from .tasks import Fetch
+from .tasks import Pass
 
 if TYPE_CHECKING:
     from .matrix import CodedMatrix
@@ -36,21 +37,28 @@ def chunks(X: CodedMatrix, columns: int) -> Iterator[Chunk]:
     """Fetch all rows up to a column, each time of those that can take part then."""
     code, driver, holders = X._stored, X._driver, X._holders
     step = max(1, FETCH // max(1, columns * X.dtype.itemsize))
+
+    def where(share: int) -> tuple[int, int]:
+        return first, columns
+
     for first in range(0, X._rows, step):
         rows = min(step, X._rows - first)
         ready = X._planner.answering(holders.ready(), code.k)
         plan = Plan(code, ready, Layout(code.k), rows, values=X._values)
-        work = Fetch(driver, code, holders.key, first, columns)
+        fetch = Pass(driver, code, holders.key, work.fetch, more=where)
         late, (shares, resting) = X._options.late, X._planner.members(plan)
-        round = ElasticRound(driver.next_round(), plan.windows, shares, work, late, resting)
+        round = ElasticRound(driver.next_round(), plan.windows, shares, fetch, late, resting)
         driver.run(round, None, holders.supply)
         X._planner.ended(round)
         if not X._values:
             yield Chunk(first, first + rows, [], None)
             continue
-        places = {share: i for i, share in enumerate(round.cover.shares)}
+        cover = round.cover
+        places = {share: i for i, share in enumerate(cover.shares)}
         replies = gather(round.values, places, (len(places), rows, columns))
-        yield Chunk(first, first + rows, segments(code, round.cover), replies)
+        yield Chunk(
+            first, first + rows, segments(code, cover.shares, cover.cuts, cover.have), replies
+        )
 
 
 def blocks(X: CodedMatrix) -> NDArray[Any]:

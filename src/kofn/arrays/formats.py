@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -121,6 +122,17 @@ def _npy_pieces(place: Place, entry: ArrayFile) -> Iterator[NDArray[Any]]:
         yield out
 
 
+def needed(module: str, what: str) -> Any:
+    """Import a module that is not always installed; `what` is done with it."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        package = module.split(".")[0]
+        raise BadInput(
+            f"{what} with {package}, which is not installed: pip install 'kofn[store]'."
+        ) from error
+
+
 class BrokenChunk(Exception):
     """A chunk of a Zarr array cannot be read."""
 
@@ -173,12 +185,7 @@ def check_npy(place: Place, entry: ArrayFile) -> int:
 
 def open_zarr(place: Place, entry: ArrayFile) -> Any:
     """Open the array, or raise BadStore unless shape and dtype are as they must be."""
-    try:
-        import zarr
-    except ImportError as error:
-        raise BadInput(
-            f"{place.url} is read with zarr, which is not installed: pip install 'kofn[store]'."
-        ) from error
+    zarr = needed("zarr", f"{place.url} is read")
     try:
         array = zarr.open_array(place.url, mode="r")
     except Exception as error:  # zarr and fsspec raise what they like

@@ -11,10 +11,10 @@ from .. import checks
 from ..codes.polydot import PolyDotCode, PolyDotPass
 from ..errors import BadInput, CannotDo
 from ..rounds import RoundDriver
+from . import work
 from .decode import Code
 from .matrix import CodedMatrix, Options
 from .scales import scales_of
-from .tasks import Mixed
 
 
 class HasDrive(Protocol):
@@ -83,9 +83,10 @@ class CodedGrid(CodedMatrix):
     def _aligned(
         self, one: PolyDotPass, rows: int, operand: NDArray[Any], shape: tuple[int, int]
     ) -> NDArray[Any]:
-        worst = self._worst(shape[1])
-        work = Mixed(self._driver, one, self._holders.key, worst, self._columns)
-        blocks = self._pass(one, rows, work, operand, shape[1])
+        columns, turned = self._columns, one.kind == "backward"
+        blocks = self._pass(
+            one, rows, operand, work.mixed, lambda share: (columns, one.operand(share), turned)
+        )
         return blocks[: shape[0]].reshape(shape[0], *operand.shape[1:])
 
     def __repr__(self) -> str:

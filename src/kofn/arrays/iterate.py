@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from ..rounds.epochs import TASK, Exchange, Shape
 from ..rounds.iterate import IterateRound
 from .decode import segments, weak
 from .plan import Plan
-from .worker_body import Job, Step, full, scales_key, worker_body
+from .worker_body import Job, Step, scales_key, worker_body
 
 if TYPE_CHECKING:
     from .matrix import CodedMatrix
@@ -57,56 +58,48 @@ def iterate(
         plan = X._planner.plan(X.code, X._rows, 0)
         shape = Shape(X.code.n, X._rows, len(w), w.dtype.str, X._values)
         exchange = engine.exchange(shape)
-        count = _Count(engine.traffic)
-        work = _Work(driver, X, job, plan, on_round)
-        work.passed = lambda: count.total(engine.traffic, exchange.moved)
+        count = _Count(driver, exchange)
+        work = _Work(driver, X, job, plan, on_round, count)
+        key, scales = work.exchange_key, scales_key(work.exchange_key)
         try:
             exchange.offer(shape.lanes, 0, w)  # the one time that w0 is written
 
             def provide(worker: int) -> None:
                 if X._scales is not None and X._values:
-                    driver.put(worker, scales_key(work.exchange_key), X._scales)
+                    driver.put(worker, scales, X._scales)
 
-            before = engine.traffic
             held = list(X._holders.shares)
+            with count.aside():  # scales are of the matrix, as shares are
+                for worker in held:
+                    provide(worker)
             for worker in held:
-                provide(worker)
-            count.aside(before, engine.traffic)  # of the matrix, as shares are
-            for worker in held:
-                driver.put(worker, work.exchange_key, exchange)
+                driver.put(worker, key, exchange)
 
             def supply(worker: int) -> None:
                 if worker in X._holders.shares:
                     return  # it has been given the exchange too
-                before = engine.traffic
-                X._holders.supply(worker)
-                if worker in X._holders.shares:
-                    provide(worker)
-                    driver.put(worker, work.exchange_key, exchange)
-                count.aside(before, engine.traffic)
+                with count.aside():
+                    X._holders.supply(worker)
+                    if worker in X._holders.shares:
+                        provide(worker)
+                        driver.put(worker, key, exchange)
 
-            round = IterateRound(
-                driver.next_round(),
-                plan.windows,
-                X._holders.ready(),
-                work,
-                exchange,
-                X._options.late,
-            )
+            ready, late = X._holders.ready(), X._options.late
+            round = IterateRound(driver.next_round(), plan.windows, ready, work, exchange, late)
             driver.run(round, None, supply)
             if round.broken is not None:
                 raise Diverged(*round.broken)
             assert round.ended is not None
             share, reached = round.ended
             found = exchange.vector(share, reached).copy() if X._values else np.full_like(w, np.nan)
-            passed = count.total(engine.traffic, exchange.moved)
+            passed = count.total()
         except KofnError as error:
             error.reached = _newest(exchange)
             raise
         finally:
-            driver.forget(work.exchange_key)
+            driver.forget(key)
             if X._scales is not None:
-                driver.forget(scales_key(work.exchange_key))
+                driver.forget(scales)
             exchange.close()
         X._planner.ended(round)
         extra = {
@@ -132,15 +125,19 @@ def _newest(exchange: Exchange) -> tuple[int, NDArray[Any]]:
 class _Count:
     """Bytes through the master, but for the shares of those that join."""
 
-    def __init__(self, start: int | None) -> None:
-        self._start = start
+    def __init__(self, driver: RoundDriver, exchange: Exchange) -> None:
+        self._engine, self._exchange = driver.engine, exchange
+        self._start = self._engine.traffic or 0
 
-    def aside(self, before: int | None, after: int | None) -> None:
-        if self._start is not None and before is not None and after is not None:
-            self._start += after - before
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        before = self._engine.traffic or 0
+        yield
+        self._start += (self._engine.traffic or 0) - before
 
-    def total(self, now: int | None, moved: int) -> int | None:
-        return None if now is None or self._start is None else now - self._start + moved
+    def total(self) -> int | None:
+        now = self._engine.traffic
+        return None if now is None else now - self._start + self._exchange.moved
 
 
 def _conclude(
@@ -169,14 +166,19 @@ class _Work:
     """The work of an iteration: one task a worker, windows for any set of shares."""
 
     def __init__(
-        self, driver: RoundDriver, X: CodedMatrix, job: Job, plan: Plan, on_round: Heard | None
+        self,
+        driver: RoundDriver,
+        X: CodedMatrix,
+        job: Job,
+        plan: Plan,
+        on_round: Heard | None,
+        count: _Count,
     ) -> None:
         self.key, self.threshold = X._holders.key, X.code.k
         self.exchange_key = f"exchange-{driver.next_task()}"
         self.eta = plan.eta or 0.0
         self._driver, self._X, self._job, self._plan = driver, X, job, plan
-        self._on_round, self._newest = on_round, 0
-        self.passed: Callable[[], int | None] = lambda: None  # bytes through the master so far
+        self._on_round, self._newest, self._count = on_round, 0, count
         self._begun: tuple[int, int | None] = (0, 0)  # bytes when a round was first heard of
 
     def task(self, round: int, worker: int, share: int) -> Task:
@@ -196,14 +198,15 @@ class _Work:
         X = self._X
         if not X._values:
             return ()
-        found = weak(X.code, full(cover))
-        if not found:
-            self.eta = max(self.eta, *(s.weights.eta for s in segments(X.code, full(cover))))
-        return found
+        found = segments(X.code, cover.shares, cover.cuts, cover.asked)
+        poor = weak(found, cover.cuts)
+        if not poor:
+            self.eta = max(self.eta, *(s.weights.eta for s in found))
+        return poor
 
     def heard(self, round: int, change: float) -> None:
         if not self._begun[0]:
-            self._begun = round, self.passed()
+            self._begun = round, self._count.total()
         # A round that was in flight when somebody was lost may be said again, by another.
         if (
             self._on_round is not None

@@ -62,17 +62,27 @@ class Manifest:
         return self.shares[0][0].name.rsplit(".", 1)[-1]
 
     @property
-    def content(self) -> dict[str, Any]:
-        """What its file says; the last entry is a checksum of all others."""
-        content = {
+    def facts(self) -> dict[str, Any]:
+        """What it says of the matrix and the code, as JSON has it.
+
+        `check` tells one generator from another, beyond rounding.
+        """
+        code, check = self.code, [float(f"{x:.9g}") for x in _probe(self.code)]
+        facts = {"n": code.n, "k": code.k, "construction": code.construction, "seed": code.seed}
+        return {
             "kofn_store": VERSION,
-            "code": code_facts(self.code),
-            "shape": self.shape,
+            "code": {**facts, "check": check},
+            "shape": list(self.shape),
             "dtype": self.dtype,
             "sparse": self.sparse,
             "source": dict(self.source),
-            "shares": [[asdict(file) for file in files] for files in self.shares],
         }
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """What its file says; the last entry is a checksum of all others."""
+        shares = [[asdict(file) for file in files] for files in self.shares]
+        content = {**self.facts, "shares": shares}
         if self.scales is not None:
             content["scales"] = asdict(self.scales)
         return {**content, "sha256": _digest(content)}
@@ -96,13 +106,6 @@ def _digest(content: Mapping[str, Any]) -> str:
     """The checksum of all in a manifest but the checksum itself."""
     rest = {key: value for key, value in content.items() if key != "sha256"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
-
-
-def code_facts(code: MDSCode) -> dict[str, Any]:
-    """The code as JSON; `check` tells one generator from another, beyond rounding."""
-    check = [float(f"{x:.9g}") for x in _probe(code)]
-    facts = {"n": code.n, "k": code.k, "construction": code.construction, "seed": code.seed}
-    return {**facts, "check": check}
 
 
 def _probe(code: MDSCode) -> list[float]:

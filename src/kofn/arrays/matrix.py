@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from .. import checks
 from ..codes.linear import error_bound
 from ..errors import BadInput, CannotDo, Inaccurate, NothingYet, Overflowed
-from ..model import ProductReport, RowRange, Update
+from ..model import Body, ProductReport, RowRange, Update
 from ..rounds import ElasticRound, Late, RoundDriver
-from ..rounds.elastic import Work
 from ..rounds.holders import Change, Holders, ShareOf
 from ..rounds.reduce import SumRound
 from . import fetching, work
@@ -28,7 +27,7 @@ from .lowrank import as_change
 from .plan import Plan
 from .planner import Planner
 from .scales import Growth, Scales, change_lengths
-from .tasks import Adjoint, Product
+from .tasks import Adjoint, Pass
 from .transpose import CodedTranspose
 from .worker_body import Step
 
@@ -120,7 +119,9 @@ class CodedMatrix:
         with self._driver.lock:
             self._driver.settle()
             plan = self._planner.plan(self.code, self._rows, self._options.margin)
-        return {w: plan.windows.runs[plan.places[share]] for w, share in plan.holders.items()}
+        return {
+            w: plan.windows.runs[plan.windows.places[share]] for w, share in plan.holders.items()
+        }
 
     def __matmul__(self, w: object) -> NDArray[Any]:
         """X @ w for a vector (d,) or columns (d, c): exact to `report.error_bound`.
@@ -270,8 +271,7 @@ class CodedMatrix:
 
     def _product(self, operand: NDArray[Any]) -> NDArray[Any]:
         N = self.shape[0]
-        work = Product(self._driver, self.code, self._holders.key, self._worst(self.shape[1]))
-        blocks = self._pass(self.code, self._rows, work, operand, self.shape[1])
+        blocks = self._pass(self.code, self._rows, operand, work.product)
         return self._unscaled(blocks[:N].reshape(N, *operand.shape[1:]))
 
     def _scaled(self, rows: NDArray[Any]) -> NDArray[Any]:
@@ -283,14 +283,20 @@ class CodedMatrix:
         return rows if self._scales is None else self._scales.times(rows)
 
     def _pass(
-        self, code: Code, rows: int, work: Work, operand: NDArray[Any], inner: int
+        self,
+        code: Code,
+        rows: int,
+        operand: NDArray[Any],
+        body: Body,
+        more: Callable[[int], tuple[Any, ...]] | None = None,
     ) -> NDArray[Any]:
         """One elastic round over so many rows of the shares: the decoded blocks, one by one."""
-        driver = self._driver
+        driver, inner = self._driver, len(operand)
         began = driver.engine.now()
         driver.settle()
         plan = self._planner.plan(code, rows, self._options.margin)
         late, (shares, resting) = self._options.late, self._planner.members(plan)
+        work = Pass(driver, code, self._holders.key, body, self._worst(inner), more)
         round = ElasticRound(driver.next_round(), plan.windows, shares, work, late, resting)
         driver.run(round, operand, self._holders.supply)
         gathered = driver.engine.now()

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ..errors import BadInput
 from ..files import Place, said
+from .formats import needed
 from .sources import PIECE, Source, Unpacked, checked
 
 
@@ -24,14 +25,7 @@ class ParquetSource(Source):
     kind = "parquet"
 
     def __init__(self, place: Place) -> None:
-        try:
-            import pyarrow as pa
-            import pyarrow.parquet as pq
-        except ImportError as error:
-            raise BadInput(
-                f"{place.url} is read with pyarrow, which is not installed: "
-                f"pip install 'kofn[store]'."
-            ) from error
+        pa, pq = (needed(name, f"{place.url} is read") for name in ("pyarrow", "pyarrow.parquet"))
         try:
             # Buffered: a column chunk is decoded page by page, not held whole.
             self._file = pq.ParquetFile(

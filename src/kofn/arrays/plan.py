@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..rounds import Cover, ElasticRound, Layout, Windows, fill, rows_moved, shifted
+from ..rounds import ElasticRound, Layout, Windows, fill, rows_moved, shifted
 from ..rounds.reduce import Item
 from ..rounds.windows import with_extra
 from .decode import (
@@ -48,7 +48,6 @@ class Plan:
         self.values = values  # whether there are any
         self.layout = layout
         shares = tuple(sorted(holders.values()))
-        self.places = {share: i for i, share in enumerate(shares)}
         if before is None or not before.windows.shares:
             self.windows: Windows = layout.lay(shares, rows)
             self.rows_moved = 0
@@ -59,21 +58,14 @@ class Plan:
         self.at_once: NDArray[np.float64] | None = None
         self.eta: float | None = None
         if values and len(holders) >= code.k:
-            full = self._decoding(code)
-            while poor := weak(code, full):
-                asked = self.windows.asked.sum()
-                self.windows = with_extra(self.windows, poor)
-                if self.windows.asked.sum() == asked:
-                    break  # everyone is asked already: the bound will say how good it is
-                full = self._decoding(code)
-
-    def _decoding(self, code: Code) -> Cover:
-        full = Cover(self.windows)
-        full.have[:] = full.asked
-        self.segments = segments(code, full)
-        self.eta = max(s.weights.eta for s in self.segments)
-        self.at_once = side_by_side(self.segments, len(self.places))
-        return full
+            while True:
+                windows = self.windows
+                self.segments = segments(code, shares, windows.cuts, windows.asked)
+                self.windows = with_extra(windows, weak(self.segments, windows.cuts))
+                if self.windows.asked.sum() == windows.asked.sum():
+                    break  # good enough; or everyone is asked, and the bound says how good it is
+            self.eta = max(s.weights.eta for s in self.segments)
+            self.at_once = side_by_side(self.segments, len(shares))
 
     def decode(
         self, code: Code, round: ElasticRound, width: int, dtype: np.dtype[Any]
@@ -84,10 +76,11 @@ class Plan:
             return np.full((code.k * rows, width), np.nan, dtype), None
         if width == 0:
             return np.empty((code.k * rows, width), dtype), self.eta
-        parts, places, eta = self.segments, self.places, self.eta
+        parts, places, eta = self.segments, self.windows.places, self.eta
         if not round.cover.as_planned:
-            parts = segments(code, round.cover)
-            places = {share: i for i, share in enumerate(round.cover.shares)}
+            cover = round.cover
+            parts = segments(code, cover.shares, cover.cuts, cover.have)
+            places = {share: i for i, share in enumerate(cover.shares)}
             eta = max(s.weights.eta for s in parts)
         replies = gather(round.values, places, (len(places), rows, width))
         if parts is self.segments and self.at_once is not None and replies.size <= FEW:

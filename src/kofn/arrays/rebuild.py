@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import BadStore
 from .formats import check_sum
-from .writers import append, share_writers, writing
+from .writers import append, begin, finish, share_writers, writing
 
 if TYPE_CHECKING:
     from .store import Store
@@ -88,15 +88,12 @@ def repair(store: Store) -> list[int]:
     enough(store, spoiled)
     manifest = store.manifest
     with writing(store.where):
-        for share in spoiled:
-            writers = share_writers(store.where, manifest, manifest.fmt, [share])[share]
-            value = rebuilt(store, share, spoiled[share])
-            for writer in writers:
-                writer.begin()
-            append(writers, value)
-            for writer in writers:
-                writer.finish()
-            manifest = manifest.with_shares({share: tuple(w.entry() for w in writers)})
+        for share, error in spoiled.items():
+            writers = share_writers(store.where, manifest, manifest.fmt, [share])
+            value = rebuilt(store, share, error)
+            begin(writers)
+            append(writers[share], value)
+            manifest = manifest.with_shares(finish(writers))
         if spoiled:
             manifest.write(store.where)
     return list(spoiled)

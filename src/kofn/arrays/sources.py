@@ -11,7 +11,6 @@ import io
 import os
 import zipfile
 import zlib
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -22,13 +21,13 @@ from numpy.typing import DTypeLike, NDArray
 from ..checks import plain
 from ..errors import BadInput
 from ..files import Place, Ranges, Spool, npy_header, said
-from .formats import BrokenChunk, zarr_rows
+from .formats import BrokenChunk, needed, zarr_rows
 
 PIECE = 16 << 20  # bytes unpacked at a time
 
 
-class Source(ABC):
-    """A matrix (N, d) to be read by ranges of rows.
+class Source:
+    """A matrix (N, d) to be read by ranges of rows: a kind of it has its own `rows` or `fill`.
 
     dtype is float64 or float32; all other real numbers become float64. `path` is where another
     process can open it, None for what lives in this one. `fingerprint` changes when the data was
@@ -43,9 +42,11 @@ class Source(ABC):
     path: str | None = None
     fingerprint: str | None = None
 
-    @abstractmethod
     def rows(self, first: int, last: int) -> Any:
         """Return rows first..last: an array (last - first, d) of `dtype`, or CSR if sparse."""
+        out = np.empty((last - first, self.shape[1]), self.dtype)
+        self.fill(first, last, out)
+        return out
 
     def fill(self, first: int, last: int, out: NDArray[Any]) -> None:
         """Write rows first..last of a dense source to `out`, C-contiguous, of `dtype`."""
@@ -237,11 +238,6 @@ class NpySource(Source):
                 f"takes {need} bytes, and it has {self._ranges.size}. Copy it again."
             )
 
-    def rows(self, first: int, last: int) -> NDArray[Any]:
-        out = np.empty((last - first, self.shape[1]), self.dtype)
-        self.fill(first, last, out)
-        return out
-
     def fill(self, first: int, last: int, out: NDArray[Any]) -> None:
         N, d = self.shape
         item = self._stored.itemsize
@@ -270,12 +266,7 @@ class ZarrSource(Source):
     @classmethod
     def open(cls, place: Place) -> ZarrSource:
         """Open the array at a place."""
-        try:
-            import zarr
-        except ImportError as error:
-            raise BadInput(
-                f"{place.url} is read with zarr, which is not installed: pip install 'kofn[store]'."
-            ) from error
+        zarr = needed("zarr", f"{place.url} is read")
         try:
             array = zarr.open_array(place.url, mode="r")
         except Exception as error:
@@ -312,11 +303,6 @@ class Unpacked(Source):
         self._spool = Spool(self.dtype)
         for piece in pieces:
             self._spool.append(piece)
-
-    def rows(self, first: int, last: int) -> NDArray[Any]:
-        out = np.empty((last - first, self.shape[1]), self.dtype)
-        self.fill(first, last, out)
-        return out
 
     def fill(self, first: int, last: int, out: NDArray[Any]) -> None:
         self._spool.into(first * self.shape[1], out)

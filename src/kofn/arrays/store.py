@@ -21,21 +21,13 @@ from ..codes.mds import MDSCode
 from ..errors import BadInput, BadStore, StoreWarning
 from ..files import Place
 from .coding import Coder
-from .manifest import (
-    NAME,
-    OURS,
-    PROGRESS,
-    SCALES,
-    VERSION,
-    Manifest,
-    code_facts,
-    read_manifest,
-)
+from .formats import needed
+from .manifest import NAME, OURS, PROGRESS, SCALES, Manifest, read_manifest
 from .opened import Store, is_store, open_store
 from .rebuild import spoiled_text
 from .scales import Scales
 from .sources import Source, open_source
-from .writers import Mark, Writers, append, share_writers, write_array, writing
+from .writers import Mark, Writers, append, begin, finish, share_writers, write_array, writing
 
 __all__ = ["Store", "is_store", "open_store", "write_store"]
 
@@ -77,30 +69,20 @@ def write_store(
     if fmt == "zarr":
         if opened.sparse:
             raise BadInput("sparse shares are written as .npy files; leave fmt='zarr' out.")
-        _need_zarr()
+        needed("zarr", "fmt='zarr' is written")
     if place.exists() and not place.is_dir():
         raise BadInput(f"a store is a directory; {place.url} is a file. Choose another name.")
-    facts = _facts(opened, code, fmt)
+    about = (opened.shape, opened.dtype.name, opened.sparse, opened.describe())
+    manifest = Manifest(code, *about, shares=())
+    # All that must be the same for a run to go on where another stopped.
+    facts = {**manifest.facts, "fmt": fmt}
     with writing(place):
         done = _finished(place, facts) if resume else None
         if done is not None:
             return _mended(Store(place, done), opened, check_finite)
         marks = _progress(place, facts) if resume else None
         place.make_dir()
-        return _write(place, opened, code, facts, marks, check_finite, progress)
-
-
-def _facts(source: Source, code: MDSCode, fmt: str) -> dict[str, Any]:
-    """All that must be the same for a run to go on where another stopped."""
-    return {
-        "kofn_store": VERSION,
-        "code": code_facts(code),
-        "shape": list(source.shape),
-        "dtype": source.dtype.name,
-        "sparse": source.sparse,
-        "fmt": fmt,
-        "source": source.describe(),
-    }
+        return _write(place, opened, manifest, facts, marks, check_finite, progress)
 
 
 def _finished(place: Place, facts: dict[str, Any]) -> Manifest | None:
@@ -108,15 +90,7 @@ def _finished(place: Place, facts: dict[str, Any]) -> Manifest | None:
     if not place.child(NAME).exists():
         return None
     found = read_manifest(place)
-    there = {
-        "kofn_store": VERSION,
-        "code": code_facts(found.code),
-        "shape": list(found.shape),
-        "dtype": found.dtype,
-        "sparse": found.sparse,
-        "fmt": found.fmt,
-        "source": dict(found.source),
-    }
+    there = {**found.facts, "fmt": found.fmt}
     if there == facts and facts["source"]["fingerprint"]:
         return found
     raise _taken(place, "a store already", there)
@@ -146,16 +120,10 @@ def _mended(store: Store, source: Source, check_finite: bool) -> Manifest:
     if not spoiled:
         return manifest
     writers = share_writers(store.where, manifest, manifest.fmt, list(spoiled))
-    for writer in (w for share in writers.values() for w in share):
-        writer.begin()
+    begin(writers)
     coder = Coder(source, store.code, list(spoiled), check_finite, scales)
-    for first in range(0, coder.rows, coder.step):
-        _extend(coder, writers, first, min(first + coder.step, coder.rows))
-    for writer in (w for share in writers.values() for w in share):
-        writer.finish()
-    manifest = manifest.with_shares(
-        {share: tuple(w.entry() for w in mine) for share, mine in writers.items()}
-    )
+    _extend(coder, writers, 0, coder.rows, coder.step)
+    manifest = manifest.with_shares(finish(writers))
     manifest.write(store.where)
     warnings.warn(spoiled_text(spoiled, "written again"), StoreWarning, stacklevel=4)
     return manifest
@@ -164,37 +132,35 @@ def _mended(store: Store, source: Source, check_finite: bool) -> Manifest:
 def _write(
     place: Place,
     source: Source,
-    code: MDSCode,
+    manifest: Manifest,
     facts: dict[str, Any],
     marks: _Marks | None,
     check_finite: bool,
     progress: Progress | None,
 ) -> Manifest:
+    code = manifest.code
     coder = Coder(source, code, range(code.n), check_finite, "measured")
     facts = {**facts, "step": coder.step}
-    manifest = Manifest(code, source.shape, source.dtype.name, source.sparse, source.describe(), ())
-    writers = share_writers(place, manifest, facts["fmt"])
-    start, bad = _resumed(marks, facts["step"], writers)
+    writers = share_writers(place, manifest, facts["fmt"], range(code.n))
+    start, bad = _resumed(marks, coder.step, writers)
     if not start:
         # First a note of whose files these are, so that nobody else takes them for nobody's.
         _note(place, facts, 0, writers)
         place.child(NAME).remove()
         _clear(place)
         bad = list(writers)
-    for writer in (w for s in bad for w in writers[s]):
-        writer.begin()
+    begin({share: writers[share] for share in bad})
     try:
         coder.measure(0, start)
         if start and bad:  # the others are kept
             again = Coder(coder.source, code, bad, check_finite, coder.scales)
-            for first in range(0, start, coder.step):
-                _extend(again, writers, first, min(first + coder.step, start))
+            _extend(again, writers, 0, start, coder.step)
         since = 0
         for first in range(start, coder.rows, coder.step):
             last = min(first + coder.step, coder.rows)
             if progress:
                 progress(first, coder.rows)
-            since += _extend(coder, writers, first, last)
+            since += _extend(coder, writers, first, last, coder.step)
             if since >= MARK_BYTES or last == coder.rows:
                 _note(place, facts, last, writers)
                 since = 0
@@ -203,13 +169,9 @@ def _write(
             _clear(place)  # the data will have to change: nothing to go on from
             place.child(PROGRESS).remove()
         raise
-    for writer in (w for share in writers.values() for w in share):
-        writer.finish()
+    manifest = manifest.with_shares(finish(writers))
     if progress:
         progress(coder.rows, coder.rows)
-    manifest = manifest.with_shares(
-        {s: tuple(w.entry() for w in share) for s, share in writers.items()}
-    )
     manifest = _with_scales(place, manifest, coder.scales)
     manifest.write(place)
     place.child(PROGRESS).remove()
@@ -222,9 +184,13 @@ def _with_scales(place: Place, manifest: Manifest, scales: Scales | None) -> Man
     return replace(manifest, scales=file)
 
 
-def _extend(coder: Coder, writers: Writers, first: int, last: int) -> int:
+def _extend(coder: Coder, writers: Writers, first: int, last: int, step: int) -> int:
     """Append rows first..last of the coder's shares to their files; return the bytes written."""
-    return sum(append(writers[share], rows) for share, rows in coder.chunk(first, last))
+    return sum(
+        append(writers[share], rows)
+        for a in range(first, last, step)
+        for share, rows in coder.chunk(a, min(a + step, last))
+    )
 
 
 def _clear(place: Place) -> None:
@@ -291,10 +257,3 @@ def _resumed(marks: _Marks | None, step: int, writers: Writers) -> tuple[int, li
         if not all(w.resume(mark) for w, mark in zip(share, marks.files[s], strict=True))
     ]
     return (0, []) if len(bad) == len(writers) else (marks.rows, bad)
-
-
-def _need_zarr() -> None:
-    try:
-        import zarr  # noqa: F401
-    except ImportError as error:
-        raise BadInput("fmt='zarr' needs zarr: pip install 'kofn[store]'.") from error

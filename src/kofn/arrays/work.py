@@ -7,6 +7,7 @@ A dense share may carry more columns than its matrix has: a velocity, which prod
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from ..model import Piece, RowRange
 SLICE_WORK = 10_000_000
 
 
-def _step(share: Any, width: int) -> int:
+def slice_rows(share: Any, width: int) -> int:
     """Rows of a share in one slice, for an operand `width` wide."""
     rows, columns = share.shape
     per_row = columns if isinstance(share, np.ndarray) else 4 * share.nnz / max(1, rows)
@@ -27,13 +28,15 @@ def _step(share: Any, width: int) -> int:
     return max(1, int(SLICE_WORK / (max(1.0, per_row) * max(1.0, width / 4))))
 
 
-def _slices(runs: Sequence[RowRange], step: int) -> Iterator[RowRange]:
+def slices(runs: Sequence[RowRange], step: int) -> Iterator[RowRange]:
+    """Runs cut into pieces of at most `step` rows."""
     for first, last in runs:
         for a in range(first, last, step):
             yield a, min(a + step, last)
 
 
-def _rows(runs: Sequence[RowRange]) -> int:
+def count_rows(runs: Sequence[RowRange]) -> int:
+    """Rows in all runs."""
     return sum(last - first for first, last in runs)
 
 
@@ -41,7 +44,7 @@ def product(
     kept: Any, operand: NDArray[Any], key: str, runs: Sequence[RowRange]
 ) -> Iterable[Piece]:
     """Rows `runs` of the share times the operand: one product a run, cut in slices if long."""
-    return _product(_matrix(kept[key], len(operand)), operand, runs)
+    return _product(matrix_of(kept[key], len(operand)), operand, runs)
 
 
 def mixed(
@@ -54,24 +57,24 @@ def mixed(
     turned: bool,
 ) -> Iterable[Piece]:
     """The same, the operand's blocks added up first; `turned` takes the share's transpose."""
-    share = _matrix(kept[key], columns)
+    share = matrix_of(kept[key], columns)
     return _product(share.T if turned else share, mix(coefficients, operand), runs)
 
 
-def _matrix(share: Any, columns: int | None) -> Any:
+def matrix_of(share: Any, columns: int | None) -> Any:
     """The share without its velocity, if it has one."""
     moving = columns is not None and share.shape[1] == 2 * columns
     return share[:, :columns] if moving else share
 
 
 def _product(share: Any, operand: NDArray[Any], runs: Sequence[RowRange]) -> Iterable[Piece]:
-    step = _step(share, 1 if operand.ndim == 1 else operand.shape[1])
-    if _rows(runs) <= step:
+    step = slice_rows(share, 1 if operand.ndim == 1 else operand.shape[1])
+    if count_rows(runs) <= step:
         with np.errstate(over="ignore", invalid="ignore"):  # the master looks at the result
             parts = [share[first:last] @ operand for first, last in runs]
         value = parts[0] if len(parts) == 1 else np.concatenate(parts)
         return (Piece(runs, value, len(value)),)  # a known number of pieces: one message
-    return (Piece(((a, b),), share[a:b] @ operand, b - a) for a, b in _slices(runs, step))
+    return (Piece(((a, b),), share[a:b] @ operand, b - a) for a, b in slices(runs, step))
 
 
 def adjoint(
@@ -84,31 +87,27 @@ def adjoint(
     columns: int | None = None,
 ) -> Iterable[Piece]:
     """Σ share[r]ᵀ u[r] over the rows of `runs`; u holds just those rows, in order."""
-    share = _matrix(kept[key], columns)
-    step = _step(share, 1 if u.ndim == 1 else u.shape[1])
-    if _rows(runs) <= step:
-        return (Piece(item, _adjoint(share, runs, u), _rows(runs)),)
-    return _long_adjoint(share, item, runs, u, step)
+    share = matrix_of(kept[key], columns)
+    step = slice_rows(share, 1 if u.ndim == 1 else u.shape[1])
+    rows = count_rows(runs)
+    if rows <= step:
+        return (Piece(item, np.asarray(reduce(np.add, _terms(share, runs, u))), rows),)
+    return _long_adjoint(share, item, list(slices(runs, step)), u)
 
 
-def _adjoint(share: Any, runs: Sequence[RowRange], u: NDArray[Any]) -> NDArray[Any]:
-    total: Any = None
+def _terms(share: Any, runs: Sequence[RowRange], u: NDArray[Any]) -> Iterator[Any]:
     done = 0
     for first, last in runs:
-        part = share[first:last].T @ u[done : done + last - first]
-        total = part if total is None else total + part
+        yield share[first:last].T @ u[done : done + last - first]
         done += last - first
-    return np.asarray(total)
 
 
 def _long_adjoint(
-    share: Any, item: int, runs: Sequence[RowRange], u: NDArray[Any], step: int
+    share: Any, item: int, runs: Sequence[RowRange], u: NDArray[Any]
 ) -> Iterator[Piece]:
     total: Any = 0.0
-    done = 0
-    for a, b in _slices(runs, step):
-        total = total + _adjoint(share, ((a, b),), u[done : done + b - a])
-        done += b - a
+    for (a, b), term in zip(runs, _terms(share, runs, u), strict=True):
+        total = total + term
         yield Piece(None, None, b - a)
     yield Piece(item, total, 0)
 
@@ -119,7 +118,7 @@ def fetch(
     """The rows themselves, up to a column; runs count from `offset`."""
     share = kept[key]
     dense = isinstance(share, np.ndarray)
-    for a, b in _slices(runs, max(1, 1_000_000 // max(1, columns))):
+    for a, b in slices(runs, max(1, 1_000_000 // max(1, columns))):
         rows = share[offset + a : offset + b, :columns]
         yield Piece(((a, b),), rows if dense else rows.toarray(), b - a)
 

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..model import Piece, RowRange
-from ..rounds import Cover, Windows
 from ..rounds.epochs import (
     BEAT,
     BROKEN,
@@ -31,7 +29,7 @@ from ..rounds.epochs import (
     Exchange,
 )
 from . import work
-from .decode import Code, Segment, combine
+from .decode import Code, Segment, combine, segments
 from .scales import Scales
 
 Step = Callable[..., Any]  # f(y) or f(y, w)
@@ -93,8 +91,8 @@ class _Walker:
         self.ex, self.share, self.job, self.scales = exchange, share, job, scales
         shape = exchange.shape
         self.values = shape.values
-        self.matrix: Any = None if matrix is None else work._matrix(matrix, shape.length)
-        self.step = shape.rows if matrix is None else work._step(self.matrix, 1)
+        self.matrix: Any = None if matrix is None else work.matrix_of(matrix, shape.length)
+        self.step = shape.rows if matrix is None else work.slice_rows(self.matrix, 1)
         self.seen = -1  # the control word of `plan`
         self.told = -1  # the control word under which it said that it is ready
         self.plan: EpochPlan | None = None
@@ -134,7 +132,7 @@ class _Walker:
                 return
             owes, todo = self._todo(plan)
             if todo:
-                for a, b in work._slices(todo, self.step):
+                for a, b in work.slices(todo, self.step):
                     if self.values:
                         with np.errstate(over="ignore", invalid="ignore"):
                             ex.pieces(t)[share, a:b] = self._rows(a, b) @ self.w
@@ -143,7 +141,7 @@ class _Walker:
                     yield Piece((WORK, t, b - a), None, b - a)
                     if ex.now() >= self.spoke + job.work_beat:
                         yield self._say(BEAT, t)
-                size = work._rows(todo) * np.dtype(ex.shape.dtype).itemsize
+                size = work.count_rows(todo) * np.dtype(ex.shape.dtype).itemsize
                 yield Piece((GATHER, len(self.asked), size), None)
             if owes:
                 self.stamped = (plan.epoch, t)
@@ -297,36 +295,10 @@ def minus(runs: Sequence[RowRange], done: Sequence[RowRange]) -> list[RowRange]:
 
 def decoding(code: Code, asked: Asked, rows: int) -> list[Segment]:
     """How to decode when every share has delivered what it was asked for; places are shares."""
-    cuts = sorted({0, rows, *(row for _, runs in asked.values() for run in runs for row in run)})
-    found: list[Segment] = []
-    for first, last in pairwise(cuts):
-        shares = tuple(
-            sorted(
-                share
-                for share, (_, runs) in asked.items()
-                if any(a <= first and last <= b for a, b in runs)
-            )
-        )
-        if found and tuple(found[-1].places.tolist()) == shares:
-            found[-1] = found[-1]._replace(last=last)
-        else:
-            places = np.array(shares, dtype=np.intp)
-            found.append(Segment(first, last, places, code.weights(shares)))
-    return found
-
-
-def full(cover: Cover) -> Cover:
-    """The cover as it will be when everybody has delivered; for looking at, not for going on."""
-    windows = Windows(
-        tuple(cover.shares),
-        cover.cuts,
-        cover.asked,
-        cover.need,
-        ((),) * len(cover.shares),
-        np.empty(0, np.intp),
-        np.empty(0, np.intp),
-        0,
-    )
-    found = Cover(windows)
-    found.have[:] = cover.asked
-    return found
+    edges = (row for _, runs in asked.values() for run in runs for row in run)
+    cuts = np.array(sorted({0, rows, *edges}), dtype=np.intp)
+    have = np.zeros((code.n, len(cuts) - 1), dtype=bool)
+    for share, (_, runs) in asked.items():
+        for first, last in runs:
+            have[share] |= (first <= cuts[:-1]) & (cuts[:-1] < last)
+    return segments(code, range(code.n), cuts, have)

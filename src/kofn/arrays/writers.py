@@ -7,10 +7,11 @@ import hashlib
 import io
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -78,8 +79,9 @@ class Writer(ABC):
         """Where the array is now: a place to go on from."""
         return Mark(self.count, self.hash.hexdigest())
 
-    def entry(self) -> ArrayFile:
-        """What the manifest says of it."""
+    def close(self) -> ArrayFile:
+        """Finish the file; return what the manifest says of it."""
+        self.finish()
         shape = (self.count, *self.tail)
         return ArrayFile(self.name, shape, self.dtype.str, self.hash.hexdigest())
 
@@ -128,16 +130,8 @@ class NpyWriter(Writer):
 class RemoteNpyWriter(Writer):
     """A .npy file behind fsspec: kept in a temporary file for all, sent off when it is whole."""
 
-    def __init__(
-        self,
-        where: Place,
-        name: str,
-        dtype: np.dtype[Any],
-        shape: tuple[int, ...],
-        *,
-        spool: Spool,
-    ) -> None:
-        super().__init__(where, name, dtype, shape)
+    def __init__(self, *file: Any, spool: Spool) -> None:
+        super().__init__(*file)
         self._spool = spool  # of bytes
         self._pieces: list[tuple[int, int]] = []  # where ours are in it
 
@@ -245,29 +239,33 @@ def write_array(place: Place, name: str, values: NDArray[Any]) -> ArrayFile:
     writer = _kind(place, "npy")(place, name, values.dtype, values.shape)
     writer.begin()
     writer.append(values)
-    writer.finish()
-    return writer.entry()
+    return writer.close()
 
 
-def share_writers(
-    place: Place, manifest: Manifest, fmt: str, shares: Sequence[int] | None = None
-) -> Writers:
-    """New writers for the files of these shares, of all of them by default."""
+def begin(writers: Writers) -> None:
+    """Begin the files of shares."""
+    for writer in chain.from_iterable(writers.values()):
+        writer.begin()
+
+
+def finish(writers: Writers) -> dict[int, tuple[ArrayFile, ...]]:
+    """Finish the files of shares; return what the manifest says of them."""
+    return {share: tuple(w.close() for w in mine) for share, mine in writers.items()}
+
+
+def share_writers(place: Place, manifest: Manifest, fmt: str, shares: Iterable[int]) -> Writers:
+    """New writers for the files of these shares."""
     kind = _kind(place, fmt)
     rows, d, dtype = manifest.rows, manifest.shape[1], np.dtype(manifest.dtype)
     wide = np.dtype(np.int64 if d > np.iinfo(np.int32).max else np.int32)
-    layout: list[tuple[tuple[int, ...], np.dtype[Any]]] = [((rows, d), dtype)]
-    if manifest.sparse:
-        layout = [((0,), dtype), ((0,), wide), ((0,), np.dtype(np.int64))]
-    return {
-        s: [
-            kind(place, name, dtype, shape)
-            for name, (shape, dtype) in zip(
-                share_files(s, manifest.sparse, fmt), layout, strict=True
-            )
-        ]
-        for s in (range(manifest.code.n) if shares is None else shares)
-    }
+    dtypes = [dtype, wide, np.dtype(np.int64)] if manifest.sparse else [dtype]
+    shape = (0,) if manifest.sparse else (rows, d)
+
+    def files(share: int) -> list[Writer]:
+        named = zip(share_files(share, manifest.sparse, fmt), dtypes, strict=True)
+        return [kind(place, name, dtype, shape) for name, dtype in named]
+
+    return {share: files(share) for share in shares}
 
 
 def append(writers: list[Writer], rows: Any) -> int:
