@@ -231,19 +231,12 @@ class Cluster:
                     "axis=1 cuts a matrix in memory by columns; a file or a store is cut by rows. "
                     "Leave axis out and use X.T, or load the matrix first."
                 )
-            s = shares_from(found, code, check_finite)
-            return CodedMatrix(
-                self._driver, s.shape, s.dtype, s.code, s.share_of, options, s.sparse, s.scales
-            )
+            return CodedMatrix(self._driver, shares_from(found, code, check_finite), options)
         array = checks.matrix(A, check_finite)
         sparse = issparse(array)
         if axis == 1:
             array = array.T.tocsr() if sparse else array.T
-        scales = scales_of(array, code.k)
-        shares = shares_of(array, code, scales)
-        X = CodedMatrix(
-            self._driver, array.shape, array.dtype, code, shares, options, sparse, scales
-        )
+        X = CodedMatrix(self._driver, shares_of(array, code, scales_of(array, code.k)), options)
         return X if axis == 0 else X.T
 
     def parts(

@@ -14,13 +14,13 @@ from .shares import shares_of, threshold
 __all__ = ["HasDrive", "Replicated", "uncoded", "whole_shares"]
 
 
-def uncoded(where: RoundDriver | HasDrive, A: object) -> CodedMatrix:
+def uncoded(where: HasDrive, A: object) -> CodedMatrix:
     """Every live worker holds one block, and all must answer: an MDS code with k = n."""
     driver = driver_of(where)
     return _whole(driver, A, len(driver.engine.workers))
 
 
-def whole_shares(where: RoundDriver | HasDrive, A: object, k: int) -> CodedMatrix:
+def whole_shares(where: HasDrive, A: object, k: int) -> CodedMatrix:
     """Non-adaptive MDS: every live worker multiplies its whole share, the first k replies count."""
     return _whole(driver_of(where), A, k)
 
@@ -30,4 +30,4 @@ def _whole(driver: RoundDriver, A: object, k: int) -> CodedMatrix:
     n = len(driver.engine.workers)
     code = threshold(k, n)
     options = Options(margin=n - code.k, late=None, measured_loads=False)
-    return CodedMatrix(driver, array.shape, array.dtype, code, shares_of(array, code), options)
+    return CodedMatrix(driver, shares_of(array, code), options)

@@ -50,7 +50,7 @@ class Replicated:
 
     def __init__(
         self,
-        where: RoundDriver | HasDrive,
+        where: HasDrive,
         A: object,
         r: int,
         *,
@@ -217,11 +217,10 @@ class _Pass:
         return Task(task, round, worker, work.adjoint, args, block, cost)
 
 
-def driver_of(where: RoundDriver | HasDrive) -> RoundDriver:
+def driver_of(where: HasDrive) -> RoundDriver:
     """Return the driver of a cluster, with what has arrived taken in."""
-    driver = where if isinstance(where, RoundDriver) else where._driver
-    driver.settle()
-    return driver
+    where._driver.settle()
+    return where._driver
 
 
 def _stacked(blocks: Sequence[Any]) -> Any:

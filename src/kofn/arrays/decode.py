@@ -4,42 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..codes import AnyKOfN
 from ..codes.linear import Weights
+from ..codes.polydot import PolyDotCode, PolyDotPass
 from ..model import RowRange
 
 FEW = 1 << 14  # numbers that are decoded at once
 ETA_WANTED = 100.0  # above it, one more reply is worth its cost (docs/numerics.md)
 
 
-class Code(Protocol):
-    """What arrays need of a code: its shares, and how to combine any k of the n replies."""
-
-    @property
-    def n(self) -> int: ...
-
-    @property
-    def k(self) -> int: ...
-
-    def row(self, share: int) -> NDArray[np.float64]:
-        """The coefficients of one share."""
-
-    def weights(self, shares: tuple[int, ...]) -> Weights:
-        """How to combine the replies of these shares."""
-
-
-class DataCode(Code, Protocol):
-    """A code that also makes the shares of a matrix."""
-
-    def block_rows(self, N: int) -> int:
-        """Rows of a share of a matrix with N rows."""
-
-    def encode_share(self, share: int, A: NDArray[Any]) -> NDArray[Any]:
-        """One share of A."""
+DataCode = AnyKOfN | PolyDotCode  # makes the shares of a matrix
+Code = DataCode | PolyDotPass  # has shares, and combines any k of the n replies
 
 
 class Segment(NamedTuple):

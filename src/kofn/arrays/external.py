@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,23 +15,9 @@ from ..model import Build
 from .coding import BUDGET, make_share
 from .opened import Store, is_store, open_store
 from .rebuild import enough, spoiled_text
-from .scales import ZERO, Scales, lengths, scales
+from .scales import ZERO, lengths, scales
+from .shares import Shares
 from .sources import Source, open_source
-
-
-@dataclass(frozen=True)
-class Shares:
-    """What a coded matrix must know of its shares, wherever they are.
-
-    `share_of(s)` is share s, (ceil(N / k), d), or a Build that a worker runs to have it.
-    """
-
-    code: AnyKOfN
-    shape: tuple[int, int]
-    dtype: np.dtype[Any]
-    sparse: bool
-    share_of: Callable[[int], Any]
-    scales: Scales | None = None
 
 
 def resolve_source(A: object) -> Store | Source | None:
@@ -63,9 +47,8 @@ def shares_from(data: Store | Source, code: AnyKOfN, check_finite: bool = True) 
         if spoiled:
             text = spoiled_text(spoiled, "rebuilt from others where needed; repair the store")
             warnings.warn(text, StoreWarning, stacklevel=3)
-        return Shares(
-            data.code, data.shape, data.dtype, data.sparse, data.held_build, data.scales()
-        )
+        build, scaled = data.held_build, data.scales()
+        return Shares(data.code, data.shape, data.dtype, build, data.sparse, scaled)
     step = rows_at_once(data)
     source = data.ready(step)
     N = source.shape[0]
@@ -83,7 +66,7 @@ def shares_from(data: Store | Source, code: AnyKOfN, check_finite: bool = True) 
             return Build(make_share, (path, code, share, False, found))
         return make_share(source, code, share, scales=found)
 
-    return Shares(code, source.shape, source.dtype, source.sparse, share_of, found)
+    return Shares(code, source.shape, source.dtype, share_of, source.sparse, found)
 
 
 def rows_at_once(source: Source) -> int:

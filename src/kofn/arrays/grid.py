@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn, Protocol
+from functools import partial
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,15 +13,11 @@ from ..codes.polydot import PolyDotCode, PolyDotPass
 from ..errors import BadInput, CannotDo
 from ..rounds import RoundDriver
 from . import work
+from .copies import HasDrive, driver_of
 from .decode import Code
 from .matrix import CodedMatrix, Options
 from .scales import scales_of
-
-
-class HasDrive(Protocol):
-    """A Cluster, as far as this module needs one."""
-
-    _driver: RoundDriver
+from .shares import Shares
 
 
 class CodedGrid(CodedMatrix):
@@ -37,11 +34,10 @@ class CodedGrid(CodedMatrix):
     def __init__(
         self, driver: RoundDriver, A: NDArray[Any], code: PolyDotCode, options: Options
     ) -> None:
-        shape = (A.shape[0], A.shape[1])
-        scales = scales_of(A, code.m)
+        shape, scales = (A.shape[0], A.shape[1]), scales_of(A, code.m)
         even = A if scales is None else scales.over(A)
-        share_of = lambda share: code.encode_share(share, even)  # noqa: E731
-        super().__init__(driver, shape, A.dtype, code, share_of, options, scales=scales)
+        share_of = partial(code.encode_share, A=even)
+        super().__init__(driver, Shares(code, shape, A.dtype, share_of, scales=scales), options)
 
     def iterate(self, *_: Any, **__: Any) -> NoReturn:
         """Not with a grid."""
@@ -98,7 +94,7 @@ class CodedGrid(CodedMatrix):
 
 
 def encode_grid(
-    where: RoundDriver | HasDrive,
+    where: HasDrive,
     A: object,
     grid: tuple[int, int] = (2, 2),
     *,
@@ -112,8 +108,7 @@ def encode_grid(
     array = checks.matrix(A, options.check_finite)
     if not isinstance(array, np.ndarray):
         raise BadInput("a grid takes a dense matrix; got a sparse one. Pass A.toarray().")
-    driver = where if isinstance(where, RoundDriver) else where._driver
-    driver.settle()
+    driver = driver_of(where)
     live = len(driver.engine.workers)
     count = live if n is None else checks.whole(n, "n (shares)", live)
     return CodedGrid(driver, array, PolyDotCode(count, *grid), options)

@@ -17,16 +17,17 @@ from ..codes.linear import error_bound
 from ..errors import BadInput, CannotDo, Inaccurate, NothingYet, Overflowed
 from ..model import Body, ProductReport, RowRange, Update
 from ..rounds import ElasticRound, Late, RoundDriver
-from ..rounds.holders import Change, Holders, ShareOf
+from ..rounds.holders import Change, Holders
 from ..rounds.reduce import SumRound
 from . import fetching, work
-from .decode import Code, DataCode
+from .decode import Code
 from .drift import Drift
 from .iterate import iterate
 from .lowrank import as_change
 from .plan import Plan
 from .planner import Planner
-from .scales import Growth, Scales, change_lengths
+from .scales import Growth, change_lengths
+from .shares import Shares
 from .tasks import Adjoint, Pass
 from .transpose import CodedTranspose
 from .worker_body import Step
@@ -55,24 +56,15 @@ class CodedMatrix:
 
     __array_ufunc__ = None  # so that `array @ X` is refused by NumPy, not taken apart
 
-    def __init__(
-        self,
-        driver: RoundDriver,
-        shape: tuple[int, int],
-        dtype: np.dtype[Any],
-        code: DataCode,
-        share_of: ShareOf,
-        options: Options,
-        sparse: bool = False,
-        scales: Scales | None = None,
-    ) -> None:
-        self._scales = scales  # what the rows were divided by before they were coded
-        self.code, self.shape, self.dtype, self.sparse = code, shape, dtype, sparse
-        self.tolerance = TOLERANCE[dtype] if options.tolerance is None else options.tolerance
+    def __init__(self, driver: RoundDriver, shares: Shares, options: Options) -> None:
+        self.code, self.shape, self.dtype = shares.code, shares.shape, shares.dtype
+        self.sparse, self._scales = shares.sparse, shares.scales
+        wanted, code = options.tolerance, self.code
+        self.tolerance = TOLERANCE[self.dtype] if wanted is None else wanted
         self._driver, self._options = driver, options
-        self._rows = code.block_rows(shape[0])
+        self._rows = code.block_rows(self.shape[0])
         least = self._stored.k
-        self._holders = Holders(driver, code.n, share_of, None, code.k, least)
+        self._holders = Holders(driver, code.n, shares.share_of, None, code.k, least)
         # Weakly: or its shares would stay until the garbage collector comes by.
         rebuild = partial(fetching.rebuild, weakref.proxy(self))
         measured = options.measured_loads

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..arrays.baselines import Replicated, uncoded, whole_shares
 from ..arrays.matrix import CodedMatrix, Options
+from ..arrays.shares import Shares
 from ..cluster import Cluster, connect
 from ..codes.mds import MDSCode
 from ..delays import Delays, Exponential, PerUnit
@@ -155,9 +156,8 @@ def _virtual(delays: Delays, settings: Settings) -> dict[str, dict[str, dict[str
 def _unvalued(cluster: Cluster, options: Options) -> CodedMatrix:
     """A coded matrix of the published size, of which only the sizes exist."""
     code = MDSCode(MACHINES, THRESHOLD)
-    return CodedMatrix(
-        cluster._driver, PAPER, np.dtype(np.float64), code, lambda share: None, options
-    )
+    shares = Shares(code, PAPER, np.dtype(np.float64), lambda share: None)
+    return CodedMatrix(cluster._driver, shares, options)
 
 
 def straggler(A: Any, w: Any, settings: Settings, timer: Timer, on_step: OnStep) -> dict[str, Any]:
