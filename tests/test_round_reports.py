@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import kofn
-from kofn.arrays.copies import Replicated
+from kofn.arrays.baselines import Replicated
 from kofn.delays import PerUnit
 from kofn.engines.virtual import VirtualEngine
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from support import seeds
 
 import kofn
-from kofn.arrays.copies import Replicated
+from kofn.arrays.baselines import Replicated
 from kofn.arrays.grid import encode_grid
 from kofn.arrays.plan import Plan
 from kofn.codes.mds import MDSCode

@@ -15,7 +15,7 @@ from scipy.sparse import csr_matrix
 from support import DataFolder, driver_of
 
 import kofn
-from kofn.arrays.copies import Replicated
+from kofn.arrays.baselines import Replicated
 from kofn.arrays.grid import encode_grid
 from kofn.checks import factors
 from kofn.delays import (

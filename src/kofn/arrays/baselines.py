@@ -5,13 +5,216 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import NDArray
+
 from .. import checks
-from ..rounds import RoundDriver
-from .copies import HasDrive, Replicated, driver_of
+from ..codes.linear import error_bound
+from ..model import ProductReport, Task
+from ..rounds import Late, RoundDriver
+from ..rounds.holders import Holders
+from ..rounds.replicated import ReplicatedRound
+from . import work
 from .matrix import CodedMatrix, Options
 from .shares import shares_of, threshold
+from .transpose import Reporting, Transpose
 
-__all__ = ["HasDrive", "Replicated", "uncoded", "whole_shares"]
+LOST = ("wait", "ignore", "stale")
+
+
+class HasDrive(Protocol):
+    """A Cluster, as far as this module needs one."""
+
+    _driver: RoundDriver
+
+
+class Replicated(Reporting):
+    """A matrix in blocks, each with at least `r` holders: `X @ w` and `X.T @ z`, as a CodedMatrix.
+
+    r-replication: n // r blocks for n workers, each computed by all its holders at once; n are the
+    live ones, or more, whose places newcomers take. Or, with `backup`, n blocks, each computed by
+    one holder; the next one is asked when the first is later than `backup` times the time in which
+    half of this round's blocks came (3 is usual).
+
+    `lost` says what becomes of a block that nobody holds any more, until one who joins takes the
+    place of a lost one. "wait": TooFewWorkers. "ignore": its rows are NaN in X @ w and left out of
+    X.T @ z. "stale": what it last replied counts, to X @ w and to X.T @ z each (Elastic
+    Distr-BGD); before its first reply it is ignored.
+
+    Cost: A is stored r times over; without `backup` read so too.
+    """
+
+    _check_finite = True
+
+    def __init__(
+        self,
+        where: HasDrive,
+        A: object,
+        r: int,
+        *,
+        n: int | None = None,
+        backup: float | None = None,
+        lost: str = "wait",
+    ) -> None:
+        array = checks.matrix(A, check_finite=True)
+        self._driver = driver = driver_of(where)
+        live = len(driver.engine.workers)
+        places = checks.slots(n, live)
+        self.r = checks.whole(r, "r (copies)", 1, places, "There is one copy a worker, at most.")
+        if backup is not None:
+            backup = checks.number(backup, "backup", "> 1", "It is a factor, or None.")
+        checks.one_of(lost, "lost", LOST)
+        self.shape: tuple[int, int] = array.shape
+        self.dtype = array.dtype
+        self.lost = lost
+        self._late = None if backup is None else Late(factor=backup)
+        self.blocks = places // self.r if backup is None else places
+        copies = 1 if backup is None else self.r  # blocks in one slot
+        self.slots = slots = [
+            tuple((slot + i) % self.blocks for i in range(copies)) for slot in range(places)
+        ]
+        self._cuts = cuts = [b * int(array.shape[0]) // self.blocks for b in range(self.blocks + 1)]
+        self._holders = Holders(
+            driver,
+            places,
+            lambda slot: _stacked([array[cuts[b] : cuts[b + 1]] for b in slots[slot]]),
+            slots,
+        )
+        self._holders.place()
+        self.key = self._holders.key
+        self._seen: dict[tuple[bool, int], NDArray[Any]] = {}  # which pass, block -> last reply
+
+    @property
+    def T(self) -> Transpose[Replicated]:
+        """The transpose: shares no data of its own."""
+        return Transpose(self)
+
+    @property
+    def exact(self) -> bool:
+        """Whether every product is of all rows, as they are now."""
+        return self.lost == "wait"
+
+    def rows(self, block: int) -> tuple[int, int]:
+        """The rows of the matrix that are in a block."""
+        return self._cuts[block], self._cuts[block + 1]
+
+    def __matmul__(self, w: object) -> NDArray[Any]:
+        """A @ w for a vector (d,) or columns (d, c)."""
+        operand = checks.operand(w, self.shape[1], self.dtype, True)
+        found = self._pass(_Pass(self, None), operand, operand.shape[1:])
+        result = np.full((self.shape[0], *operand.shape[1:]), np.nan, self.dtype)
+        for block, value in found.items():
+            first, last = self.rows(block)
+            result[first:last] = value
+        return result
+
+    def _transposed(self, z: NDArray[Any]) -> NDArray[Any]:
+        found = self._pass(_Pass(self, z), None, z.shape[1:])
+        shape = (self.shape[1], *z.shape[1:])
+        if not self._driver.engine.capabilities.values:
+            return np.full(shape, np.nan, self.dtype)
+        return np.asarray(sum(found.values(), start=np.zeros(shape, self.dtype)))
+
+    def _pass(
+        self, way: _Pass, operand: NDArray[Any] | None, width: tuple[int, ...]
+    ) -> dict[int, NDArray[Any]]:
+        """One round: the value of each block that counts, in the order of blocks."""
+        driver = self._driver
+        driver.check()
+        with driver.lock:
+            began = driver.engine.now()
+            driver.settle()
+            self._holders.enlist()
+            ready = self._holders.ready()
+            spare, id = not self.exact, driver.next_round()
+            round = ReplicatedRound(id, self.slots, ready, way, self._late, spare=spare)
+            driver.run(round, operand, self._holders.supply)
+            gathered = driver.engine.now()
+            found = self._counted(round, way.z is None, width)
+            self._conclude(round, tuple(ready), (began, gathered))
+        return found
+
+    def _counted(
+        self, round: ReplicatedRound, forward: bool, width: tuple[int, ...]
+    ) -> dict[int, NDArray[Any]]:
+        if not self._driver.engine.capabilities.values:
+            return {}
+        # Pieces of a task come in the order of its rows.
+        found = {b: np.concatenate([v for _, v in round.values[b]]) for b in sorted(round.values)}
+        if self.lost == "stale":
+            for block, value in found.items():
+                self._seen[forward, block] = value
+            for block in range(self.blocks):
+                last = self._seen.get((forward, block))
+                if last is not None and last.shape[1:] == width:
+                    found.setdefault(block, last)
+        return found
+
+    def _conclude(
+        self, round: ReplicatedRound, live: tuple[int, ...], times: tuple[float, float]
+    ) -> None:
+        size = np.diff(self._cuts)
+        used = int(size[list(round.values)].sum())
+        self._report = ProductReport.of(
+            round,
+            live,
+            (*times, self._driver.engine.now()),
+            rows_read=dict(round.read),
+            rows_used=used,
+            rows_wasted=max(0, sum(round.read.values()) - used),
+            rows_topped_up=int(size[list(round.asked_again)].sum()),
+            eta=1.0,
+            error_bound=error_bound(self.shape[1], self.dtype, 1.0) if self.exact else None,
+            extra={"missing_rows": self.shape[0] - used},
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"<Replicated {self.shape[0]} x {self.shape[1]} {self.dtype}, {self.blocks} blocks, "
+            f"{self.r} copies; lost: {self.lost}>"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Pass:
+    """The work of one product: with `z` that of the transpose."""
+
+    matrix: Replicated
+    z: NDArray[Any] | None
+
+    @property
+    def key(self) -> str:
+        return self.matrix.key
+
+    def task(self, round: int, worker: int, slot: int, block: int) -> Task:
+        """Make the task for a block: the rows of it in what this slot holds."""
+        matrix = self.matrix
+        before = matrix.slots[slot][: matrix.slots[slot].index(block)]
+        first = sum(last - first for first, last in map(matrix.rows, before))
+        begin, end = matrix.rows(block)
+        runs, cost = ((first, first + end - begin),), end - begin
+        task = matrix._driver.next_task()
+        if self.z is None:
+            return Task(task, round, worker, work.product, (self.key, runs), runs, cost)
+        args = (self.key, block, runs, self.z[begin:end])
+        return Task(task, round, worker, work.adjoint, args, block, cost)
+
+
+def driver_of(where: HasDrive) -> RoundDriver:
+    """Return the driver of a cluster, with what has arrived taken in."""
+    where._driver.settle()
+    return where._driver
+
+
+def _stacked(blocks: Sequence[Any]) -> Any:
+    if scipy.sparse.issparse(blocks[0]):
+        return blocks[0] if len(blocks) == 1 else scipy.sparse.vstack(blocks, format="csr")
+    return np.concatenate(blocks)
 
 
 def uncoded(where: HasDrive, A: object) -> CodedMatrix:

@@ -13,7 +13,7 @@ from ..codes.polydot import PolyDotCode, PolyDotPass
 from ..errors import BadInput, CannotDo
 from ..rounds import RoundDriver
 from . import work
-from .copies import HasDrive, driver_of
+from .baselines import HasDrive, driver_of
 from .decode import Code
 from .matrix import CodedMatrix, Options
 from .scales import scales_of

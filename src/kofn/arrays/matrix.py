@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from .. import checks
 from ..codes.linear import error_bound
-from ..errors import BadInput, CannotDo, Inaccurate, NothingYet, Overflowed
+from ..errors import BadInput, CannotDo, Inaccurate, Overflowed
 from ..model import Body, ProductReport, RowRange, Update
 from ..rounds import ElasticRound, Late, RoundDriver
 from ..rounds.holders import Change, Holders
@@ -24,12 +24,11 @@ from .decode import Code
 from .drift import Drift
 from .iterate import iterate
 from .lowrank import as_change
-from .plan import Plan
-from .planner import Planner
+from .plan import Plan, Planner
 from .scales import Growth, change_lengths
 from .shares import Shares
 from .tasks import Adjoint, Pass
-from .transpose import CodedTranspose
+from .transpose import CodedTranspose, Reporting
 from .worker_body import Step
 
 TOLERANCE = {np.dtype(np.float64): 1e-6, np.dtype(np.float32): 1e-2}
@@ -46,15 +45,13 @@ class Options:
     measured_loads: bool = True
 
 
-class CodedMatrix:
+class CodedMatrix(Reporting):
     """A matrix of which any `k` of `n` shares are enough. Made by `Cluster.encode`.
 
     Every live worker holds one share of ceil(N / k) rows and reads about N / n of them per
     product, n being the number of live workers. `X.T` multiplies with the transpose. The source
     is kept (not copied) to make the shares of workers that join later.
     """
-
-    __array_ufunc__ = None  # so that `array @ X` is refused by NumPy, not taken apart
 
     def __init__(self, driver: RoundDriver, shares: Shares, options: Options) -> None:
         self.code, self.shape, self.dtype = shares.code, shares.shape, shares.dtype
@@ -69,7 +66,6 @@ class CodedMatrix:
         rebuild = partial(fetching.rebuild, weakref.proxy(self))
         measured = options.measured_loads
         self._planner = Planner(driver, self._holders, rebuild, least, code.k, measured)
-        self._report: ProductReport | None = None
         self._values = driver.engine.capabilities.values
         # A worker that is stopped must not keep the others waiting for long.
         self._holders.place(enough=code.k)
@@ -92,13 +88,6 @@ class CodedMatrix:
     def updates(self) -> int:
         """How many updates it has taken: after an exception, whether the last one is among them."""
         return self._holders.version.updates
-
-    @property
-    def report(self) -> ProductReport:
-        """What the last product did. Raises NothingYet before the first."""
-        if self._report is None:
-            raise NothingYet("a report describes the last product; there was none yet. Multiply.")
-        return self._report
 
     @property
     def shares(self) -> dict[int, int]:

@@ -8,14 +8,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import checks
+from ..errors import NothingYet
 from ..model import ProductReport, RowRange
 from .lowrank import LowRank
 
 if TYPE_CHECKING:
-    from .copies import Replicated
+    from .baselines import Replicated
     from .matrix import CodedMatrix
 
 M = TypeVar("M", "CodedMatrix", "Replicated")
+
+
+class Reporting:
+    """A matrix on workers: `report` says what its last product did."""
+
+    __array_ufunc__ = None  # so that `array @ X` is refused by NumPy, not taken apart
+    _report: ProductReport | None = None
+
+    @property
+    def report(self) -> ProductReport:
+        """What the last product did. Raises NothingYet before the first."""
+        if self._report is None:
+            raise NothingYet("a report describes the last product; there was none yet. Multiply.")
+        return self._report
 
 
 class Transpose(Generic[M]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..arrays import CodedMatrix, CodedTranspose
-from ..arrays.copies import Replicated
+from ..arrays.baselines import Replicated
 from ..arrays.external import resolve_source
 from ..checks import one_of
 from ..cluster import Cluster

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays.copies import Replicated
+from ..arrays.baselines import Replicated
 from ..cluster import Cluster, connect
 from ..delays import PerUnit
 from ..engines.virtual import VirtualEngine
