@@ -34,7 +34,7 @@ from kofn.errors import BadInput, CannotDo, Closed, EngineUnavailable
 from kofn.model import Joined, Lost, Piece
 from kofn.testing import Faults
 from kofn.testing._bodies import echo, measure, toil
-from kofn.testing.engines import Desk, EngineChecks, descendants, gone
+from kofn.testing.engines import EngineChecks, EngineProbe, descendants, gone
 
 pytestmark = pytest.mark.engine
 
@@ -163,8 +163,8 @@ class TestSessions(EngineChecks):
     def end(self, engine: Engine, worker: int) -> None:
         engine.lose(worker)
 
-    def test_close_leaves_nothing(self, desk: Desk) -> None:
-        engine = desk.engine
+    def test_close_leaves_nothing(self, probe: EngineProbe) -> None:
+        engine = probe.engine
         pids = [engine.pid(worker) for worker in engine.workers]
         engine.close()
         engine.close()
@@ -231,13 +231,13 @@ class TestDaskEngine(EngineChecks):
         boot = _dask_launch._BOOT
         monkeypatch.setattr(_dask_launch, "_BOOT", FORKS_THAT_FAIL + boot)
         with DaskEngine(2) as engine:  # forks 1 to 3
-            desk = Desk(engine, 30)
-            desk.wait(Lost, worker=engine.join())
+            probe = EngineProbe(engine, 30)
+            probe.wait(Lost, worker=engine.join())
             assert engine.workers == (0, 1)
-            desk.wait(Joined, worker=engine.join())
-            assert [desk.value(desk.submit(w, echo, 7)) for w in engine.workers] == [(7,)] * 3
+            probe.wait(Joined, worker=engine.join())
+            assert [probe.value(probe.submit(w, echo, 7)) for w in engine.workers] == [(7,)] * 3
 
-    def test_lose_kills_nobody_else(self, desk: Desk, engine: Turn) -> None:
+    def test_lose_kills_nobody_else(self, probe: EngineProbe, engine: Turn) -> None:
         """The process is gone, and its number another's, before the engine has heard of it."""
         victim = engine.workers[0]
         pid = engine.pid(victim)
@@ -248,21 +248,23 @@ class TestDaskEngine(EngineChecks):
                 until(lambda: gone(pid), "the end of the worker")
                 engine.engine._live[victim].channel.facts["pid"] = bystander.pid
                 engine.lose(victim)
-                desk.wait(Lost, worker=victim)
+                probe.wait(Lost, worker=victim)
                 engine.close()
                 assert bystander.poll() is None
             finally:
                 bystander.kill()
 
-    def test_replies_before_a_death_come_before_the_lost(self, desk: Desk, tmp_path: Path) -> None:
-        victim, gate = desk.engine.workers[0], tmp_path / "gate"
-        task = desk.submit(victim, dies, str(gate))
-        desk.until(lambda: bool(desk.pieces[task]), "the first piece")
+    def test_replies_before_a_death_come_before_the_lost(
+        self, probe: EngineProbe, tmp_path: Path
+    ) -> None:
+        victim, gate = probe.engine.workers[0], tmp_path / "gate"
+        task = probe.submit(victim, dies, str(gate))
+        probe.until(lambda: bool(probe.pieces[task]), "the first piece")
         gate.touch()
-        lost = desk.wait(Lost, worker=victim)
+        lost = probe.wait(Lost, worker=victim)
         assert lost.tasks == (task,)
-        assert [r.what for r in desk.pieces[task]] == ["before"]
-        assert desk.log.index(desk.pieces[task][0]) < desk.log.index(lost)
+        assert [r.what for r in probe.pieces[task]] == ["before"]
+        assert probe.log.index(probe.pieces[task][0]) < probe.log.index(lost)
 
     def test_a_lost_launcher_is_said_at_the_next_join(self, engine: Turn) -> None:
         process = engine.engine._house.launcher.process
@@ -275,13 +277,13 @@ class TestDaskEngine(EngineChecks):
         until(lambda: all(gone(p) for p in pids if p), "the end of the workers")
         engine.close()
 
-    def test_a_joiner_that_dies_on_its_way_is_lost(self, desk: Desk, engine: Turn) -> None:
+    def test_a_joiner_that_dies_on_its_way_is_lost(self, probe: EngineProbe, engine: Turn) -> None:
         before = descendants() or set()
         worker = engine.join()
         until(lambda: (descendants() or set()) - before, "the process of the joiner")
         for pid in (descendants() or set()) - before:
             os.kill(pid, signal.SIGKILL)
-        desk.wait(Lost, worker=worker)
+        probe.wait(Lost, worker=worker)
 
 
 # The scenario: six of twelve killed in flight, two join, one of them from outside.
@@ -380,9 +382,9 @@ def settled(client: Any, before: Any) -> bool:
 
 def fails_at_work(address: str) -> None:
     with DaskEngine(address=address) as engine:
-        desk = Desk(engine, 30)
-        tasks = [desk.submit(worker, toil, 10**9) for worker in engine.workers]
-        desk.until(lambda: all(desk.pieces[t] for t in tasks), "the first pieces")
+        probe = EngineProbe(engine, 30)
+        tasks = [probe.submit(worker, toil, 10**9) for worker in engine.workers]
+        probe.until(lambda: all(probe.pieces[t] for t in tasks), "the first pieces")
         raise ZeroDivisionError
 
 
@@ -414,12 +416,12 @@ def test_some_of_the_workers_and_two_masters_at_a_time(running: str) -> None:
         assert (len(one.workers), len(two.workers)) == (2, 4)
         assert {one.pid(w) for w in one.workers} < {two.pid(w) for w in two.workers}
         for engine in (one, two):
-            desk = Desk(engine, 30)
+            probe = EngineProbe(engine, 30)
             engine.put(0, "key", id(engine))
             engine.broadcast(1, np.full(3, float(id(engine))))
-            assert desk.value(desk.submit(0, measure))[2] == id(engine)
-        desk = Desk(one, 30)
-        desk.wait(Joined, worker=one.join())
+            assert probe.value(probe.submit(0, measure))[2] == id(engine)
+        probe = EngineProbe(one, 30)
+        probe.wait(Joined, worker=one.join())
         assert one.workers == (0, 1, 2)
         one.close()
         with pytest.raises(Closed):
@@ -438,31 +440,31 @@ def test_a_cluster_started_by_hand() -> None:
         engine = stack.enter_context(DaskEngine(1, address=address))
         client: Any = distributed.Client(address, set_as_default=False)  # type: ignore[no-untyped-call,unused-ignore]
         stack.enter_context(client)
-        desk = Desk(engine, 60)
-        assert desk.value(desk.submit(0, echo, 7)) == (7,)
+        probe = EngineProbe(engine, 60)
+        assert probe.value(probe.submit(0, echo, 7)) == (7,)
         until(lambda: all(client.processing().values()), "Dask to see that they are in use")
         pid = engine.pid(0)
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
-        desk.wait(Lost, worker=0)
-        desk.wait(Joined, worker=1)  # the nanny's replacement
-        assert desk.value(desk.submit(1, echo, 7)) == (7,)
+        probe.wait(Lost, worker=0)
+        probe.wait(Joined, worker=1)  # the nanny's replacement
+        assert probe.value(probe.submit(1, echo, 7)) == (7,)
 
 
 def test_workers_that_cannot_import_kofn_are_named(caplog: pytest.LogCaptureFixture) -> None:
     with DaskEngine(1) as engine:
-        desk = Desk(engine, 30)
+        probe = EngineProbe(engine, 30)
         address = engine.scheduler_address
         with dask_worker(address, "--no-nanny", *keys(engine), before=WITHOUT_KOFN):
             with caplog.at_level(logging.WARNING, "kofn"):
-                desk.until(lambda: bool(caplog.records), "the warning")
+                probe.until(lambda: bool(caplog.records), "the warning")
             assert "cannot import kofn" in caplog.text
             assert "pip install kofn" in caplog.text
             assert engine.workers == (0,)
             with DaskEngine(address=engine) as other:  # the others are of use
                 assert len(other.workers) == 1
             engine.lose(0)
-            desk.wait(Lost, worker=0)
+            probe.wait(Lost, worker=0)
             with pytest.raises(EngineUnavailable, match=r"cannot import kofn.*pip install kofn"):
                 DaskEngine(address=engine)
 

@@ -27,7 +27,7 @@ from kofn.engines.local import LocalEngine
 from kofn.errors import BadInput, Closed
 from kofn.model import Joined, Lost, Piece, Reply, Stored
 from kofn.testing._bodies import echo, measure, steps
-from kofn.testing.engines import Desk, EngineChecks, descendants, gone
+from kofn.testing.engines import EngineChecks, EngineProbe, descendants, gone
 from kofn.testing.faults import Faults
 
 pytestmark = pytest.mark.engine
@@ -95,23 +95,23 @@ class TestLocalEngine(EngineChecks):
 
     def test_an_operand_is_written_once_for_all(self) -> None:
         with LocalEngine(20) as engine:
-            desk = Desk(engine, 30)
+            probe = EngineProbe(engine, 30)
             before = engine._transport.pool.written
             engine.broadcast(1, np.ones(100_000))
             for worker in engine.workers:
-                desk.submit(worker, measure)
-            desk.until_ended()
+                probe.submit(worker, measure)
+            probe.until_ended()
             assert 800_000 <= engine._transport.pool.written - before < 801_000
 
-    def test_memory_is_reused(self, desk: Desk, engine: LocalEngine) -> None:
+    def test_memory_is_reused(self, probe: EngineProbe, engine: LocalEngine) -> None:
         def files() -> int:
             return len(os.listdir("/proc/self/fd"))
 
         for round in range(500):
             engine.broadcast(round, np.full(20_000 + 40 * round, 1.0))
             for worker in engine.workers:
-                desk.submit(worker, echo, np.ones(10_000), round=round)
-            desk.until_ended(*list(desk.ends)[-4:])
+                probe.submit(worker, echo, np.ones(10_000), round=round)
+            probe.until_ended(*list(probe.ends)[-4:])
             engine.cancel(round)
             if round == 50:
                 early = files()
@@ -119,63 +119,71 @@ class TestLocalEngine(EngineChecks):
         assert not pool.used
         assert sum(s.size for s in pool.free) <= pool.keep
         assert files() <= early + 8
-        mapped = [desk.value(desk.submit(w, maps, round=1000)) for w in engine.workers]
+        mapped = [probe.value(probe.submit(w, maps, round=1000)) for w in engine.workers]
         assert max(mapped) < 50
 
-    def test_a_stream_of_large_replies_reuses_memory(self, desk: Desk, engine: LocalEngine) -> None:
-        task = desk.submit(0, large_pieces, 200)
-        desk.until_ended()
-        values = [r.value for r in desk.pieces[task] if r.value is not None]
+    def test_a_stream_of_large_replies_reuses_memory(
+        self, probe: EngineProbe, engine: LocalEngine
+    ) -> None:
+        task = probe.submit(0, large_pieces, 200)
+        probe.until_ended()
+        values = [r.value for r in probe.pieces[task] if r.value is not None]
         assert [v[0] for v in values] == list(range(200))
         assert len(engine._transport._live[0].maps) < 150
 
-    def test_more_large_arguments_than_segments(self, desk: Desk, engine: LocalEngine) -> None:
+    def test_more_large_arguments_than_segments(
+        self, probe: EngineProbe, engine: LocalEngine
+    ) -> None:
         pid = engine.pid(0)
         assert pid is not None
         os.kill(pid, signal.SIGSTOP)
-        tasks = [desk.submit(0, echo, np.full(10_000, float(i))) for i in range(300)]
+        tasks = [probe.submit(0, echo, np.full(10_000, float(i))) for i in range(300)]
         os.kill(pid, signal.SIGCONT)
-        assert [desk.value(t)[0][0] for t in tasks] == list(range(300))
+        assert [probe.value(t)[0][0] for t in tasks] == list(range(300))
         assert not engine._transport.pool.used
 
-    def test_rounds_that_nobody_cancels(self, desk: Desk, engine: LocalEngine) -> None:
+    def test_rounds_that_nobody_cancels(self, probe: EngineProbe, engine: LocalEngine) -> None:
         for round in range(200):
             engine.broadcast(round, np.full(10_000, 1.0))
-            desk.until_ended(desk.submit(0, measure, round=round))
+            probe.until_ended(probe.submit(0, measure, round=round))
         assert len(engine._transport.pool.used) <= 64
         with pytest.raises(BadInput, match="Cancel rounds"):
-            desk.submit(0, measure, round=3)
-        assert desk.value(desk.submit(1, measure, round=199))[1] == 10_000
+            probe.submit(0, measure, round=3)
+        assert probe.value(probe.submit(1, measure, round=199))[1] == 10_000
 
-    def test_replies_before_a_death_are_delivered_first(self, desk: Desk) -> None:
-        task = desk.submit(0, dies)
-        lost = desk.wait(Lost, worker=0)
+    def test_replies_before_a_death_are_delivered_first(self, probe: EngineProbe) -> None:
+        task = probe.submit(0, dies)
+        lost = probe.wait(Lost, worker=0)
         assert lost.tasks == (task,)
-        assert [r.what for r in desk.pieces[task]] == ["before"]
-        assert desk.log.index(desk.pieces[task][0]) < desk.log.index(lost)
+        assert [r.what for r in probe.pieces[task]] == ["before"]
+        assert probe.log.index(probe.pieces[task][0]) < probe.log.index(lost)
 
-    def test_a_grandchild_does_not_hide_a_death(self, desk: Desk, engine: LocalEngine) -> None:
-        child = desk.value(desk.submit(0, leaves_a_child))
+    def test_a_grandchild_does_not_hide_a_death(
+        self, probe: EngineProbe, engine: LocalEngine
+    ) -> None:
+        child = probe.value(probe.submit(0, leaves_a_child))
         try:
             engine.lose(0)
-            desk.wait(Lost, worker=0)
+            probe.wait(Lost, worker=0)
         finally:
             os.kill(child, signal.SIGKILL)
 
-    def test_a_killed_launcher_is_replaced(self, desk: Desk, engine: LocalEngine) -> None:
+    def test_a_killed_launcher_is_replaced(self, probe: EngineProbe, engine: LocalEngine) -> None:
         assert engine._transport.launcher is not None
         os.kill(engine._transport.launcher.process.pid, signal.SIGKILL)
         pids = [engine.pid(w) for w in engine.workers]
         new = engine.join()
-        desk.wait(Joined, worker=new)
+        probe.wait(Joined, worker=new)
         for worker in (*engine.workers[:2], new):
-            assert desk.value(desk.submit(worker, echo, 1)) == (1,)
+            assert probe.value(probe.submit(worker, echo, 1)) == (1,)
         engine.close()
         until(lambda: all(gone(p) for p in pids if p), "the end of the workers")
 
-    def test_workers_draw_different_random_numbers(self, desk: Desk, engine: LocalEngine) -> None:
-        desk.wait(Joined, worker=engine.join())
-        drawn = [desk.value(desk.submit(w, draws)) for w in engine.workers]
+    def test_workers_draw_different_random_numbers(
+        self, probe: EngineProbe, engine: LocalEngine
+    ) -> None:
+        probe.wait(Joined, worker=engine.join())
+        drawn = [probe.value(probe.submit(w, draws)) for w in engine.workers]
         for numbers in zip(*drawn, strict=True):
             assert len(set(numbers)) == 5
 
@@ -196,7 +204,7 @@ class TestLocalEngine(EngineChecks):
         with pytest.raises(BadInput, match="at least 1"):
             LocalEngine(workers)
 
-    def test_a_put_sent_late_is_whole(self, desk: Desk, engine: LocalEngine) -> None:
+    def test_a_put_sent_late_is_whole(self, probe: EngineProbe, engine: LocalEngine) -> None:
         pid = engine.pid(0)
         assert pid is not None
         os.kill(pid, signal.SIGSTOP)
@@ -205,9 +213,9 @@ class TestLocalEngine(EngineChecks):
             engine.put(0, f"small{i}", np.full(2_000, float(i)))
         files = len(os.listdir("/proc/self/fd"))
         os.kill(pid, signal.SIGCONT)
-        desk.wait(Stored, key="small199")
+        probe.wait(Stored, key="small199")
         assert len(os.listdir("/proc/self/fd")) < files
-        assert len(desk.find(Stored)) == 400
+        assert len(probe.find(Stored)) == 400
 
     def test_a_forgotten_engine_is_closed(self) -> None:
         engine = LocalEngine(1)
@@ -449,33 +457,33 @@ def test_what_the_kernel_lacks_for_a_while_does_not_break_a_channel(number: int)
 def test_two_engines_at_a_time_and_a_closed_one() -> None:
     with LocalEngine(1) as one, LocalEngine(2) as two:
         for engine in (one, two):
-            desk = Desk(engine, 30)
-            desk.submit(0, steps, 3)
-            (end,) = desk.until_ended()
+            probe = EngineProbe(engine, 30)
+            probe.submit(0, steps, 3)
+            (end,) = probe.until_ended()
             assert isinstance(end, Reply)
         one.close()
         with pytest.raises(Closed):
             one.join()
-        assert Desk(two, 30).engine.events(0) == []
+        assert EngineProbe(two, 30).engine.events(0) == []
 
 
 def test_faults_strike_by_script() -> None:
     faults = Faults().lose(worker=3, round=2).slow(worker=1, by=10.0).join(round=3)
     faults = faults.freeze(worker=0, round=2, rounds=1)
     with faults.on(LocalEngine(4)) as engine:
-        desk = Desk(engine, 30)
-        slow = desk.submit(1, busy, round=10)
-        own = desk.value(slow)
+        probe = EngineProbe(engine, 30)
+        slow = probe.submit(1, busy, round=10)
+        own = probe.value(slow)
         # Ten times as long as its own work took at least, whatever else runs on this machine.
-        assert sum(r.seconds for r in desk.pieces[slow]) > 9.9 * own
+        assert sum(r.seconds for r in probe.pieces[slow]) > 9.9 * own
         assert engine.workers == (0, 1, 2, 3)
-        frozen, well, doomed = (desk.submit(w, echo, round=20) for w in (0, 2, 3))
-        assert desk.wait(Lost, worker=3).tasks in ((doomed,), ())
-        assert isinstance(desk.until_ended(well)[0], Reply)
-        assert not desk.ends[frozen]
-        desk.submit(2, echo, round=30)
-        assert isinstance(desk.until_ended(frozen)[0], Reply)
-        desk.wait(Joined)
+        frozen, well, doomed = (probe.submit(w, echo, round=20) for w in (0, 2, 3))
+        assert probe.wait(Lost, worker=3).tasks in ((doomed,), ())
+        assert isinstance(probe.until_ended(well)[0], Reply)
+        assert not probe.ends[frozen]
+        probe.submit(2, echo, round=30)
+        assert isinstance(probe.until_ended(frozen)[0], Reply)
+        probe.wait(Joined)
         assert engine.workers == (0, 1, 2, 4)
     assert "slow worker 1 in every round" in faults.script
     assert Faults().script == ()

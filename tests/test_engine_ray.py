@@ -37,7 +37,7 @@ from kofn.errors import BadInput, Closed, EngineUnavailable
 from kofn.model import Joined, Lost, Piece
 from kofn.testing import Faults
 from kofn.testing._bodies import echo, measure
-from kofn.testing.engines import Desk, EngineChecks, descendants, gone
+from kofn.testing.engines import EngineChecks, EngineProbe, descendants, gone
 
 pytestmark = pytest.mark.engine
 
@@ -68,7 +68,7 @@ class TestRayEngine(EngineChecks):
             yield turn
 
     def test_a_large_operand_is_stored_once_a_small_one_never(
-        self, desk: Desk, monkeypatch: pytest.MonkeyPatch
+        self, probe: EngineProbe, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         stored: list[Any] = []
         put = ray.put
@@ -80,43 +80,45 @@ class TestRayEngine(EngineChecks):
         monkeypatch.setattr(ray, "put", spy)
         operands: list[Any] = [np.ones(100_000), np.ones(3), [float(i) for i in range(20_000)]]
         for round, operand in enumerate(operands):
-            desk.engine.broadcast(round, operand)
-            for worker in desk.engine.workers:
-                desk.submit(worker, total, round=round)
-        desk.until_ended()
+            probe.engine.broadcast(round, operand)
+            for worker in probe.engine.workers:
+                probe.submit(worker, total, round=round)
+        probe.until_ended()
         assert len(stored) == 2
-        for task, pieces in desk.pieces.items():
+        for task, pieces in probe.pieces.items():
             assert pieces[0].value == np.sum(operands[task // 4])
 
-    def test_an_operand_is_let_go_with_its_round(self, desk: Desk) -> None:
+    def test_an_operand_is_let_go_with_its_round(self, probe: EngineProbe) -> None:
         for round in range(1, 30):
-            desk.engine.broadcast(round, np.full(2_000_000, 1.0))
-            for worker in desk.engine.workers:
-                desk.submit(worker, measure, round=round)
-            desk.until_ended()
-            desk.engine.cancel(round)
-        for worker in desk.engine.workers:  # each hears of the last cancel
-            desk.value(desk.submit(worker, echo, round=100))
+            probe.engine.broadcast(round, np.full(2_000_000, 1.0))
+            for worker in probe.engine.workers:
+                probe.submit(worker, measure, round=round)
+            probe.until_ended()
+            probe.engine.cancel(round)
+        for worker in probe.engine.workers:  # each hears of the last cancel
+            probe.value(probe.submit(worker, echo, round=100))
         resources: Any = ray.cluster_resources, ray.available_resources
         total, free = (r().get("object_store_memory", 0) for r in resources)
         assert total - free < 10 * 16_000_000
 
     @pytest.mark.parametrize("here", [True, False], ids=["here", "elsewhere"])
-    def test_a_frozen_worker_can_be_lost(self, desk: Desk, engine: Turn, here: bool) -> None:
+    def test_a_frozen_worker_can_be_lost(
+        self, probe: EngineProbe, engine: Turn, here: bool
+    ) -> None:
         worker = engine.workers[0]
         pid = engine.pid(worker)
         assert pid is not None
         if not here:  # as if on another machine: then Ray has to end it
             engine.engine._transport.peers[worker].process = None
         os.kill(pid, signal.SIGSTOP)
-        task = desk.submit(worker, echo)
+        task = probe.submit(worker, echo)
         began = engine.now()
         engine.lose(worker)
-        assert desk.wait(Lost, worker=worker).tasks == (task,)
+        assert probe.wait(Lost, worker=worker).tasks == (task,)
         assert engine.now() - began < 1
-        desk.until(lambda: gone(pid), "the frozen process to end")
+        probe.until(lambda: gone(pid), "the frozen process to end")
 
-    def test_lose_kills_nobody_else(self, desk: Desk, engine: Turn) -> None:
+    def test_lose_kills_nobody_else(self, probe: EngineProbe, engine: Turn) -> None:
         """The process is gone, and its number another's, before the engine has heard of it."""
         victim = engine.workers[0]
         peer = engine.engine._transport.peers[victim]
@@ -126,12 +128,12 @@ class TestRayEngine(EngineChecks):
                 until(lambda: gone(peer.process.pid), "the end of the worker")
                 peer.process = peer.process._replace(pid=bystander.pid)
                 engine.lose(victim)
-                desk.wait(Lost, worker=victim)
+                probe.wait(Lost, worker=victim)
                 assert bystander.poll() is None
             finally:
                 bystander.kill()
 
-    def test_the_example_runs(self, desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_the_example_runs(self, probe: EngineProbe, capsys: pytest.CaptureFixture[str]) -> None:
         runpy.run_path(str(ROOT / "examples" / "ray_cluster.py"), run_name="example")["main"]()
         out = capsys.readouterr().out.splitlines()
         assert [line.split(":")[0].strip() for line in out] == [
@@ -203,8 +205,8 @@ class TestRayEngine(EngineChecks):
             one.close()
             with pytest.raises(Closed):
                 one.join()
-            desk = Desk(two, 30)
-            assert desk.value(desk.submit(0, echo, 1)) == (1,)
+            probe = EngineProbe(two, 30)
+            assert probe.value(probe.submit(0, echo, 1)) == (1,)
             with pytest.raises(BadInput, match="one Ray cluster at a time"):
                 RayEngine(1, address="127.0.0.1:1")
         assert ray.is_initialized()
@@ -291,10 +293,10 @@ class TestRunningCluster:
             with RayEngine(address=running.address) as engine:
                 assert 0 < len(engine.workers) <= 6
                 assert "They join when they answer" in caplog.text
-                desk = Desk(engine, 30)
-                desk.wait(Joined, worker=engine.join())  # where somebody answers
+                probe = EngineProbe(engine, 30)
+                probe.wait(Joined, worker=engine.join())  # where somebody answers
                 os.kill(pid, signal.SIGCONT)
-                desk.until(lambda: len(engine.workers) == 9, "the workers of that machine")
+                probe.until(lambda: len(engine.workers) == 9, "the workers of that machine")
         finally:
             os.kill(pid, signal.SIGCONT)
             running.remove_node(frozen)
@@ -341,10 +343,10 @@ class TestRunningCluster:
         )
         with RayEngine(1, address=running.address) as engine:
             running.add_node(num_cpus=1, env_vars={"PYTHONPATH": str(tmp_path)})
-            desk = Desk(engine, 30)
+            probe = EngineProbe(engine, 30)
             with pytest.warns(RuntimeWarning, match="one of them cannot") as told:
-                desk.until(lambda: bool(told.list), "the warning")
-            assert desk.value(desk.submit(0, echo, 1)) == (1,)
+                probe.until(lambda: bool(told.list), "the warning")
+            assert probe.value(probe.submit(0, echo, 1)) == (1,)
         with pytest.raises(EngineUnavailable, match=r"pip install 'kofn\[ray\]=="):
             RayEngine(address=running.address)
         assert not ray.is_initialized()

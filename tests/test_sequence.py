@@ -6,7 +6,7 @@ import gc
 import threading
 from collections.abc import Callable, Sequence
 from math import comb
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import pytest
@@ -36,10 +36,10 @@ from kofn.engines.local import LocalEngine
 from kofn.engines.virtual import VirtualEngine
 from kofn.engines.wrapped import Wrapped
 from kofn.model import Event, Reply, Send, Task, Tick
-from kofn.rounds.deadline import DeadlineRound
 from kofn.rounds.roster import Slots
 from kofn.sequence import SequenceCode, Stream, Uncoded
 from kofn.sequence.ledger import Diagonal, Mini
+from kofn.sequence.round import DeadlineRound
 from kofn.sequence.work import multiply
 from kofn.sums.rivals import Backups, Stale
 from kofn.testing import Faults
@@ -309,7 +309,7 @@ class _Codec:
 
 def test_partial_work_counts() -> None:
     """A straggler's first mini-task is in before the round's end: it is not lost."""
-    ledger, codec = Diagonal(k=3, slots=2, delay=1, lam=1), _Codec()
+    ledger, codec = Diagonal(k=3, slots=2, delay=1, lam=1), cast(Any, _Codec())
     ledger.begin(0)
     ledger.end([])  # nobody delivered anything in the first round
     batches = ledger.begin(1)  # one mini-task of job 1, three of job 0
@@ -662,7 +662,7 @@ def test_nobody_takes_a_round_or_touches_the_engine_without_the_lock() -> None:
             assert engine.lock._lock._is_owned(), "a round's id without the lock"
             return ids()
 
-        driver.next_round = next_round  # type: ignore[method-assign]
+        driver.next_round = next_round
         A = np.arange(36.0).reshape(6, 6) / 36
         X = cluster.encode(A, k=3)
         parts = cluster.parts(A, kofn.FractionalRepetition(2))

@@ -59,12 +59,12 @@ class Turn(Engine):
     def _shifted(self, event: Event) -> Event:
         if isinstance(event, Lost):
             self._open -= set(event.tasks)
-            return replace(event, tasks=tuple(t - self.base for t in event.tasks))
+            return event._replace(tasks=tuple(t - self.base for t in event.tasks))
         if not isinstance(event, Reply | Failed | Dropped) or event.task is None:
             return event
         if not isinstance(event, Reply) or event.last:
             self._open.remove(event.task)
-        return replace(event, task=event.task - self.base, round=event.round - self.base)
+        return event._replace(task=event.task - self.base, round=event.round - self.base)
 
     def lose(self, worker: int) -> None:
         self._engine.lose(worker)

@@ -31,7 +31,7 @@ import threading
 import time
 from _thread import get_ident
 from contextlib import suppress
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 # Handlers run at once; inside of `held`, but it is opened; handlers wait; not in the main thread.
@@ -149,12 +149,7 @@ class held:
     def __enter__(self) -> None:
         self._before = _hold()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         _release(self._before)
 
 
@@ -177,12 +172,7 @@ class opened:
                 _deliver()
             self._before, _level = _level, _OPEN
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         global _level
         if self._before != _ELSEWHERE:
             _level = self._before
@@ -230,12 +220,7 @@ class Lock:
     def __enter__(self) -> None:
         self.acquire()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
 

@@ -79,8 +79,7 @@ class Update:
 # Events. `time` is the engine's clock on receipt: worker clocks disagree.
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     """A piece of a task's work; `last` ends the task (its value may then be None)."""
 
     time: float
@@ -94,8 +93,7 @@ class Reply:
     last: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(NamedTuple):
     """A task raised, or a put could not be kept (`task` is None, `key` says which)."""
 
     time: float
@@ -107,8 +105,7 @@ class Failed:
     key: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Dropped:
+class Dropped(NamedTuple):
     """A cancelled task ended without finishing: the worker is free again."""
 
     time: float
@@ -117,8 +114,7 @@ class Dropped:
     task: int
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
+class Lost(NamedTuple):
     """A worker is gone for good, and `tasks` with it."""
 
     time: float
@@ -127,16 +123,14 @@ class Lost:
     reason: str = ""  # where the engine knows more than that
 
 
-@dataclass(frozen=True, slots=True)
-class Joined:
+class Joined(NamedTuple):
     """A new worker is there; its id was never used before."""
 
     time: float
     worker: int
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(NamedTuple):
     """A put has been kept by its worker. The driver adds the slot that it fills, if it does."""
 
     time: float
@@ -145,15 +139,13 @@ class Stored:
     slot: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(NamedTuple):
     """The time that a round asked to be woken at has come."""
 
     time: float
 
 
-@dataclass(frozen=True, slots=True)
-class Observed:
+class Observed(NamedTuple):
     """What memory that workers write said when a round asked for it, with Observe."""
 
     time: float
@@ -167,22 +159,19 @@ Event = Reply | Failed | Dropped | Lost | Joined | Stored | Tick | Observed
 # Commands, from a round to driver.py.
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(NamedTuple):
     """Submit this task."""
 
     task: Task
 
 
-@dataclass(frozen=True, slots=True)
-class Supply:
+class Supply(NamedTuple):
     """Give this worker the data that a round of this kind needs."""
 
     worker: int
 
 
-@dataclass(frozen=True, slots=True)
-class Keep:
+class Keep(NamedTuple):
     """Have this worker keep a value under a key, before any task sent to it later."""
 
     worker: int
@@ -190,8 +179,7 @@ class Keep:
     value: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Assign:
+class Assign(NamedTuple):
     """Let this worker have a slot of these, which are the roster's; None takes it away."""
 
     slots: MutableMapping[int, int]
@@ -199,8 +187,7 @@ class Assign:
     slot: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Observe:
+class Observe(NamedTuple):
     """Read memory that workers write; the round is told at once, by Observed.
 
     `held`: whether workers complete no round from then on, until something is published.
@@ -210,8 +197,7 @@ class Observe:
     held: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Publish:
+class Publish(NamedTuple):
     """Write this where workers read it."""
 
     write: Callable[[bytes], None]

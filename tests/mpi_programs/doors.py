@@ -10,7 +10,7 @@ import kofn
 from kofn.engines._mpi_doors import listening
 from kofn.engines.base import Engine
 from kofn.model import Piece
-from kofn.testing.engines import Desk
+from kofn.testing.engines import EngineProbe
 
 
 def devices(pid: int = 0) -> list[str]:
@@ -26,8 +26,8 @@ def look(kept: Any, operand: Any) -> Iterator[Piece]:
 
 def found(engine: Engine) -> list[list[str]]:
     """Return it for each worker; there must be some, as joiners are spoken to by TCP."""
-    desk = Desk(engine, 60)
-    return [desk.value(desk.submit(worker, look)) for worker in engine.workers]
+    probe = EngineProbe(engine, 60)
+    return [probe.value(probe.submit(worker, look)) for worker in engine.workers]
 
 
 if __name__ == "__main__":

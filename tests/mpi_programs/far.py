@@ -14,7 +14,7 @@ from kofn.engines import _mpi_messages, _mpi_setup
 from kofn.engines.mpi import MPIEngine
 from kofn.model import Lost, Piece
 from kofn.testing._bodies import SHAPES, echo, measure, recall, shaped
-from kofn.testing.engines import Desk
+from kofn.testing.engines import EngineProbe
 
 
 def writable(kept: Any, operand: Any, argument: Any) -> Iterator[Piece]:
@@ -29,30 +29,30 @@ with MPIEngine() as engine:
     X = kofn.connect(engine).encode(np.eye(4), k=1)
     with pytest.raises(kofn.CannotDo, match=r"'mpi' cannot do that.*w = f\(X @ w\)"):
         X.iterate(lambda y: y, np.ones(4), rounds=1)
-    desk = Desk(engine, 60)
+    probe = EngineProbe(engine, 60)
     engine.put(0, "key", np.ones(300_000))
     engine.broadcast(1001, np.ones(300_000))
-    tasks = [desk.submit(worker, measure, round=1001) for worker in engine.workers]
-    kept = desk.submit(0, recall, "key", round=1001)
-    large = desk.submit(1, shaped, "huge", round=1001)
-    own = desk.submit(0, writable, np.ones(300_000), round=1001)
-    assert [desk.value(task)[1] for task in tasks] == [300_000, 300_000]
-    assert desk.value(kept) == ("has", 300_000)
-    np.testing.assert_array_equal(desk.value(large), SHAPES["huge"]())
-    assert desk.value(own) == [False, False, False]
+    tasks = [probe.submit(worker, measure, round=1001) for worker in engine.workers]
+    kept = probe.submit(0, recall, "key", round=1001)
+    large = probe.submit(1, shaped, "huge", round=1001)
+    own = probe.submit(0, writable, np.ones(300_000), round=1001)
+    assert [probe.value(task)[1] for task in tasks] == [300_000, 300_000]
+    assert probe.value(kept) == ("has", 300_000)
+    np.testing.assert_array_equal(probe.value(large), SHAPES["huge"]())
+    assert probe.value(own) == [False, False, False]
     values = np.random.default_rng(0).standard_normal((2, 200_001))
-    found = desk.value(desk.submit(1, echo, values, round=1001))[0]
+    found = probe.value(probe.submit(1, echo, values, round=1001))[0]
     np.testing.assert_array_equal(found, values)
     assert found.flags.writeable
     for round in range(1002, 1050):
         engine.broadcast(round, np.full(20_000, float(round)))
-        assert desk.value(desk.submit(round % 2, measure, round=round))[2] == round
+        assert probe.value(probe.submit(round % 2, measure, round=round))[2] == round
         engine.cancel(round)
     # A process that cannot import kofn is a joiner that was lost; the others go on.
     _mpi_setup._BOOT = _mpi_setup._BOOT.replace("from kofn", "from no_kofn")
     engine._transport._command = _mpi_setup.command({})
-    desk.wait(Lost, worker=engine.join())
+    probe.wait(Lost, worker=engine.join())
     engine.lose(0)  # told to end, as it cannot be killed from here
-    desk.wait(Lost, worker=0)
-    assert desk.value(desk.submit(1, echo, 1, round=1050)) == (1,)
+    probe.wait(Lost, worker=0)
+    assert probe.value(probe.submit(1, echo, 1, round=1050)) == (1,)
 print("all of it held")

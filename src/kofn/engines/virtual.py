@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
@@ -281,7 +281,7 @@ class VirtualEngine(Engine):
             return self._go_on(worker, home, task, home.body)
         _, seconds, piece = home.rest.popleft()
         if isinstance(piece, Failed):
-            return self._end(worker, home, replace(piece, time=self._now))
+            return self._end(worker, home, piece._replace(time=self._now))
         what, value, read = piece
         home.read += read
         last = not home.rest

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, NoReturn
 
 from .. import interrupts
 from ..engines.base import Engine
-from ..errors import CannotDo, Closed, OutOfResources, Stalled, TooFewWorkers, WorkerError
+from ..errors import CannotDo, Closed, Stalled, TooFewWorkers, WorkerError
 from ..model import (
     Assign,
     Command,
@@ -69,8 +69,10 @@ class RoundDriver:
         self.log: deque[Record] = deque(maxlen=LOG_LENGTH)
         self.roster = Roster(engine.workers)
         self.unwanted: deque[str] = deque()  # keys to forget; appended to from anywhere
-        # Of the engine, not of this driver: a second cluster on an open engine counts on.
-        self._rounds, self._tasks = engine.counters()
+        # Ids, each larger than all before. They are the engine's: a second cluster on an open
+        # engine counts on. Who takes a round's id holds the lock until that round has run.
+        rounds, tasks = engine.counters()
+        self.next_round, self.next_task = rounds.__next__, tasks.__next__
         self._running = False  # a round is
         self._ended = -1  # the last one that has; later ones have larger ids
         self._unheard: list[Event] = []  # events noted that it has not heard of
@@ -130,7 +132,6 @@ class RoundDriver:
     def put(self, worker: int, key: str, value: Any, slot: int | None = None) -> None:
         """Have a worker keep something, and fill a slot with it; it owes an answer to that too."""
         with self.lock:
-            self.roster.wants(key)
             self.engine.put(worker, key, value)
             self.roster.put(worker, key, self.engine.now(), slot)
 
@@ -140,14 +141,6 @@ class RoundDriver:
             self.roster.forget(key)
             if not self.closed:
                 self.engine.forget(key)
-
-    def next_round(self) -> int:
-        """Return a round id, larger than all before; the caller holds the lock until it has run."""
-        return next(self._rounds)
-
-    def next_task(self) -> int:
-        """Return a task id, larger than all before."""
-        return next(self._tasks)
 
     def run(self, round: Round, operand: Any, supply: Supplier) -> None:
         """Run a round to its end; afterwards all its work is stale, whatever happened.
@@ -265,14 +258,9 @@ class RoundDriver:
     def _give_up_silent(self) -> None:
         if self.lost_after == float("inf"):
             return
-        since = self.roster.debts.since
         for worker in self.silent(self.lost_after):
-            last = since.pop(worker)  # once is enough; its Lost is on the way
-            try:
-                self.engine.lose(worker)
-            except OutOfResources:
-                since[worker] = last
-                raise
+            self.engine.lose(worker)
+            del self.roster.debts.since[worker]  # once is enough; its Lost is on the way
 
     def await_stored(self, key: str, workers: Sequence[int], enough: int | None = None) -> None:
         """Wait until each of these workers keeps `key`, could not keep it, or is lost.
@@ -290,9 +278,7 @@ class RoundDriver:
                 end = min(end, now + max(PATIENCE, 3 * (now - began)))
             return [] if now >= end else self.roster.waiting(key, workers)
 
-        for event in self._heard(waiting):
-            if type(event) is Failed and event.key == key:
-                raise WorkerError(event.worker, event.error, event.traceback)
+        self._wait(waiting, key)
 
     def await_enough(self, ready: Callable[[], int], need: int) -> None:
         """Wait for joiners, at most `wait` seconds, until `need` are ready; or TooFewWorkers."""
@@ -305,14 +291,17 @@ class RoundDriver:
 
     def await_joined(self, worker: int) -> None:
         """Wait until a worker that was asked to join is live, or lost again."""
-        deque(self._heard(lambda: [] if self.roster.came(worker) else [worker]), maxlen=0)
+        self._wait(lambda: [] if self.roster.came(worker) else [worker])
 
     def await_lost(self, worker: int) -> None:
         """Wait until the loss of a worker has been noticed."""
-        deque(self._heard(lambda: [worker] if worker in self.roster.kept else []), maxlen=0)
+        self._wait(lambda: [worker] if worker in self.roster.kept else [])
 
-    def _heard(self, waiting: Callable[[], list[int]]) -> Iterator[Event]:
-        """Yield events while someone is waited for; raise Stalled after `limit` of silence."""
+    def _wait(self, waiting: Callable[[], list[int]], key: str | None = None) -> None:
+        """Take in events while someone is waited for.
+
+        Raises Stalled after `limit` of silence, WorkerError where `key` could not be kept.
+        """
         heard = self.engine.now()
         while late := waiting():
             if not self.lock.acquire(timeout=LOOK):
@@ -329,7 +318,9 @@ class RoundDriver:
                 self._serve()
             finally:
                 self.lock.release()
-            yield from events
+            for event in events:
+                if type(event) is Failed and key is not None and event.key == key:
+                    raise WorkerError(event.worker, event.error, event.traceback)
 
     def _give_up(self, round: Round, waited: float) -> NoReturn:
         if round.missing:
@@ -366,11 +357,10 @@ class RoundDriver:
 
 
 def _record(event: Event) -> Record:
-    """The line of the log for an event."""
-    assert not isinstance(event, Tick | Observed)  # of the driver's own making
+    """The line of the log for an event of the engine's."""
     if type(event) is Reply:
         kind = "reply" if event.last else "piece"
         return Record(event.time, kind, event.round, event.worker, event.task, event.read)
-    round, task = getattr(event, "round", -1), getattr(event, "task", None)
-    kind = type(event).__name__.lower()
-    return Record(event.time, kind, round, event.worker, -1 if task is None else task, 0)
+    kind, task = type(event).__name__.lower(), getattr(event, "task", None)
+    round, worker = getattr(event, "round", -1), getattr(event, "worker", -1)
+    return Record(event.time, kind, round, worker, -1 if task is None else task, 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from ..model import Command, Reply, RowRange, Task
@@ -49,27 +49,24 @@ class ElasticRound(WatchedRound):
         self._work = work
 
     def start(self, time: float) -> list[Command]:
-        self._watch.begin(time)
-        commands = self._send(zip(self.windows.shares, self.windows.runs, strict=True))
+        self._start = self._now = time
+        commands = self._send(self.windows.work)
         if len(self.windows.shares) < int(self.windows.need.max(initial=0)):
             commands += self._mend()
-        commands += self._finish()
-        self.wake = self._watch.wake
-        return commands
+        return [*commands, *self._finish()]
 
     @property
     def unanswered(self) -> tuple[int, ...]:
-        watch = self._watch
-        owing = watch.debts.owed  # also who has delivered all, and not said that this was it
+        owing = self._debts.owed  # also who has delivered all, and not said that this was it
         if not owing:
-            return tuple(sorted(watch.slow))
+            return tuple(sorted(self._slow))
         owed = self.cover.asked & ~self.cover.have
         shares = {share for i, share in enumerate(self.cover.shares) if owed[i].any()}
-        return tuple(sorted({w for w in owing if watch.slot_of[w] in shares} | watch.slow))
+        return tuple(sorted({w for w in owing if self._slot_of[w] in shares} | self._slow))
 
     def _replied(self, event: Reply) -> Sequence[Command]:
         if event.what is not None:
-            share = self._watch.slot_of[event.worker]
+            share = self._slot_of[event.worker]
             self.cover.deliver(share, event.what)
             if event.value is not None:
                 self.values.append((share, event.what, event.value))
@@ -88,19 +85,18 @@ class ElasticRound(WatchedRound):
                 self.cover.require_more(bad)
                 runs, _ = self.cover.top_up([*quick, *slow])
         self.done = self.cover.done
-        return self._send(runs.items()) if runs else ()
+        return self._send(runs) if runs else ()
 
     def _mend(self) -> list[Command]:
         runs, self._missing = self.cover.top_up(*self._counted_on())
-        return [*self._send(runs.items()), *self._finish()]
+        return [*self._send(runs), *self._finish()]
 
     def _counted_on(self) -> tuple[list[int], list[int]]:
-        self.cover.keep(self._watch.holder)
-        return self._watch.shares()
+        self.cover.keep(self._holder)
+        return super()._counted_on()
 
-    def _send(self, work: Iterable[tuple[int, tuple[RowRange, ...]]]) -> list[Command]:
+    def _send(self, work: Mapping[int, tuple[RowRange, ...]]) -> list[Command]:
         return [
-            self._watch.ask(self._work.task(self.id, self._watch.holder[share], share, runs))
-            for share, runs in work
-            if runs
+            self._dispatch(self._work.task(self.id, self._holder[share], share, runs))
+            for share, runs in work.items()
         ]

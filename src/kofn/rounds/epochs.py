@@ -64,8 +64,7 @@ class EpochPlan:
 
     def dumps(self) -> bytes:
         """The plan as bytes: some tens a share, whatever the length of the vector."""
-        maps = dict(self.first), dict(self.steady), self.leader, dict(self.entered)
-        return pickle.dumps((self.epoch, self.round, *maps, dict(self.before)), 5)
+        return pickle.dumps(tuple(vars(self).values()), 5)
 
     @staticmethod
     def loads(data: bytes) -> EpochPlan:

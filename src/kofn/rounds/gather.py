@@ -71,14 +71,12 @@ class GatherRound(WatchedRound):
         self._work, self._stop = work, stop
         self._asked: set[int] = set()  # workers
         self._over: set[int] = set()  # slots all of whose work is here
-        self._start = 0.0
         self._seconds, self._asks_at = 0.0, float("inf")  # that have passed; the rule's next
 
     def start(self, time: float) -> list[Command]:
-        self._watch.begin(time)
-        self._start = time
+        self._start = self._now = time
         self._asks_at = self._stop.after(0.0)
-        self._set_wake()
+        self.wake = time + self._asks_at
         return [*self._mend(), *self._judge()]
 
     def on(self, event: Event) -> Sequence[Command]:
@@ -88,38 +86,34 @@ class GatherRound(WatchedRound):
         due = self._asks_at if event.time >= self.wake else 0.0
         self._seconds = max(self._seconds, event.time - self._start, due)
         commands = super().on(event)
-        self._set_wake()
-        if (type(event) is Reply or type(event) is Dropped) and event.round != self.id:
-            return commands  # it tells who is free again, and nothing of this sum
         if type(event) is Tick:
             self._asks_at = self._stop.after(self._seconds)
-            self._set_wake()
+        self.wake = self._start + self._asks_at
+        if (type(event) is Reply or type(event) is Dropped) and event.round != self.id:
+            return commands  # it tells who is free again, and nothing of this sum
         return [*commands, *self._judge()]
 
     @property
     def owing(self) -> tuple[int, ...]:
-        return tuple(sorted({*self._watch.open.values(), *self._watch.slow}))
+        return tuple(sorted({*self._open.values(), *self._slow}))
 
     def last_resort(self, time: float) -> Sequence[Command]:
         return ()  # everybody has been asked, and no work is sent twice
 
-    def _set_wake(self) -> None:
-        self.wake = self._start + self._asks_at
-
     def _send(self, worker: int) -> Send:
         self._asked.add(worker)
-        return self._watch.ask(self._work.task(self.id, worker, self._watch.slot_of[worker]))
+        return self._dispatch(self._work.task(self.id, worker, self._slot_of[worker]))
 
     def _mend(self) -> list[Command]:
         """Ask those that have not been asked, but for the resting, for what has not come."""
         return [
             self._send(worker)
-            for slot, worker in self._watch.holder.items()
-            if self._watch.quick(worker) and worker not in self._asked and slot not in self._over
+            for slot, worker in self._holder.items()
+            if self._quick(worker) and worker not in self._asked and slot not in self._over
         ]
 
     def _replied(self, event: Reply) -> Sequence[Command]:
-        slot = self._watch.slot_of[event.worker]
+        slot = self._slot_of[event.worker]
         if event.what is not None:
             first, last = event.what
             new = self.tally.take(slot, first, last, event.value)
@@ -132,7 +126,7 @@ class GatherRound(WatchedRound):
 
     def _judge(self) -> list[Command]:
         """Ask the rule; while it is not content and nobody is at work, those that rested."""
-        working, resting = len(self._watch.open), self._watch.slow
+        working, resting = len(self._open), self._slow
         idle = not working
         status = RoundStatus(
             self._seconds,
@@ -148,11 +142,11 @@ class GatherRound(WatchedRound):
         )
         commands: list[Command] = []
         if idle and not self.done:
-            asked = [worker for worker in self._watch.holder.values() if worker in resting]
+            asked = [worker for worker in self._holder.values() if worker in resting]
             resting.clear()
             commands += [self._send(worker) for worker in asked]
         # Nobody is at work, and the rule is not content: somebody must join.
         self._missing = 0
-        if not self.done and not self._watch.open:
+        if not self.done and not self._open:
             self._missing = self.tally.lacking(self._over, self._stop.enough)
         return commands

@@ -250,11 +250,7 @@ class IterateRound(Round):
             # Nobody is left that can have the vector of this round: back to the newest there is.
             round = int(now.vectors.max())
             self._cover = Cover(windows)
-            self._asked = {
-                share: [(epoch, runs)]
-                for share, runs in zip(windows.shares, windows.runs, strict=True)
-                if runs
-            }
+            self._asked = {share: [(epoch, runs)] for share, runs in windows.work.items()}
         else:
             last = self.plans[-1]
             before = last.before if round == last.round else last.asked(round - 1)
@@ -315,12 +311,10 @@ class IterateRound(Round):
             if self._asked.get(share):
                 due = max(since for since, _ in self._asked[share])
                 first[share] = (due, runs_of(mask, cover.cuts))
-        pairs = zip(windows.shares, windows.runs, strict=True)
-        steady = {share: runs for share, runs in pairs if runs}
-        leaders = self._members & steady.keys() & first.keys() or steady.keys()
-        self._members = set(steady)
+        leaders = self._members & windows.work.keys() & first.keys() or windows.work.keys()
+        self._members = set(windows.work)
         entered = {share: self._entered[share] for share in self._live}
-        plan = EpochPlan(epoch, round, first, steady, min(leaders), entered, before)
+        plan = EpochPlan(epoch, round, first, windows.work, min(leaders), entered, before)
         self.plans.append(plan)
         return Publish(self._exchange.publish, plan.dumps())
 

@@ -42,11 +42,6 @@ class Item:
         """The rows, one by one."""
         return np.concatenate([np.arange(first, last) for first, last in self.runs])
 
-    @property
-    def length(self) -> float:
-        """The Euclidean norm of what it is multiplied with."""
-        return 0.0 if self.u is None else _length(self.u)
-
 
 @dataclass(eq=False)
 class _Way:
@@ -126,29 +121,23 @@ class SumRound(WatchedRound):
             item.first = True
         self._terms = [_Terms([_Way(list(items))])]  # the base; then one for each that was late
         self._numbered: list[Item] = []
-        self._homeless = False  # something is owed by nobody: fewer than k shares are live
 
     def start(self, time: float) -> list[Command]:
-        self._watch.begin(time)
+        self._start = self._now = time
         self.done = self.rows_used == 0
         return [self._send(item) for item in self._terms[0].ways[0].items]
 
     @property
-    def missing(self) -> int:
-        return max(0, self.threshold - self.live) if self._homeless else 0
-
-    @property
     def owing(self) -> tuple[int, ...]:
-        shares = {
-            share for terms in self._undone() for way in terms.ways for share in way.waiting()
-        }
-        return tuple(sorted(w for share, w in self._watch.holder.items() if share in shares))
+        ways = [way for terms in self._undone() for way in terms.ways]
+        shares = {share for way in ways for share in way.waiting()}
+        return tuple(sorted(w for share, w in self._holder.items() if share in shares))
 
     @property
     def unanswered(self) -> tuple[int, ...]:
         open = {item.worker for item in self._numbered if not item.replied}
-        late = {worker for worker in self._watch.holder.values() if worker in open}
-        return tuple(sorted(late | self._watch.slow))
+        late = {worker for worker in self._holder.values() if worker in open}
+        return tuple(sorted(late | self._slow))
 
     def total(self) -> Any:
         """The sum; None where values are skipped."""
@@ -173,7 +162,7 @@ class SumRound(WatchedRound):
         return [terms for terms in self._terms if terms.counted is None]
 
     def _strain(self, item: Item) -> float:
-        length = self._work.size(item.share) * item.length
+        length = self._work.size(item.share) * _length(item.u)
         return (length / self._work.length) ** 2 if length else 0.0
 
     def _replied(self, event: Reply) -> Sequence[Command]:
@@ -186,8 +175,8 @@ class SumRound(WatchedRound):
     def _mend(self) -> list[Command]:
         """Have others do what nobody is at, or nobody that is counted on."""
         commands: list[Command] = []
-        self._homeless = False
-        holder, quick = self._watch.holder, self._watch.quick
+        homeless = False  # something is owed by nobody: fewer than k shares are live
+        holder = self._holder
         for terms in self._undone():
             own = terms.ways[0] if terms.whole is not None and len(terms.ways) > 1 else None
             if own is not None and not own.waiting().keys() <= holder.keys():
@@ -195,18 +184,19 @@ class SumRound(WatchedRound):
             for way in terms.ways:
                 commands += self._replace(way)
             ways = [[holder.get(share) for share in way.waiting()] for way in terms.ways]
-            self._homeless |= all(None in workers for workers in ways)
+            homeless |= all(None in workers for workers in ways)
             if terms.whole is None:
                 commands += self._set_apart(terms.ways[0])
-            elif not any(all(map(quick, workers)) for workers in ways):
+            elif not any(all(map(self._quick, workers)) for workers in ways):
                 commands += self._stand_in(terms, terms.whole)
+        self._missing = max(0, self.threshold - self.live) if homeless else 0
         return commands
 
     def _replace(self, way: _Way) -> list[Command]:
         """Have others do what the lost owed, or those that have their shares now."""
         commands: list[Command] = []
         for share, owed in way.waiting().items():
-            holder = self._watch.holder.get(share)
+            holder = self._holder.get(share)
             if holder is not None:
                 commands += [self._ask(item) for item in owed if item.worker != holder]
                 continue
@@ -221,10 +211,10 @@ class SumRound(WatchedRound):
         """What the late owe has two ways from now on."""
         commands: list[Command] = []
         for share, owed in base.waiting().items():
-            holder = self._watch.holder.get(share)
-            if holder is not None and not self._watch.quick(holder):
-                terms = _Terms([_Way(owed)], _merged(owed))
-                commands += self._stand_in(terms, _merged(owed))
+            if self._holder.get(share) in self._slow:
+                whole = _merged(owed)
+                terms = _Terms([_Way(owed)], whole)
+                commands += self._stand_in(terms, whole)
                 if len(terms.ways) > 1:
                     base.items = [item for item in base.items if item not in owed]
                     self._terms.append(terms)
@@ -243,18 +233,15 @@ class SumRound(WatchedRound):
         For a lost worker the slow ones stand in, too, where the others are too few, or decode so
         poorly that the result would be refused. One that is only late is waited for then.
         """
-        quick, slow = self._watch.shares()
+        quick, slow = self._counted_on()
         parts: list[Item] = []
         if len(quick) >= self.threshold:
             parts = self._cut(whole, sorted(quick))
-            if not self._choosy or not self._refused(parts):
+            if not self._choosy or sum(map(self._strain, parts)) <= self._work.worst**2:
                 return parts
         if lost and slow and len(quick) + len(slow) >= self.threshold:
             return self._cut(whole, sorted(quick + slow))
         return parts if lost else []
-
-    def _refused(self, parts: Sequence[Item]) -> bool:
-        return sum(self._strain(part) for part in parts) > self._work.worst**2
 
     def _cut(self, item: Item, shares: Sequence[int]) -> list[Item]:
         """Cut the rows in pieces; a team of k shares does each, in turn.
@@ -267,7 +254,7 @@ class SumRound(WatchedRound):
         scale = np.zeros((n, rows))
         for p in range(pieces):
             first, last = p * rows // pieces, (p + 1) * rows // pieces
-            length = 0.0 if item.u is None else _length(item.u[first:last])
+            length = _length(item.u if item.u is None else item.u[first:last])
             most = work.wanted * work.length * np.sqrt((last - first) / work.rows)
             for size in range(k, n + 1):
                 team = sorted((p * n // pieces + i) % n for i in range(size))
@@ -279,9 +266,9 @@ class SumRound(WatchedRound):
         for q, share in enumerate(shares):
             mine = np.flatnonzero(scale[q])
             if len(mine):
-                u = None
-                if item.u is not None:
-                    u = (item.u[mine] * scale[q, mine, None]).astype(item.u.dtype)
+                u = item.u
+                if u is not None:
+                    u = (u[mine] * scale[q, mine, None]).astype(u.dtype)
                 parts.append(Item(share, _runs(flat[mine]), u))
         return parts
 
@@ -290,23 +277,22 @@ class SumRound(WatchedRound):
         return self._send(item)
 
     def _send(self, item: Item) -> Send:
-        item.worker = self._watch.holder[item.share]
+        number, item.worker = len(self._numbered), self._holder[item.share]
         self._numbered.append(item)
-        number = len(self._numbered) - 1
-        return self._watch.ask(self._work.task(self.id, item.worker, number, item))
+        return self._dispatch(self._work.task(self.id, item.worker, number, item))
 
 
-def _length(u: NDArray[Any]) -> float:
-    return float(np.linalg.norm(u.astype(np.float64, copy=False)))
+def _length(u: NDArray[Any] | None) -> float:
+    return 0.0 if u is None else float(np.linalg.norm(u.astype(np.float64, copy=False)))
 
 
 def _merged(items: Sequence[Item]) -> Item:
     """Several items of a share as one: what is stood in for again and again stays one task."""
     rows = np.unique(np.concatenate([item.flat for item in items]))
-    u = None
-    for item in items:
-        if item.u is not None:
-            u = np.zeros((len(rows), item.u.shape[1]), item.u.dtype) if u is None else u
+    u = items[0].u
+    if u is not None:
+        u = np.zeros((len(rows), u.shape[1]), u.dtype)
+        for item in items:
             u[np.searchsorted(rows, item.flat)] += item.u
     return Item(items[0].share, _runs(rows), u)
 

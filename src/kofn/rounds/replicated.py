@@ -60,7 +60,7 @@ class ReplicatedRound(WatchedRound):
         self._undone = set(blocks)
 
     def start(self, time: float) -> list[Command]:
-        self._watch.begin(time)
+        self._start = self._now = time
         commands: list[Command] = [*self._mend()]
         self.asked_again.clear()
         return commands
@@ -69,7 +69,7 @@ class ReplicatedRound(WatchedRound):
     def missing(self) -> int:
         """Blocks that nobody holds any more: as many newcomers are surely enough."""
         if self._spare:
-            return int(not self._watch.holder)
+            return int(not self._holder)
         return sum(not self._holders(block) for block in self._undone)
 
     @property
@@ -78,11 +78,11 @@ class ReplicatedRound(WatchedRound):
 
     @property
     def unanswered(self) -> tuple[int, ...]:
-        return tuple(sorted(self._watch.debts.owed))
+        return tuple(sorted(self._debts.owed))
 
     def _holders(self, block: int) -> list[int]:
         """Slots with somebody who holds a block: counted on first, then whose own it is."""
-        holder, quick = self._watch.holder, self._watch.quick
+        holder, quick = self._holder, self._quick
         found = [(not quick(holder[s]), i, s) for i, s in self._where[block] if s in holder]
         return [slot for _, _, slot in sorted(found)]
 
@@ -99,7 +99,7 @@ class ReplicatedRound(WatchedRound):
 
     def _look_whether_done(self) -> None:
         waiting = self._undone
-        if self._spare and self._watch.holder:
+        if self._spare and self._holder:
             waiting = {block for block in waiting if self._holders(block)}
         self.done = not waiting
 
@@ -115,20 +115,20 @@ class ReplicatedRound(WatchedRound):
 
     def _wanted(self, slot: int, block: int) -> bool:
         """Whether to ask a holder of a block, besides those that are at it."""
-        worker, at_it = self._watch.holder[slot], self._at(block)
+        worker, at_it = self._holder[slot], self._at(block)
         if worker in at_it or self._at_once:
             return worker not in at_it
-        late = not any(map(self._watch.quick, at_it))
-        return not at_it or (late and self._watch.quick(worker))
+        late = not any(map(self._quick, at_it))
+        return not at_it or (late and self._quick(worker))
 
     def _at(self, block: int) -> set[int]:
         """Live workers that were asked for a block."""
-        return self._asked[block].intersection(self._watch.holder.values())
+        return self._asked[block].intersection(self._holder.values())
 
     def _send(self, slot: int, block: int) -> Send:
-        worker = self._watch.holder[slot]
+        worker = self._holder[slot]
         task = self._work.task(self.id, worker, slot, block)
         self._asked[block].add(worker)
         self._tasks[task.id] = block
         self.asked_again.append(block)
-        return self._watch.ask(task)
+        return self._dispatch(task)

@@ -8,7 +8,6 @@ told by events what changes meanwhile.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from weakref import WeakSet
 
 from ..model import Assign, Dropped, Event, Failed, Joined, Lost, Reply, Stored
@@ -122,12 +121,9 @@ class Roster:
         self._slots.add(slots)
         return slots
 
-    def wants(self, key: str) -> None:
-        """Something is about to be sent, to be kept under a key."""
-        self._wanted.add(key)
-
     def put(self, worker: int, key: str, time: float, slot: int | None = None) -> None:
         """Something to be kept has been sent, with which a worker fills a slot if there is one."""
+        self._wanted.add(key)
         self._coming[worker, key] = slot
         self.debts.add(worker, time)
 
@@ -179,6 +175,6 @@ class Roster:
             return event
         if type(event) is Stored:
             self.kept[worker].add(key)
-            return replace(event, slot=slot)
+            return event._replace(slot=slot)
         self.refused.add((worker, key))
         return event

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..codes.total import Shapes, Total, same_shapes
-from ..model import Command, Event, Joined, Lost, Reply, Send, Task, Tick
+from ..model import Command, Event, Lost, Reply, Send, Task, Tick
 from .base import Round
 from .lateness import Late
 
@@ -62,7 +62,7 @@ class StaleRound(Round):
     `slots`: worker -> its parts. `ids` gives the round ids. `advance(t, time, total, covered)` is
     called at the end of iteration t, at `time`, with the total of all newest values and the
     fraction of the parts that have one; it returns the next point. `portion`: parts that a worker
-    starts out with at a time, as a fraction of its own.
+    starts out with at a time, as a fraction of its own. Who joins holds nothing, and is left out.
     """
 
     def __init__(
@@ -103,18 +103,16 @@ class StaleRound(Round):
     def on(self, event: Event) -> Sequence[Command]:
         if self.done:
             return ()
-        commands: list[Command] = []
+        commands: Sequence[Command] = ()
         if type(event) is Reply:
-            commands += self._replied(event)
+            commands = self._replied(event)
         elif type(event) is Lost:
             self._workers.pop(event.worker, None)  # what it said last stays known
-        elif type(event) is Joined:
-            pass  # it holds nothing, and nobody's parts are dealt out again
         if len(self._fresh) >= self.threshold:
             if self.wake == float("inf"):
                 self.wake = event.time + self._rule.allowed(event.time - self._began)
             if event.time >= self.wake or type(event) is Tick:
-                commands += self._end(event.time)
+                commands = [*commands, *self._end(event.time)]
         return commands
 
     @property

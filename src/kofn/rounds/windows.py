@@ -49,6 +49,11 @@ class Windows:
         return {share: i for i, share in enumerate(self.shares)}
 
     @cached_property
+    def work(self) -> dict[int, tuple[RowRange, ...]]:
+        """What each share reads, of those that read anything."""
+        return {share: runs for share, runs in zip(self.shares, self.runs, strict=True) if runs}
+
+    @cached_property
     def loads(self) -> tuple[int, ...]:
         """Rows that each share reads."""
         return tuple(sum(last - first for first, last in mine) for mine in self.runs)
@@ -126,7 +131,7 @@ def shifted(before: Windows, layout: Layout, shares: Sequence[int]) -> Windows:
     """
     rows = before.rows
     fresh = layout.lay(shares, rows)
-    old = {share: i for i, share in enumerate(before.shares)}
+    old = before.places
     stay = [i for i, share in enumerate(shares) if share in old]
     if not stay:
         return fresh
@@ -140,18 +145,13 @@ def shifted(before: Windows, layout: Layout, shares: Sequence[int]) -> Windows:
 
 def rows_moved(before: Windows, after: Windows) -> int:
     """Rows that shares in both read now and did not before, beyond what their load has grown."""
-    old = {share: i for i, share in enumerate(before.shares)}
+    old = before.places
     pairs = [(old[share], i) for i, share in enumerate(after.shares) if share in old]
     if not pairs:
         return 0
     was, now = (np.array(side) for side in zip(*pairs, strict=True))
-    return _moved(
-        before.starts[was],
-        before.lengths[was],
-        after.starts[now],
-        after.lengths[now],
-        before.rows,
-    )
+    start, length = before.starts[was], before.lengths[was]
+    return _moved(start, length, after.starts[now], after.lengths[now], before.rows)
 
 
 def _moved(s0: Ints, l0: Ints, s1: Ints, l1: Ints, rows: int) -> int:
@@ -175,9 +175,8 @@ def _chain(fractions: Floats, span: int, rows: int) -> tuple[Ints, Ints]:
             at = (at + span) % n
         if len(order) == n:
             break
-    edges = np.floor(np.concatenate([[0.0], np.cumsum(fractions[order])]) * rows + 0.5).astype(
-        np.intp
-    )
+    ends = np.concatenate([[0.0], np.cumsum(fractions[order])]) * rows
+    edges = np.floor(ends + 0.5).astype(np.intp)
     edges[-1] = span * rows
     # Rounding may give a window one row more than there are, which would be the same row twice:
     # what is over goes to the next one, or where those are full, to the one before.
@@ -221,13 +220,12 @@ def with_extra(windows: Windows, weak: Sequence[int]) -> Windows:
     size = np.diff(windows.cuts)
     for j in weak:
         free = np.flatnonzero(~asked[:, j])
-        if len(free) == 0:
-            continue
-        i = free[np.argmin(extended[free])]
-        asked[i, j] = True
-        need[j] += 1
-        extended[i] += size[j]
-    runs = tuple(runs_of(asked[i], windows.cuts) for i in range(len(windows.shares)))
+        if len(free):
+            i = free[np.argmin(extended[free])]
+            asked[i, j] = True
+            need[j] += 1
+            extended[i] += size[j]
+    runs = tuple(runs_of(mask, windows.cuts) for mask in asked)
     return replace(windows, asked=asked, need=need, runs=runs)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from itertools import count
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -14,9 +13,9 @@ from numpy.typing import NDArray
 from .. import checks
 from ..errors import BadInput, Closed, KofnError, NothingYet, TooFewWorkers
 from ..rounds import RoundDriver
-from ..rounds.deadline import DeadlineRound
 from .codec import JobCodec, Product
 from .report import RoundReport, SequenceReport
+from .round import DeadlineRound
 from .schemes import SequenceCode
 
 
@@ -169,12 +168,7 @@ class Stream:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

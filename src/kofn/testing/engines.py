@@ -48,11 +48,6 @@ class EngineChecks(TaskChecks, ValueChecks):
         """The books of one test."""
         return EngineProbe(engine, self.patience)
 
-    @pytest.fixture
-    def desk(self, probe: EngineProbe) -> EngineProbe:
-        """The same under its old name."""
-        return probe
-
     def end(self, engine: Engine, worker: int) -> None:
         """Kill a worker as hard as this engine allows, or skip."""
         pid = engine.pid(worker) if engine.capabilities.processes else None
@@ -248,6 +243,3 @@ class EngineChecks(TaskChecks, ValueChecks):
             with pytest.raises(Closed):
                 call()
         assert engine.workers == ()
-
-
-Desk = EngineProbe  # its old name

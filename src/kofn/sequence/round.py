@@ -7,63 +7,14 @@ are the codec's. This is what lies between: time, workers in their slots, and wh
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Collection, Sequence
 
-from ..model import Assign, Command, Dropped, Event, Joined, Lost, Reply, Send, Task, Tick
-from . import lateness
-from .base import Round
-from .roster import Slots
-
-Item = tuple[int, int]  # a mini-task: its job, and which one of that job
-
-
-class Ledger(Protocol):
-    """What a round needs to know of who does what."""
-
-    prompt: bool
-
-    def deliver(self, mini: Any, /) -> bool:
-        """Count a result; True if its job is done by it."""
-
-    def settle(self) -> list[int]:
-        """Let the due jobs take what decodes well enough; return those done by it."""
-
-    @property
-    def due(self) -> object | None:
-        """The job that must be done in this round and is not yet."""
-
-    def may_end(self, finished: Collection[int], /) -> bool:
-        """Whether the round may end with these slots having finished."""
-
-    def more(self, slots: Collection[int], /) -> Mapping[int, Any]:
-        """One more mini-task of the due job for each of these slots."""
-
-
-class JobCodec(Protocol):
-    """What a round needs to have done with operands and values."""
-
-    @property
-    def busy(self) -> bool:
-        """Whether there is something to decode, or to encode ahead."""
-
-    def ready(self, worker: int, mini: Any, /) -> bool:
-        """Whether this worker has the operands of this mini-task."""
-
-    def give(self, worker: int, slot: int, mini: Any, /) -> Sequence[Command]:
-        """Encode the operands of a mini-task, and have the worker keep them."""
-
-    def task(self, round: int, worker: int, mini: Any, /) -> Task:
-        """Make the task for a mini-task whose operands the worker has."""
-
-    def take(self, mini: Any, value: Any, /) -> None:
-        """Keep a result that counts."""
-
-    def complete(self, jobs: Sequence[int], /) -> None:
-        """Decode these jobs, when there is time."""
-
-    def idle_work(self) -> Sequence[Command]:
-        """Do a few milliseconds of what there is to do."""
+from ..model import Assign, Command, Dropped, Event, Joined, Lost, Reply, Send, Tick
+from ..rounds import lateness
+from ..rounds.base import Round
+from ..rounds.roster import Slots
+from .codec import JobCodec
+from .ledger import Batch, Ledger, Mini
 
 
 class DeadlineRound(Round):
@@ -81,7 +32,7 @@ class DeadlineRound(Round):
     def __init__(
         self,
         id: int,
-        batches: Sequence[Mapping[int, Any]],
+        batches: Sequence[Batch],
         ledger: Ledger,
         codec: JobCodec,
         slots: Slots,
@@ -107,7 +58,7 @@ class DeadlineRound(Round):
             for slot, mini in batch.items()
             if slot in occupant
         )
-        self._owed: dict[int, set[Item]] = {worker: set() for worker in slots}
+        self._owed: dict[int, set[Mini]] = {worker: set() for worker in slots}
         for worker, mini in self._waiting:
             self._owed[worker].add(mini)
         self._out: dict[int, int] = {}  # task -> worker
@@ -293,7 +244,7 @@ class DeadlineRound(Round):
         self._helping.add(worker)
         return (Assign(self._roster_slots, worker, free[0]),)
 
-    def _send(self, worker: int, mini: Any, time: float) -> Send:
+    def _send(self, worker: int, mini: Mini, time: float) -> Send:
         if self.first_sent is None:
             self.first_sent = time
         if self._idle is not None:
