@@ -6,9 +6,12 @@ part of its task's ``what`` it carries, in the same form; the engine never looks
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+if TYPE_CHECKING:
+    from .rounds.base import Round
 
 # A body runs on a worker: body(kept, operand, *args) -> pieces. `kept` maps the keys of `put` to
 # their values, `operand` is the round's broadcast (None if there was none). Between two pieces the
@@ -222,23 +225,6 @@ class Record(NamedTuple):
     rows: int
 
 
-class Rounded(Protocol):
-    """A round that has ended, as far as a report needs it."""
-
-    id: int
-    read: dict[int, int]  # rows or parts, by worker
-    lost: list[int]
-    joined: list[int]
-
-    @property
-    def late(self) -> Collection[int]:
-        """Workers that others stood in for."""
-
-    @property
-    def unanswered(self) -> Collection[int]:
-        """Workers that owed an answer, to this round or an earlier one, when it ended."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """What one round did; seconds are the engine's clock.
@@ -263,7 +249,7 @@ class Report:
 
     @classmethod
     def of(
-        cls, round: Rounded, live: Iterable[int], times: tuple[float, float, float], **more: Any
+        cls, round: Round, live: Iterable[int], times: tuple[float, float, float], **more: Any
     ) -> Self:
         """The report of a round, from when it began, had gathered and ended; `more`: the rest."""
         began, gathered, ended = times

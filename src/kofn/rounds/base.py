@@ -9,15 +9,23 @@ from ..model import Command, Event
 
 
 class Round(ABC):
-    """A state machine: events in, commands out. It reads no clock: time comes in the event."""
+    """A state machine: events in, commands out. It reads no clock: time comes in the event.
 
-    id: int
-    threshold: int  # live workers without which no round of this kind ends
-    key: str = ""  # of what a worker must keep to take part; "" where nobody is given it meanwhile
+    `threshold`: live workers without which no round of this kind ends. `key`: of what a worker must
+    keep to take part; "" where nobody is given it meanwhile.
+    """
+
     done: bool = False
     wake: float = float("inf")  # it wants a Tick at this time
-    _missing: int = 0
+    missing: int = 0  # workers without which it cannot end; 0 while those at hand are enough
     has_idle_work: bool = False  # there is work of the master's own to do while nothing arrives
+
+    def __init__(self, id: int, threshold: int, key: str = "") -> None:
+        self.id, self.threshold, self.key = id, threshold, key
+        self.read: dict[int, int] = {}  # rows or parts, by worker
+        self.late: list[int] = []  # workers that others stood in for, in order
+        self.lost: list[int] = []
+        self.joined: list[int] = []
 
     @abstractmethod
     def start(self, time: float) -> Sequence[Command]:
@@ -34,11 +42,6 @@ class Round(ABC):
     def last_resort(self, time: float) -> Sequence[Command]:
         """Called before a wait in silence is given up: what is there left to try?"""
         return ()
-
-    @property
-    def missing(self) -> int:
-        """Workers without which this round cannot end; 0 while those at hand are enough."""
-        return self._missing
 
     @property
     def entering(self) -> bool:

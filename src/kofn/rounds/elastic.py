@@ -88,7 +88,7 @@ class ElasticRound(WatchedRound):
         return self._send(runs) if runs else ()
 
     def _mend(self) -> list[Command]:
-        runs, self._missing = self.cover.top_up(*self._counted_on())
+        runs, self.missing = self.cover.top_up(*self._counted_on())
         return [*self._send(runs), *self._finish()]
 
     def _counted_on(self) -> tuple[list[int], list[int]]:

@@ -146,7 +146,7 @@ class GatherRound(WatchedRound):
             resting.clear()
             commands += [self._send(worker) for worker in asked]
         # Nobody is at work, and the rule is not content: somebody must join.
-        self._missing = 0
+        self.missing = 0
         if not self.done and not self._open:
-            self._missing = self.tally.lacking(self._over, self._stop.enough)
+            self.missing = self.tally.lacking(self._over, self._stop.enough)
         return commands

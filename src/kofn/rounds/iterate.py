@@ -73,11 +73,7 @@ class IterateRound(Round):
         exchange: Exchange,
         late: Late | None,
     ) -> None:
-        self.id, self.key, self.threshold = id, work.key, work.threshold
-        self.read: dict[int, int] = {}  # rows stamped, by worker
-        self.late: list[int] = []
-        self.lost: list[int] = []
-        self.joined: list[int] = []
+        super().__init__(id, work.threshold, work.key)
         self.rows_topped_up = 0
         self.repeated_rows = 0
         self.plans: list[EpochPlan] = []
@@ -240,8 +236,8 @@ class IterateRound(Round):
         for share, worker in list(self._out.items()) if len(self._live) < self.threshold else ():
             self._enter(share, worker)  # late or not, without them it does not go on
         shares = sorted(self._live)
-        self._missing = max(0, self.threshold - len(shares))
-        if self._missing:
+        self.missing = max(0, self.threshold - len(shares))
+        if self.missing:
             return ()  # everybody waits for somebody to join
         epoch = len(self.plans) + 1
         windows = self._work.windows(shares)
@@ -334,7 +330,7 @@ class IterateRound(Round):
     def _look_for_late(self, time: float, now: Progress, rule: Late) -> Sequence[Command]:
         commands: Sequence[Command] = ()
         round, asked = self._in_flight(now)
-        if round != self._flight or self._missing:
+        if round != self._flight or self.missing:
             took = (time - self._since) / max(1, round - self._flight)
             self._usual = took if self._usual is None else 0.5 * (took + self._usual)
             self._flight, self._since, self._paused = round, time, 0.0

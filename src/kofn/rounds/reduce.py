@@ -189,7 +189,7 @@ class SumRound(WatchedRound):
                 commands += self._set_apart(terms.ways[0])
             elif not any(all(map(self._quick, workers)) for workers in ways):
                 commands += self._stand_in(terms, terms.whole)
-        self._missing = max(0, self.threshold - self.live) if homeless else 0
+        self.missing = max(0, self.threshold - self.live) if homeless else 0
         return commands
 
     def _replace(self, way: _Way) -> list[Command]:

@@ -66,7 +66,7 @@ class ReplicatedRound(WatchedRound):
         return commands
 
     @property
-    def missing(self) -> int:
+    def missing(self) -> int:  # type: ignore[override]
         """Blocks that nobody holds any more: as many newcomers are surely enough."""
         if self._spare:
             return int(not self._holder)

@@ -78,10 +78,8 @@ class StaleRound(Round):
         portion: float = 1.0,
         balance: bool = True,
     ) -> None:
-        self.id = ids()
-        self.threshold = fresh
+        super().__init__(ids(), fresh)
         self.t = 1
-        self.read: dict[int, int] = {}
         self.stale = 0  # answers to an earlier iteration that were put to use
         self._ids, self._work, self._x, self._advance = ids, work, x, advance
         self._rule, self._balance = Late(margin, least=0.0), balance
@@ -103,20 +101,20 @@ class StaleRound(Round):
     def on(self, event: Event) -> Sequence[Command]:
         if self.done:
             return ()
-        commands: Sequence[Command] = ()
+        commands: list[Command] = []
         if type(event) is Reply:
-            commands = self._replied(event)
+            commands += self._replied(event)
         elif type(event) is Lost:
             self._workers.pop(event.worker, None)  # what it said last stays known
         if len(self._fresh) >= self.threshold:
             if self.wake == float("inf"):
                 self.wake = event.time + self._rule.allowed(event.time - self._began)
             if event.time >= self.wake or type(event) is Tick:
-                commands = [*commands, *self._end(event.time)]
+                commands += self._end(event.time)
         return commands
 
     @property
-    def missing(self) -> int:
+    def missing(self) -> int:  # type: ignore[override]
         return max(0, self.threshold - len(self._workers))
 
     @property

@@ -33,12 +33,8 @@ class WatchedRound(Round):
         late: Late | None,
         resting: Collection[int] = (),
     ) -> None:
-        self.id, self.key, self.threshold = id, key, threshold
-        self.read: dict[int, int] = {}  # rows or parts, by worker
+        super().__init__(id, threshold, key)
         self.spent: dict[int, float] = {}  # seconds, by worker
-        self.late: list[int] = []  # whoever was, in order
-        self.lost: list[int] = []
-        self.joined: list[int] = []
         self._slot_of = dict(slots)  # worker -> slot; the lost are left in, for their last replies
         self._holder = {slot: worker for worker, slot in slots.items()}  # of the live
         self._debts = Debts()  # tasks of this round

@@ -75,10 +75,6 @@ class JobCodec:
         self._given: set[tuple[int, Mini]] = set()  # worker, mini-task
         self._over: set[int] = set()  # jobs that have enough, since the last round
 
-    def add(self, job: Product) -> None:
-        """Take in a new job."""
-        self.jobs[job.number] = job
-
     def drop(self, number: int) -> None:
         """Let go of a job: its result was taken, or it was not to begin."""
         self.jobs.pop(number, None)

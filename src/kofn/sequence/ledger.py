@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -109,10 +109,7 @@ class Ledger(ABC):
     @property
     def due(self) -> Job | None:
         """The job that must be done in this round and is not yet."""
-        for job in self.jobs.values():
-            if job.due <= self.round and not job.done:
-                return job
-        return None
+        return next(self._all_due(), None)
 
     def settle(self) -> list[int]:
         """Call when nothing better will come in time: due jobs take what decodes well enough.
@@ -120,13 +117,10 @@ class Ledger(ABC):
         Returns the jobs that are done by it. A straggler is not waited for for the sake of digits
         that the caller did not ask for.
         """
-        ready: list[int] = []
-        for job in self.jobs.values():
-            if job.due <= self.round and not job.done:
-                self._look(job, job.worst)
-                if job.done:
-                    ready.append(job.number)
-        return ready
+        due = list(self._all_due())
+        for job in due:
+            self._look(job, job.worst)
+        return [job.number for job in due if job.done]
 
     def may_end(self, finished: Collection[int]) -> bool:
         """Whether the round may end with these slots having finished all that they were given."""
@@ -148,10 +142,13 @@ class Ledger(ABC):
 
     def begun(self, rounds_ago: int) -> Job | None:
         """The job that began so many rounds ago, if it is not done."""
-        for job in self.jobs.values():
-            if job.began == self.round - rounds_ago and not job.done:
-                return job
-        return None
+        began = self.round - rounds_ago
+        return next(
+            (job for job in self.jobs.values() if job.began == began and not job.done), None
+        )
+
+    def _all_due(self) -> Iterator[Job]:
+        return (job for job in self.jobs.values() if job.due <= self.round and not job.done)
 
     def _look(self, job: Job, worst: float) -> None:
         if len(job.rows) >= self.k and self._eta(job.rows) <= worst:
@@ -168,6 +165,9 @@ class Ledger(ABC):
         """What `_everyone` will return when so many coded mini-tasks have been given out."""
         return {slot: Mini(job, self.k + given + slot) for slot in range(self.slots)}
 
+    def _uncoded(self, job: int) -> Batch:
+        return {slot: Mini(job, slot) for slot in range(self.slots)}
+
 
 class OneRound(Ledger):
     """Jobs that begin and end in one round: one mini-task a slot. Uncoded, or polynomial code."""
@@ -182,16 +182,12 @@ class OneRound(Ledger):
         job = self.begun(0)
         if job is None:
             return []
-        if self._coded:
-            return [self._everyone(job)]
-        return [{slot: job.unit() for slot in range(self.slots)}]
+        return [self._everyone(job) if self._coded else self._uncoded(job.number)]
 
     def ahead(self, job: int | None) -> list[Batch]:
         if job is None:
             return []
-        if self._coded:
-            return [self._coming(job)]
-        return [{slot: Mini(job, slot) for slot in range(self.slots)}]
+        return [self._coming(job) if self._coded else self._uncoded(job)]
 
 
 class Diagonal(Ledger):
@@ -266,7 +262,7 @@ class Improved(Ledger):
         always = min(self._N, self._W if self._burst is None else self._burst) < self._W
         if job is None or not always or self.k < self.slots:
             return []
-        return [{slot: Mini(job, slot) for slot in range(self.slots)}]
+        return [self._uncoded(job)]
 
     def cannot_straggle(self, slot: int, rounds: int) -> bool:
         """Whether the model rules out that a slot straggles in this round and all of the next.

@@ -27,8 +27,6 @@ class DeadlineRound(Round):
     is given up, they take the slots of those that were waited for.
     """
 
-    threshold = 1
-
     def __init__(
         self,
         id: int,
@@ -39,7 +37,7 @@ class DeadlineRound(Round):
         slack: float,
         spare: Collection[int] = (),
     ) -> None:
-        self.id = id
+        super().__init__(id, threshold=1)
         self.slots = slots.copy()
         self.finished: set[int] = set()  # slots that have done all they were given
         self.fastest: float | None = None  # seconds of the first to finish
@@ -47,8 +45,6 @@ class DeadlineRound(Round):
         self.topped_up = 0  # mini-tasks asked for beyond the ledger's own
         self.first_sent: float | None = None
         self.held = 0.0  # seconds in which all workers waited for operands
-        self.lost: list[int] = []
-        self.joined: list[int] = []
         self._roster_slots, self._spare = slots, deque(spare)
         self._ledger, self._codec, self._slack = ledger, codec, slack
         occupant = {slot: worker for worker, slot in slots.items()}
@@ -129,7 +125,7 @@ class DeadlineRound(Round):
         return frozenset(s for worker, s in self.slots.items() if worker not in self._helping)
 
     @property
-    def missing(self) -> int:
+    def missing(self) -> int:  # type: ignore[override]
         return 0 if self.slots else 1
 
     @property

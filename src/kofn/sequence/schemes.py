@@ -15,13 +15,21 @@ from .ledger import Diagonal, Eta, Improved, Ledger, OneRound, perfect
 class SequenceCode(ABC):
     """How the jobs of a sequence are cut, coded and spread over workers and rounds."""
 
+    x: int
+    y: int
+    z: int = 1
+    points: Points | None = None
+    seed: int = 0
     delay: int  # a job that begins in round i is done by round i + delay
     asks_again: ClassVar[bool] = False  # whether a mini-task that failed is given again
 
+    def __post_init__(self) -> None:
+        _ = self.product  # says what is wrong
+
     @property
-    @abstractmethod
     def product(self) -> ProductCode:
         """The code over the blocks of one job."""
+        return ProductCode(self.x, self.y, self.z, self.points, self.seed)
 
     @abstractmethod
     def ledger(self, slots: int, eta: Eta = perfect) -> Ledger:
@@ -34,18 +42,10 @@ class Uncoded(SequenceCode):
 
     x: int
     y: int
+    delay = 0
 
     def __post_init__(self) -> None:
         whole_fields(self, x=1, y=1)
-
-    @property
-    def delay(self) -> int:  # type: ignore[override]
-        """A job is done in the round that it begins in."""
-        return 0
-
-    @property
-    def product(self) -> ProductCode:
-        return ProductCode(self.x, self.y)
 
     def ledger(self, slots: int, eta: Eta = perfect) -> Ledger:
         if self.x * self.y != slots:
@@ -68,18 +68,7 @@ class Polynomial(SequenceCode):
     z: int = 1
     points: Points | None = None
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        _ = self.product  # says what is wrong
-
-    @property
-    def delay(self) -> int:  # type: ignore[override]
-        """A job is done in the round that it begins in."""
-        return 0
-
-    @property
-    def product(self) -> ProductCode:
-        return ProductCode(self.x, self.y, self.z, self.points, self.seed)
+    delay = 0
 
     def ledger(self, slots: int, eta: Eta = perfect) -> Ledger:
         k = self.product.k
@@ -109,12 +98,8 @@ class DIP(SequenceCode):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _ = self.product
+        super().__post_init__()
         whole_fields(self, delay=0, lam=1)
-
-    @property
-    def product(self) -> ProductCode:
-        return ProductCode(self.x, self.y, self.z, self.points, self.seed)
 
     def ledger(self, slots: int, eta: Eta = perfect) -> Ledger:
         if self.lam > slots:
@@ -144,7 +129,7 @@ class IDIP(SequenceCode):
     asks_again: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        _ = self.product
+        super().__post_init__()
         whole_fields(self, delay=0, N=0, W=1)
         if self.delay != self.W - 1:
             raise BadInput(
@@ -159,10 +144,6 @@ class IDIP(SequenceCode):
                     f"in a row, 1 to W; got burst={self.burst}, W={self.W}. Leave it out for no "
                     f"limit."
                 )
-
-    @property
-    def product(self) -> ProductCode:
-        return ProductCode(self.x, self.y, points=self.points)
 
     def ledger(self, slots: int, eta: Eta = perfect) -> Ledger:
         most = slots * self.W

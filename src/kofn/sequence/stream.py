@@ -60,21 +60,7 @@ class Ticket:
         return f"<job {self.job}: {self.waits_for or 'done'}>"
 
 
-class _Results(Iterator[NDArray[Any]]):
-    """Results in order. Not a generator: that would be at its end after an error."""
-
-    def __init__(self, tickets: deque[Ticket]) -> None:
-        self._tickets = tickets
-
-    def __next__(self) -> NDArray[Any]:
-        while self._tickets and self._tickets[0].taken:
-            self._tickets.popleft()
-        if not self._tickets:
-            raise StopIteration
-        return self._tickets[0].result()
-
-
-class Stream:
+class Stream(Iterator[NDArray[Any]]):
     """Jobs in order, each done at most `delay` rounds after it began. See Cluster.sequence.
 
     A round begins when somebody waits for a result, or when delay + 1 jobs are waiting to begin and
@@ -149,13 +135,16 @@ class Stream:
         """Take no more jobs; results of those submitted can still be taken. Idempotent."""
         self._closed = True
 
-    def __iter__(self) -> Iterator[NDArray[Any]]:
-        """Yield the results in order, those taken with result() left out, until none is left.
+    def __next__(self) -> NDArray[Any]:
+        """Return the next result in order, those taken with result() left out.
 
         A job that could not be decoded raises its error once; the next one to be asked for is the
         one after it.
         """
-        return _Results(self._tickets)
+        self._drop_taken()
+        if not self._tickets:
+            raise StopIteration
+        return self._tickets[0].result()
 
     @property
     def report(self) -> SequenceReport:
@@ -183,7 +172,7 @@ class Stream:
         worst = self._codec.worst(shape[1], dtype)  # says so if it cannot be accurate enough
         with self._driver.lock:
             job = Product(next(self._numbers), self._jobs, shape, dtype, X, Y, worst)
-            self._codec.add(job)
+            self._codec.jobs[job.number] = job
             self._queue.append(job)
             try:
                 entered = self._driver.engine.now()
@@ -195,10 +184,13 @@ class Stream:
                 raise
             self._jobs += 1
             ticket = Ticket(self, job)
-            while self._tickets and self._tickets[0].taken:
-                self._tickets.popleft()
+            self._drop_taken()
             self._tickets.append(ticket)
         return ticket
+
+    def _drop_taken(self) -> None:
+        while self._tickets and self._tickets[0].taken:
+            self._tickets.popleft()
 
     def _take(self, job: Product, wait: bool) -> NDArray[Any]:
         if not job.complete and not wait:
