@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
-
-if TYPE_CHECKING:
-    from .rounds.base import Round
+from typing import Any, NamedTuple
 
 # A body runs on a worker: body(kept, operand, *args) -> pieces. `kept` maps the keys of `put` to
 # their values, `operand` is the round's broadcast (None if there was none). Between two pieces the
@@ -246,22 +243,6 @@ class Report:
     error_bound: float | None
     restarted: bool = False  # some worker had to do again what it had delivered
     extra: Mapping[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def of(
-        cls, round: Round, live: Iterable[int], times: tuple[float, float, float], **more: Any
-    ) -> Self:
-        """The report of a round, from when it began, had gathered and ended; `more`: the rest."""
-        began, gathered, ended = times
-        return cls(
-            round=round.id,
-            live=tuple(live),
-            late=tuple(dict.fromkeys((*round.late, *round.unanswered))),
-            lost=tuple(round.lost),
-            joined=tuple(round.joined),
-            seconds={"wait": gathered - began, "decode": ended - gathered, "total": ended - began},
-            **more,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -160,8 +160,8 @@ class Replicated(Reporting):
     ) -> None:
         size = np.diff(self._cuts)
         used = int(size[list(round.values)].sum())
-        self._report = ProductReport.of(
-            round,
+        self._report = round.report(
+            ProductReport,
             live,
             (*times, self._driver.engine.now()),
             rows_read=dict(round.read),

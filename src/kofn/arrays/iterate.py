@@ -146,8 +146,8 @@ def _conclude(
     eta = work.eta if X._values else None
     bound = None if eta is None else X._bound(X.shape[1], eta, round.shares)
     ended = X._driver.engine.now()
-    X._report = ProductReport.of(
-        round,
+    X._report = round.report(
+        ProductReport,
         sorted(round.working),
         (began, ended, ended),
         rows_read=dict(round.read),

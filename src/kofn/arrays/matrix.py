@@ -348,8 +348,8 @@ class CodedMatrix(Reporting):
         ended = self._driver.engine.now()
         bound = None if eta is None else self._bound(inner, eta, round.shares)
         used, wasted, topped_up = rows
-        self._report = ProductReport.of(
-            round,
+        self._report = round.report(
+            ProductReport,
             plan.holders,
             (*times, ended),
             rows_read=dict(round.read),

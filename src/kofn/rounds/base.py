@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
 
-from ..model import Command, Event
+from ..model import Command, Event, Report
+
+R = TypeVar("R", bound=Report)
 
 
 class Round(ABC):
@@ -62,3 +65,18 @@ class Round(ABC):
     @abstractmethod
     def owing(self) -> tuple[int, ...]:
         """Workers that still owe a reply: the reason of the wait."""
+
+    def report(
+        self, kind: type[R], live: Iterable[int], times: tuple[float, float, float], **more: Any
+    ) -> R:
+        """Report on the round, from when it began, had gathered and ended; `more`: the rest."""
+        began, gathered, ended = times
+        return kind(
+            round=self.id,
+            live=tuple(live),
+            late=tuple(dict.fromkeys((*self.late, *self.unanswered))),
+            lost=tuple(self.lost),
+            joined=tuple(self.joined),
+            seconds={"wait": gathered - began, "decode": ended - gathered, "total": ended - began},
+            **more,
+        )

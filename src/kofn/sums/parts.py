@@ -238,8 +238,8 @@ class _Placed:
         value, eta = tally.value(kind, len(round.finished))
         missing = tally.missing
         used = self.code.m - len(missing)
-        report = SumReport.of(
-            round,
+        report = round.report(
+            SumReport,
             sorted(ready.keys() - resting),
             (began, waited, engine.now()),
             parts_read=dict(round.read),
