@@ -31,7 +31,7 @@ import ray
 
 import kofn
 from kofn.engines import _ray_runtime
-from kofn.engines._ray_peers import Machines, Peer
+from kofn.engines._ray_machines import Machines
 from kofn.engines.ray import RayEngine
 from kofn.errors import BadInput, Closed, EngineUnavailable
 from kofn.model import Joined, Lost, Piece
@@ -367,11 +367,10 @@ def test_workers_are_spread_over_what_machines_offer() -> None:
     assert machines.learn([*nodes, node("e", CPU=64)]) == ["e"] * 64
     assert machines.spread(4) == ["a", "b", "e", "a"]
     assert machines.learn([*nodes, node("f", CPU=64), node("g", CPU=1)]) == ["f", "f", "g"]
-    peers = [Peer(i, name, asked=True) for i, name in enumerate("abbfg")]
-    assert machines.emptiest(peers) == "f"
+    assert machines.emptiest(list("abbfg"), live=set()) == "f"
     assert machines.learn([]) == []
     with pytest.raises(EngineUnavailable, match="no machine left"):
-        machines.emptiest(peers)
+        machines.emptiest(list("abbfg"), live=set())
 
 
 def test_machines_without_cpus() -> None:
@@ -531,7 +530,6 @@ EARLY = """
 import os, signal, sys, threading
 import kofn
 from kofn.engines import _ray_runtime
-from kofn.engines._ray_peers import Machines, Peer
 from kofn.testing.engines import descendants
 
 init = _ray_runtime.ray.init

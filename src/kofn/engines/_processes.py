@@ -1,6 +1,6 @@
 """Processes of this machine, told apart by more than a number that may be another's by now.
 
-As a program it outlives its parent, and then ends what works in a folder, and removes that:
+As a program it waits for the end of its parent, then ends what works in a folder and removes that:
 `python _processes.py FOLDER PARENT`. For this it needs nothing but Python itself.
 """
 
@@ -13,11 +13,11 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 MARK = "KOFN_FOLDER"  # in the environment of what works in a folder, and is to end with it
-_LOOK = 0.2  # seconds between two looks
 _END_LIMIT = 5.0  # seconds for what was killed to be gone
 _PROC = Path("/proc")
 
@@ -68,62 +68,33 @@ class Process(NamedTuple):
                     os.close(fd)
 
 
-def end(processes: list[Process]) -> None:
-    """Kill them, and wait until they are gone; not for ever, as one may be deep in the kernel."""
-    limit = time.monotonic() + _END_LIMIT
-    while processes := [process for process in processes if process.running()]:
-        for process in processes:
-            process.kill()
-        if time.monotonic() > limit:
-            return
-        time.sleep(_LOOK / 20)
-
-
-def family(folder: str) -> list[Process]:
-    """Return the processes started with this folder as their MARK, and all that they started."""
-    mark = f"{MARK}={folder}\0".encode()
-    parents: dict[int, int] = {}
-    started: dict[int, str] = {}
-    found: set[int] = set()
-    for entry in _PROC.glob("[0-9]*"):
-        pid = int(entry.name)
-        with contextlib.suppress(OSError):  # not ours, or gone
-            if stat := _stat(pid):
-                parents[pid], started[pid] = int(stat[1]), stat[19]
-                if mark in (entry / "environ").read_bytes() + b"\0" or _writes(entry, folder):
-                    found.add(pid)
-    new = found
-    while new:
-        new = {pid for pid, parent in parents.items() if parent in new} - found
-        found |= new
-    return [Process(pid, started[pid]) for pid in sorted(found - {os.getpid()})]
-
-
-def remove(folder: str) -> None:
-    """Remove a folder, again if somebody who is just ending has written to it meanwhile."""
-    for _ in range(20):
-        shutil.rmtree(folder, ignore_errors=True)
-        if not os.path.exists(folder):
-            return
-        time.sleep(_LOOK / 4)
-
-
-def watch(folder: str) -> subprocess.Popen[bytes]:
-    """Have the folder, and what works in it, ended with this process, be it by kill -9."""
-    return subprocess.Popen(
-        [sys.executable, "-I", "-S", __file__, folder, str(os.getpid())],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,  # Ctrl-C, and the end of a terminal, are not for it
-    )
-
-
 def _stat(pid: int) -> list[str]:
     """Return what the kernel says after the name: state, parent, ...; [19] is its start."""
     with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
         return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     return []
+
+
+def end_folder(folder: str) -> None:
+    """Kill all that were started with this folder as their MARK, then remove it.
+
+    Not for ever, as a process may be deep in the kernel.
+    """
+    limit = time.monotonic() + _END_LIMIT
+    while (left := list(_working_in(folder))) and time.monotonic() < limit:
+        for process in left:
+            process.kill()
+        time.sleep(0.01)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _working_in(folder: str) -> Iterator[Process]:
+    mark = f"{MARK}={folder}\0".encode()
+    for entry in _PROC.glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # not ours, or gone
+            process = Process.of(int(entry.name))
+            if mark in (entry / "environ").read_bytes() + b"\0" or _writes(entry, folder):
+                yield process
 
 
 def _writes(entry: Path, folder: str) -> bool:
@@ -141,14 +112,23 @@ def _writes(entry: Path, folder: str) -> bool:
     return False
 
 
+def watch(folder: str) -> subprocess.Popen[bytes]:
+    """Have the folder, and what works in it, ended with this process, be it by kill -9."""
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", __file__, folder, str(os.getpid())],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # Ctrl-C, and the end of a terminal, are not for it
+    )
+
+
 def _main(folder: str, parent: int) -> None:
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, signal.SIG_IGN)
     while os.getppid() == parent:
-        time.sleep(_LOOK)
-    while left := [process for process in family(folder) if process.running()]:
-        end(left)
-    remove(folder)
+        time.sleep(0.2)
+    end_folder(folder)
 
 
 if __name__ == "__main__":

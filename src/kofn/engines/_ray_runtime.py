@@ -15,7 +15,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import Any
 
 import ray
 import ray.util.client
@@ -25,7 +25,7 @@ from ray._private.services import canonicalize_bootstrap_address
 
 from ..errors import BadInput, EngineUnavailable
 from ..interrupts import opened
-from . import _processes
+from ._processes import MARK, end_folder, watch
 from ._threads import ONE_THREAD
 
 OLDEST = (2, 40)
@@ -35,7 +35,7 @@ _ASK = "from ray.scripts.scripts import main; print(flush=True); main()"
 
 # For a cluster of our own. Workers at Ray's nice 15 would starve beside anything else.
 _SETTINGS = {"RAY_worker_niceness": "0", "RAY_USAGE_STATS_ENABLED": "0"} | ONE_THREAD
-_JOINING = {"RAY_gcs_server_port_wait_time_s": "5"}  # tries, one a second
+_TRIES = "RAY_gcs_server_port_wait_time_s"  # how often Ray tries to join a cluster, once a second
 _LAST = "as the last `ray start` on this machine said"
 # A death is an event here, and nothing to be printed to the user's terminal.
 _NOISE = re.compile(
@@ -75,17 +75,13 @@ def enter(address: Any, workers: int | None) -> Session:
     An address is found as Ray finds it: the argument, RAY_ADDRESS, the last `ray start` here.
     Raises EngineUnavailable within 20 seconds when nothing answers there.
     """
-    have = tuple(int(part) for part in ray.__version__.split(".")[:2])
-    if have < OLDEST:
+    if tuple(int(part) for part in ray.__version__.split(".")[:2]) < OLDEST:
         raise EngineUnavailable(
             f"engine 'ray' needs Ray {OLDEST[0]}.{OLDEST[1]} or later; {ray.__version__} is "
             f"installed: pip install -U 'kofn[ray]'."
         )
-    if address is not None and not isinstance(address, str):
-        raise BadInput(
-            f"a Ray address is a string such as '10.0.0.1:6379', 'auto' or 'local'; "
-            f"got {address!r}."
-        )
+    if not isinstance(address, str | None):
+        raise _bad_address(address)
     global _session
     with _lock:
         if ray.is_initialized():
@@ -95,26 +91,37 @@ def enter(address: Any, workers: int | None) -> Session:
             found, source = _find(address)
             _session.undo.close()  # if somebody else called ray.shutdown
             _session = session = Session()
-            try:
-                session.undo.callback(_forget_tokens)
-                session.undo.enter_context(_kept(*_SETTINGS, *_LEFT))
-                _skip_noise(session.undo)
+            with ExitStack() as undo:
+                undo.callback(_forget_tokens)
+                undo.enter_context(_kept(*_LEFT))
+                # Private: the public setting is read when Ray is imported, maybe long ago.
+                with suppress(Exception):
+                    printer: Any = import_module("ray._private.ray_logging").stdout_deduplicator
+                    undo.callback(setattr, printer, "skip_re", printer.skip_re)
+                    printer.skip_re = _NOISE
                 if found is None:
-                    _start(session, workers)
+                    session.temp = _start(undo, workers)
                 else:
-                    session.undo.callback(ray.shutdown)
+                    undo.callback(ray.shutdown)
                     _join(found, source)
-            except BaseException:
-                session.undo.close()
-                raise
+                session.undo = undo.pop_all()
         session.users += 1
         return session
+
+
+def _bad_address(address: Any) -> BadInput:
+    return BadInput(
+        f"a Ray address is a string, 'auto', 'local' or host:port as `ray start --head` prints it; "
+        f"got {address!r}. What begins with ray:// goes through a proxy, but engine 'ray' needs "
+        f"Ray's object store on this machine: make it a part of the cluster, without workers if "
+        f"you like (ray start --address=host:6379 --num-cpus=0)."
+    )
 
 
 def _check_connected(address: str | None) -> None:
     """Refuse a Ray that this engine cannot use, or that is not the one asked for."""
     if _proxy.is_connected():
-        _refuse_proxy("ray://")
+        raise _bad_address("ray://")
     connected = ray.get_runtime_context().gcs_address
     if address in (None, "auto") or (address == "local" and _session.users and _session.temp):
         return
@@ -130,7 +137,7 @@ def _check_connected(address: str | None) -> None:
 
 def _find(address: str | None) -> tuple[str | None, str]:
     """Return the address to join and who named it; None to start a cluster."""
-    named = os.environ.get("RAY_ADDRESS", "")
+    named = os.environ.get("RAY_ADDRESS")
     for name, source in ((address, "as asked for"), (named, "as RAY_ADDRESS says")):
         if name not in (None, "", "auto"):
             return (None, "") if name == "local" else (name, source)
@@ -151,45 +158,37 @@ def _refusal(address: str) -> str:
 
     A child asks: Ray would try for 40 seconds, print what it tried, and cannot be stopped.
     """
-    host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdigit():
-        raise BadInput(
-            f"a Ray address is host:port, as `ray start --head` prints it; got {address!r}."
-        )
+    host, _, port = address.rpartition(":")
+    if not host or "//" in host or not port.isdigit():
+        raise _bad_address(address)
     try:
         socket.create_connection((host.strip("[]"), int(port)), _ANSWER).close()
     except OSError as error:
         return f"tried to connect to {host} port {port} for up to {_ANSWER:.0f} s: {error}"
     command = [sys.executable, "-P", "-c", _ASK, "status", "--address", address]
-    with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    ) as child:
-        assert child.stdout is not None
+    null, pipe = subprocess.DEVNULL, subprocess.PIPE
+    with subprocess.Popen(command, stdin=null, stdout=pipe, stderr=null) as child:
         try:
             with opened():
+                assert child.stdout is not None
                 child.stdout.readline()  # not a part of the answer: it may take long to start
                 child.communicate(timeout=2 * _ANSWER)
         except subprocess.TimeoutExpired:
-            return (
-                f"what listens there is not Ray, or is frozen: `ray status` timed out after "
-                f"{2 * _ANSWER:.0f} s"
-            )
+            return "what listens there is not Ray, or is frozen: `ray status` timed out"
         finally:
             child.kill()
     return ""
 
 
 def _join(address: str, source: str) -> None:
-    if address.startswith("ray://"):
-        _refuse_proxy(address)
     if source != _LAST and (refusal := _refusal(address)):
         raise EngineUnavailable(
             f"no Ray cluster answers at {address}, {source}: {refusal}. Start one there (ray "
             f"start --head), or pass address='local' to have one started here."
         )
     try:
-        with _kept(*_JOINING):
-            os.environ.update(_JOINING | os.environ)
+        with _kept(_TRIES):
+            os.environ.setdefault(_TRIES, "5")
             # Ray may use this machine's token for a cluster that it finds itself, only.
             _init(address=None if source == _LAST else address)
     except Exception as error:
@@ -207,20 +206,16 @@ def _join(address: str, source: str) -> None:
         ) from error
 
 
-def _refuse_proxy(address: str) -> NoReturn:
-    raise BadInput(
-        f"engine 'ray' needs Ray's object store on this machine; {address} goes through a proxy. "
-        f"Make this machine a part of the cluster, without workers if you like (ray start "
-        f"--address=host:6379 --num-cpus=0), then connect with that address."
-    )
-
-
-def _start(session: Session, workers: int | None) -> None:
+def _start(undo: ExitStack, workers: int | None) -> str:
+    """Start a cluster in a folder of its own; return the folder."""
     # Unix sockets lie below it, whose paths must be short: Ray adds up to 66 bytes, of 107.
     base = tempfile.gettempdir()
     temp = tempfile.mkdtemp(prefix="kofn-ray-", dir=base if len(base) < 22 else "/tmp")
-    session.temp = temp
-    session.undo.callback(_end, temp, _processes.watch(temp))
+    watcher = watch(temp)
+    undo.callback(watcher.wait)
+    undo.callback(watcher.kill)
+    undo.callback(end_folder, temp)  # also what Ray does not know of if its start is interrupted
+    undo.callback(ray.shutdown)
     # Its own token, in a folder of the user alone: Ray's would be readable by others and stay.
     token = os.path.join(temp, "token")
     with open(os.open(token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
@@ -229,13 +224,12 @@ def _start(session: Session, workers: int | None) -> None:
     if "RAY_AUTH_TOKEN" not in os.environ:
         os.environ.setdefault("RAY_AUTH_TOKEN_PATH", token)
     _forget_tokens()  # another's, of before
-    with _kept(*_SETTINGS, _processes.MARK):
-        os.environ.update(_SETTINGS | os.environ | {_processes.MARK: temp})
+    with _kept(*_SETTINGS, MARK):
+        os.environ.update(_SETTINGS | os.environ | {MARK: temp})
         try:
             _init(
                 address="local",
-                # Also how many workers Ray starts at a time.
-                num_cpus=max(workers or 1, os.cpu_count() or 1),
+                num_cpus=max(workers or 1, os.cpu_count() or 1),  # so many start at a time
                 include_dashboard=False,
                 _temp_dir=os.path.join(temp, "r"),  # which Ray opens to everyone
             )
@@ -243,20 +237,7 @@ def _start(session: Session, workers: int | None) -> None:
             raise EngineUnavailable(
                 f"Ray could not start a local cluster: {error}. See if `ray start --head` works."
             ) from error
-
-
-def _end(temp: str, watcher: subprocess.Popen[bytes]) -> None:
-    """End the cluster that we started, and all that it left."""
-    family = _processes.family(temp)
-    try:
-        ray.shutdown()
-    finally:
-        # Ray does not know what it has started yet when its start is interrupted.
-        _processes.end(family)
-        _processes.end(_processes.family(temp))  # who was only just forked before
-        _processes.remove(temp)
-        watcher.kill()
-        watcher.wait()
+    return temp
 
 
 def _init(**options: Any) -> None:
@@ -274,26 +255,13 @@ def _init(**options: Any) -> None:
 @contextmanager
 def _kept(*names: str) -> Iterator[None]:
     """Put these variables of the environment back at the end."""
-    before = {name: os.environ.get(name) for name in names}
+    before = {name: os.environ[name] for name in names if name in os.environ}
     try:
         yield
     finally:
-        for name, value in before.items():
+        for name in names:
             os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
-
-
-def _skip_noise(undo: ExitStack) -> None:
-    """Have Ray print no lines that are noise.
-
-    Private: the public setting is read when Ray is imported, which may be long ago.
-    """
-    with suppress(Exception):
-        from ray._private.ray_logging import stdout_deduplicator as printer
-
-        undo.callback(setattr, printer, "skip_re", printer.skip_re)
-        printer.skip_re = _NOISE
+        os.environ.update(before)
 
 
 def _forget_tokens() -> None:

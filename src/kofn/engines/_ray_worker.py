@@ -25,7 +25,7 @@ from .protocol.messages import TaskReply
 F = TypeVar("F", bound=Callable[..., Any])
 
 LARGE = 64 * 1024  # bytes; from here on the object store is faster than a copy for each worker
-_TINY = 4096  # bytes; below this a buffer of a large value is not worth a place of its own
+_TINY = 4096  # bytes; below this a buffer of a large value stays in the message
 
 
 class Packed(NamedTuple):
@@ -38,12 +38,12 @@ class Packed(NamedTuple):
 
 
 def pack(value: Any, lasting: bool = False) -> Packed:
-    """Pickle a value. The parts of a large one are views, those of a small one are copies."""
-    head, found = dumps(value)
-    raws = [buffer.raw() for buffer in found]
+    """Pickle a value. Buffers of a large one are views, those of a small one are copies."""
+    head, buffers = dumps(value)
+    raws = [buffer.raw() for buffer in buffers]
     large = len(head) + sum(raw.nbytes for raw in raws) >= LARGE
-    alone = _TINY if large else LARGE
-    parts = [raw.tobytes() if raw.nbytes < alone else np.frombuffer(raw, np.uint8) for raw in raws]
+    size = _TINY if large else LARGE
+    parts = [r.tobytes() if r.nbytes < size else np.frombuffer(r, np.uint8) for r in raws]
     return Packed(head, parts, large, lasting)
 
 
@@ -69,18 +69,15 @@ def split(data: bytes, *beside: Any) -> tuple[int, list[Message]]:
     return number, [typed(message) for message in whole]
 
 
-def look() -> list[dict[str, Any]]:
+def list_nodes() -> list[dict[str, Any]]:
     """Ask Ray for the machines of its cluster, also the dead ones."""
     nodes: Any = ray.nodes
     return list(nodes())
 
 
-def place() -> tuple[str, str]:
+def where_pids_count() -> tuple[str, str]:
     """Tell where a process id means the same: the host, and its name space of processes."""
-    space = ""
-    with contextlib.suppress(OSError):
-        space = os.readlink("/proc/self/ns/pid")
-    return socket.gethostname(), space
+    return socket.gethostname(), os.path.basename(os.path.realpath("/proc/self/ns/pid"))
 
 
 class _WorkerValues(Values):
@@ -127,47 +124,45 @@ class Worker:
     @_in("control")
     def hello(self) -> tuple[Any, ...]:
         """Say who and where this is."""
-        return Process.of(os.getpid()), place(), __version__
+        return Process.of(os.getpid()), where_pids_count(), __version__
 
     @_in("control", returns=0)
     def cancel(self, round: int) -> None:
         """Make rounds stale: a running body is asked between two pieces."""
         self.cancelled = max(self.cancelled, round)
 
-    @_in("look")
-    def nodes(self) -> Any:
-        """Look at the machines of the cluster, in place of the master, who must not wait."""
-        return look()
+    @_in("nodes")
+    def nodes(self) -> list[dict[str, Any]]:
+        """List the machines of the cluster, in place of the master, who must not wait."""
+        return list_nodes()
 
     @_in("listen")
     def listen(self) -> Any:
         """Return pieces as soon as there are any."""
         with self.changed:
-            while not self.outbox:
-                self.changed.wait()
+            self.changed.wait_for(lambda: self.outbox)
             return self._return()
-
-    @_in("work", returns=0)
-    def tell(self, *call: Any) -> None:
-        """Handle messages that have no answer."""
-        for message in split(*call)[1]:
-            self.protocol.handle(message)
 
     @_in("work")
     def run(self, *call: Any) -> Any:
         """Handle messages; return the end of the task, and the pieces that have not left yet."""
         ends: list[Message] = []
         for message in split(*call)[1]:
-            for said in self.protocol.handle(message):
-                if isinstance(said, TaskReply) and not said.last:
-                    with self.changed:
-                        self.outbox.append(said._replace(value=_own(said.value)))
-                        self.changed.notify()
+            for reply in self.protocol.handle(message):
+                if isinstance(reply, TaskReply) and not reply.last:
+                    self._leave_by_listen(reply)
                 else:
-                    ends.append(said)
+                    ends.append(reply)
         with self.changed:
             self.outbox += ends
             return self._return()
+
+    def _leave_by_listen(self, reply: TaskReply) -> None:
+        # A copy, as the body may write to the same array before it has left.
+        parts = [part if type(part) is bytes else part.copy() for part in reply.value.parts]
+        with self.changed:
+            self.outbox.append(reply._replace(value=reply.value._replace(parts=parts)))
+            self.changed.notify()
 
     def _return(self) -> Any:
         """Return all that is to be said, as bytes alone if it can be."""
@@ -175,8 +170,3 @@ class Worker:
         call = join(messages, self.returns)
         self.returns += 1
         return call if len(call) > 1 else call[0]
-
-
-def _own(packed: Packed) -> Packed:
-    """Copy the parts of a piece that waits: its body may write to the same array meanwhile."""
-    return packed._replace(parts=[p if type(p) is bytes else p.copy() for p in packed.parts])

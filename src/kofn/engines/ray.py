@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import pickle
@@ -18,19 +19,21 @@ from .. import __version__
 from ..checks import whole
 from ..errors import Closed, EngineUnavailable
 from ..interrupts import held, opened
-from ..model import Joined
+from ..model import Joined, Lost
 from ._inbox import Inbox
-from ._ray_peers import Machines, Peer, end_all
+from ._processes import Process
+from ._ray_machines import Machines
 from ._ray_runtime import Session, enter
-from ._ray_worker import Packed, Worker, join, look, pack, place, split
+from ._ray_worker import Packed, Worker, join, list_nodes, pack, split, where_pids_count
 from .base import Capabilities
 from .protocol import Message, WorkerDown, WorkerUp
-from .protocol.messages import AddBody, AddOperand, Cancel, Put, RunTask
+from .protocol.messages import AddBody, AddOperand, Cancel
 from .transport import Transport, TransportEngine
 
 _START_LIMIT = 60.0  # seconds without a newcomer while the first workers start
 _SILENT = 15.0  # of these, for machines from which nobody has come, if somebody has from others
 _LOOK = 1.0  # seconds between two looks for new machines
+_END_LIMIT = 10.0  # seconds for workers of this machine to end
 
 _log = logging.getLogger("kofn")
 
@@ -41,8 +44,27 @@ _ACTOR = _remote(
     num_cpus=0,
     max_restarts=0,
     max_task_retries=0,
-    concurrency_groups={"control": 1, "listen": 1, "look": 1, "work": 1},
+    concurrency_groups={"control": 1, "listen": 1, "nodes": 1, "work": 1},
 )(Worker)
+
+
+class Peer:
+    """What the master knows of one worker."""
+
+    def __init__(self, id: int, node: str, asked: bool) -> None:
+        self.id, self.node, self.asked = id, node, asked
+        self.actor: Any = None
+        self.process: Process | None = None  # if it is on this machine
+        self.live = self.gone = False
+        self.waiting: list[Message] = []  # to be sent with its next task
+        self.returns = 0  # how many of its returns were handled
+        self.early: dict[int, list[Message]] = {}  # returns that overtook others
+
+    def kill(self) -> None:
+        """Have Ray end its process; one that is frozen lives some seconds longer."""
+        if ray.is_initialized():  # else it is gone, and asking would start another Ray
+            with contextlib.suppress(Exception):
+                ray.kill(self.actor)
 
 
 class RayTransport(Transport):
@@ -52,13 +74,11 @@ class RayTransport(Transport):
         super().__init__()
         self.peers: dict[int, Peer] = {}  # the joining ones too
         self.machines = Machines()
-        self.failure: BaseException | None = None  # of the last worker that was lost
         self._session, self._owner = session, os.getpid()
-        self._here = place()
+        self._here = where_pids_count()
         self._inbox: Inbox[tuple[Peer, Callable[..., None], Any]] = Inbox()
         self._arrived: list[tuple[int, Message]] = []
         self._look_at = time.monotonic() + _LOOK
-        self._looks = 0
 
     # Values.
 
@@ -74,7 +94,10 @@ class RayTransport(Transport):
 
     def start(self, worker: int) -> None:
         """Order a worker where there are fewest for what is offered; takes about a second."""
-        self.place(worker, self.machines.emptiest(self.peers.values()), asked=True)
+        peers = self.peers.values()
+        has = [peer.node for peer in peers]
+        live = {peer.node for peer in peers if peer.live}
+        self.place(worker, self.machines.emptiest(has, live), asked=True)
 
     def place(self, worker: int, node: str, asked: bool) -> Peer:
         """Order a worker on this machine; one that was not `asked` for may fail to come."""
@@ -85,9 +108,10 @@ class RayTransport(Transport):
         return peer
 
     def end(self, worker: int) -> None:
-        """End a worker at once: SIGKILL on this machine, else Ray ends its process."""
         peer = self.peers.get(worker)
         if peer is not None:  # else its WorkerDown is on its way
+            if peer.process is not None:
+                peer.process.kill()  # at once, also where it is frozen
             peer.kill()
             self._lost(peer, None)
 
@@ -104,13 +128,16 @@ class RayTransport(Transport):
         if os.getpid() != self._owner:
             return  # a forked child must not end its parent's workers
         with held():
-            peers, self.peers = list(self.peers.values()), {}
+            peers, self.peers = self.peers.values(), {}
             for peer in peers:
                 peer.gone = True
-            try:
-                end_all(peers, at_once=self._session.temp is not None)
-            finally:
-                self._session.release()
+                peer.kill()
+            self._session.release()
+            limit = time.monotonic() + _END_LIMIT
+            while any(p.process and p.process.running() for p in peers):
+                if time.monotonic() > limit:
+                    break
+                time.sleep(0.005)
 
     # Messages.
 
@@ -120,13 +147,11 @@ class RayTransport(Transport):
             return  # its WorkerDown is on its way
         if isinstance(message, Cancel):
             peer.actor.cancel.remote(message.round)
-        elif isinstance(message, AddBody | AddOperand):
-            peer.waiting.append(message)  # a task follows: one call for all
-        elif isinstance(message, RunTask | Put):
-            messages, peer.waiting = [*peer.waiting, message], []
+            return
+        peer.waiting.append(message)
+        if not isinstance(message, AddBody | AddOperand):  # else a task follows: one call for all
+            messages, peer.waiting = peer.waiting, []
             self._call(peer, peer.actor.run.remote(*join(messages)), self._on_return)
-        else:
-            peer.actor.tell.remote(*join([message]))
 
     def _call(self, peer: Peer, ref: Any, then: Callable[..., None]) -> None:
         """Have the outcome of a call come to the inbox, whoever else is silent."""
@@ -145,22 +170,21 @@ class RayTransport(Transport):
 
     def _handle(self, peer: Peer, then: Callable[..., None], future: Any) -> None:
         error = future.exception()
-        if peer.gone or (error is not None and then == self._on_nodes):
+        if peer.gone or (error is not None and then == self.on_nodes):
             return
         if error is None:
             then(peer, future.result())
-            return
-        if not isinstance(error, ray.exceptions.ActorDiedError):
-            peer.kill()  # or it might live on, unknown to anybody
-        self._lost(peer, error)
+        else:
+            if not isinstance(error, ray.exceptions.ActorDiedError):
+                peer.kill()  # or it might live on, unknown to anybody
+            self._lost(peer, error)
 
     def _on_hello(self, peer: Peer, facts: tuple[Any, ...]) -> None:
         process, where, version = facts
         peer.process = process if where == self._here else None
         if version != __version__:
             peer.kill()
-            fact = f"kofn {version} is installed on {where[0]}."
-            self._lost(peer, EngineUnavailable(fact))
+            self._lost(peer, EngineUnavailable(f"kofn {version} is installed on {where[0]}."))
             return
         peer.live = True
         self._arrived.append((peer.id, WorkerUp()))
@@ -172,43 +196,38 @@ class RayTransport(Transport):
             self._on_return(peer, returned)
 
     def _on_return(self, peer: Peer, returned: Any) -> None:
-        """Pass on what a worker said, in the order in which it did."""
+        """Pass on what a worker sent, in the order in which it did."""
         number, messages = split(*((returned,) if type(returned) is bytes else returned))
         peer.early[number] = messages
         while peer.returns in peer.early:
-            messages = peer.early.pop(peer.returns)
+            self._arrived += [(peer.id, message) for message in peer.early.pop(peer.returns)]
             peer.returns += 1
-            self._arrived += [(peer.id, message) for message in messages]
 
     def _lost(self, peer: Peer, error: BaseException | None) -> None:
         """Give up a worker that died, that Ray cannot reach or that was to be lost."""
-        peer.gone, self.failure = True, error
+        peer.gone = True
         del self.peers[peer.id]
         if peer.asked or peer.live:
             self._arrived.append((peer.id, WorkerDown("" if peer.live else explain(error))))
         else:
-            warnings.warn(
-                f"a worker on a new machine of the Ray cluster did not start. {explain(error)}",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+            text = f"a worker on a new machine of the Ray cluster did not start. {explain(error)}"
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
 
     # Machines.
 
     def _look(self, now: float) -> None:
         """Look for new machines, through a worker: asking Ray here could make the master wait."""
         self._look_at = now + _LOOK
-        self._looks += 1
         live = [peer for peer in self.peers.values() if peer.live]
         if live:
-            peer = live[self._looks % len(live)]
-            self._call(peer, peer.actor.nodes.remote(), self._on_nodes)
+            peer = live[int(now / _LOOK) % len(live)]
+            self._call(peer, peer.actor.nodes.remote(), self.on_nodes)
         else:
             with opened():
-                nodes = look()
-            self._on_nodes(None, nodes)
+                nodes = list_nodes()
+            self.on_nodes(None, nodes)
 
-    def _on_nodes(self, _: Peer | None, nodes: list[dict[str, Any]]) -> None:
+    def on_nodes(self, _: Peer | None, nodes: list[dict[str, Any]]) -> None:
         """Start workers on machines that are new."""
         for node in self.machines.learn(nodes):
             self.place(next(self.ids), node, asked=False)
@@ -249,33 +268,35 @@ class RayEngine(TransportEngine):
         Ray lists a machine that is down for a minute and more.
         """
         machines = transport.machines
-        machines.learn(look())
+        machines.learn(list_nodes())
         nodes = machines.spread(workers)
         asked = [transport.place(next(transport.ids), node, asked=True) for node in nodes]
-        heard = time.monotonic()
-        while True:
-            lost = {peer.node for peer in asked if peer.gone}
-            if lost:
-                machines.learn(look())
-            there = {peer.node for peer in transport.peers.values() if peer.live}
-            missing = {peer.node for peer in asked if not (peer.live or peer.gone)}
+        heard, reason, failed = time.monotonic(), "", False
+        while missing := {peer.node for peer in asked if not (peer.live or peer.gone)}:
+            there = {peer.node for peer in asked if peer.live and not peer.gone}
             silent = bool(there) and not missing & there
             left = heard + (_SILENT if silent else _START_LIMIT) - time.monotonic()
-            if lost & machines.offers.keys() or (left <= 0 and not silent) or not missing | there:
-                raise EngineUnavailable(
-                    f"RayEngine starts all its workers, each within {_START_LIMIT:.0f} s; "
-                    f"{len(self.workers)} of {len(asked)} came. {explain(transport.failure)}"
-                ) from transport.failure
-            if left <= 0 or not missing:
+            failed |= left <= 0 and not silent
+            if failed or left <= 0:
                 break
             # These are there at once for the caller: their Joined are not told.
-            if any(isinstance(event, Joined) for event in self.events(left)):
-                heard = time.monotonic()
-        if missing or lost:
+            for event in self.events(left):
+                if isinstance(event, Joined):
+                    heard = time.monotonic()
+                elif isinstance(event, Lost):
+                    reason = event.reason
+                    transport.on_nodes(None, list_nodes())
+                    failed = any(peer.gone and peer.node in machines.offers for peer in asked)
+        came = f"{len(self.workers)} of {len(asked)} workers have come"
+        if failed or not self.workers:
+            raise EngineUnavailable(
+                f"RayEngine starts all its workers, each within {_START_LIMIT:.0f} s; {came}. "
+                f"{reason or explain(None)}"
+            )
+        if len(self.workers) < len(asked):
             _log.warning(
-                f"{len(self.workers)} of {len(asked)} workers have come: the machines of the "
-                f"others have said nothing for {_SILENT:.0f} s, or are gone. They join when they "
-                f"answer."
+                f"{came}: the machines of the others have said nothing for {_SILENT:.0f} s, or are "
+                f"gone. They join when they answer."
             )
 
 
