@@ -2,8 +2,8 @@
 
     mpiexec --with-ft ulfm -n 7 python examples/mpi_cluster.py    # rank 0 and six workers
 
-On as many machines as you like. Each gets as many ranks as the hostfile gives it slots; further ranks
-are dealt out in turn. (With `--map-by :oversubscribe` all of them would be on the first machine.)
+On as many machines as you like. Each gets as many ranks as the hostfile gives it slots; further
+ranks are dealt out in turn. (With `--map-by :oversubscribe` all would be on the first machine.)
 
     mpiexec --with-ft ulfm --hostfile hosts --map-by slot:oversubscribe -n 7 python ...
 """
