@@ -9,6 +9,8 @@ import gc
 import re
 import sys
 from collections.abc import Callable, Iterator
+from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -200,6 +202,22 @@ def test_the_page_has_the_modules_in_the_order_in_which_they_are_entered(heading
     assert {module for module, why in page.items() if why != "–"} == {
         module for module, times in visits.items() if times > 1
     }
+
+
+PACKAGES = "arrays|codes|delays|engines|learn|report|rounds|sequence|sums"
+NAMED = sorted(set(re.findall(rf"`((?:{PACKAGES})\.[\w.]+)", PAGE)))
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_what_the_page_names_is_there(name: str) -> None:
+    try:
+        import_module(f"kofn.{name}")
+    except ModuleNotFoundError:
+        module, _, attribute = name.rpartition(".")
+        if module.rpartition(".")[2][0].isupper():  # a method
+            module, _, owner = module.rpartition(".")
+            attribute = f"{owner}.{attribute}"
+        attrgetter(attribute)(import_module(f"kofn.{module}"))
 
 
 def test_the_page_has_every_kind_of_message() -> None:
