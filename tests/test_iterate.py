@@ -24,7 +24,7 @@ from support import driver_of, examples
 import kofn
 from kofn.delays import Change, Exponential, PerUnit, Script
 from kofn.engines import exchange
-from kofn.engines.exchange import Exchange, Link, Shape
+from kofn.engines.exchange import Exchange, ExchangeLayout, NetworkCost
 from kofn.engines.local import LocalEngine
 from kofn.engines.virtual import VirtualEngine
 from kofn.engines.wrapped import Wrapped
@@ -450,7 +450,7 @@ def test_a_worker_that_missed_a_leg_still_completes_the_round_before() -> None:
         7,
         delays=PerUnit(1e-4, {2: 30.0, 1: 50.0}),
         membership=Script(tuple(changes)),
-        link=Link(1e-3, 1e6),
+        network=NetworkCost(1e-3, 1e6),
     )
     A = rotation(np.random.default_rng(0), 40)
     with kofn.connect(engine, wait=1e3) as cluster:
@@ -490,8 +490,8 @@ def test_all_workers_have_the_same_vector_to_the_last_bit(seed: int) -> None:
 def test_what_a_round_costs_on_the_virtual_engine() -> None:
     """Rows of the window, then a ring: (n - 1) (latency + bytes / bandwidth)."""
     n, k, N, unit_seconds = 10, 5, 1_000, 1e-4
-    link = Link(latency=1e-3, bandwidth=1e6)
-    engine = VirtualEngine(n, delays=PerUnit(unit_seconds), compute=False, link=link)
+    network = NetworkCost(latency=1e-3, bandwidth=1e6)
+    engine = VirtualEngine(n, delays=PerUnit(unit_seconds), compute=False, network=network)
     with kofn.connect(engine) as cluster:
         X = cluster.encode(np.zeros((N, N)), k=k)
         X.iterate(same, np.zeros(N), rounds=20)
@@ -506,7 +506,10 @@ def test_a_loss_in_flight_costs_its_rows_only() -> None:
     """A worker is lost in round 4; the others do its rows of that round and go on."""
     delays = PerUnit(1e-3)
     engine = VirtualEngine(
-        4, delays=delays, membership=Script((Change(0.33, 3),)), link=Link(0.0, float("inf"))
+        4,
+        delays=delays,
+        membership=Script((Change(0.33, 3),)),
+        network=NetworkCost(0.0, float("inf")),
     )
     with kofn.connect(engine) as cluster:
         X = cluster.encode(np.eye(400), k=2)  # windows of 100 rows: rounds of 0.1 s
@@ -544,7 +547,7 @@ class Plain:
 
 
 def master(shares: int) -> tuple[IterateRound, Exchange]:
-    shape = Shape(shares, 96, 192, "<f8", values=False)
+    shape = ExchangeLayout(shares, 96, 192, "<f8", values=False)
     exchange = Exchange(bytearray(shape.size), shape, changed=lambda: None)
     exchange.offer(shares, 0, np.empty(0))
     holders = {share: share for share in range(shares)}

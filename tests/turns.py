@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from kofn.engines.base import Engine, Exchange, Shape
+from kofn.engines.base import Engine, Exchange, ExchangeLayout
 from kofn.model import Dropped, Event, Failed, Lost, Reply, Task
 
 SPAN = 100_000  # rounds and tasks of one turn
@@ -75,7 +75,7 @@ class Turn(Engine):
     def pid(self, worker: int) -> int | None:
         return self._engine.pid(worker)
 
-    def exchange(self, shape: Shape) -> Exchange:
+    def exchange(self, shape: ExchangeLayout) -> Exchange:
         return self._engine.exchange(shape)
 
     @property

@@ -15,7 +15,7 @@ from ..errors import BadInput, CannotDo, Diverged, Inaccurate, KofnError
 from ..interrupts import from_handler, held, opened
 from ..model import ProductReport, Task
 from ..rounds import Cover, Layout, RoundDriver, Windows
-from ..rounds.epochs import TASK, Exchange, Shape
+from ..rounds.epochs import TASK, Exchange, ExchangeLayout
 from ..rounds.iterate import IterateRound
 from .decode import segments, weak
 from .plan import Plan
@@ -56,7 +56,7 @@ def iterate(
         began = engine.now()
         driver.settle()
         plan = X._planner.plan(X.code, X._rows, 0)
-        shape = Shape(X.code.n, X._rows, len(w), w.dtype.str, X._values)
+        shape = ExchangeLayout(X.code.n, X._rows, len(w), w.dtype.str, X._values)
         exchange = engine.exchange(shape)
         count = _Count(driver, exchange)
         work = _Work(driver, X, job, plan, on_round, count)

@@ -13,7 +13,7 @@ from ._forks import reseed, tie
 from ._processes import Process
 from ._sockets import EXCHANGE, GONE, HELLO, UNMAP, UNPASS, VALUE_AT, Incoming
 from ._wakeup import Mailbox
-from .exchange import Exchange, Shape
+from .exchange import Exchange, ExchangeLayout
 from .memory import OWN, Packed, ReplyPool, Segment, attach, contiguous, pack, unpack
 from .protocol import Message, Values, WorkerProtocol, plain, typed
 
@@ -117,7 +117,7 @@ class SocketWorker(Values):
         content, memory = packed
         if content[0] == EXCHANGE:
             # Dropped with its mapping when it is forgotten and no body is at it any more.
-            return Exchange(memory, Shape(*content[1]))
+            return Exchange(memory, ExchangeLayout(*content[1]))
         return unpack(content, memory)
 
     def pack(self, value: Any, lasting: bool = False) -> Packed:

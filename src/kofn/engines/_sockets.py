@@ -21,7 +21,7 @@ from . import _wire as wire
 from ._forks import Lifeline
 from ._processes import Process
 from ._wakeup import MAILBOXES, BroadcastWaker, Mailbox
-from .exchange import Exchange, Shape
+from .exchange import Exchange, ExchangeLayout
 from .memory import OWN, Packed, Pool, Segment, attach, inline, large, pack, private, unpack
 from .protocol import KINDS, NEVER, Cancel, Message, WorkerDown, WorkerUp, plain, typed
 from .protocol.messages import AddOperand, DropOperand, Forget, Put, TaskReply
@@ -217,7 +217,7 @@ class SocketTransport(Transport):
                     peer.segments.remove(closed)
                     peer.note(wire.frame(UNMAP, closed))
 
-    def exchange(self, shape: Shape) -> Exchange:
+    def exchange(self, shape: ExchangeLayout) -> Exchange:
         """Make anonymous memory that all workers may map, those that join later too."""
         segment = Segment(shape.size)
         exchange = Exchange(segment.map, shape)

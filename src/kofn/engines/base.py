@@ -16,8 +16,8 @@ from .exchange import REST as REST
 from .exchange import TASK as TASK
 from .exchange import WORK as WORK
 from .exchange import Exchange as Exchange
+from .exchange import ExchangeLayout as ExchangeLayout
 from .exchange import Progress as Progress
-from .exchange import Shape as Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class Engine(ABC):
         """
         raise CannotDo(f"engine {self.name!r} cannot start workers itself; add a machine to it.")
 
-    def exchange(self, shape: Shape) -> Exchange:
+    def exchange(self, shape: ExchangeLayout) -> Exchange:
         """Return memory that the master and the workers share; `put` it at those that take part.
 
         A worker finds it among what it keeps, as an Exchange. It lives until it is closed, and is

@@ -54,7 +54,7 @@ def fence() -> None:
 
 
 @dataclass(frozen=True)
-class Link:
+class NetworkCost:
     """What an all-gather costs on the virtual engine.
 
     A ring: each of n workers passes on n - 1 pieces, all at the same time, so it takes
@@ -70,7 +70,7 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Shape:
+class ExchangeLayout:
     """How much of what is exchanged. Without values there are only words."""
 
     lanes: int
@@ -120,7 +120,7 @@ class Exchange:
     def __init__(
         self,
         memory: Any,
-        shape: Shape,
+        shape: ExchangeLayout,
         now: Callable[[], float] = time.monotonic,
         changed: Callable[[], None] | None = None,
     ) -> None:

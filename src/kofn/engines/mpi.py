@@ -22,7 +22,7 @@ from ._mpi_messages import Backoff, Stream
 from ._mpi_setup import AGAIN, ALWAYS, HERE, command, problem, start, unset
 from ._mpi_worker import GREETING, KNOCK, LEAVE, cancel_word, serve
 from ._sockets import EXCHANGE, Outgoing, SocketTransport
-from .base import Capabilities, Exchange, Shape
+from .base import Capabilities, Exchange, ExchangeLayout
 from .protocol import Cancel, Message, WorkerDown, WorkerUp, typed
 from .protocol.messages import Put, PutFailed
 from .transport import TransportEngine
@@ -209,7 +209,7 @@ class MPITransport(SocketTransport):
     def pid(self, worker: int) -> int | None:
         return None if worker in self.far else super().pid(worker)
 
-    def exchange(self, shape: Shape) -> Exchange:
+    def exchange(self, shape: ExchangeLayout) -> Exchange:
         if self.far:
             raise _apart(sorted(self.far))
         return super().exchange(shape)

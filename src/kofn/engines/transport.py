@@ -13,7 +13,7 @@ from ..errors import Closed, UnknownWorker
 from ..interrupts import held
 from ..model import Event, Lost, Task
 from .base import Engine
-from .exchange import Exchange, Shape
+from .exchange import Exchange, ExchangeLayout
 from .memory import room_for
 from .protocol import MasterProtocol, Message, Outgoing, Values
 
@@ -60,7 +60,7 @@ class Transport(Values, ABC):
         """Return the process id of a worker of this machine."""
         return None
 
-    def exchange(self, shape: Shape) -> Exchange | None:
+    def exchange(self, shape: ExchangeLayout) -> Exchange | None:
         """Make memory that all workers can map, where that is possible."""
         return None
 
@@ -170,7 +170,7 @@ class TransportEngine(Engine):
         self._known(worker)
         return self._transport.pid(worker)
 
-    def exchange(self, shape: Shape) -> Exchange:
+    def exchange(self, shape: ExchangeLayout) -> Exchange:
         self._check()
         with room_for("memory that workers exchange"):
             return self._transport.exchange(shape) or super().exchange(shape)

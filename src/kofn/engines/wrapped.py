@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from ..model import Event, Task
-from .base import Engine, Exchange, Shape
+from .base import Engine, Exchange, ExchangeLayout
 
 
 class Wrapped(Engine):
@@ -52,7 +52,7 @@ class Wrapped(Engine):
     def join(self) -> int:
         return self.engine.join()
 
-    def exchange(self, shape: Shape) -> Exchange:
+    def exchange(self, shape: ExchangeLayout) -> Exchange:
         return self.engine.exchange(shape)
 
     @property

@@ -11,8 +11,8 @@ from ..engines.base import REST as REST
 from ..engines.base import TASK as TASK
 from ..engines.base import WORK as WORK
 from ..engines.base import Exchange as Exchange
+from ..engines.base import ExchangeLayout as ExchangeLayout
 from ..engines.base import Progress as Progress
-from ..engines.base import Shape as Shape
 from ..model import RowRange
 
 Asked = Mapping[int, tuple[int, tuple[RowRange, ...]]]  # by share: since which epoch, which rows

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ..engines.base import Shape
+from ..engines.base import ExchangeLayout
 from ..errors import BadInput, CannotDo
 from ..model import Build, Failed, Stored, Update
 from ._bodies import append, echo, flags, make, measure, offers, recall, spoil, takes, threads
@@ -226,7 +226,7 @@ class ValueChecks:
     # Exchange.
 
     def test_workers_exchange_where_the_engine_can(self, probe: EngineProbe) -> None:
-        engine, shape = probe.engine, Shape(4, 3, 5, "<f8")
+        engine, shape = probe.engine, ExchangeLayout(4, 3, 5, "<f8")
         if not engine.capabilities.exchange:
             with pytest.raises(CannotDo, match="exchange"):
                 engine.exchange(shape)
