@@ -59,27 +59,25 @@ class Rows:
 def pipes(A: Floats, seconds: float) -> Iterator[Product]:
     """One multiprocessing pipe a worker."""
     context = multiprocessing.get_context("spawn")
-    ends: list[Connection] = []
-    processes = []
+    workers: dict[Connection, Any] = {}  # our end of the pipe, and the process
     for rows in np.array_split(A, WORKERS):
         ours, theirs = context.Pipe()
         process = context.Process(target=_serve_pipe, args=(theirs, rows, seconds), daemon=True)
         process.start()
         theirs.close()
-        ends.append(ours)
-        processes.append(process)
+        workers[ours] = process
 
     def product(w: Floats) -> Floats:
-        for end in ends:
+        for end in workers:
             end.send(w)
-        return np.concatenate([end.recv() for end in ends])
+        return np.concatenate([end.recv() for end in workers])
 
     try:
         yield product
     finally:
-        for end in ends:
+        for end in workers:
             end.close()
-        for process in processes:
+        for process in workers.values():
             process.join()
 
 
@@ -135,21 +133,15 @@ def dask_actors(A: Floats, seconds: float) -> Iterator[Product]:
     import distributed
 
     untyped: Any = distributed
+    here = {"n_workers": WORKERS, "threads_per_worker": 1, "processes": True, "host": "127.0.0.1"}
     with (
-        untyped.LocalCluster(
-            n_workers=WORKERS,
-            threads_per_worker=1,
-            processes=True,
-            host="127.0.0.1",
-            dashboard_address=None,
-        ) as cluster,
+        untyped.LocalCluster(**here, dashboard_address=None) as cluster,
         untyped.Client(cluster, direct_to_workers=True, set_as_default=True) as client,
     ):
         addresses = list(client.scheduler_info(n_workers=-1)["workers"])
+        pinned = {"actor": True, "allow_other_workers": False, "pure": False}
         futures = [
-            client.submit(
-                Rows, rows, seconds, actor=True, workers=[at], allow_other_workers=False, pure=False
-            )
+            client.submit(Rows, rows, seconds, workers=[at], **pinned)
             for rows, at in zip(np.array_split(A, WORKERS), addresses, strict=True)
         ]
         actors: list[Any] = [future.result() for future in futures]
@@ -245,24 +237,24 @@ def ranks(
 
 
 def answer(
-    product: Callable[[str], Product], columns: int, begin: Callable[[str, int], None] | None = None
+    product: Callable[[str, Floats], Floats],
+    columns: int,
+    begin: Callable[[str, int], None] = lambda way, rounds: None,
 ) -> None:
     """As rank 0: do what `Remote` asks for, in the way that it asks for.
 
     `begin` is called with the way and the number of rounds before a block of them.
     """
-    w = np.ones(columns)
     for line in sys.stdin:
         question = json.loads(line)
         if "stop" in question:
             return
         way, rounds = question["way"], question.get("rounds", 1)
-        if begin is not None:
-            begin(way, rounds)
+        begin(way, rounds)
         if "w" in question:
-            result: Any = product(way)(np.asarray(question["w"])).tolist()
+            result: Any = product(way, np.asarray(question["w"])).tolist()
         else:
-            result = timed(product(way), w)(rounds)
+            result = timed(product, way, np.ones(columns))(rounds)
         print(json.dumps(result), flush=True)
 
 

@@ -16,11 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from .bare import WORKERS, Rows, answer
+from .bare import WORKERS, Floats, Rows, answer
 
-Floats = NDArray[np.float64]
 NAP = 0.01  # seconds between two looks for a block to begin
 _BLOCK, _OPERAND, _REPLY = 1, 2, 3  # tags
 
@@ -64,23 +62,17 @@ def run(
         return
     replies = _Replies([length(*part.shape) for part in parts])
 
-    def begin(way: int, rounds: int) -> None:
+    def begin(way: str, rounds: int) -> None:
         for rank in range(1, WORKERS + 1):
-            world.Send(np.array([way, rounds]), rank, _BLOCK)
+            world.Send(np.array([list(WAYS).index(way), rounds]), rank, _BLOCK)
         world.Barrier()
 
-    def product(way: str) -> Callable[[Floats], Floats]:
-        ask = WAYS[way][0]
+    def product(way: str, w: Floats) -> Floats:
+        WAYS[way][0](world, w, replies)
+        return total(replies.all)
 
-        def round(w: Floats) -> Floats:
-            ask(world, w, replies)
-            return total(replies.all)
-
-        return round
-
-    names = list(WAYS)
-    answer(product, A.shape[1], lambda way, rounds: begin(names.index(way), rounds))
-    begin(0, 0)
+    answer(product, A.shape[1], begin)
+    begin("collectives", 0)
 
 
 class _Replies:

@@ -20,13 +20,12 @@ def run(times: int) -> dict[str, Any]:
     """Measure; one BLAS thread."""
     with threadpool_limits(1):
         cases = decoding.bench(times)
-    load = os.getloadavg()[0]
     return {
         "unit": "ms",
         "median, best, steps": "by the wall clock",
         "cpu_median, cpu_best": "CPU time of the master",
         "cores": os.cpu_count(),
-        "load_average": load,
+        "load_average": os.getloadavg()[0],
         **decoding.decode_ms(cases),
         "decode": cases,
     }
@@ -50,14 +49,7 @@ def table(console: Console, result: dict[str, Any]) -> None:
         for case, kinds in result["decode"].items()
         for kind, times in kinds.items()
     ]
-    print_table(
-        console,
-        title,
-        columns,
-        rows,
-        box=SIMPLE,
-        padding=(0, 1, 0, 0),
-    )
+    print_table(console, title, columns, rows, box=SIMPLE, padding=(0, 1, 0, 0))
     console.print(
         f"Steps: {', '.join(decoding.STEPS)}, by the wall clock. CPU: the master's own time, "
         f"whoever else is on the machine. *: what LT does by default; peeling is on uniform "

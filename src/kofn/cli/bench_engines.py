@@ -77,7 +77,7 @@ def mpi_main(folder: str, pace: float) -> None:
     A = np.load(Path(folder) / "A.npy")
     with find("mpi")(WORKERS) as engine:
         product = _coded(engine, A, pace)
-        bare.answer(lambda way: product, A.shape[1])
+        bare.answer(lambda way, w: product(w), A.shape[1])
 
 
 def _against(plain: Product, coded: Product, w: Floats, rounds: int) -> dict[str, Any]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,22 +18,12 @@ from ..learn import LinearSVC, LogisticRegression, Ridge
 from .interleaved import timed
 from .output import print_table
 
-SEED = 0
-
-
-@dataclass(frozen=True)
-class Pair:
-    """An estimator of ours and its counterpart, both as they come."""
-
-    ours: Callable[..., Any]
-    theirs: Callable[..., Any]
-    labels: bool  # fitted to classes, not to numbers
-
-
-PAIRS = {
-    "Ridge": Pair(Ridge, sklearn.linear_model.Ridge, False),
-    "LogisticRegression": Pair(LogisticRegression, sklearn.linear_model.LogisticRegression, True),
-    "LinearSVC": Pair(LinearSVC, sklearn.svm.LinearSVC, True),
+TIGHT = {"tol": 1e-10, "max_iter": 10_000}
+# An estimator of ours, its counterpart, both as they come, and what makes the latter most exact.
+PAIRS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    "Ridge": (Ridge, sklearn.linear_model.Ridge, {"solver": "cholesky"}),
+    "LogisticRegression": (LogisticRegression, sklearn.linear_model.LogisticRegression, TIGHT),
+    "LinearSVC": (LinearSVC, sklearn.svm.LinearSVC, {"dual": False, **TIGHT}),
 }
 
 
@@ -45,7 +33,7 @@ def run(rows: int, columns: int, workers: int, times: int) -> dict[str, Any]:
     Our time is of a whole `fit`: the data are checked, coded and sent to the workers every time.
     Both have as many threads as there are workers.
     """
-    X, y, c = _data(rows, columns)
+    X, y = _data(rows, columns)
     result: dict[str, Any] = {
         "rows": rows,
         "columns": columns,
@@ -55,31 +43,32 @@ def run(rows: int, columns: int, workers: int, times: int) -> dict[str, Any]:
         "models": {},
     }
     with connect("local", workers=workers) as cluster:
-        for name, pair in PAIRS.items():
-            result["models"][name] = _compare(pair, cluster, X, c if pair.labels else y, times)
+        for name in PAIRS:
+            target = y if name == "Ridge" else (y > 0).astype(np.intp)
+            result["models"][name] = _compare(name, cluster, X, target, times)
     return result
 
 
-def _data(rows: int, columns: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Correlated columns of different size, numbers and classes to predict, both noisy."""
-    rng = np.random.default_rng(SEED)
+def _data(rows: int, columns: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Correlated columns of different size, and noisy numbers to predict."""
+    rng = np.random.default_rng(0)
     X = rng.standard_normal((rows, columns))
     X += 0.5 * X[:, ::-1]
     w = rng.standard_normal(columns)
-    y = X @ w + rng.standard_normal(rows) * np.sqrt(columns)
-    return X, y, (y > 0).astype(np.intp)
+    return X, X @ w + rng.standard_normal(rows) * np.sqrt(columns)
 
 
-def _compare(pair: Pair, cluster: Cluster, X: Any, target: Any, times: int) -> dict[str, Any]:
+def _compare(name: str, cluster: Cluster, X: Any, target: Any, times: int) -> dict[str, Any]:
     seconds: dict[str, list[float]] = {"ours": [], "theirs": [], "coding": []}
-    ours, theirs = pair.ours(cluster=cluster), pair.theirs()
+    our_kind, their_kind, tight = PAIRS[name]
+    ours, theirs = our_kind(cluster=cluster), their_kind()
     with warnings.catch_warnings(), threadpool_limits(len(cluster.workers)):
         warnings.simplefilter("ignore")  # of not having converged: what was reached is compared
         for _ in range(times):
             seconds["coding"] += timed(cluster.encode, X)(1)
             seconds["ours"] += timed(ours.fit, X, target)(1)
             seconds["theirs"] += timed(theirs.fit, X, target)(1)
-        best = _tight(pair.theirs).fit(X, target)
+        best = their_kind(**tight).fit(X, target)
     medians = {kind: float(np.median(values)) for kind, values in seconds.items()}
     return {
         "ours_seconds": medians["ours"],
@@ -90,15 +79,6 @@ def _compare(pair: Pair, cluster: Cluster, X: Any, target: Any, times: int) -> d
         "our_error": _apart(ours, best),
         "their_error": _apart(theirs, best),
     }
-
-
-def _tight(kind: Callable[..., Any]) -> Any:
-    """Theirs, as exact as it goes: what both are compared with."""
-    if kind is sklearn.svm.LinearSVC:
-        return kind(dual=False, tol=1e-10, max_iter=10_000)
-    if kind is sklearn.linear_model.LogisticRegression:
-        return kind(tol=1e-10, max_iter=10_000)
-    return kind(solver="cholesky")
 
 
 def _apart(one: Any, other: Any) -> float:
@@ -112,22 +92,14 @@ def table(console: Console, result: dict[str, Any]) -> None:
         f"{result['rows']} x {result['columns']}, {result['workers']} workers, "
         f"{result['cores']} cores: seconds of a fit (median of {result['times']})"
     )
-    columns = {
-        "model": "",
-        **dict.fromkeys(("scikit-learn", "kofn", "of which coding", "ratio"), ".2f"),
-    }
-    rows = [
-        (
-            name,
-            row["theirs_seconds"],
-            row["ours_seconds"],
-            row["of_which_coding_seconds"],
-            row["ratio"],
-            f"{row['their_error']:.0e}, {row['our_error']:.0e}",
-        )
-        for name, row in result["models"].items()
-    ]
-    print_table(console, title, columns | {"error: theirs, ours": ">"}, rows)
+    columns = dict.fromkeys(("scikit-learn", "kofn", "of which coding", "ratio"), ".2f")
+    columns = {"model": "", **columns, "error: theirs, ours": ">"}
+    keys = ("theirs_seconds", "ours_seconds", "of_which_coding_seconds", "ratio")
+    rows = []
+    for name, row in result["models"].items():
+        errors = f"{row['their_error']:.0e}, {row['our_error']:.0e}"
+        rows.append((name, *(row[key] for key in keys), errors))
+    print_table(console, title, columns, rows)
     console.print(
         "Error: largest difference of a coefficient from scikit-learn's at its tightest tolerance.",
         highlight=False,

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from ..engines.base import Engine
 from ..engines.local import LocalEngine
-from ..model import Dropped, Event, Joined, Lost, Piece, Stored
+from ..model import Dropped, Joined, Lost, Piece, Stored
 from .interleaved import ask_all
 from .output import print_table
 
@@ -33,10 +33,8 @@ def run(times: int) -> dict[str, Any]:
             round, _ = ask_all(engine, ids, busy)
             start = time.perf_counter()
             engine.cancel(round)
-            for worker in engine.workers:
-                _until(engine, lambda e, w=worker: isinstance(e, Dropped) and e.worker == w)
-                cancelled.append(time.perf_counter() - start)
-                break
+            _until(engine, Dropped, engine.workers[0])
+            cancelled.append(time.perf_counter() - start)
             _drain(engine)
         for _ in range(times):
             round, _ = ask_all(engine, ids, busy)
@@ -45,11 +43,11 @@ def run(times: int) -> dict[str, Any]:
             assert pid is not None
             start = time.perf_counter()
             os.kill(pid, signal.SIGKILL)
-            _until(engine, lambda e, w=victim: isinstance(e, Lost) and e.worker == w)
+            _until(engine, Lost, victim)
             killed.append(time.perf_counter() - start)
             engine.cancel(round)
             new = engine.join()
-            _until(engine, lambda e, w=new: isinstance(e, Joined) and e.worker == w)
+            _until(engine, Joined, new)
             _keep(engine, new)
             _drain(engine)
     return {"cancel_ms": _spread(cancelled), "kill_noticed_ms": _spread(killed), "times": times}
@@ -57,7 +55,7 @@ def run(times: int) -> dict[str, Any]:
 
 def _keep(engine: Engine, worker: int) -> None:
     engine.put(worker, "share", SHARE)
-    _until(engine, lambda e: isinstance(e, Stored) and e.worker == worker)
+    _until(engine, Stored, worker)
 
 
 def busy(kept: Mapping[str, Any], operand: Any) -> Iterator[Piece]:
@@ -71,12 +69,12 @@ def busy(kept: Mapping[str, Any], operand: Any) -> Iterator[Piece]:
         yield Piece(None, None)
 
 
-def _until(engine: Engine, wanted: Any) -> Event:
+def _until(engine: Engine, kind: type, worker: int) -> None:
     limit = time.perf_counter() + 30
     while time.perf_counter() < limit:
-        for event in engine.events(1.0):
-            if wanted(event):
-                return event
+        events: list[Any] = [event for event in engine.events(1.0) if isinstance(event, kind)]
+        if any(event.worker == worker for event in events):
+            return
     raise AssertionError("nothing within 30 s")
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -68,10 +69,7 @@ def _against_mpi(rows: int, columns: int, rounds: int, on_step: OnStep) -> dict[
     rng = np.random.default_rng(0)
     A, w = rng.standard_normal((rows, columns)), np.ones(columns)
     slope, _ = functions()
-    codes = {
-        "kofn": Uncoded("whole"),
-        "kofn_c2": FractionalRepetition(2, "whole"),
-    }
+    codes = {"kofn": Uncoded("whole"), "kofn_c2": FractionalRepetition(2, "whole")}
     with connect(LocalEngine(WORKERS)) as cluster:
         parts = cluster.parts(A, codes["kofn"])
         kinds: dict[str, Block] = {
@@ -107,7 +105,8 @@ def _wide(rounds: int, data: Path | None, on_step: OnStep) -> dict[str, Any]:
             pieces = cut(X[:rows], y[:rows, None], np.ones((rows, 1)), WORKERS)
             calls[key] = partial(cluster.parts(pieces, Uncoded("whole")).sum, fn, x)
             nonzeros[key] = int(X[:rows].nnz)
-            held[key] = sum(len(np.unique(block.indices)) for block in _blocks(X[:rows]))
+            edges = pairwise(i * rows // WORKERS for i in range(WORKERS + 1))  # as `cut` has them
+            held[key] = sum(len(np.unique(X[a:b].indices)) for a, b in edges)
         calls["1/1"]()
         after = _memory(cluster)
         wide = (X, y[:, None], np.ones((len(y), 1)), np.arange(len(y)))
@@ -116,28 +115,24 @@ def _wide(rounds: int, data: Path | None, on_step: OnStep) -> dict[str, Any]:
         calls["broadcast_alone"] = partial(empty.sum, functions()[1], x)
         blocks = {key: timed(call) for key, call in calls.items()}
         result |= interleaved(blocks, rounds, 5, on_step)
-    result["nonzeros"], result["columns_held"] = nonzeros, held
     alone = result["broadcast_alone"]["median_us"]
     over = {key: result[key]["median_us"] - alone for key in nonzeros}
-    result["us_over_broadcast"] = over
-    result["us_per_1000_nonzeros"] = {key: 1000 * over[key] / nonzeros[key] for key in over}
-    result["us_per_1000_columns_held"] = {key: 1000 * over[key] / held[key] for key in over}
     # All portions lie there at once.
     whole = X.data.nbytes + X.indices.nbytes + X.indptr.nbytes
-    bytes_of = sum(1 / portion for portion in PORTIONS) * whole / WORKERS
-    result["worker_megabytes"] = {
-        "parts": bytes_of / 1e6,
-        "model": 8e-6 * X.shape[1],
-        "before": before,
-        "after": after,
+    parts = 1e-6 * sum(1 / portion for portion in PORTIONS) * whole / WORKERS
+    return result | {
+        "nonzeros": nonzeros,
+        "columns_held": held,
+        "us_over_broadcast": over,
+        "us_per_1000_nonzeros": {key: 1000 * over[key] / nonzeros[key] for key in over},
+        "us_per_1000_columns_held": {key: 1000 * over[key] / held[key] for key in over},
+        "worker_megabytes": {
+            "parts": parts,
+            "model": 8e-6 * X.shape[1],
+            "before": before,
+            "after": after,
+        },
     }
-    return result
-
-
-def _blocks(X: Any) -> Iterator[Any]:
-    """The rows of X as `cut` deals them."""
-    edges = [i * int(X.shape[0]) // WORKERS for i in range(WORKERS + 1)]
-    return (X[a:b] for a, b in pairwise(edges))
 
 
 def _amazon(data: Path | None) -> tuple[Any, Floats, str]:
@@ -161,9 +156,9 @@ def _memory(cluster: Cluster) -> dict[str, float]:
         path = Path(f"/proc/{pid}/status")
         if not path.exists():
             return {}
-        lines = dict(line.split(":", 1) for line in path.read_text().splitlines() if ":" in line)
         for key, name in (("private", "RssAnon"), ("shared", "RssShmem")):
-            megabytes[key] = max(megabytes[key], int(lines[name].split()[0]) / 1e3)
+            kilobytes = re.search(rf"{name}:\s*(\d+) kB", path.read_text())
+            megabytes[key] = max(megabytes[key], int(kilobytes[1]) / 1e3 if kilobytes else 0.0)
     return megabytes
 
 

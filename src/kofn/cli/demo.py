@@ -138,14 +138,9 @@ def _draw(log: list[Record], path: Path) -> tuple[str, str] | None:
     lost = [record.time - zero for record in log if record.kind == "lost"]
     usual = median(b - a for a, b in pairwise(rounds))
     middle = lost[0] if lost else rounds[0]
+    start, end = max(0.0, middle - 5 * usual), middle + 10 * usual
     try:
-        timeline(
-            log,
-            path,
-            title="The rounds around the first kill",
-            start=max(0.0, middle - 5 * usual),
-            end=middle + 10 * usual,
-        )
+        timeline(log, path, title="The rounds around the first kill", start=start, end=end)
     except CannotWrite as error:
         return error.path, error.problem
     return None
@@ -168,12 +163,9 @@ def _progress(rounds: int, quiet: bool) -> Iterator[Any]:
 
 def _newest(log: list[Record]) -> str:
     """What last became of a worker; reports lack what happened between two rounds."""
-    for record in reversed(log):
-        if record.kind == "lost":
-            return f"[red]worker {record.worker} killed[/]"
-        if record.kind == "joined":
-            return f"[green]worker {record.worker} joined[/]"
-    return ""
+    said = {"lost": "[red]worker {} killed[/]", "joined": "[green]worker {} joined[/]"}
+    news = (said[r.kind].format(r.worker) for r in reversed(log) if r.kind in said)
+    return next(news, "")
 
 
 def table(console: Console, result: dict[str, Any]) -> None:
@@ -191,16 +183,11 @@ def table(console: Console, result: dict[str, Any]) -> None:
     )
     columns = {"round": "d", "what happened": "", "live after": "d"}
     columns |= dict.fromkeys(("before", "that round", "after"), ".1f")
-    times = ("ms_per_round_before", "ms_that_round", "ms_per_round_after")
-    rows = [
-        (
-            e["round"],
-            f"worker {e['worker']} {'killed' if e['event'] == 'lost' else 'joined'}",
-            e["live_after"],
-            *(e[key] for key in times),
-        )
-        for e in result["events"]
-    ]
+    keys = ("live_after", "ms_per_round_before", "ms_that_round", "ms_per_round_after")
+    rows = []
+    for e in result["events"]:
+        what = f"worker {e['worker']} {'killed' if e['event'] == 'lost' else 'joined'}"
+        rows.append((e["round"], what, *(e[key] for key in keys)))
     print_table(console, "time per round (median, ms)", columns, rows)
     console.print(
         f"{result['lost']} of {result['workers']} workers were killed in the middle of a product "

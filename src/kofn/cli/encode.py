@@ -38,20 +38,11 @@ def run(
     opened = open_source(source)
     if dtype is not None and opened.dtype.name != dtype:
         opened = Recast(opened, dtype)
-    with (
-        progress("encoding", None, quiet) as update,
-        warnings.catch_warnings(record=True) as said,
-    ):
+    recorded = warnings.catch_warnings(record=True)
+    with progress("encoding", None, quiet) as update, recorded as said:
         warnings.simplefilter("always", StoreWarning)
-        manifest = write_store(
-            opened,
-            store,
-            code,
-            fmt=fmt,
-            resume=not overwrite,
-            progress=lambda done, total: update(completed=done, total=total),
-        )
-    spent = time.perf_counter() - began
+        note = lambda done, total: update(completed=done, total=total)  # noqa: E731
+        manifest = write_store(opened, store, code, fmt=fmt, resume=not overwrite, progress=note)
     return {
         "store": Place.of(store).url,
         "rows": manifest.shape[0],
@@ -63,7 +54,7 @@ def run(
         "k": k,
         "share_rows": manifest.rows,
         "bytes": manifest.nbytes,
-        "seconds": spent,
+        "seconds": time.perf_counter() - began,
         "peak_memory_bytes": _peak(),
         "mended": [str(warning.message) for warning in said],
     }

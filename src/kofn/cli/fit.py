@@ -56,23 +56,17 @@ def run(job: Job, *, quiet: bool) -> dict[str, Any]:
     if job.out is not None:
         places.file(job.out)  # before the data are read: that may take long
     k = threshold((job.workers + 1) // 2 if job.k is None else job.k, job.workers).k
-    trace = None
-    if job.spot is not None:
-        trace = read_spot_trace(job.spot)
+    trace = None if job.spot is None else read_spot_trace(job.spot)
+    if trace is not None:
         check(trace, job.workers, k, job.scale)
-    losses: list[float] = []
-    live: list[int] = []
-    rounds = 0
+    seen: list[tuple[float, Any]] = []  # loss and report after each iteration
 
     def watch(iteration: int, loss: float, fitted: Any) -> None:
-        nonlocal rounds
-        losses.append(loss)
-        live.append(len(fitted.report.live))
-        rounds = fitted.report.round
+        seen.append((loss, fitted.report))
 
     model = _model(job, k).set_params(callback=watch, verbose=not quiet)
     X, y = tables.load(job.data, job.target, job.labels, classes=job.model != "ridge")
-    _sound(job, X, y)
+    _check_data(job, X, y)
     with nullcontext() if job.out is None else places.room(job.out, _size(job, X, y)):
         began = time.perf_counter()
         log, events = _fit(job, k, trace, model, X, y)
@@ -86,12 +80,12 @@ def run(job: Job, *, quiet: bool) -> dict[str, Any]:
         "engine": job.engine,
         "score": float(model.score(X, y)),
         "iterations": int(np.max(model.n_iter_)),
-        "rounds": rounds,
+        "rounds": seen[-1][1].round if seen else 0,
         "killed": [] if events is None else events.killed,
         "joined": [] if events is None else events.added,
         "lost": sum(record.kind == "lost" for record in log),
-        "losses": losses,
-        "live": live,
+        "losses": [loss for loss, _ in seen],
+        "live": [len(report.live) for _, report in seen],
         "seconds": seconds,
         "out": None if job.out is None else str(job.out),
     }
@@ -144,7 +138,7 @@ def _hidden(job: Job) -> tuple[int, ...]:
         ) from None
 
 
-def _sound(job: Job, X: Any, y: NDArray[Any]) -> None:
+def _check_data(job: Job, X: Any, y: NDArray[Any]) -> None:
     """Refuse data that cannot be fitted, before any worker is started."""
     if X.ndim != 2 or X.dtype.kind not in "fiub" or 0 in X.shape:
         raise BadInput(
@@ -193,10 +187,8 @@ def _save(path: Path, model: Any, result: dict[str, Any]) -> tuple[str, str] | N
     """Write the model and its report; return what went wrong: path and problem."""
     trouble = None
     report = (json.dumps(result, indent=2) + "\n").encode()
-    for at, data in (
-        (path, pickle.dumps(model)),
-        (path.with_name(path.name + ".report.json"), report),
-    ):
+    beside = path.with_name(path.name + ".report.json")
+    for at, data in ((path, pickle.dumps(model)), (beside, report)):
         try:
             places.save(at, data)
         except CannotWrite as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -155,18 +155,23 @@ class ExponentialByLoad(Delays):
 class Scaled(Delays):
     """`by` times what `delays` says: seconds of a recording or of a paper, made short.
 
-    With `kofn.engines.paced.Paced` the workers of a real engine then really wait so long.
+    With `kofn.engines.paced.Paced` the workers of a real engine then really wait so long. Where
+    `workers` are named, only theirs are changed.
     """
 
     delays: Delays
     by: float
+    workers: Collection[int] | None = None
 
     def __post_init__(self) -> None:
         check_delays(self.delays)
 
     def seconds(self, rng: Generator, worker: int, round: int, cost: float) -> float:
-        return self.by * self.delays.seconds(rng, worker, round, cost)
+        return self._by(worker) * self.delays.seconds(rng, worker, round, cost)
 
     def timing(self, rng: Generator, worker: int, round: int, cost: float) -> tuple[float, float]:
         wait, work = self.delays.timing(rng, worker, round, cost)
-        return self.by * wait, self.by * work
+        return self._by(worker) * wait, self._by(worker) * work
+
+    def _by(self, worker: int) -> float:
+        return self.by if self.workers is None or worker in self.workers else 1.0

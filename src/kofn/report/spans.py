@@ -87,18 +87,13 @@ class _Task:
 
 
 @dataclass(slots=True)
-class _Round:
-    start: float
-    end: float | None = None
-    done: bool = False
-
-
-@dataclass(slots=True)
 class _Seen:
     """What one pass over the log has gathered."""
 
+    end: float  # of the log
     tasks: dict[int, _Task] = field(default_factory=dict)
-    rounds: dict[int, _Round] = field(default_factory=dict)
+    rounds: dict[int, RoundSpan] = field(default_factory=dict)
+    ended: set[int] = field(default_factory=set)  # rounds
     workers: set[int] = field(default_factory=set)
     joined: dict[int, float] = field(default_factory=dict)
     lost: dict[int, float] = field(default_factory=dict)
@@ -112,54 +107,46 @@ def lanes(log: Iterable[Record]) -> Lanes:
     records = list(log)
     if not records:
         raise BadInput("the log is empty: nothing has run yet. Multiply first, then draw.")
-    seen = _Seen()
+    seen = _Seen(max(r.time for r in records))
     for record in records:
         _take(seen, record)
     # By time, not by place: a send is stamped later than what came in the same batch.
     start = min((r.time for r in records if r.kind != "stored"), default=records[0].time)
-    end = max(r.time for r in records)
-    mine: dict[int, list[_Task]] = {worker: [] for worker in seen.workers}
+    mine: dict[int, list[_Task]] = {worker: [] for worker in sorted(seen.workers)}
     for task in seen.tasks.values():
         mine[task.sent.worker].append(task)
-    return Lanes(
-        tuple(
-            Lane(w, _spans(mine[w], seen.lost.get(w), end), seen.joined.get(w), seen.lost.get(w))
-            for w in sorted(mine)
-        ),
-        tuple(
-            RoundSpan(id, r.start, end if r.end is None else r.end, r.done)
-            for id, r in seen.rounds.items()
-        ),
-        start,
-        end,
+    workers = (
+        Lane(w, _spans(tasks, seen.lost.get(w), seen.end), seen.joined.get(w), seen.lost.get(w))
+        for w, tasks in mine.items()
     )
+    return Lanes(tuple(workers), tuple(seen.rounds.values()), start, seen.end)
 
 
 def _take(seen: _Seen, record: Record) -> None:
-    time, kind = record.time, record.kind
+    time, kind, round = record.time, record.kind, record.round
     if record.worker >= 0:
         seen.workers.add(record.worker)
     if kind == "send":
         seen.tasks[record.task] = _Task(record)
     elif kind in ("piece", "reply", "dropped", "failed"):
-        task = seen.tasks.get(record.task)
-        if task is not None:
-            _hear(task, record, seen.rounds.get(record.round))
+        if record.task in seen.tasks:
+            _hear(seen.tasks[record.task], record, late=round in seen.ended)
     elif kind == "lost":
         seen.lost[record.worker] = time
     elif kind == "joined":
         seen.joined[record.worker] = time
     elif kind == "round":
-        seen.rounds[record.round] = _Round(time)
+        seen.rounds[round] = RoundSpan(round, time, seen.end, False)
     elif kind in ("done", "raised"):
-        ran = seen.rounds.setdefault(record.round, _Round(time))
-        ran.end, ran.done = time, kind == "done"
+        start = seen.rounds[round].start if round in seen.rounds else time
+        seen.rounds[round] = RoundSpan(round, start, time, kind == "done")
+        seen.ended.add(round)
 
 
-def _hear(task: _Task, record: Record, round: _Round | None) -> None:
+def _hear(task: _Task, record: Record, late: bool) -> None:
     if record.kind in ("piece", "reply"):
-        task.late = round is not None and round.end is not None
-        if not task.late:
+        task.late = late
+        if not late:
             task.in_time = record.time
             task.rows += record.rows
     if record.kind != "piece":
@@ -180,9 +167,8 @@ def _spans(tasks: list[_Task], lost: float | None, log_end: float) -> tuple[Span
             end = min(end, lost)
             start = min(start, end)
         until = start if task.in_time is None else min(max(task.in_time, start), end)
-        spans.append(
-            Span(start, end, sent.round, sent.task, state, end if state == "used" else until)
-        )
+        until = end if state == "used" else until
+        spans.append(Span(start, end, sent.round, sent.task, state, until))
         free = end
     return tuple(spans)
 

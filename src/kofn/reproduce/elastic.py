@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,10 @@ from ..codes.mds import MDSCode
 from ..delays import Delays, Exponential, PerUnit
 from ..engines.virtual import VirtualEngine
 from . import house_prices, linear, moved
+from .linear import MACHINES, THRESHOLD
 from .timing import OnStep, Timer, drain, machine, paced, summary
 
-MACHINES, THRESHOLD = 20, 10
+Times = dict[str, dict[str, dict[str, float]]]  # by machines live, kind, and quantile
 PAPER = (100_000, 10_000)  # the matrix of Figure 2(a)
 PAPER_ROW = 8e-6  # seconds a row of it takes: 80 KB at 10 GB/s. Ratios do not depend on it.
 
@@ -72,10 +73,8 @@ def measure(data: Path | None, settings: Settings, on_step: OnStep) -> dict[str,
     """Run everything and return what goes to results.json; `data` is for the linear models."""
     prices = house_prices.load(data)
     rng = np.random.default_rng(settings.seed)
-    A, w = (
-        rng.standard_normal((settings.rows, settings.columns)),
-        rng.standard_normal(settings.columns),
-    )
+    A = rng.standard_normal((settings.rows, settings.columns))
+    w = rng.standard_normal(settings.columns)
     timer = Timer(A @ w)
     results: dict[str, Any] = {"stood_in": STOOD_IN}
     results |= figure_2a(A, w, settings, timer, on_step)
@@ -96,25 +95,17 @@ def figure_2a(A: Any, w: Any, settings: Settings, timer: Timer, on_step: OnStep)
 
     Loads are equal, as published: on a busy machine measured ones follow its noise at times.
     """
-    leaving = _leaving(settings.seed)
-    times: dict[int, dict[str, dict[str, float]]] = {}
     with paced(MACHINES, A.shape[0] // THRESHOLD, settings.share_seconds) as cluster:
         X = cluster.encode(A, k=THRESHOLD, loads="equal")
         Y = whole_shares(cluster, A, THRESHOLD)
-        kinds = {
-            "adaptive": (cluster, lambda: X @ w),
-            "nonadaptive": (cluster, lambda: Y @ w),
-        }
-        for n in range(MACHINES, THRESHOLD - 1, -1):
-            if n < MACHINES:
-                cluster.lose(next(leaving))
+        kinds = {"adaptive": (cluster, lambda: X @ w), "nonadaptive": (cluster, lambda: Y @ w)}
+
+        def rounds(n: int) -> dict[str, list[float]]:
             warm = int(n == MACHINES)  # the first round also sends the workers their code
-            seconds = timer.rounds(kinds, settings.rounds, lambda n=n: on_step(f"{n} of 20"), warm)  # type: ignore[misc]
-            times[n] = summary(seconds)
-    return {
-        "adaptive_over_nonadaptive": {str(n): _ratio(t) for n, t in sorted(times.items())},
-        "figure_2a_seconds": {str(n): t for n, t in sorted(times.items())},
-    }
+            return timer.rounds(kinds, settings.rounds, lambda: on_step(f"{n} of 20"), warm)
+
+        times = _leaving(cluster, settings.seed, rounds)
+    return {"adaptive_over_nonadaptive": _ratios(times), "figure_2a_seconds": times}
 
 
 def virtual_2a(settings: Settings) -> dict[str, Any]:
@@ -123,34 +114,32 @@ def virtual_2a(settings: Settings) -> dict[str, Any]:
     even = _virtual(PerUnit(PAPER_ROW), settings)
     waits = _virtual(Exponential(PAPER_ROW, 0.02 * share), settings)
     return {
-        "virtual_adaptive_over_nonadaptive": {n: _ratio(t) for n, t in even.items()},
-        "virtual_with_waits": {n: _ratio(t) for n, t in waits.items()},
+        "virtual_adaptive_over_nonadaptive": _ratios(even),
+        "virtual_with_waits": _ratios(waits),
         "virtual_seconds": even,
         "virtual_means": "every row takes the same time; with_waits adds to each task an "
         "exponential wait with a mean of 2 % of a whole share's time",
     }
 
 
-def _virtual(delays: Delays, settings: Settings) -> dict[str, dict[str, dict[str, float]]]:
-    leaving = _leaving(settings.seed)
-    times: dict[str, dict[str, dict[str, float]]] = {}
+def _virtual(delays: Delays, settings: Settings) -> Times:
     engine = VirtualEngine(MACHINES, delays=delays, compute=False, seed=settings.seed)
     w = np.zeros(PAPER[1])
     with connect(engine) as cluster:
         adaptive = _unvalued(cluster, Options(measured_loads=False))
         whole = Options(margin=MACHINES - THRESHOLD, late=None, measured_loads=False)
         kinds = {"adaptive": adaptive, "nonadaptive": _unvalued(cluster, whole)}
-        for n in range(MACHINES, THRESHOLD - 1, -1):
-            if n < MACHINES:
-                cluster.lose(next(leaving))
+
+        def rounds(n: int) -> dict[str, list[float]]:
             seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
             for _ in range(settings.virtual_rounds):
                 for kind, X in kinds.items():
                     drain(cluster)
                     X @ w
                     seconds[kind].append(X.report.seconds["total"])
-            times[str(n)] = summary(seconds)
-    return {str(n): times[str(n)] for n in range(THRESHOLD, MACHINES + 1)}
+            return seconds
+
+        return _leaving(cluster, settings.seed, rounds)
 
 
 def _unvalued(cluster: Cluster, options: Options) -> CodedMatrix:
@@ -191,10 +180,7 @@ def speeds(A: Any, w: Any, settings: Settings, timer: Timer, on_step: OnStep) ->
     with paced(6, A.shape[0] // k, settings.speeds_seconds, slow) as cluster:
         measured = cluster.encode(A, k=k, late=None)
         equal = cluster.encode(A, k=k, late=None, loads="equal")
-        kinds = {
-            "measured": (cluster, lambda: measured @ w),
-            "equal": (cluster, lambda: equal @ w),
-        }
+        kinds = {"measured": (cluster, lambda: measured @ w), "equal": (cluster, lambda: equal @ w)}
         seconds = timer.rounds(kinds, settings.rounds, lambda: on_step("speeds 1:2:4"), LEARN)
         rows = {str(worker): read for worker, read in sorted(measured.report.rows_read.items())}
     times = summary(seconds)
@@ -206,10 +192,17 @@ def speeds(A: Any, w: Any, settings: Settings, timer: Timer, on_step: OnStep) ->
     }
 
 
-def _leaving(seed: int) -> Iterator[int]:
-    """The machines in the order in which they leave."""
-    return iter(np.random.default_rng((seed, 1)).permutation(MACHINES).tolist())
+def _leaving(
+    cluster: Cluster, seed: int, rounds: Callable[[int], Mapping[str, list[float]]]
+) -> Times:
+    """Times of `rounds` by the machines left, 10 to 20: they leave one by one, in random order."""
+    leaving = np.random.default_rng((seed, 1)).permutation(MACHINES).tolist()
+    times = {str(MACHINES): summary(rounds(MACHINES))}
+    for n in range(MACHINES - 1, THRESHOLD - 1, -1):
+        cluster.lose(leaving.pop(0))
+        times = {str(n): summary(rounds(n)), **times}
+    return times
 
 
-def _ratio(times: dict[str, dict[str, float]]) -> float:
-    return times["adaptive"]["median"] / times["nonadaptive"]["median"]
+def _ratios(times: Times) -> dict[str, float]:
+    return {n: t["adaptive"]["median"] / t["nonadaptive"]["median"] for n, t in times.items()}

@@ -12,18 +12,17 @@ import numpy as np
 
 from ..cluster import Cluster, connect
 from ..codes import erasurehead as theory
-from ..codes.assignment import SumCode
 from ..codes.repetition import FractionalRepetition
 from ..delays import Delays, Exponential, ExponentialByLoad, Scaled
 from ..engines.base import Engine
 from ..engines.local import LocalEngine
 from ..engines.paced import Paced
 from ..engines.virtual import VirtualEngine
-from ..rounds.stop import Stop, exact, first
+from ..rounds.stop import exact, first
 from . import datasets, straggling, unequal
 from .datasets import Dataset
-from .timing import OnStep, machine
-from .training import Memo, Method, Run, curve, methods, metric, parted, reached, term, train
+from .timing import OnStep, machine, unvalued
+from .training import Method, Run, curve, methods, metric, parted, reached, simulate, term, train
 
 MEAN = 2.0  # seconds of delay in Wang et al., 2019
 METHODS = len(methods(1))
@@ -147,15 +146,15 @@ def _lemma_8(rng: np.random.Generator, c: int, settings: Settings) -> dict[str, 
 def simulated(settings: Settings) -> dict[str, Any]:
     """Seconds of an iteration in virtual time alone, in both delay models."""
     by_load = ExponentialByLoad(settings.workers, rate=0.5)
-    whole = {name: (method.code, method.stop) for name, method in methods(settings.wait).items()}
+    whole = methods(settings.wait)
     streamed = {
-        f"{kind}{c}": (FractionalRepetition(c, "parts"), stop)
+        f"{kind}{c}": Method(FractionalRepetition(c, "parts"), stop)
         for c in (2, 3)
         for kind, stop in (("egc", exact()), ("agc", first(settings.wait) | exact()))
     }
 
-    def times(delays: Delays, known: Mapping[str, tuple[SumCode, Stop]]) -> dict[str, float]:
-        return {name: _only_time(delays, *method, settings) for name, method in known.items()}
+    def times(delays: Delays, known: Mapping[str, Method]) -> dict[str, float]:
+        return {name: _only_time(delays, method, settings) for name, method in known.items()}
 
     return {
         "virtual_seconds_per_iteration": times(Exponential(0.0, MEAN), whole),
@@ -167,19 +166,15 @@ def simulated(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _only_time(delays: Delays, code: SumCode, stop: Stop, settings: Settings) -> float:
+def _only_time(delays: Delays, method: Method, settings: Settings) -> float:
     n = settings.workers
     engine = VirtualEngine(n, delays=delays, compute=False, seed=settings.seed)
     with connect(engine) as cluster:
-        parts = cluster.parts(list(range(n)), code)
+        parts = cluster.parts(list(range(n)), method.code)
         start = engine.now()
         for _ in range(settings.simulated):
-            parts.sum(_nothing, stop=stop)
+            parts.sum(unvalued, stop=method.stop)
         return (engine.now() - start) / settings.simulated
-
-
-def _nothing(part: Any, x: Any) -> float:
-    return 0.0
 
 
 def one(data: Dataset, settings: Settings, engine: Engine, on_step: OnStep) -> dict[str, Any]:
@@ -197,10 +192,8 @@ def one(data: Dataset, settings: Settings, engine: Engine, on_step: OnStep) -> d
     wall = _processes(connect(slow), data, known, settings.iterations, step("delayed"))
     virtual: dict[str, Run] = {}
     for name, method in known.items():
-        with connect(VirtualEngine(n, delays=delays, seed=settings.seed)) as cluster:
-            parts = cluster.parts(parted(data, n), method.code)
-            clock, count = cluster.engine.now, settings.virtual_iterations
-            virtual[name] = train(parts, data, method, count, clock, Memo(term(data)))
+        simulated_engine = VirtualEngine(n, delays=delays, seed=settings.seed)
+        virtual[name] = simulate(data, method, settings.virtual_iterations, simulated_engine)
         step("simulated")(name)
     plain = _processes(
         connect(engine), data, known, settings.plain_iterations, step("without delays")

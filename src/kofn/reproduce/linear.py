@@ -7,7 +7,6 @@ which the lost ones are waited for, ignored, or kept as they were (kofn.learn.pr
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -163,9 +162,7 @@ def placed(kind: str, cluster: Cluster, prices: Prices) -> Products:
     return Replicated(cluster, prices.X, copies, n=MACHINES, lost=lost)
 
 
-def machines(
-    share_seconds: float, prices: Prices, workers: int = MACHINES
-) -> AbstractContextManager[Cluster]:
+def machines(share_seconds: float, prices: Prices, workers: int = MACHINES) -> Cluster:
     """Local workers, each a stand-in for a machine."""
     return paced(workers, len(prices.y) / THRESHOLD, share_seconds, wait=WAIT)
 
@@ -218,20 +215,18 @@ def undisturbed(prices: Prices, settings: Settings) -> Run:
 
 def figure_2b(prices: Prices, timed: int, cluster: Cluster) -> dict[str, float]:
     """Median seconds an iteration: plain blocks and coded, twenty machines; then coded, ten."""
-    runs: dict[str, Run] = {}
     uncoded = NotedProducts(placed("noiseless", cluster, prices))
     coded = NotedProducts(placed("coded", cluster, prices))
 
-    def time(name: str, products: NotedProducts) -> None:
-        runs[name] = Run()
-        descend(cluster, prices, products, timed, runs[name])
+    def time(products: NotedProducts) -> float:
+        run = Run()
+        descend(cluster, prices, products, timed, run)
+        return float(np.median(run.seconds))
 
-    time("uncoded", uncoded)
-    time("coded_all", coded)
+    seconds = {"uncoded": time(uncoded), "coded_all": time(coded)}
     for worker in cluster.workers[::2]:
         cluster.lose(worker)
-    time("coded_half", coded)
-    return {name: float(np.median(run.seconds)) for name, run in runs.items()}
+    return {**seconds, "coded_half": time(coded)}
 
 
 def measure(prices: Prices, settings: Settings, on_step: OnStep) -> dict[str, Any]:
@@ -256,14 +251,15 @@ def measure(prices: Prices, settings: Settings, on_step: OnStep) -> dict[str, An
         name = "distr_bgd" if number == 1 else f"distr_bgd_{number}"
         runs[name] = on_market("stale", prices, settings, start)
         on_step("Distr-BGD")
-    calm, coded = np.array(runs["noiseless"].train), np.array(runs["coded"].train)
+    calm = np.array(runs["noiseless"].train)
+    apart = np.abs(np.array(runs["coded"].train) - calm)
     return {
         "loss_curves": {name: run.train for name, run in runs.items()},
         "test_curves": {name: run.test for name, run in runs.items()},
         "live_workers": {name: run.live for name, run in runs.items()},
         "linear_runs": {name: run.summary() for name, run in runs.items()},
-        "max_loss_difference": float(np.abs(coded - calm).max()),
-        "max_relative_loss_difference": float((np.abs(coded - calm) / calm).max()),
+        "max_loss_difference": float(apart.max()),
+        "max_relative_loss_difference": float((apart / calm).max()),
         "restarted": runs["coded"].summary()["restarted"],
         "half_over_all": wall["coded_half"] / wall["coded_all"],
         "virtual_half_over_all": virtual["coded_half"] / virtual["coded_all"],

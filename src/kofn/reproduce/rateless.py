@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from ..cluster import Cluster, connect
+from ..cluster import connect
 from ..codes.assignment import SumCode
 from ..codes.rateless import LT, DenseMDS, RandomGroups
 from ..codes.repetition import FractionalRepetition, Uncoded
@@ -26,7 +26,7 @@ from ..rounds.stop import all as every
 from ..sums.kernels import Kernel, values
 from . import decoding
 from .datasets import TIMINGS, recording
-from .timing import OnStep, drain, machine
+from .timing import OnStep, Timer, drain, machine, unvalued
 
 M, TAU, MU = 1000, 0.005, 0.2  # terms and workers, seconds a term, 1 / mean start-up
 HELD = {"lt1": 32, "lt2": 16, "groups": 16}  # symbols of a worker that stand for infinitely many
@@ -146,21 +146,11 @@ def latencies(
         with connect(engine, limit=1e12) as cluster:  # a Pareto wait may be very long
             parts = cluster.parts([*range(M)], code_of(kind, symbols, settings.seed + part))
             for _ in range(part * trials // codes, (part + 1) * trials // codes):
-                report = parts.sum(_nothing).report
+                report = parts.sum(unvalued).report
                 times.append(report.seconds["total"])
                 through += len(report.finished)
-                _drop(cluster)
+                drain(cluster)
     return times, through / len(times)
-
-
-def _nothing(part: Any, x: Any) -> float:
-    raise AssertionError("values are not computed here")
-
-
-def _drop(cluster: Cluster) -> None:
-    """Let every worker drop what is left of the round before."""
-    while cluster._driver.roster.owing(cluster.engine.workers):
-        cluster._driver.settle(0.02)
 
 
 def summary(times: list[float], points: int = 100) -> dict[str, Any]:
@@ -235,24 +225,6 @@ def _decoding(settings: Settings, on_step: OnStep) -> dict[str, Any]:
     }
 
 
-# By the wall clock.
-
-
-class _FromNowOn(Delays):
-    """No delays until `on`, so that every worker has done everything once before the clock runs."""
-
-    def __init__(self, delays: Delays) -> None:
-        self.delays, self.on = delays, False
-
-    def seconds(self, rng: np.random.Generator, worker: int, round: int, cost: float) -> float:
-        return sum(self.timing(rng, worker, round, cost))
-
-    def timing(
-        self, rng: np.random.Generator, worker: int, round: int, cost: float
-    ) -> tuple[float, float]:
-        return self.delays.timing(rng, worker, round, cost) if self.on else (0.0, 0.0)
-
-
 def _wall_clock(settings: Settings, waits: NDArray[np.float64], on_step: OnStep) -> dict[str, Any]:
     rng = np.random.default_rng(settings.seed)
     X = rng.standard_normal((M, DIMENSION))
@@ -265,31 +237,28 @@ def _wall_clock(settings: Settings, waits: NDArray[np.float64], on_step: OnStep)
         "lt2": LT(r=2, symbols=WORKERS * (M // 2 + 20)),
         "groups": RandomGroups(10),
     }
-    seconds: dict[str, list[float]] = {kind: [] for kind in codes}
-    worst = 0.0
-    delays = _FromNowOn(Sampled(settings.scale * waits, unit=0.0))
-    engine = Paced(LocalEngine(WORKERS), delays, seed=settings.seed)
+    # No waits until every worker has done everything once; then the clock runs.
+    drawn = np.zeros_like(waits)
+    engine = Paced(LocalEngine(WORKERS), Sampled(drawn, unit=0.0), seed=settings.seed)
     # Only the start waits; the work takes the time it takes.
     engine.capabilities = replace(engine.capabilities, given_time=False)
     with connect(engine) as cluster:
         parts = cluster.parts(X, codes["uncoded"], parts=M)
-        for code in codes.values():
-            parts.sum(values, x, code=code, vectorised=True, stop=every())
-        delays.on = True
-        for _ in range(settings.rounds):
-            for kind, code in codes.items():
-                drain(cluster)
-                start = time.perf_counter()
-                value = parts.sum(values, x, code=code, vectorised=True).value
-                spent = time.perf_counter() - start
-                worst = max(worst, abs(float(value) - exact) / exact)
-                seconds[kind].append(spent)
-            on_step("wall clock")
+        sums = {
+            kind: partial(parts.sum, values, x, code=code, vectorised=True)
+            for kind, code in codes.items()
+        }
+        for warm_up in sums.values():
+            warm_up(stop=every())
+        drawn[:] = settings.scale * waits
+        timer = Timer(exact)
+        kinds = {kind: (cluster, lambda sum=sum: sum().value) for kind, sum in sums.items()}
+        seconds = timer.rounds(kinds, settings.rounds, lambda: on_step("wall clock"), warm=0)
     return {
         **{kind: summary(times, 40) for kind, times in seconds.items()},
         "workers": WORKERS,
         "terms": M,
         "dimension": DIMENSION,
         "scale": settings.scale,
-        "worst_relative_error": worst,
+        "worst_relative_error": timer.worst,
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ DELTAS = tuple(round(0.05 * i, 2) for i in range(1, 11))
 P, DELAY, ALPHA, DELTA = 4, 3, 5.0, 0.3  # section 5
 SLACKS = (0.0, 0.25)
 # Krishnan et al., 2020 do not give their chain; this one fits the codes that they chose.
-CHAIN = {"enter": 0.2, "leave": 0.5, "bad": 2}
+CHAIN: dict[str, Any] = {"enter": 0.2, "leave": 0.5, "bad": 2}
 CHAIN_MEANS = (
     "one good state and two bad ones in line: from good to bad with probability 0.2 a round, from "
     "each bad state on with 0.5; a burst lasts 4 rounds in the mean, and 44 % of rounds are bad"
@@ -109,16 +109,17 @@ QUICK = Settings(
 def measure(data: Path | None, settings: Settings, on_step: OnStep) -> dict[str, Any]:
     """Run everything and return what goes to results.json. Only training needs data."""
     if data is None:
-        images, name = (made_up_images(4096, 1), made_up_images(1000, 2)), "made-up images"
+        images = made_up_images(4096, 1), made_up_images(1000, 2)
     else:
-        images, name = (read_mnist(data, "train"), read_mnist(data, "test")), "MNIST"
+        images = read_mnist(data, "train"), read_mnist(data, "test")
     results: dict[str, Any] = {
         "stood_in": STOOD_IN,
         "fritchman_chain": CHAIN_MEANS,
-        "training_data": name,
+        "training_data": "made-up images" if data is None else "MNIST",
         "few_jobs": FEW_JOBS if settings.wall_jobs < FULL.wall_jobs else None,
+        "figure1": {name: figure_1(name, settings, on_step) for name in FIGURE_1},
+        "wall": {},
     }
-    results["figure1"] = {name: figure_1(name, settings, on_step) for name in FIGURE_1}
     codes = {
         (model, mu): search.chosen(
             P, DELAY, stragglers(model, settings).pattern(settings.search_rounds, P), ALPHA, mu
@@ -126,22 +127,18 @@ def measure(data: Path | None, settings: Settings, on_step: OnStep) -> dict[str,
         for model in ("iid", "fritchman")
         for mu in SLACKS
     }
-    walls: dict[str, Any] = {}
     with runs.engines(codes["iid", 0.0], P) as on:
         for model in ("iid", "fritchman"):
             results[model] = table(model, codes, settings, on_step)
-            walls[model] = wall_table(model, codes, on, settings, on_step)
-    results["wall"] = walls
+            results["wall"][model] = wall_table(model, codes, on, settings, on_step)
     results["figure2"] = {model: figure_2(model, settings, on_step) for model in PUBLISHED}
     unit = settings.largest / (settings.batch * settings.widths[0] * settings.widths[1])
     results["training"] = networks_on_mnist(
         PUBLISHED["iid"],
         Slowed(Independent(DELTA, settings.seed), ALPHA, unit),
         *images,
-        widths=settings.widths,
-        steps=settings.steps,
-        batch=settings.batch,
-        on_step=on_step,
+        (settings.widths, settings.steps, settings.batch),
+        on_step,
     )
     results["settings"] = asdict(settings) | machine()
     return results
@@ -151,7 +148,7 @@ def stragglers(model: str, settings: Settings, block: int = 1024) -> Stragglers:
     """Independent ones (stratified: less chance in the mean), or the chain."""
     if model == "iid":
         return Stratified(DELTA, P, settings.seed, block)
-    return Fritchman(**CHAIN, seed=settings.seed)  # type: ignore[arg-type]
+    return Fritchman(**CHAIN, seed=settings.seed)
 
 
 def representative(settings: Settings) -> Stragglers:
@@ -163,10 +160,10 @@ def representative(settings: Settings) -> Stragglers:
     usual = np.bincount(long, minlength=P + 1) / len(long)
 
     def luck(seed: int) -> float:
-        some = Fritchman(**CHAIN, seed=seed).pattern(settings.wall_jobs, P).sum(axis=1)  # type: ignore[arg-type]
+        some = Fritchman(**CHAIN, seed=seed).pattern(settings.wall_jobs, P).sum(axis=1)
         return float(np.abs(np.bincount(some, minlength=P + 1) / len(some) - usual).sum())
 
-    return Fritchman(**CHAIN, seed=min(range(200), key=luck))  # type: ignore[arg-type]
+    return Fritchman(**CHAIN, seed=min(range(200), key=luck))
 
 
 def figure_1(name: str, settings: Settings, on_step: OnStep) -> list[dict[str, Any]]:
@@ -214,36 +211,36 @@ Codes = Mapping[tuple[str, float], Mapping[str, SequenceCode]]
 
 def table(model: str, codes: Codes, settings: Settings, on_step: OnStep) -> dict[str, Any]:
     """Mean virtual time per job, parameters by search; mu = 0, and the same for mu = 0.25."""
-    tables = []
-    for mu in SLACKS:
-        measured = {
-            kind: runs.virtual(
-                code, stragglers(model, settings), P, ALPHA, mu, settings.virtual_jobs
-            )
-            for kind, code in codes[model, mu].items()
-        }
-        tables.append(_rows(measured, mu, model))
-        on_step(f"{model}, virtual time, mu {mu}")
-    return tables[0] | {"mu_0.25": tables[1], "published": TABLE_1[model]}
+
+    def run(mu: float) -> dict[str, runs.Run]:
+        slow, jobs = stragglers(model, settings), settings.virtual_jobs
+        chosen = codes[model, mu].items()
+        return {kind: runs.virtual(code, slow, P, ALPHA, mu, jobs) for kind, code in chosen}
+
+    return _by_slack(model, "virtual time", run, on_step) | {"published": TABLE_1[model]}
 
 
 def wall_table(
     model: str, codes: Codes, on: Mapping[str, Engine], settings: Settings, on_step: OnStep
 ) -> dict[str, Any]:
     """The same by wall clock."""
+    jobs, whole, iid = settings.wall_jobs, settings.wall_whole, model == "iid"
+    slow = stragglers(model, settings, block=jobs) if iid else representative(settings)
+
+    def run(mu: float) -> dict[str, runs.Run]:
+        return runs.walls(codes[model, mu], on, slow, ALPHA, mu, jobs, whole)
+
+    return _by_slack(model, "wall clock", run, on_step) | {"whole_job_seconds": whole}
+
+
+def _by_slack(
+    model: str, clock: str, run: Callable[[float], dict[str, runs.Run]], on_step: OnStep
+) -> dict[str, Any]:
     tables = []
     for mu in SLACKS:
-        slow = (
-            stragglers(model, settings, block=settings.wall_jobs)
-            if model == "iid"
-            else representative(settings)
-        )
-        result = runs.walls(
-            codes[model, mu], on, slow, ALPHA, mu, settings.wall_jobs, settings.wall_whole
-        )
-        tables.append(_rows(result, mu, model))
-        on_step(f"{model}, wall clock, mu {mu}")
-    return tables[0] | {"mu_0.25": tables[1], "whole_job_seconds": settings.wall_whole}
+        tables.append(_rows(run(mu), mu, model))
+        on_step(f"{model}, {clock}, mu {mu}")
+    return tables[0] | {"mu_0.25": tables[1]}
 
 
 def _rows(done: Mapping[str, runs.Run], mu: float, model: str) -> dict[str, Any]:
@@ -262,23 +259,19 @@ def figure_2(model: str, settings: Settings, on_step: OnStep) -> dict[str, Any]:
     """The published networks and codes at full size, in virtual time: time and load by round."""
     shapes = runs.interleaved(runs.layer_jobs(BATCH, PAPER_WIDTHS), MODELS)
     slow = Independent(DELTA, settings.seed) if model == "iid" else stragglers(model, settings)
-    result = {
-        kind: runs.virtual(code, slow, P, ALPHA, 0.25, settings.paper_jobs, shapes)
-        for kind, code in PUBLISHED[model].items()
-    }
     mean = float(np.mean([np.prod(shape) for shape in shapes]))
-    poly = result["poly"].per_job
     curves: dict[str, Any] = {}
-    for kind, run in result.items():
+    for kind, code in PUBLISHED[model].items():
+        run = runs.virtual(code, slow, P, ALPHA, 0.25, settings.paper_jobs, shapes)
         spent = np.cumsum([r.seconds for r in run.report.rounds]) / runs.WHOLE
         step = max(1, len(spent) // 200)
         curves[kind] = {
             "per_job": run.per_job,
-            "over_poly": run.per_job / poly,
             "parameters": run.parameters,
             "rounds": list(range(step, len(spent) + 1, step)),
             "cumulative": spent[step - 1 :: step].tolist(),
             "loads": [r.load / mean for r in run.report.rounds[:200]],
         }
     on_step(f"figure 2, {model}, full size")
-    return curves
+    poly = curves["poly"]["per_job"]
+    return {kind: {**curve, "over_poly": curve["per_job"] / poly} for kind, curve in curves.items()}

@@ -7,13 +7,10 @@ time. What is found here is then measured through the real master.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeVar
 
 from ..delays.stragglers import Pattern
 from ..sequence import DIP, IDIP, Polynomial, SequenceCode, Uncoded
 from ..sequence.ledger import Ledger
-
-C = TypeVar("C", bound=SequenceCode)
 
 
 def factors(k: int) -> tuple[int, int]:
@@ -24,8 +21,7 @@ def factors(k: int) -> tuple[int, int]:
 
 def time_per_job(code: SequenceCode, pattern: Pattern, alpha: float, mu: float) -> float:
     """Mean time per job, over the time of a whole job on one worker."""
-    P = pattern.shape[1]
-    ledger = code.ledger(P)
+    ledger = code.ledger(pattern.shape[1])
     share = 1.0 / (code.product.x * code.product.y * code.product.z)
     total = sum(share * _round(ledger, t, row.tolist(), alpha, mu) for t, row in enumerate(pattern))
     return total / len(pattern)
@@ -65,38 +61,27 @@ def _round(ledger: Ledger, job: int, slow: list[bool], alpha: float, mu: float) 
     return time
 
 
-def best(codes: Iterable[C], pattern: Pattern, alpha: float, mu: float) -> C:
+def best(codes: Iterable[SequenceCode], pattern: Pattern, alpha: float, mu: float) -> SequenceCode:
     """The code of least time per job."""
     return min(codes, key=lambda code: time_per_job(code, pattern, alpha, mu))
 
 
-def all_polynomial(P: int) -> list[Polynomial]:
-    """For 1 to P - 1 stragglers."""
-    return [Polynomial(*factors(P - S)) for S in range(1, P)]
-
-
 def all_dip(P: int, delay: int) -> list[DIP]:
     """Every xy below P (delay + 1), and every lam."""
-    return [
-        DIP(*factors(k), delay=delay, lam=lam)
-        for k in range(2, P * (delay + 1))
-        for lam in range(1, P + 1)
-    ]
-
-
-def all_idip(P: int, delay: int) -> list[IDIP]:
-    """Every N, for windows of delay + 1 rounds."""
-    W = delay + 1
-    return [IDIP(*factors(P * W - N), delay=delay, N=N, W=W) for N in range(1, P * W - 1)]
+    ks, lams = range(2, P * (delay + 1)), range(1, P + 1)
+    return [DIP(*factors(k), delay=delay, lam=lam) for k in ks for lam in lams]
 
 
 def chosen(
     P: int, delay: int, pattern: Pattern, alpha: float, mu: float
 ) -> dict[str, SequenceCode]:
-    """The best code of each kind for P workers and a delay."""
+    """The best code of each kind: for 1 to P - 1 stragglers, or any N in delay + 1 rounds."""
+    W = delay + 1
+    polynomial = [Polynomial(*factors(P - S)) for S in range(1, P)]
+    idip = [IDIP(*factors(P * W - N), delay=delay, N=N, W=W) for N in range(1, P * W - 1)]
     return {
         "uncoded": Uncoded(*factors(P)),
-        "poly": best(all_polynomial(P), pattern, alpha, mu),
+        "poly": best(polynomial, pattern, alpha, mu),
         "dip": best(all_dip(P, delay), pattern, alpha, mu),
-        "idip": best(all_idip(P, delay), pattern, alpha, mu),
+        "idip": best(idip, pattern, alpha, mu),
     }

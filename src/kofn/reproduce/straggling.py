@@ -12,35 +12,20 @@ and backups draw batches from the part; DSAG takes its portions in turn.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..cluster import Cluster, connect
+from ..cluster import connect
 from ..codes.repetition import FractionalRepetition, Uncoded
-from ..delays import Recording
 from ..engines.virtual import VirtualEngine
 from ..errors import BadInput
-from ..learn.terms import Term
 from ..rounds.stop import exact, fraction
 from .datasets import Dataset, recording
 from .timing import OnStep
-from .training import (
-    Memo,
-    Method,
-    Run,
-    best,
-    metric,
-    parted,
-    reached,
-    term,
-    train,
-    train_backups,
-    train_stale,
-)
+from .training import Method, Run, metric, reached, simulate, term, train_backups, train_stale
 
 WORKERS = 256
 RECORDING = "cnn_desktop_Canada_batch2048"
@@ -85,14 +70,14 @@ def table(data: Dataset, folder: Path, grid: Grid, on_step: OnStep) -> dict[str,
         recorded = recording(folder, RECORDING)
     except BadInput as error:
         return {"problem": f"the rivals need recorded timings: {error}"}
-    rounds = grid.iterations
     runs: dict[str, Run] = {}
 
-    def coded(name: str, method: Method, portion: float = 1.0) -> None:
-        with _cluster(recorded, WHOLE / portion) as cluster:
-            parts = cluster.parts(parted(data, WORKERS), method.code)
-            memo = Memo(_term(data, portion))
-            runs[name] = train(parts, data, method, rounds, cluster.engine.now, memo)
+    def engine(portion: float) -> VirtualEngine:
+        return VirtualEngine(WORKERS, delays=recorded.delays(WHOLE / portion, work="measured"))
+
+    def coded(name: str, method: Method, portion: float) -> None:
+        on = engine(portion)
+        runs[name] = simulate(data, method, grid.iterations, on, portion=portion)
         on_step(name)
 
     for portion in grid.thinned:
@@ -105,40 +90,31 @@ def table(data: Dataset, folder: Path, grid: Grid, on_step: OnStep) -> dict[str,
             method = Method(Uncoded("whole"), fraction(covered))
             coded(f"ignore_{portion:g}_{covered:g}", method, portion)
         for factor in grid.factors:
-            name, fn = f"backups_{portion:g}_{factor:g}", _term(data, portion)
-            with _cluster(recorded, WHOLE / portion) as cluster:
-                runs[name] = train_backups(cluster, data, rounds, fn, factor)
+            name, fn = f"backups_{portion:g}_{factor:g}", term(data, portion)
+            with connect(engine(portion)) as cluster:
+                runs[name] = train_backups(cluster, data, grid.iterations, fn, factor)
             on_step(name)
         for covered in grid.fractions:
             method = Method(FractionalRepetition(2, "parts"), fraction(covered))
             coded(f"kofn_{portion:g}_{covered:g}", method, portion)
         for fresh in grid.fresh:
-            pieces = round(1 / portion)
-            with _cluster(recorded, WHOLE * pieces) as cluster:
-                runs[f"dsag_{portion:g}_{fresh}"] = train_stale(
-                    cluster, data, rounds, term(data), fresh, portion, WORKERS * pieces
-                )
-            on_step(f"dsag_{portion:g}_{fresh}")
+            name, pieces = f"dsag_{portion:g}_{fresh}", round(1 / portion)
+            with connect(engine(1 / pieces)) as cluster:
+                runs[name] = train_stale(cluster, data, grid.iterations, fresh, pieces)
+            on_step(name)
     return _results(data, runs, grid)
 
 
 def _results(data: Dataset, runs: dict[str, Run], grid: Grid) -> dict[str, Any]:
-    iterations = grid.iterations
     # What uncoded descent reaches after 60 % of its iterations.
-    target = metric(data, runs["uncoded_1"].points[6 * iterations // 10])
-    rows = {
-        name: {
-            "seconds_to_target": reached(data, run, target),
-            "seconds_per_iteration": run.per_iteration,
-            "mean_covered": sum(run.covered) / len(run.covered),
-            "final_metric": metric(data, run.points[-1]),
-        }
-        for name, run in runs.items()
-    }
+    target = metric(data, runs["uncoded_1"].points[6 * grid.iterations // 10])
+    times = {name: reached(data, run, target) for name, run in runs.items()}
 
-    def quickest_of(prefix: str) -> tuple[str, float] | None:
-        times = [(n, row["seconds_to_target"]) for n, row in rows.items()]
-        return best([(n, s) for n, s in times if f"{n}_".startswith(f"{prefix}_")])
+    def quickest_of(prefix: str) -> tuple[float, str] | None:
+        mine = [
+            (s, n) for n, s in times.items() if s is not None and f"{n}_".startswith(f"{prefix}_")
+        ]
+        return min(mine, default=None)
 
     quickest = {kind: quickest_of(kind) for kind in KINDS}
     ours = quickest["kofn"]
@@ -146,25 +122,23 @@ def _results(data: Dataset, runs: dict[str, Run], grid: Grid) -> dict[str, Any]:
         "data": data.name,
         "recording": RECORDING,
         "workers": WORKERS,
-        "iterations": iterations,
+        "iterations": grid.iterations,
         "target": target,
-        "methods": rows,
+        "methods": {n: {"seconds_to_target": times[n], **runs[n].summary(data)} for n in runs},
         "best": {
-            kind: None if one is None else {"setting": one[0], "seconds": one[1]}
-            for kind, one in quickest.items()
+            kind: one and {"setting": one[1], "seconds": one[0]} for kind, one in quickest.items()
         },
-        "tried": {kind: sum(n.split("_")[0] == kind for n in rows) for kind in KINDS},
+        "tried": {kind: sum(n.split("_")[0] == kind for n in runs) for kind in KINDS},
         "by_portion": {
             f"{portion:g}": {
-                kind: one and one[1]
+                kind: (one := quickest_of(f"{kind}_{portion:g}")) and one[0]
                 for kind in KINDS
                 if kind != "uncoded"
-                for one in [quickest_of(f"{kind}_{portion:g}")]
             }
             for portion in grid.portions
         },
         "kofn_faster_than": {
-            kind: None if one is None or ours is None else one[1] / ours[1]
+            kind: one and ours and one[0] / ours[0]
             for kind, one in quickest.items()
             if kind != "kofn"
         },
@@ -175,11 +149,3 @@ def _results(data: Dataset, runs: dict[str, Run], grid: Grid) -> dict[str, Any]:
         "asked. uncoded waits for all and has portions alone. tried: how many settings of each. "
         "by_portion: seconds to the target of the best of each at the same portion",
     }
-
-
-def _cluster(recorded: Recording, whole: float) -> AbstractContextManager[Cluster]:
-    return connect(VirtualEngine(WORKERS, delays=recorded.delays(whole, work="measured")))
-
-
-def _term(data: Dataset, portion: float) -> Term:
-    return term(data) if portion == 1 else replace(term(data), batch=portion)

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
-from ..cluster import Cluster
+from ..cluster import Cluster, connect
 from ..codes.assignment import SumCode
 from ..codes.repetition import FractionalRepetition, Uncoded
+from ..engines.virtual import VirtualEngine
 from ..learn.descent import Constant, Decay, GradientDescent, descend
 from ..learn.losses import logistic, squared
 from ..learn.terms import Term, cut
 from ..rounds.stop import Stop, exact, first
 from ..sums import Parts
 from ..sums.rivals import Backups, Stale
-from ..sums.tally import Kind
 from .datasets import Dataset
 
 Vector = NDArray[np.float64]
@@ -32,16 +32,14 @@ RATES: dict[str, Constant | Decay] = {
 }
 
 
-@dataclass(frozen=True)
-class Method:
-    """A code, when to stop, and what stands for what is missing."""
+class Method(NamedTuple):
+    """A code, and when to stop."""
 
     code: SumCode
     stop: Stop
-    weights: Kind = "covered"
 
 
-def methods(wait: int, weights: Kind = "covered") -> dict[str, Method]:
+def methods(wait: int) -> dict[str, Method]:
     """Those of Wang et al., 2019: uncoded, exact (egc) and approximate (agc), with whole replies.
 
     And one that they leave out, "ignore": no code, and just as few replies waited for.
@@ -49,15 +47,15 @@ def methods(wait: int, weights: Kind = "covered") -> dict[str, Method]:
     codes = {c: FractionalRepetition(c, "whole") for c in (2, 3)}
     return {
         "uncoded": Method(Uncoded("whole"), exact()),
-        "ignore": Method(Uncoded("whole"), first(wait), weights),
+        "ignore": Method(Uncoded("whole"), first(wait)),
         **{f"egc{c}": Method(code, exact()) for c, code in codes.items()},
-        **{f"agc{c}": Method(code, first(wait) | exact(), weights) for c, code in codes.items()},
+        **{f"agc{c}": Method(code, first(wait) | exact()) for c, code in codes.items()},
     }
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """Seconds since the start at the end of each iteration, and the point reached by then."""
+    """By iteration: seconds from the start to its end, its point, the covered part of its sum."""
 
     seconds: list[float] = field(default_factory=list)
     points: list[Vector] = field(default_factory=list)
@@ -73,6 +71,14 @@ class Run:
         self.seconds.append(seconds)
         self.points.append(point)
         self.covered.append(covered)
+
+    def summary(self, data: Dataset) -> dict[str, float]:
+        """What goes to results.json of a run that is one of many."""
+        return {
+            "seconds_per_iteration": self.per_iteration,
+            "mean_covered": float(np.mean(self.covered)),
+            "final_metric": metric(data, self.points[-1]),
+        }
 
 
 class Memo:
@@ -95,9 +101,10 @@ class Memo:
         return self._known[name]
 
 
-def term(data: Dataset) -> Term:
-    """Gradient and loss on a part; the data have a column of ones of their own."""
-    return Term(squared if data.regression else logistic, intercept=False)
+def term(data: Dataset, portion: float = 1.0) -> Term:
+    """Gradient and loss on a portion of a part; the data have a column of ones of their own."""
+    loss = squared if data.regression else logistic
+    return Term(loss, intercept=False, batch=None if portion == 1 else portion)
 
 
 def parted(data: Dataset, parts: int) -> Any:
@@ -116,10 +123,27 @@ def train(
     """Descend as Wang et al., 2019 do, from zero; the clock is read after each update."""
 
     def gradient(x: Vector, t: int) -> tuple[Vector, float]:
-        result = parts.sum(fn, (x, t), stop=method.stop, weights=method.weights, code=method.code)
+        result = parts.sum(fn, (x, t), stop=method.stop, code=method.code)
         return result.value[0], result.covered
 
     return _descend(gradient, data, iterations, clock)
+
+
+def simulate(
+    data: Dataset,
+    method: Method,
+    iterations: int,
+    engine: VirtualEngine,
+    *,
+    portion: float = 1.0,
+    lost: Iterable[int] = (),
+) -> Run:
+    """The same in simulated time, of which computing takes none; some workers are `lost` before."""
+    with connect(engine) as cluster:
+        parts = cluster.parts(parted(data, len(cluster.workers)), method.code)
+        for worker in lost:
+            cluster.lose(worker)
+        return train(parts, data, method, iterations, engine.now, Memo(term(data, portion)))
 
 
 def train_backups(cluster: Cluster, data: Dataset, iterations: int, fn: Any, factor: float) -> Run:
@@ -156,16 +180,8 @@ def _descend(
     return run
 
 
-def train_stale(
-    cluster: Cluster,
-    data: Dataset,
-    iterations: int,
-    fn: Any,
-    fresh: int,
-    portion: float = 1.0,
-    parts: int | None = None,
-) -> Run:
-    """The same with DSAG."""
+def train_stale(cluster: Cluster, data: Dataset, iterations: int, fresh: int, pieces: int) -> Run:
+    """The same with DSAG, each worker's part cut into `pieces` that it takes in turn."""
     run = Run()
     x = np.zeros(data.shape[1])
     start = cluster.engine.now()
@@ -176,9 +192,9 @@ def train_stale(
         run.add(time - start, x, covered)
         return None if t == iterations else (x, t + 1)
 
-    count = len(cluster.workers) if parts is None else parts
-    stale = Stale(cluster, parted(data, count), parts=parts)
-    stale.run(fn, (x, 1), advance, fresh, portion=portion)
+    parts = len(cluster.workers) * pieces
+    stale = Stale(cluster, parted(data, parts), parts=parts)
+    stale.run(term(data), (x, 1), advance, fresh, portion=1 / pieces)
     return run
 
 
@@ -208,9 +224,3 @@ def reached(data: Dataset, run: Run, target: float) -> float | None:
         if value <= target if data.regression else value >= target:
             return seconds
     return None
-
-
-def best(table: Sequence[tuple[str, float | None]]) -> tuple[str, float] | None:
-    """The quickest of those that arrived."""
-    arrived = [(name, seconds) for name, seconds in table if seconds is not None]
-    return min(arrived, key=lambda pair: pair[1]) if arrived else None

@@ -10,45 +10,25 @@ done with the rows mixed, where ignoring does little harm.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from ..cluster import connect
 from ..codes.repetition import FractionalRepetition, Uncoded
-from ..delays import Delays, Exponential
+from ..delays import Exponential, Scaled
 from ..engines.virtual import VirtualEngine
 from ..errors import TooFewWorkers
 from ..rounds.stop import exact, first
 from .datasets import Dataset
 from .timing import OnStep
-from .training import Memo, Method, metric, parted, term, train
+from .training import Method, simulate
 
 MEAN = 2.0  # seconds of delay
 SLOWER = 10.0
 WAITS = (11 / 30, 2 / 3, 4 / 5)  # of the machines: replies that are waited for
 # Of thirty, no two of a pair that holds the same parts.
 SLOW = (0, 2, 13, 18, 22, 28)
-
-
-@dataclass(frozen=True)
-class SlowFor(Delays):
-    """`by` times the `delays`, for some workers in every round."""
-
-    delays: Delays
-    workers: frozenset[int]
-    by: float
-
-    def seconds(self, rng: np.random.Generator, worker: int, round: int, cost: float) -> float:
-        return sum(self.timing(rng, worker, round, cost))
-
-    def timing(
-        self, rng: np.random.Generator, worker: int, round: int, cost: float
-    ) -> tuple[float, float]:
-        wait, work = self.delays.timing(rng, worker, round, cost)
-        by = self.by if worker in self.workers else 1.0
-        return by * wait, by * work
 
 
 def known(waits: Sequence[int]) -> dict[str, Method]:
@@ -86,31 +66,12 @@ def table(data: Dataset, workers: int, iterations: int, on_step: OnStep) -> dict
         rows = data if case.startswith("mixed") else in_order
         results[case] = {}
         for name, method in known(waits).items():
-            lost = slow if case.endswith("lost") else ()
-            results[case][name] = _one(rows, method, workers, iterations, slow, lost)
+            engine = VirtualEngine(workers, delays=Scaled(Exponential(0.0, MEAN), SLOWER, slow))
+            try:
+                lost = slow if case.endswith("lost") else ()
+                run = simulate(rows, method, iterations, engine, lost=lost)
+                results[case][name] = run.summary(rows)
+            except TooFewWorkers:
+                results[case][name] = None
             on_step(f"unequal parts, {case}: {name}")
     return results
-
-
-def _one(
-    data: Dataset,
-    method: Method,
-    workers: int,
-    iterations: int,
-    slow: tuple[int, ...],
-    lost: tuple[int, ...],
-) -> dict[str, float] | None:
-    delays = SlowFor(Exponential(0.0, MEAN), frozenset(slow), SLOWER)
-    with connect(VirtualEngine(workers, delays=delays)) as cluster:
-        parts = cluster.parts(parted(data, workers), method.code)
-        for worker in lost:
-            cluster.lose(worker)
-        try:
-            run = train(parts, data, method, iterations, cluster.engine.now, Memo(term(data)))
-        except TooFewWorkers:
-            return None
-    return {
-        "final_metric": metric(data, run.points[-1]),
-        "seconds_per_iteration": run.per_iteration,
-        "mean_covered": float(np.mean(run.covered)),
-    }
