@@ -571,7 +571,7 @@ def tell(round: IterateRound, event: Event) -> None:
 
 
 def newest(exchange: Exchange) -> EpochPlan:
-    found = exchange.leg()
+    found = exchange.plan()
     assert found is not None
     return EpochPlan.loads(found[1])
 
@@ -651,7 +651,7 @@ def test_below_the_threshold_everybody_is_held() -> None:
     tell(round, Lost(1.0, 0))
     assert (round.missing, round.live) == (1, 1)
     assert exchange.control % 2 == 1
-    assert exchange.leg() is None
+    assert exchange.plan() is None
 
 
 def test_the_leaders_word_ends_the_run_even_if_it_is_its_last() -> None:

@@ -62,7 +62,7 @@ def iterate(
         work = _Work(driver, X, job, plan, on_round, count)
         key, scales = work.exchange_key, scales_key(work.exchange_key)
         try:
-            exchange.offer(shape.lanes, 0, w)  # the one time that w0 is written
+            exchange.offer(shape.shares, 0, w)  # the one time that w0 is written
 
             def provide(worker: int) -> None:
                 if X._scales is not None and X._values:

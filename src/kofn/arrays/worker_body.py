@@ -89,10 +89,10 @@ class _Walker:
         self, exchange: Exchange, matrix: Any, scales: Scales | None, share: int, job: Job
     ) -> None:
         self.ex, self.share, self.job, self.scales = exchange, share, job, scales
-        shape = exchange.shape
-        self.values = shape.values
-        self.matrix: Any = None if matrix is None else work.matrix_of(matrix, shape.length)
-        self.step = shape.rows if matrix is None else work.slice_rows(self.matrix, 1)
+        layout = exchange.layout
+        self.values = layout.values
+        self.matrix: Any = None if matrix is None else work.matrix_of(matrix, layout.length)
+        self.step = layout.rows if matrix is None else work.slice_rows(self.matrix, 1)
         self.seen = -1  # the control word of `plan`
         self.told = -1  # the control word under which it said that it is ready
         self.plan: EpochPlan | None = None
@@ -141,7 +141,7 @@ class _Walker:
                     yield Piece((WORK, t, b - a), None, b - a)
                     if ex.now() >= self.spoke + job.work_beat:
                         yield self._say(BEAT, t)
-                size = work.count_rows(todo) * np.dtype(ex.shape.dtype).itemsize
+                size = work.count_rows(todo) * np.dtype(ex.layout.dtype).itemsize
                 yield Piece((GATHER, len(self.asked), size), None)
             if owes:
                 self.stamped = (plan.epoch, t)
@@ -163,7 +163,7 @@ class _Walker:
 
     def _load(self) -> bool:
         """Read the newest plan and find one's place in it; False while it is being written."""
-        found = self.ex.leg()
+        found = self.ex.plan()
         if found is None:
             return False
         before = 0 if self.plan is None else self.plan.epoch
@@ -200,7 +200,7 @@ class _Walker:
         self._everybody = shares, np.array([since for since, _ in self.asked.values()])
         if self._known[0] != self.asked:
             self._cut.clear()
-            parts = decoding(self.job.code, self.asked, self.ex.shape.rows) if self.values else []
+            parts = decoding(self.job.code, self.asked, self.ex.layout.rows) if self.values else []
             self._known = (self.asked, parts)
         self.segments = self._known[1]
 
@@ -245,7 +245,7 @@ class _Walker:
         if self.values:
             pieces = ex.pieces(self.t)[:, :, None]
             with np.errstate(over="ignore", invalid="ignore"):
-                y = combine(self.segments, pieces).reshape(-1)[: ex.shape.length]
+                y = combine(self.segments, pieces).reshape(-1)[: ex.layout.length]
                 y = y if self.scales is None else self.scales.times(y)
             if ex.control != self.seen or (
                 self.share not in plan.steady and ex.offered(self.t + 1)

@@ -181,7 +181,7 @@ class SocketTransport(Transport):
             packed, segment = pack(value, self.pool.take)
             return packed if segment is None else Outgoing(packed, segment)
         if isinstance(value, Exchange):
-            packed, segment = (EXCHANGE, astuple(value.shape), OWN), _Handle(value.owner)
+            packed, segment = (EXCHANGE, astuple(value.layout), OWN), _Handle(value.owner)
         else:
             packed, segment = pack(value, private)
             self._copied += large(packed)
