@@ -2,63 +2,96 @@
 
     python tests/soak.py --minutes 20
 
-One pass: ten times as many examples of every property, random scripts and kills as `make test`
-has, the checks of every engine, and interrupts at random moments. Passes follow one another, each
-with other seeds. The first failure ends the run; the command that is shown repeats it.
+One pass has four steps: random scripts of rounds and of the protocol, every other property, the
+checks of every engine with their kills, and interrupts at random moments. All have ten times as
+many examples as in `make test`. Passes follow one another, each with other seeds. In its first pass
+every step has a quarter of the time, so that each has its turn. The first failure ends the run; the
+command that is shown repeats it.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
+import signal
 import subprocess
 import sys
 import time
 from itertools import count
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+TESTS = Path(__file__).parent
 FACTOR = 10
+CUT = 2  # pytest's exit status after Ctrl-C
+GRACE = 120.0  # seconds that a step has to end in when its time is over
 SCRIPTS = ("test_rounds_scripts.py", "test_rounds_master.py", "test_protocol.py")
-ENGINES = ("Local", "Virtual", "Dask", "Ray", "MPI")
-INTERRUPTS = {"local": 3000, "virtual": 1000, "dask": 100, "mpi": 100, "ray": 30}
+CHECKS = r"class (\w+)\(EngineChecks\)"
+OTHERS = ("the_engine_checks_pass", "it_measures_all_that_it_prints")  # both of MPI
+ATTACKS = "interrupts_of_any_operation"
 
 
-def steps(number: int) -> list[list[str]]:
-    """The commands of one pass."""
-    pytest = ["-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--timeout=3600"]
-    scripts = [str(path) for name in SCRIPTS if (path := ROOT / "tests" / name).exists()]
-    checks = " or ".join(f"Test{engine}Engine" for engine in ENGINES)
-    engines = [str(path) for path in sorted((ROOT / "tests").glob("test_engine_*.py"))]
-    attack = [str(ROOT / "tests" / "interrupts.py"), "--seed", str(number)]
-    return [
-        [*pytest, *scripts],
-        [*pytest, "-m", "hypothesis and not engine", str(ROOT / "tests")],
-        [*pytest, "-k", checks, *engines],
-        *(
-            [*attack, "--engine", engine, "--count", str(times)]
-            for engine, times in INTERRUPTS.items()
-        ),
-    ]
+def files(pattern: str, content: str, number: int) -> list[str]:
+    """Test files with such a content, in each pass beginning with another: a step may be cut."""
+    found = [str(p) for p in sorted(TESTS.glob(pattern)) if re.search(content, p.read_text())]
+    return found[number % len(found) :] + found[: number % len(found)]
+
+
+def steps(number: int) -> dict[str, list[str]]:
+    """The commands of one pass, by name."""
+    pytest = ["-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--timeout=1800"]
+    pytest.append(f"--hypothesis-seed={number}")
+    engines = files("test_*.py", "|".join((CHECKS, *OTHERS)), number)
+    checks = [name for path in engines for name in re.findall(CHECKS, Path(path).read_text())]
+    attacks = [str(TESTS / "test_interrupts.py"), str(TESTS / "test_engine_mpi.py")]
+    return {
+        "scripts": [*pytest, *(str(TESTS / name) for name in SCRIPTS)],
+        "properties": [
+            *(*pytest, "-m", "hypothesis and not engine"),
+            *files("test_*.py", "@given", number),
+        ],
+        "engines": [*pytest, "-k", " or ".join([*checks, *OTHERS]), *engines],
+        "interrupts": [*pytest, "-k", ATTACKS, *attacks],
+    }
+
+
+def run(command: list[str], env: dict[str, str], seconds: float) -> int:
+    """Run a step, at most so long; return its exit status."""
+    with subprocess.Popen([sys.executable, *command], env={**os.environ, **env}) as process:
+        try:
+            return process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)
+        try:
+            return process.wait(GRACE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return process.wait()
 
 
 def main() -> None:
     """Run passes until the time is over."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=20.0)
-    began, minutes = time.monotonic(), parser.parse_args().minutes
+    whole = 60 * parser.parse_args().minutes
+    began, ran = time.monotonic(), dict.fromkeys(steps(0), 0.0)
     for number in count():
         env = {"KOFN_SOAK": str(FACTOR), "KOFN_PASS": str(number)}
-        for step in steps(number):
-            spent = (time.monotonic() - began) / 60
-            if spent >= minutes:
-                print(f"soak: {number} whole passes, {spent:.1f} minutes, nothing failed")
+        for name, command in steps(number).items():
+            spent = time.monotonic() - began
+            if spent >= whole:
+                each = ", ".join(f"{name} {seconds / 60:.1f}" for name, seconds in ran.items())
+                print(f"soak: nothing failed in {spent / 60:.1f} minutes, seeds 0 to {number}")
+                print(f"soak: minutes of each step: {each}")
                 return
-            shown = " ".join([*(f"{k}={v}" for k, v in env.items()), sys.executable, *step])
-            print(f"soak: minute {spent:.1f}, pass {number}: {shown}", flush=True)
-            done = subprocess.run([sys.executable, *step], env={**os.environ, **env}, check=False)
-            if done.returncode:
-                sys.exit(f"soak: failed after {spent:.1f} minutes: {shown}")
+            shown = " ".join([*(f"{k}={v}" for k, v in env.items()), sys.executable, *command])
+            print(f"soak: minute {spent / 60:.1f}, seed {number}, {name}: {shown}", flush=True)
+            status = run(command, env, min(whole - spent, whole / len(ran)))
+            ran[name] += time.monotonic() - began - spent
+            if status == CUT:
+                print(f"soak: {name} was cut when its time was over", flush=True)
+            elif status:
+                sys.exit(f"soak: {name} failed, exit status {status}: {shown}")
 
 
 if __name__ == "__main__":

@@ -7,12 +7,17 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 import kofn
 from kofn.rounds import RoundDriver
 
 DataFolder = Callable[[str], Path]
+
+# Engines of a test that starts its own.
+LOCAL = pytest.param("local", marks=pytest.mark.engine)
+ENGINES = (LOCAL, "virtual")
 
 # The one switch of `make soak`: how many times as many random scripts, examples and kills, and the
 # number of the pass, which makes its seeds others than those of the pass before.

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from support import driver_of, examples
+from support import ENGINES, driver_of, examples
 
 import kofn
 from kofn.engines.local import LocalEngine
@@ -27,7 +27,7 @@ def close(y: NDArray[Any], A: NDArray[Any], w: NDArray[Any], report: kofn.Report
     return float(np.linalg.norm(y - exact)) <= report.error_bound * scale
 
 
-@pytest.fixture(scope="module", params=[pytest.param("local", marks=pytest.mark.engine), "virtual"])
+@pytest.fixture(scope="module", params=ENGINES)
 def cluster(request: pytest.FixtureRequest) -> Iterator[kofn.Cluster]:
     with kofn.connect(request.param, workers=6) as cluster:
         yield cluster
@@ -341,7 +341,7 @@ def test_large_but_finite_numbers_pass_the_check(cluster: kofn.Cluster) -> None:
     np.testing.assert_allclose(X @ np.array([1e-5, 1e-5, 1e-5]), A @ np.full(3, 1e-5))
 
 
-@pytest.mark.parametrize("name", ["local", "virtual"])
+@pytest.mark.parametrize("name", ENGINES)
 def test_a_closed_cluster_says_so(name: str) -> None:
     cluster = kofn.connect(name, workers=2)
     X = cluster.encode(np.ones((4, 4)), k=2)

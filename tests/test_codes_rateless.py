@@ -150,6 +150,7 @@ def test_too_few_rows_are_an_error_that_says_how_many(kind: Any) -> None:
     ) == pytest.approx(8.0, rel=1e-15)
 
 
+@pytest.mark.slow
 def test_every_decoder_gives_the_same_sum_on_thousands_of_arrival_orders() -> None:
     # Errors are measured against the sum of magnitudes: the sum itself may cancel to nothing.
     rng = np.random.default_rng(0)

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import SOAK, until
+from support import PASS, SOAK, until
 from turns import Turn, Turns
 
 pytest.importorskip("ray", reason="kofn[ray] is not installed")
@@ -61,6 +61,7 @@ def turns() -> Iterator[Turns]:
 
 class TestRayEngine(EngineChecks):
     kills = 10 * SOAK
+    seed = 20 + PASS
 
     @pytest.fixture
     def engine(self, turns: Turns) -> Iterator[Turn]:

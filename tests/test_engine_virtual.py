@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from support import driver_of
+from support import PASS, SOAK, driver_of
 
 import kofn
 from kofn.delays import Exponential, PerUnit, Scaled, Spot
@@ -18,6 +18,9 @@ from kofn.testing import EngineChecks
 
 
 class TestVirtualEngine(EngineChecks):
+    kills = 200 * SOAK
+    seed = 20 + PASS
+
     @pytest.fixture
     def engine(self) -> Iterator[Engine]:
         with VirtualEngine(4) as engine:
@@ -62,6 +65,7 @@ def test_values_on_or_off_the_master_does_the_same() -> None:
     assert kinds(True) == kinds(False)
 
 
+@pytest.mark.slow
 def test_a_thousand_workers_for_two_hundred_rounds() -> None:
     start = time.perf_counter()
     engine = VirtualEngine(1000, delays=PerUnit(1e-5), compute=False)

@@ -262,6 +262,7 @@ def test_a_code_decodes_with_its_own_decoder() -> None:
     assert "sum" in USED
 
 
+@pytest.mark.engine
 def test_a_code_travels_to_processes(tmp_path: Any) -> None:
     A = np.random.default_rng(0).standard_normal((40, 40))
     np.save(tmp_path / "A.npy", A)
@@ -318,12 +319,13 @@ def test_a_store_has_its_own_code(tmp_path: Any) -> None:
         cluster.encode(str(tmp_path / "store"), code=Pascal(4, 2))
 
 
-# The page.
+# The page. tests/test_docs.py runs all its examples.
 
 PAGE = (Path(__file__).parent.parent / "docs" / "extending.md").read_text()
 BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize("name", ["TestBySpeed", "TestParity", "TestThreadEngine"])
 def test_the_examples_of_the_page_pass_their_checks(name: str, tmp_path: Path) -> None:
     (code,) = (code for code in BLOCKS if f"class {name}" in code)
@@ -335,17 +337,6 @@ def test_the_examples_of_the_page_pass_their_checks(name: str, tmp_path: Path) -
     )
     assert done.returncode == 0, done.stdout
     assert "passed" in done.stdout
-
-
-@pytest.mark.parametrize("name", ["CodedRidge", "Falling", "BusyMachines"])
-def test_the_examples_of_the_page_run(name: str, tmp_path: Path) -> None:
-    (code,) = (code for code in BLOCKS if f"class {name}" in code)
-    script = tmp_path / "example.py"
-    script.write_text(code)
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(script)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
 
 
 def test_the_engine_of_the_page_is_short() -> None:

@@ -88,6 +88,7 @@ def test_the_other_models(tmp_path: Path, model: str) -> None:
     assert result["losses"][-1] <= result["losses"][0]
 
 
+@pytest.mark.engine
 def test_a_network_is_trained_through_a_trace(tmp_path: Path, trace: Path) -> None:
     # A network lives in its shares alone: one of those who began must stay, should all rest so
     # long that nobody else has got a share before they are gone.
@@ -143,6 +144,7 @@ def test_data_that_cannot_be_fitted_are_told_before_a_worker_starts(
     refused("k must be at most the number of shares; got k=4 and n=3", "mlp", X, Y, k=4)
 
 
+@pytest.mark.engine
 def test_a_spot_trace_really_kills_and_adds_workers(tmp_path: Path, trace: Path) -> None:
     calm = LinearSVC(cluster="virtual").fit(X, Y)
     out = tmp_path / "model.pkl"
@@ -199,6 +201,7 @@ def test_the_clock_of_a_market_may_be_set_from_within_a_round(trace: Path) -> No
         assert (market.killed, market.added) == ([0, 2, 1], [3, 4, 5])
 
 
+@pytest.mark.engine
 def test_a_trace_that_ends_with_too_few_ends_the_fit(tmp_path: Path) -> None:
     (tmp_path / "die.csv").write_text(
         "time_ms,event,node\n0,add,a\n0,add,b\n0,add,c\n300,remove,a\n600,remove,b\n900,remove,c\n"
@@ -363,6 +366,7 @@ def test_a_file_system_that_takes_no_file() -> None:
         reproduce.run("svm", Path("/proc/x"), Path("/"), quiet=True)
 
 
+@pytest.mark.engine
 def test_the_benchmark_compares_with_scikit_learn() -> None:
     result = bench_learn.run(400, 6, workers=2, times=1)
     assert set(result["models"]) == {"Ridge", "LogisticRegression", "LinearSVC"}

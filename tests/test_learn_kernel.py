@@ -199,6 +199,7 @@ def test_what_is_no_sum_of_trees_is_refused(cluster: kofn.Cluster) -> None:
 
 
 # "virtual" runs the very same master, products and sums in this process: the checks are many.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
 @parametrize_with_checks([KernelRidge(cluster="virtual", workers=3)])  # type: ignore[untyped-decorator]
 def test_scikit_learns_own_checks(estimator: Any, check: Any) -> None:

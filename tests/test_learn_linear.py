@@ -31,6 +31,7 @@ from kofn.learn import (
 
 
 # "virtual" runs the very same master and products in this process: the checks are many.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
 @parametrize_with_checks(  # type: ignore[untyped-decorator]

@@ -201,6 +201,7 @@ def test_mnist_784_300_100_10_with_two_kills_and_a_join(data_folder: DataFolder)
 
 # "virtual" runs the very same master and products in this process: the checks are many. None is
 # left out; scikit-learn itself skips those that need pandas or its array API.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
 @parametrize_with_checks(  # type: ignore[untyped-decorator]
     [MLPClassifier((10,), batch_size=20, max_epochs=8, random_state=0, cluster="virtual")]

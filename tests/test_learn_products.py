@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import sklearn.linear_model
 from sklearn.datasets import make_regression
+from support import ENGINES
 
 import kofn
 from kofn.arrays.baselines import Replicated
@@ -108,7 +109,7 @@ def test_bad_choices_get_one_clear_error(tmp_path: Path) -> None:
 # A store, or a file, instead of an array.
 
 
-@pytest.mark.parametrize("engine", ["local", "virtual"])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_a_store_and_a_file_are_fitted_by_path(tmp_path: Path, engine: str) -> None:
     np.save(tmp_path / "X.npy", X)
     write_store(tmp_path / "X.npy", tmp_path / "store", MDSCode(4, 2))

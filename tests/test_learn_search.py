@@ -51,6 +51,7 @@ def test_a_search_in_this_process_runs_on_the_given_cluster(
     assert len(rounds) >= 5 + 2  # a fit or more for each of the models
 
 
+@pytest.mark.engine
 def test_a_search_in_other_processes_says_that_the_cluster_stays_here(
     cluster: kofn.Cluster, processes: None
 ) -> None:

@@ -90,6 +90,7 @@ def test_on_processes_through_a_kill() -> None:
     assert np.abs(one - other).max() <= 1e-5
 
 
+@pytest.mark.slow
 def test_approximate_gradients_train_too() -> None:
     data = made()
     module = network()

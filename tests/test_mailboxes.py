@@ -106,6 +106,7 @@ def test_a_mailbox_holds_one_message_and_only_what_fits() -> None:
     box.close()
 
 
+@pytest.mark.engine
 def test_tasks_for_all_and_for_one_come_in_order_through_both() -> None:
     with LocalEngine(3) as engine:
         expected, heard = (
@@ -144,6 +145,7 @@ def test_every_wake_finds_the_pipe_empty() -> None:
         waker.close()
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_an_interrupt_while_tasks_are_posted_is_no_harm(
     monkeypatch: pytest.MonkeyPatch, when: str
@@ -196,6 +198,7 @@ print(rung)
 """
 
 
+@pytest.mark.engine
 def test_interrupts_at_any_moment_are_no_harm() -> None:
     # In a process of its own: pytest and hypothesis run code that must not be interrupted.
     done = subprocess.run(

@@ -10,7 +10,7 @@ import scipy.sparse
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from support import examples
+from support import ENGINES, examples
 
 import kofn
 from kofn.arrays.grid import encode_grid
@@ -144,7 +144,7 @@ def test_a_late_worker_is_stood_in_for_in_a_transposed_product_too() -> None:
 # Updates in place.
 
 
-@pytest.mark.parametrize("name", ["local", "virtual"])
+@pytest.mark.parametrize("name", ENGINES)
 def test_low_rank_updates_in_place_through_losses_and_joins(name: str) -> None:
     rng = np.random.default_rng(4)
     A = rng.standard_normal((301, 40))
@@ -203,7 +203,7 @@ def test_an_updated_matrix_that_lost_too_many_shares_is_told_at_once(product: An
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("name", ["local", "virtual"])
+@pytest.mark.parametrize("name", ENGINES)
 def test_an_updated_matrix_lost_in_the_middle_of_a_product(name: str) -> None:
     engine = {"local": LocalEngine, "virtual": VirtualEngine}[name](4)
     faults = Faults()

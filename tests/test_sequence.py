@@ -187,6 +187,7 @@ def test_idip_stays_under_its_corrected_bound() -> None:
     assert stream.report.overdue == ()
 
 
+@pytest.mark.slow
 def test_dip_needs_at_most_0_66_of_the_time_of_polynomial_codes() -> None:
     delays = Slowed(Independent(0.3, seed=2), 5.0, UNIT_LOAD)
     poly = simulate(kofn.Polynomial(2, 1), delays, 1500, 4, 0.0).report.seconds
@@ -194,6 +195,7 @@ def test_dip_needs_at_most_0_66_of_the_time_of_polynomial_codes() -> None:
     assert dip <= 0.66 * poly
 
 
+@pytest.mark.slow
 def test_bursts_dip_and_idip_need_at_most_0_70() -> None:
     """The chain: good to bad 0.2, two bad states in line, each left with 0.5."""
     delays = Slowed(Fritchman(0.2, 0.5, 2, seed=3), 5.0, UNIT_LOAD)

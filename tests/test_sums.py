@@ -13,7 +13,7 @@ import pytest
 import scipy.sparse
 from hypothesis import given
 from hypothesis import strategies as st
-from support import driver_of, examples
+from support import ENGINES, driver_of, examples
 
 import kofn
 from kofn import stop
@@ -424,7 +424,7 @@ def _buffered() -> Any:
     return Buffered()
 
 
-@pytest.mark.parametrize("name", ["local", "virtual"])
+@pytest.mark.parametrize("name", ENGINES)
 @pytest.mark.parametrize("code", CODES, ids=str)
 def test_fn_may_return_the_same_buffer_each_time(name: str, code: Any) -> None:
     with kofn.connect(name, workers=6) as cluster:
@@ -448,6 +448,7 @@ def test_unbiased_says_exact_only_where_it_is() -> None:
 
 
 @pytest.mark.parametrize("weights", ["unbiased", "plain"])
+@pytest.mark.engine
 def test_random_coefficients_cannot_be_added_as_they_are(cluster: Any, weights: Any) -> None:
     parts = cluster.parts((X, y), kofn.CyclicRepetition(2, "whole", "random"))
     with pytest.raises(kofn.BadInput, match="they say combinations of their parts"):
@@ -499,7 +500,7 @@ def test_a_fraction_is_met_by_just_so_many_parts() -> None:
             parts.sum(lambda part, x: 1.0, stop=kofn.fraction(0.6))
 
 
-@pytest.mark.parametrize("name", ["local", "virtual"])
+@pytest.mark.parametrize("name", ENGINES)
 def test_a_function_that_closes_over_something_else_is_another(name: str) -> None:
     class Scaled:
         def __init__(self) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import cloudpickle
 import numpy as np
 import pytest
+from support import ENGINES
 
 import kofn
 from kofn.sums.functions import Look, Sent, load
@@ -170,7 +171,7 @@ def forms() -> Iterator[dict[str, Form]]:
     del sys.modules["library"]
 
 
-@pytest.fixture(scope="module", params=[pytest.param("local", marks=pytest.mark.engine), "virtual"])
+@pytest.fixture(scope="module", params=ENGINES)
 def cluster(request: Any) -> Iterator[kofn.Cluster]:
     with kofn.connect(request.param, workers=2) as found:
         yield found
@@ -200,6 +201,7 @@ def test_whatever_changes_is_noticed(cluster: kofn.Cluster, forms: dict[str, For
     assert not wrong
 
 
+@pytest.mark.engine
 def test_what_has_not_changed_is_not_sent_again(forms: dict[str, Form]) -> None:
     with kofn.connect("local", workers=2) as cluster:
         parts = cluster.parts(TERMS, kofn.Uncoded())

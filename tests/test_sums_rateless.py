@@ -112,6 +112,7 @@ def test_the_sum_comes_without_the_killed_and_the_slow(code: Any) -> None:
         assert len(cluster.workers) == 4
 
 
+@pytest.mark.slow
 def test_latencies_in_the_paper_s_model() -> None:
     # Few trials here; `kofn reproduce rateless` has 500 of each. Five standard errors wide.
     means = {}

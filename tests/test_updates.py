@@ -90,6 +90,7 @@ def state(X: kofn.CodedMatrix, states: list[Floats]) -> int:
     return near[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [rows, grid])
 @pytest.mark.parametrize("update", [add, move])
 def test_an_update_that_is_struck_at_any_line_is_all_there_or_not_begun(
@@ -126,6 +127,7 @@ def test_an_update_that_is_struck_at_any_line_is_all_there_or_not_begun(
     assert set(found) == {0, 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ask", [lambda X: X @ np.eye(5), lambda X: X.toarray()])
 def test_what_is_struck_while_shares_are_rebuilt_leaves_the_matrix_as_it_was(
     ask: Callable[[kofn.CodedMatrix], object],
@@ -326,6 +328,7 @@ def test_a_product_waits_for_k_shares_and_not_for_all() -> None:
 # What rebuilt shares are off by.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize(("n", "k", "left"), [(6, 3, 5), (8, 4, 4), (12, 6, 7)])
 def test_the_bound_holds_after_hundreds_of_shares_rebuilt_from_rebuilt_ones(

@@ -15,6 +15,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from support import PASS, SOAK
 from turns import Turn, Turns
 
 from kofn.engines.mpi import MPIEngine
@@ -31,7 +32,8 @@ def turns() -> Iterator[Turns]:
 
 
 class TestUnderMPIExec(EngineChecks):
-    kills = 4
+    kills = 4 * SOAK
+    seed = 20 + PASS
 
     @pytest.fixture
     def engine(self, turns: Turns) -> Iterator[Turn]:

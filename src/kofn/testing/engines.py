@@ -39,6 +39,7 @@ class EngineChecks(TaskChecks, ValueChecks):
     """Inherit, and give a fixture `engine`: an engine with exactly four workers, closed after."""
 
     kills = 200  # how many workers the storm ends
+    seed = 20  # of the storm
     patience = 30.0  # seconds on the engine's clock before a wait counts as a hang
     spare_files = 48  # descriptors an engine may keep for reuse
     spare_names = 0  # names of shared memory it may
@@ -142,7 +143,7 @@ class EngineChecks(TaskChecks, ValueChecks):
 
     def test_a_storm_of_kills(self, probe: EngineProbe) -> None:
         """Every task ends exactly once, nothing hangs, nothing is left behind."""
-        engine, dice = probe.engine, random.Random(20)
+        engine, dice = probe.engine, random.Random(self.seed)
         if not (engine.capabilities.can_join and engine.capabilities.can_lose):
             pytest.skip("this engine cannot replace workers")
         files, names, processes = open_files(), self.names(), descendants()
