@@ -18,10 +18,12 @@ DEFAULT = "Pass an int, or leave it out for the default."
 RULES: dict[str, Callable[[float], bool]] = {
     "that is finite": math.isfinite,
     ">= 0": lambda value: value >= 0,
+    ">= 1": lambda value: value >= 1,
     "> 0": lambda value: value > 0,
     "> 1": lambda value: value > 1,
     "in [0, 1)": lambda value: 0 <= value < 1,
     "in (0, 1]": lambda value: 0 < value <= 1,
+    "in [0, 1]": lambda value: 0 <= value <= 1,
 }
 
 

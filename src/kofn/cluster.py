@@ -19,7 +19,7 @@ from .arrays.store import Store
 from .codes import AnyKOfN, SumCode
 from .codes.threshold import check_code
 from .engines.base import Engine
-from .errors import BadInput, EngineUnavailable, TooFewWorkers
+from .errors import BadInput, EngineUnavailable
 from .model import Record
 from .rounds import Late, RoundDriver
 from .sequence import SequenceCode, Stream
@@ -113,7 +113,7 @@ class Cluster:
     def workers(self) -> tuple[int, ...]:
         """Ids of the workers that are live now."""
         self._driver.settle()
-        return self.engine.workers
+        return self._driver.roster.workers
 
     @property
     def log(self) -> list[Record]:
@@ -188,10 +188,7 @@ class Cluster:
 
         Cost: every share is one pass over A; each worker keeps ceil(N / k) rows.
         """
-        self._driver.settle()
-        live = len(self.engine.workers)
-        if live == 0:
-            raise TooFewWorkers(0, 1, 0.0)
+        live = len(self._driver.some_workers())
         if tolerance is not None:
             tolerance = checks.number(tolerance, "tolerance", "> 0", infinite=True)
         found = resolve_source(A)
@@ -209,7 +206,8 @@ class Cluster:
             check_code(code)
         if not isinstance(found, Store):
             checks.slots(code.n, live)
-        if checks.whole(margin, "margin", 0) > code.n - code.k:
+        margin = checks.whole(margin, "margin", 0)
+        if margin > code.n - code.k:
             raise BadInput(
                 f"k + margin must be at most n: no more than {code.n} can be asked for a row; got "
                 f"k={code.k}, margin={margin}, n={code.n}. Use margin <= {code.n - code.k}."
@@ -220,7 +218,7 @@ class Cluster:
         options = Options(
             tolerance=tolerance,
             check_finite=check_finite,
-            margin=checks.whole(margin, "margin", 0),
+            margin=margin,
             late=_late(late),
             measured_loads=loads == "measured",
         )
@@ -257,12 +255,8 @@ class Cluster:
         Each worker keeps its own parts, c times 1/n of the data; the data are kept here too, for
         those that join.
         """
-        self._driver.check()
-        self._driver.settle()
-        live = len(self.engine.workers)
-        if live == 0:
-            raise TooFewWorkers(0, 1, 0.0)
-        return Parts(self._driver, data, code, parts, checks.slots(n, live))
+        slots = checks.slots(n, len(self._driver.some_workers()))
+        return Parts(self._driver, data, code, parts, slots)
 
     def sequence(
         self,
@@ -313,13 +307,7 @@ class Cluster:
         """Wait until at least so many workers are live; raise TooFewWorkers after `timeout`."""
         self._driver.check()
         need, limit = checks.whole(workers, "workers", 1), checks.seconds(timeout, "timeout")
-        engine = self.engine
-        end = engine.now() + limit
-        while len(self.workers) < need:
-            now = engine.now()
-            if now >= end:
-                raise TooFewWorkers(len(engine.workers), need, limit)
-            self._driver.settle(min(1.0, end - now))
+        self._driver.await_enough(lambda: len(self.workers), need, limit)
 
     def close(self) -> None:
         """End the workers and free what they held. Idempotent."""
@@ -338,5 +326,5 @@ class Cluster:
         return self  # scikit-learn's clone copies parameters; there is only one of these workers
 
     def __repr__(self) -> str:
-        state = "closed" if self._driver.closed else f"{len(self.engine.workers)} workers"
+        state = "closed" if self._driver.closed else f"{len(self._driver.roster.kept)} workers"
         return f"<kofn cluster on engine {self.engine.name!r}, {state}>"

@@ -14,7 +14,7 @@ import weakref
 from dataclasses import dataclass
 from io import RawIOBase
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,39 +68,30 @@ class Place:
             raise BadInput(f"fsspec cannot reach {self.url}: {error}") from error
         return fs, path
 
+    def _ask(self, method: str, *args: Any, **options: Any) -> Any:
+        fs, path = self.remote()
+        return getattr(fs, method)(path, *args, **options)
+
     def is_dir(self) -> bool:
         """Whether this is a directory."""
-        if self.local:
-            return self.local.is_dir()
-        fs, path = self.remote()
-        return bool(fs.isdir(path))
+        return self.local.is_dir() if self.local else bool(self._ask("isdir"))
 
     def exists(self) -> bool:
         """Whether anything is there."""
-        if self.local:
-            return self.local.exists()
-        fs, path = self.remote()
-        return bool(fs.exists(path))
+        return self.local.exists() if self.local else bool(self._ask("exists"))
 
     def size(self) -> int:
         """Bytes in the file; FileNotFoundError when it is not there."""
-        if self.local:
-            return self.local.stat().st_size
-        fs, path = self.remote()
-        return int(fs.size(path))
+        return self.local.stat().st_size if self.local else int(self._ask("size"))
 
     def open(self) -> BinaryIO:
         """Open the file to read it from front to back."""
-        if self.local:
-            return self.local.open("rb")
-        fs, path = self.remote()
-        return fs.open(path, "rb")  # type: ignore[no-any-return]
+        return self.local.open("rb") if self.local else cast(BinaryIO, self._ask("open", "rb"))
 
     def write(self, data: bytes) -> None:
         """Write a file whole or not at all: locally under another name first, then renamed."""
         if self.local is None:
-            fs, path = self.remote()
-            fs.pipe_file(path, data)
+            self._ask("pipe_file", data)
             return
         target = self.local.resolve()
         if target.exists() and not target.is_file():  # a device or a pipe keeps its name
@@ -122,16 +113,14 @@ class Place:
         if self.local:
             self.local.mkdir(parents=True, exist_ok=True)
         else:
-            fs, path = self.remote()
-            fs.makedirs(path, exist_ok=True)
+            self._ask("makedirs", exist_ok=True)
 
     def names(self) -> list[str]:
         """Names of what is in the directory."""
         if self.local:
             return [path.name for path in self.local.iterdir()]
-        fs, path = self.remote()
         try:
-            paths = fs.ls(path, detail=False)
+            paths = self._ask("ls", detail=False)
         except FileNotFoundError:  # object stores have no empty directories
             return []
         return [str(name).rstrip("/").rsplit("/", 1)[-1] for name in paths]
@@ -139,9 +128,8 @@ class Place:
     def remove(self) -> None:
         """Remove a file or a directory with all in it; nothing happens where nothing is."""
         if self.local is None:
-            fs, path = self.remote()
-            if fs.exists(path):
-                fs.rm(path, recursive=fs.isdir(path))
+            if self.exists():
+                self._ask("rm", recursive=self.is_dir())
         elif self.local.is_dir():
             shutil.rmtree(self.local)
         else:
@@ -271,11 +259,9 @@ def npy_header(place: Place) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]
     with place.open() as file:
         head = io.BytesIO(file.read(1 << 16))
     try:
-        version = np.lib.format.read_magic(head)
-        if version == (1, 0):
-            shape, fortran, dtype = np.lib.format.read_array_header_1_0(head)
-        else:
-            shape, fortran, dtype = np.lib.format.read_array_header_2_0(head)
+        old = np.lib.format.read_magic(head) == (1, 0)
+        read = np.lib.format.read_array_header_1_0 if old else np.lib.format.read_array_header_2_0
+        shape, fortran, dtype = read(head)
     except Exception as error:  # whatever NumPy stumbles over
         raise BadInput(f"{place.url} is not a .npy file ({said(error)}). Save it again.") from error
     # One row or one column is in both orders at once.

@@ -6,6 +6,7 @@ import threading
 import time
 from typing import Self
 
+from .checks import number
 from .cluster import Cluster
 from .delays.traces import SpotTrace
 from .errors import BadInput, MarketOver, TooFewWorkers
@@ -147,10 +148,8 @@ class Market:
 
 def check(trace: SpotTrace, shares: int, need: int = 0, scale: float | None = None) -> None:
     """Raise BadInput where a trace does not go with a code, or time would stand still."""
-    if scale is not None and not 0.0 < scale < float("inf"):
-        raise BadInput(
-            f"the scale of a trace is its seconds per second, a number > 0; got {scale!r}."
-        )
+    if scale is not None:
+        number(scale, "the scale of a trace, its seconds per second,", "> 0")
     if trace.most < need:
         raise BadInput(
             f"{need} workers must be live at some time; {trace.name} never has more than "

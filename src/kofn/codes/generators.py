@@ -86,8 +86,7 @@ def worst_window(G: Floats) -> float:
     """The largest eta over the n cyclic windows of k machines."""
     n, k = G.shape
     windows = G[(np.arange(n)[:, None] + np.arange(k)) % n]
-    inverses = np.linalg.inv(windows)
-    squares = (windows**2).sum(axis=2) * (inverses**2).sum(axis=1)
+    squares = (windows**2).sum(axis=2) * (np.linalg.inv(windows) ** 2).sum(axis=1)
     return float(np.sqrt(squares.sum(axis=1).max() / k))
 
 

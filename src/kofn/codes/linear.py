@@ -247,9 +247,7 @@ class EliminationDecoder(Decoder):
         rest -= (basis @ rest) @ basis  # a short remainder blown up to length one needs a third
         rest /= np.linalg.norm(rest)
         if self.rank == len(self._basis):
-            more = np.empty((min(2 * self.rank, self.k), self.k))
-            more[: self.rank] = self._basis
-            self._basis = more
+            self._basis = np.resize(self._basis, (min(2 * self.rank, self.k), self.k))
         self._basis[self.rank] = rest
         self.rank += 1
         if self.wanted == "sum":

@@ -163,8 +163,7 @@ class SparseDecoder(Decoder):
         taken = self._peeler.taken
         keys = [taken[s] for s in weights]
         matrix: Floats = np.fromiter(weights.values(), np.float64, len(weights))[None, :]
-        lengths = np.diff(self.table.start)[keys]
-        eta = float(np.sqrt((matrix[0] ** 2 @ lengths) / self.k))
+        eta = float(np.sqrt(matrix[0] ** 2 @ np.diff(self.table.start)[keys] / self.k))
         return Weights(tuple(keys), matrix, eta, "sum")
 
 

@@ -113,8 +113,7 @@ class PolyDotCode:
 
     def encode_share(self, share: int, A: NDArray[Any]) -> NDArray[Any]:
         """Share of A (N, d): (ceil(N / m), ceil(d / p)), C-contiguous. One pass over A."""
-        rows = self.encode_rows(share, A)
-        return np.ascontiguousarray(self.encode_columns(share, rows.T).T)
+        return np.ascontiguousarray(self.encode_columns(share, self.encode_rows(share, A).T).T)
 
 
 @dataclass(frozen=True)
@@ -132,9 +131,9 @@ class PolyDotPass(ThresholdCode):
     @property
     def _degrees(self) -> tuple[int, int]:
         m, p = self.code.m, self.code.p
-        return (2 * m - 1 if self.kind == "backward" else m), (
-            2 * p - 1 if self.kind == "forward" else p
-        )
+        if self.kind == "stored":
+            return m, p
+        return (m, 2 * p - 1) if self.kind == "forward" else (2 * m - 1, p)
 
     @property
     def k(self) -> int:
@@ -167,9 +166,8 @@ class PolyDotPass(ThresholdCode):
     def operand(self, share: int) -> Floats:
         """What the blocks of the operand are added up with for one share: (p,) or (m,)."""
         u, v = self.code.points
-        if self.kind == "forward":
-            return powers(v[share], self.code.p)[::-1].copy()
-        return powers(u[share], self.code.m)[::-1].copy()
+        x, count = (v, self.code.p) if self.kind == "forward" else (u, self.code.m)
+        return powers(x[share], count)[::-1].copy()
 
     def _wanted(self, every: Weights) -> Weights:
         """The weights (wanted, replies) of what is wanted.
@@ -209,12 +207,10 @@ def place(n: int, m: int, p: int, seed: int) -> tuple[Floats, Floats]:
     code, every = PolyDotCode(n, m, p, seed), np.arange(n)
     tried = np.cos(np.pi * np.random.default_rng(seed).random((TRIALS, 2, n)))
     first = [_worst(u, v, code, [every]) for u, v in tried]
-    best = np.argsort(first)[:FINALISTS]
+    best = np.argsort(first)[:FINALISTS].tolist()
     losses = [np.delete(every, s) for s in range(n)] if n > code.k else []
-    found = min(
-        best.tolist(), key=lambda t: max(first[t], _worst(tried[t, 0], tried[t, 1], code, losses))
-    )
-    u, v = tried[found]
+    score = {t: max(first[t], _worst(tried[t, 0], tried[t, 1], code, losses)) for t in best}
+    u, v = tried[min(score, key=lambda t: score[t])]
     u.flags.writeable = v.flags.writeable = False
     return u, v
 

@@ -123,13 +123,11 @@ class ProductCode(ThresholdCode):
 
     def encode_left(self, row: int, X: NDArray[Any]) -> NDArray[Any]:
         """Σ a_il X_il, (ceil(m / x), ceil(n / z)): one pass over X."""
-        a = self.coefficients(row)[0]
-        return _mix(a, X)
+        return _mix(self.coefficients(row)[0], X)
 
     def encode_right(self, row: int, Y: NDArray[Any]) -> NDArray[Any]:
         """Σ b_lj Y_lj, (ceil(n / z), ceil(p / y)): one pass over Y."""
-        b = self.coefficients(row)[1]
-        return _mix(b, Y)
+        return _mix(self.coefficients(row)[1], Y)
 
     def assemble(self, blocks: NDArray[Any], shape: tuple[int, int]) -> NDArray[Any]:
         """Put the xy blocks, (xy, ceil(m / x), ceil(p / y)), in their places: (m, p)."""
@@ -203,19 +201,14 @@ def _mix(c: Floats, A: NDArray[Any]) -> NDArray[Any]:
     ]
     for first in range(0, rows, step):
         to = out[first : first + step]
-        begun = False
-        for weight, block in parts:
+        begun = bool(parts) and parts[0][1][first : first + step].shape == to.shape
+        if begun:
+            np.multiply(parts[0][1][first : first + step], parts[0][0], out=to)
+        else:
+            to[...] = 0
+        for weight, block in parts[begun:]:
             part = block[first : first + step]
-            if not begun and part.shape == to.shape:
-                np.multiply(part, weight, out=to)
-                begun = True
-                continue
-            if not begun:
-                to[...] = 0
-                begun = True
             some = spare[: part.shape[0], : part.shape[1]]
             np.multiply(part, weight, out=some)
             to[: part.shape[0], : part.shape[1]] += some
-        if not begun:
-            to[...] = 0
     return out

@@ -66,7 +66,6 @@ class LT(SumCode):
         _held_and_seed(self.symbols, self.seed)
 
     def assign(self, m: int, n: int) -> Assignment:
-        whole(m, "m (the number of terms)", 1)
         _fits("r", self.r, m)
         groups = -(-m // self.r)
         held = max(4 * groups, n) if self.symbols is None else self.symbols
@@ -116,14 +115,13 @@ class LTAssignment(Assignment):
         found = self._symbols.get(slot)
         if found is None:
             r, m, rows = self.recipe.r, self.m, self.table.rows
-            keys = range(slot, self.each * self.n, self.n)
             found = self._symbols[slot] = tuple(
                 Row(
                     tuple(rows[key])
                     if r == 1
                     else tuple(t for g in rows[key] for t in range(g * r, min(g * r + r, m)))
                 )
-                for key in keys
+                for key in range(slot, self.each * self.n, self.n)
             )
         return found
 
@@ -187,7 +185,6 @@ class RandomGroups(SumCode):
         _held_and_seed(self.symbols, self.seed)
 
     def assign(self, m: int, n: int) -> Assignment:
-        whole(m, "m (the number of terms)", 1)
         _fits("d", self.d, m)
         groups = -(-m // self.d)
         held = groups * n if self.symbols is None else self.symbols
@@ -264,8 +261,7 @@ class _AnyK(CountingDecoder):
 
     def find_weights(self) -> Weights:
         every = super().find_weights()
-        matrix = every.matrix.sum(axis=0, keepdims=True)
-        return Weights(every.keys, matrix, every.eta, "sum")
+        return Weights(every.keys, every.matrix.sum(axis=0, keepdims=True), every.eta, "sum")
 
 
 def _held_and_seed(symbols: int | None, seed: int) -> None:
@@ -275,7 +271,7 @@ def _held_and_seed(symbols: int | None, seed: int) -> None:
 
 
 def _fits(name: str, size: int, m: int) -> None:
-    if size > m:
+    if size > whole(m, "m (the number of terms)", 1):
         raise BadInput(
             f"{name} is at most the number of terms; got {name}={size} and {m} terms. Use a "
             f"smaller {name}, or cut the data into more terms with cluster.parts(data, code, "

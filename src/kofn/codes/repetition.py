@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
 from typing import Literal, get_args
 
 import numpy as np
@@ -129,8 +128,7 @@ def _divisors(n: int) -> str:
 
 def _cut(m: int, pieces: int) -> list[list[int]]:
     """The numbers below m in so many runs of nearly equal length."""
-    edges = [j * m // pieces for j in range(pieces + 1)]
-    return [list(range(a, b)) for a, b in pairwise(edges)]
+    return [list(range(j * m // pieces, (j + 1) * m // pieces)) for j in range(pieces)]
 
 
 @lru_cache(maxsize=8)
@@ -140,14 +138,12 @@ def _tandon(n: int, c: int) -> Floats:
     Algorithm 2 of Tandon et al., 2017: all rows lie in the null space of a random (c-1, n) matrix
     whose rows sum to zero, which contains the all-ones row.
     """
-    rng = np.random.default_rng((n, c))
-    H = rng.standard_normal((c - 1, n))
+    H = np.random.default_rng((n, c)).standard_normal((c - 1, n))
     H[:, -1] = -H[:, :-1].sum(axis=1)
     B = np.zeros((n, n))
     for i in range(n):
         rest = [(i + j) % n for j in range(1, c)]
         B[i, i] = 1.0
-        if rest:
-            B[i, rest] = np.linalg.solve(H[:, rest], -H[:, i])
+        B[i, rest] = np.linalg.solve(H[:, rest], -H[:, i])
     B.flags.writeable = False
     return B

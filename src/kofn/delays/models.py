@@ -147,8 +147,8 @@ class ExponentialByLoad(Delays):
     full: float = 1.0
 
     def seconds(self, rng: Generator, worker: int, round: int, cost: float) -> float:
-        whole = self.full * (1.0 + float(rng.standard_exponential()) / self.rate)
-        return whole * cost / self.whole
+        wait = float(rng.standard_exponential()) / self.rate
+        return self.full * (1.0 + wait) * cost / self.whole
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from ..checks import number
 from ..errors import BadInput
 from .models import Delays
 
@@ -45,8 +46,7 @@ class Slowed(Delays):
     unit: float = 1e-6
 
     def __post_init__(self) -> None:
-        if not self.alpha >= 1:
-            raise BadInput(f"a straggler is alpha >= 1 times slower; got alpha={self.alpha!r}.")
+        number(self.alpha, "alpha", ">= 1", "A straggler is so many times slower.", infinite=True)
 
     def seconds(self, rng: Generator, worker: int, round: int, cost: float) -> float:
         slow = self.alpha if self.stragglers.straggles(worker, round) else 1.0
@@ -83,7 +83,7 @@ class Independent(Stragglers):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _probability(self.delta, "delta")
+        number(self.delta, "delta", "in [0, 1]", "It is a probability.")
 
     def straggles(self, worker: int, round: int) -> bool:
         return bool(_independent(self, worker, round // _BLOCK)[round % _BLOCK])
@@ -103,7 +103,7 @@ class Stratified(Stragglers):
     block: int = _BLOCK
 
     def __post_init__(self) -> None:
-        _probability(self.delta, "delta")
+        number(self.delta, "delta", "in [0, 1]", "It is a probability.")
         if not 1 <= self.workers <= 16:
             raise BadInput(f"Stratified counts all sets of 1 to 16 workers; got {self.workers}.")
 
@@ -128,8 +128,8 @@ class Fritchman(Stragglers):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _probability(self.enter, "enter")
-        _probability(self.leave, "leave")
+        number(self.enter, "enter", "in [0, 1]", "It is a probability.")
+        number(self.leave, "leave", "in [0, 1]", "It is a probability.")
         if self.bad < 1 or self.leave == 0:
             raise BadInput(
                 f"a Fritchman chain has at least one bad state, which can be left; got "
@@ -202,8 +202,3 @@ def _chain(model: Fritchman, worker: int, block: int, state: int) -> NDArray[np.
             state = (state + 1) % (model.bad + 1)
         states.append(state)
     return np.array(states)
-
-
-def _probability(value: float, name: str) -> None:
-    if not 0 <= value <= 1:
-        raise BadInput(f"{name} is a probability, 0 to 1; got {value!r}.")

@@ -41,8 +41,8 @@ class Cover:
         self._whole: set[int] | None = set()  # places of shares; None: the arrays are there
         self._have, self._count, self._index = _NO_FLAGS, _NO_COUNTS, _NO_INDEX
         self._place = windows.places.copy()
-        self._rows_needed = windows.rows_needed
-        self._window = self._rows_needed // max(1, len(self.shares))
+        self.rows_used = windows.rows_needed  # by decoding
+        self._window = self.rows_used // max(1, len(self.shares))
 
     def deliver(self, share: int, runs: Sequence[RowRange]) -> None:
         """Note that rows of a share have arrived."""
@@ -99,16 +99,11 @@ class Cover:
     def done(self) -> bool:
         """True when every segment has what it needs."""
         # Counting rows first keeps the array test off the path of all but the last replies.
-        if self.delivered_rows < self._rows_needed:
+        if self.delivered_rows < self.rows_used:
             return False
         return (self.as_planned and self._whole is not None) or bool(
             (self.count >= self.need).all()
         )
-
-    @property
-    def rows_used(self) -> int:
-        """Rows that decoding needs."""
-        return self._rows_needed
 
     def require_more(self, segments: Sequence[int]) -> None:
         """Raise by one what these segments need (the replies at hand decode poorly).
@@ -117,7 +112,7 @@ class Cover:
         """
         self.as_planned = False
         self.need[list(segments)] += 1
-        self._rows_needed = int(self.need @ np.diff(self.cuts))
+        self.rows_used = int(self.need @ np.diff(self.cuts))
 
     def admit(self, share: int) -> None:
         """Add a share that came to life during the round; it owes nothing yet.
@@ -183,7 +178,7 @@ class Cover:
             lacking[j] -= len(take)
         let_go = np.minimum(lacking, self.need - self._windows.threshold).clip(0)
         self.need -= let_go
-        self._rows_needed = int(self.need @ size)
+        self.rows_used = int(self.need @ size)
         missing = int((lacking - let_go).max(initial=0))
         self.as_planned = False
         self.repeated_rows += int(((self.have[rows] & given.T) @ size).sum())
@@ -205,8 +200,7 @@ class Cover:
     def _cut_fine(self, lacking: NDArray[np.intp], helpers: int) -> None:
         """Cut the lacking segments so that the helpers can share them evenly."""
         size = np.diff(self.cuts)
-        work = int((lacking.clip(0) * size).sum())
-        piece = max(SMALLEST_PIECE, -(-work // max(1, 2 * helpers)))
+        piece = max(SMALLEST_PIECE, -(-int(lacking.clip(0) @ size) // max(1, 2 * helpers)))
         fine = []
         for j in np.flatnonzero((lacking > 0) & (size > piece)):
             parts = -(-int(size[j]) // piece)

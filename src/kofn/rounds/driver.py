@@ -227,6 +227,13 @@ class RoundDriver:
         finally:
             self.lock.release()
 
+    def some_workers(self) -> tuple[int, ...]:
+        """Return who is live now. Raises TooFewWorkers where nobody is."""
+        self.settle()
+        if not self.roster.kept:
+            raise TooFewWorkers(0, 1, 0.0)
+        return self.roster.workers
+
     def _take(self, timeout: float) -> list[Event]:
         """Take in what has arrived; a round that is running hears of it too."""
         interrupts.due()
@@ -252,8 +259,7 @@ class RoundDriver:
     def _next_given_up(self) -> float:
         if self.lost_after == float("inf"):
             return self.lost_after  # and a thousand workers need not be gone through an event
-        since = self.roster.debts.since
-        return min(since.values(), default=float("inf")) + self.lost_after
+        return min(self.roster.debts.since.values(), default=float("inf")) + self.lost_after
 
     def _give_up_silent(self) -> None:
         if self.lost_after == float("inf"):
@@ -280,11 +286,12 @@ class RoundDriver:
 
         self._wait(waiting, key)
 
-    def await_enough(self, ready: Callable[[], int], need: int) -> None:
-        """Wait for joiners, at most `wait` seconds, until `need` are ready; or TooFewWorkers."""
+    def await_enough(self, ready: Callable[[], int], need: int, limit: float | None = None) -> None:
+        """Wait until `need` are ready, at most `limit` seconds (None: `wait`); or TooFewWorkers."""
         began = self.engine.now()
         while (live := ready()) < need:
-            now, end = self.engine.now(), began + self.wait  # which a market may make shorter
+            # A market may make `wait` shorter meanwhile.
+            now, end = self.engine.now(), began + (self.wait if limit is None else limit)
             if now >= end:
                 raise TooFewWorkers(live, need, now - began)
             self.settle(min(PATIENCE, end - now))

@@ -125,7 +125,6 @@ class Holders:
 
     def give(self, worker: int, share: int, value: Any) -> None:
         """Store a share at a worker."""
-        self.driver.roster.refused.discard((worker, self.key))
         with suppress(UnknownWorker):  # it left while its share was being made
             self.driver.put(worker, self.key, value, share)
             self.shares[worker] = share
@@ -164,14 +163,14 @@ class Holders:
 
     def _tell(self) -> None:
         """Send the last update to those that have not been sent it; twice does no harm."""
-        version, kept = self.version, self.driver.roster.kept
+        version, roster = self.version, self.driver.roster
         if version.change is None:
             return
         while version.untold:
             worker, share = next(iter(version.untold.items()))
-            if worker in kept:
-                old = {key for key in kept[worker] if key.startswith(f"{self._name}.")}
-                kept[worker] -= old - {version.key} | {self._name}
+            if worker in roster.kept:
+                ours = {key for key in roster.kept[worker] if key.split(".")[0] == self._name}
+                roster.drop(worker, ours - {version.key})
                 with suppress(UnknownWorker):  # it left meanwhile
                     self.driver.put(worker, version.key, version.change(share), share)
             version.untold.pop(worker, None)

@@ -276,13 +276,9 @@ class IterateRound(Round):
                     cover.deliver(share, runs)
             if share not in self._live:
                 self._asked[share] = [one for one in those if stamped(now, share, one[0], round)]
-        for share in cover.shares:
-            if share not in self._live:
-                cover.retire(share)
+        cover.keep(self._live)
         old = sorted(self._members)
         new = [share for share in self._live if share not in self._members]
-        for share in new:
-            cover.admit(share)
         before = cover.topped_up_rows, cover.repeated_rows
         self._top_up(cover, epoch, old, new)
         while poor := self._work.weak(cover):

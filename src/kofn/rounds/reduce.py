@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ..model import Command, Reply, RowRange, Send, Task
 from .lateness import Late
 from .watch import WatchedRound
+from .windows import runs
 
 Floats = NDArray[np.float64]
 TEAMS = 16  # that stand in for a share, where they are large: weights cost O(k³) a team
@@ -269,7 +270,7 @@ class SumRound(WatchedRound):
                 u = item.u
                 if u is not None:
                     u = (u[mine] * scale[q, mine, None]).astype(u.dtype)
-                parts.append(Item(share, _runs(flat[mine]), u))
+                parts.append(Item(share, runs(flat[mine]), u))
         return parts
 
     def _ask(self, item: Item) -> Send:
@@ -294,12 +295,4 @@ def _merged(items: Sequence[Item]) -> Item:
         u = np.zeros((len(rows), u.shape[1]), u.dtype)
         for item in items:
             u[np.searchsorted(rows, item.flat)] += item.u
-    return Item(items[0].share, _runs(rows), u)
-
-
-def _runs(rows: NDArray[np.intp]) -> tuple[RowRange, ...]:
-    """Rows in the order given, as runs; a run ends where the next row does not follow."""
-    ends = np.flatnonzero(np.diff(rows) != 1)
-    firsts = rows[np.concatenate([[0], ends + 1])]
-    lasts = rows[np.concatenate([ends, [len(rows) - 1]])] + 1
-    return tuple(zip(firsts.tolist(), lasts.tolist(), strict=True))
+    return Item(items[0].share, runs(rows), u)

@@ -118,8 +118,7 @@ class ReplicatedRound(WatchedRound):
         worker, at_it = self._holder[slot], self._at(block)
         if worker in at_it or self._at_once:
             return worker not in at_it
-        late = not any(map(self._quick, at_it))
-        return not at_it or (late and self._quick(worker))
+        return not at_it or (self._quick(worker) and not any(map(self._quick, at_it)))
 
     def _at(self, block: int) -> set[int]:
         """Live workers that were asked for a block."""

@@ -124,8 +124,13 @@ class Roster:
     def put(self, worker: int, key: str, time: float, slot: int | None = None) -> None:
         """Something to be kept has been sent, with which a worker fills a slot if there is one."""
         self._wanted.add(key)
+        self.refused.discard((worker, key))
         self._coming[worker, key] = slot
         self.debts.add(worker, time)
+
+    def drop(self, worker: int, keys: set[str]) -> None:
+        """A worker keeps these no longer: what is about to be sent takes their place."""
+        self.kept[worker] -= keys
 
     def assign(self, command: Assign) -> None:
         """A round has given somebody a slot, or none; who is lost has none anyhow."""

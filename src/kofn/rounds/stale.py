@@ -167,8 +167,7 @@ class StaleRound(Round):
 
     def _end(self, time: float) -> Sequence[Command]:
         total = None if self._total.leaves is None else tuple(self._total.leaves)
-        covered = len(self._known) / self._m
-        self._x = self._advance(self.t, time, total, covered)
+        self._x = self._advance(self.t, time, total, len(self._known) / self._m)
         if self._x is None:
             self.done = True
             return ()

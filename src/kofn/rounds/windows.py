@@ -231,5 +231,10 @@ def with_extra(windows: Windows, weak: Sequence[int]) -> Windows:
 
 def runs_of(mask: NDArray[np.bool_], cuts: Ints) -> tuple[RowRange, ...]:
     """Return the runs of rows in the segments where `mask` holds, neighbours joined."""
-    edges = np.flatnonzero(np.diff(np.concatenate(([0], mask.astype(np.int8), [0]))))
-    return tuple((int(cuts[a]), int(cuts[b])) for a, b in edges.reshape(-1, 2))
+    return tuple((int(cuts[a]), int(cuts[b])) for a, b in runs(np.flatnonzero(mask)))
+
+
+def runs(rows: Ints) -> tuple[RowRange, ...]:
+    """Return rows in the order given as runs; a run ends where the next row does not follow."""
+    pieces = np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1)
+    return tuple((int(piece[0]), int(piece[-1]) + 1) for piece in pieces if len(piece))

@@ -8,7 +8,7 @@ done; it is then asked again by name.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -41,6 +41,10 @@ class Product:
     X: NDArray[Any] | None
     Y: NDArray[Any] | None
     worst: float  # η at which the error bound meets the tolerance
+    made: dict[Mini, Pair] = field(default_factory=dict)  # encoded, to go out with their tasks
+    keys: dict[Mini, str] = field(default_factory=dict)  # of what workers keep
+    used_keys: Counter[int] = field(default_factory=Counter)  # by slot
+    given: set[tuple[int, Mini]] = field(default_factory=set)  # worker, mini-task
     values: dict[int, NDArray[Any]] = field(default_factory=dict)  # by row
     complete: bool = False  # enough has arrived
     decoded: bool = False
@@ -69,17 +73,13 @@ class JobCodec:
         self._values = driver.engine.capabilities.values
         self._to_decode: deque[int] = deque()
         self._ahead: deque[tuple[int, int, Mini]] = deque()  # worker, slot, mini-task
-        self._made: dict[Mini, Pair] = {}  # encoded, to go out with their tasks
-        self._keys: dict[Mini, str] = {}  # of those that workers keep
-        self._used_keys: dict[tuple[int, int], int] = {}  # job, slot -> keys used so far
-        self._given: set[tuple[int, Mini]] = set()  # worker, mini-task
-        self._over: set[int] = set()  # jobs that have enough, since the last round
+        self._over: list[Product] = []  # jobs that have enough, since the last round
 
     def drop(self, number: int) -> None:
         """Let go of a job: its result was taken, or it was not to begin."""
-        self.jobs.pop(number, None)
         self._ahead = deque(item for item in self._ahead if item[2].job != number)
-        self._forget({number})
+        if number in self.jobs:
+            self._forget(self.jobs.pop(number))
 
     def eta(self, rows: Sequence[int]) -> float:
         """How much a decode from these rows amplifies rounding; 1 where values are skipped."""
@@ -109,7 +109,9 @@ class JobCodec:
 
     def ready(self, worker: int, mini: Mini) -> bool:
         """Whether the operands are encoded, and at this worker if it is to keep them."""
-        return not self._values or mini in self._made or (worker, mini) in self._given
+        job = self.jobs.get(mini.job)
+        known = job is not None and (mini in job.made or (worker, mini) in job.given)
+        return known or not self._values
 
     def give(self, worker: int, slot: int, mini: Mini) -> Sequence[Command]:
         """Encode the operands, unless that has been done: one pass over X and over Y."""
@@ -119,21 +121,19 @@ class JobCodec:
         with np.errstate(over="ignore", invalid="ignore"):  # what comes of it is judged at the end
             pair = self.code.encode_left(mini.row, job.X), self.code.encode_right(mini.row, job.Y)
         if not self._asks_again:
-            self._made[mini] = pair
+            job.made[mini] = pair
             return ()
-        key = self._keys.get(mini)
-        if key is None:
+        if mini not in job.keys:
             # Slots share the names: a job's operands are forgotten in a few calls.
-            number = self._used_keys[job.number, slot] = (
-                self._used_keys.get((job.number, slot), -1) + 1
-            )
-            key = self._keys[mini] = f"{self._name}/{job.number}/{number}"
-        self._given.add((worker, mini))
-        return (Keep(worker, key, pair),)
+            job.keys[mini] = f"{self._name}/{job.number}/{job.used_keys[slot]}"
+            job.used_keys[slot] += 1
+        job.given.add((worker, mini))
+        return (Keep(worker, job.keys[mini], pair),)
 
     def task(self, round: int, worker: int, mini: Mini) -> Task:
         """Make a task whose operands the worker has."""
-        args = (tuple(mini), self._keys.get(mini), *self._made.pop(mini, ()))
+        job = self.jobs[mini.job]
+        args = (tuple(mini), job.keys.get(mini), *job.made.pop(mini, ()))
         id = self._driver.next_task()
         return Task(id, round, worker, multiply, args, tuple(mini), self.cost(mini.job))
 
@@ -153,7 +153,7 @@ class JobCodec:
         for number in jobs:
             job = self.jobs[number]
             job.complete = True
-            self._over.add(number)
+            self._over.append(job)
             if job.values:
                 self._to_decode.append(number)
             else:
@@ -211,16 +211,11 @@ class JobCodec:
     def end_round(self) -> None:
         """Forget the operands of jobs that have enough; their tasks are stale by now."""
         self._ahead.clear()
-        over, self._over = self._over, set()
-        self._forget(over)
+        while self._over:
+            self._forget(self._over.pop())
 
-    def _forget(self, over: set[int]) -> None:
-        """Let go of all that was encoded of these jobs, here and at the workers."""
-        if over and self._made:
-            self._made = {mini: pair for mini, pair in self._made.items() if mini.job not in over}
-        if not over or not self._keys:
-            return
-        self._driver.unwanted.extend({key for mini, key in self._keys.items() if mini.job in over})
-        self._keys = {mini: key for mini, key in self._keys.items() if mini.job not in over}
-        self._given = {pair for pair in self._given if pair[1].job not in over}
-        self._used_keys = {pair: s for pair, s in self._used_keys.items() if pair[0] not in over}
+    def _forget(self, job: Product) -> None:
+        """Let go of all that was encoded of a job, here and at the workers."""
+        self._driver.unwanted.extend(set(job.keys.values()))
+        for state in (job.made, job.keys, job.given):
+            state.clear()

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import checks
-from ..errors import BadInput, Closed, KofnError, NothingYet, TooFewWorkers
+from ..errors import BadInput, Closed, KofnError, NothingYet
 from ..rounds import RoundDriver
 from .codec import JobCodec, Product
 from .report import RoundReport, SequenceReport
@@ -85,10 +85,7 @@ class Stream(Iterator[NDArray[Any]]):
         self.slack = checks.number(slack, "slack", ">= 0")
         if tolerance is not None:
             tolerance = checks.number(tolerance, "tolerance", "> 0")
-        driver.settle()
-        workers = driver.roster.workers
-        if not workers:
-            raise TooFewWorkers(0, 1, 0.0)
+        workers = driver.some_workers()
         self._driver, self._check_finite = driver, check_finite
         self._codec = JobCodec(driver, code.product, tolerance, code.asks_again, check_finite)
         self._ledger = code.ledger(len(workers), self._codec.eta)

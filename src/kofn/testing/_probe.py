@@ -26,7 +26,7 @@ class EngineProbe:
     """
 
     def __init__(self, engine: Engine, patience: float) -> None:
-        self.engine, self.patience = engine, patience
+        self.engine, self.patience, self.first = engine, patience, engine.workers[0]
         self.log: list[Event] = []
         self.tasks: dict[int, Task] = {}
         self.pieces: dict[int, list[Reply]] = {}
@@ -119,6 +119,14 @@ class EngineProbe:
         """Return the only value a task replied with."""
         (value,) = self.values(task)
         return value
+
+    def run(self, body: Body, *args: Any, round: int = 1) -> Any:
+        """Return the only value of a task of the first worker."""
+        return self.value(self.submit(self.first, body, *args, round=round))
+
+    def end_of(self, body: Body, *args: Any) -> Event:
+        """Return how a task of the first worker ended."""
+        return self.until_ended(self.submit(self.first, body, *args))[0]
 
     @contextlib.contextmanager
     def frozen(self, worker: int) -> Iterator[None]:

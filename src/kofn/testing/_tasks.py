@@ -14,22 +14,7 @@ from ..engines.base import Engine
 from ..errors import BadInput, UnknownWorker
 from ..interrupts import held
 from ..model import Dropped, Failed, Piece, Reply, Task
-from ._bodies import (
-    SHAPES,
-    counts,
-    echo,
-    ends_early,
-    exits,
-    listed,
-    locks,
-    nothing,
-    poisons,
-    raises,
-    shaped,
-    steps,
-    toil,
-    uneven,
-)
+from . import _bodies as bodies
 from ._probe import EngineProbe
 
 
@@ -43,15 +28,14 @@ class TaskChecks:
     """See EngineChecks."""
 
     def test_a_task_ends_in_one_reply(self, probe: EngineProbe) -> None:
-        worker = probe.engine.workers[0]
-        task = probe.submit(worker, echo, 1, "two", (3, 4), round=7)
+        task = probe.submit(probe.first, bodies.echo, 1, "two", (3, 4), round=7)
         assert probe.value(task) == (1, "two", (3, 4))
         (reply,) = [r for r in probe.pieces[task] if r.value is not None]
-        assert (reply.worker, reply.round, reply.what, reply.read) == (worker, 7, "echo", 1)
+        assert (reply.worker, reply.round, reply.what, reply.read) == (probe.first, 7, "echo", 1)
         assert reply.seconds >= 0
 
     def test_pieces_stream_in_order_and_end_once(self, probe: EngineProbe) -> None:
-        tasks = [probe.submit(w, steps, 20) for w in probe.engine.workers for _ in range(3)]
+        tasks = [probe.submit(w, bodies.steps, 20) for w in probe.engine.workers for _ in range(3)]
         probe.until_ended()
         for task in tasks:
             pieces = [r for r in probe.pieces[task] if r.value is not None]
@@ -62,38 +46,39 @@ class TaskChecks:
             assert probe.pieces[task][-1].last
 
     def test_pieces_keep_their_order_whatever_their_size(self, probe: EngineProbe) -> None:
-        tasks = [probe.submit(w, uneven, 30) for w in probe.engine.workers[:2] for _ in range(2)]
+        tasks = [
+            probe.submit(w, bodies.uneven, 30) for w in probe.engine.workers[:2] for _ in range(2)
+        ]
         for task in tasks:
             assert [value[-1] for value in probe.values(task)] == list(range(30))
 
     def test_a_worker_takes_its_tasks_in_order(self, probe: EngineProbe) -> None:
         worker = probe.engine.workers[1]
-        tasks = [probe.submit(worker, echo, i) for i in range(50)]
+        tasks = [probe.submit(worker, bodies.echo, i) for i in range(50)]
         probe.until_ended()
         assert [e.task for e in probe.log if isinstance(e, Reply) and e.last] == tasks
 
     def test_a_body_without_pieces_or_values_still_ends(self, probe: EngineProbe) -> None:
-        empty = probe.submit(probe.engine.workers[0], steps, 0)
-        silent = probe.submit(probe.engine.workers[1], toil, 3)
+        empty = probe.submit(probe.first, bodies.steps, 0)
+        silent = probe.submit(probe.engine.workers[1], bodies.toil, 3)
         assert probe.values(empty) == []
         assert probe.values(silent) == [1.0]
 
     def test_every_way_to_give_pieces_ends(self, probe: EngineProbe) -> None:
-        worker = probe.engine.workers[0]
-        assert probe.values(probe.submit(worker, listed, 4)) == [0, 1, 2, 3]
-        assert probe.values(probe.submit(worker, listed, 0)) == []
-        assert probe.values(probe.submit(worker, ends_early)) == ["first", "last"]
-        assert isinstance(probe.until_ended(probe.submit(worker, nothing))[0], Failed)
+        assert probe.values(probe.submit(probe.first, bodies.listed, 4)) == [0, 1, 2, 3]
+        assert probe.values(probe.submit(probe.first, bodies.listed, 0)) == []
+        assert probe.values(probe.submit(probe.first, bodies.ends_early)) == ["first", "last"]
+        assert isinstance(probe.end_of(bodies.nothing), Failed)
 
     def test_rows_read_without_a_reply_are_counted(self, probe: EngineProbe) -> None:
-        task = probe.submit(probe.engine.workers[0], counts)
+        task = probe.submit(probe.first, bodies.counts)
         probe.until_ended(task)
         assert [(r.what, r.read) for r in probe.pieces[task]] == [("some", 6), (None, 4)]
 
-    @pytest.mark.parametrize("name", sorted(SHAPES))
+    @pytest.mark.parametrize("name", sorted(bodies.SHAPES))
     def test_values_of_every_shape_arrive_whole(self, probe: EngineProbe, name: str) -> None:
-        got = probe.value(probe.submit(probe.engine.workers[0], shaped, name))
-        want = SHAPES[name]()
+        got = probe.run(bodies.shaped, name)
+        want = bodies.SHAPES[name]()
         assert type(got) is type(want)
         for a, b in zip(got, want, strict=True) if name == "tuple" else [(got, want)]:
             np.testing.assert_array_equal(a, b)
@@ -123,7 +108,7 @@ class TaskChecks:
 
     def test_an_unknown_worker_is_refused(self, engine: Engine) -> None:
         with pytest.raises(UnknownWorker):
-            engine.submit(Task(0, 1, 10_000, echo))
+            engine.submit(Task(0, 1, 10_000, bodies.echo))
         with pytest.raises(UnknownWorker):
             engine.put(10_000, "key", 1)
         if engine.capabilities.can_lose:
@@ -141,7 +126,7 @@ class TaskChecks:
 
     def test_a_raising_task_is_an_event_and_the_worker_lives_on(self, probe: EngineProbe) -> None:
         worker = probe.engine.workers[2]
-        bad, good = probe.submit(worker, raises, 2), probe.submit(worker, echo, 5)
+        bad, good = probe.submit(worker, bodies.raises, 2), probe.submit(worker, bodies.echo, 5)
         failed = probe.until_ended(bad)[0]
         assert isinstance(failed, Failed)
         assert (failed.worker, failed.task, failed.key) == (worker, bad, None)
@@ -155,64 +140,62 @@ class TaskChecks:
         self, probe: EngineProbe, error: type[BaseException]
     ) -> None:
         values_travel(probe.engine)
-        worker = probe.engine.workers[0]
-        assert isinstance(probe.until_ended(probe.submit(worker, exits, error))[0], Failed)
-        assert probe.value(probe.submit(worker, echo, 5)) == (5,)
+        assert isinstance(probe.end_of(bodies.exits, error), Failed)
+        assert probe.run(bodies.echo, 5) == (5,)
 
     def test_a_value_that_cannot_travel_is_a_failure(self, probe: EngineProbe) -> None:
         values_travel(probe.engine)
-        worker = probe.engine.workers[0]
-        assert isinstance(probe.until_ended(probe.submit(worker, locks))[0], Failed)
-        assert probe.value(probe.submit(worker, echo, 5)) == (5,)
+        assert isinstance(probe.end_of(bodies.locks), Failed)
+        assert probe.run(bodies.echo, 5) == (5,)
 
     def test_a_reply_that_cannot_be_read_is_a_failure(self, probe: EngineProbe) -> None:
         if not probe.engine.capabilities.processes:
             pytest.skip("values do not leave this process")
-        worker = probe.engine.workers[0]
-        failed = probe.until_ended(probe.submit(worker, poisons))[0]
+        failed = probe.end_of(bodies.poisons)
         assert isinstance(failed, Failed)
         assert "only where it was made" in failed.error
-        assert probe.value(probe.submit(worker, echo, 5)) == (5,)
+        assert probe.run(bodies.echo, 5) == (5,)
 
     def test_what_cannot_be_pickled_is_refused(self, probe: EngineProbe) -> None:
         values_travel(probe.engine)
-        engine, worker = probe.engine, probe.engine.workers[0]
+        engine, worker = probe.engine, probe.first
         with pytest.raises(BadInput, match="pickling"):
             engine.put(worker, "key", (i for i in range(3)))
         with pytest.raises(BadInput, match="pickling"):
-            probe.submit(worker, echo, (i for i in range(3)))
+            probe.submit(worker, bodies.echo, (i for i in range(3)))
         with pytest.raises(BadInput, match="pickling"):
             engine.broadcast(1, (i for i in range(3)))
-        assert probe.value(probe.submit(worker, echo, 5)) == (5,)
+        assert probe.value(probe.submit(worker, bodies.echo, 5)) == (5,)
 
     # Cancelling.
 
     def test_cancel_frees_the_worker(self, probe: EngineProbe) -> None:
-        worker = probe.engine.workers[0]
-        running = probe.submit(worker, toil, 3000, cost=3000.0)
-        behind = [probe.submit(worker, toil, 3000, cost=3000.0) for _ in range(1000)]
+        running = probe.submit(probe.first, bodies.toil, 3000, cost=3000.0)
+        behind = [probe.submit(probe.first, bodies.toil, 3000, cost=3000.0) for _ in range(1000)]
         probe.until_begun(running)
         probe.engine.cancel(1)
-        later = probe.submit(worker, echo, 9, round=2)
+        later = probe.submit(probe.first, bodies.echo, 9, round=2)
         assert probe.value(later) == (9,)
         for end in probe.until_ended(running, *behind):
             assert isinstance(end, Dropped)
-            assert (end.worker, end.round) == (worker, 1)
+            assert (end.worker, end.round) == (probe.first, 1)
         # The worker was freed before: what it owed ended first.
         assert probe.log[-1].time >= max(probe.ends[t][0].time for t in behind)
 
     def test_a_round_cancelled_before_it_starts_is_dropped(self, probe: EngineProbe) -> None:
         probe.engine.cancel(5)
         probe.engine.cancel(3)  # changes nothing
-        stale = [probe.submit(w, echo, 1, round=r) for w in probe.engine.workers for r in (4, 5)]
-        fresh = [probe.submit(w, echo, 1, round=6) for w in probe.engine.workers]
+        stale = [
+            probe.submit(w, bodies.echo, 1, round=r) for w in probe.engine.workers for r in (4, 5)
+        ]
+        fresh = [probe.submit(w, bodies.echo, 1, round=6) for w in probe.engine.workers]
         assert all(isinstance(end, Dropped) for end in probe.until_ended(*stale))
         assert all(isinstance(end, Reply) for end in probe.until_ended(*fresh))
 
     def test_a_reply_after_a_cancel_is_legal(self, probe: EngineProbe) -> None:
         for round in range(1, 30):
             for worker in probe.engine.workers:
-                probe.submit(worker, steps, 3, round=round)
+                probe.submit(worker, bodies.steps, 3, round=round)
             probe.engine.cancel(round)
         assert all(isinstance(end, Dropped | Reply) for end in probe.until_ended())
 
@@ -238,7 +221,7 @@ class TaskChecks:
                 thread.start()
                 for worker in probe.engine.workers:
                     for _ in range(5):
-                        probe.submit(worker, uneven, 20)
+                        probe.submit(worker, bodies.uneven, 20)
                 limit = probe.engine.now() + probe.patience
                 while interrupts < 20 or not all(probe.ends.values()):
                     assert probe.engine.now() < limit, f"{interrupts} interrupts came out"

@@ -35,10 +35,9 @@ class ValueChecks:
         assert probe.value(probe.submit(first, recall, "small")) == ("has", 6)
 
     def test_put_replaces(self, probe: EngineProbe) -> None:
-        worker = probe.engine.workers[0]
-        probe.engine.put(worker, "key", np.ones(3))
-        probe.engine.put(worker, "key", np.ones(100_000))
-        assert probe.value(probe.submit(worker, recall, "key")) == ("has", 100_000)
+        probe.engine.put(probe.first, "key", np.ones(3))
+        probe.engine.put(probe.first, "key", np.ones(100_000))
+        assert probe.run(recall, "key") == ("has", 100_000)
 
     def test_a_put_that_fails_says_which(self, probe: EngineProbe) -> None:
         worker = probe.engine.workers[3]
@@ -60,23 +59,24 @@ class ValueChecks:
     def test_an_update_is_done_once_and_what_fails_is_kept_no_longer(
         self, probe: EngineProbe
     ) -> None:
-        worker = probe.engine.workers[0]
-        probe.engine.put(worker, "old", np.arange(4))
+        probe.engine.put(probe.first, "old", np.arange(4))
         for _ in range(2):  # sent again in doubt: nothing is done
-            probe.engine.put(worker, "new", Update("old", append, (5,)))
-        tasks = [probe.submit(worker, recall, key) for key in ("old", "new")]
+            probe.engine.put(probe.first, "new", Update("old", append, (5,)))
+        tasks = [probe.submit(probe.first, recall, key) for key in ("old", "new")]
         assert [probe.value(t) for t in tasks] == [("no",), ("has", 11)]
-        probe.until(lambda: len(probe.find(Stored, worker=worker, key="new")) == 2, "both answers")
-        probe.engine.put(worker, "newer", Update("new", spoil))
+        probe.until(
+            lambda: len(probe.find(Stored, worker=probe.first, key="new")) == 2, "both answers"
+        )
+        probe.engine.put(probe.first, "newer", Update("new", spoil))
         assert probe.wait(Failed, key="newer")
-        probe.engine.put(worker, "orphan", Update("never there", append, (5,)))
+        probe.engine.put(probe.first, "orphan", Update("never there", append, (5,)))
         assert probe.wait(Failed, key="orphan")
-        tasks = [probe.submit(worker, recall, key) for key in ("new", "newer", "orphan")]
+        tasks = [probe.submit(probe.first, recall, key) for key in ("new", "newer", "orphan")]
         assert [probe.value(t) for t in tasks] == [("no",)] * 3
 
     def test_a_worker_does_all_in_the_order_sent(self, probe: EngineProbe) -> None:
         """Puts, updates, forgets and tasks at random, against a dict; nobody waits for answers."""
-        engine, worker, dice = probe.engine, probe.engine.workers[0], random.Random(3)
+        engine, worker, dice = probe.engine, probe.first, random.Random(3)
         kept: dict[str, int] = {}
         wanted: dict[int, Any] = {}
         answers: list[tuple[type[Any], str]] = []
@@ -122,11 +122,11 @@ class ValueChecks:
                 probe.engine.cancel(round)
         for task, round in tasks.items():
             assert probe.value(task) == ((size,), float(round * size), float(round))
-        assert probe.value(probe.submit(probe.engine.workers[0], measure, round=20)) == "none"
+        assert probe.run(measure, round=20) == "none"
 
     def test_an_operand_serves_tasks_submitted_late(self, probe: EngineProbe) -> None:
         probe.engine.broadcast(1, np.ones((500, 200)))
-        assert probe.value(probe.submit(probe.engine.workers[0], measure))[1] == 100_000
+        assert probe.run(measure)[1] == 100_000
         probe.engine.broadcast(2, np.zeros((500, 200)))
         assert probe.value(probe.submit(probe.engine.workers[1], measure, round=2))[1] == 0
         assert probe.value(probe.submit(probe.engine.workers[1], measure, round=1))[1] == 100_000
@@ -135,7 +135,7 @@ class ValueChecks:
         probe.engine.broadcast(1, np.ones(3))
         with pytest.raises(BadInput, match="one operand"):
             probe.engine.broadcast(1, np.zeros(3))
-        assert probe.value(probe.submit(probe.engine.workers[0], measure))[1] == 3
+        assert probe.run(measure)[1] == 3
 
     def test_an_operand_is_pickled_once_a_round(self, probe: EngineProbe) -> None:
         operand = CountedOperand()
@@ -177,14 +177,14 @@ class ValueChecks:
         last = 4_000_000 - 1
         want = ((4_000_000,), last * (last + 1) / 2, float(last))
         assert [probe.value(task) for task in tasks] == [want] * 4
-        (back,) = probe.value(probe.submit(probe.engine.workers[0], echo, np.arange(4_000_000.0)))
+        (back,) = probe.run(echo, np.arange(4_000_000.0))
         np.testing.assert_array_equal(back, np.arange(4_000_000.0))
 
     def test_traffic_grows_where_it_is_counted(self, probe: EngineProbe) -> None:
         before = probe.engine.traffic
         if before is None:
             pytest.skip("nobody counts the bytes of this engine")
-        probe.value(probe.submit(probe.engine.workers[0], echo, "x" * 10_000))
+        probe.run(echo, "x" * 10_000)
         assert (probe.engine.traffic or 0) >= before + 20_000
 
     # Arrays.
@@ -192,13 +192,12 @@ class ValueChecks:
     @pytest.mark.parametrize("size", [3, 100_000])
     def test_workers_read_and_the_master_owns(self, probe: EngineProbe, size: int) -> None:
         values_travel(probe.engine)
-        worker = probe.engine.workers[0]
         probe.engine.broadcast(1, np.ones(size))
-        probe.engine.put(worker, "key", np.ones(size))
-        task = probe.submit(worker, flags, np.ones(size))
+        probe.engine.put(probe.first, "key", np.ones(size))
+        task = probe.submit(probe.first, flags, np.ones(size))
         assert probe.value(task) == [(False, True)] * 3
         given = np.ones(size)
-        (first,), (second,) = (probe.value(probe.submit(worker, echo, given)) for _ in range(2))
+        (first,), (second,) = (probe.run(echo, given) for _ in range(2))
         for array in (first, second):
             assert (array.flags.writeable, array.flags.aligned) == (True, True)
             array += 1.0
@@ -206,7 +205,7 @@ class ValueChecks:
         assert second.sum() == 2 * size
 
     def test_what_is_sent_is_what_it_was(self, probe: EngineProbe) -> None:
-        worker, array = probe.engine.workers[0], np.ones(100_000)
+        worker, array = probe.first, np.ones(100_000)
         with probe.frozen(worker):
             probe.engine.broadcast(1, array)
             probe.engine.put(worker, "key", array)

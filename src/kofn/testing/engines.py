@@ -202,7 +202,7 @@ class EngineChecks(TaskChecks, ValueChecks):
         assert all(isinstance(end, Reply) for end in probe.until_ended(*owed))
 
     def test_a_frozen_worker_is_lost_when_we_say_so(self, probe: EngineProbe) -> None:
-        engine, victim = probe.engine, probe.engine.workers[0]
+        engine, victim = probe.engine, probe.first
         if not engine.capabilities.can_lose:
             pytest.skip("this engine cannot lose a worker")
         pid = engine.pid(victim)

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..checks import number
 from ..engines.base import Engine
 from ..engines.wrapped import Wrapped
 from ..errors import CannotDo
@@ -57,8 +58,7 @@ class Faults:
 
     def slow(self, worker: int, by: float, round: int | None = None) -> Faults:
         """Make a worker take `by` times as long over each piece, in one round or in all."""
-        if not by >= 1:
-            raise ValueError(f"a worker is slowed by a factor of at least 1; got {by!r}.")
+        number(by, "by", ">= 1", "It is the factor by which a worker is slowed.")
         return self._and(_Fault("slow", worker, round, by=by))
 
     def join(self, round: int = 1) -> Faults:
