@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import examples
 
-from kofn.rounds import Cover, Layout, cyclic, fill
+from kofn.rounds import Cover, Layout, fill
 from kofn.rounds.windows import with_extra
 
 
 def groups(workers: list[int], threshold: int) -> dict[int, set[int]]:
     """Which groups (numbered from 1) each machine uses, at one row a group."""
-    windows = cyclic(workers, len(workers), threshold)
+    windows = Layout(threshold).lay(workers, len(workers))
     return {
         worker: {row + 1 for first, last in runs for row in range(first, last)}
         for worker, runs in zip(windows.shares, windows.runs, strict=True)
@@ -42,7 +42,7 @@ def test_with_machines_2_and_4_gone_the_sets_are_those_of_the_paper() -> None:
 
 @given(st.integers(1, 30), st.integers(1, 30), st.integers(1, 500))
 def test_every_row_is_read_by_exactly_the_threshold(n: int, k: int, rows: int) -> None:
-    windows = cyclic(range(n), rows, k)
+    windows = Layout(k).lay(range(n), rows)
     times = np.zeros(rows, dtype=int)
     read = []
     for runs in windows.runs:
@@ -73,12 +73,12 @@ def test_windows_by_speed_read_every_row_by_exactly_the_threshold() -> None:
 
 
 def test_an_extra_machine_is_asked_for_weak_segments_only() -> None:
-    windows = cyclic(range(6), 60, 3)
+    windows = Layout(3).lay(range(6), 60)
     more = with_extra(windows, [0, 4])
     extra = more.asked.sum(axis=0) - windows.asked.sum(axis=0)
     assert extra.tolist() == [1, 0, 0, 0, 1, 0]
     assert (more.need - windows.need).tolist() == [1, 0, 0, 0, 1, 0]
-    assert with_extra(cyclic(range(3), 9, 3), [0]).need.tolist() == [3]  # nobody to ask
+    assert with_extra(Layout(3).lay(range(3), 9), [0]).need.tolist() == [3]  # nobody to ask
 
 
 @st.composite
@@ -98,7 +98,7 @@ def test_whatever_is_lost_or_late_the_cover_completes_while_k_live(
     case: tuple[int, int, int, list[tuple[str, int]]],
 ) -> None:
     n, k, rows, steps = case
-    windows = cyclic(range(n), rows, k)
+    windows = Layout(k).lay(range(n), rows)
     cover = Cover(windows)
     owed = {w: list(runs) for w, runs in zip(windows.shares, windows.runs, strict=True)}
     live, slow = list(range(n)), set[int]()
@@ -141,7 +141,7 @@ def test_whatever_is_lost_or_late_the_cover_completes_while_k_live(
 
 
 def test_a_loss_costs_only_what_was_still_owed() -> None:
-    windows = cyclic(range(6), 600, 3)
+    windows = Layout(3).lay(range(6), 600)
     cover = Cover(windows)
     (first, last) = windows.runs[1][0]
     cover.deliver(1, [(first, first + 100)])
@@ -160,7 +160,7 @@ def SMALLEST(share: list[int]) -> int:
 
 
 def test_missing_workers_are_counted() -> None:
-    cover = Cover(cyclic(range(3), 30, 3))
+    cover = Cover(Layout(3).lay(range(3), 30))
     _, missing = cover.top_up([0, 1])
     assert missing == 1
     _, missing = cover.top_up([0, 1], slow=[2])  # late is not lost
@@ -173,7 +173,7 @@ def test_missing_workers_are_counted() -> None:
 
 @pytest.mark.parametrize("n", [1, 2, 5])
 def test_fewer_live_than_needed_read_everything(n: int) -> None:
-    windows = cyclic(range(n), 10, 6)
+    windows = Layout(6).lay(range(n), 10)
     assert all(runs == ((0, 10),) for runs in windows.runs)
     _, missing = Cover(windows).top_up(range(n))
     assert missing == 6 - n

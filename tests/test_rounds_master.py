@@ -27,7 +27,7 @@ from kofn.model import (
     Task,
     Tick,
 )
-from kofn.rounds import Cover, ElasticRound, Late, cyclic
+from kofn.rounds import Cover, ElasticRound, Late, Layout
 
 
 def nothing(kept: Any, operand: Any) -> tuple[Piece]:
@@ -55,7 +55,7 @@ class Plain:
 
 def begun(n: int = 4, k: int = 2, rows: int = 400) -> tuple[ElasticRound, list[tuple[int, Any]]]:
     shares = {worker: worker for worker in range(n)}
-    round = ElasticRound(7, cyclic(range(n), rows, k), shares, Plain(), Late(factor=3, least=1))
+    round = ElasticRound(7, Layout(k).lay(range(n), rows), shares, Plain(), Late(factor=3, least=1))
     return round, sent(round.start(10.0))
 
 
@@ -135,7 +135,7 @@ def test_events_of_other_rounds_and_unknown_workers_change_nothing() -> None:
 
 def test_a_joiner_is_supplied_and_helps_only_where_needed() -> None:
     shares = {0: 0, 1: 1}
-    round = ElasticRound(7, cyclic(range(2), 40, 2), shares, Plain(), None)
+    round = ElasticRound(7, Layout(2).lay(range(2), 40), shares, Plain(), None)
     round.start(0.0)
     assert round.on(Joined(1.0, 5)) == [Supply(5)]
     assert sent(round.on(Lost(2.0, 0))) == []
@@ -147,7 +147,7 @@ def test_a_joiner_is_supplied_and_helps_only_where_needed() -> None:
 
 def test_a_joiner_with_the_share_of_a_lost_worker_is_not_asked_what_that_one_delivered() -> None:
     shares = {0: 0, 1: 1}
-    round = ElasticRound(7, cyclic(range(2), 40, 2), shares, Plain(), None)
+    round = ElasticRound(7, Layout(2).lay(range(2), 40), shares, Plain(), None)
     round.start(0.0)
     round.on(Reply(1.0, 0, 7, 0, ((0, 30),), None, 30, 0.1, False))
     round.on(Lost(2.0, 0))

@@ -52,21 +52,25 @@ def connect(
     lost_after = checks.number(
         lost_after, "lost_after", "> 0", "Leave it out for never.", infinite=True
     )
-    if isinstance(engine, Engine):
-        if workers is not None or address is not None:
-            raise BadInput(
-                f"workers= and address= go with an engine's name; got an engine that is open "
-                f"already, with {len(engine.workers)} workers. Leave them out."
-            )
-        return Cluster(engine, wait, limit, lost_after)
+    if not isinstance(engine, Engine):
+        engine = _start(engine, workers, address)
+    elif workers is not None or address is not None:
+        raise BadInput(
+            f"workers= and address= go with an engine's name; got an engine that is open "
+            f"already, with {len(engine.workers)} workers. Leave them out."
+        )
+    return Cluster(RoundDriver(engine, wait, limit, lost_after))
+
+
+def _start(name: str, workers: int | None, address: Any) -> Engine:
     if workers is not None:
         workers = checks.whole(workers, "workers", 1)
-    kind = find(engine)
+    kind = find(name)
     if address is None:
-        return Cluster(kind() if workers is None else kind(workers), wait, limit, lost_after)
+        return kind() if workers is None else kind(workers)
     if "address" not in signature(kind).parameters:
-        raise BadInput(f"engine {engine!r} takes no address; got {address!r}. Leave it out.")
-    return Cluster(kind(workers, address=address), wait, limit, lost_after)
+        raise BadInput(f"engine {name!r} takes no address; got {address!r}. Leave it out.")
+    return kind(workers, address=address)
 
 
 def engines() -> dict[str, EntryPoint]:
@@ -97,17 +101,13 @@ def _late(late: Late | float | None) -> Late | None:
 
 
 class Cluster:
-    """Workers under one engine. Use it in a `with` statement, or call close."""
+    """Workers under one engine, as `connect` returns it.
 
-    def __init__(
-        self,
-        engine: Engine,
-        wait: float = 0.0,
-        limit: float = 300.0,
-        lost_after: float = float("inf"),
-    ) -> None:
-        self.engine = engine
-        self._driver = RoundDriver(engine, wait, limit, lost_after)
+    Use it in a `with` statement, or call close.
+    """
+
+    def __init__(self, driver: RoundDriver) -> None:
+        self.engine, self._driver = driver.engine, driver
 
     @property
     def workers(self) -> tuple[int, ...]:

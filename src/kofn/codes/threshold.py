@@ -154,9 +154,7 @@ class AnyKOfN(ThresholdCode):
         """Rows of a block, and of a share, of a matrix with N rows."""
         return -(-N // self.k)
 
-    def encode_share(
-        self, share: int, A: NDArray[Any], out: NDArray[Any] | None = None
-    ) -> NDArray[Any]:
+    def encode_share(self, share: int, A: NDArray[Any]) -> NDArray[Any]:
         """Return one share of `A` (N, ...), shape (ceil(N / k), ...), C-contiguous.
 
         Reads A once, or only one block of it for a share that is a plain block; adds up in double
@@ -169,13 +167,7 @@ class AnyKOfN(ThresholdCode):
                 f"a matrix to encode holds real numbers; this one has dtype {A.dtype}. "
                 f"Encode the real and the imaginary part apart, or convert with astype(float)."
             )
-        shape = (self.block_rows(len(A)), *A.shape[1:])
-        if out is not None and out.shape != shape:
-            raise BadInput(
-                f"a share of this matrix has shape {shape}; `out` has shape {out.shape}. "
-                f"Leave `out` to be made."
-            )
-        return mix(g, A, out)
+        return mix(g, A)
 
 
 def check_share(name: str, n: int, share: int) -> None:
@@ -215,16 +207,15 @@ def check_code(code: object) -> AnyKOfN:
     return code
 
 
-def mix(g: Floats, A: NDArray[Any], out: NDArray[Any] | None = None) -> NDArray[Any]:
+def mix(g: Floats, A: NDArray[Any]) -> NDArray[Any]:
     """Cut the rows of A in as many blocks as there are coefficients: sum_i g[i] * block_i.
 
     Blocks have ceil(len(A) / len(g)) rows; beyond the end of A are zeros. float32 stays float32,
     all else becomes float64; sums are in double precision. A plain block is copied.
     """
     B = -(-len(A) // len(g))
-    if out is None:
-        kind = np.float32 if A.dtype == np.float32 else np.float64
-        out = np.empty((B, *A.shape[1:]), kind)
+    kind = np.float32 if A.dtype == np.float32 else np.float64
+    out: NDArray[Any] = np.empty((B, *A.shape[1:]), kind)
     if B == 0:
         return out
     used = np.flatnonzero(g)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..rounds import Layout, cyclic, rows_moved, shifted
+from ..rounds import Layout, rows_moved, shifted
 
 ROWS = lcm(*range(1, 21))  # of a share: every cut falls on a row, so the counts are exact
 
@@ -28,11 +28,11 @@ def transitions(machines: int, threshold: int, orders: Iterable[Sequence[int]]) 
     steps: dict[str, list[tuple[float, float]]] = {}
     for order in orders:
         shares = list(range(machines))
-        plain = ours = cyclic(shares, ROWS, threshold)
+        plain = ours = Layout(threshold).lay(shares, ROWS)
         for lost in order:
             step = f"{len(shares)}-{len(shares) - 1}"
             shares.remove(lost)
-            plain_next = cyclic(shares, ROWS, threshold)
+            plain_next = Layout(threshold).lay(shares, ROWS)
             ours_next = shifted(ours, Layout(threshold), shares)
             moved = rows_moved(plain, plain_next), rows_moved(ours, ours_next)
             steps.setdefault(step, []).append((moved[0], moved[1]))

@@ -5,7 +5,7 @@ from .cover import Cover
 from .driver import RoundDriver
 from .elastic import ElasticRound
 from .lateness import Late
-from .windows import Layout, Windows, cyclic, fill, rows_moved, shifted
+from .windows import Layout, Windows, fill, rows_moved, shifted
 
 __all__ = [
     "Cover",
@@ -15,7 +15,6 @@ __all__ = [
     "Round",
     "RoundDriver",
     "Windows",
-    "cyclic",
     "fill",
     "rows_moved",
     "shifted",

@@ -53,17 +53,8 @@ class RoundDriver:
     clock would not move.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        wait: float = 0.0,
-        limit: float = 300.0,
-        lost_after: float = float("inf"),
-    ) -> None:
-        self.engine = engine
-        self.wait = wait
-        self.limit = limit
-        self.lost_after = lost_after
+    def __init__(self, engine: Engine, wait: float, limit: float, lost_after: float) -> None:
+        self.engine, self.wait, self.limit, self.lost_after = engine, wait, limit, lost_after
         self.closed = False
         self.lock = interrupts.Lock()
         self.log: deque[Record] = deque(maxlen=LOG_LENGTH)

@@ -83,7 +83,8 @@ class Layout:
     def lay(self, shares: Sequence[int], rows: int, offset: int = 0) -> Windows:
         """Return windows that cover every row by exactly threshold + margin shares.
 
-        Where fewer shares are live, each reads everything.
+        Where fewer shares are live, each reads everything. Equal windows are cyclic: the share at
+        position q reads the groups from q on, of n groups that are cut at ⌊j·rows/n⌋.
         """
         n, span = len(shares), min(self.threshold + self.margin, len(shares))
         if self.fractions is None or span == n:
@@ -94,15 +95,6 @@ class Layout:
         else:
             starts, lengths = _chain(np.asarray(self.fractions), span, rows)
         return _windows(shares, rows, (starts + offset) % rows, lengths, self.threshold)
-
-
-def cyclic(shares: Sequence[int], rows: int, threshold: int, margin: int = 0) -> Windows:
-    """Equal windows: the share at position q reads groups q, …, q + threshold − 1 (mod n).
-
-    Shares are given in order of position. Groups are cut at ⌊j·rows/n⌋. Where fewer than the
-    threshold are live, each reads everything, and it is not enough.
-    """
-    return Layout(threshold, margin).lay(shares, rows)
 
 
 def fill(speeds: Sequence[float], threshold: int) -> tuple[float, ...] | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..model import Last, Piece
+from ..model import Body, Last, Piece
 
 
 def echo(kept: Any, operand: Any, *args: Any) -> Iterator[Piece]:
@@ -37,9 +37,7 @@ def ends_early(kept: Any, operand: Any) -> Iterator[Piece]:
 
 def counts(kept: Any, operand: Any) -> Iterator[Piece]:
     """Read rows between the replies, too."""
-    yield Piece(None, None, 2)
-    yield Piece(None, None, 3)
-    yield Piece("some", 1.0, 1)
+    yield from [Piece(None, None, 2), Piece(None, None, 3), Piece("some", 1.0, 1)]
     yield Piece(None, None, 4)
 
 
@@ -80,9 +78,15 @@ def raises(kept: Any, operand: Any, after: int) -> Iterator[Piece]:
     raise ValueError("the raising line")
 
 
-def exits(kept: Any, operand: Any, error: type[BaseException]) -> Iterator[Piece]:
+def exits(kept: Any, operand: Any) -> Iterator[Piece]:
     """Fail with what usually ends a process."""
-    raise error("not today")
+    raise SystemExit("not today")
+    yield
+
+
+def interrupts(kept: Any, operand: Any) -> Iterator[Piece]:
+    """Fail as Ctrl-C does."""
+    raise KeyboardInterrupt("not today")
     yield
 
 
@@ -107,6 +111,14 @@ def poisons(kept: Any, operand: Any) -> Iterator[Piece]:
     """Reply with what the master cannot read, and go on."""
     yield Piece(None, Poison())
     yield Piece(None, 1)
+
+
+BAD: dict[str, tuple[Body, str]] = {  # bodies that fail, and what the failure says
+    "exit": (exits, "not today"),
+    "interrupt": (interrupts, "not today"),
+    "cannot travel": (locks, ""),
+    "unreadable": (poisons, "only where it was made"),
+}
 
 
 def flags(kept: Any, operand: Any, argument: Any) -> Iterator[Piece]:

@@ -34,6 +34,12 @@ class EngineProbe:
         self._members, self._lost = set(engine.workers), set[int]()
         self._time = engine.now()
 
+    def needs(self, *capabilities: str) -> None:
+        """Skip where the engine lacks one of these."""
+        for name in capabilities:
+            if not getattr(self.engine.capabilities, name):
+                pytest.skip(f"an engine without {name}")
+
     def submit(self, worker: int, body: Body, *args: Any, round: int = 1, cost: float = 1.0) -> int:
         """Submit a task; return its id."""
         task = Task(len(self.tasks), round, worker, body, args, cost=cost)
@@ -148,12 +154,10 @@ def descendants() -> set[int] | None:
         return None
     parents: dict[int, int] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            pid, rest = stat.parent.name, stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if rest[0] not in "ZX":
-            parents[int(pid)] = int(rest[1])
+        with contextlib.suppress(OSError):
+            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
+            if state not in "ZX":
+                parents[int(stat.parent.name)] = int(parent)
     found: set[int] = set()
     new = {os.getpid()}
     while new:

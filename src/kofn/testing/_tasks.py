@@ -135,37 +135,29 @@ class TaskChecks:
         assert [r.what for r in probe.pieces[bad]] == [(0, 1), (1, 2)]
         assert probe.value(good) == (5,)
 
-    @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
-    def test_a_body_cannot_end_its_worker_politely(
-        self, probe: EngineProbe, error: type[BaseException]
+    @pytest.mark.parametrize("kind", sorted(bodies.BAD))
+    def test_whatever_goes_wrong_is_a_failure_and_the_worker_lives_on(
+        self, probe: EngineProbe, kind: str
     ) -> None:
+        """It cannot be ended politely, either."""
         values_travel(probe.engine)
-        assert isinstance(probe.end_of(bodies.exits, error), Failed)
-        assert probe.run(bodies.echo, 5) == (5,)
-
-    def test_a_value_that_cannot_travel_is_a_failure(self, probe: EngineProbe) -> None:
-        values_travel(probe.engine)
-        assert isinstance(probe.end_of(bodies.locks), Failed)
-        assert probe.run(bodies.echo, 5) == (5,)
-
-    def test_a_reply_that_cannot_be_read_is_a_failure(self, probe: EngineProbe) -> None:
-        if not probe.engine.capabilities.processes:
-            pytest.skip("values do not leave this process")
-        failed = probe.end_of(bodies.poisons)
+        if kind == "unreadable":
+            probe.needs("processes")
+        body, error = bodies.BAD[kind]
+        failed = probe.end_of(body)
         assert isinstance(failed, Failed)
-        assert "only where it was made" in failed.error
+        assert error in failed.error
         assert probe.run(bodies.echo, 5) == (5,)
 
     def test_what_cannot_be_pickled_is_refused(self, probe: EngineProbe) -> None:
         values_travel(probe.engine)
-        engine, worker = probe.engine, probe.first
         with pytest.raises(BadInput, match="pickling"):
-            engine.put(worker, "key", (i for i in range(3)))
+            probe.engine.put(probe.first, "key", (i for i in range(3)))
         with pytest.raises(BadInput, match="pickling"):
-            probe.submit(worker, bodies.echo, (i for i in range(3)))
+            probe.submit(probe.first, bodies.echo, (i for i in range(3)))
         with pytest.raises(BadInput, match="pickling"):
-            engine.broadcast(1, (i for i in range(3)))
-        assert probe.value(probe.submit(worker, bodies.echo, 5)) == (5,)
+            probe.engine.broadcast(1, (i for i in range(3)))
+        assert probe.run(bodies.echo, 5) == (5,)
 
     # Cancelling.
 

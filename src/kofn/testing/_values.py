@@ -217,8 +217,7 @@ class ValueChecks:
         assert probe.value(kept) == ("has", 100_000)
 
     def test_one_blas_thread_each(self, probe: EngineProbe) -> None:
-        if not probe.engine.capabilities.processes:
-            pytest.skip("workers have the threads of this process")
+        probe.needs("processes")  # or workers have the threads of this one
         for task in [probe.submit(worker, threads) for worker in probe.engine.workers]:
             assert set(probe.value(task)) <= {1}
 

@@ -203,8 +203,7 @@ class SumCodeChecks:
             ours, general = one.decoder(), EliminationDecoder(one.m, "sum")
             with pytest.raises(NotDecodable):
                 ours.weights()
-            keys = [i * one.n + slot for slot in range(one.n) for i in range(_count(one, slot))]
-            for key in rng.permutation(keys).tolist():
+            for key in rng.permutation(_keys(one)).tolist():
                 general.offer(key, one.row(key))
                 assert ours.offer(key, one.row(key)) == ours.ready
                 assert ours.offer(key, one.row(key)) == ours.ready  # again: nothing changes
@@ -243,11 +242,11 @@ def _total(part: NDArray[Any], x: object) -> NDArray[Any]:
     return total
 
 
-def _count(one: Assignment, slot: int) -> int:
-    return len(one.symbols(slot))
+def _keys(one: Assignment) -> list[int]:
+    """Of all symbols."""
+    return [i * one.n + slot for slot in range(one.n) for i in range(len(one.symbols(slot)))]
 
 
 def _values(one: Assignment, terms: NDArray[Any]) -> Values:
     """What every symbol of an assignment comes to, by its key."""
-    keys = [i * one.n + slot for slot in range(one.n) for i in range(_count(one, slot))]
-    return {key: one.row(key).dense(one.m) @ terms for key in keys}
+    return {key: one.row(key).dense(one.m) @ terms for key in _keys(one)}

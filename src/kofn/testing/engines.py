@@ -80,10 +80,7 @@ class EngineChecks(TaskChecks, ValueChecks):
         self, probe: EngineProbe, hard: bool
     ) -> None:
         engine, (victim, *others) = probe.engine, probe.engine.workers
-        if hard and not engine.capabilities.processes:
-            pytest.skip("workers are not processes")
-        if not hard and not engine.capabilities.can_lose:
-            pytest.skip("this engine cannot lose a worker")
+        probe.needs("processes" if hard else "can_lose")
         done = probe.submit(victim, echo, 1)
         probe.until_ended(done)
         owed = [probe.submit(victim, toil, 3000, cost=3000.0) for _ in range(4)]
@@ -144,8 +141,7 @@ class EngineChecks(TaskChecks, ValueChecks):
     def test_a_storm_of_kills(self, probe: EngineProbe) -> None:
         """Every task ends exactly once, nothing hangs, nothing is left behind."""
         engine, dice = probe.engine, random.Random(self.seed)
-        if not (engine.capabilities.can_join and engine.capabilities.can_lose):
-            pytest.skip("this engine cannot replace workers")
+        probe.needs("can_join", "can_lose")
         files, names, processes = open_files(), self.names(), descendants()
         held: set[str] = set()
         dead: set[int] = set()
@@ -203,8 +199,7 @@ class EngineChecks(TaskChecks, ValueChecks):
 
     def test_a_frozen_worker_is_lost_when_we_say_so(self, probe: EngineProbe) -> None:
         engine, victim = probe.engine, probe.first
-        if not engine.capabilities.can_lose:
-            pytest.skip("this engine cannot lose a worker")
+        probe.needs("can_lose")
         pid = engine.pid(victim)
         with probe.frozen(victim):
             owed = [probe.submit(victim, echo, np.ones(100_000)) for _ in range(20)]
