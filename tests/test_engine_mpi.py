@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from support import PASS, SOAK, until
 
 import kofn
 from kofn.cli import bare, bare_mpi
-from kofn.engines._mpi_setup import check_version
+from kofn.engines._mpi_setup import problem
 from kofn.engines.mpi import MPIEngine
 from kofn.errors import BadInput, EngineUnavailable
 from kofn.testing.engines import gone
@@ -59,14 +60,17 @@ def test_without_mpiexec_the_remedy_is_told() -> None:
 
 @pytest.mark.parametrize("workers", [0, -1, 2.0, "4", True])
 def test_a_wrong_number_of_workers_is_refused(workers: Any) -> None:
-    with pytest.raises(BadInput, match="at least 1"):
+    with pytest.raises(BadInput, match=">= 1"):
         MPIEngine(workers)
 
 
 def test_an_old_open_mpi_is_refused() -> None:
-    check_version("Open MPI v5.0.11, package: Open MPI")
-    with pytest.raises(EngineUnavailable, match=r"5\.0\.6 or newer; this is 4\.1\.6"):
-        check_version("Open MPI v4.1.6, package: Open MPI")
+    def told(library: str) -> str:
+        return problem(SimpleNamespace(Get_library_version=lambda: library), 1, None) or ""
+
+    assert "5.0.6 or newer" not in told("Open MPI v5.0.11, package: Open MPI")
+    assert "5.0.6 or newer; this is 4.1.6" in told("Open MPI v4.1.6, package: Open MPI")
+    assert "5.0.6 or newer, which can survive" in told("MPICH Version: 4.2.0")
 
 
 def test_an_address_is_refused() -> None:
@@ -124,8 +128,8 @@ def test_pagerank_equals_scipys_while_two_of_eight_are_killed() -> None:
 
 @pytest.mark.skipif(not hasattr(socket, "SO_BINDTODEVICE"), reason="sockets cannot be bound here")
 def test_on_one_machine_nobody_outside_can_connect() -> None:
-    out = finish(mpiexec(3, "mpi_programs/doors.py"))
-    assert set(out.split()) == {"doors", "lo"}, out
+    out = finish(mpiexec(3, "mpi_programs/listens.py"))
+    assert set(out.split()) == {"listens", "lo"}, out
 
 
 def test_interrupts_of_any_operation_are_no_harm() -> None:

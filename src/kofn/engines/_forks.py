@@ -8,7 +8,7 @@ import random
 import signal
 import sys
 import weakref
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -18,28 +18,18 @@ except ImportError:  # not on Windows, where no engine of ours forks
     fcntl = None  # type: ignore[assignment]
 
 
-class House(Protocol):
-    """What a master holds."""
-
-    def abandon(self) -> None:
-        """In a forked child: let go of the parent's sockets."""
+_watched: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-_houses: weakref.WeakSet[House] = weakref.WeakSet()
+def watch(transport: Any) -> None:
+    """Have its `abandon` called in every child that is forked while it lives.
+
+    With the parent's sockets in a child, nobody would see their end.
+    """
+    _watched.add(transport)
 
 
-def watch(house: House) -> None:
-    """Have it abandoned in every child that is forked while it lives: with the parent's sockets in
-    it, nobody sees their end."""
-    _houses.add(house)
-
-
-def _after_fork() -> None:
-    for house in list(_houses):
-        house.abandon()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(after_in_child=lambda: [each.abandon() for each in list(_watched)])
 
 
 def reseed() -> None:

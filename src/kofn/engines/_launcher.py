@@ -16,7 +16,7 @@ import struct
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from . import _wire as wire
@@ -55,10 +55,14 @@ class Launcher:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
-    def order(self, name: str, *order: Any, fds: Iterable[int] = ()) -> None:
+    def order(self, name: str, *order: Any, fds: Sequence[int] = ()) -> None:
         """Have a child forked that begins with this order; its name is for `kill` and news."""
         body = json.dumps([name, *order]).encode()
-        self.control.sendmsg([_SIZE.pack(len(body)), body], wire.with_fds(fds) if fds else [])
+        data = _SIZE.pack(len(body)) + body
+        if fds:
+            socket.send_fds(self.control, [data], fds)
+        else:
+            self.control.sendall(data)
 
     def kill(self, name: str) -> None:
         """Have a child killed, by its parent: until it is reaped, its pid is nobody else's."""

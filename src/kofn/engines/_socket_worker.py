@@ -140,7 +140,7 @@ class SocketWorker(Values):
         """Send a frame, and descriptors with its first byte."""
         try:
             if fds:
-                data = data[self.sock.sendmsg([data], wire.with_fds(fds)) :]
+                data = data[socket.send_fds(self.sock, [data], fds) :]
             self.sock.sendall(data)
         except ConnectionError:
             os._exit(0)  # the master is gone; an exception would look like the body's own

@@ -14,7 +14,6 @@ import socket
 import struct
 import time
 from collections import deque
-from collections.abc import Iterable
 from typing import Any
 
 IN, OUT = select.POLLIN, select.POLLOUT
@@ -32,19 +31,22 @@ def frame(*message: Any) -> bytes:
     return _HEAD.pack(len(body)) + body
 
 
-def frames(data: bytes | bytearray | memoryview) -> list[Any]:
-    """Return the messages that these bytes are, one after the other."""
-    found, at, view = [], 0, memoryview(data)
-    while at < len(view):
+def split(data: Any) -> tuple[list[Any], list[int]]:
+    """Return the messages at the beginning of these bytes, and how many bytes each of them took."""
+    messages, sizes, at, view = [], [], 0, memoryview(data)
+    while len(view) - at >= 8:
         upto = at + 8 + _HEAD.unpack_from(view, at)[0]
-        found.append(marshal.loads(view[at + 8 : upto]))
+        if upto > len(view):
+            break
+        messages.append(marshal.loads(view[at + 8 : upto]))
+        sizes.append(upto - at)
         at = upto
-    return found
+    return messages, sizes
 
 
-def with_fds(fds: Iterable[int]) -> list[tuple[int, int, Any]]:
-    """Return what sendmsg needs to pass these descriptors."""
-    return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
+def frames(data: Any) -> list[Any]:
+    """Return the messages that these bytes are, one after the other."""
+    return split(data)[0]
 
 
 def take_fds(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
@@ -108,17 +110,10 @@ class Reader:
             if len(rest) < 8 or len(rest) < 8 + _HEAD.unpack_from(rest)[0]:
                 return []
             data = bytes(rest)
-            self._rest = rest = bytearray()
-        messages, at, end = [], 0, len(data)
-        while end - at >= 8:
-            upto = at + 8 + _HEAD.unpack_from(data, at)[0]
-            if upto > end:
-                break
-            messages.append(marshal.loads(memoryview(data)[at + 8 : upto]))
-            self.sizes.append(upto - at)
-            at = upto
-        if at < end:
-            rest += memoryview(data)[at:]
+            rest.clear()
+        messages, self.sizes = split(data)
+        if (used := sum(self.sizes)) < len(data):
+            rest += memoryview(data)[used:]
         return messages
 
     def close(self) -> None:
@@ -168,7 +163,7 @@ class Channel(Reader):
 
     def _try(self, data: bytes | memoryview, fds: list[int] | None) -> int:
         try:
-            sent = self.sock.sendmsg([data], with_fds(fds)) if fds else self.sock.send(data)
+            sent = socket.send_fds(self.sock, [data], fds) if fds else self.sock.send(data)
             self.sent += sent
             return sent
         except BlockingIOError:

@@ -6,7 +6,8 @@ import os
 import socket
 from typing import Any, ClassVar
 
-from ..errors import BadInput, EngineUnavailable
+from .. import checks
+from ..errors import EngineUnavailable
 from ..interrupts import held
 from . import _wire as wire
 from ._launcher import FAILED, Launcher
@@ -37,11 +38,7 @@ class LocalEngine(TransportEngine):
     def __init__(self, workers: int | None = None) -> None:
         if workers is None:
             workers = os.cpu_count() or 1
-        if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-            raise BadInput(
-                f"LocalEngine needs a whole number of workers, at least 1; got {workers!r}. "
-                f"Leave it out for one per core."
-            )
+        workers = checks.whole(workers, "workers", 1, remedy="Leave it out for one per core.")
         with held():
             with room_for(f"LocalEngine({workers})"):
                 transport = LocalTransport()

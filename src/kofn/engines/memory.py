@@ -26,19 +26,18 @@ WHOLE = 16 << 20  # bytes; from here on memory is mostly fresh, and written by s
 _ALIGN = 64
 _HEADER = 64  # the first word says busy (1) or free (0); see ReplyPool
 
-# What crosses a channel in place of a value: the pickle (or dtype, shape and order of an array),
-# its buffers, and the id of the segment that holds the large ones. What is large is a pair
-# (offset, length) into that segment. With a head of None, the one buffer is the value itself, which
-# marshal knows.
+# What crosses a channel in place of a value: what it is, its buffers, and the id of the segment
+# that holds the large ones, each of which is a pair (offset, length) then. What it is: None for a
+# value that marshal knows, PICKLE for a pickle and its buffers, else dtype, shape and order of an
+# array.
 Packed = tuple[Any, tuple[Any, ...], int | None]
+PICKLE = "pickle"
 _ATOMS = frozenset({int, float, bool, str, type(None)})
 _FEW = 16  # members of a tuple that are looked at
 _PLAIN = frozenset("?bBhHiIlLqQefdgFDG")  # dtypes that are their bytes
 OWN = -1  # the id of a segment that the receiver keeps for itself
 
 _ids = count()
-
-
 _SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.ENOBUFS, errno.EAGAIN)
 
 
@@ -85,10 +84,6 @@ class Segment:
             os.close(self.fd)
             raise
         self.id = next(_ids)
-
-    def busy(self) -> bool:
-        """Tell whether the reader still needs what was written."""
-        return self.map[0] != 0
 
     def write(self, at: int, view: memoryview) -> None:
         """Copy bytes to offset `at`."""
@@ -171,7 +166,7 @@ class ReplyPool(Pool):
 
     def reclaim(self) -> list[int]:
         """Give back what the master has copied out; return the ids closed."""
-        return [i for s in list(self.used.values()) if not s.busy() for i in self.give(s)]
+        return [i for s in list(self.used.values()) if not s.map[0] for i in self.give(s)]
 
     def take(self, size: int) -> Segment | None:
         """Return a segment marked busy."""
@@ -231,15 +226,20 @@ def contiguous(value: Any, nested: bool = False) -> Any:
     return value
 
 
-def _array(value: Any) -> tuple[Any, memoryview] | None:
+def _array(value: Any) -> tuple[Any, list[memoryview]] | None:
     """Describe a plain contiguous array without pickle, which takes five times as long."""
     if type(value) is not np.ndarray or value.dtype.char not in _PLAIN:
         return None
     if value.flags.c_contiguous:
-        return (value.dtype.str, value.shape, "C"), value.data
+        return (value.dtype.str, value.shape, "C"), [value.data]
     if value.flags.f_contiguous:
-        return (value.dtype.str, value.shape, "F"), value.T.data
+        return (value.dtype.str, value.shape, "F"), [value.T.data]
     return None
+
+
+def _pickle(value: Any) -> tuple[Any, list[memoryview]]:
+    data, buffers = dumps(value)
+    return PICKLE, [memoryview(data), *(buffer.raw() for buffer in buffers)]
 
 
 def _marshals(value: Any) -> bool:
@@ -249,86 +249,47 @@ def _marshals(value: Any) -> bool:
 
 
 def pack(value: Any, take: Callable[[int], Segment | None]) -> tuple[Packed, Segment | None]:
-    """Pickle `value`; buffers of LARGE bytes or more are written to one segment from `take`.
+    """Pack a value; buffers of LARGE bytes or more are written to one segment from `take`.
 
     One copy of the large buffers; what stays small is copied into the message.
     """
     if _marshals(value):
         return (None, (value,), None), None
-    plain = _array(value)
-    if plain is not None:
-        head, view = plain
-        if view.nbytes < LARGE:
-            return (head, (view,), None), None
-        views = [view]
-    else:
-        head, found = dumps(value)
-        if not found and len(head) < LARGE:
-            return (head, (), None), None
-        views = [memoryview(head), *(buffer.raw() for buffer in found)]
-    size = sum(-(-v.nbytes // _ALIGN) * _ALIGN for v in views if v.nbytes >= LARGE)
-    segment = take(size) if size else None
-    parts: list[Any] = list(views)
-    if segment is not None:
-        at = _HEADER
-        for i, view in enumerate(views):
-            n = view.nbytes
-            if n >= LARGE:
-                segment.write(at, view.cast("B"))
-                parts[i] = (at, n)
-                at += -(-n // _ALIGN) * _ALIGN
-    if plain is None:
-        head = parts.pop(0)
-    return (head, tuple(parts), None if segment is None else segment.id), segment
+    head, views = _array(value) or _pickle(value)
+    sizes = [-(-view.nbytes // _ALIGN) * _ALIGN for view in views if view.nbytes >= LARGE]
+    segment = take(sum(sizes)) if sizes else None
+    if segment is None:
+        return (head, tuple(views), None), None
+    parts, at = list[Any](views), _HEADER
+    for i, view in enumerate(views):
+        if view.nbytes >= LARGE:
+            segment.write(at, view.cast("B"))
+            parts[i] = (at, view.nbytes)
+            at += sizes.pop(0)
+    return (head, tuple(parts), segment.id), segment
 
 
-def unpack(
-    packed: Packed, memory: mmap.mmap | memoryview | bytes | None, copy: bool = False
-) -> Any:
+def unpack(packed: Packed, memory: mmap.mmap | None = None, copy: bool = False) -> Any:
     """Return the value: views of `memory`, or with `copy` private writable arrays."""
     head, parts, _ = packed
     if head is None:
         return parts[0]
-    if not parts and type(head) is bytes:
-        return pickle.loads(head)
-    if memory is None:
-        buffers = [bytearray(p) for p in parts] if copy else parts
-        return _join(head, buffers)
-    view = memoryview(memory)
-    places = [view[p[0] : p[0] + p[1]] if type(p) is tuple else p for p in parts]
-    if type(head) is tuple and len(head) == 2:
-        head = bytes(view[head[0] : head[0] + head[1]])
-    if not copy:
-        return _join(head, places)
-    value = _join(head, [bytearray(p) for p in places])
-    for place in places:
-        if type(place) is memoryview:
-            place.release()
-    view.release()
-    return value
+    if memory is not None:
+        view = memoryview(memory)
+        parts = tuple(view[p[0] : p[0] + p[1]] if type(p) is tuple else p for p in parts)
+    if head == PICKLE:
+        return pickle.loads(parts[0], buffers=map(bytearray, parts[1:]) if copy else parts[1:])
+    dtype, shape, order = head
+    return np.ndarray(shape, dtype, bytearray(parts[0]) if copy else parts[0], order=order)
 
 
 def inline(packed: Packed, segment: Segment) -> Packed:
     """Return a packed value with the bytes that lie in its segment: for another machine."""
     head, parts, _ = packed
-
-    def fetch(part: Any) -> Any:
-        placed = type(part) is tuple and len(part) == 2
-        return segment.map[part[0] : part[0] + part[1]] if placed else part
-
-    return fetch(head), tuple(map(fetch, parts)), None
+    data = segment.map
+    return head, tuple(data[p[0] : p[0] + p[1]] if type(p) is tuple else p for p in parts), None
 
 
 def large(packed: Packed) -> int:
     """Bytes of a packed value that lie in a segment."""
-    if packed[2] is None:
-        return 0
-    parts = (packed[0], *packed[1])
-    return sum(int(part[1]) for part in parts if type(part) is tuple and len(part) == 2)
-
-
-def _join(head: Any, buffers: Any) -> Any:
-    if type(head) is bytes:
-        return pickle.loads(head, buffers=buffers)
-    dtype, shape, order = head
-    return np.ndarray(shape, dtype, buffers[0], order=order)
+    return 0 if packed[2] is None else sum(p[1] for p in packed[1] if type(p) is tuple)

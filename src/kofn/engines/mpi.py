@@ -15,7 +15,8 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any, ClassVar
 
-from ..errors import BadInput, CannotDo, EngineUnavailable
+from .. import checks
+from ..errors import CannotDo, EngineUnavailable
 from ..interrupts import held, opened
 from . import _wire as wire
 from ._mpi_messages import Backoff, Stream
@@ -58,13 +59,9 @@ class MPIEngine(TransportEngine):
     _transport: MPITransport
 
     def __init__(self, workers: int | None = None) -> None:
-        if workers is not None and (
-            isinstance(workers, bool) or not isinstance(workers, int) or workers < 1
-        ):
-            raise BadInput(
-                f"MPIEngine needs a whole number of workers, at least 1; got {workers!r}. "
-                f"Leave it out for all ranks of mpiexec."
-            )
+        if workers is not None:
+            remedy = "Leave it out for all ranks of mpiexec."
+            workers = checks.whole(workers, "workers", 1, remedy=remedy)
         if "OMPI_COMM_WORLD_SIZE" not in os.environ and "PMIX_RANK" not in os.environ:
             raise EngineUnavailable(
                 f"engine 'mpi' runs under mpiexec; this process was started without it. Start it "
@@ -319,7 +316,7 @@ class MPITransport(SocketTransport):
             if secrets.compare_digest(secret, self._secret) and worker in self._greeted:
                 self._unused.append(self._greeted.pop(worker))
                 peer, fds = self._add(worker, sock)
-                peer.sock.sendmsg([b"!"], wire.with_fds(fds))
+                socket.send_fds(sock, [b"!"], fds)
                 if peer.mailbox is not None:
                     peer.mailbox.given()
                 return

@@ -7,16 +7,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import kofn
-from kofn.engines._mpi_doors import listening
+from kofn.engines._mpi_setup import listening
 from kofn.engines.base import Engine
 from kofn.model import Piece
 from kofn.testing.engines import EngineProbe
 
 
-def devices(pid: int = 0) -> list[str]:
-    """Return to what each listening socket of a process is bound; empty if to nothing."""
+def devices() -> list[str]:
+    """Return to what each listening socket of this process is bound; empty if to nothing."""
     option = (socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 16)
-    return [sock.getsockopt(*option).rstrip(b"\0").decode() for sock in listening(pid)]
+    return [sock.getsockopt(*option).rstrip(b"\0").decode() for sock in listening()]
 
 
 def look(kept: Any, operand: Any) -> Iterator[Piece]:
@@ -33,4 +33,4 @@ def found(engine: Engine) -> list[list[str]]:
 if __name__ == "__main__":
     with kofn.connect("mpi") as cluster:
         cluster.join()
-        print("doors", *devices(), *(d for each in found(cluster.engine) for d in each))
+        print("listens", *devices(), *(d for each in found(cluster.engine) for d in each))
