@@ -53,7 +53,7 @@ class Listener(SocketWorker):
 
 @examples(200)
 @given(
-    st.lists(st.sampled_from(["post", "hold", "send", "large", "note", "read"]), max_size=40),
+    st.lists(st.sampled_from(["post", "hold", "send", "large", "read"]), max_size=40),
     st.integers(1, 3),
 )
 def test_messages_are_handled_in_the_order_of_sending(steps: list[str], reads: int) -> None:
@@ -69,19 +69,17 @@ def test_messages_are_handled_in_the_order_of_sending(steps: list[str], reads: i
             continue
         sent.append(number)
         data = wire.frame(1, number, b"x" * (80_000 if step == "large" else 10))
-        if step == "note":
-            peer.note(data)
-        elif step == "send":
+        if step == "send":
             peer.send(data)
         else:
             peer.unsent.append(data)
             if step != "hold" and not peer.post():
-                peer.send(b"")
-    while peer.outbox or peer.notes or peer.unsent:
+                peer.send()
+    while peer.outbox or peer.unsent:
         peer.flush()
         worker.catch_up(2)
-        if peer.notes or peer.unsent:
-            peer.send(b"")
+        if peer.unsent:
+            peer.send()
     worker.catch_up(100)
     assert worker.heard == sent
     worker.poll.close()

@@ -79,29 +79,15 @@ class Peer(wire.Channel):
         self.segments: set[int] = set()  # of our pool, that it has mapped
         self.maps: dict[int, mmap.mmap] = {}  # its reply segments, mapped here
         self.posted = 0  # bytes
-        self.unsent: list[bytes] = []  # frames, until the next poll
-        self.unsent_fds: list[int] = []
-
-    def note(self, data: bytes) -> None:
-        """Have a frame go with the next message, but after those unsent."""
-        (self.unsent or self.notes).append(data)
-
-    def send(self, data: bytes = b"", fds: list[int] | None = None) -> None:
-        """Send frames, after those unsent."""
-        if self.unsent:
-            data, fds = b"".join((*self.unsent, data)), [*self.unsent_fds, *(fds or ())]
-            self.unsent, self.unsent_fds = [], []
-        super().send(data, fds)
 
     def post(self) -> bool:
         """Put what is unsent into the mailbox, if there is room; wake the worker afterwards."""
         if self.mailbox is None or self.outbox or self.broken or self.unsent_fds:
             return False
-        data = b"".join((*self.notes, *self.unsent))
+        data = b"".join(self.unsent)
         if not self.mailbox.post(data, self.sent):
             return False
         self.unsent.clear()
-        self.notes.clear()
         self.posted += len(data)
         return True
 
@@ -215,7 +201,7 @@ class SocketTransport(Transport):
             for peer in self._live.values():
                 if closed in peer.segments:
                     peer.segments.remove(closed)
-                    peer.note(wire.frame(UNMAP, closed))
+                    peer.unsent.append(wire.frame(UNMAP, closed))  # it can wait
 
     def exchange(self, shape: ExchangeLayout) -> Exchange:
         """Make anonymous memory that all workers may map, those that join later too."""
@@ -244,10 +230,9 @@ class SocketTransport(Transport):
         if peer is None or kind is Cancel:
             return  # it is gone, and its end will be told; or it sees the cancelled word
         data, segment = self._frame(message)
-        if kind is DropOperand:
-            peer.note(data)
-            return
         peer.unsent.append(data)
+        if kind is DropOperand:
+            return  # it can wait for the next message
         if segment is not None and (segment.id == OWN or segment.id not in peer.segments):
             if segment.id != OWN:
                 peer.segments.add(segment.id)
@@ -342,7 +327,7 @@ class SocketTransport(Transport):
             try:
                 peer.maps[segment] = attach(peer.fds.popleft(), write=True)
             except OSError as error:
-                peer.note(wire.frame(UNPASS, segment))
+                peer.unsent.append(wire.frame(UNPASS, segment))
                 return Incoming(packed, error)
         return Incoming(packed, peer.maps[segment])
 

@@ -130,24 +130,22 @@ class Channel(Reader):
         super().__init__(sock)
         self.fd, self.poll = sock.fileno(), poll
         self.outbox: deque[tuple[memoryview, list[int]]] = deque()
-        self.notes: list[bytes] = []  # frames that can wait for the next message
+        self.unsent: list[bytes] = []  # frames for the next `send`
+        self.unsent_fds: list[int] = []
         self.broken = False  # the other end is gone; receive() will say so
         self.sent = 0  # bytes
         sock.setblocking(False)
         poll.register(self.fd, IN)
 
-    def send(self, data: bytes, fds: list[int] | None = None) -> None:
-        """Send frames, and `fds` with their first byte: one system call, or none when behind."""
-        if self.notes:
-            data = b"".join((*self.notes, data))
-            self.notes.clear()
-        sent = 0
-        if not self.outbox and not self.broken:
-            sent = self._try(data, fds)
+    def send(self, last: bytes = b"") -> None:
+        """Send what is unsent and this frame: one system call, or none when behind."""
+        data, fds = b"".join((*self.unsent, last)), self.unsent_fds
+        self.unsent, self.unsent_fds = [], []
+        sent = 0 if self.outbox or self.broken else self._try(data, fds)
         if sent < len(data) and not self.broken:
             if not self.outbox:
                 self.poll.modify(self.fd, IN | OUT)
-            self.outbox.append((memoryview(data)[sent:], [] if sent else fds or []))
+            self.outbox.append((memoryview(data)[sent:], [] if sent else fds))
 
     def flush(self) -> None:
         """Send what waits, now that the socket can take more."""
@@ -161,7 +159,7 @@ class Channel(Reader):
             self.outbox.popleft()
         self.poll.modify(self.fd, IN)
 
-    def _try(self, data: bytes | memoryview, fds: list[int] | None) -> int:
+    def _try(self, data: bytes | memoryview, fds: list[int]) -> int:
         try:
             sent = socket.send_fds(self.sock, [data], fds) if fds else self.sock.send(data)
             self.sent += sent
