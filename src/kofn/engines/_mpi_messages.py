@@ -24,17 +24,6 @@ _SPIN = 0.0005  # seconds of looking without a pause, where each process has a c
 _REST, _PART = 0.005, 20  # the longest rest; a rest is this part of the time waited
 
 
-def cut(data: bytes) -> Iterator[tuple[int, bytes | memoryview]]:
-    """Return what is to be sent for a message, with the tags."""
-    if len(data) <= SMALL:
-        yield _DATA, data
-        return
-    yield _DATA, _LENGTH.pack(len(data))
-    view = memoryview(data)
-    for at in range(0, len(data), PIECE):
-        yield _LARGE, view[at : at + PIECE]
-
-
 class Backoff:
     """When to look again: at once while spinning pays, then ever later, at most 5 ms.
 
@@ -77,7 +66,12 @@ class Stream:
 
     def send(self, data: bytes) -> None:
         """Send a message after those before it, now or by a later `push`."""
-        self._queue.extend(cut(data))
+        if len(data) <= SMALL:
+            self._queue.append((_DATA, data))
+        else:
+            view = memoryview(data)
+            self._queue.append((_DATA, _LENGTH.pack(len(data))))
+            self._queue.extend((_LARGE, view[i : i + PIECE]) for i in range(0, len(data), PIECE))
         self.push()
 
     def push(self) -> bool:

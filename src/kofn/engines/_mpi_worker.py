@@ -49,7 +49,7 @@ def serve(MPI: Any, comm: Any) -> NoReturn:
         try:
             ((_, worker, address, secret, spin),) = wire.frames(rank.receive())
             if not address:
-                rank.leave()  # more ranks than were asked for
+                leave(rank.spawned)  # more ranks than were asked for
             near = connect(worker, address, secret)
             if near is None:
                 rank.spin = spin
@@ -132,15 +132,12 @@ class _Rank(Values):
         """Take in what the master says out of turn; return the highest cancelled round."""
         for word in self.stream.urged():
             if not word:
-                self.leave()
+                leave(self.spawned)
             for _ in self.protocol.handle(Cancel(_ROUND.unpack(word)[0])):
                 pass
         if os.getppid() != self.parent:  # the daemon is gone, and MPI would never tell
             end()
         return self.protocol.cancelled
-
-    def leave(self) -> NoReturn:
-        leave(self.spawned)
 
     def work(self) -> NoReturn:
         """Say hello, then handle messages in order."""

@@ -156,8 +156,8 @@ class SocketTransport(Transport):
         process.kill()
 
     def pid(self, worker: int) -> int | None:
-        process = self._live[worker].process
-        return None if process is None else process.pid
+        peer = self._live.get(worker)
+        return None if peer is None or peer.process is None else peer.process.pid
 
     # Values.
 

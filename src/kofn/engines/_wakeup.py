@@ -79,17 +79,12 @@ class Mailbox:
 
     def take(self, position: int) -> bytes | None:
         """Return what was posted, if so much of the stream is all that comes before it."""
-        if not self.due(position):
-            return None
         words = self._words
+        if words[0] == words[1] or words[3] > position:
+            return None
         data = bytes(self._bytes[8 * _WORDS : 8 * _WORDS + words[2]])
         words[1] = words[0]
         return data
-
-    def due(self, position: int) -> bool:
-        """Tell whether `take` would return something."""
-        words = self._words
-        return words[0] != words[1] and words[3] <= position
 
     def given(self) -> None:
         """Let go of the descriptor: the other side has it."""

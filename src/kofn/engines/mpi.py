@@ -203,9 +203,6 @@ class MPITransport(SocketTransport):
             self._unused.append(stream)
             self._dead.append((worker, WorkerDown()))
 
-    def pid(self, worker: int) -> int | None:
-        return None if worker in self.far else super().pid(worker)
-
     def exchange(self, shape: ExchangeLayout) -> Exchange:
         if self.far:
             raise _apart(sorted(self.far))
@@ -240,20 +237,16 @@ class MPITransport(SocketTransport):
         while True:
             dead, self._dead = self._dead, []
             arrived = dead + self._look()
-            if self._moved():
+            moved = [stream for stream in self.far.values() if stream.moved]
+            for stream in moved:
+                stream.moved = False
+            if moved:  # something large is flowing: there is more to do soon
                 backoff = Backoff(self._spin)
             left = end - time.perf_counter()
             rest = min(left, backoff.rest()) if self.far or self._greeted else left
             arrived += super().poll(0.0 if arrived else max(0.0, rest))
             if arrived or left <= 0:
                 return arrived
-
-    def _moved(self) -> bool:
-        """Return whether something large is flowing: then there is more to do soon."""
-        moved = False
-        for stream in self.far.values():
-            moved, stream.moved = moved or stream.moved, False
-        return moved
 
     def _look(self) -> list[tuple[int, Message]]:
         """Look once at everybody who is spoken to by MPI."""
@@ -264,10 +257,9 @@ class MPITransport(SocketTransport):
                 while (data := stream.receive()) is not None:
                     self._copied += len(data)
                     for fields in wire.frames(data):
-                        if worker in self.far:
-                            arrived.append((worker, typed(fields)))
-                        else:
-                            arrived.append((worker, self._answered(worker, *fields[1:])))
+                        known = worker in self.far
+                        message = typed(fields) if known else self._answered(worker, *fields[1:])
+                        arrived.append((worker, message))
             except self._MPI.Exception:
                 self._unused.append(stream)
                 if self._greeted.pop(worker, None) or self.far.pop(worker, None):
