@@ -15,7 +15,8 @@ from support import DataFolder
 
 from kofn.cli import reproduce
 from kofn.errors import BadInput
-from kofn.reproduce import elastic, house_prices, linear, moved
+from kofn.reproduce import elastic, linear, moved
+from kofn.reproduce.datasets import house_prices
 
 pytestmark = pytest.mark.papers
 
@@ -123,7 +124,7 @@ def test_half_the_machines_take_twice_the_time(results: Any) -> None:
 
 
 def test_house_prices_of_the_published_size(data_folder: DataFolder) -> None:
-    prices = house_prices.load(data_folder("kc_house"))
+    prices = house_prices(data_folder("kc_house"))
     assert prices.X.shape == (20_000, 3352)
     assert prices.X_test.shape == (1613, 3352)
     for start in linear.STARTS:
@@ -133,7 +134,7 @@ def test_house_prices_of_the_published_size(data_folder: DataFolder) -> None:
 
 def test_data_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"kc_house/kc_onehot_3352\.npz.*made-up data"):
-        house_prices.load(tmp_path)
+        house_prices(tmp_path)
 
 
 def test_pictures_and_page(out: Path, results: Any) -> None:

@@ -177,8 +177,8 @@ def test_a_quick_run_says_so_everywhere(tmp_path: Path, monkeypatch: pytest.Monk
         figure = figures.sheet(2, 2)
         shown = SimpleNamespace(
             TITLE="Title",
-            draw=partial(_same, {"a.png": figure}),
-            sentences=lambda results: {"a.png": "A picture."},
+            a=partial(_same, figure),
+            sentences=lambda results: {"a": "A picture."},
             tables=lambda results: ["A line."],
         )
         monkeypatch.setitem(reproduce.PAPERS, "some", (None, shown))
@@ -198,5 +198,5 @@ def test_a_quick_run_says_so_everywhere(tmp_path: Path, monkeypatch: pytest.Monk
     assert told["full"] == [None, False, [], False]
 
 
-def _same(drawn: dict[str, Any], results: dict[str, Any]) -> dict[str, Any]:
-    return drawn
+def _same(figure: Any, results: dict[str, Any]) -> Any:
+    return figure

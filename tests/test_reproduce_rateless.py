@@ -84,7 +84,7 @@ def test_figures_and_page_are_drawn_from_the_results(
     out, result = written
     page = (out / "index.html").read_text()
     for name, text in rateless_page.sentences(result).items():
-        assert (out / name).read_bytes().startswith(b"\x89PNG")
+        assert (out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         assert text.split("'")[0][:60] in page
     assert page.count("data:image/png;base64,") == 3
 

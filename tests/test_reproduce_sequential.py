@@ -79,8 +79,8 @@ def test_everything_is_measured_and_written(
 ) -> None:
     if mnist:
         write_mnist(tmp_path, 100)
-    monkeypatch.setattr("kofn.reproduce.sequential_train.PRODUCT", (64, 48, 36))
-    monkeypatch.setattr("kofn.reproduce.sequential_train.PRODUCT_SECONDS", 0.02)
+    monkeypatch.setattr("kofn.reproduce.sequential_runs.PRODUCT", (64, 48, 36))
+    monkeypatch.setattr("kofn.reproduce.sequential_runs.PRODUCT_SECONDS", 0.02)
     out = tmp_path / "out"
     data = tmp_path if mnist else None
     results = reproduce.run("sequential", out, data, False, quiet=True, settings=TINY)
@@ -145,7 +145,7 @@ def test_idip_is_never_slower_than_a_polynomial_code_of_its_load(
             rounding = 1e-12
             assert took <= sequential_theory.polynomial(alpha, S, P, delta) + rounding
             assert took <= sequential_theory.idip_bound(alpha, S * W, W, P, delta) + rounding
-            printed = sequential_theory.idip_bound_as_printed(alpha, S * W, W, P, delta)
+            printed = sequential_theory.idip_bound(alpha, S * W, W, P, delta, True)
             assert printed <= sequential_theory.idip_bound(alpha, S * W, W, P, delta) + rounding
     # One round is one window: then it is the polynomial code.
     assert idip(alpha, 1, 1, P, 0.3) == pytest.approx(

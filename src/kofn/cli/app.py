@@ -14,16 +14,10 @@ import typer
 from rich.console import Console
 from typer import Argument, Option
 
-from .. import __version__
-from ..errors import CannotWrite, KofnError
+from .. import CannotWrite, KofnError, __version__
 from .places import HOLDS
 
-app = typer.Typer(
-    help="Coded computing: any k of n workers are enough.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 bench = typer.Typer(help="Measure, against bare primitives in the same run.", no_args_is_help=True)
 app.add_typer(bench, name="bench")
 reproduce = typer.Typer(help="Measure the papers' figures again.", no_args_is_help=True)
@@ -95,21 +89,18 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
+Version = Option("--version", callback=_version, is_eager=True, help="Print the version.")
+
+
 @app.callback()
-def _root(
-    version: Annotated[
-        bool, Option("--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
+def _root(version: Annotated[bool, Version] = False) -> None:
     """Coded computing: any k of n workers are enough."""
 
 
 @app.command()
 def demo(
     as_json: Json = False,
-    plot: Annotated[
-        Path | None, Option(help="Draw some rounds as a timeline: .png, .svg or .pdf.")
-    ] = None,
+    plot: Annotated[Path | None, Option(help="Draw a timeline: .png, .svg or .pdf.")] = None,
     rounds: Annotated[int, Option(min=60, help="Rounds of power iteration.")] = 300,
     size: Annotated[int, Option(min=30, help="Rows and columns of the matrix.")] = 2000,
     seed: Annotated[int, Option(min=0, help="Seed of the matrix.")] = 0,
@@ -120,16 +111,12 @@ def demo(
 
 @app.command()
 def encode(
-    source: Annotated[
-        str, Argument(help="The matrix: .npy, .npz, Zarr, Parquet or LIBSVM; path or URL.")
-    ],
+    source: Annotated[str, Argument(help=".npy, .npz, Zarr, Parquet or LIBSVM; path or URL.")],
     store: Annotated[str, Argument(help="The directory to write; path or URL.")],
     n: Annotated[int, Option("--n", help="Shares to write.")],
     k: Annotated[int, Option("--k", help="Shares that are enough.")],
     fmt: Annotated[str, Option("--format", help="npy or zarr.")] = "npy",
-    dtype: Annotated[
-        str | None, Option(help="float64 or float32 (default: as the matrix).")
-    ] = None,
+    dtype: Annotated[str | None, Option(help="float64 or float32 (default: as it is).")] = None,
     overwrite: Annotated[bool, Option(help="Begin anew, over what is there.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -140,10 +127,7 @@ def encode(
 @app.command()
 def fit(
     data: Annotated[
-        Path,
-        Argument(
-            help="CSV (its first line names the columns), Parquet, .npy or LIBSVM; .gz is fine."
-        ),
+        Path, Argument(help="CSV (first line: names), Parquet, .npy or LIBSVM; .gz is fine.")
     ],
     model: Annotated[str, Option(help="ridge, logistic, svm or mlp.")],
     workers: Annotated[int, Option(min=1, help="Shares, and workers at most.")] = 4,
@@ -151,9 +135,7 @@ def fit(
     engine: Annotated[str, Option(help="Where the workers are.")] = "local",
     target: Annotated[str | None, Option(help="Column to predict (default: last).")] = None,
     labels: Annotated[Path | None, Option(help="y.npy, beside X.npy or a table.")] = None,
-    spot: Annotated[
-        Path | None, Option(help="Kill and add workers as this recorded trace says.")
-    ] = None,
+    spot: Annotated[Path | None, Option(help="Kill and add workers as this trace says.")] = None,
     scale: Annotated[float, Option(help="Trace seconds per second.")] = 600.0,
     out: Annotated[Path | None, Option(help="Save the model (pickle) here.")] = None,
     hidden: Annotated[str, Option(help="mlp: widths of the hidden layers.")] = "100",
@@ -184,9 +166,7 @@ def overhead(as_json: Json = False, rounds: Rounds = 2000) -> None:
 
 @bench.command(name="engines")
 def bench_engines(
-    engine: Annotated[
-        list[str] | None, Argument(help="Engines to measure (default: all installed).")
-    ] = None,
+    engine: Annotated[list[str] | None, Argument(help="Which (default: all installed).")] = None,
     as_json: Json = False,
     rounds: Annotated[int, Option(min=20, help="Tiny rounds measured of each kind.")] = 500,
 ) -> None:

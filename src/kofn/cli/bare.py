@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,6 @@ WORKERS = 6
 TOLERANT = ("--with-ft", "ulfm")  # options of mpiexec
 Floats = NDArray[np.float64]
 Product = Callable[[Floats], Floats]
-Primitive = Callable[[Floats, float], AbstractContextManager[Product]]
 
 
 class Rows:
@@ -83,12 +82,9 @@ def pipes(A: Floats, seconds: float) -> Iterator[Product]:
 
 def _serve_pipe(pipe: Connection, rows: Floats, seconds: float) -> None:
     mine = Rows(rows, seconds)
-    while True:
-        try:
-            w = pipe.recv()
-        except (EOFError, OSError):
-            return
-        pipe.send(mine.product(w))
+    with suppress(EOFError, OSError):
+        while True:
+            pipe.send(mine.product(pipe.recv()))
 
 
 def fastest(ways: Sequence[Product], w: Floats) -> Product:
@@ -212,20 +208,16 @@ def ranks(
     mpiexec = str(near) if near.exists() else shutil.which("mpiexec")
     if mpiexec is None:
         raise CannotDo("mpiexec is not there: pip install 'kofn[mpi]'.")
-    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    allow = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
+    env = {**os.environ, **dict.fromkeys(allow, "1"), "OMPI_MCA_btl": "self,sm"}
     with tempfile.TemporaryDirectory() as folder:
         np.save(Path(folder) / "A.npy", A)
         module, name = main.split(":")
         program = f"from {module} import {name}; {name}({folder!r}, {seconds!r})"
         spread = ("--bind-to", "none", "--oversubscribe", "-n", str(WORKERS + 1))
-        process = subprocess.Popen(
-            [mpiexec, *options, *spread, sys.executable, "-c", program],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, **root, "OMPI_MCA_btl": "self,sm"},
-        )
-        with process:
+        command = [mpiexec, *options, *spread, sys.executable, "-c", program]
+        both: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        with subprocess.Popen(command, env=env, **both) as process:
             try:
                 yield Remote(process)
             finally:
@@ -266,9 +258,5 @@ def mpi_ranks(A: Floats, seconds: float) -> AbstractContextManager[Remote]:
     return ranks("kofn.cli.bare_mpi:products", A, seconds, ())
 
 
-PRIMITIVES: dict[str, Primitive] = {
-    "local": pipes,
-    "ray": ray_actors,
-    "dask": dask_actors,
-    "mpi": mpi_ranks,
-}
+PRIMITIVES: dict[str, Callable[[Floats, float], AbstractContextManager[Product]]]
+PRIMITIVES = {"local": pipes, "ray": ray_actors, "dask": dask_actors, "mpi": mpi_ranks}

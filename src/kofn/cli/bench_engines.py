@@ -94,10 +94,8 @@ def _against(plain: Product, coded: Product, w: Floats, rounds: int) -> dict[str
     times = interleaved(kinds, rounds)
     best = min(ways, key=lambda way: float(times[way]["median_us"]))
     result = {"bare": {**times[best], "way": best}, "kofn": times["kofn"]}
-    result["ratio"] = ratio(times, "kofn", best)
-    if len(ways) > 1:
-        result["ways"] = {way: times[way] for way in ways}
-    return result
+    more = {"ways": {way: times[way] for way in ways}} if len(ways) > 1 else {}
+    return result | {"ratio": ratio(times, "kofn", best)} | more
 
 
 def table(console: Console, result: dict[str, Any]) -> None:

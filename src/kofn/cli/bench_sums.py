@@ -13,10 +13,8 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from ..cluster import Cluster, connect
-from ..codes.repetition import FractionalRepetition, Uncoded
+from .. import Cluster, FractionalRepetition, KofnError, Uncoded, connect
 from ..engines.local import LocalEngine
-from ..errors import KofnError
 from ..learn.losses import logistic
 from ..learn.terms import Term, cut
 from ..reproduce import datasets

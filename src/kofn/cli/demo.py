@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from ..cluster import Cluster, connect
-from ..errors import CannotDo, CannotWrite
+from .. import CannotDo, CannotWrite, Cluster, connect
 from ..model import ProductReport, Record
 from .output import print_pairs, print_table, progress
 

@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 from rich.console import Console
 from sklearn.utils.multiclass import type_of_target
 
+from .. import BadInput, CannotWrite, connect
 from ..arrays.shares import threshold
-from ..cluster import connect
 from ..delays.traces import SpotTrace, read_spot_trace
-from ..errors import BadInput, CannotWrite
 from ..learn import LinearSVC, LogisticRegression, MLPClassifier, Ridge
 from ..market import Market, check
 from ..model import Record
@@ -102,14 +101,10 @@ def _fit(
     with connect(job.engine, start, wait=300.0) as cluster:
         model.set_params(cluster=cluster)
         data = X if job.model == "mlp" else cluster.encode(X, k, n=job.workers)
-        market = (
-            nullcontext()
-            if trace is None
-            else Market(cluster, trace, job.scale, job.workers, need=k)
-        )
-        with market as events:
+        market = None if trace is None else Market(cluster, trace, job.scale, job.workers, need=k)
+        with market or nullcontext():
             model.fit(data, y)
-        return cluster.log, events
+        return cluster.log, market
 
 
 def _size(job: Job, X: Any, y: NDArray[Any]) -> int:

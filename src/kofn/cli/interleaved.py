@@ -43,12 +43,10 @@ def interleaved(
     most = min(most, rounds)
     for block in kinds.values():  # warm caches, mappings and branch predictors
         block(most)
-    done = 0
-    while done < rounds:
+    for done in range(0, rounds, most):
         now = min(most, rounds - done)
         for name, block in kinds.items():
             times[name] += block(now)
-        done += now
         on_step(now)
     return {
         name: {

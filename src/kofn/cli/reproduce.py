@@ -19,7 +19,7 @@ def _modules(name: str, shows: str) -> tuple[Any, Any]:
     return import_module(f"kofn.reproduce.{name}"), import_module(f"kofn.reproduce.{shows}")
 
 
-# What measures (`measure`, `QUICK`, `FULL`), and what shows (`draw`, `sentences`, `tables`).
+# What measures (`measure`, `QUICK`, `FULL`), and what shows (`sentences`, `tables`, figures).
 PAPERS = {"svm": _modules("svm", "svm")} | {
     name: _modules(name, f"{name}_page")
     for name in ("elastic", "erasurehead", "rateless", "sequential")
@@ -48,7 +48,7 @@ def run(
             raise BadInput(f"--time-scale must be > 0; got {time_scale!r}.")
         settings = replace(settings, time_scale=float(time_scale))
     getattr(paper, "check", lambda data: None)(data)
-    if hasattr(shown, "draw"):
+    if hasattr(shown, "TITLE"):
         figures.sheet(1, 1)
     places.directory(out)
     with progress(f"reproduce {name}", settings.progress_steps, quiet, "what") as update:
@@ -60,7 +60,7 @@ def publish(out: Path, results: dict[str, Any], quick: bool, shown: Any) -> dict
     """Write results.json, the figures and index.html into `out`; return the results."""
     results = results | {"quick": page.QUICK if quick else None}
     places.results(out, results)
-    if hasattr(shown, "draw"):
+    if hasattr(shown, "TITLE"):
         page.publish(shown, results, out)
     return results
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import re
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,13 +30,12 @@ def load(
     The target is a column by name (default: the last one), a .npy file beside (`labels`), or
     LIBSVM's own. classes: whether labels are names of classes; text such as 01 then stays text.
     """
-    for file in (path, labels):
-        if file is not None and not file.exists():
+    for file in filter(None, (path, labels)):
+        if not file.exists():
             raise BadInput(f"the data must be a file that is there; {file} is not. Check the path.")
-        if file is not None and file.is_dir():
+        if file.is_dir():
             raise BadInput(f"the data must be a file; {file} is a directory. Name the file in it.")
-    kind = "".join(path.suffixes[-2:]) if path.suffix == ".gz" else path.suffix
-    kind = kind.removesuffix(".gz").lower()
+    kind = Path(path.name.removesuffix(".gz")).suffix.lower()
     if kind in (".csv", ".parquet"):
         if target is not None and labels is not None:
             raise BadInput("the labels are a column (--target) or a file (--labels); got both.")
@@ -109,8 +108,7 @@ def _libsvm(path: Path) -> tuple[Any, NDArray[Any]]:
     return X, source.labels()
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(NamedTuple):
     """A named column. `text`: its cells were not typed, so what they mean is to be found out."""
 
     name: str
@@ -119,8 +117,6 @@ class Column:
 
 
 def _csv(path: Path) -> list[Column]:
-    import csv
-
     with _reading(path, "rt", newline="", encoding="utf-8-sig") as file:
         reader = csv.reader(file)
         try:
@@ -140,15 +136,14 @@ def _csv(path: Path) -> list[Column]:
             f"the first line of {path.name} must name the columns; it holds numbers only: "
             f"{', '.join(names[:4])}{' ...' if len(names) > 4 else ''}. Put a line of names first."
         )
-    short = next(((at, row) for at, row in lines if len(row) != len(names)), None)
-    if short is not None:
-        raise BadInput(
-            f"every line of {path} must have {len(names)} fields, as its first one; line "
-            f"{short[0]} has {len(short[1])}."
-        )
-    body = [row for _, row in lines]
-    columns = zip(names, zip(*body, strict=True), strict=True)
-    return [Column(name, np.asarray(cells), text=True) for name, cells in columns]
+    for at, row in lines:
+        if len(row) != len(names):
+            raise BadInput(
+                f"every line of {path} must have {len(names)} fields, as its first one; line {at} "
+                f"has {len(row)}."
+            )
+    columns = zip(names, *(row for _, row in lines), strict=True)
+    return [Column(name, np.asarray(cells), text=True) for name, *cells in columns]
 
 
 def _parquet(path: Path) -> list[Column]:
@@ -160,9 +155,8 @@ def _parquet(path: Path) -> list[Column]:
         table = parquet.read_table(path, page_checksum_verification=True)
         fields = list(zip(table.schema, table, strict=True))
     except Exception as error:  # whatever Arrow stumbles over
-        raise BadInput(
-            f"{path.name} is not a Parquet file: {said(error)}. Check the path."
-        ) from None
+        problem = f"{path.name} is not a Parquet file: {said(error)}. Check the path."
+        raise BadInput(problem) from None
     if len(table) == 0 or table.num_columns == 0:
         raise BadInput(
             f"{path.name} must have a column and a row; it has {table.num_columns} columns and "
@@ -202,9 +196,8 @@ def _split(
             f"--target must be a column of {path.name}; got {chosen!r}. It has: {', '.join(names)}."
         )
     if len(names) < 2:
-        raise BadInput(
-            f"{path.name} must have a column besides the target; it has {chosen!r} alone."
-        )
+        problem = f"{path.name} must have a column besides the target; it has {chosen!r} alone."
+        raise BadInput(problem)
     if names.count(chosen) > 1:
         raise BadInput(
             f"the target must be one column; {names.count(chosen)} columns of {path.name} are "

@@ -27,8 +27,6 @@ APART = 0.03  # of the width: round numbers any closer would touch
 
 INK, GREY, BAND = "#333333", "#8a8a8a", "#e9edf0"
 HALF = 0.36  # of a lane's height
-
-
 # Label, colour, hatch. Okabe and Ito's colours, apart in lightness too; two have a hatch.
 LOOKS: dict[State, tuple[str, str, str | None]] = {
     "used": ("used", "#0072b2", None),
@@ -107,10 +105,9 @@ def timeline(
         try:
             Place.of(target).write(picture.getvalue())
         except OSError as error:
+            problem = f"the picture cannot be written: {error.strerror or error}."
             raise CannotWrite(
-                str(target),
-                f"the picture cannot be written: {error.strerror or error}. Make room, or name "
-                f"another place.",
+                str(target), f"{problem} Make room, or name another place."
             ) from error
     return figure
 
@@ -143,11 +140,9 @@ def _view(seen: Lanes, start: float | None, end: float | None) -> _View:
             f"start must be before end; got start={first:g} and end={last:g}. This log runs from "
             f"0 to {length:g} seconds."
         )
-    scale, unit = next(
-        ((s, u) for s, u in ((1.0, "seconds"), (1e3, "milliseconds")) if (last - first) * s >= 2),
-        (1e6, "microseconds"),
-    )
-    return _View(seen.start, scale, unit, first * scale, last * scale)
+    units = {1.0: "seconds", 1e3: "milliseconds", 1e6: "microseconds"}
+    scale = next((scale for scale in units if (last - first) * scale >= 2), 1e6)
+    return _View(seen.start, scale, units[scale], first * scale, last * scale)
 
 
 def sheet(width: float, height: float) -> Figure:

@@ -19,6 +19,7 @@ STEPS = ("note", "solve", "weights", "combine")
 # As published: uniform neighbours, peeling. Ours: from a shuffled deck, inactivation.
 PEELING = LT(neighbours="uniform", decoder="peeling")
 INACTIVATION = LT(neighbours="deck", decoder="inactivation")
+RECIPES = {"peeling": PEELING, "inactivation": INACTIVATION}
 CASES = (("lt1", 1000, 1), ("lt2", 1000, 2), ("lt1_10000", 10_000, 1))  # name, m, r
 
 
@@ -32,8 +33,7 @@ class Case:
     def table(self, seed: int) -> Table:
         """Enough symbols for any run, in the order of dealing."""
         groups = -(-self.m // self.recipe.r)
-        recipe = replace(self.recipe, symbols=3 * groups, seed=seed)
-        code = recipe.assign(self.m, 1)
+        code = replace(self.recipe, symbols=3 * groups, seed=seed).assign(self.m, 1)
         assert isinstance(code, LTAssignment)
         return code.table
 
@@ -105,14 +105,14 @@ def decode_times(case: Case, times: int) -> dict[str, Any]:
 
 def bench(times: int, on_step: Callable[[str], None] = lambda what: None) -> dict[str, Any]:
     """LT-1 and LT-2 at m = 1000 and LT-1 at 10,000, by both decoders."""
-    details: dict[str, Any] = {}
+    details: dict[str, Any] = {name: {} for name, _, _ in CASES}
     for name, m, r in CASES:
-        for kind, recipe in (("peeling", PEELING), ("inactivation", INACTIVATION)):
+        for kind, recipe in RECIPES.items():
             on_step(f"decode {name} by {kind}")
             case = Case(replace(recipe, r=r), m)
             decode_times(case, 1)  # warm
             many = times if m <= 1000 else max(3, times // 8)
-            details.setdefault(name, {})[kind] = decode_times(case, many)
+            details[name][kind] = decode_times(case, many)
     return details
 
 

@@ -16,7 +16,8 @@ from ..cluster import Cluster, connect
 from ..codes.mds import MDSCode
 from ..delays import Delays, Exponential, PerUnit
 from ..engines.virtual import VirtualEngine
-from . import house_prices, linear, moved
+from . import linear, moved
+from .datasets import house_prices
 from .linear import MACHINES, THRESHOLD
 from .timing import OnStep, Timer, drain, machine, paced, summary
 
@@ -71,7 +72,7 @@ LEARN = 5  # rounds in which speeds are learnt, uncounted
 
 def measure(data: Path | None, settings: Settings, on_step: OnStep) -> dict[str, Any]:
     """Run everything and return what goes to results.json; `data` is for the linear models."""
-    prices = house_prices.load(data)
+    prices = house_prices(data)
     rng = np.random.default_rng(settings.seed)
     A = rng.standard_normal((settings.rows, settings.columns))
     w = rng.standard_normal(settings.columns)

@@ -24,19 +24,7 @@ STRAGGLER = {
 }
 
 
-def draw(results: Results) -> dict[str, Figure]:
-    """Every figure, by the name of its file."""
-    return {
-        "figure_2a.png": _figure_2a(results),
-        "straggler.png": _straggler(results),
-        "speeds.png": _speeds(results),
-        "rows_moved.png": _moved(results),
-        "figure_2b.png": _figure_2b(results),
-        "figure_2cd.png": _figure_2cd(results),
-    }
-
-
-def _figure_2a(results: Results) -> Figure:
+def figure_2a(results: Results) -> Figure:
     times = results["figure_2a_seconds"]
     names = list(times)
     figure, (left, right) = panels(11, 4.2, 1, 2)
@@ -69,7 +57,7 @@ def _figure_2a(results: Results) -> Figure:
     return figure
 
 
-def _straggler(results: Results) -> Figure:
+def straggler(results: Results) -> Figure:
     figure, axes = panels(8, 3.8)
     rows = [(label, results["straggler"][kind], c) for kind, (label, c) in STRAGGLER.items()]
     across(axes, rows, ".2f")
@@ -78,7 +66,7 @@ def _straggler(results: Results) -> Figure:
     return figure
 
 
-def _speeds(results: Results) -> Figure:
+def speeds(results: Results) -> Figure:
     times = {kind: 1e3 * t["median"] for kind, t in results["speeds_1_2_4_seconds"].items()}
     figure, axes = panels(8, 2.2)
     rows = [
@@ -94,7 +82,7 @@ def _speeds(results: Results) -> Figure:
     return figure
 
 
-def _moved(results: Results) -> Figure:
+def rows_moved(results: Results) -> Figure:
     figure, (small, large) = panels(11, 3.8, 1, 2, width_ratios=(1, 2.6))
     table, total = results["rows_moved"], results["rows_moved_total"]
     for axes, top, sum_of, k in ((small, 6, "6-3", 3), (large, 20, "20-10", 10)):
@@ -111,7 +99,7 @@ def _moved(results: Results) -> Figure:
     return figure
 
 
-def _figure_2b(results: Results) -> Figure:
+def figure_2b(results: Results) -> Figure:
     figure, (left, right) = panels(8, 2.6, 1, 2, sharey=True)
     names = {
         "uncoded": ("uncoded, 20", ORANGE),
@@ -129,7 +117,7 @@ def _figure_2b(results: Results) -> Figure:
     return figure
 
 
-def _figure_2cd(results: Results) -> Figure:
+def figure_2cd(results: Results) -> Figure:
     curves, live = results["test_curves"], results["live_workers"]["coded"]
     shared: Any = {"height_ratios": (3, 1), "sharex": True, "sharey": "row"}
     figure, ((left, right), (below, beside)) = panels(11, 5.6, 2, 2, **shared)
@@ -164,25 +152,25 @@ def _figure_2cd(results: Results) -> Figure:
 
 
 SENTENCES = {
-    "figure_2a.png": """
+    "figure_2a": """
         With 20 machines and a threshold of 10, a product that gives every live machine its part of
         the work takes {at_20:.3f} of the time of one in which each multiplies its whole share; Yang
         et al., 2019 report 0.54, and 0.50 is the bound.""",
-    "straggler.png": """
+    "straggler": """
         When one of twelve workers is ten times slower, a round takes {straggler[margin]:.2f} times
         as long with a margin of one, {straggler[top_up]:.2f} times with top-up alone, and
         {straggler[neither]:.1f} times with neither.""",
-    "speeds.png": """
+    "speeds": """
         On machines with speeds 1:2:4, loads that follow the measured speeds finish
         {speeds_1_2_4:.2f} times faster than equal ones; 2.33 is the best there is.""",
-    "rows_moved.png": """
+    "rows_moved": """
         As machines leave one by one, turned windows move {rows_moved_total[6-3][ratio]:.2f} (from 6
         to 3) and {rows_moved_total[20-10][ratio]:.2f} (from 20 to 10) of the rows that plain cyclic
         windows move; rows that must be taken over are not counted.""",
-    "figure_2b.png": """
+    "figure_2b": """
         With half of the machines an iteration of gradient descent takes {virtual_half_over_all:.2f}
         times as long in simulated time, and {half_over_all:.2f} times by the wall clock.""",
-    "figure_2cd.png": """
+    "figure_2cd": """
         Gradient descent on a spot market ({linear_data}): while {coded[killed]} workers are killed
         and {coded[added]} join, the coded losses differ from the noiseless ones by at most
         {max_loss_difference:.1e} at any of {coded[iterations]} iterations, and {coded[restarted]}

@@ -10,15 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from ..cluster import Cluster, connect
+from .. import FractionalRepetition, connect, exact, first
 from ..codes import erasurehead as theory
-from ..codes.repetition import FractionalRepetition
 from ..delays import Delays, Exponential, ExponentialByLoad, Scaled
 from ..engines.base import Engine
 from ..engines.local import LocalEngine
 from ..engines.paced import Paced
 from ..engines.virtual import VirtualEngine
-from ..rounds.stop import exact, first
 from . import datasets, straggling, unequal
 from .datasets import Dataset
 from .timing import OnStep, machine, unvalued
@@ -106,21 +104,16 @@ def lemmas(settings: Settings) -> dict[str, Any]:
     """Lemma 2 and the corrected Lemma 8 (λ = 1/c), stated and by chance."""
     rng = np.random.default_rng(settings.seed)
     n, wait = settings.workers, settings.wait
-    two: dict[str, Any] = {}
-    eight: dict[str, Any] = {}
+    results: dict[str, Any] = {"lemma2": {}, "lemma8": {}}
     for c in (2, 3):
         p, q = theory.moments(n, n, c, wait)
         order = rng.random((settings.draws, n)).argsort(axis=1)[:, :wait] // c
         gone = ~(order == 0).any(axis=1)
         either = gone | ~(order == 1).any(axis=1)
-        two[str(c)] = {
-            "p": p,
-            "q": q,
-            "p_monte_carlo": float(gone.mean()),
-            "q_monte_carlo": float(either.mean()),
-        }
-        eight[str(c)] = _lemma_8(rng, c, settings)
-    return {"lemma2": two, "lemma8": eight}
+        drawn = {"p_monte_carlo": float(gone.mean()), "q_monte_carlo": float(either.mean())}
+        results["lemma2"][str(c)] = {"p": p, "q": q, **drawn}
+        results["lemma8"][str(c)] = _lemma_8(rng, c, settings)
+    return results
 
 
 def _lemma_8(rng: np.random.Generator, c: int, settings: Settings) -> dict[str, Any]:
@@ -134,11 +127,10 @@ def _lemma_8(rng: np.random.Generator, c: int, settings: Settings) -> dict[str, 
         float(blocks.max(axis=1).mean()),
         float(np.sort(coded, axis=1)[:, wait - 1].mean()),
     )
-    printed = c / n + (theory.harmonic(n) - theory.harmonic(c)) / (rate * n)
     return {
         "stated": stated._asdict(),
         "monte_carlo": drawn._asdict(),
-        "exact_as_printed": printed,
+        "exact_as_printed": c / n + (theory.harmonic(n) - theory.harmonic(c)) / (rate * n),
         "theorem_3_bounds": theory.factors(n, c, wait / n)._asdict(),
     }
 
@@ -182,37 +174,28 @@ def one(data: Dataset, settings: Settings, engine: Engine, on_step: OnStep) -> d
 
     The processes are those of `engine`, which stays open.
     """
-    known, n = methods(settings.wait), settings.workers
-    delays = Exponential(0.0, MEAN)
+    known, n, delays = methods(settings.wait), settings.workers, Exponential(0.0, MEAN)
+
+    def processes(engine: Engine, iterations: int, what: str) -> dict[str, Run]:
+        """Each method in turn, by the wall clock; code and parts are sent before it starts."""
+        parts = connect(engine).parts(parted(data, n), known["uncoded"].code)
+        fn, start = term(data), (np.zeros(data.shape[1]), 0)
+        runs: dict[str, Run] = {}
+        for name, method in known.items():
+            parts.sum(fn, start, code=method.code)
+            runs[name] = train(parts, data, method, iterations, time.perf_counter, fn)
+            on_step(f"{data.name}, {what}: {name}")
+        return runs
+
     slow = Paced(engine, Scaled(delays, settings.time_scale), settings.seed)
-
-    def step(what: str) -> OnStep:
-        return lambda method: on_step(f"{data.name}, {what}: {method}")
-
-    wall = _processes(connect(slow), data, known, settings.iterations, step("delayed"))
+    wall = processes(slow, settings.iterations, "delayed")
     virtual: dict[str, Run] = {}
     for name, method in known.items():
-        simulated_engine = VirtualEngine(n, delays=delays, seed=settings.seed)
-        virtual[name] = simulate(data, method, settings.virtual_iterations, simulated_engine)
-        step("simulated")(name)
-    plain = _processes(
-        connect(engine), data, known, settings.plain_iterations, step("without delays")
-    )
+        clock = VirtualEngine(n, delays=delays, seed=settings.seed)
+        virtual[name] = simulate(data, method, settings.virtual_iterations, clock)
+        on_step(f"{data.name}, simulated: {name}")
+    plain = processes(engine, settings.plain_iterations, "without delays")
     return _figures(data, wall, virtual, plain)
-
-
-def _processes(
-    cluster: Cluster, data: Dataset, known: Mapping[str, Method], iterations: int, on_step: OnStep
-) -> dict[str, Run]:
-    """Each method in turn, by the wall clock; code and parts are sent before it starts."""
-    parts = cluster.parts(parted(data, len(cluster.workers)), known["uncoded"].code)
-    fn, start = term(data), (np.zeros(data.shape[1]), 0)
-    runs: dict[str, Run] = {}
-    for name, method in known.items():
-        parts.sum(fn, start, code=method.code)
-        runs[name] = train(parts, data, method, iterations, time.perf_counter, fn)
-        on_step(name)
-    return runs
 
 
 def _figures(
@@ -229,9 +212,7 @@ def _figures(
         "time_to_target": {name: reached(data, run, target) for name, run in wall.items()},
         "curves": {name: curve(data, run) for name, run in wall.items()},
         "covered": {name: float(np.mean(run.covered)) for name, run in wall.items()},
-        "virtual_time_to_target": {
-            name: reached(data, run, target) for name, run in virtual.items()
-        },
+        "virtual_time_to_target": {n: reached(data, run, target) for n, run in virtual.items()},
         "virtual_curves": {name: curve(data, run) for name, run in virtual.items()},
         "no_delay_seconds_per_iteration": {n: run.per_iteration for n, run in plain.items()},
         "no_delay_curves": {name: curve(data, run) for name, run in plain.items()},

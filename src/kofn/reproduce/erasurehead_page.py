@@ -21,47 +21,33 @@ LOOK = {
 DATA = {"amazon": "Amazon", "covtype": "Covertype", "kc_house": "KC housing"}
 
 
-def draw(results: Results) -> dict[str, Figure]:
-    """Every figure, by the name of its file."""
-    drawn = {
-        "figure_2.png": _runs(results, "curves", "wall_seconds_per_iteration"),
-        "figure_3.png": _speedups(results),
-        "figure_4.png": _runs(results, "no_delay_curves", "no_delay_seconds_per_iteration"),
-        "figure_2_simulated.png": _simulated(results),
-    }
-    if "best" in results["rivals"]:
-        drawn["rivals.png"] = _rivals(results["rivals"])
-    drawn["unequal.png"] = _unequal(results["unequal"])
-    return drawn
-
-
 SENTENCES = {
-    "figure_2.png": """
+    "figure_2": """
         Thirty processes with exponential delays of mean {settings[mean_delay_seconds]:.3g} s: on
         Amazon uncoded descent is at its target (AUC {targets[amazon]:.3f}) after {amazon[uncoded]},
         an exact code with c=2 after {amazon[egc2]}, an approximate one after {amazon[agc2]}, no
         code and as few replies after {amazon[ignore]}.""",
-    "figure_3.png": """
+    "figure_3": """
         Against uncoded, an iteration with c=2 that waits for 11 of 30 is
         {wall_speedup[agc2_over_uncoded]:.1f} times faster (KC housing), and
         {wall_speedup[agc2_over_egc2]:.1f} times faster than the exact code; the model says 8.9 and
         3.7. Stopping early is what makes it fast: without a code, 11 of 30 replies are
         {wall_speedup[ignore_over_uncoded]:.1f} times faster too. What the code brings is what is in
         the sum.""",
-    "figure_4.png": """
+    "figure_4": """
         Without delays thirty processes share this machine's cores, so twice the work costs time: on
         Amazon {plain[uncoded]:.0f} ms an iteration uncoded, {plain[agc2]:.0f} ms with the
         approximate code of c=2.""",
-    "figure_2_simulated.png": """
+    "figure_2_simulated": """
         In simulated time, with the published delays of mean 2 s and nothing else, an iteration
         takes {virtual[uncoded]:.2f} s uncoded, {virtual[egc2]:.2f} and {virtual[egc3]:.2f} s with
         exact codes, {virtual[agc2]:.2f} and {virtual[agc3]:.2f} s with approximate ones.""",
-    "rivals.png": """
+    "rivals": """
         256 workers on recorded AWS Lambda delays ({data}, simulated): the target is reached after
         {best[kofn]} with streamed coded sums, {best[ignore]} without a code and ignoring the rest,
         {best[dsag]} with DSAG, {best[exact]} with exact codes, {best[backups]} with backup tasks,
         {best[uncoded]} waiting for all; each at the best of {rivals[tried][kofn]} settings.""",
-    "unequal.png": """
+    "unequal": """
         Amazon's rows sorted by label, six of {unequal[workers]} machines ten times slower: ignoring
         them ends at an AUC of {slow[ignore]} with {wait} replies, the approximate code at
         {slow[agc2]}, where all rows give {slow[uncoded]}. With those machines lost, {lost[ignore]}
@@ -89,7 +75,7 @@ def sentences(results: Results) -> dict[str, str]:
         best = {kind: _seconds(one and one["seconds"]) for kind, one in rivals["best"].items()}
         more |= {"best": best, "data": DATA[rivals["data"]]}
     else:
-        del texts["rivals.png"]
+        del texts["rivals"]
     return fill(texts, results, more)
 
 
@@ -99,6 +85,14 @@ def _final(row: Results | None) -> str:
 
 def _seconds(value: float | None) -> str:
     return "never" if value is None else f"{value:.2f} s"
+
+
+def figure_2(results: Results) -> Figure:
+    return _runs(results, "curves", "wall_seconds_per_iteration")
+
+
+def figure_4(results: Results) -> Figure:
+    return _runs(results, "no_delay_curves", "no_delay_seconds_per_iteration")
 
 
 def _runs(results: Results, curves: str, seconds: str) -> Figure:
@@ -112,7 +106,7 @@ def _runs(results: Results, curves: str, seconds: str) -> Figure:
     return figure
 
 
-def _simulated(results: Results) -> Figure:
+def figure_2_simulated(results: Results) -> Figure:
     names = list(results["virtual_curves"])
     figure, every = panels(4.2 * len(names), 3.4, 1, len(names))
     for i, (axes, name) in enumerate(zip(every, names, strict=True)):
@@ -144,7 +138,7 @@ def _bars(axes: Any, values: Results, unit: str, form: str, title: str = "") -> 
     dress(axes, "", unit, title, "y")
 
 
-def _speedups(results: Results) -> Figure:
+def figure_3(results: Results) -> Figure:
     names = list(results["wall_speedups"])
     figure, every = panels(4.2 * len(names), 3.4, 1, len(names))
     for axes, name in zip(every, names, strict=True):
@@ -155,7 +149,8 @@ def _speedups(results: Results) -> Figure:
     return figure
 
 
-def _rivals(rivals: Results) -> Figure:
+def rivals(results: Results) -> Figure:
+    rivals = results["rivals"]
     look = {"exact": ORANGE, "ignore": SKY, "dsag": GREEN, "kofn": BLUE}
     rows = [
         (name, row["seconds_to_target"], look.get(name.split("_")[0], GREY))
@@ -173,7 +168,7 @@ def _rivals(rivals: Results) -> Figure:
     return figure
 
 
-def _unequal(unequal: Results) -> Figure:
+def unequal(results: Results) -> Figure:
     """Final metric against the replies waited for: one panel a case, one line a method."""
     cases = {
         "mixed_slow": "rows mixed, six machines slow",
@@ -182,7 +177,7 @@ def _unequal(unequal: Results) -> Figure:
     }
     figure, every = panels(12.6, 3.6, 1, len(cases), sharey=True)
     for axes, (case, title) in zip(every, cases.items(), strict=True):
-        rows = unequal[case]
+        rows = results["unequal"][case]
         for kind, marker in (("agc2", "o"), ("ignore", "s")):
             label, color, style = LOOK[kind]
             at = [int(name.split("_")[1]) for name in rows if name.startswith(f"{kind}_")]

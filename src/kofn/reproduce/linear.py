@@ -13,17 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import Cluster, ProductReport, TooFewWorkers, connect
 from ..arrays.baselines import Replicated
-from ..cluster import Cluster, connect
 from ..delays import PerUnit
 from ..engines.virtual import VirtualEngine
-from ..errors import TooFewWorkers
 from ..learn.losses import LinearObjective, Problem, Products, squared
 from ..learn.products import BASELINES
 from ..learn.solvers import gradient_descent
 from ..market import Market
-from ..model import ProductReport
-from .house_prices import Prices
+from .datasets import Prices
 from .timing import OnStep, paced
 
 MACHINES, THRESHOLD = 20, 10
@@ -62,38 +60,6 @@ QUICK = Settings(
 
 
 @dataclass(eq=False)
-class NotedProducts:
-    """Products that keep every round's report, and wait on the market when machines are too few."""
-
-    inner: Products
-    reports: list[ProductReport] = field(default_factory=list)
-    wait: Callable[[], bool] = lambda: False  # let time pass until machines come; whether any did
-
-    @property
-    def exact(self) -> bool:
-        return bool(getattr(self.inner, "exact", True))
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.inner.shape
-
-    @property
-    def T(self) -> NotedProducts:
-        return NotedProducts(self.inner.T, self.reports, self.wait)
-
-    def __matmul__(self, other: Any) -> NDArray[Any]:
-        while True:
-            try:
-                value: NDArray[Any] = self.inner @ other
-            except TooFewWorkers:
-                if not self.wait():
-                    raise
-            else:
-                self.reports.append(self.inner.report)  # type: ignore[attr-defined]
-                return value
-
-
-@dataclass(eq=False)
 class Run:
     """One descent: its losses by iteration, of all rows and of the test rows, and its rounds."""
 
@@ -106,6 +72,7 @@ class Run:
     added: int = 0
     waited: float = 0.0  # minutes of the market, for machines
     stopped: str | None = None
+    wait: Callable[[], bool] = lambda: False  # let time pass until machines come; whether any did
 
     def summary(self) -> dict[str, Any]:
         """What goes to results.json beside the curves."""
@@ -125,10 +92,41 @@ class Run:
         }
 
 
+@dataclass(eq=False)
+class NotedProducts:
+    """Products that note every round's report, and wait on the market when machines are too few."""
+
+    inner: Products
+    run: Run
+
+    @property
+    def exact(self) -> bool:
+        return bool(getattr(self.inner, "exact", True))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.inner.shape
+
+    @property
+    def T(self) -> NotedProducts:
+        return NotedProducts(self.inner.T, self.run)
+
+    def __matmul__(self, other: Any) -> NDArray[Any]:
+        while True:
+            try:
+                value: NDArray[Any] = self.inner @ other
+            except TooFewWorkers:
+                if not self.run.wait():
+                    raise
+            else:
+                self.run.reports.append(self.inner.report)  # type: ignore[attr-defined]
+                return value
+
+
 def descend(
     cluster: Cluster,
     prices: Prices,
-    products: NotedProducts,
+    products: Products,
     iterations: int,
     run: Run,
     penalty: float = PENALTY,
@@ -136,9 +134,8 @@ def descend(
 ) -> None:
     """Run so many iterations of gradient descent as in Yang et al., 2019; note them in `run`."""
     X, y, N = prices.X, prices.y, len(prices.y)
-    run.reports = products.reports
-    weight = np.ones((N, 1))
-    problem = Problem(products, y[:, None], weight, squared, 1.0, penalty * N, intercept=False)
+    noted, weight = NotedProducts(products, run), np.ones((N, 1))
+    problem = Problem(noted, y[:, None], weight, squared, 1.0, penalty * N, intercept=False)
     now = cluster.engine.now()
 
     def note(iteration: int, value: float, x: NDArray[np.float64]) -> None:
@@ -147,7 +144,7 @@ def descend(
         # The loss of all rows at these weights, whatever a method itself takes for it.
         run.train.append(float(0.5 * np.mean((X @ x - y) ** 2) + 0.5 * PENALTY * (x @ x)))
         run.test.append(float(np.mean((prices.X_test @ x - prices.y_test) ** 2)))
-        run.live.append(len(products.reports[-1].live))
+        run.live.append(len(run.reports[-1].live))
         after(iteration)
         now = cluster.engine.now()
 
@@ -167,9 +164,7 @@ def machines(share_seconds: float, prices: Prices, workers: int = MACHINES) -> C
     return paced(workers, len(prices.y) / THRESHOLD, share_seconds, wait=WAIT)
 
 
-def on_market(
-    kind: str, prices: Prices, settings: Settings, start: int, penalty: float = PENALTY
-) -> Run:
+def on_market(kind: str, prices: Prices, settings: Settings, start: int, penalty: float) -> Run:
     """Descend while machines are killed and added as the trace says, from a minute of it on.
 
     Its clock is the descent's: every iteration is so many minutes. What is due in them happens
@@ -194,31 +189,21 @@ def on_market(
                     market.settle()
                 return len(market.added) > before
 
+            run.wait = wait
             try:
-                products = NotedProducts(matrix, wait=wait)
                 after = lambda iteration: pass_time(settings.minutes)  # noqa: E731
-                descend(cluster, prices, products, settings.iterations, run, penalty, after)
+                descend(cluster, prices, matrix, settings.iterations, run, penalty, after)
             except TooFewWorkers as error:
                 run.stopped = str(error)
         run.killed, run.added = len(market.killed), len(market.added)
     return run
 
 
-def undisturbed(prices: Prices, settings: Settings) -> Run:
-    """Descend on twenty machines that stay."""
-    run = Run()
-    with machines(settings.share_seconds, prices) as cluster:
-        products = NotedProducts(placed("noiseless", cluster, prices))
-        descend(cluster, prices, products, settings.iterations, run)
-    return run
-
-
 def figure_2b(prices: Prices, timed: int, cluster: Cluster) -> dict[str, float]:
     """Median seconds an iteration: plain blocks and coded, twenty machines; then coded, ten."""
-    uncoded = NotedProducts(placed("noiseless", cluster, prices))
-    coded = NotedProducts(placed("coded", cluster, prices))
+    uncoded, coded = (placed(kind, cluster, prices) for kind in ("noiseless", "coded"))
 
-    def time(products: NotedProducts) -> float:
+    def time(products: Products) -> float:
         run = Run()
         descend(cluster, prices, products, timed, run)
         return float(np.median(run.seconds))
@@ -238,19 +223,19 @@ def measure(prices: Prices, settings: Settings, on_step: OnStep) -> dict[str, An
     with connect(VirtualEngine(MACHINES, delays=pace)) as cluster:
         virtual = figure_2b(prices, settings.timed, cluster)
     on_step("half the machines, simulated")
-    runs: dict[str, Run] = {"noiseless": undisturbed(prices, settings)}
+    runs = {"noiseless": Run()}
+    with machines(settings.share_seconds, prices) as cluster:  # twenty that stay
+        products = placed("noiseless", cluster, prices)
+        descend(cluster, prices, products, settings.iterations, runs["noiseless"])
     on_step("noiseless")
     first = settings.starts[0]
-    for kind in ("coded", "replication", "ignore"):
-        runs[kind] = on_market(kind, prices, settings, first)
-        on_step(kind)
-    for penalty in settings.penalties:
-        runs[f"ignore_{penalty:g}"] = on_market("ignore", prices, settings, first, penalty)
-        on_step("ignore")
+    markets = {kind: (kind, first, PENALTY) for kind in ("coded", "replication", "ignore")}
+    markets |= {f"ignore_{p:g}": ("ignore", first, p) for p in settings.penalties}
     for number, start in enumerate(settings.starts, 1):
-        name = "distr_bgd" if number == 1 else f"distr_bgd_{number}"
-        runs[name] = on_market("stale", prices, settings, start)
-        on_step("Distr-BGD")
+        markets[f"distr_bgd_{number}".removesuffix("_1")] = ("stale", start, PENALTY)
+    for name, (kind, start, penalty) in markets.items():
+        runs[name] = on_market(kind, prices, settings, start, penalty)
+        on_step(name)
     calm = np.array(runs["noiseless"].train)
     apart = np.abs(np.array(runs["coded"].train) - calm)
     return {

@@ -32,15 +32,16 @@ def fill(texts: Mapping[str, str], *values: Results) -> dict[str, str]:
 def publish(shown: Any, results: Results, out: Path) -> None:
     """Save the figures of a paper's page into `out`, and index.html: each with its sentence.
 
-    Figures of a quick run say so: pictures travel without their page.
+    The function of the page that has a sentence's name draws its figure. Figures of a quick run
+    say so: pictures travel without their page.
     """
-    quick, sentences = results.get("quick"), shown.sentences(results)
-    figures = []
-    for name, figure in shown.draw(results).items():
+    quick, figures = results.get("quick"), []
+    for name, sentence in shown.sentences(results).items():
+        figure, path, text = getattr(shown, name)(results), out / f"{name}.png", escape(sentence)
         if quick:
             figure.text(0.995, 0.995, "quick run", ha="right", va="top", color="#b00020", size=9)
-        figure.savefig(out / name)
-        picture, text = b64encode((out / name).read_bytes()).decode(), escape(sentences[name])
+        figure.savefig(path)
+        picture = b64encode(path.read_bytes()).decode()
         figures.append(
             f'<figure><img alt="{text}" src="data:image/png;base64,{picture}">'
             f"<figcaption>{text}</figcaption></figure>"

@@ -13,10 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from ..cluster import connect
-from ..codes.assignment import SumCode
-from ..codes.rateless import LT, DenseMDS, RandomGroups
-from ..codes.repetition import FractionalRepetition, Uncoded
+from .. import LT, DenseMDS, FractionalRepetition, RandomGroups, SumCode, Uncoded, connect
 from ..codes.soliton import mean_degree
 from ..delays import Delays, Exponential, Pareto, Sampled
 from ..engines.local import LocalEngine
@@ -140,11 +137,10 @@ def latencies(
     through = 0
     codes = settings.codes if kind in ("lt1", "lt2", "groups") else 1
     for part in range(codes):
-        engine = VirtualEngine(
-            1 if kind == "one" else M, delays=delays, compute=False, seed=settings.seed + part
-        )
+        workers, seed = 1 if kind == "one" else M, settings.seed + part
+        engine = VirtualEngine(workers, delays=delays, compute=False, seed=seed)
         with connect(engine, limit=1e12) as cluster:  # a Pareto wait may be very long
-            parts = cluster.parts([*range(M)], code_of(kind, symbols, settings.seed + part))
+            parts = cluster.parts([*range(M)], code_of(kind, symbols, seed))
             for _ in range(part * trials // codes, (part + 1) * trials // codes):
                 report = parts.sum(unvalued).report
                 times.append(report.seconds["total"])
@@ -186,28 +182,25 @@ def _by_symbols(settings: Settings, on_step: OnStep) -> dict[str, Any]:
     delays = Exponential(unit=TAU, mean=1 / MU)
     few = max(5, settings.trials // 5)
     result: dict[str, Any] = {}
-    for name, symbols in (("lt1_2m", 2 * M), ("lt1_4m", 4 * M)):
+    for name, kind, symbols, trials in (
+        ("lt1_2m", "lt1", 2 * M, few),
+        ("lt1_4m", "lt1", 4 * M, few),
+        ("dense_mds", "dense", 0, min(few, 20)),
+    ):
         on_step(f"exp, {name}")
-        times, _ = latencies("lt1", symbols, delays, few, replace(settings, codes=1))
+        times, _ = latencies(kind, symbols, delays, trials, replace(settings, codes=1))
         result[name] = summary(times, 20)
-    on_step("exp, dense")
-    times, _ = latencies("dense", 0, delays, min(few, 20), settings)
-    result["dense_mds"] = summary(times, 20)
     return result
 
 
 def _decoding(settings: Settings, on_step: OnStep) -> dict[str, Any]:
     needed: dict[str, int] = {}
     spread: dict[str, Any] = {}
-    for kind, recipe in (
-        ("peeling", decoding.PEELING),
-        ("inactivation", decoding.INACTIVATION),
-    ):
+    for kind, recipe in decoding.RECIPES.items():
         for r in (1, 2):
             on_step(f"symbols needed: {kind}, LT-{r}")
-            counts = decoding.symbols_needed(
-                decoding.Case(replace(recipe, r=r), M), settings.needed, settings.seed
-            )
+            case = decoding.Case(replace(recipe, r=r), M)
+            counts = decoding.symbols_needed(case, settings.needed, settings.seed)
             needed[f"{kind}_lt{r}"] = int(np.ceil(np.quantile(counts, 0.99)))
             spread[f"{kind}_lt{r}"] = {
                 "median": float(np.median(counts)),

@@ -27,15 +27,6 @@ MODELS = {
 ENDLESS = ("one", "uncoded")
 
 
-def draw(results: Results) -> dict[str, Figure]:
-    """Every figure, by the name of its file."""
-    return {
-        "tails.png": _tails(results),
-        "wall_clock.png": _wall_clock(results),
-        "decoding.png": _decoding(results),
-    }
-
-
 def _tail(axes: Any, runs: Results) -> None:
     for kind, (label, color, style) in LOOKS.items():
         if kind in runs:
@@ -55,7 +46,7 @@ def _tail(axes: Any, runs: Results) -> None:
     axes.yaxis.set_minor_locator(NullLocator())
 
 
-def _tails(results: Results) -> Figure:
+def tails(results: Results) -> Figure:
     figure, every = panels(13, 4.4, 1, 3, sharey=True)
     for axes, (name, title) in zip(every, MODELS.items(), strict=True):
         _tail(axes, results[name])
@@ -66,7 +57,7 @@ def _tails(results: Results) -> Figure:
     return figure
 
 
-def _wall_clock(results: Results) -> Figure:
+def wall_clock(results: Results) -> Figure:
     runs = results["wall_clock"]
     figure, axes = panels(8, 4)
     _tail(axes, runs)
@@ -76,7 +67,7 @@ def _wall_clock(results: Results) -> Figure:
     return figure
 
 
-def _decoding(results: Results) -> Figure:
+def decoding(results: Results) -> Figure:
     figure, (left, right) = panels(11, 3.4, 1, 2)
     needed = [
         (f"{kind}, LT-{r}", results["symbols_99"][f"{kind}_lt{r}"], color)
@@ -105,7 +96,7 @@ def _decoding(results: Results) -> Figure:
 
 
 SENTENCES = {
-    "tails.png": """
+    "tails": """
         Mean latency with exponential start-up and m_e = ∞: uncoded {exp[uncoded][mean]:.1f} s
         (Proposition 1: {theory[proposition_1_uncoded]:.1f}), all at one {exp[one][mean]:.1f} s
         (Proposition 2: {theory[proposition_2_one]:.1f}), 2-replication
@@ -118,10 +109,10 @@ SENTENCES = {
         {lambda_trace[uncoded][median]:.1f}, {lambda_trace[lt2][median]:.2f} and
         {lambda_trace[groups][median]:.2f} s. With two symbols a worker (m_e = 2m) LT-1 takes
         {by_m_e[lt1_2m][mean]:.1f} s; a dense code {by_m_e[dense_mds][mean]:.1f} s.""",
-    "wall_clock.png": """
+    "wall_clock": """
         Median and 99th percentile of {wall_clock[lt2][trials]} rounds by the wall clock:
         {wall_times}.""",
-    "decoding.png": """
+    "decoding": """
         Peeling (uniform neighbours, as published) needs {symbols_99[peeling_lt1]} symbols for LT-1
         and {symbols_99[peeling_lt2]} for LT-2 to succeed in 99 % of runs; inactivation with a
         shuffled deck {symbols_99[inactivation_lt1]} and {symbols_99[inactivation_lt2]}.

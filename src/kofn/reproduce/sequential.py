@@ -16,7 +16,6 @@ from . import sequential_runs as runs
 from . import sequential_search as search
 from . import sequential_theory as theory
 from .datasets import made_up_images, read_mnist
-from .sequential_train import networks_on_mnist
 from .timing import OnStep, machine
 
 FIGURE_1 = {"a": (5.0, 4, 4), "b": (10.0, 6, 5)}  # alpha, P, W = T + 1
@@ -133,7 +132,7 @@ def measure(data: Path | None, settings: Settings, on_step: OnStep) -> dict[str,
             results["wall"][model] = wall_table(model, codes, on, settings, on_step)
     results["figure2"] = {model: figure_2(model, settings, on_step) for model in PUBLISHED}
     unit = settings.largest / (settings.batch * settings.widths[0] * settings.widths[1])
-    results["training"] = networks_on_mnist(
+    results["training"] = runs.networks_on_mnist(
         PUBLISHED["iid"],
         Slowed(Independent(DELTA, settings.seed), ALPHA, unit),
         *images,
@@ -195,7 +194,7 @@ def figure_1(name: str, settings: Settings, on_step: OnStep) -> list[dict[str, A
                 "uncoded": theory.uncoded(alpha, workers, delta),
                 "poly": theory.polynomial(alpha, S, workers, delta),
                 "idip_bound": theory.idip_bound(alpha, N, W, workers, delta),
-                "idip_bound_as_printed": theory.idip_bound_as_printed(alpha, N, W, workers, delta),
+                "idip_bound_as_printed": theory.idip_bound(alpha, N, W, workers, delta, True),
                 "dip": measured["dip"].per_job,
                 "dip_without_deadline": theory.dip_without_deadline(alpha, beta, workers, delta),
                 "measured": {kind: run.per_job for kind, run in measured.items()},
@@ -257,7 +256,7 @@ def _rows(done: Mapping[str, runs.Run], mu: float, model: str) -> dict[str, Any]
 
 def figure_2(model: str, settings: Settings, on_step: OnStep) -> dict[str, Any]:
     """The published networks and codes at full size, in virtual time: time and load by round."""
-    shapes = runs.interleaved(runs.layer_jobs(BATCH, PAPER_WIDTHS), MODELS)
+    shapes = [shape for shape in runs.layer_jobs(BATCH, PAPER_WIDTHS) for _ in range(MODELS)]
     slow = Independent(DELTA, settings.seed) if model == "iid" else stragglers(model, settings)
     mean = float(np.mean([np.prod(shape) for shape in shapes]))
     curves: dict[str, Any] = {}

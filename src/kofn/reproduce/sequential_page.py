@@ -14,17 +14,7 @@ NAMES = {"uncoded": "uncoded", "poly": "polynomial", "dip": "DIP", "idip": "IDIP
 MODELS = {"iid": "independent stragglers", "fritchman": "bursts (Fritchman)"}
 
 
-def draw(results: Results) -> dict[str, Figure]:
-    """Every figure, by the name of its file."""
-    return {
-        "figure_1.png": _figure_1(results),
-        "table_1.png": _tables(results),
-        "figure_2.png": _figure_2(results),
-        "training.png": _training(results),
-    }
-
-
-def _figure_1(results: Results) -> Figure:
+def figure_1(results: Results) -> Figure:
     figure, every = panels(11, 4.6, 1, 2)
     about = {"a": "α = 5, 4 workers, delay 3", "b": "α = 10, 6 workers, delay 4"}
     for axes, (name, points) in zip(every, results["figure1"].items(), strict=True):
@@ -49,7 +39,7 @@ def _figure_1(results: Results) -> Figure:
     return figure
 
 
-def _tables(results: Results) -> Figure:
+def table_1(results: Results) -> Figure:
     figure, every = panels(11, 4.0, 1, 2, sharey=True)
     kinds = ("uncoded", "dip", "idip")
     for axes, (model, title) in zip(every, MODELS.items(), strict=True):
@@ -75,7 +65,7 @@ def _tables(results: Results) -> Figure:
     return figure
 
 
-def _figure_2(results: Results) -> Figure:
+def figure_2(results: Results) -> Figure:
     figure, rows = panels(11, 6.4, 2, 2)
     for row, (model, title) in zip(rows, MODELS.items(), strict=True):
         for kind, curve in results["figure2"][model].items():
@@ -91,7 +81,7 @@ def _figure_2(results: Results) -> Figure:
     return figure
 
 
-def _training(results: Results) -> Figure:
+def training(results: Results) -> Figure:
     figure, axes = panels(8, 3.8)
     for kind, run in results["training"]["codes"].items():
         x, y = zip(*run["test_loss_over_time"], strict=True)
@@ -104,10 +94,10 @@ def _training(results: Results) -> Figure:
 
 
 SENTENCES = {
-    "figure_1.png": """
+    "figure_1": """
         In virtual time the real master needs what the closed forms say for uncoded and polynomial
         codes, within {gap:.1%}; IDIP needs at most {close:.2f} of its corrected bound.""",
-    "table_1.png": """
+    "table_1": """
         Against the best polynomial code and with μ = 0, DIP needs {iid[over_poly][dip]:.3f} of the
         time and IDIP {iid[over_poly][idip]:.3f} with independent stragglers (wall clock
         {wall[iid][over_poly][dip]:.3f} and {wall[iid][over_poly][idip]:.3f}),
@@ -117,13 +107,13 @@ SENTENCES = {
         {iid[mu_0.25][over_poly][dip]:.2f}, {iid[mu_0.25][over_poly][idip]:.2f},
         {fritchman[mu_0.25][over_poly][dip]:.2f}, {fritchman[mu_0.25][over_poly][idip]:.2f}. The
         chain: {fritchman_chain}.""",
-    "figure_2.png": """
+    "figure_2": """
         The published networks (784-3000-3000-10, batches of 1024) and codes in virtual time, μ =
         0.25: DIP needs {figure2[iid][dip][over_poly]:.2f} and IDIP
         {figure2[iid][idip][over_poly]:.2f} of the time of the polynomial code with independent
         stragglers, {figure2[fritchman][dip][over_poly]:.2f} and
         {figure2[fritchman][idip][over_poly]:.2f} with bursts.""",
-    "training.png": """
+    "training": """
         Five smaller networks, on {training_data}, trained through each code on four local processes
         with delays take {uncoded[seconds]:.0f} s uncoded, {poly[seconds]:.0f} s with a polynomial
         code and {dip[seconds]:.0f} s with DIP; the losses differ from plain NumPy training by at

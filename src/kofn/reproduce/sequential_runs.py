@@ -1,4 +1,4 @@
-"""Runs of the real master, in virtual time and by wall clock."""
+"""Runs of the real master, in virtual time and by wall clock; networks trained through it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -18,11 +18,19 @@ from ..engines.base import Engine
 from ..engines.local import LocalEngine
 from ..engines.paced import Paced
 from ..engines.virtual import VirtualEngine
-from ..sequence import SequenceCode, SequenceReport, Uncoded
+from ..learn.many import alone, train_many
+from ..learn.network import Network
+from ..sequence import SequenceCode, SequenceReport, Stream, Uncoded
+from .datasets import Images
+from .timing import OnStep
 
 WHOLE = 1e4  # simulated seconds of a whole job: what a worker needs to drop stale work is nothing
 SIZE = (2520, 10, 2520)  # of a job in virtual time: whatever x and y are, its blocks are equal
 SMALL = (12, 60, 840)  # of a job by wall clock: small, and its blocks are equal as well
+RATES = (0.1, 0.15, 0.2, 0.25, 0.3)  # of five networks
+WORKERS, SLACK = 4, 0.25
+PRODUCT = (1024, 784, 300)  # of which the master's share of time is measured
+PRODUCT_SECONDS = 0.5  # what it takes one worker then, with delays
 Shape = tuple[int, int, int]
 
 
@@ -73,12 +81,10 @@ def wall(
 
     The engine stays open: another run may follow on it.
     """
-    rng = np.random.default_rng(0)
-    m, n, p = SMALL
-    X, Y = rng.standard_normal((m, n)), rng.standard_normal((n, p))
+    X, Y = _factors(SMALL)
     exact = X @ Y
     begins = next(engine.counters()[0])  # the pattern's first round is the one after this
-    delays = Slowed(Shifted(stragglers, by=begins), alpha, whole / (m * n * p))
+    delays = Slowed(Shifted(stragglers, by=begins), alpha, whole / float(np.prod(SMALL)))
     stream = connect(Paced(engine, delays)).sequence(code, slack=mu)
     start = time.perf_counter()
     for _ in range(jobs):
@@ -90,6 +96,11 @@ def wall(
     return Run(spent / jobs / whole, stream.report, repr(code))
 
 
+def _factors(shape: Shape) -> tuple[Any, Any]:
+    rng = np.random.default_rng(0)
+    return rng.standard_normal(shape[:2]), rng.standard_normal(shape[1:])
+
+
 def warm_up(cluster: Cluster) -> None:
     """One round, in which workers load what they will run."""
     one = cluster.sequence(Uncoded(len(cluster.workers), 1))
@@ -97,14 +108,13 @@ def warm_up(cluster: Cluster) -> None:
 
 
 @contextmanager
-def engines(kinds: Iterable[str], workers: int) -> Iterator[dict[str, Engine]]:
+def engines(kinds: Iterable[str], workers: int) -> Iterator[Mapping[str, Engine]]:
     """Local workers for each kind of code, warm."""
     with ExitStack() as stack:
-        engines: dict[str, Engine] = {}
-        for kind in kinds:
-            engines[kind] = stack.enter_context(LocalEngine(workers))
-            warm_up(connect(engines[kind]))
-        yield engines
+        on = {kind: stack.enter_context(LocalEngine(workers)) for kind in kinds}
+        for engine in on.values():
+            warm_up(connect(engine))
+        yield on
 
 
 def walls(
@@ -127,6 +137,95 @@ def layer_jobs(batch: int, widths: Sequence[int]) -> list[Shape]:
     return jobs
 
 
-def interleaved(shapes: Sequence[Shape], models: int) -> list[Shape]:
-    """The jobs of so many models in turn."""
-    return [shape for shape in shapes for _ in range(models)]
+def networks_on_mnist(
+    codes: Mapping[str, SequenceCode],
+    delays: Slowed,
+    data: Images,
+    test: Images,
+    sizes: tuple[Sequence[int], int, int],
+    on_step: OnStep,
+) -> dict[str, Any]:
+    """Losses, seconds and curves by code; how far the losses are from plain training's.
+
+    `sizes`: widths of the layers, steps, and rows of a batch.
+    """
+    widths, steps, batch = sizes
+
+    def fresh() -> list[Network]:
+        return [Network(widths, rate, seed) for seed, rate in enumerate(RATES)]
+
+    undisturbed = fresh()
+    for network in undisturbed:
+        alone(network.train(*data, steps, batch))
+    plain = np.array([network.losses for network in undisturbed])
+    trained: dict[str, Any] = {}
+    few = test[0][:1000], test[1][:1000]
+    for kind, code in codes.items():
+        networks = fresh()
+        with _stream(code, delays) as stream:
+            points, seconds = _train(stream, networks, data, few, steps, batch)
+            report = stream.report
+        losses = np.array([network.losses for network in networks])
+        trained[kind] = {
+            "seconds": seconds,
+            "seconds_per_job": seconds / report.jobs,
+            "largest_loss_difference": float(np.abs(losses - plain).max()),
+            "held_share": report.held_share,
+            "overdue": list(report.overdue),
+            "error_bound": report.error_bound,
+            "test_loss_over_time": points,
+            "parameters": repr(code),
+        }
+        on_step(f"training, {kind}")
+    paced = replace(delays, unit=PRODUCT_SECONDS / float(np.prod(PRODUCT)))
+    return {
+        "codes": trained,
+        "jobs": len(RATES) * steps * 8,
+        "final_losses": plain[:, -1].tolist(),
+        "held_share_of_1024x784x300": {
+            "with_delays": held(codes["dip"], paced),
+            "without_delays": held(codes["dip"], None),
+            "product_seconds": PRODUCT_SECONDS,
+        },
+    }
+
+
+def _train(
+    stream: Stream, networks: list[Network], data: Images, test: Images, steps: int, batch: int
+) -> tuple[list[tuple[float, float]], float]:
+    """Return (seconds, test loss) of the first network after each step, and the seconds of all.
+
+    What it takes to compute test losses is not counted.
+    """
+    points: list[tuple[float, float]] = []
+    start = time.perf_counter()
+
+    def note(network: int, step: int, loss: float) -> None:
+        nonlocal start
+        if network == 0:
+            now = time.perf_counter()
+            points.append((now - start, networks[0].loss(*test)))
+            start += time.perf_counter() - now
+
+    train_many(stream, networks, *data, steps=steps, batch=batch, callback=note)
+    return points, time.perf_counter() - start
+
+
+@contextmanager
+def _stream(code: SequenceCode, delays: Slowed | None) -> Iterator[Stream]:
+    """A sequence on local workers that have loaded what they will run."""
+    engine = LocalEngine(WORKERS)
+    with connect(engine if delays is None else Paced(engine, delays)) as cluster:
+        warm_up(cluster)
+        yield cluster.sequence(code, SLACK)
+
+
+def held(code: SequenceCode, delays: Slowed | None) -> float:
+    """The share of time in which no worker of the local engine had work because of the master."""
+    X, Y = _factors(PRODUCT)
+    with _stream(code, delays) as stream:
+        for _ in range(20):
+            stream.submit(X, Y)
+        for _ in stream:
+            pass
+        return stream.report.held_share

@@ -25,16 +25,13 @@ def uncoded(alpha: float, P: int, delta: float) -> float:
     return polynomial(alpha, 0, P, delta)
 
 
-def idip_bound(alpha: float, N: int, W: int, P: int, delta: float) -> float:
-    """Upper bound on IDIP. The published one leaves out rounds in which everyone straggles."""
+def idip_bound(
+    alpha: float, N: int, W: int, P: int, delta: float, as_printed: bool = False
+) -> float:
+    """Upper bound on IDIP; as printed it leaves out rounds in which everyone straggles."""
     waits = tail(P * W, N, delta)
-    slow = delta**P * (1 - tail(P * (W - 1), N - P, delta)) if P <= N else 0.0
-    return (1 + (alpha - 1) * (waits + slow)) / (P - N / W)
-
-
-def idip_bound_as_printed(alpha: float, N: int, W: int, P: int, delta: float) -> float:
-    """The same without that correction."""
-    waits = tail(P * W, N, delta)
+    if P <= N and not as_printed:
+        waits += delta**P * (1 - tail(P * (W - 1), N - P, delta))
     return (1 + (alpha - 1) * waits) / (P - N / W)
 
 

@@ -18,11 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from ..cluster import connect
-from ..codes.repetition import FractionalRepetition, Uncoded
+from .. import BadInput, FractionalRepetition, Uncoded, connect, exact, fraction
 from ..engines.virtual import VirtualEngine
-from ..errors import BadInput
-from ..rounds.stop import exact, fraction
 from .datasets import Dataset, recording
 from .timing import OnStep
 from .training import Method, Run, metric, reached, simulate, term, train_backups, train_stale

@@ -15,9 +15,7 @@ import sklearn.svm
 from sklearn.datasets import load_svmlight_file
 from sklearn.metrics import accuracy_score, f1_score, precision_score, recall_score
 
-from ..arrays import CodedMatrix
-from ..cluster import Cluster, connect
-from ..errors import CannotDo
+from .. import CannotDo, Cluster, CodedMatrix, connect
 from ..learn import LinearSVC
 from .datasets import read
 from .page import Printed, Results, fill
@@ -94,17 +92,13 @@ def tables(results: Results) -> Iterator[Printed]:
     yield f"on {results['test_rows']} test rows", columns, rows
 
 
-SENTENCES = {
-    "": """
+def sentences(results: Results) -> dict[str, str]:
+    """What came out, in words."""
+    text = """
         Any {threshold} of {workers} workers are enough: {killed} were killed during the fit, and
         the coefficients differ from an undisturbed fit by at most {max_coef_difference:.1e}.
         scikit-learn's LinearSVC reaches {sklearn_accuracy:.2%}."""
-}
-
-
-def sentences(results: Results) -> dict[str, str]:
-    """What came out, in words."""
-    return fill(SENTENCES, results)
+    return fill({"": text}, results)
 
 
 def _kills(cluster: Cluster) -> Callable[[int, float, CodedMatrix], None]:

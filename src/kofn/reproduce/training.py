@@ -10,15 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
-from ..cluster import Cluster, connect
-from ..codes.assignment import SumCode
-from ..codes.repetition import FractionalRepetition, Uncoded
+from .. import Cluster, FractionalRepetition, Parts, Stop, SumCode, Uncoded, connect, exact, first
 from ..engines.virtual import VirtualEngine
 from ..learn.descent import Constant, Decay, GradientDescent, descend
 from ..learn.losses import logistic, squared
 from ..learn.terms import Term, cut
-from ..rounds.stop import Stop, exact, first
-from ..sums import Parts
 from ..sums.rivals import Backups, Stale
 from .datasets import Dataset
 

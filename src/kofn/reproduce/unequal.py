@@ -15,11 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from ..codes.repetition import FractionalRepetition, Uncoded
+from .. import FractionalRepetition, TooFewWorkers, Uncoded, exact, first
 from ..delays import Exponential, Scaled
 from ..engines.virtual import VirtualEngine
-from ..errors import TooFewWorkers
-from ..rounds.stop import exact, first
 from .datasets import Dataset
 from .timing import OnStep
 from .training import Method, simulate
