@@ -35,8 +35,7 @@ def moments(n: int, k: int, c: int, r: int) -> Moments:
 
     p is the chance that a given block is missing, q that at least one of two given ones is.
     """
-    copies = _copies(n, k, c)
-    whole(r, "r, the number of replies,", 0, k)
+    copies = _copies(n, k, c, r)
     p = uncovered(k, copies, r)
     both = uncovered(k, 2 * copies, r) if 2 * copies <= k else 0.0
     return Moments(p, 2 * p - both)
@@ -49,8 +48,7 @@ def seconds_by_load(n: int, c: int, r: int, rate: float) -> Times:
     The approximate time is that of the r-th reply: an upper bound, since a round also ends when
     every block is covered.
     """
-    _copies(n, n, c)
-    whole(r, "r, the number of replies,", 0, n)
+    _copies(n, n, c, r)
     number(rate, "the straggling parameter λ", "> 0", infinite=True)
     return Times(
         1 / n + harmonic(n) / (rate * n),
@@ -64,8 +62,7 @@ def seconds_by_wait(n: int, c: int, r: int, mean: float) -> Times:
 
     This is the model of the experiments (section 5); Wang et al. have no formula for it.
     """
-    _copies(n, n, c)
-    whole(r, "r, the number of replies,", 0, n)
+    _copies(n, n, c, r)
     return Times(
         mean * harmonic(n),
         mean / c * harmonic(n // c),
@@ -93,10 +90,11 @@ def harmonic(m: int) -> float:
     return sum(1 / i for i in range(m, 0, -1))
 
 
-def _copies(n: int, k: int, c: int) -> int:
+def _copies(n: int, k: int, c: int, r: int = 0) -> int:
     """How many workers hold each block: ℓ = kc/n."""
     if min(n, k, c) < 1 or n % c or (k * c) % n:
         raise BadInput(
             f"FRC(n, k, c) needs c to divide n, and n to divide k·c; got n={n}, k={k}, c={c}."
         )
+    whole(r, "r, the number of replies,", 0, k)
     return k * c // n

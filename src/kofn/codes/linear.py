@@ -94,6 +94,9 @@ class Weights:
         return result
 
 
+Known = Callable[[tuple[int, ...]], Weights]
+
+
 def weigh(name: str, keys: tuple[int, ...], rows: Floats) -> Weights:
     """Return the weights for all source values. Raises NotDecodable for rows of rank below k."""
     try:
@@ -189,12 +192,7 @@ class Decoder(ABC):
 class CountingDecoder(Decoder):
     """For any-k-of-n codes: ready at k rows. O(1) per row; weights from one QR, or from `known`."""
 
-    def __init__(
-        self,
-        k: int,
-        name: str = "this code",
-        known: Callable[[tuple[int, ...]], Weights] | None = None,
-    ) -> None:
+    def __init__(self, k: int, name: str = "this code", known: Known | None = None) -> None:
         super().__init__(k, name)
         self._known = known  # weights by sorted keys, where the code keeps them
 

@@ -66,13 +66,6 @@ class ReplicatedRound(WatchedRound):
         return commands
 
     @property
-    def missing(self) -> int:  # type: ignore[override]
-        """Blocks that nobody holds any more: as many newcomers are surely enough."""
-        if self._spare:
-            return int(not self._holder)
-        return sum(not self._holders(block) for block in self._undone)
-
-    @property
     def owing(self) -> tuple[int, ...]:
         return tuple(sorted({worker for block in self._undone for worker in self._at(block)}))
 
@@ -98,10 +91,10 @@ class ReplicatedRound(WatchedRound):
         return ()
 
     def _look_whether_done(self) -> None:
-        waiting = self._undone
-        if self._spare and self._holder:
-            waiting = {block for block in waiting if self._holders(block)}
-        self.done = not waiting
+        held = [block for block in self._undone if self._holders(block)]
+        orphans = len(self._undone) - len(held)  # as many newcomers are surely enough
+        self.missing = int(not self._holder) if self._spare else orphans
+        self.done = not (held if self._spare and self._holder else self._undone)
 
     def _mend(self) -> tuple[Command, ...]:
         """Ask for every block that nobody is at; or all holders, where all are asked at once."""

@@ -87,6 +87,7 @@ class StaleRound(Round):
             worker: _Worker(tuple(parts), max(1, round(portion * len(parts))))
             for worker, parts in slots.items()
         }
+        self.missing = max(0, fresh - len(slots))
         self._m = sum(len(parts) for parts in slots.values())
         self._known: dict[int, Leaves | None] = {}  # part -> its newest value
         self._shapes: Shapes | None = None
@@ -106,16 +107,13 @@ class StaleRound(Round):
             commands += self._replied(event)
         elif type(event) is Lost:
             self._workers.pop(event.worker, None)  # what it said last stays known
+            self.missing = max(0, self.threshold - len(self._workers))
         if len(self._fresh) >= self.threshold:
             if self.wake == float("inf"):
                 self.wake = event.time + self._rule.allowed(event.time - self._began)
             if event.time >= self.wake or type(event) is Tick:
                 commands += self._end(event.time)
         return commands
-
-    @property
-    def missing(self) -> int:  # type: ignore[override]
-        return max(0, self.threshold - len(self._workers))
 
     @property
     def live(self) -> int:

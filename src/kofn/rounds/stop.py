@@ -60,13 +60,17 @@ class Stop(ABC):
 
 
 @dataclass(frozen=True)
-class _All(Stop):
+class All(Stop):
+    """Every live worker has finished."""
+
     def met(self, status: RoundStatus) -> bool:
         return status.owing == 0
 
 
 @dataclass(frozen=True)
-class _Exact(Stop):
+class Exact(Stop):
+    """The exact sum is there."""
+
     def met(self, status: RoundStatus) -> bool:
         return status.exact
 
@@ -75,8 +79,13 @@ class _Exact(Stop):
 
 
 @dataclass(frozen=True)
-class _First(Stop):
+class First(Stop):
+    """The first r workers have finished (or all that live, if they are fewer by then)."""
+
     r: int
+
+    def __post_init__(self) -> None:
+        whole(self.r, "r of first(r)", 1, remedy="It counts workers.")
 
     def met(self, status: RoundStatus) -> bool:
         return status.finished >= self.r
@@ -90,8 +99,13 @@ class _First(Stop):
 
 
 @dataclass(frozen=True)
-class _Fraction(Stop):
+class Fraction(Stop):
+    """So large a fraction of the parts is in the sum."""
+
     delta: float
+
+    def __post_init__(self) -> None:
+        number(self.delta, "d of fraction(d)", "in (0, 1]")
 
     def met(self, status: RoundStatus) -> bool:
         return status.covered >= self.delta - 1e-12
@@ -101,8 +115,13 @@ class _Fraction(Stop):
 
 
 @dataclass(frozen=True)
-class _Deadline(Stop):
+class Deadline(Stop):
+    """So many seconds have passed; what is there then counts (at least one reply)."""
+
     seconds: float
+
+    def __post_init__(self) -> None:
+        number(self.seconds, "s of deadline(s)", "> 0", "It counts seconds.", infinite=True)
 
     def after(self, seconds: float) -> float:
         return float("inf") if seconds >= self.seconds else self.seconds
@@ -146,28 +165,4 @@ def _rule(stop: object) -> Stop:
     return stop
 
 
-def all() -> Stop:
-    """Every live worker has finished."""
-    return _All()
-
-
-def exact() -> Stop:
-    """The exact sum is there."""
-    return _Exact()
-
-
-def first(r: int) -> Stop:
-    """The first r workers have finished (or all that live, if they are fewer by then)."""
-    return _First(whole(r, "r of first(r)", 1, remedy="It counts workers."))
-
-
-def fraction(delta: float) -> Stop:
-    """So large a fraction of the parts is in the sum."""
-    return _Fraction(number(delta, "d of fraction(d)", "in (0, 1]"))
-
-
-def deadline(seconds: float) -> Stop:
-    """So many seconds have passed; what is there then counts (at least one reply)."""
-    return _Deadline(
-        number(seconds, "s of deadline(s)", "> 0", "It counts seconds.", infinite=True)
-    )
+all, exact, first, fraction, deadline = All, Exact, First, Fraction, Deadline

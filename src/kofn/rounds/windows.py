@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import gcd
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,10 +89,9 @@ class Layout:
         """
         n, span = len(shares), min(self.threshold + self.margin, len(shares))
         if self.fractions is None or span == n:
-            edge = [j * rows // n for j in range(n)] + [rows] if n else [0, rows]
-            starts = np.array(edge[:n], dtype=np.intp)
-            ends = [edge[(q + span) % n] + rows * ((q + span) // n) for q in range(n)]
-            lengths = np.array(ends, dtype=np.intp) - starts
+            starts = np.arange(n, dtype=np.intp) * rows // max(1, n)
+            after = np.arange(n, dtype=np.intp) + span
+            lengths = starts[after % max(1, n)] + rows * (after // max(1, n)) - starts
         else:
             starts, lengths = _chain(np.asarray(self.fractions), span, rows)
         return _windows(shares, rows, (starts + offset) % rows, lengths, self.threshold)
@@ -159,14 +159,8 @@ def _chain(fractions: Floats, span: int, rows: int) -> tuple[Ints, Ints]:
     row are spread over all of them.
     """
     n = len(fractions)
-    order: list[int] = []
-    for first in range(n):
-        at = first
-        while at not in order:
-            order.append(at)
-            at = (at + span) % n
-        if len(order) == n:
-            break
+    rings = gcd(n, span)
+    order = [(first + step * span) % n for first in range(rings) for step in range(n // rings)]
     ends = np.concatenate([[0.0], np.cumsum(fractions[order])]) * rows
     edges = np.floor(ends + 0.5).astype(np.intp)
     edges[-1] = span * rows

@@ -38,7 +38,7 @@ class DeadlineRound(Round):
         spare: Collection[int] = (),
     ) -> None:
         super().__init__(id, threshold=1)
-        self.slots = slots.copy()
+        self.slots, self.missing = slots.copy(), int(not slots)
         self.finished: set[int] = set()  # slots that have done all they were given
         self.fastest: float | None = None  # seconds of the first to finish
         self.waited = False  # beyond (1 + slack) times that
@@ -123,10 +123,6 @@ class DeadlineRound(Round):
         if self._over or not self._ledger.prompt:
             return frozenset()
         return frozenset(s for worker, s in self.slots.items() if worker not in self._helping)
-
-    @property
-    def missing(self) -> int:  # type: ignore[override]
-        return 0 if self.slots else 1
 
     @property
     def live(self) -> int:
@@ -223,6 +219,7 @@ class DeadlineRound(Round):
     def _vacate(self, worker: int) -> None:
         """Free the slot of a worker that nothing is expected of any more."""
         slot = self.slots.pop(worker)
+        self.missing = int(not self.slots)
         if self._owed.pop(worker):
             self.finished.discard(slot)
         self._waiting = deque(pair for pair in self._waiting if pair[0] != worker)
@@ -235,7 +232,7 @@ class DeadlineRound(Round):
             return ()
         worker = self._spare.popleft()
         self.joined.append(worker)
-        self.slots[worker] = free[0]
+        self.slots[worker], self.missing = free[0], 0
         self._owed[worker] = set()
         self._helping.add(worker)
         return (Assign(self._roster_slots, worker, free[0]),)
