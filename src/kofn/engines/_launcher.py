@@ -10,6 +10,7 @@ import errno
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import struct
@@ -26,17 +27,21 @@ DIED, FAILED = "died", "failed"  # news: of a child that ended; of one that coul
 _KILL = "kill"
 _SIZE = struct.Struct("<I")
 _BOOT = (
-    "import sys; fd = int(sys.argv[1]); sys.path[:] = sys.argv[3:]; "
-    "from kofn.engines._launcher import launch; launch(fd, sys.argv[2])"
+    "import sys; fd, module, folder = sys.argv[1:4]; sys.path[:] = sys.argv[4:]; "
+    "from kofn.engines._launcher import launch; launch(int(fd), module, folder)"
 )
 
 Begin = Callable[[list[Any], list[int], socket.socket], None]
 
 
 class Launcher:
-    """The master's hold on it. `module`: whose `begin(order, fds, control)` a child runs."""
+    """The master's hold on it. `module`: whose `begin(order, fds, control)` a child runs.
 
-    def __init__(self, module: str) -> None:
+    `folder` is removed when it ends, be it after a kill -9 of the master.
+    """
+
+    def __init__(self, module: str, folder: str = "") -> None:
+        self.folder = folder
         self.control, theirs = socket.socketpair()
         self._rest = b""
         # Ctrl-C goes to it too, before it can say that it does not want it.
@@ -44,7 +49,7 @@ class Launcher:
         try:
             with theirs:
                 self.process = subprocess.Popen(
-                    [sys.executable, "-c", _BOOT, str(theirs.fileno()), module, *sys.path],
+                    [sys.executable, "-c", _BOOT, str(theirs.fileno()), module, folder, *sys.path],
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
                     env=os.environ | ONE_THREAD,
@@ -85,6 +90,8 @@ class Launcher:
         except subprocess.TimeoutExpired:  # somebody stopped it
             self.process.kill()
             self.process.wait()
+        if self.folder:  # it may have been killed before it could
+            shutil.rmtree(self.folder, ignore_errors=True)
 
 
 # The other side.
@@ -95,8 +102,8 @@ def report(control: socket.socket, *news: Any) -> None:
     control.sendall(json.dumps(news).encode() + b"\n")
 
 
-def launch(fd: int, module: str) -> None:
-    """Fork a child per order on socket `fd`; at its end kill and reap them all.
+def launch(fd: int, module: str, folder: str) -> None:
+    """Fork a child per order on socket `fd`; at its end kill and reap them all, remove the folder.
 
     The end comes when the master closes or dies, be it by kill -9.
     """
@@ -146,6 +153,8 @@ def launch(fd: int, module: str) -> None:
             os.kill(pid, signal.SIGKILL)
         for pid in children:
             os.waitpid(pid, 0)
+        if folder:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _receive(control: socket.socket) -> tuple[list[Any] | None, list[int], bool]:

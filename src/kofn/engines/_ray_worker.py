@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-import socket
 import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -16,7 +15,7 @@ import ray
 from threadpoolctl import threadpool_limits
 
 from .. import __version__
-from ._processes import Process
+from ._processes import Process, where_pids_count
 from ._threads import ONE_THREAD
 from .memory import contiguous, dumps
 from .protocol import NEVER, Message, Values, WorkerProtocol, plain, typed
@@ -73,11 +72,6 @@ def list_nodes() -> list[dict[str, Any]]:
     """Ask Ray for the machines of its cluster, also the dead ones."""
     nodes: Any = ray.nodes
     return list(nodes())
-
-
-def where_pids_count() -> tuple[str, str]:
-    """Tell where a process id means the same: the host, and its name space of processes."""
-    return socket.gethostname(), os.path.basename(os.path.realpath("/proc/self/ns/pid"))
 
 
 class _WorkerValues(Values):

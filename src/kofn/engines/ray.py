@@ -21,10 +21,10 @@ from ..errors import Closed, EngineUnavailable
 from ..interrupts import held, opened
 from ..model import Joined, Lost
 from ._inbox import Inbox
-from ._processes import Process
+from ._processes import Process, where_pids_count
 from ._ray_machines import Machines
 from ._ray_runtime import Session, enter
-from ._ray_worker import Packed, Worker, join, list_nodes, pack, split, where_pids_count
+from ._ray_worker import Packed, Worker, join, list_nodes, pack, split
 from .base import Capabilities
 from .protocol import Message, WorkerDown, WorkerUp
 from .protocol.messages import AddBody, AddOperand, Cancel
