@@ -35,7 +35,6 @@ class Copies(Values):
     def pack(self, value: Any, lasting: bool = False) -> Packed:
         (head, parts, _), _ = pack(contiguous(value), no_segment)
         if head is not None:
-            head = bytes(head) if type(head) is memoryview else head
             copies = map(bytes, parts)
             parts = tuple(pickle.PickleBuffer(c) if len(c) >= LARGE else c for c in copies)
         return head, parts, None
