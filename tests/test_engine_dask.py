@@ -202,7 +202,8 @@ class TestDaskEngine(EngineChecks):
         """Another user of this machine can reach the ports; that must be all."""
         own = engine.engine
         connect: Any = import_module("distributed.comm").connect
-        addresses = [own.scheduler_address, *own._transport.link._attending]
+        live = own._transport._connections.values()
+        addresses = [own.scheduler_address, *(each.facts["address"] for each in live)]
         assert len(addresses) == 5
         strangers = (
             distributed.Security(),  # type: ignore[no-untyped-call,unused-ignore]
