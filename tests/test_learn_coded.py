@@ -29,7 +29,7 @@ from kofn.learn import (
     Nesterov,
     Ridge,
 )
-from kofn.learn.descent import Optimiser, descend, schedule
+from kofn.learn.descent import Optimiser, descend
 from kofn.testing import Faults
 
 RNG = np.random.default_rng(0)
@@ -135,10 +135,8 @@ def test_each_optimiser_walks_as_it_does_alone(optimiser: Optimiser) -> None:
 def test_schedules() -> None:
     assert Decay()(1) == pytest.approx(0.099)
     assert Decay()(100) == pytest.approx(0.1 * 0.99**100)
-    assert schedule(0.5)(7) == 0.5
-    assert schedule(Decay(1.0, 0.5))(2) == 0.25
-    with pytest.raises(kofn.BadInput, match="step size"):
-        schedule(-1.0)
+    assert Constant(0.5)(7) == 0.5
+    assert Decay(1.0, 0.5)(2) == 0.25
     for bad in (-1.0, 0.0, float("nan"), float("inf"), True, "0.1"):
         with pytest.raises(kofn.BadInput, match="step size"):
             Constant(bad)  # type: ignore[arg-type]

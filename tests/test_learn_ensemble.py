@@ -35,9 +35,9 @@ def test_an_ensemble_fitted_again_is_placed_again(cluster: kofn.Cluster, kind: A
     model = kind(n_estimators=30, random_state=0).fit(X, y)
     coded = CodedEnsemble(model, cluster=cluster)
     coded.predict(X)
-    placed = coded._kept[1]
+    placed = coded._kept[-1]
     assert np.abs(coded.predict(X) - model.predict(X)).max() <= 1e-12
-    assert coded._kept[1] is placed  # nothing changed: nothing is placed
+    assert coded._kept[-1] is placed  # nothing changed: nothing is placed
 
     model.set_params(n_estimators=50, random_state=3).fit(X, -2 * y)
     assert np.abs(coded.predict(X) - model.predict(X)).max() <= 1e-12
@@ -52,10 +52,10 @@ def test_another_code_is_taken_up(cluster: kofn.Cluster) -> None:
     model = RandomForestRegressor(20, random_state=0).fit(X, y)
     coded = CodedEnsemble(model, cluster=cluster)
     coded.predict(X)
-    assert str(coded._kept[1].code).startswith("RandomGroups(")
+    assert str(coded._kept[-1].code).startswith("RandomGroups(")
     coded.set_params(code=kofn.LT(r=2))
     assert np.abs(coded.predict(X) - model.predict(X)).max() <= 1e-12
-    assert coded._kept[1].code == kofn.LT(r=2)
+    assert coded._kept[-1].code == kofn.LT(r=2)
 
 
 @pytest.mark.parametrize("code", [None, kofn.LT(r=2), kofn.LT(r=1, seed=4)])

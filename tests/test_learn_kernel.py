@@ -239,15 +239,15 @@ def test_one_row_is_enough_and_another_code_is_taken_up() -> None:
         first = model.predict(X)
         model.set_params(code=kofn.LT(r=2))
         assert np.allclose(model.predict(X), first, rtol=1e-10)
-        assert isinstance(model._kept[2].code, kofn.LT)
+        assert isinstance(model._kept[-1].code, kofn.LT)
         model.dual_coef_ = 2 * model.dual_coef_
         assert np.allclose(model.predict(X), 2 * first, rtol=1e-10)
     with kofn.connect(LocalEngine(2)) as cluster:  # workers have copies
         model = KernelRidge(cluster=cluster, k=1).fit(X, y)
         first = model.predict(X)
-        placed = model._kept[2]
+        placed = model._kept[-1]
         assert np.allclose(model.predict(X), first, rtol=1e-10)
-        assert model._kept[2] is placed
+        assert model._kept[-1] is placed
         model.dual_coef_ *= 2  # in place
         assert np.allclose(model.predict(X), 2 * first, rtol=1e-10)
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ..checks import finite
 from ..codes import AnyKOfN
+from .formats import filled
 from .scales import ZERO, Exponents, Scales, balanced, factors, lengths
 from .sources import Source, csr, open_source
 
@@ -191,9 +192,4 @@ def make_share(
     )
     if source.sparse:
         return csr(sp.vstack(list(chunks), format="csr"), source.dtype)
-    out = np.empty((coder.rows, source.shape[1]), source.dtype)
-    done = 0
-    for rows in chunks:
-        out[done : done + len(rows)] = rows
-        done += len(rows)
-    return out
+    return filled((coder.rows, source.shape[1]), source.dtype, chunks)

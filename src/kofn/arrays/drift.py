@@ -53,16 +53,16 @@ class Drift:
         blocks, velocity = seen[..., :COLUMNS], seen[..., COLUMNS:] if self.moving else None
         return replace(self, blocks=blocks, velocity=velocity, size=_sizes(blocks), own=own)
 
-    def added(self, change: Floats | None) -> Drift:
-        """After an update; `change` is its blocks times the vectors, None where nothing is kept."""
-        return self if change is None else self._now(self._blocks + change)
+    def after(self, change: Floats | None, momentum: float | None) -> Drift:
+        """After an update, or with a momentum after a move.
 
-    def moved(self, change: Floats | None, momentum: float) -> Drift:
-        """After a move."""
+        `change` is its blocks times the vectors, None where nothing is kept.
+        """
         if change is None:
-            return replace(self, moving=True)
-        before = 0.0 if self.velocity is None else momentum * self.velocity
-        velocity = before + change
+            return self if momentum is None else replace(self, moving=True)
+        if momentum is None:
+            return self._now(self._blocks + change)
+        velocity = change if self.velocity is None else momentum * self.velocity + change
         off = {s: (x + momentum * v, momentum * v) for s, (x, v) in self.off.items()}
         return replace(self._now(self._blocks + velocity), moving=True, velocity=velocity, off=off)
 

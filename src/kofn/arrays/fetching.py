@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,20 +21,12 @@ if TYPE_CHECKING:
 FETCH = 16 << 20  # bytes of a share that are fetched at a time
 
 
-class Chunk(NamedTuple):
-    """Rows first..last of enough shares, (shares, rows, columns), and how to decode them.
+def chunks(X: CodedMatrix, columns: int) -> Iterator[tuple[int, int, list[Segment], NDArray[Any]]]:
+    """Fetch all rows up to a column, each time of those that can take part then.
 
-    Where values are skipped there are neither.
+    Yields rows first..last of enough shares, (shares, rows, columns), and how to decode them: where
+    values are skipped nothing.
     """
-
-    first: int
-    last: int
-    parts: list[Segment]
-    replies: NDArray[Any] | None
-
-
-def chunks(X: CodedMatrix, columns: int) -> Iterator[Chunk]:
-    """Fetch all rows up to a column, each time of those that can take part then."""
     code, driver, holders = X._stored, X._driver, X._holders
     step = max(1, FETCH // max(1, columns * X.dtype.itemsize))
 
@@ -51,22 +43,19 @@ def chunks(X: CodedMatrix, columns: int) -> Iterator[Chunk]:
         driver.run(round, None, holders.supply)
         X._planner.ended(round)
         if not X._values:
-            yield Chunk(first, first + rows, [], None)
             continue
         cover = round.cover
         places = {share: i for i, share in enumerate(cover.shares)}
         replies = gather(round.values, places, (len(places), rows, columns))
-        yield Chunk(
-            first, first + rows, segments(code, cover.shares, cover.cuts, cover.have), replies
-        )
+        parts = segments(code, cover.shares, cover.cuts, cover.have)
+        yield first, first + rows, parts, replies
 
 
 def blocks(X: CodedMatrix) -> NDArray[Any]:
     """The blocks of the matrix, (k, rows, columns); NaN where values are skipped."""
     value = np.full((X._stored.k, X._rows, X._columns), np.nan, X.dtype)
     for first, last, parts, replies in chunks(X, X._columns):
-        if replies is not None:
-            value[:, first:last] = combine(parts, replies)
+        value[:, first:last] = combine(parts, replies)
     return value
 
 
@@ -74,7 +63,7 @@ def rebuild(X: CodedMatrix, worker: int, share: int) -> None:
     """Give a worker a share that is rebuilt from live ones, and note how far it is off."""
     code, columns, drift = X._stored, X._columns, X._drift
     row, parts = code.row(share), 1 + drift.moving
-    value = np.empty((X._rows, parts * columns), X.dtype) if X._values else None
+    value = np.empty((X._rows, parts * columns), X.dtype)
     known = np.empty((code.k, X._rows, parts * COLUMNS))  # before the first: what the others say
     seen = np.empty((X._rows, parts * COLUMNS))
     v, eta = vectors(columns), 1.0
@@ -85,18 +74,17 @@ def rebuild(X: CodedMatrix, worker: int, share: int) -> None:
         return np.asarray(apart @ v).reshape(*rows.shape[:-1], -1)
 
     for first, last, how, replies in chunks(X, parts * columns):
-        if value is not None and replies is not None:
-            value[first:last] = combine(how, replies, row)[0]
-            seen[first:last] = times(value[first:last])
-            if drift.blocks is None:
-                known[:, first:last] = combine(how, times(replies))
-                eta = max(eta, *(part.weights.eta for part in how))
-    if value is not None:
+        value[first:last] = combine(how, replies, row)[0]
+        seen[first:last] = times(value[first:last])
+        if drift.blocks is None:
+            known[:, first:last] = combine(how, times(replies))
+            eta = max(eta, *(part.weights.eta for part in how))
+    if X._values:
         if drift.blocks is None:
             # A few roundings of each share, and of the products here.
             drift = drift.begun(known, 4 * eta * float(np.finfo(X.dtype).eps) / 2)
         X._drift = drift.measured(share, row, seen)
-    X._holders.give(worker, share, value)
+    X._holders.give(worker, share, value if X._values else None)
 
 
 def change_seen(

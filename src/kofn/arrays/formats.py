@@ -7,7 +7,7 @@ endian, the same for both.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -53,11 +53,17 @@ def load(where: Place, entry: ArrayFile, verify: bool) -> NDArray[Any]:
                 return np.empty(entry.shape, dtype)
             found = np.memmap(place.local, dtype, "c", start, entry.shape)
             return np.asarray(found)
-    out = np.empty(entry.shape, dtype)
-    done = 0
-    for values in scan(where, entry):
-        out[done : done + len(values)] = values
-        done += len(values)
+    return filled(entry.shape, dtype, scan(where, entry))
+
+
+def filled(
+    shape: tuple[int, ...], dtype: np.dtype[Any], pieces: Iterable[NDArray[Any]]
+) -> NDArray[Any]:
+    """An array that is these pieces, one after the other."""
+    out, done = np.empty(shape, dtype), 0
+    for rows in pieces:
+        out[done : done + len(rows)] = rows
+        done += len(rows)
     return out
 
 

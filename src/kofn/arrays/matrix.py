@@ -17,7 +17,7 @@ from ..codes.linear import error_bound
 from ..errors import BadInput, CannotDo, Inaccurate, Overflowed
 from ..model import Body, ProductReport, RowRange, Update
 from ..rounds import ElasticRound, Late, RoundDriver
-from ..rounds.holders import Change, Holders
+from ..rounds.holders import Holders
 from ..rounds.reduce import SumRound
 from . import fetching, work
 from .decode import Code
@@ -121,13 +121,7 @@ class CodedMatrix(Reporting):
         Only the coded U and V travel. A plain array of X's shape is taken too, and travels whole.
         What is raised in the middle of it leaves X with all of it or without it: see `updates`.
         """
-        self._check_dense()
-        U, V = self._change(change)
-        self._update(
-            lambda old, share: Update(old, work.add_low_rank, self._coded(share, U, V)),
-            lambda: self._drift.added(fetching.change_seen(self, U, V)),
-            lambda growth: growth.after(change_lengths(U, V)),
-        )
+        self._update(change, None)
         return self
 
     def move(self, change: object, momentum: float) -> None:
@@ -137,14 +131,7 @@ class CodedMatrix(Reporting):
         shares, on the workers, and rebuilt with them. Only the coded change travels, as in
         X += kofn.low_rank(U, V). Doubles the memory of a share.
         """
-        self._check_dense()
-        made = checks.number(momentum, "momentum", "in [0, 1)")
-        U, V = self._change(change)
-        self._update(
-            lambda old, share: Update(old, work.add_velocity, (*self._coded(share, U, V), made)),
-            lambda: self._drift.moved(fetching.change_seen(self, U, V), made),
-            lambda growth: growth.after(change_lengths(U, V), made),
-        )
+        self._update(change, checks.number(momentum, "momentum", "in [0, 1)"))
 
     def iterate(
         self,
@@ -216,17 +203,30 @@ class CodedMatrix(Reporting):
 
     # Updates: puts that change what is kept.
 
-    def _check_dense(self) -> None:
+    def _update(self, given: object, momentum: float | None) -> None:
+        """Add a change to the matrix; with a momentum, to its velocity, and that to the matrix."""
         if self.sparse:
             raise BadInput(
                 "a sparse matrix cannot take a low-rank update: its shares would become dense. "
                 "Encode A.toarray() if it fits, or X of the dense part and the rest apart."
             )
 
-    def _change(self, change: object) -> tuple[NDArray[Any], NDArray[Any] | None]:
-        """(U, V) of an update U Vᵀ of the scaled rows, or (array, None)."""
-        finite = self._check_finite
-        return as_change(change, self.shape, self.dtype, finite, self._scaled)
+        U, V = as_change(given, self.shape, self.dtype, self._check_finite, self._scaled)
+
+        def change(old: str, share: int) -> Update:
+            coded = self._coded(share, U, V)
+            if momentum is None:
+                return Update(old, work.add_low_rank, coded)
+            return Update(old, work.add_velocity, (*coded, momentum))
+
+        with self._driver.lock:
+            self._planner.await_enough()
+            seen = fetching.change_seen(self, U, V)
+            note = self._drift.after(seen, momentum)
+            if self._scales is not None:
+                grown = note.growth or Growth.begun(self._scales, self._rows)
+                note = replace(note, growth=grown.after(change_lengths(U, V), momentum or 0.0))
+            self._holders.update(change, note=note)
 
     @property
     def _drift(self) -> Drift:
@@ -236,17 +236,6 @@ class CodedMatrix(Reporting):
     @_drift.setter
     def _drift(self, drift: Drift) -> None:
         self._holders.version = replace(self._holders.version, note=drift)
-
-    def _update(
-        self, change: Change, drift: Callable[[], Drift], grow: Callable[[Growth], Growth]
-    ) -> None:
-        with self._driver.lock:
-            self._planner.await_enough()
-            note = drift()
-            if self._scales is not None:
-                grown = note.growth or Growth.begun(self._scales, self._rows)
-                note = replace(note, growth=grow(grown))
-            self._holders.update(change, note=note)
 
     # One product: plan, round, decode.
 

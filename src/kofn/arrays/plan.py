@@ -14,18 +14,8 @@ from ..rounds.holders import Holders
 from ..rounds.iterate import IterateRound
 from ..rounds.reduce import Item, SumRound
 from ..rounds.windows import with_extra
-from .decode import (
-    FEW,
-    Code,
-    Segment,
-    combine,
-    combine_at_once,
-    gather,
-    recode,
-    segments,
-    side_by_side,
-    weak,
-)
+from . import decode
+from .decode import Code, Segment
 
 MEANINGFUL = 3e-3  # seconds: shorter tasks say more about the machine's mood than its speed
 BEST_OF, ENOUGH = 8, 4  # replies looked at, and how many there must be
@@ -63,12 +53,12 @@ class Plan:
         if values and len(holders) >= code.k:
             while True:
                 windows = self.windows
-                self.segments = segments(code, shares, windows.cuts, windows.asked)
-                self.windows = with_extra(windows, weak(self.segments, windows.cuts))
+                self.segments = decode.segments(code, shares, windows.cuts, windows.asked)
+                self.windows = with_extra(windows, decode.weak(self.segments, windows.cuts))
                 if self.windows.asked.sum() == windows.asked.sum():
                     break  # good enough; or everyone is asked, and the bound says how good it is
             self.eta = max(s.weights.eta for s in self.segments)
-            self.at_once = side_by_side(self.segments, len(shares))
+            self.at_once = decode.side_by_side(self.segments, len(shares))
 
     def decode(
         self, code: Code, round: ElasticRound, width: int, dtype: np.dtype[Any]
@@ -82,13 +72,13 @@ class Plan:
         parts, places, eta = self.segments, self.windows.places, self.eta
         if not round.cover.as_planned:
             cover = round.cover
-            parts = segments(code, cover.shares, cover.cuts, cover.have)
+            parts = decode.segments(code, cover.shares, cover.cuts, cover.have)
             places = {share: i for i, share in enumerate(cover.shares)}
             eta = max(s.weights.eta for s in parts)
-        replies = gather(round.values, places, (len(places), rows, width))
-        if parts is self.segments and self.at_once is not None and replies.size <= FEW:
-            return combine_at_once(self.at_once, replies).reshape(-1, width), eta
-        return combine(parts, replies).reshape(-1, width), eta
+        replies = decode.gather(round.values, places, (len(places), rows, width))
+        if parts is self.segments and self.at_once is not None and replies.size <= decode.FEW:
+            return decode.combine_at_once(self.at_once, replies).reshape(-1, width), eta
+        return decode.combine(parts, replies).reshape(-1, width), eta
 
     def items(self, k: int, z: NDArray[Any], dtype: np.dtype[Any]) -> list[Item]:
         """What each holder does for Aᵀ z: the rows of its window, times the re-encoded z."""
@@ -98,7 +88,7 @@ class Plan:
             return [Item(shares[i], runs, None) for i, runs in asked]
         blocks = np.zeros((k * rows, z.shape[1]), dtype)
         blocks[: len(z)] = z
-        u = recode(self.segments, len(shares), blocks.reshape(k, rows, -1))
+        u = decode.recode(self.segments, len(shares), blocks.reshape(k, rows, -1))
         return [
             Item(shares[i], runs, np.concatenate([u[i, first:last] for first, last in runs]))
             for i, runs in asked

@@ -15,19 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..model import Piece, RowRange
-from ..rounds.epochs import (
-    BEAT,
-    BROKEN,
-    END,
-    GATHER,
-    READY,
-    REST,
-    ROUND,
-    WORK,
-    Asked,
-    EpochPlan,
-    Exchange,
-)
+from ..rounds import epochs
+from ..rounds.epochs import Asked, EpochPlan, Exchange
 from . import work
 from .decode import Code, Segment, combine, segments
 from .scales import Scales
@@ -118,7 +107,7 @@ class _Walker:
                 loaded = self._load()
                 if self.t < 0 and self.told != ex.control:
                     self.told = ex.control  # once, also while the master holds: it may lack us
-                    yield self._say(READY, 0)
+                    yield self._say(epochs.READY, 0)
                 if not loaded:
                     yield from self._rest()
                     continue
@@ -128,7 +117,7 @@ class _Walker:
             plan, t = self.plan, self.t
             assert plan is not None
             if t >= job.rounds or self._over(plan):
-                yield self._say(END, t, self.change)
+                yield self._say(epochs.END, t, self.change)
                 return
             owes, todo = self._todo(plan)
             if todo:
@@ -138,11 +127,11 @@ class _Walker:
                             ex.pieces(t)[share, a:b] = self._rows(a, b) @ self.w
                     self.done.append((a, b))
                     self.read += b - a
-                    yield Piece((WORK, t, b - a), None, b - a)
+                    yield Piece((epochs.WORK, t, b - a), None, b - a)
                     if ex.now() >= self.spoke + job.work_beat:
-                        yield self._say(BEAT, t)
+                        yield self._say(epochs.BEAT, t)
                 size = work.count_rows(todo) * np.dtype(ex.layout.dtype).itemsize
-                yield Piece((GATHER, len(self.asked), size), None)
+                yield Piece((epochs.GATHER, len(self.asked), size), None)
             if owes:
                 self.stamped = (plan.epoch, t)
                 ex.stamp(share, plan.epoch, t, self.read)
@@ -254,7 +243,7 @@ class _Walker:
             new = job.step(y, self.w)
             if job.check_finite and not np.isfinite(new.sum()) and not np.isfinite(new).all():
                 entry = int(np.flatnonzero(~np.isfinite(new))[0])
-                yield self._say(BROKEN, self.t + 1, entry, float(new[entry]))
+                yield self._say(epochs.BROKEN, self.t + 1, entry, float(new[entry]))
                 self.t = -2
                 return
             self.change = float(np.linalg.norm(new - self.w))
@@ -264,7 +253,7 @@ class _Walker:
             self._plan(plan)
         late = ex.now() >= self.spoke + job.work_beat
         if self.share == plan.leader and (late or self.t % job.report_every == 0):
-            yield self._say(ROUND, self.t, self.change)
+            yield self._say(epochs.ROUND, self.t, self.change)
 
     # Words to the master.
 
@@ -277,9 +266,9 @@ class _Walker:
         self.ex.rest(self.tries)
         due = self.spoke + self.job.wait_beat
         if self.ex.now() >= due:
-            yield self._say(BEAT, self.t)
+            yield self._say(epochs.BEAT, self.t)
             due = self.spoke + self.job.wait_beat
-        yield Piece((REST, due), None)
+        yield Piece((epochs.REST, due), None)
 
 
 def minus(runs: Sequence[RowRange], done: Sequence[RowRange]) -> list[RowRange]:

@@ -33,18 +33,14 @@ __all__ = [
 ]
 
 _WHERE = {
-    "CodedEnsemble": "ensemble",
-    "CodedGradient": "coded",
-    "Constant": "descent",
-    "Decay": "descent",
-    "GradientDescent": "descent",
-    "KernelRidge": "kernel",
-    "MLPClassifier": "mlp",
-    "Nesterov": "descent",
-    "Network": "network",
-    "interleave": "many",
-    "solve_many": "many",
-    "train_many": "many",
+    "coded": ["CodedGradient"],
+    "descent": ["Constant", "Decay", "GradientDescent", "Nesterov"],
+    "ensemble": ["CodedEnsemble"],
+    "kernel": ["KernelRidge"],
+    "linear": ["LinearRegression", "LinearSVC", "LogisticRegression", "Ridge"],
+    "many": ["interleave", "solve_many", "train_many"],
+    "mlp": ["MLPClassifier"],
+    "network": ["Network"],
 }
 
 

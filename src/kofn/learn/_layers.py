@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import logsumexp, softmax
 
 from ..arrays import CodedMatrix, low_rank
 from ..model import Report
-
-Floats = NDArray[np.float64]
+from .network import Floats
 
 
 @dataclass(eq=False)
@@ -86,11 +84,3 @@ class CodedNetwork:
     def intercepts(self) -> list[Floats]:
         """The biases as they are now, (out,) a layer."""
         return [layer.bias.copy() for layer in self.layers]
-
-
-def scores(X: Floats, coefs: Sequence[Floats], intercepts: Sequence[Floats]) -> Floats:
-    """Scores of rows X (N, features) before the softmax, computed here: (N, classes)."""
-    a = X
-    for W, b in zip(coefs[:-1], intercepts[:-1], strict=True):
-        a = np.maximum(a @ W + b, 0.0)
-    return np.asarray(a @ coefs[-1] + intercepts[-1])

@@ -57,7 +57,8 @@ def array(one: Any, name: str) -> NDArray[Any]:
 
 def loss(torch: Any, loss: Any, module: Any, arrays: Sequence[NDArray[Any]]) -> None:
     """A mean over rows, as far as can be seen here."""
-    given = loss.keywords if isinstance(loss, partial) else vars(loss) if _is(torch, loss) else {}
+    module_like = isinstance(loss, torch.nn.Module)
+    given = loss.keywords if isinstance(loss, partial) else vars(loss) if module_like else {}
     reduction = given.get("reduction", "mean")
     if reduction not in ("mean", "batchmean"):
         raise BadInput(f"{MEAN}; this one has reduction={reduction!r}. {REMEDY}")
@@ -72,10 +73,6 @@ def loss(torch: Any, loss: Any, module: Any, arrays: Sequence[NDArray[Any]]) -> 
         if arrays[-1].dtype.kind in "iu" and (arrays[-1] == ignored).any():
             raise BadInput(f"{MEAN}; it leaves out targets of {ignored}. Drop those rows.")
     _try(torch, loss, module, arrays)
-
-
-def _is(torch: Any, loss: Any) -> bool:
-    return isinstance(loss, torch.nn.Module)
 
 
 def _try(torch: Any, loss: Any, module: Any, arrays: Sequence[NDArray[Any]]) -> None:

@@ -7,11 +7,11 @@ Only the master knows of these coordinates: workers see parameters and return th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import scipy.sparse
 
+from .losses import Problem
 from .solvers import Floats
 
 _FLAT = 1e-12  # of the largest curvature: a column that does not vary
@@ -49,21 +49,15 @@ class Axes:
         return x[:size].reshape(-1, self.targets), x[size:]
 
 
-def axes(
-    X: Any,
-    weight: Floats,
-    targets: int,
-    curvature: float,
-    penalty: float,
-    *,
-    intercept: bool,
-    free: bool,
-) -> Axes:
-    """Axes for scores X W + b: `curvature` is that of the loss by score, `free` says that b is not
-    penalised, so that columns may be centred."""
-    weight = weight.ravel()
+def axes(problem: Problem, curvature: float) -> Axes:
+    """Axes for scores X W + b; `curvature`: the most that the scaled loss curves by score.
+
+    Columns are centred where b is not penalised.
+    """
+    X, weight, penalty = problem.X, problem.weight.ravel(), problem.penalty
     total = float(weight.sum())
-    centred = intercept and free and total > 0
+    free = not problem.penalise_intercept
+    centred = problem.intercept and free and total > 0
     mean = np.asarray(X.T @ weight) / total if centred else np.zeros(X.shape[1])
     if scipy.sparse.issparse(X):
         squares = X.power(2)  # type: ignore[attr-defined]
@@ -80,4 +74,5 @@ def axes(
         # As they are, so that where many solutions are as good the smallest is found.
         scale = np.full_like(scale, np.sqrt(most))
     base = curvature * total + (0.0 if free else penalty)
-    return Axes(mean, scale, float(np.sqrt(base)) or 1.0, targets, intercept)
+    targets = int(problem.targets.shape[1])
+    return Axes(mean, scale, float(np.sqrt(base)) or 1.0, targets, problem.intercept)

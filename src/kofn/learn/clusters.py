@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..cluster import Cluster, connect
+from ..codes.assignment import SumCode
+from ..codes.rateless import groups_for
 from ..errors import CannotDo
+from ..sums.functions import Look
+
+BATCH = 1024  # rows predicted in one sum
 
 
 @dataclass(frozen=True)
@@ -76,3 +84,49 @@ class OnCluster:
         else:
             with connect(self.cluster, self.workers) as cluster:
                 yield cluster
+
+
+class CodedTerms(OnCluster):
+    """For estimators that predict by a coded sum of many small terms, under `code`.
+
+    With an open cluster the terms stay on its workers until there are others.
+    """
+
+    code: SumCode | None
+
+    def _predicted(
+        self,
+        fn: Callable[[Any, Any], Any],
+        rows: NDArray[Any],
+        made_of: Sequence[Any],
+        terms: Callable[[], Any],
+        count: int,
+        looked_at: Any = None,
+        more: tuple[Any, ...] | None = None,
+    ) -> NDArray[np.float64]:
+        """Sums of `count` terms for rows (N, d), some rows at a time: (N, ...).
+
+        `terms()` are the terms as `cluster.parts` takes them. They are others where an object that
+        they are `made_of` is another, or where `looked_at` has been changed in place. With `more`
+        fn is given (rows, *more), else rows.
+        """
+        with self._opened() as cluster:
+            now, look = (cluster, *made_of), Look(looked_at)
+            kept = self.__dict__.get("_kept")
+            if (
+                kept is None
+                or kept[1] != self.code
+                or list(map(id, kept[0])) != list(map(id, now))
+                or not look.same(kept[2])
+            ):
+                many = len(cluster.workers)
+                code = groups_for(count, many) if self.code is None else self.code
+                kept = (now, self.code, look.kept(), cluster.parts(terms(), code, parts=count))
+                if isinstance(self.cluster, Cluster):
+                    self._kept = kept
+            found = []
+            for first in range(0, len(rows), BATCH):
+                x = rows[first : first + BATCH]
+                at = x if more is None else (x, *more)
+                found.append(kept[3].sum(fn, at, vectorised=True).value)
+        return np.concatenate(found)

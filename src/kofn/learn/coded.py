@@ -27,12 +27,7 @@ from .solvers import Floats, Solution, check_finite
 from .terms import Term, cut
 
 # The most that a loss curves by score, times the weight.
-CURVATURE: dict[LossOf, float] = {
-    squared: 1.0,
-    logistic: 0.25,
-    multinomial: 0.5,
-    squared_hinge: 2.0,
-}
+CURVATURE: dict[LossOf, float] = {squared: 1, logistic: 0.25, multinomial: 0.5, squared_hinge: 2}
 POWER = 30  # products that the largest curvature is found by
 SAFETY = 1.1  # what is found is a little below it
 TINY, STILL = 1e-9, 50  # a gradient, by the first, that rounding may be all of; iterations to judge
@@ -65,16 +60,7 @@ class CodedGradient:
             )
 
 
-def _axes(problem: Problem) -> Axes:
-    """Coordinates in which the whole curves about alike in all directions."""
-    targets = int(problem.targets.shape[1])
-    curvature = problem.scale * CURVATURE[problem.loss]
-    free = not problem.penalise_intercept
-    options = {"intercept": problem.intercept, "free": free}
-    return axes(problem.X, problem.weight, targets, curvature, problem.penalty, **options)
-
-
-def _largest_curvature(problem: Problem, where: Axes) -> float:
+def _largest_curvature(problem: Problem, where: Axes, by_score: float) -> float:
     """The largest curvature in those coordinates: some products with X, here."""
     X, weight, at = problem.X, problem.weight[:, 0], replace(where, targets=1)
     penalties = problem.penalties()[:: problem.targets.shape[1]]
@@ -84,7 +70,7 @@ def _largest_curvature(problem: Problem, where: Axes) -> float:
         v /= float(np.linalg.norm(v)) or 1.0
         x = at.parameters(v)
         scores = X @ x[: X.shape[1]] + (x[-1] if problem.intercept else 0.0)
-        back = problem.scale * CURVATURE[problem.loss] * weight * scores
+        back = by_score * weight * scores
         gradient = np.asarray(X.T @ back)
         gradient = np.append(gradient, back.sum()) if problem.intercept else gradient
         v = at.slope(gradient + penalties * x)
@@ -110,8 +96,9 @@ def solve(
     data = cut(problem.X, problem.targets, problem.weight, count)
     optimiser, where = how.optimiser, None
     if optimiser is None:
-        where = _axes(problem)
-        largest = max(_largest_curvature(problem, where), 1e-300)
+        by_score = problem.scale * CURVATURE[problem.loss]
+        where = axes(problem, by_score)
+        largest = max(_largest_curvature(problem, where, by_score), 1e-300)
         optimiser = Nesterov(Constant(rows / largest), restart=True)
     parts = cluster.parts(data, how.code, parts=how.parts)
     term = Term(problem.loss, problem.intercept, how.batch)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ..checks import number
 from ..errors import BadInput, NotFinite
+from .solvers import Solution
 
 Vector = NDArray[Any]
 Rate = Callable[[int], float]  # the step size of iteration t = 1, 2, …
@@ -28,7 +29,7 @@ class Constant:
     rate: float
 
     def __post_init__(self) -> None:
-        _positive("rate", self.rate)
+        number(self.rate, "rate of a step size", "> 0")
 
     def __call__(self, t: int) -> float:
         return self.rate
@@ -42,10 +43,8 @@ class Decay:
     factor: float = 0.99
 
     def __post_init__(self) -> None:
-        _positive("rate", self.rate)
-        _positive("factor", self.factor)
-        if self.factor > 1:
-            raise BadInput(f"factor must be at most 1, or steps would grow; got {self.factor!r}.")
+        number(self.rate, "rate of a step size", "> 0")
+        number(self.factor, "factor of a step size", "in (0, 1]", "Above 1, steps would grow.")
 
     def __call__(self, t: int) -> float:
         return float(self.rate * self.factor**t)
@@ -73,22 +72,6 @@ class Optimiser(ABC):
 
 
 @dataclass(frozen=True)
-class GradientDescent(Optimiser):
-    """x ← x − rate(t) · gradient."""
-
-    rate: Rate
-
-    def __post_init__(self) -> None:
-        _schedule(self.rate)
-
-    def look(self, state: State) -> Vector:
-        return state.x
-
-    def step(self, state: State, at: Vector, gradient: Vector, t: int) -> State:
-        return State(at - self.rate(t) * gradient, at, state.t + 1)
-
-
-@dataclass(frozen=True)
 class Nesterov(Optimiser):
     """Nesterov's accelerated descent: the gradient is taken a little ahead of the last step.
 
@@ -101,9 +84,13 @@ class Nesterov(Optimiser):
     restart: bool = False
 
     def __post_init__(self) -> None:
-        _schedule(self.rate)
-        if self.momentum is not None and not 0 <= self.momentum < 1:
-            raise BadInput(f"momentum must be from 0 to below 1; got {self.momentum!r}.")
+        if not callable(self.rate):
+            raise BadInput(
+                f"rate must be a function of the iteration, as Constant(0.1) or Decay(); got "
+                f"{self.rate!r}."
+            )
+        if self.momentum is not None:
+            number(self.momentum, "momentum", "in [0, 1)")
 
     def look(self, state: State) -> Vector:
         ahead = state.t / (state.t + 3) if self.momentum is None else self.momentum
@@ -118,13 +105,12 @@ class Nesterov(Optimiser):
         return State(x, state.x, state.t + 1)
 
 
-@dataclass(frozen=True, eq=False)
-class Descent:
-    """What a descent came to."""
+@dataclass(frozen=True)
+class GradientDescent(Nesterov):
+    """x ← x − rate(t) · gradient."""
 
-    x: Vector
-    iterations: int
-    converged: bool
+    momentum: float | None = field(default=0.0, init=False)
+    restart: bool = field(default=False, init=False)
 
 
 def descend(
@@ -134,7 +120,7 @@ def descend(
     iterations: int,
     tol: float = 0.0,
     on_step: Callable[[int, Vector], bool | None] | None = None,
-) -> Descent:
+) -> Solution:
     """Run an optimiser. `gradient(x, t)` returns the gradient and whether it is exact.
 
     Stops after so many iterations, when the largest entry of an exact gradient is at most `tol`,
@@ -146,31 +132,12 @@ def descend(
         at = optimiser.look(state)
         slope, exact = gradient(at, t)
         if tol > 0 and exact and float(np.abs(slope).max(initial=0.0)) <= tol:
-            return Descent(at, t - 1, True)
+            return Solution(at, t - 1, True)
         with np.errstate(over="ignore", invalid="ignore"):  # said once, below
             state = optimiser.step(state, at, slope, t)
         if not np.isfinite(state.x).all():
             wrong = np.flatnonzero(~np.isfinite(state.x))
             raise NotFinite("point", t, float(state.x.flat[wrong[0]]))
         if on_step is not None and on_step(t, state.x):
-            return Descent(state.x, t, True)
-    return Descent(state.x, iterations, False)
-
-
-def schedule(rate: float | Rate) -> Rate:
-    """A number is a constant step size; a function of t is itself."""
-    if callable(rate):
-        return rate
-    _positive("rate", rate)
-    return Constant(float(rate))
-
-
-def _schedule(rate: Any) -> None:
-    if not callable(rate):
-        raise BadInput(
-            f"rate must be a function of the iteration, as Constant(0.1) or Decay(); got {rate!r}."
-        )
-
-
-def _positive(name: str, value: Any) -> None:
-    number(value, f"{name} of a step size", "> 0")
+            return Solution(state.x, t, True)
+    return Solution(state.x, iterations, False)

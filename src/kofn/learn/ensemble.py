@@ -7,38 +7,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, softmax
+from sklearn import ensemble as sk
 from sklearn.base import BaseEstimator, is_classifier
-from sklearn.ensemble import (
-    ExtraTreesClassifier,
-    ExtraTreesRegressor,
-    GradientBoostingClassifier,
-    GradientBoostingRegressor,
-    RandomForestClassifier,
-    RandomForestRegressor,
-)
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils.validation import check_array, check_is_fitted
 
-from ..cluster import Cluster
 from ..codes.assignment import SumCode
-from ..codes.rateless import groups_for
 from ..errors import BadInput
-from ..sums import Parts
 from ..sums.trees import Tree, terms
-from .clusters import OnCluster
+from .clusters import CodedTerms
 
-FORESTS = (
-    RandomForestRegressor,
-    RandomForestClassifier,
-    ExtraTreesRegressor,
-    ExtraTreesClassifier,
-)
-BOOSTING = (GradientBoostingRegressor, GradientBoostingClassifier)
-BATCH = 1024  # inputs evaluated in one sum
+RANDOM = (sk.RandomForestRegressor, sk.RandomForestClassifier)
+FORESTS = (*RANDOM, sk.ExtraTreesRegressor, sk.ExtraTreesClassifier)
+BOOSTING = (sk.GradientBoostingRegressor, sk.GradientBoostingClassifier)
 DIGITS = 12  # that decide on a class: what lies behind them depends on the order of adding up
 
 
-class CodedEnsemble(OnCluster, BaseEstimator):
+class CodedEnsemble(CodedTerms, BaseEstimator):
     """A fitted random forest, extra trees or gradient boosting, evaluated as a coded sum of trees.
 
     predict, predict_proba, decision_function and score are the ensemble's own; classes whose
@@ -135,7 +120,7 @@ class CodedEnsemble(OnCluster, BaseEstimator):
                 f"X must have the {model.n_features_in_} features that the ensemble was fitted "
                 f"to; got {inputs.shape[1]}."
             )
-        found = self._sums(trees, inputs)
+        found = self._predicted(terms, inputs, trees, lambda: _terms(model, trees), len(trees))
         if isinstance(model, BOOSTING):
             total = model._raw_predict_init(X if model.init is not None else inputs)
             total = np.asarray(total, np.float64) + model.learning_rate * found
@@ -145,48 +130,13 @@ class CodedEnsemble(OnCluster, BaseEstimator):
             return mean
         return mean[:, 0]
 
-    def _sums(self, trees: tuple[Any, ...], inputs: NDArray[np.float32]) -> NDArray[np.float64]:
-        with self._opened() as cluster:
-            now = (cluster, self.code, trees)
-            kept: tuple[Any, Parts] | None = self.__dict__.get("_kept")
-            if kept is None or not _same(kept[0], now):
-                kept = (now, self._place(cluster, trees))
-                if isinstance(self.cluster, Cluster):
-                    self._kept = kept
-            return _evaluate(kept[1], inputs)
-
-    def _place(self, cluster: Cluster, trees: tuple[Any, ...]) -> Parts:
-        code = groups_for(len(trees), len(cluster.workers)) if self.code is None else self.code
-        return cluster.parts(_terms(self.estimator, trees), code)
-
-
-def _same(was: tuple[Any, Any, tuple[Any, ...]], now: tuple[Any, Any, tuple[Any, ...]]) -> bool:
-    """Whether the same trees lie on the same cluster under the same code. Trees are compared one by
-    one: a refit with warm_start keeps the list and some of what is in it.
-    """
-    if was[0] is not now[0] or was[1] != now[1] or len(was[2]) != len(now[2]):
-        return False
-    return all(a is b for a, b in zip(was[2], now[2], strict=True))
-
-
-def _evaluate(parts: Parts, inputs: NDArray[np.float32]) -> NDArray[np.float64]:
-    found = [
-        parts.sum(terms, inputs[first : first + BATCH], vectorised=True).value
-        for first in range(0, len(inputs), BATCH)
-    ]
-    return np.concatenate(found)
-
-
-def trees_of(model: Any) -> list[Tree]:
-    """The terms of a fitted ensemble: one a tree; boosting of several classes has one a class too.
-
-    Raises BadInput for ensembles whose prediction is not a sum of such trees.
-    """
-    return _terms(model, _fitted(model))
-
 
 def _fitted(model: Any) -> tuple[Any, ...]:
-    """scikit-learn's trees in a fitted ensemble; these of boosting round by round."""
+    """scikit-learn's trees in a fitted ensemble, those of boosting round by round.
+
+    One by one: a refit with warm_start keeps the list and some of what is in it. Raises BadInput
+    for ensembles whose prediction is not a sum of such trees.
+    """
     if not isinstance(model, FORESTS + BOOSTING):
         known = ", ".join(kind.__name__ for kind in FORESTS + BOOSTING)
         raise BadInput(
@@ -200,6 +150,7 @@ def _fitted(model: Any) -> tuple[Any, ...]:
 
 
 def _terms(model: Any, trees: tuple[Any, ...]) -> list[Tree]:
+    """The terms of an ensemble: one a tree; boosting of several classes has one a class too."""
     if isinstance(model, FORESTS):
         return [_tree(tree, is_classifier(model), None, 1) for tree in trees]
     classes = model.estimators_.shape[1]

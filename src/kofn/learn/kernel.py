@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Self
 
@@ -15,20 +13,15 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import validate_data
 
 from ..checks import number, one_of, unmasked, whole
-from ..cluster import Cluster
 from ..codes.assignment import SumCode
-from ..codes.rateless import groups_for
-from ..sums import Parts
-from ..sums.functions import Look
 from ..sums.kernels import KERNELS, Kernel, terms
 from .base import CodedEstimator
-from .solvers import Floats, conjugate_gradients
-
-BATCH = 1024  # inputs predicted in one sum
+from .clusters import CodedTerms
+from .solvers import Floats, solve_columns
 
 
 @dataclass(repr=False, eq=False)
-class KernelRidge(MultiOutputMixin, RegressorMixin, CodedEstimator):
+class KernelRidge(MultiOutputMixin, RegressorMixin, CodedTerms, CodedEstimator):
     """Kernel ridge regression, as scikit-learn's KernelRidge: (K + alpha) a = y.
 
     kernel: "gaussian" (or "rbf"; the default, where scikit-learn's is "linear"), "laplacian",
@@ -80,13 +73,16 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, CodedEstimator):
     def predict(self, X: Any) -> NDArray[np.float64]:
         """Predictions (N,) or (N, t): coded sums over the training points, on the workers."""
         X = self._rows(X, dtype=np.float64)
-        kernel = self._kernel(X.shape[1])
-        found = []
-        with self._points() as points:
-            for first in range(0, len(X), BATCH):
-                inputs = (X[first : first + BATCH], kernel)
-                found.append(points.sum(terms, inputs, vectorised=True).value)
-        out = np.concatenate(found)
+        points, dual = self.X_fit_, self.dual_coef_  # that may be edited in place
+        out = self._predicted(
+            terms,
+            X,
+            (points,),
+            lambda: (points, dual.reshape(len(points), -1)),
+            len(points),
+            dual,
+            more=(self._kernel(X.shape[1]),),
+        )
         return out[:, 0] if self.dual_coef_.ndim == 1 else out
 
     def __sklearn_tags__(self) -> Any:
@@ -95,27 +91,18 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, CodedEstimator):
         return tags
 
     def _solve(self, K: Any, y: Floats) -> Floats:
-        dual, steps, left, unmet = np.zeros_like(y), 0, 0.0, 0
         losses = (y**2).sum(axis=0)  # |K a - y|^2 + alpha a'K a of each target, at a = 0
         with self._watched(K) as on_step:
-            for t in range(y.shape[1]):
 
-                def count(iteration: int, r: Floats, x: Floats, t: int = t) -> None:
-                    nonlocal steps, left
-                    steps, left = max(steps, iteration), float(np.linalg.norm(r))
-                    Kx = y[:, t] - r - self.alpha * x
-                    losses[t] = ((Kx - y[:, t]) ** 2).sum() + self.alpha * (x @ Kx)
-                    on_step(iteration, float(losses.sum()), x)
+            def apply(p: Floats) -> Floats:
+                return np.asarray(K @ p) + self.alpha * p
 
-                left = size = float(np.linalg.norm(y[:, t]))
-                dual[:, t] = conjugate_gradients(
-                    lambda p: np.asarray(K @ p) + self.alpha * p,
-                    y[:, t],
-                    self.tol * size,
-                    self.max_iter,
-                    count,
-                )
-                unmet += left > self.tol * size
+            def count(t: int, iteration: int, r: Floats, x: Floats) -> None:
+                Kx = y[:, t] - r - self.alpha * x
+                losses[t] = ((Kx - y[:, t]) ** 2).sum() + self.alpha * (x @ Kx)
+                on_step(iteration, float(losses.sum()), x)
+
+            dual, steps, unmet = solve_columns(apply, y, self.tol, self.max_iter, count)
         if unmet:
             self._warn(steps, unmet)
         self.n_iter_ = steps
@@ -145,24 +132,3 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, CodedEstimator):
         one_of(name, "kernel", KERNELS)
         gamma = 1.0 / features if self.gamma is None else self.gamma
         return Kernel(name, float(gamma), float(self.degree), float(self.coef0))
-
-    @contextmanager
-    def _points(self) -> Iterator[Parts]:
-        """The training points on workers: kept with an open cluster, else for this call."""
-        with self._opened() as cluster:
-            now, look = (cluster, self.X_fit_), Look(self.dual_coef_)  # it may be edited in place
-            kept = self.__dict__.get("_kept")
-            if (
-                kept is None
-                or kept[1] != self.code
-                or any(a is not b for a, b in zip(kept[0], now, strict=True))
-                or not look.same(kept[3])
-            ):
-                dual = self.dual_coef_.reshape(len(self.X_fit_), -1)
-                many = len(cluster.workers)
-                code = groups_for(len(dual), many) if self.code is None else self.code
-                placed = cluster.parts((self.X_fit_, dual), code, parts=len(dual))
-                kept = (now, self.code, placed, look.kept())
-                if isinstance(self.cluster, Cluster):
-                    self._kept = kept
-            yield kept[2]

@@ -19,17 +19,9 @@ from ..checks import number, one_of, whole
 from .base import CodedEstimator
 from .coded import CodedGradient
 from .coded import solve as descend
-from .losses import (
-    LinearObjective,
-    LossOf,
-    Problem,
-    logistic,
-    multinomial,
-    squared,
-    squared_hinge,
-)
+from .losses import LinearObjective, LossOf, Problem, logistic, multinomial, squared, squared_hinge
 from .products import Encoded, check, sums_alone
-from .solvers import SOLVERS, Floats, OnStep, Solution, conjugate_gradients
+from .solvers import SOLVERS, Floats, OnStep, Solution, solve_columns
 
 
 @dataclass(repr=False, eq=False)
@@ -178,35 +170,29 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Linear):
         if self.fit_intercept:
             mean = np.asarray(X.T @ weight[:, 0], dtype=np.float64) / total
             shift = (weight * y).sum(axis=0) / total
-        steps, left = 0, 0.0
-        W = np.zeros((X.shape[1], y.shape[1]))
-        losses = (weight * (y - shift) ** 2).sum(axis=0)  # of each target, at w = 0
-        start, b = losses.copy(), np.zeros_like(W)
-        for t in range(y.shape[1]):
-            b[:, t] = _centred_back(X, weight[:, 0] * (y[:, t] - shift[t]), mean)
+        start = (weight * (y - shift) ** 2).sum(axis=0)  # the loss of each target at w = 0
+        losses = start.copy()
 
-            def apply(p: Floats) -> Floats:
-                scores = np.asarray(X @ p, dtype=np.float64) - float(mean @ p)
-                return _centred_back(X, weight[:, 0] * scores, mean) + self.alpha * p
+        def back(r: Floats) -> Floats:
+            r = weight[:, 0] * r
+            return np.asarray(X.T @ r, dtype=np.float64) - mean * float(r.sum())
 
-            with self._watched(X) as on_step:
+        def apply(p: Floats) -> Floats:
+            scores = np.asarray(X @ p, dtype=np.float64) - float(mean @ p)
+            return back(scores) + self.alpha * p
 
-                def count(iteration: int, r: Floats, x: Floats, t: int = t) -> None:
-                    nonlocal steps, left
-                    steps, left = max(steps, iteration), float(np.linalg.norm(r))
-                    # With H x = b - r the loss y'Dy - 2 b'x + x'Hx needs no product of its own.
-                    losses[t] = max(0.0, start[t] - float(x @ (b[:, t] + r)))
-                    on_step(iteration, 0.5 * float(losses.sum()), x)
+        B = np.stack([back(column) for column in (y - shift).T], axis=1)
+        with self._watched(X) as on_step:
 
-                within = self.tol * float(np.linalg.norm(b[:, t]))
-                W[:, t] = conjugate_gradients(apply, b[:, t], within, self.max_iter, count)
-            if steps == self.max_iter and left > within:
-                self._warn()
+            def count(t: int, iteration: int, r: Floats, x: Floats) -> None:
+                # With H x = b - r the loss y'Dy - 2 b'x + x'Hx needs no product of its own.
+                losses[t] = max(0.0, start[t] - float(x @ (B[:, t] + r)))
+                on_step(iteration, 0.5 * float(losses.sum()), x)
+
+            W, steps, unmet = solve_columns(apply, B, self.tol, self.max_iter, count)
+        if unmet and steps == self.max_iter:
+            self._warn()
         return W, shift - mean @ W, steps
-
-
-def _centred_back(X: Encoded, r: Floats, mean: Floats) -> Floats:
-    return np.asarray(X.T @ r, dtype=np.float64) - mean * float(r.sum())
 
 
 @dataclass(repr=False, eq=False)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, logsumexp, softmax
 
-from .solvers import Floats, Objective
+from .solvers import Floats
 
 
 class Products(Protocol):
@@ -118,7 +118,7 @@ class Problem:
         return found
 
 
-class LinearObjective(Objective):
+class LinearObjective:
     """A problem seen through products with its X.
 
     The scores of the last point are kept, so that a value and a gradient there cost one pass with
@@ -134,14 +134,17 @@ class LinearObjective(Objective):
         self._at: tuple[bytes, Floats] | None = None
 
     def value(self, x: Floats) -> float:
+        """One pass with X."""
         rows = self._there(self.loss.rows(self._scores(x)))
         return self.scale * float(rows.sum()) + 0.5 * float((self.problem.penalties() * x) @ x)
 
     def value_and_gradient(self, x: Floats) -> tuple[float, Floats]:
+        """One pass with X and one with X.T."""
         slope = self._there(self.scale * self.loss.slope(self._scores(x)))
         return self.value(x), self._back(slope) + self.problem.penalties() * x
 
     def curvature(self, x: Floats) -> Callable[[Floats], Floats]:
+        """Return p -> H(x) p; each call is one pass with X and one with X.T."""
         scores = self._scores(x)
 
         def apply(p: Floats) -> Floats:
@@ -172,16 +175,3 @@ class LinearObjective(Objective):
         product = self.X.T @ (r[:, 0] if self.m == 1 else r)
         G = np.asarray(product, dtype=np.float64).ravel()
         return np.concatenate([G, r.sum(axis=0)]) if self.problem.intercept else G
-
-
-__all__ = [
-    "LinearObjective",
-    "Loss",
-    "LossOf",
-    "Problem",
-    "Products",
-    "logistic",
-    "multinomial",
-    "squared",
-    "squared_hinge",
-]

@@ -20,8 +20,9 @@ from ..arrays.grid import encode_grid
 from ..checks import number, one_of, whole
 from ..cluster import Cluster
 from ..errors import BadInput
-from ._layers import CodedNetwork, Floats, scores
+from ._layers import CodedNetwork
 from .base import CodedEstimator
+from .network import Floats, scores
 from .products import Encoded
 from .progress import progress
 from .solvers import check_finite

@@ -91,12 +91,17 @@ class Network:
 
     def scores(self, X: Floats) -> Floats:
         """Scores of rows (N, classes), computed here."""
-        a = X
-        for W, b in zip(self.weights[:-1], self.biases[:-1], strict=True):
-            a = np.maximum(a @ W + b, 0.0)
-        return np.asarray(a @ self.weights[-1] + self.biases[-1])
+        return scores(X, self.weights, self.biases)
 
     def loss(self, X: Floats, y: NDArray[np.intp]) -> float:
         """Mean cross-entropy over rows, computed here."""
-        scores = self.scores(X)
-        return float((logsumexp(scores, axis=1) - scores[np.arange(len(y)), y]).mean())
+        found = self.scores(X)
+        return float((logsumexp(found, axis=1) - found[np.arange(len(y)), y]).mean())
+
+
+def scores(X: Floats, weights: Sequence[Floats], biases: Sequence[Floats]) -> Floats:
+    """Scores of rows X (N, features) before the softmax, computed here: (N, classes)."""
+    a = X
+    for W, b in zip(weights[:-1], biases[:-1], strict=True):
+        a = np.maximum(a @ W + b, 0.0)
+    return np.asarray(a @ weights[-1] + biases[-1])

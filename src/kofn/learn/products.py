@@ -22,6 +22,7 @@ BASELINES = {
     "stale": (1, "stale"),
 }
 KINDS = ("coded", *BASELINES)
+INEXACT = ("ignore", "stale")
 
 
 def check(kind: object, solver: str, k: int | None, X: Any) -> None:
@@ -32,8 +33,8 @@ def check(kind: object, solver: str, k: int | None, X: Any) -> None:
             f"k is the threshold of coded products; got k={k!r} with products={kind!r}. Leave it "
             f"out."
         )
-    inexact = not getattr(X, "exact", True) if isinstance(X, Encoded) else _inexact(kind)
-    if inexact and solver != "gd":
+    exact = getattr(X, "exact", True) if isinstance(X, Encoded) else kind not in INEXACT
+    if not exact and solver != "gd":
         raise BadInput(
             f"solver {solver!r} counts on exact products, and these leave out or keep what a lost "
             f"worker held. Use solver='gd'."
@@ -65,7 +66,3 @@ def place(kind: str, cluster: Cluster, X: Any, k: int | None, n: int | None) -> 
         return cluster.encode(X, k, n=n, check_finite=resolve_source(X) is not None)
     copies, lost = BASELINES[kind]
     return Replicated(cluster, X, copies, n=n, lost=lost)
-
-
-def _inexact(kind: object) -> bool:
-    return kind in ("ignore", "stale")

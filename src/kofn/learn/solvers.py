@@ -6,22 +6,24 @@ here knows of workers: a loss in the middle of a fit is the products' business.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import NotFinite
 
+if TYPE_CHECKING:
+    from .losses import LinearObjective as Objective
+
 HALVINGS = 10  # of the last step that helped, where products are not exact
 FIRST = 60  # before there is one
 
 Floats = NDArray[np.float64]
 OnStep = Callable[[int, float, Floats], None]  # iteration, loss, parameters
-Step = Callable[[int, Floats, Floats], None]  # iteration, residual, parameters; all of them lent
+Step = Callable[[int, Floats, Floats], None]  # iteration, residual, parameters
 
 
 @dataclass(frozen=True)
@@ -31,24 +33,6 @@ class Solution:
     x: Floats
     iterations: int
     converged: bool
-
-
-class Objective(ABC):
-    """A smooth function of flat parameters, and how it curves."""
-
-    exact: bool = True  # False: what it is a function of may change from one call to the next
-
-    @abstractmethod
-    def value_and_gradient(self, x: Floats) -> tuple[float, Floats]:
-        """One pass with X and one with X.T."""
-
-    @abstractmethod
-    def value(self, x: Floats) -> float:
-        """One pass with X."""
-
-    @abstractmethod
-    def curvature(self, x: Floats) -> Callable[[Floats], Floats]:
-        """Return p -> H(x) p; each call is one pass with X and one with X.T."""
 
 
 def check_finite(iteration: int, loss: float, gradient: Floats | None = None) -> None:
@@ -162,7 +146,7 @@ def conjugate_gradients(
 ) -> Floats:
     """Solve H x = b for positive definite H, to a residual of norm `within`.
 
-    `on_step` is lent the residual b - H x and x after every iteration.
+    `on_step` is given the residual b - H x and x after every iteration; both change later.
     """
     x, r = np.zeros_like(b), b.copy()
     p, rr = r.copy(), float(r @ r)
@@ -184,6 +168,32 @@ def conjugate_gradients(
         if on_step is not None:
             on_step(iteration + 1, r, x)
     return x
+
+
+def solve_columns(
+    apply: Callable[[Floats], Floats],
+    B: Floats,
+    tol: float,
+    max_iter: int,
+    on_step: Callable[[int, int, Floats, Floats], None],
+) -> tuple[Floats, int, int]:
+    """Solve H X = B column by column, each to a residual of `tol` times its right side.
+
+    Calls on_step(column, iteration, residual, x). Returns X, the most iterations that a column took
+    and how many columns have not met `tol`.
+    """
+    X, steps, unmet = np.zeros_like(B), 0, 0
+    for t, b in enumerate(B.T):
+        left = size = float(np.linalg.norm(b))
+
+        def count(iteration: int, r: Floats, x: Floats, t: int = t) -> None:
+            nonlocal steps, left
+            steps, left = max(steps, iteration), float(np.linalg.norm(r))
+            on_step(t, iteration, r, x)
+
+        X[:, t] = conjugate_gradients(apply, b, tol * size, max_iter, count)
+        unmet += left > tol * size
+    return X, steps, unmet
 
 
 SOLVERS = {"gd": gradient_descent, "lbfgs": lbfgs, "newton-cg": newton_cg}

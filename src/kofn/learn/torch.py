@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -124,14 +124,10 @@ class CodedBackward:
         return self._known[1]
 
     def _accumulate(self, gradient: NDArray[Any], used: NDArray[Any]) -> None:
-        torch, at = _torch(), 0
-        for p, times in zip(_trained(self.module), used, strict=True):
-            piece = torch.from_numpy(gradient[at : at + p.numel()]).view(p.shape)
-            at += p.numel()
-            if times == 0:
-                continue
-            piece = piece.to(dtype=p.dtype, device=p.device)
-            p.grad = piece if p.grad is None else p.grad + piece
+        for (p, piece), times in zip(_cut(gradient, _trained(self.module)), used, strict=True):
+            if times:
+                piece = _tensor(piece).to(dtype=p.dtype, device=p.device)
+                p.grad = piece if p.grad is None else p.grad + piece
 
 
 @dataclass(eq=False)
@@ -151,11 +147,9 @@ class Term:
         vector, step, *buffers = x
         module = self.module.value.to(self.device)
         with torch.no_grad():
-            at = 0
-            for p in _trained(module):
-                p.copy_(_tensor(vector[at : at + p.numel()]).view(p.shape))
+            for p, piece in _cut(vector, _trained(module)):
+                p.copy_(_tensor(piece))
                 p.grad = None
-                at += p.numel()
             for buffer, value in zip(module.buffers(), buffers, strict=True):
                 buffer.copy_(_tensor(value))
         *inputs, targets, rows = part
@@ -176,8 +170,8 @@ class Term:
         if not buffers:
             return found
         # Most buffers never move: only what does travels.
-        before = np.concatenate([np.asarray(one).reshape(-1) for one in buffers])
-        after = np.concatenate([b.detach().cpu().numpy().reshape(-1) for b in module.buffers()])
+        before = np.concatenate(buffers, axis=None)
+        after = np.concatenate([_array(b) for b in module.buffers()], axis=None)
         where = np.flatnonzero((before != after) & ~((before != before) & (after != after)))
         by = after[where].astype(np.float64) - before[where]
         return *found, Scattered(where, by * count, before.size)
@@ -185,13 +179,10 @@ class Term:
 
 def _move(module: Module, by: NDArray[Any]) -> None:
     """Move the buffers of a module by so much; whole numbers to the nearest."""
-    at = 0
-    for buffer in module.buffers():
-        piece = by[at : at + buffer.numel()]
-        at += buffer.numel()
+    for buffer, piece in _cut(by, list(module.buffers())):
         if piece.any():
-            array = buffer.detach().cpu().numpy()
-            new = array + piece.reshape(array.shape)
+            array = _array(buffer)
+            new = array + piece
             new = new if array.dtype.kind == "f" else np.rint(new)
             buffer.data.copy_(_tensor(new.astype(array.dtype)))
 
@@ -234,11 +225,19 @@ def _frozen(module: Module) -> list[bool]:
 
 def flat(module: Module) -> NDArray[Any]:
     """The parameters that are trained, one after the other."""
-    return np.concatenate([p.detach().cpu().numpy().reshape(-1) for p in _trained(module)])
+    return np.concatenate([_array(p) for p in _trained(module)], axis=None)
 
 
 def _trained(module: Module) -> list[Any]:
     return [p for p in module.parameters() if p.requires_grad]
+
+
+def _cut(vector: NDArray[Any], tensors: list[Any]) -> Iterator[tuple[Any, NDArray[Any]]]:
+    """Each tensor, and the entries of a flat vector that are its own, in its shape."""
+    at = 0
+    for one in tensors:
+        yield one, vector[at : at + one.numel()].reshape(one.shape)
+        at += one.numel()
 
 
 def _tensor(array: NDArray[Any]) -> Any:
