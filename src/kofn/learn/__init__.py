@@ -46,9 +46,10 @@ _WHERE = {
 
 def __getattr__(name: str) -> Any:
     # Workers load functions from this package; scikit-learn would cost each of them a second.
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_WHERE.get(name, 'linear')}", __name__), name)
+    for module, names in _WHERE.items():
+        if name in names:
+            return getattr(import_module(f".{module}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

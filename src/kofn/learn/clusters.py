@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
@@ -97,18 +97,16 @@ class CodedTerms(OnCluster):
     def _predicted(
         self,
         fn: Callable[[Any, Any], Any],
-        rows: NDArray[Any],
+        inputs: Iterable[Any],
         made_of: Sequence[Any],
         terms: Callable[[], Any],
         count: int,
         looked_at: Any = None,
-        more: tuple[Any, ...] | None = None,
     ) -> NDArray[np.float64]:
-        """Sums of `count` terms for rows (N, d), some rows at a time: (N, ...).
+        """Σ fn(term, x) over `count` terms for each x of `inputs`, some rows of its own: (N, ...).
 
         `terms()` are the terms as `cluster.parts` takes them. They are others where an object that
-        they are `made_of` is another, or where `looked_at` has been changed in place. With `more`
-        fn is given (rows, *more), else rows.
+        they are `made_of` is another, or where `looked_at` has been changed in place.
         """
         with self._opened() as cluster:
             now, look = (cluster, *made_of), Look(looked_at)
@@ -124,9 +122,10 @@ class CodedTerms(OnCluster):
                 kept = (now, self.code, look.kept(), cluster.parts(terms(), code, parts=count))
                 if isinstance(self.cluster, Cluster):
                     self._kept = kept
-            found = []
-            for first in range(0, len(rows), BATCH):
-                x = rows[first : first + BATCH]
-                at = x if more is None else (x, *more)
-                found.append(kept[3].sum(fn, at, vectorised=True).value)
+            found = [kept[3].sum(fn, x, vectorised=True).value for x in inputs]
         return np.concatenate(found)
+
+
+def batches(rows: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    """Some rows at a time."""
+    return (rows[first : first + BATCH] for first in range(0, len(rows), BATCH))

@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_array, check_is_fitted
 from ..codes.assignment import SumCode
 from ..errors import BadInput
 from ..sums.trees import Tree, terms
-from .clusters import CodedTerms
+from .clusters import CodedTerms, batches
 
 RANDOM = (sk.RandomForestRegressor, sk.RandomForestClassifier)
 FORESTS = (*RANDOM, sk.ExtraTreesRegressor, sk.ExtraTreesClassifier)
@@ -120,7 +120,8 @@ class CodedEnsemble(CodedTerms, BaseEstimator):
                 f"X must have the {model.n_features_in_} features that the ensemble was fitted "
                 f"to; got {inputs.shape[1]}."
             )
-        found = self._predicted(terms, inputs, trees, lambda: _terms(model, trees), len(trees))
+        placed = trees, lambda: _terms(model, trees), len(trees)
+        found = self._predicted(terms, batches(inputs), *placed)
         if isinstance(model, BOOSTING):
             total = model._raw_predict_init(X if model.init is not None else inputs)
             total = np.asarray(total, np.float64) + model.learning_rate * found

@@ -16,7 +16,7 @@ from ..checks import number, one_of, unmasked, whole
 from ..codes.assignment import SumCode
 from ..sums.kernels import KERNELS, Kernel, terms
 from .base import CodedEstimator
-from .clusters import CodedTerms
+from .clusters import CodedTerms, batches
 from .solvers import Floats, solve_columns
 
 
@@ -74,15 +74,10 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, CodedTerms, CodedEstimator):
         """Predictions (N,) or (N, t): coded sums over the training points, on the workers."""
         X = self._rows(X, dtype=np.float64)
         points, dual = self.X_fit_, self.dual_coef_  # that may be edited in place
-        out = self._predicted(
-            terms,
-            X,
-            (points,),
-            lambda: (points, dual.reshape(len(points), -1)),
-            len(points),
-            dual,
-            more=(self._kernel(X.shape[1]),),
-        )
+        kernel, N = self._kernel(X.shape[1]), len(points)
+        inputs = ((rows, kernel) for rows in batches(X))
+        placed = (points,), lambda: (points, dual.reshape(N, -1)), N
+        out = self._predicted(terms, inputs, *placed, looked_at=dual)
         return out[:, 0] if self.dual_coef_.ndim == 1 else out
 
     def __sklearn_tags__(self) -> Any:

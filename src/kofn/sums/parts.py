@@ -194,7 +194,11 @@ class _Placed:
     def __init__(self, driver: RoundDriver, code: Assignment, part: Callable[[int], Any]) -> None:
         self.code, self._driver = code, driver
         slots = [code.parts(slot) for slot in range(code.n)]
-        self._holders = Holders(driver, code.n, self._held(code, part), slots)
+
+        def held(slot: int) -> Held:  # without self: whoever holds this keeps the parts only
+            return Held({i: part(i) for i in slots[slot]}, code.symbols(slot))
+
+        self._holders = Holders(driver, code.n, held, slots)
         self.key = self._holders.key
         self._known: dict[str, bytes] = {}  # functions by key, the newest last
         self._have: set[tuple[int, str]] = set()
@@ -206,17 +210,13 @@ class _Placed:
         weakref.finalize(self, lambda known: driver.unwanted.extend(known), self._known)
         self._holders.place(enough=code.k)
 
-    @staticmethod
-    def _held(code: Assignment, part: Callable[[int], Any]) -> Callable[[int], Held]:
-        return lambda slot: Held({i: part(i) for i in code.parts(slot)}, code.symbols(slot))
-
     def sum(self, fn: Function, x: Any, stop: Stop, kind: Kind) -> Sum:
         driver, engine = self._driver, self._driver.engine
         driver.settle()
         self._holders.enlist()
         ready = self._holders.ready()
         if not ready:
-            driver.await_enough(lambda: self._enlisted(), 1)
+            driver.await_enough(self._enlisted, 1)
             ready = self._holders.ready()
         self._fn_key = self._function(fn)
         resting = {worker for worker in ready if driver.roster.behind(worker, _BEHIND)}

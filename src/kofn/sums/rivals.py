@@ -7,7 +7,6 @@ and the same with `stop=first(r)`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -21,7 +20,7 @@ from ..rounds.replicated import ReplicatedRound
 from ..rounds.stale import StaleRound
 from .data import cut
 from .functions import Sent, load
-from .work import Leaves, leaves, own
+from .work import Leaves, leaves
 
 Function = Callable[[Any, Any], Any]
 
@@ -50,7 +49,7 @@ class _Terms:
         fn = load(self.name, self.fn) if isinstance(self.fn, bytes) else self.fn
         for part in parts:
             value, _ = leaves(fn, kept[key][part], at, part)
-            yield Piece(part, tuple(map(own, value)), 1)
+            yield Piece(part, tuple(one.copy() for one in value), 1)
 
 
 class _Dealt:
@@ -78,25 +77,21 @@ class _Dealt:
             lambda slot: {i: part(i) for block in self.slots[slot] for i in self.runs[block]},
         )
         self._holders.place()
+        self.key = self._holders.key
         self._body: _Terms | None = None
         self._sent = Sent()
 
-    @property
-    def key(self) -> str:
-        """Of the parts that workers keep."""
-        return self._holders.key
-
-    def body(self, fn: Function) -> _Terms:
-        """One object per function as it is now: a body is known by identity, and sent once."""
+    def _use(self, fn: Function) -> None:
+        """Take a function as it is now: its body is known by identity, and sent once."""
         sent = self._sent(fn) if self._driver.engine.capabilities.processes else fn
         if self._body is None or self._body.fn is not sent:
             self._body = _Terms(f"{self.key}-fn-{self._driver.next_task()}", sent)
-        return self._body
 
-    @property
-    def values(self) -> bool:
-        """Whether the engine computes values at all."""
-        return self._driver.engine.capabilities.values
+    def _task(self, round: int, worker: int, parts: tuple[int, ...], *x: Any) -> Task:
+        assert self._body is not None
+        task, what = self._driver.next_task(), Outline((part, 1) for part in parts)
+        args = (self.key, parts, *x)
+        return Task(task, round, worker, self._body, args, what, float(len(parts)))
 
 
 class Backups(_Dealt):
@@ -115,10 +110,9 @@ class Backups(_Dealt):
         copies: int = 2,
         factor: float = 3.0,
     ) -> None:
-        if not factor > 1:
-            raise BadInput(f"factor, of the median, must be > 1; got {factor!r}.")
+        factor = checks.number(factor, "factor, of the median,", "> 1", infinite=True)
         super().__init__(where, data, parts, copies)
-        self._late = Late(factor=float(factor))
+        self._late = Late(factor=factor)
         self.asked_again = 0  # backup tasks so far
 
     def sum(self, fn: Function, x: Any = None) -> Any:
@@ -128,11 +122,12 @@ class Backups(_Dealt):
         with driver.lock:
             driver.settle()
             self._holders.enlist()
-            ready, work = self._holders.ready(), _Backups(self, self.body(fn))
-            round = ReplicatedRound(driver.next_round(), self.slots, ready, work, self._late)
+            self._use(fn)
+            ready = self._holders.ready()
+            round = ReplicatedRound(driver.next_round(), self.slots, ready, self, self._late)
             driver.run(round, x, self._holders.supply)
             self.asked_again += len(round.asked_again)
-        if not self.values:
+        if not driver.engine.capabilities.values:
             return None
         total, shapes = Total(), None
         for part, value in (piece for pieces in round.values.values() for piece in pieces):
@@ -141,6 +136,10 @@ class Backups(_Dealt):
             total.add(value)
         assert total.leaves is not None
         return total.leaves[0] if len(total.leaves) == 1 else tuple(total.leaves)
+
+    def task(self, round: int, worker: int, slot: int, block: int) -> Task:
+        """Make the task of a run of parts."""
+        return self._task(round, worker, self.runs[block])
 
 
 class Stale(_Dealt):
@@ -178,45 +177,13 @@ class Stale(_Dealt):
 
         with driver.lock:
             driver.settle()
+            self._use(fn)
             slots = {w: self.runs[slot] for w, slot in self._holders.ready().items()}
-            round = StaleRound(
-                driver.next_round,
-                slots,
-                _Stale(self, self.body(fn)),
-                x,
-                on_step,
-                fresh,
-                margin=margin,
-                portion=portion,
-                balance=balance,
-            )
+            options: dict[str, Any] = {"margin": margin, "portion": portion, "balance": balance}
+            round = StaleRound(driver.next_round, slots, self, x, on_step, fresh, **options)
             driver.run(round, None, lambda worker: None)
         return round
 
-
-@dataclass(frozen=True)
-class _Backups:
-    dealt: Backups
-    body: _Terms
-
-    @property
-    def key(self) -> str:
-        return self.dealt.key
-
-    def task(self, round: int, worker: int, slot: int, block: int) -> Task:
-        """Make the task of a run of parts."""
-        driver, run = self.dealt._driver, self.dealt.runs[block]
-        args, what = (self.key, run), Outline((part, 1) for part in run)
-        return Task(driver.next_task(), round, worker, self.body, args, what, float(len(run)))
-
-
-@dataclass(frozen=True)
-class _Stale:
-    dealt: Stale
-    body: _Terms
-
     def task(self, round: int, worker: int, parts: Sequence[int], x: Any) -> Task:
-        driver = self.dealt._driver
-        what = Outline((part, 1) for part in parts)
-        args = (self.dealt.key, tuple(parts), x)
-        return Task(driver.next_task(), round, worker, self.body, args, what, float(len(parts)))
+        """Make the task that evaluates these parts at x."""
+        return self._task(round, worker, tuple(parts), x)

@@ -86,7 +86,7 @@ def worker_body(
                 new, several = leaves(fn, held.parts[part], x, part)
                 shapes = same_shapes(shapes, tuple(one.shape for one in new), f"part {part}")
                 if here or i + 1 < len(symbols) or j + 1 < len(row.parts):
-                    new = tuple(map(own, new))  # fn may write its next value over this one
+                    new = tuple([one.copy() for one in new])  # fn may write its next over this
                 memo.keep(part, new)
                 read += 1
             else:
@@ -132,11 +132,6 @@ def plain(found: Any) -> Leaves:
         what = "a tuple is nested in it" if found else "an empty tuple is none"
         raise TypeError(f"fn must return an array or a tuple of arrays; {what}")
     return tuple(map(_plain, found))
-
-
-def own(value: Any) -> Any:
-    """A copy: fn may write its next value over the one that it returned."""
-    return value.copy()
 
 
 def _plain(value: Any) -> Any:
