@@ -25,8 +25,8 @@ from support import examples
 
 from kofn.arrays import coding, store
 from kofn.arrays.coding import make_share
-from kofn.arrays.external import resolve_source, shares_from
 from kofn.arrays.scales import scales_of
+from kofn.arrays.shares import resolve_source, shares_from
 from kofn.arrays.store import Store, is_store, open_store, write_store
 from kofn.cli import main
 from kofn.codes.mds import MDSCode

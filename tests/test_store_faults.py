@@ -24,7 +24,7 @@ import scipy.sparse as sp
 import kofn
 from kofn import files, learn
 from kofn.arrays import coding, store
-from kofn.arrays.external import shares_from
+from kofn.arrays.shares import shares_from
 from kofn.arrays.sources import open_source
 from kofn.arrays.store import open_store, write_store
 from kofn.cli import tables

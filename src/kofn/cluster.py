@@ -11,10 +11,9 @@ from scipy.sparse import issparse
 
 from . import checks
 from .arrays import CodedMatrix, CodedTranspose
-from .arrays.external import resolve_source, shares_from
 from .arrays.matrix import Options
 from .arrays.scales import scales_of
-from .arrays.shares import shares_of, threshold
+from .arrays.shares import resolve_source, shares_from, shares_of, threshold
 from .arrays.store import Store
 from .codes import AnyKOfN, SumCode
 from .codes.threshold import check_code

@@ -130,11 +130,8 @@ class Coder:
             pieces[i, b - a :] = 0
         self._scale(pieces, first, last)
         if mixed:
-            G, flat, total = (
-                self._G[self._mixed],
-                pieces.reshape(blocks, -1),
-                out.reshape(mixed, -1),
-            )
+            G, flat = self._G[self._mixed], pieces.reshape(blocks, -1)
+            total = out.reshape(mixed, -1)
             width = max(256, PRODUCT // (blocks * mixed))
             for a in range(0, m * d, width):
                 total[:, a : a + width] = G @ flat[:, a : a + width]
@@ -159,37 +156,23 @@ class Coder:
                 yield share, pieces[self._plain[j]]
                 continue
             used = np.flatnonzero(self._G[j])
-            weights = sp.csr_array(
-                (
-                    np.tile(self._G[j, used], m),
-                    column[:, used].ravel(),
-                    np.arange(m + 1) * len(used),
-                ),
-                shape=(m, m * len(pieces)),
-            )
-            total = weights @ stack
+            entries, ends = np.tile(self._G[j, used], m), np.arange(m + 1) * len(used)
+            where = (entries, column[:, used].ravel(), ends)
+            total = sp.csr_array(where, shape=(m, m * len(pieces))) @ stack
             total.sort_indices()
             yield share, total.astype(self.source.dtype)
 
 
-def make_share(
-    data: object,
-    code: AnyKOfN,
-    share: int,
-    check_finite: bool = False,
-    scales: Scales | None = None,
-) -> Any:
+def make_share(data: object, code: AnyKOfN, share: int, scales: Scales | None = None) -> Any:
     """Return one share of a source, a path, an array or a CSR matrix: an array or a csr_array.
 
     Reads only one block for a share that is a plain block. Memory: the share and one chunk.
     """
-    coder = Coder(open_source(data), code, [share], check_finite, scales)
+    coder = Coder(open_source(data), code, [share], False, scales)
     source = coder.source
-    chunks = (
-        rows
-        for first in range(0, coder.rows, coder.step)
-        for _, rows in coder.chunk(first, min(first + coder.step, coder.rows))
-    )
+    starts = range(0, coder.rows, coder.step)
+    ranges = ((first, min(first + coder.step, coder.rows)) for first in starts)
+    chunks = (rows for first, last in ranges for _, rows in coder.chunk(first, last))
     if source.sparse:
         return csr(sp.vstack(list(chunks), format="csr"), source.dtype)
     return filled((coder.rows, source.shape[1]), source.dtype, chunks)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 ROUNDS = 10_000  # at most, where only a tolerance is given
 Heard = Callable[[int, float], object]
+Vector = NDArray[Any]
 
 
 def iterate(
@@ -59,7 +60,7 @@ def iterate(
         shape = ExchangeLayout(X.code.n, X._rows, len(w), w.dtype.str, X._values)
         exchange = engine.exchange(shape)
         count = _Count(driver, exchange)
-        work = _Work(driver, X, job, plan, on_round, count)
+        work = _Work(X, job, plan, on_round, count)
         key, scales = work.exchange_key, scales_key(work.exchange_key)
         try:
             exchange.offer(shape.shares, 0, w)  # the one time that w0 is written
@@ -166,18 +167,12 @@ class _Work:
     """The work of an iteration: one task a worker, windows for any set of shares."""
 
     def __init__(
-        self,
-        driver: RoundDriver,
-        X: CodedMatrix,
-        job: Job,
-        plan: Plan,
-        on_round: Heard | None,
-        count: _Count,
+        self, X: CodedMatrix, job: Job, plan: Plan, on_round: Heard | None, count: _Count
     ) -> None:
         self.key, self.threshold = X._holders.key, X.code.k
-        self.exchange_key = f"exchange-{driver.next_task()}"
+        self.exchange_key = f"exchange-{X._driver.next_task()}"
         self.eta = plan.eta or 0.0
-        self._driver, self._X, self._job, self._plan = driver, X, job, plan
+        self._driver, self._X, self._job, self._plan = X._driver, X, job, plan
         self._on_round, self._newest, self._count = on_round, 0, count
         self._begun: tuple[int, int | None] = (0, 0)  # bytes when a round was first heard of
 
@@ -243,12 +238,7 @@ def _vector(X: CodedMatrix, w0: object) -> NDArray[Any]:
 
 
 def _job(
-    X: CodedMatrix,
-    f: Step,
-    w: NDArray[Any],
-    rounds: int | None,
-    tol: float | None,
-    report_every: int,
+    X: CodedMatrix, f: Step, w: Vector, rounds: int | None, tol: float | None, report_every: int
 ) -> Job:
     if not callable(f):
         raise BadInput(

@@ -27,7 +27,7 @@ from .lowrank import as_change
 from .plan import Plan, Planner
 from .scales import Growth, change_lengths
 from .shares import Shares
-from .tasks import Adjoint, Pass
+from .tasks import Adjoint, More, Pass
 from .transpose import CodedTranspose, Reporting
 from .worker_body import Step
 
@@ -64,8 +64,7 @@ class CodedMatrix(Reporting):
         self._holders = Holders(driver, code.n, shares.share_of, None, code.k, least)
         # Weakly: or its shares would stay until the garbage collector comes by.
         rebuild = partial(fetching.rebuild, weakref.proxy(self))
-        measured = options.measured_loads
-        self._planner = Planner(driver, self._holders, rebuild, least, code.k, measured)
+        self._planner = Planner(self._holders, rebuild, least, code.k, options.measured_loads)
         self._values = driver.engine.capabilities.values
         # A worker that is stopped must not keep the others waiting for long.
         self._holders.place(enough=code.k)
@@ -100,9 +99,8 @@ class CodedMatrix(Reporting):
         with self._driver.lock:
             self._driver.settle()
             plan = self._planner.plan(self.code, self._rows, self._options.margin)
-        return {
-            w: plan.windows.runs[plan.windows.places[share]] for w, share in plan.holders.items()
-        }
+        runs, places = plan.windows.runs, plan.windows.places
+        return {worker: runs[places[share]] for worker, share in plan.holders.items()}
 
     def __matmul__(self, w: object) -> NDArray[Any]:
         """X @ w for a vector (d,) or columns (d, c): exact to `report.error_bound`.
@@ -253,12 +251,7 @@ class CodedMatrix(Reporting):
         return rows if self._scales is None else self._scales.times(rows)
 
     def _pass(
-        self,
-        code: Code,
-        rows: int,
-        operand: NDArray[Any],
-        body: Body,
-        more: Callable[[int], tuple[Any, ...]] | None = None,
+        self, code: Code, rows: int, operand: NDArray[Any], body: Body, more: More | None = None
     ) -> NDArray[Any]:
         """One elastic round over so many rows of the shares: the decoded blocks, one by one."""
         driver, inner = self._driver, len(operand)
@@ -310,7 +303,8 @@ class CodedMatrix(Reporting):
         width = 1 if z.ndim == 1 else z.shape[1]
         shares, resting = self._planner.members(plan)
         shape, worst = (self._rows, self._columns), self._worst(len(z))
-        work = Adjoint(driver, code, self._holders.key, worst, shape, z)
+        length = float(np.linalg.norm(z.astype(np.float64, copy=False)))
+        work = Adjoint(driver, code, self._holders.key, worst, shape, length)
         items = plan.items(code.k, self._unscaled(z.reshape(len(z), width)), self.dtype)
         late = self._options.late
         round = SumRound(driver.next_round(), items, shares, work, late, resting)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,32 +20,19 @@ from .scales import Scales
 from .verify import verify
 
 
-@dataclass(frozen=True)
 class Store:
-    """A complete store. Opening it reads the manifest only."""
+    """A complete store of a matrix (N, d) = `shape`: opening it reads the manifest only.
 
-    where: Place
-    manifest: Manifest
+    `code` and `dtype` are those of its shares, which are CSR matrices where it is `sparse`.
+    """
 
-    @property
-    def code(self) -> MDSCode:
-        """The code of its shares."""
-        return self.manifest.code
+    def __init__(self, where: Place, manifest: Manifest) -> None:
+        self.where, self.manifest, self.code = where, manifest, manifest.code
+        self.shape, self.sparse = manifest.shape, manifest.sparse
+        self.dtype: np.dtype[Any] = np.dtype(manifest.dtype)
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Shape (N, d) of the matrix that was encoded."""
-        return self.manifest.shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """float64 or float32."""
-        return np.dtype(self.manifest.dtype)
-
-    @property
-    def sparse(self) -> bool:
-        """Whether shares are CSR matrices."""
-        return self.manifest.sparse
+    def __repr__(self) -> str:
+        return f"<Store of {self.shape[0]} x {self.shape[1]} {self.dtype} at {self.where.url}>"
 
     def agree(self, k: int | None = None, n: int | None = None) -> MDSCode:
         """Return the code; raise BadInput if another k or n is asked for (None: any)."""
@@ -59,12 +45,12 @@ class Store:
             )
         return code
 
-    def share_build(self, share: int, verify: bool | None = None) -> Build:
+    def share_build(self, share: int, verify: bool = True) -> Build:
         """Return what a worker runs to have a share: see `load_share`."""
         self.code.row(share)  # says so if there is no such share
         files, columns = self.manifest.shares[share], self.shape[1]
         # Checked by default: a share of the right size and other numbers would decode to nonsense.
-        return Build(load_share, (self.where.url, files, columns, verify is not False))
+        return Build(load_share, (self.where.url, files, columns, verify))
 
     def share(self, share: int, verify: bool = False) -> Any:
         """Return a share here: an array (ceil(N / k), d), or a csr_array of that shape.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..rounds import ElasticRound, Layout, RoundDriver, Windows, fill, rows_moved, shifted
+from ..rounds import ElasticRound, Layout, Windows, fill, rows_moved, shifted
 from ..rounds.holders import Holders
 from ..rounds.iterate import IterateRound
 from ..rounds.reduce import Item, SumRound
@@ -133,6 +133,9 @@ class Paces:
         return any(abs(a - b) > CHANGED * b for a, b in zip(old, new, strict=True))
 
 
+Rebuild = Callable[[int, int], None]
+
+
 class Planner:
     """Plans for the rounds of one matrix, made anew only when something has changed.
 
@@ -141,15 +144,9 @@ class Planner:
     """
 
     def __init__(
-        self,
-        driver: RoundDriver,
-        holders: Holders,
-        rebuild: Callable[[int, int], None],
-        least: int,
-        need: int,
-        measured: bool,
+        self, holders: Holders, rebuild: Rebuild, least: int, need: int, measured: bool
     ) -> None:
-        self._driver, self._holders, self._rebuild = driver, holders, rebuild
+        self._driver, self._holders, self._rebuild = holders.driver, holders, rebuild
         self._least, self._need = least, need
         self._paces = Paces() if measured else None
         self._plans: dict[tuple[Code, int], Plan] = {}  # by code and margin

@@ -83,7 +83,7 @@ def spoiled_text(spoiled: Mapping[int, BadStore], what: str) -> str:
 
 
 def repair(store: Store) -> list[int]:
-    """Write spoiled shares anew from whole ones, and the manifest; return which."""
+    """See Store.repair."""
     spoiled = store.spoiled(verify=True)
     enough(store, spoiled)
     manifest = store.manifest

@@ -109,10 +109,10 @@ def scales_of(A: Any, blocks: int) -> Scales | None:
     B = -(-len(exponents) // blocks)
     places = np.full(blocks * B, ZERO, np.int16)
     places[: len(exponents)] = exponents
-    return scales(places.reshape(blocks, B), len(exponents), A.dtype)
+    return scales_at(places.reshape(blocks, B), len(exponents), A.dtype)
 
 
-def scales(places: Exponents, N: int, dtype: np.dtype[Any]) -> Scales | None:
+def scales_at(places: Exponents, N: int, dtype: np.dtype[Any]) -> Scales | None:
     """The scales for lengths by block and place, (k, ceil(N / k)), of N rows."""
     found = balanced(places, dtype).reshape(-1)[:N]
     return Scales(found) if found.any() else None

@@ -15,6 +15,7 @@ from . import work
 from .decode import ETA_WANTED, Code, segments, weak
 
 Floats = NDArray[np.float64]
+More = Callable[[int], tuple[Any, ...]]
 
 
 class Pass:
@@ -30,7 +31,7 @@ class Pass:
         key: str,
         body: Body,
         worst: float = float("inf"),
-        more: Callable[[int], tuple[Any, ...]] | None = None,
+        more: More | None = None,
     ) -> None:
         self.key, self._worst = key, worst
         self._driver, self._code, self._body, self._more = driver, code, body, more
@@ -55,23 +56,16 @@ class Pass:
 
 
 class Adjoint:
-    """The work of X.T @ z: tasks over runs of a share, each with its own operand."""
+    """The work of X.T @ z, z of this norm: tasks over runs of a share, each with its operand."""
 
     wanted = ETA_WANTED
 
     def __init__(
-        self,
-        driver: RoundDriver,
-        code: Code,
-        key: str,
-        worst: float,
-        shape: tuple[int, int],
-        z: NDArray[Any],
+        self, driver: RoundDriver, code: Code, key: str, worst: float, shape: RowRange, norm: float
     ) -> None:
-        self.key, self.threshold, self.worst = key, code.k, worst
+        self.key, self.threshold, self.worst, self.length = key, code.k, worst, norm
         self._driver, self._code = driver, code
         self.rows, self._columns = shape  # of a share
-        self.length = float(np.linalg.norm(z.astype(np.float64, copy=False)))
 
     def task(self, round: int, worker: int, number: int, item: Item) -> Task:
         args = (self.key, number, item.runs, item.u, self._columns)

@@ -24,10 +24,7 @@ ROWS = 1 << 14  # of a sparse share, at a time
 
 
 def verify(store: Store, progress: Callable[[int, int], None] | None = None) -> None:
-    """Read every share once; raise BadStore for the first file that is not as written.
-
-    Memory: a few MB, for a sparse store behind fsspec one share.
-    """
+    """See Store.verify. Memory: a few MB, for a sparse store behind fsspec one share."""
     manifest, code = store.manifest, store.code
     if read_manifest(store.where) != manifest:
         raise BadStore(

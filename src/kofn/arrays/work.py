@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from ..codes.threshold import mix
 from ..model import Piece, RowRange
 
+Array = NDArray[Any]
+Runs = Sequence[RowRange]
 # Multiply-adds in a slice: about ten milliseconds of a product that is bound by memory.
 SLICE_WORK = 10_000_000
 
@@ -28,33 +30,25 @@ def slice_rows(share: Any, width: int) -> int:
     return max(1, int(SLICE_WORK / (max(1.0, per_row) * max(1.0, width / 4))))
 
 
-def slices(runs: Sequence[RowRange], step: int) -> Iterator[RowRange]:
+def slices(runs: Runs, step: int) -> Iterator[RowRange]:
     """Runs cut into pieces of at most `step` rows."""
     for first, last in runs:
         for a in range(first, last, step):
             yield a, min(a + step, last)
 
 
-def count_rows(runs: Sequence[RowRange]) -> int:
+def count_rows(runs: Runs) -> int:
     """Rows in all runs."""
     return sum(last - first for first, last in runs)
 
 
-def product(
-    kept: Any, operand: NDArray[Any], key: str, runs: Sequence[RowRange]
-) -> Iterable[Piece]:
+def product(kept: Any, operand: Array, key: str, runs: Runs) -> Iterable[Piece]:
     """Rows `runs` of the share times the operand: one product a run, cut in slices if long."""
     return _product(matrix_of(kept[key], len(operand)), operand, runs)
 
 
 def mixed(
-    kept: Any,
-    operand: NDArray[Any],
-    key: str,
-    runs: Sequence[RowRange],
-    columns: int,
-    coefficients: NDArray[np.float64],
-    turned: bool,
+    kept: Any, operand: Array, key: str, runs: Runs, columns: int, coefficients: Array, turned: bool
 ) -> Iterable[Piece]:
     """The same, the operand's blocks added up first; `turned` takes the share's transpose."""
     share = matrix_of(kept[key], columns)
@@ -67,7 +61,7 @@ def matrix_of(share: Any, columns: int | None) -> Any:
     return share[:, :columns] if moving else share
 
 
-def _product(share: Any, operand: NDArray[Any], runs: Sequence[RowRange]) -> Iterable[Piece]:
+def _product(share: Any, operand: Array, runs: Runs) -> Iterable[Piece]:
     step = slice_rows(share, 1 if operand.ndim == 1 else operand.shape[1])
     if count_rows(runs) <= step:
         with np.errstate(over="ignore", invalid="ignore"):  # the master looks at the result
@@ -78,13 +72,7 @@ def _product(share: Any, operand: NDArray[Any], runs: Sequence[RowRange]) -> Ite
 
 
 def adjoint(
-    kept: Any,
-    operand: None,
-    key: str,
-    item: int,
-    runs: Sequence[RowRange],
-    u: NDArray[Any],
-    columns: int | None = None,
+    kept: Any, operand: None, key: str, item: int, runs: Runs, u: Array, columns: int | None = None
 ) -> Iterable[Piece]:
     """Σ share[r]ᵀ u[r] over the rows of `runs`; u holds just those rows, in order."""
     share = matrix_of(kept[key], columns)
@@ -95,16 +83,14 @@ def adjoint(
     return _long_adjoint(share, item, list(slices(runs, step)), u)
 
 
-def _terms(share: Any, runs: Sequence[RowRange], u: NDArray[Any]) -> Iterator[Any]:
+def _terms(share: Any, runs: Runs, u: Array) -> Iterator[Any]:
     done = 0
     for first, last in runs:
         yield share[first:last].T @ u[done : done + last - first]
         done += last - first
 
 
-def _long_adjoint(
-    share: Any, item: int, runs: Sequence[RowRange], u: NDArray[Any]
-) -> Iterator[Piece]:
+def _long_adjoint(share: Any, item: int, runs: Runs, u: Array) -> Iterator[Piece]:
     total: Any = 0.0
     for (a, b), term in zip(runs, _terms(share, runs, u), strict=True):
         total = total + term
@@ -113,7 +99,7 @@ def _long_adjoint(
 
 
 def fetch(
-    kept: Any, operand: None, key: str, runs: Sequence[RowRange], offset: int, columns: int
+    kept: Any, operand: None, key: str, runs: Runs, offset: int, columns: int
 ) -> Iterator[Piece]:
     """The rows themselves, up to a column; runs count from `offset`."""
     share = kept[key]
@@ -123,7 +109,7 @@ def fetch(
         yield Piece(((a, b),), rows if dense else rows.toarray(), b - a)
 
 
-def add_low_rank(share: NDArray[Any], U: NDArray[Any], V: NDArray[Any] | None) -> NDArray[Any]:
+def add_low_rank(share: Array, U: Array, V: Array | None) -> Array:
     """The share plus U Vᵀ (or plus U): in place once it is the worker's own memory."""
     if not share.flags.writeable:
         share = share.copy()
@@ -131,9 +117,7 @@ def add_low_rank(share: NDArray[Any], U: NDArray[Any], V: NDArray[Any] | None) -
     return share
 
 
-def add_velocity(
-    share: NDArray[Any], U: NDArray[Any], V: NDArray[Any] | None, momentum: float
-) -> NDArray[Any]:
+def add_velocity(share: Array, U: Array, V: Array | None, momentum: float) -> Array:
     """The share and its velocity, side by side: velocity = momentum · velocity + U Vᵀ, share += it.
 
     A share without a velocity gets one, zero before this change.
@@ -150,7 +134,7 @@ def add_velocity(
     return share
 
 
-def _add(to: NDArray[Any], U: NDArray[Any], V: NDArray[Any] | None) -> None:
+def _add(to: Array, U: Array, V: Array | None) -> None:
     """Add U Vᵀ (or U) to the leading columns, in place."""
     if V is None:
         to[:, : U.shape[1]] += U

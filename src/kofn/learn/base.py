@@ -19,7 +19,7 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from ..arrays.external import resolve_source
+from ..arrays.shares import resolve_source
 from ..arrays.sources import Source
 from ..arrays.store import Store
 from ..checks import unmasked

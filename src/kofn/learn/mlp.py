@@ -15,8 +15,8 @@ from scipy.special import softmax
 from sklearn.base import ClassifierMixin
 from sklearn.utils import check_random_state
 
-from ..arrays.external import resolve_source
 from ..arrays.grid import encode_grid
+from ..arrays.shares import resolve_source
 from ..checks import number, one_of, whole
 from ..cluster import Cluster
 from ..errors import BadInput

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..arrays import CodedMatrix, CodedTranspose
 from ..arrays.baselines import Replicated
-from ..arrays.external import resolve_source
+from ..arrays.shares import resolve_source
 from ..checks import one_of
 from ..cluster import Cluster
 from ..errors import BadInput
