@@ -29,7 +29,7 @@ from kofn.learn import (
     Nesterov,
     Ridge,
 )
-from kofn.learn.descent import Optimiser, descend
+from kofn.learn.descent import descend
 from kofn.testing import Faults
 
 RNG = np.random.default_rng(0)
@@ -120,7 +120,7 @@ def mean_slope(w: Any) -> Any:
         Nesterov(Decay(), momentum=0.9),
     ],
 )
-def test_each_optimiser_walks_as_it_does_alone(optimiser: Optimiser) -> None:
+def test_each_optimiser_walks_as_it_does_alone(optimiser: Nesterov) -> None:
     with virtual(delays=Exponential(mean=1.0)) as cluster:
         how = CodedGradient(kofn.FractionalRepetition(3), optimiser=optimiser)
         ours = LogisticRegression(

@@ -25,10 +25,6 @@ class Layer:
         """W a + b for a batch a (in, rows): one coded product."""
         return np.asarray(self.matrix @ a + self.bias[:, None])
 
-    def backward(self, delta: Floats) -> Floats:
-        """Wᵀ delta, (in, rows): one coded product with the transpose."""
-        return np.asarray(self.matrix.T @ delta)
-
     def descend(self, delta: Floats, a: Floats, rate: float, momentum: float) -> None:
         """Step along -rate · delta aᵀ with momentum: one coded update of rank `rows`."""
         change = low_rank(-rate * delta, a)
@@ -47,10 +43,8 @@ class CodedNetwork:
     """
 
     def __init__(self, matrices: Sequence[CodedMatrix]) -> None:
-        self.layers = [
-            Layer(matrix, np.zeros(matrix.shape[0]), np.zeros(matrix.shape[0]))
-            for matrix in matrices
-        ]
+        zeros = [np.zeros(matrix.shape[0]) for matrix in matrices]
+        self.layers = [Layer(W, b, b) for W, b in zip(matrices, zeros, strict=True)]
 
     @property
     def report(self) -> Report:
@@ -71,7 +65,7 @@ class CodedNetwork:
         delta = (softmax(scores, axis=0) - target) / a.shape[1]
         deltas = [delta]
         for layer, seen in zip(self.layers[:0:-1], inputs[:0:-1], strict=True):
-            delta = layer.backward(delta) * (seen > 0.0)
+            delta = (layer.matrix.T @ delta) * (seen > 0.0)
             deltas.append(delta)
         for layer, delta, seen in zip(self.layers, deltas[::-1], inputs, strict=True):
             layer.descend(delta, seen, rate, momentum)

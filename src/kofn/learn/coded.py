@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 from numpy.typing import NDArray
 
 from ..checks import number
@@ -20,8 +21,7 @@ from ..errors import BadInput
 from ..rounds.stop import Stop
 from ..sums import Parts
 from ..sums.tally import Kind
-from .axes import Axes, axes
-from .descent import Constant, Nesterov, Optimiser, descend
+from .descent import Constant, Nesterov, descend
 from .losses import LossOf, Problem, logistic, multinomial, squared, squared_hinge
 from .solvers import Floats, Solution, check_finite
 from .terms import Term, cut
@@ -30,6 +30,9 @@ from .terms import Term, cut
 CURVATURE: dict[LossOf, float] = {squared: 1, logistic: 0.25, multinomial: 0.5, squared_hinge: 2}
 POWER = 30  # products that the largest curvature is found by
 SAFETY = 1.1  # what is found is a little below it
+FLAT = 1e-12  # of the largest curvature: a column that does not vary
+ALIKE = 10.0  # columns whose sizes differ by less are left as they are
+ROWS = 4096  # at a time
 TINY, STILL = 1e-9, 50  # a gradient, by the first, that rounding may be all of; iterations to judge
 
 
@@ -47,17 +50,81 @@ class CodedGradient:
     code: SumCode | None = None
     stop: Stop | None = None
     weights: Kind = "covered"
-    optimiser: Optimiser | None = None
+    optimiser: Nesterov | None = None
     parts: int | None = None
     batch: float | None = None
 
     def __post_init__(self) -> None:
         if self.batch is not None:
             number(self.batch, "batch", "in (0, 1]", "It is a fraction of each part.")
-        if self.optimiser is not None and not isinstance(self.optimiser, Optimiser):
+        if self.optimiser is not None and not isinstance(self.optimiser, Nesterov):
             raise BadInput(
                 f"optimiser must be GradientDescent or Nesterov; got {self.optimiser!r}."
             )
+
+
+@dataclass(frozen=True, eq=False)
+class Axes:
+    """Coordinates in which a linear model curves about alike in all directions.
+
+    Columns far from zero, or of very different sizes, make a valley that descent crosses for ever.
+    Only the master knows of these coordinates: workers see parameters, W row by row, then b, and
+    return their gradients. From points p: W = p_W / scale, b = p_b / base − mean W.
+    """
+
+    mean: Floats  # (d,), of the columns; zero where the intercept is penalised or there is none
+    scale: Floats  # (d,)
+    base: float
+    targets: int
+    intercept: bool
+
+    def parameters(self, p: Floats) -> Floats:
+        """The parameters at a point."""
+        W, b = self._split(p)
+        W = W / self.scale[:, None]
+        return np.append(W.ravel(), b / self.base - self.mean @ W) if self.intercept else W.ravel()
+
+    def slope(self, gradient: Floats) -> Floats:
+        """The gradient by the point, from that by the parameters."""
+        W, b = self._split(gradient)
+        if not self.intercept:
+            return (W / self.scale[:, None]).ravel()
+        return np.append(
+            ((W - np.outer(self.mean, b)) / self.scale[:, None]).ravel(), b / self.base
+        )
+
+    def _split(self, x: Floats) -> tuple[Floats, Floats]:
+        size = len(self.scale) * self.targets
+        return x[:size].reshape(-1, self.targets), x[size:]
+
+
+def axes(problem: Problem, curvature: float) -> Axes:
+    """Axes for scores X W + b; `curvature`: the most that the scaled loss curves by score.
+
+    Columns are centred where b is not penalised.
+    """
+    X, weight, penalty = problem.X, problem.weight.ravel(), problem.penalty
+    total = float(weight.sum())
+    free = not problem.penalise_intercept
+    centred = problem.intercept and free and total > 0
+    mean = np.asarray(X.T @ weight) / total if centred else np.zeros(X.shape[1])
+    if scipy.sparse.issparse(X):
+        squares = X.power(2)  # type: ignore[attr-defined]
+        spread = np.asarray(squares.T @ weight) - total * mean * mean
+    else:
+        spread = np.zeros(X.shape[1])
+        for first in range(0, len(X), ROWS):
+            rows = slice(first, first + ROWS)
+            spread += np.square(X[rows] - mean).T @ weight[rows]
+    curved = curvature * np.maximum(spread, 0.0) + penalty
+    most = float(curved.max(initial=0.0)) or 1.0
+    scale = np.sqrt(np.where(curved > FLAT * most, curved, most))
+    if len(scale) and scale.max() < ALIKE * scale.min():
+        # As they are, so that where many solutions are as good the smallest is found.
+        scale = np.full_like(scale, np.sqrt(most))
+    base = curvature * total + (0.0 if free else penalty)
+    targets = int(problem.targets.shape[1])
+    return Axes(mean, scale, float(np.sqrt(base)) or 1.0, targets, problem.intercept)
 
 
 def _largest_curvature(problem: Problem, where: Axes, by_score: float) -> float:

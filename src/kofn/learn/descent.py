@@ -6,7 +6,6 @@ calls `descend` says how they are had, usually as a coded sum (see `kofn.learn.c
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -59,24 +58,13 @@ class State:
     t: int = 0
 
 
-class Optimiser(ABC):
-    """One rule of descent. Stateless: what it remembers is in State."""
-
-    @abstractmethod
-    def look(self, state: State) -> Vector:
-        """The point at which the next gradient is wanted."""
-
-    @abstractmethod
-    def step(self, state: State, at: Vector, gradient: Vector, t: int) -> State:
-        """Go on, given the gradient at the point that `look` returned, in iteration t >= 1."""
-
-
 @dataclass(frozen=True)
-class Nesterov(Optimiser):
+class Nesterov:
     """Nesterov's accelerated descent: the gradient is taken a little ahead of the last step.
 
     momentum: how far ahead, or None for (t − 1) / (t + 2). restart: begin anew when a step goes
-    against the gradient (O'Donoghue and Candès), which suits exact gradients.
+    against the gradient (O'Donoghue and Candès), which suits exact gradients. What it remembers is
+    in State.
     """
 
     rate: Rate
@@ -93,12 +81,14 @@ class Nesterov(Optimiser):
             number(self.momentum, "momentum", "in [0, 1)")
 
     def look(self, state: State) -> Vector:
+        """The point at which the next gradient is wanted."""
         ahead = state.t / (state.t + 3) if self.momentum is None else self.momentum
         if state.t == 0 or ahead == 0:
             return state.x
         return state.x + ahead * (state.x - state.before)
 
     def step(self, state: State, at: Vector, gradient: Vector, t: int) -> State:
+        """Go on, given the gradient at the point that `look` returned, in iteration t >= 1."""
         x = at - self.rate(t) * gradient
         if self.restart and float(np.vdot(gradient, x - state.x)) > 0:
             return State(x, x, 0)
@@ -116,7 +106,7 @@ class GradientDescent(Nesterov):
 def descend(
     gradient: Callable[[Vector, int], tuple[Vector, bool]],
     x: Vector,
-    optimiser: Optimiser,
+    optimiser: Nesterov,
     iterations: int,
     tol: float = 0.0,
     on_step: Callable[[int, Vector], bool | None] | None = None,

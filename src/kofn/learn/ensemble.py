@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ BOOSTING = (sk.GradientBoostingRegressor, sk.GradientBoostingClassifier)
 DIGITS = 12  # that decide on a class: what lies behind them depends on the order of adding up
 
 
+@dataclass(repr=False, eq=False)
 class CodedEnsemble(CodedTerms, BaseEstimator):
     """A fitted random forest, extra trees or gradient boosting, evaluated as a coded sum of trees.
 
@@ -33,18 +35,11 @@ class CodedEnsemble(CodedTerms, BaseEstimator):
     trees; with an engine's name a cluster is opened for each call.
     """
 
-    def __init__(
-        self,
-        estimator: Any,
-        *,
-        code: SumCode | None = None,
-        cluster: Any = "local",
-        workers: int | None = None,
-    ) -> None:
-        self.estimator = estimator
-        self.code = code
-        self.cluster = cluster
-        self.workers = workers
+    estimator: Any
+    _: KW_ONLY
+    code: SumCode | None = None
+    cluster: Any = "local"
+    workers: int | None = None
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> CodedEnsemble:
         """Fit the ensemble itself, here; its trees go to the workers when they are asked."""
@@ -168,11 +163,6 @@ def _tree(tree: Any, classifier: bool, column: int | None, width: int) -> Tree:
         value = np.zeros((tree.node_count, width))
         value[:, column] = tree.value[:, 0, 0]
     missing = np.asarray(getattr(tree, "missing_go_to_left", np.zeros(tree.node_count)), bool)
-    return Tree(
-        np.asarray(tree.children_left, np.intp),
-        np.asarray(tree.children_right, np.intp),
-        np.asarray(tree.feature, np.intp),
-        np.asarray(tree.threshold, np.float64),
-        missing,
-        value,
-    )
+    nodes = (tree.children_left, tree.children_right, tree.feature)
+    left, right, feature = (np.asarray(one, np.intp) for one in nodes)
+    return Tree(left, right, feature, np.asarray(tree.threshold, np.float64), missing, value)

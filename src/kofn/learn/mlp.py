@@ -21,10 +21,9 @@ from ..checks import number, one_of, whole
 from ..cluster import Cluster
 from ..errors import BadInput
 from ._layers import CodedNetwork
-from .base import CodedEstimator
-from .network import Floats, scores
+from .base import CodedEstimator, progress
+from .network import Floats, Ints, scores
 from .products import Encoded
-from .progress import progress
 from .solvers import check_finite
 
 
@@ -111,18 +110,10 @@ class MLPClassifier(ClassifierMixin, CodedEstimator):
         return self.classes_[best]
 
     def _scores(self, X: Any) -> Floats:
-        return scores(
-            self._rows(X, accept_sparse="csr", dtype=np.float64), self.coefs_, self.intercepts_
-        )
+        X = self._rows(X, accept_sparse="csr", dtype=np.float64)
+        return scores(X, self.coefs_, self.intercepts_)
 
-    def _epoch(
-        self,
-        network: CodedNetwork,
-        X: Any,
-        codes: NDArray[np.intp],
-        order: NDArray[np.intp],
-        epoch: int,
-    ) -> float:
+    def _epoch(self, network: CodedNetwork, X: Any, codes: Ints, order: Ints, epoch: int) -> float:
         """One pass over the rows in the given order; the mean loss of its batches, by rows."""
         total, size, sparse = 0.0, int(self.batch_size), bool(scipy.sparse.issparse(X))
         for first in range(0, len(order), size):

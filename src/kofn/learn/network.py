@@ -14,6 +14,8 @@ from scipy.special import logsumexp, softmax
 from ..errors import Diverged
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+OnStep = Callable[[int, float], None]
 T = TypeVar("T")
 
 # Yields the operands X, Y of a product, is sent X Y; returns what it was run for.
@@ -70,12 +72,7 @@ class Network:
             self.biases[layer] -= self.learning_rate * db
 
     def train(
-        self,
-        X: Floats,
-        y: NDArray[np.intp],
-        steps: int,
-        batch: int,
-        on_step: Callable[[int, float], None] | None = None,
+        self, X: Floats, y: Ints, steps: int, batch: int, on_step: OnStep | None = None
     ) -> Program[Network]:
         """So many steps on batches of consecutive rows, round and round.
 

@@ -15,14 +15,9 @@ from ..errors import BadInput
 Encoded = CodedMatrix | CodedTranspose | Replicated
 
 # Plain blocks: how many copies of each, and what becomes of one that nobody holds any more.
-BASELINES = {
-    "noiseless": (1, "wait"),
-    "ignore": (1, "ignore"),
-    "replication": (2, "wait"),
-    "stale": (1, "stale"),
-}
+INEXACT = {"ignore": (1, "ignore"), "stale": (1, "stale")}
+BASELINES = {"noiseless": (1, "wait"), "replication": (2, "wait")} | INEXACT
 KINDS = ("coded", *BASELINES)
-INEXACT = ("ignore", "stale")
 
 
 def check(kind: object, solver: str, k: int | None, X: Any) -> None:

@@ -24,6 +24,8 @@ FIRST = 60  # before there is one
 Floats = NDArray[np.float64]
 OnStep = Callable[[int, float, Floats], None]  # iteration, loss, parameters
 Step = Callable[[int, Floats, Floats], None]  # iteration, residual, parameters
+ColumnStep = Callable[[int, int, Floats, Floats], None]  # and which column, first
+Linear = Callable[[Floats], Floats]
 
 
 @dataclass(frozen=True)
@@ -91,13 +93,14 @@ def lbfgs(f: Objective, x: Floats, tol: float, max_iter: int, on_step: OnStep) -
 
     import scipy.optimize  # workers load losses from beside here, and have no use for it
 
+    limits: Any = {"maxiter": max_iter, "gtol": tol, "ftol": 0.0, "maxfun": 20 * max_iter + 100}
     found = scipy.optimize.minimize(
         f.value_and_gradient,
         x,
         jac=True,
         method="L-BFGS-B",
         callback=scipy_callback,
-        options={"maxiter": max_iter, "gtol": tol, "ftol": 0.0, "maxfun": 20 * max_iter + 100},
+        options=limits,
     )
     check_finite(int(found.nit), float(found.fun), np.asarray(found.jac))
     # "ABNORMAL" is a line search that rounding stopped: as far as the numbers go.
@@ -138,11 +141,7 @@ def newton_cg(f: Objective, x: Floats, tol: float, max_iter: int, on_step: OnSte
 
 
 def conjugate_gradients(
-    apply: Callable[[Floats], Floats],
-    b: Floats,
-    within: float,
-    max_iter: int,
-    on_step: Step | None = None,
+    apply: Linear, b: Floats, within: float, max_iter: int, on_step: Step | None = None
 ) -> Floats:
     """Solve H x = b for positive definite H, to a residual of norm `within`.
 
@@ -171,11 +170,7 @@ def conjugate_gradients(
 
 
 def solve_columns(
-    apply: Callable[[Floats], Floats],
-    B: Floats,
-    tol: float,
-    max_iter: int,
-    on_step: Callable[[int, int, Floats, Floats], None],
+    apply: Linear, B: Floats, tol: float, max_iter: int, on_step: ColumnStep
 ) -> tuple[Floats, int, int]:
     """Solve H X = B column by column, each to a residual of `tol` times its right side.
 

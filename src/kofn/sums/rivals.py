@@ -38,12 +38,7 @@ class _Terms:
         self.name, self.fn = name, fn
 
     def __call__(
-        self,
-        kept: Mapping[str, Any],
-        operand: Any,
-        key: str,
-        parts: Sequence[int],
-        x: Any = None,
+        self, kept: Mapping[str, Any], operand: Any, key: str, parts: Sequence[int], x: Any = None
     ) -> Iterator[Piece]:
         at = operand if x is None else x
         fn = load(self.name, self.fn) if isinstance(self.fn, bytes) else self.fn
@@ -71,10 +66,9 @@ class _Dealt:
         edges = [b * self.m // n for b in range(n + 1)]
         self.runs = [tuple(range(a, b)) for a, b in pairwise(edges)]
         self.slots = [tuple((slot + i) % n for i in range(copies)) for slot in range(n)]
+        runs, slots = self.runs, self.slots
         self._holders = Holders(
-            driver,
-            n,
-            lambda slot: {i: part(i) for block in self.slots[slot] for i in self.runs[block]},
+            driver, n, lambda slot: {i: part(i) for block in slots[slot] for i in runs[block]}
         )
         self._holders.place()
         self.key = self._holders.key
