@@ -61,10 +61,7 @@ def gather(
     places: Mapping[int, int],
     shape: tuple[int, int, int],
 ) -> NDArray[Any]:
-    """Lay replies out by share and row: `places` gives the place of a share in `shape`.
-
-    `shape` is (shares, rows of a share, width); what did not arrive is zero.
-    """
+    """Lay replies out as `shape` (shares, rows, width) has it; `places`: where each share is."""
     gathered = np.zeros(shape, values[0][2].dtype)
     for share, runs, value in values:
         flat = value.reshape(len(value), shape[2])
@@ -93,10 +90,7 @@ def combine(
 
 
 def side_by_side(plan: Sequence[Segment], shares: int) -> NDArray[np.float64] | None:
-    """The weights of all segments, (segments, k, shares), zero for shares that are not asked.
-
-    None where segments differ in length.
-    """
+    """The weights of all segments, (segments, k, shares); None where segments differ in length."""
     if len({last - first for first, last, _, _ in plan}) != 1:
         return None
     out = np.zeros((len(plan), plan[0].weights.matrix.shape[0], shares))

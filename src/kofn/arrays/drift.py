@@ -54,10 +54,7 @@ class Drift:
         return replace(self, blocks=blocks, velocity=velocity, size=_sizes(blocks), own=own)
 
     def after(self, change: Floats | None, momentum: float | None) -> Drift:
-        """After an update, or with a momentum after a move.
-
-        `change` is its blocks times the vectors, None where nothing is kept.
-        """
+        """After an update, or a move with a momentum; `change`: its blocks times the vectors."""
         if change is None:
             return self if momentum is None else replace(self, moving=True)
         if momentum is None:

@@ -63,10 +63,7 @@ class Manifest:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What it says of the matrix and the code, as JSON has it.
-
-        `check` tells one generator from another, beyond rounding.
-        """
+        """What it says of matrix and code, as JSON; `check` tells one generator from another."""
         code, check = self.code, [float(f"{x:.9g}") for x in _probe(self.code)]
         facts = {"n": code.n, "k": code.k, "construction": code.construction, "seed": code.seed}
         return {
@@ -179,12 +176,8 @@ def _parse(content: Mapping[str, Any]) -> Manifest:
 
 
 def _file(file: Mapping[str, Any]) -> ArrayFile:
-    return ArrayFile(
-        str(file["name"]),
-        tuple(int(x) for x in file["shape"]),
-        np.dtype(file["dtype"]).str,
-        str(file["sha256"]),
-    )
+    shape, dtype = tuple(int(x) for x in file["shape"]), np.dtype(file["dtype"]).str
+    return ArrayFile(str(file["name"]), shape, dtype, str(file["sha256"]))
 
 
 def _agree(place: Place, manifest: Manifest, check: Any) -> None:

@@ -15,9 +15,8 @@ from ..files import Place
 from ..model import Build
 from .formats import ArrayFile, check, check_sum, load
 from .manifest import NAME, PROGRESS, Manifest, read_manifest
-from .rebuild import rebuilt, repair
+from .rebuild import rebuilt, repair, verify
 from .scales import Scales
-from .verify import verify
 
 
 class Store:
@@ -66,10 +65,7 @@ class Store:
         return Build(hold_share, (*build.args, share, digest))
 
     def spoiled(self, verify: bool = False) -> dict[int, BadStore]:
-        """Shares with a file that is missing or has not the right size, shape and dtype.
-
-        With `verify` every file is read, and its checksum compared.
-        """
+        """Shares with a missing or wrong file; `verify` reads every file for its checksum."""
         found: dict[int, BadStore] = {}
         for share, files in enumerate(self.manifest.shares):
             try:

@@ -45,8 +45,8 @@ class ParquetSource(Source):
                     f"{place.url} is of type {field.type}. Drop it, or turn it into numbers."
                 )
         single = all(field.type == pa.float32() for field in schema)
-        self.dtype = np.dtype(np.float32 if single else np.float64)
-        self.shape = checked(place.url, (self._file.metadata.num_rows, len(schema)))
+        shape, dtype = (self._file.metadata.num_rows, len(schema)), "f4" if single else "f8"
+        self.shape, self.dtype = checked(place.url, shape, np.dtype(dtype))
         self.path, self.fingerprint = place.url, place.fingerprint()
 
     def rows(self, first: int, last: int) -> NDArray[Any]:

@@ -180,10 +180,7 @@ class Planner:
             self._paces.learn(round.read, round.spent)
 
     def answering(self, ready: dict[int, int], need: int) -> dict[int, int]:
-        """Those without whom is still at the work of an earlier round, if they are enough.
-
-        It is stopped, or far behind, and counted on again as soon as it answers.
-        """
+        """Those that owe no answer from an earlier round, if they are enough; else all."""
         silent = self._driver.silent(SILENT) | self._driver.roster.owing(self._laggards)
         if not silent or len(ready.keys() - silent) < need:
             return ready

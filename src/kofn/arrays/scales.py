@@ -101,10 +101,7 @@ def factors(exponents: Exponents, rows: NDArray[Any]) -> NDArray[Any]:
 
 
 def scales_of(A: Any, blocks: int) -> Scales | None:
-    """The scales of a matrix in memory, dense or CSR, cut in so many blocks; None for none.
-
-    One pass over A, without a copy.
-    """
+    """The scales of A, dense or CSR, cut in so many blocks; None for none. One pass, no copy."""
     exponents = lengths(A)
     B = -(-len(exponents) // blocks)
     places = np.full(blocks * B, ZERO, np.int16)

@@ -71,10 +71,7 @@ def threshold(k: object, n: object) -> MDSCode:
 
 
 def resolve_source(A: object) -> Store | Source | None:
-    """Return the store or source that A names, None for a matrix in memory.
-
-    A may be a path, a URL, a Store, a Source or a Zarr array.
-    """
+    """Return the store or source that A is or names, as a path or URL; None for one in memory."""
     if isinstance(A, Store | Source):
         return A
     if isinstance(A, str | os.PathLike):

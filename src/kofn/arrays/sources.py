@@ -100,9 +100,8 @@ def _open_file(place: Place) -> Source:
         ):
             return ZarrSource.open(place)
         raise BadInput(f"{name} is a directory and not a Zarr array. Name the file in it.")
-    kind = _kind(place)
     try:
-        return kind(place)
+        return _kind(place)(place)
     except OSError as error:
         raise BadInput(f"{name} cannot be read: {error.strerror or error}.") from error
 
@@ -118,11 +117,8 @@ def _kind(place: Place) -> Callable[[Place], Source]:
         from .text import TextSource
 
         return TextSource
-    try:
-        with place.open() as file:
-            magic = file.read(6)
-    except OSError as error:
-        raise BadInput(f"{place.url} cannot be read: {error.strerror or error}.") from error
+    with place.open() as file:
+        magic = file.read(6)
     if magic == b"\x93NUMPY":
         return NpySource
     if magic[:4] == b"PAR1":
@@ -163,8 +159,13 @@ def _load_npz(place: Place) -> Source:
     return source
 
 
-def checked(name: str, shape: tuple[int, ...]) -> tuple[int, int]:
-    """Return the shape of a matrix with at least one row and one column, or raise BadInput."""
+def checked(
+    name: str, shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> tuple[tuple[int, int], np.dtype[Any]]:
+    """Return shape and dtype of a matrix to encode, or raise BadInput.
+
+    It has a row and a column. It stays float32; all other real numbers become float64.
+    """
     if len(shape) != 2:
         raise BadInput(
             f"a matrix to encode must have 2 dimensions; {name} has {len(shape)} (shape {shape}). "
@@ -175,18 +176,13 @@ def checked(name: str, shape: tuple[int, ...]) -> tuple[int, int]:
             f"a matrix to encode must have at least one row and one column; {name} has shape "
             f"{shape}. Check how it was made."
         )
-    return int(shape[0]), int(shape[1])
-
-
-def real(name: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return float32 for float32 and float64 for all other real numbers, or raise BadInput."""
     if dtype.kind not in "biuf":
         raise BadInput(
             f"a matrix to encode must hold real numbers (float64, float32, or integers, which "
             f"become float64); {name} has dtype {dtype}. Convert it with .astype(float)."
         )
     small = dtype.kind == "f" and dtype.itemsize == 4
-    return np.dtype(np.float32 if small else np.float64)
+    return (int(shape[0]), int(shape[1])), np.dtype(np.float32 if small else np.float64)
 
 
 class ArraySource(Source):
@@ -195,7 +191,7 @@ class ArraySource(Source):
     kind = "array"
 
     def __init__(self, A: NDArray[Any]) -> None:
-        self.shape, self.dtype = checked("this array", A.shape), real("this array", A.dtype)
+        self.shape, self.dtype = checked("this array", A.shape, A.dtype)
         self._array = A
 
     def rows(self, first: int, last: int) -> NDArray[Any]:
@@ -212,7 +208,7 @@ class SparseSource(Source):
     sparse = True
 
     def __init__(self, A: Any, name: str = "this matrix") -> None:
-        self.shape, self.dtype = checked(name, A.shape), real(name, A.dtype)
+        self.shape, self.dtype = checked(name, A.shape, A.dtype)
         self._csr = csr(A, self.dtype)
         self.nnz = int(self._csr.nnz)
 
@@ -229,8 +225,7 @@ class NpySource(Source):
         self._ranges = Ranges(place)
         self.path, self.fingerprint = place.url, place.fingerprint()
         shape, self._fortran, self._stored, self._start = npy_header(place)
-        self.shape = checked(place.url, shape)
-        self.dtype = real(place.url, self._stored)
+        self.shape, self.dtype = checked(place.url, shape, self._stored)
         need = self._start + self._stored.itemsize * self.shape[0] * self.shape[1]
         if self._ranges.size < need:
             raise BadInput(
@@ -260,7 +255,7 @@ class ZarrSource(Source):
     kind = "zarr"
 
     def __init__(self, array: Any, name: str) -> None:
-        self.shape, self.dtype = checked(name, array.shape), real(name, np.dtype(array.dtype))
+        self.shape, self.dtype = checked(name, array.shape, np.dtype(array.dtype))
         self._array, self._name = array, name
 
     @classmethod

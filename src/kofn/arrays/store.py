@@ -207,10 +207,7 @@ def _note(place: Place, facts: dict[str, Any], rows: int, writers: Writers) -> N
 
 
 def _progress(place: Place, facts: dict[str, Any]) -> _Marks | None:
-    """Return what a run of the same encoding has noted, None to begin anew.
-
-    Raises BadInput where files of another encoding are in the way.
-    """
+    """Return what a run of this encoding noted, or None; BadInput where another is in the way."""
     note = place.child(PROGRESS)
     if not note.exists():
         if place.is_dir() and any(OURS.fullmatch(name) for name in place.names()):
@@ -245,10 +242,7 @@ def _progress(place: Place, facts: dict[str, Any]) -> _Marks | None:
 
 
 def _resumed(marks: _Marks | None, step: int, writers: Writers) -> tuple[int, list[int]]:
-    """Return the rows written already, 0 to begin anew, and the shares that lack some of them.
-
-    The writers of the other shares stand after those rows.
-    """
+    """Return the rows written already, 0 to begin anew, and the shares that lack some of them."""
     if marks is None or marks.step != step or len(marks.files) != len(writers):
         return 0, []
     bad = [

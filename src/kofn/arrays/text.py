@@ -33,7 +33,6 @@ class TextSource(Source):
 
     def __init__(self, place: Place) -> None:
         self.path, self.fingerprint = place.url, place.fingerprint()
-        self.dtype = np.dtype(np.float64)
         self._data, self._columns = Spool(np.float64), Spool(np.int32)
         self._ends, self._labels = Spool(np.int64), Spool(np.float64)
         self._ends.append(np.zeros(1, np.int64))
@@ -56,7 +55,8 @@ class TextSource(Source):
         self.nnz = self._data.count
         if self._labels.count == 0:
             raise BadInput(f"a matrix to encode needs at least one row; {place.url} has none.")
-        self.shape = checked(place.url, (self._labels.count, most + 1 - self._shift))
+        shape = (self._labels.count, most + 1 - self._shift)
+        self.shape, self.dtype = checked(place.url, shape, np.dtype(np.float64))
 
     def rows(self, first: int, last: int) -> Any:
         ends = self._ends.read(first, last + 1)

@@ -160,7 +160,8 @@ class _Walker:
         self.plan, self.tries = plan, 0
         self.ready &= plan.entered.get(self.share, plan.epoch) <= before
         mine = plan.first.get(self.share)
-        owes = mine is not None and not self._has(mine[0], plan.round)
+        me = np.array([self.share])
+        owes = mine is not None and not self.ex.stamped(me, np.array([mine[0]]), plan.round)
         # Whoever is owed a stamp in a round keeps the others from the round after the next, so that
         # what it still has to read is not written over. Else it takes the vector from others.
         if owes:
@@ -178,9 +179,6 @@ class _Walker:
         if self.t >= plan.round or self.ready:
             self._plan(plan)  # of the round before too: this may be the first that it hears of it
         return True
-
-    def _has(self, epoch: int, round: int) -> bool:
-        return self.ex.stamped(np.array([self.share]), np.array([epoch]), round)
 
     def _plan(self, plan: EpochPlan) -> None:
         """Who does what in round t, and how it is decoded."""

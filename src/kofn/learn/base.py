@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
     _check_sample_weight,
@@ -29,7 +31,6 @@ from ..model import Report
 from . import products
 from .clusters import OnCluster
 from .products import Encoded
-from .solvers import OnStep
 
 # Called after every iteration with (iteration, loss, matrix).
 Callback = Callable[[int, float, Any], None]
@@ -79,6 +80,15 @@ class CodedEstimator(OnCluster, BaseEstimator):
                 f"callback must be a function of (iteration, loss, data), or None; got "
                 f"{self.callback!r}."
             )
+
+    def _unmet(self, steps: str, tol: float, what: str, remedy: str) -> None:
+        """Warn that a solver stopped too early."""
+        warnings.warn(
+            f"{type(self).__name__} stopped after {steps} iterations before it met "
+            f"tol={tol:g}{what}. Raise max_iter, {remedy}.",
+            ConvergenceWarning,
+            stacklevel=4,
+        )
 
     def _check(self, X: Any, y: Any, **options: Any) -> tuple[Any, NDArray[Any]]:
         """Return the data as fit needs them; what is on workers, or in a store, stays there."""
@@ -149,14 +159,8 @@ class CodedEstimator(OnCluster, BaseEstimator):
         return np.asarray(weight, dtype=np.float64)[:, None]
 
     @contextmanager
-    def _watched(self, X: Encoded) -> Iterator[OnStep]:
-        """Yield what a solver calls after every iteration: the bar, then the callback."""
-        with self._shown() as on_step:
-            yield lambda iteration, loss, x: on_step(iteration, loss, x, X)
-
-    @contextmanager
     def _shown(self) -> Iterator[Callable[[int, float, NDArray[np.float64], Any], None]]:
-        """Yield the same, which takes the matrix or the parts too."""
+        """Yield what is called after every iteration: it updates the bar, then calls back."""
         callback = self.callback
         with progress(bool(self.verbose)) as show:
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -36,11 +37,7 @@ class _Here:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _same, (self.instead,)
-
-
-def _same(value: Any) -> Any:
-    return value
+        return copy, (self.instead,)
 
 
 class OnCluster:
@@ -87,10 +84,7 @@ class OnCluster:
 
 
 class CodedTerms(OnCluster):
-    """For estimators that predict by a coded sum of many small terms, under `code`.
-
-    With an open cluster the terms stay on its workers until there are others.
-    """
+    """For estimators whose predictions are coded sums of terms, which an open cluster keeps."""
 
     code: SumCode | None
 

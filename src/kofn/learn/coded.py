@@ -26,6 +26,8 @@ from .losses import LossOf, Problem, logistic, multinomial, squared, squared_hin
 from .solvers import Floats, Solution, check_finite
 from .terms import Term, cut
 
+Show = Callable[[int, float, Floats, Parts], None]  # iteration, loss, parameters, parts
+
 # The most that a loss curves by score, times the weight.
 CURVATURE: dict[LossOf, float] = {squared: 1, logistic: 0.25, multinomial: 0.5, squared_hinge: 2}
 POWER = 30  # products that the largest curvature is found by
@@ -99,10 +101,7 @@ class Axes:
 
 
 def axes(problem: Problem, curvature: float) -> Axes:
-    """Axes for scores X W + b; `curvature`: the most that the scaled loss curves by score.
-
-    Columns are centred where b is not penalised.
-    """
+    """Axes for scores X W + b; `curvature`: the most that the scaled loss curves by score."""
     X, weight, penalty = problem.X, problem.weight.ravel(), problem.penalty
     total = float(weight.sum())
     free = not problem.penalise_intercept
@@ -146,12 +145,7 @@ def _largest_curvature(problem: Problem, where: Axes, by_score: float) -> float:
 
 
 def solve(
-    cluster: Cluster,
-    problem: Problem,
-    how: CodedGradient,
-    tol: float,
-    max_iter: int,
-    on_step: Callable[[int, float, Floats, Parts], None],
+    cluster: Cluster, problem: Problem, how: CodedGradient, tol: float, max_iter: int, show: Show
 ) -> Solution:
     """Descend from zero until the largest entry of an exact gradient is at most `tol`, or as small
     as rounding lets it become.
@@ -191,7 +185,7 @@ def solve(
         return mean, exact
 
     def at_point(t: int, p: Floats) -> None:
-        on_step(t, seen["loss"], p if where is None else where.parameters(p), parts)
+        show(t, seen["loss"], p if where is None else where.parameters(p), parts)
 
     within = tol / rows if where is None else float(np.finfo(float).tiny)
     found = descend(gradient, np.zeros(problem.size), optimiser, max_iter, within, at_point)

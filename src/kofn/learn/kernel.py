@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import MultiOutputMixin, RegressorMixin
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import validate_data
 
 from ..checks import number, one_of, unmasked, whole
@@ -54,17 +52,13 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, CodedTerms, CodedEstimator):
         X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
         kernel = self._kernel(X.shape[1])
         targets = np.asarray(y, np.float64).reshape(len(y), -1)
-        root: Any = 1.0
-        if sample_weight is not None:
-            root = np.sqrt(self._weight(sample_weight, X)[:, 0])
-            targets = targets * root[:, None]
+        root = np.sqrt(self._weight(sample_weight, X))
         K = kernel(X, X)
         if sample_weight is not None:
-            K *= np.outer(root, root)
+            K *= root @ root.T
         with self._opened() as cluster:
-            dual = self._solve(cluster.encode(K, self.k, check_finite=False), targets)
-        if sample_weight is not None:
-            dual *= root[:, None]
+            matrix = cluster.encode(K, self.k, check_finite=False)
+            dual = root * self._solve(matrix, root * targets)
         self.X_fit_ = X
         self.dual_coef_ = dual[:, 0] if np.ndim(y) == 1 else dual
         self.__dict__.pop("_kept", None)
@@ -87,7 +81,7 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, CodedTerms, CodedEstimator):
 
     def _solve(self, K: Any, y: Floats) -> Floats:
         losses = (y**2).sum(axis=0)  # |K a - y|^2 + alpha a'K a of each target, at a = 0
-        with self._watched(K) as on_step:
+        with self._shown() as show:
 
             def apply(p: Floats) -> Floats:
                 return np.asarray(K @ p) + self.alpha * p
@@ -95,22 +89,14 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, CodedTerms, CodedEstimator):
             def count(t: int, iteration: int, r: Floats, x: Floats) -> None:
                 Kx = y[:, t] - r - self.alpha * x
                 losses[t] = ((Kx - y[:, t]) ** 2).sum() + self.alpha * (x @ Kx)
-                on_step(iteration, float(losses.sum()), x)
+                show(iteration, float(losses.sum()), x, K)
 
             dual, steps, unmet = solve_columns(apply, y, self.tol, self.max_iter, count)
         if unmet:
-            self._warn(steps, unmet)
+            why = f"max_iter={self.max_iter}" if steps >= self.max_iter else f"{steps} (rounding)"
+            self._unmet(why, self.tol, f" for {unmet} of the targets", "alpha or tol")
         self.n_iter_ = steps
         return dual
-
-    def _warn(self, steps: int, unmet: int) -> None:
-        why = f"max_iter={self.max_iter}" if steps >= self.max_iter else f"{steps} (rounding)"
-        warnings.warn(
-            f"KernelRidge stopped after {why} iterations before it met tol={self.tol:g} for "
-            f"{unmet} of the targets. Raise max_iter, alpha or tol.",
-            ConvergenceWarning,
-            stacklevel=4,
-        )
 
     def _check_parameters(self) -> None:
         super()._check_parameters()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
@@ -12,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.extmath import safe_sparse_dot
 
 from ..checks import number, one_of, whole
@@ -47,10 +45,9 @@ class _Linear(CodedEstimator):
     def _check(self, X: Any, y: Any, **options: Any) -> tuple[Any, NDArray[Any]]:
         if self._gradients is not None:
             sums_alone(self.products, self.k, X)
-            return super()._check(X, y, **options)
-        if self.solver not in self.solvers:
+        else:
             one_of(self.solver, "solver", sorted([*self.solvers, "coded-gradient"]))
-        check(self.products, str(self.solver), self.k, X)
+            check(self.products, str(self.solver), self.k, X)
         return super()._check(X, y, **options)
 
     @property
@@ -66,28 +63,17 @@ class _Linear(CodedEstimator):
             with self._opened() as cluster, self._shown() as show:
                 found = descend(cluster, problem, how, tol, self.max_iter, show)
         else:
-            with (
-                self._placed(problem.X, self.products) as matrix,
-                self._watched(matrix) as on_step,
-            ):
+            with self._placed(problem.X, self.products) as matrix, self._shown() as show:
                 objective = LinearObjective(replace(problem, X=matrix))
-                found = self._solve(objective, tol, on_step)
+                found = self._solve(objective, tol, lambda i, loss, x: show(i, loss, x, matrix))
         if not found.converged:
-            self._warn()
+            self._unmet(f"max_iter={self.max_iter}", self.tol, "", "or scale the data")
         self.n_iter_ = found.iterations
         return problem.split(found.x)
 
     def _solve(self, objective: LinearObjective, tol: float, on_step: OnStep) -> Solution:
         start = np.zeros(objective.problem.size)
         return SOLVERS[str(self.solver)](objective, start, tol, self.max_iter, on_step)
-
-    def _warn(self) -> None:
-        warnings.warn(
-            f"{type(self).__name__} stopped after max_iter={self.max_iter} iterations before "
-            f"it met tol={self.tol:g}. Raise max_iter, or scale the data.",
-            ConvergenceWarning,
-            stacklevel=4,
-        )
 
     def _scores(self, X: Any) -> Any:
         X = self._rows(X, accept_sparse="csr")
@@ -182,16 +168,16 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Linear):
             return back(scores) + self.alpha * p
 
         B = np.stack([back(column) for column in (y - shift).T], axis=1)
-        with self._watched(X) as on_step:
+        with self._shown() as show:
 
             def count(t: int, iteration: int, r: Floats, x: Floats) -> None:
                 # With H x = b - r the loss y'Dy - 2 b'x + x'Hx needs no product of its own.
                 losses[t] = max(0.0, start[t] - float(x @ (B[:, t] + r)))
-                on_step(iteration, 0.5 * float(losses.sum()), x)
+                show(iteration, 0.5 * float(losses.sum()), x, X)
 
             W, steps, unmet = solve_columns(apply, B, self.tol, self.max_iter, count)
         if unmet and steps == self.max_iter:
-            self._warn()
+            self._unmet(f"max_iter={self.max_iter}", self.tol, "", "or scale the data")
         return W, shift - mean @ W, steps
 
 

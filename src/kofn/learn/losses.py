@@ -4,25 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import expit, logsumexp, softmax
 
 from .solvers import Floats
-
-
-class Products(Protocol):
-    """A matrix as far as fitting is concerned: coded, replicated, or an array for comparison."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-    @property
-    def T(self) -> Any: ...
-
-    def __matmul__(self, other: Any, /) -> NDArray[Any]: ...
 
 
 @dataclass(frozen=True)
@@ -127,7 +114,7 @@ class LinearObjective:
     """
 
     def __init__(self, problem: Problem) -> None:
-        self.X: Products = problem.X
+        self.X = problem.X
         self.exact = bool(getattr(problem.X, "exact", True))
         self.problem, self.loss = problem, problem.loss(problem.targets, problem.weight)
         self.m, self.scale = problem.targets.shape[1], problem.scale

@@ -45,10 +45,7 @@ class Network:
         self.biases = [np.zeros(out) for _, out in shapes]
 
     def step(self, rows: Floats, labels: NDArray[np.intp]) -> Program[None]:
-        """One SGD step: a product a layer forward, two backward but one for the first layer.
-
-        With two hidden layers these are the 3 + 5 jobs of an iteration.
-        """
+        """One SGD step: a product a layer forward, two backward but one for the first layer."""
         inputs = [np.ascontiguousarray(rows, dtype=np.float64)]
         for W, b in zip(self.weights[:-1], self.biases[:-1], strict=True):
             inputs.append(np.maximum((yield inputs[-1], W) + b, 0.0))
@@ -74,10 +71,7 @@ class Network:
     def train(
         self, X: Floats, y: Ints, steps: int, batch: int, on_step: OnStep | None = None
     ) -> Program[Network]:
-        """So many steps on batches of consecutive rows, round and round.
-
-        on_step(step, loss) is called after each, from 1, with the loss before it.
-        """
+        """So many steps on batches of consecutive rows; on_step(step, loss) comes after each."""
         size = min(batch, len(X))
         for step in range(steps):
             at = np.arange(step * size, (step + 1) * size) % len(X)

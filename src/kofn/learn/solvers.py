@@ -86,7 +86,7 @@ def lbfgs(f: Objective, x: Floats, tol: float, max_iter: int, on_step: OnStep) -
     """Limited-memory BFGS (SciPy's), until the largest entry of the gradient is below `tol`."""
     seen = {"iteration": 0}
 
-    def scipy_callback(intermediate_result: Any) -> None:
+    def note(intermediate_result: Any) -> None:
         seen["iteration"] += 1
         check_finite(seen["iteration"], float(intermediate_result.fun), intermediate_result.x)
         on_step(seen["iteration"], float(intermediate_result.fun), intermediate_result.x)
@@ -99,7 +99,7 @@ def lbfgs(f: Objective, x: Floats, tol: float, max_iter: int, on_step: OnStep) -
         x,
         jac=True,
         method="L-BFGS-B",
-        callback=scipy_callback,
+        callback=note,
         options=limits,
     )
     check_finite(int(found.nit), float(found.fun), np.asarray(found.jac))

@@ -114,9 +114,7 @@ class CodedBackward:
         return Sum(value, found.exact, found.covered, found.missing, found.report)
 
     def _term(self) -> Term:
-        """What workers evaluate: the module as it is now. It is copied and sent when it is another
-        than before but for what travels in x anyway.
-        """
+        """What workers evaluate: the module as it is now, copied and sent when it has changed."""
         look = Look(_still(self.module))
         if self._known is None or not look.same(self._known[0]):
             term = Term(Fixed(_copied(self.module)), self._loss, self._device)

@@ -17,7 +17,7 @@ from .. import Cluster, ProductReport, TooFewWorkers, connect
 from ..arrays.baselines import Replicated
 from ..delays import PerUnit
 from ..engines.virtual import VirtualEngine
-from ..learn.losses import LinearObjective, Problem, Products, squared
+from ..learn.losses import LinearObjective, Problem, squared
 from ..learn.products import BASELINES
 from ..learn.solvers import gradient_descent
 from ..market import Market
@@ -96,7 +96,7 @@ class Run:
 class NotedProducts:
     """Products that note every round's report, and wait on the market when machines are too few."""
 
-    inner: Products
+    inner: Any
     run: Run
 
     @property
@@ -126,7 +126,7 @@ class NotedProducts:
 def descend(
     cluster: Cluster,
     prices: Prices,
-    products: Products,
+    products: Any,
     iterations: int,
     run: Run,
     penalty: float = PENALTY,
@@ -151,7 +151,7 @@ def descend(
     gradient_descent(LinearObjective(problem), np.zeros(problem.size), 0.0, iterations, note)
 
 
-def placed(kind: str, cluster: Cluster, prices: Prices) -> Products:
+def placed(kind: str, cluster: Cluster, prices: Prices) -> Any:
     """The training rows on a cluster of twenty machines, for products of this kind."""
     if kind == "coded":
         return cluster.encode(prices.X, k=THRESHOLD, n=MACHINES, loads="equal")
@@ -203,7 +203,7 @@ def figure_2b(prices: Prices, timed: int, cluster: Cluster) -> dict[str, float]:
     """Median seconds an iteration: plain blocks and coded, twenty machines; then coded, ten."""
     uncoded, coded = (placed(kind, cluster, prices) for kind in ("noiseless", "coded"))
 
-    def time(products: Products) -> float:
+    def time(products: Any) -> float:
         run = Run()
         descend(cluster, prices, products, timed, run)
         return float(np.median(run.seconds))

@@ -123,9 +123,8 @@ class Parts:
             placed = self._place(self.code if code is None else code)
             rule.check(placed.code.n)
             _check_weights(weights, placed.code)
-            placed.body = worker_body, ()
-            if vectorised:
-                placed.body = stacked.worker_body, (self._listed,)
+            listed = (self._listed,)
+            placed.body = (stacked.worker_body, listed) if vectorised else (worker_body, ())
             found = placed.sum(fn, x, rule, weights)
         self._report = found.report
         return found
@@ -295,10 +294,7 @@ class _Placed:
             self._teach(worker)
 
     def _function(self, fn: Function) -> Any:
-        """The key of a function as it is now: what it is known by is its pickle.
-
-        In the caller's own process it is just itself.
-        """
+        """The key of a function as it is now; in the caller's own process it is just itself."""
         if not self._processes:
             if fn is not self._tried:
                 self._sent(fn)  # what would not travel is refused here too

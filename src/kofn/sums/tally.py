@@ -64,10 +64,7 @@ class Tally(ABC):
         """The parts that are not."""
 
     def lacking(self, over: Collection[int], enough: Callable[[float, bool], bool]) -> int:
-        """How many more slots, besides those that are `over`, are surely enough.
-
-        enough(fraction covered, exact) says what is.
-        """
+        """How many more slots than `over` surely are enough(fraction covered, exact)."""
         return 1
 
     @abstractmethod

@@ -109,10 +109,7 @@ def worker_body(
 
 
 def leaves(fn: Callable[..., Any], part: Any, x: Any, number: int) -> tuple[Leaves, bool]:
-    """fn's value for one part, as a tuple of arrays, and whether it was one.
-
-    What fn raises says which part it was.
-    """
+    """fn's value for one part as a tuple, and whether it was one; what fn raises names the part."""
     try:
         found = fn(part, x)
         return plain(found), isinstance(found, tuple)
