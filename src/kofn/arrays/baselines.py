@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import scipy.sparse
@@ -17,7 +17,7 @@ from .. import checks
 from ..codes.linear import error_bound
 from ..model import ProductReport, Task
 from ..rounds import Late, RoundDriver
-from ..rounds.holders import Holders
+from ..rounds.holders import HasDriver, Holders
 from ..rounds.replicated import ReplicatedRound
 from . import work
 from .matrix import CodedMatrix, Options
@@ -25,12 +25,6 @@ from .shares import shares_of, threshold
 from .transpose import Reporting, Transpose
 
 LOST = ("wait", "ignore", "stale")
-
-
-class HasDrive(Protocol):
-    """A Cluster, as far as this module needs one."""
-
-    _driver: RoundDriver
 
 
 class Replicated(Reporting):
@@ -53,7 +47,7 @@ class Replicated(Reporting):
 
     def __init__(
         self,
-        where: HasDrive,
+        where: HasDriver,
         A: object,
         r: int,
         *,
@@ -64,27 +58,24 @@ class Replicated(Reporting):
         array = checks.matrix(A, check_finite=True)
         self._driver = driver = driver_of(where)
         live = len(driver.engine.workers)
-        places = checks.slots(n, live)
-        self.r = checks.whole(r, "r (copies)", 1, places, "There is one copy a worker, at most.")
+        count = checks.slots(n, live)
+        self.r = checks.whole(r, "r (copies)", 1, count, "There is one copy a worker, at most.")
         if backup is not None:
             backup = checks.number(backup, "backup", "> 1", "It is a factor, or None.")
         checks.one_of(lost, "lost", LOST)
         self.shape: tuple[int, int] = array.shape
-        self.dtype = array.dtype
-        self.lost = lost
+        self.dtype, self.lost = array.dtype, lost
         self._late = None if backup is None else Late(factor=backup)
-        self.blocks = places // self.r if backup is None else places
+        self.blocks = count // self.r if backup is None else count
         copies = 1 if backup is None else self.r  # blocks in one slot
-        self.slots = slots = [
-            tuple((slot + i) % self.blocks for i in range(copies)) for slot in range(places)
-        ]
-        self._cuts = cuts = [b * int(array.shape[0]) // self.blocks for b in range(self.blocks + 1)]
-        self._holders = Holders(
-            driver,
-            places,
-            lambda slot: _stacked([array[cuts[b] : cuts[b + 1]] for b in slots[slot]]),
-            slots,
-        )
+        blocks, rows = self.blocks, int(array.shape[0])
+        self.slots = slots = [tuple((s + i) % blocks for i in range(copies)) for s in range(count)]
+        self._cuts = cuts = [b * rows // blocks for b in range(blocks + 1)]
+
+        def held(slot: int) -> Any:
+            return _stacked([array[cuts[b] : cuts[b + 1]] for b in slots[slot]])
+
+        self._holders = Holders(driver, count, held, slots)
         self._holders.place()
         self.key = self._holders.key
         self._seen: dict[tuple[bool, int], NDArray[Any]] = {}  # which pass, block -> last reply
@@ -205,7 +196,7 @@ class _Pass:
         return Task(task, round, worker, work.adjoint, args, block, cost)
 
 
-def driver_of(where: HasDrive) -> RoundDriver:
+def driver_of(where: HasDriver) -> RoundDriver:
     """Return the driver of a cluster, with what has arrived taken in."""
     where._driver.settle()
     return where._driver
@@ -217,13 +208,13 @@ def _stacked(blocks: Sequence[Any]) -> Any:
     return np.concatenate(blocks)
 
 
-def uncoded(where: HasDrive, A: object) -> CodedMatrix:
+def uncoded(where: HasDriver, A: object) -> CodedMatrix:
     """Every live worker holds one block, and all must answer: an MDS code with k = n."""
     driver = driver_of(where)
     return _whole(driver, A, len(driver.engine.workers))
 
 
-def whole_shares(where: HasDrive, A: object, k: int) -> CodedMatrix:
+def whole_shares(where: HasDriver, A: object, k: int) -> CodedMatrix:
     """Non-adaptive MDS: every live worker multiplies its whole share, the first k replies count."""
     return _whole(driver_of(where), A, k)
 

@@ -80,11 +80,7 @@ class Drift:
     def widened(
         self, bound: float, eta: float, rounding: float, k: int, shares: Collection[int]
     ) -> float:
-        """An error bound, with what updates and rebuilding have added.
-
-        Shares that were updated carry the `rounding` of all updates, those that were rebuilt the
-        errors of others.
-        """
+        """An error bound, with the `rounding` of updates and the errors of rebuilt shares added."""
         if rounding or self.off:
             bound += eta * (rounding + math.sqrt(k) * self.error(shares))
         return bound if self.growth is None else bound * self.growth.factor

@@ -22,10 +22,9 @@ FETCH = 16 << 20  # bytes of a share that are fetched at a time
 
 
 def chunks(X: CodedMatrix, columns: int) -> Iterator[tuple[int, int, list[Segment], NDArray[Any]]]:
-    """Fetch all rows up to a column, each time of those that can take part then.
+    """Fetch all rows up to a column: yields rows first..last, how to decode them, and the replies.
 
-    Yields rows first..last of enough shares, (shares, rows, columns), and how to decode them: where
-    values are skipped nothing.
+    Each time those are asked that can take part then. Yields nothing where values are skipped.
     """
     code, driver, holders = X._stored, X._driver, X._holders
     step = max(1, FETCH // max(1, columns * X.dtype.itemsize))

@@ -1,7 +1,6 @@
 """The array files of a share store, and how to read them back safely.
 
-An array file is `.npy` or Zarr v3. Its checksum is the SHA-256 of its numbers in row order, little
-endian, the same for both.
+They are `.npy` or Zarr v3, with the SHA-256 of their numbers in row order, little endian.
 """
 
 from __future__ import annotations

@@ -12,8 +12,9 @@ from .. import checks
 from ..codes.polydot import PolyDotCode, PolyDotPass
 from ..errors import BadInput, CannotDo
 from ..rounds import RoundDriver
+from ..rounds.holders import HasDriver
 from . import work
-from .baselines import HasDrive, driver_of
+from .baselines import driver_of
 from .decode import Code
 from .matrix import CodedMatrix, Options
 from .scales import scales_of
@@ -94,7 +95,7 @@ class CodedGrid(CodedMatrix):
 
 
 def encode_grid(
-    where: HasDrive,
+    where: HasDriver,
     A: object,
     grid: tuple[int, int] = (2, 2),
     *,

@@ -95,7 +95,9 @@ def iterate(
             found = exchange.vector(share, reached).copy() if X._values else np.full_like(w, np.nan)
             passed = count.total()
         except KofnError as error:
-            error.reached = _newest(exchange)
+            vectors = exchange.progress().vectors  # the newest that anybody has is kept
+            share, reached = int(vectors.argmax()), int(vectors.max())
+            error.reached = reached, exchange.vector(share, reached).copy()
             raise
         finally:
             driver.forget(key)
@@ -114,13 +116,6 @@ def iterate(
         }
         _conclude(X, round, work, extra, began)
     return found
-
-
-def _newest(exchange: Exchange) -> tuple[int, NDArray[Any]]:
-    """The newest vector that anybody has."""
-    vectors = exchange.progress().vectors
-    share = int(vectors.argmax())
-    return int(vectors[share]), exchange.vector(share, int(vectors[share])).copy()
 
 
 class _Count:

@@ -83,8 +83,7 @@ class Store:
     def repair(self) -> list[int]:
         """Write spoiled shares anew from k whole ones; return which. Reads every share.
 
-        Shares made so are right to rounding, not to the last bit: `write_store` from the same
-        source is better, where there still is one.
+        They are right to rounding; `write_store` from the same source makes them to the last bit.
         """
         return repair(self)
 

@@ -98,8 +98,7 @@ class Plan:
 class Paces:
     """Seconds a row takes on each worker: a moving average, of the best of its last few replies.
 
-    The best, because whatever else a machine does can only make a reply slower: on a busy machine
-    single replies differ by far more than the machines do.
+    The best, because whatever else a busy machine does can only make a reply slower.
     """
 
     def __init__(self) -> None:
@@ -139,8 +138,7 @@ Rebuild = Callable[[int, int], None]
 class Planner:
     """Plans for the rounds of one matrix, made anew only when something has changed.
 
-    `rebuild(worker, share)` gives a worker a share that is made from `least` others; `need` of them
-    are enough for a product.
+    `rebuild(worker, share)` makes a share from `least` others. A product takes `need` of them.
     """
 
     def __init__(

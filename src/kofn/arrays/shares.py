@@ -28,8 +28,7 @@ from .sources import Source, open_source
 class Shares:
     """What a coded matrix must know of its shares, wherever they are.
 
-    `share_of(s)` is share s, (ceil(N / k), d), or a Build that a worker runs to have it. `scales`
-    is what the rows were divided by before they were coded.
+    `share_of(s)` is share s, or a Build of it. `scales`: what rows were divided by before coding.
     """
 
     code: DataCode

@@ -1,8 +1,7 @@
 """Where a matrix comes from: one small reader for arrays in memory and for files of many kinds.
 
-A source gives any range of rows, so that a matrix need never be in memory whole. Kinds of file
-whose rows cannot be had cheaply (Parquet, LIBSVM text, Zarr with tall chunks) are unpacked once to
-a nameless temporary file.
+A source gives any range of rows, so that a matrix need never be in memory whole. Files whose rows
+are not cheap to reach (Parquet, Zarr with tall chunks) are unpacked once to a temporary file.
 """
 
 from __future__ import annotations
@@ -29,9 +28,8 @@ PIECE = 16 << 20  # bytes unpacked at a time
 class Source:
     """A matrix (N, d) to be read by ranges of rows: a kind of it has its own `rows` or `fill`.
 
-    dtype is float64 or float32; all other real numbers become float64. `path` is where another
-    process can open it, None for what lives in this one. `fingerprint` changes when the data was
-    written again; None where nobody can tell.
+    dtype is float64 or float32. `path`: where another process can open it, None for what lives in
+    this one. `fingerprint` changes when the data was written again; None where nobody can tell.
     """
 
     kind: str

@@ -59,7 +59,7 @@ def worker_body(
     kept: Mapping[str, Any], operand: None, key: str, share_key: str, share: int, job: Job
 ) -> Iterator[Piece]:
     """The body of the one task that a worker has for the whole run."""
-    return _Walker(kept[key], kept.get(share_key), kept.get(scales_key(key)), share, job).go()
+    return _Worker(kept[key], kept.get(share_key), kept.get(scales_key(key)), share, job).go()
 
 
 def scales_key(exchange: str) -> str:
@@ -67,11 +67,10 @@ def scales_key(exchange: str) -> str:
     return f"{exchange}-scales"
 
 
-class _Walker:
+class _Worker:
     """One worker, at round `t` with the vector `w` that goes into it.
 
-    Every wait ends: with a stamp, a new plan, the end of the run, or the task being cancelled; the
-    worker looks for each of them at least every millisecond.
+    Every wait ends within a millisecond of a stamp, a new plan, the end of the run, or a cancel.
     """
 
     def __init__(
@@ -96,7 +95,7 @@ class _Walker:
         self.stamped = (0, -1)  # epoch and round
         self.read = 0  # rows
         self.change = float("inf")
-        self.spoke = exchange.now()
+        self.emitted = exchange.now()
         self.tries = 0
 
     def go(self) -> Iterator[Piece]:
@@ -107,7 +106,7 @@ class _Walker:
                 loaded = self._load()
                 if self.t < 0 and self.told != ex.control:
                     self.told = ex.control  # once, also while the master holds: it may lack us
-                    yield self._say(epochs.READY, 0)
+                    yield self._emit(epochs.READY, 0)
                 if not loaded:
                     yield from self._rest()
                     continue
@@ -117,7 +116,7 @@ class _Walker:
             plan, t = self.plan, self.t
             assert plan is not None
             if t >= job.rounds or self._over(plan):
-                yield self._say(epochs.END, t, self.change)
+                yield self._emit(epochs.END, t, self.change)
                 return
             owes, todo = self._todo(plan)
             if todo:
@@ -128,8 +127,8 @@ class _Walker:
                     self.done.append((a, b))
                     self.read += b - a
                     yield Piece((epochs.WORK, t, b - a), None, b - a)
-                    if ex.now() >= self.spoke + job.work_beat:
-                        yield self._say(epochs.BEAT, t)
+                    if ex.now() >= self.emitted + job.work_beat:
+                        yield self._emit(epochs.BEAT, t)
                 size = work.count_rows(todo) * np.dtype(ex.layout.dtype).itemsize
                 yield Piece((epochs.GATHER, len(self.asked), size), None)
             if owes:
@@ -241,7 +240,7 @@ class _Walker:
             new = job.step(y, self.w)
             if job.check_finite and not np.isfinite(new.sum()) and not np.isfinite(new).all():
                 entry = int(np.flatnonzero(~np.isfinite(new))[0])
-                yield self._say(epochs.BROKEN, self.t + 1, entry, float(new[entry]))
+                yield self._emit(epochs.BROKEN, self.t + 1, entry, float(new[entry]))
                 self.t = -2
                 return
             self.change = float(np.linalg.norm(new - self.w))
@@ -249,23 +248,23 @@ class _Walker:
         ex.offer(self.share, self.t, new)
         if plan.round <= self.t <= plan.round + 1:  # later rounds are alike
             self._plan(plan)
-        late = ex.now() >= self.spoke + job.work_beat
+        late = ex.now() >= self.emitted + job.work_beat
         if self.share == plan.leader and (late or self.t % job.report_every == 0):
-            yield self._say(epochs.ROUND, self.t, self.change)
+            yield self._emit(epochs.ROUND, self.t, self.change)
 
-    # Words to the master.
+    # Messages to the master.
 
-    def _say(self, *words: Any) -> Piece:
-        self.spoke = self.ex.now()
+    def _emit(self, *words: Any) -> Piece:
+        self.emitted = self.ex.now()
         return Piece(words[0], words)
 
     def _rest(self) -> Iterator[Piece]:
         self.tries += 1
         self.ex.rest(self.tries)
-        due = self.spoke + self.job.wait_beat
+        due = self.emitted + self.job.wait_beat
         if self.ex.now() >= due:
-            yield self._say(epochs.BEAT, self.t)
-            due = self.spoke + self.job.wait_beat
+            yield self._emit(epochs.BEAT, self.t)
+            due = self.emitted + self.job.wait_beat
         yield Piece((epochs.REST, due), None)
 
 

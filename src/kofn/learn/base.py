@@ -42,9 +42,8 @@ class CodedEstimator(OnCluster, BaseEstimator):
     """Common ground of the estimators in kofn.learn.
 
     cluster: an open Cluster, or the name of an engine to open one for the fit.
-    workers, k: how many workers to start, and how many of them must be enough. With an open
-    cluster `workers` is how many there may be: newcomers up to it get a share (default: those live
-    now).
+    workers, k: how many workers to start, and how many of them must be enough. With an open cluster
+    `workers` is how many there may be: newcomers up to it get a share (default: those live now).
     """
 
     _: KW_ONLY

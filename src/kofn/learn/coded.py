@@ -1,7 +1,6 @@
 """Linear models by coded sums of gradients: solver="coded-gradient".
 
-The data lie on the workers in parts; each iteration is one `parts.sum`. With an approximate stop
-rule no iteration waits for stragglers (ErasureHead).
+Each iteration is one `parts.sum`; with an approximate stop rule it waits for no straggler.
 """
 
 from __future__ import annotations
@@ -147,8 +146,7 @@ def _largest_curvature(problem: Problem, where: Axes, by_score: float) -> float:
 def solve(
     cluster: Cluster, problem: Problem, how: CodedGradient, tol: float, max_iter: int, show: Show
 ) -> Solution:
-    """Descend from zero until the largest entry of an exact gradient is at most `tol`, or as small
-    as rounding lets it become.
+    """Descend from zero until an exact gradient is within `tol`, or at the level of rounding.
 
     An optimiser of the user's own walks in the parameters; ours in coordinates that suit it better.
     """

@@ -63,8 +63,7 @@ class Nesterov:
     """Nesterov's accelerated descent: the gradient is taken a little ahead of the last step.
 
     momentum: how far ahead, or None for (t − 1) / (t + 2). restart: begin anew when a step goes
-    against the gradient (O'Donoghue and Candès), which suits exact gradients. What it remembers is
-    in State.
+    against the gradient (O'Donoghue and Candès), which suits exact gradients.
     """
 
     rate: Rate
@@ -114,8 +113,7 @@ def descend(
     """Run an optimiser. `gradient(x, t)` returns the gradient and whether it is exact.
 
     Stops after so many iterations, when the largest entry of an exact gradient is at most `tol`,
-    or when `on_step(t, x)`, called after every iteration, returns True. Raises NotFinite when the
-    point is not finite any more.
+    or when `on_step(t, x)`, called after each, returns True. Raises NotFinite for such a point.
     """
     state = State(x, x)
     for t in range(1, iterations + 1):

@@ -128,10 +128,9 @@ class CodedEnsemble(CodedTerms, BaseEstimator):
 
 
 def _fitted(model: Any) -> tuple[Any, ...]:
-    """scikit-learn's trees in a fitted ensemble, those of boosting round by round.
+    """scikit-learn's trees, those of boosting round by round; BadInput where they do not add up.
 
-    One by one: a refit with warm_start keeps the list and some of what is in it. Raises BadInput
-    for ensembles whose prediction is not a sum of such trees.
+    One by one: a refit with warm_start keeps the list and some of what is in it.
     """
     if not isinstance(model, FORESTS + BOOSTING):
         known = ", ".join(kind.__name__ for kind in FORESTS + BOOSTING)

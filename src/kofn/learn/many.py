@@ -1,8 +1,7 @@
 """Several trainings or solvers at once, their products interleaved through one coded sequence.
 
-Job i belongs to program i mod M, so the operands of a job depend on the result of the job M before
-it. With a delay of at most M - 2 that result is there, and decoded, when it is needed: no round is
-ever run without a new job.
+Job i belongs to program i mod M: its operands depend on the result of job i - M. With a delay of at
+most M - 2 that result is decoded when it is needed, and no round is run without a new job.
 """
 
 from __future__ import annotations

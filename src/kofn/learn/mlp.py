@@ -69,8 +69,7 @@ class CodedNetwork:
     def learn(self, a: Floats, target: Floats, rate: float, momentum: float) -> float:
         """One step on a batch a (features, rows), target (classes, rows) one-hot; its mean loss.
 
-        A product a layer forward, one a layer but the first backward, an update a layer. Every
-        layer's delta is there before any weight changes.
+        A product a layer forward, one a layer but the first backward; then an update a layer.
         """
         inputs = [a]
         for layer in self.layers[:-1]:

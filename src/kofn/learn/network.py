@@ -24,8 +24,7 @@ Program = Generator[tuple[Floats, Floats], Floats, T]
 
 @dataclass(eq=False)
 class Network:
-    """A perceptron: ReLU between layers, softmax cross-entropy, plain SGD. All of it is here;
-    only its products go elsewhere.
+    """A perceptron with ReLU, softmax cross-entropy and plain SGD, whose products others compute.
 
     `widths`: of the input, the hidden layers and the classes. Weights (in, out) are drawn from
     `seed`, normal with deviation sqrt(2 / in); biases begin at zero.

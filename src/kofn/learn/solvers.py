@@ -108,10 +108,9 @@ def lbfgs(f: Objective, x: Floats, tol: float, max_iter: int, on_step: OnStep) -
 
 
 def newton_cg(f: Objective, x: Floats, tol: float, max_iter: int, on_step: OnStep) -> Solution:
-    """Newton steps, each found by conjugate gradients; converges to the last digits.
+    """Newton steps, halved until the loss falls (Armijo); converges to the last digits.
 
-    Steps are halved until the loss falls (Armijo). Conjugate gradients stop early far from the
-    optimum, so that a step costs what it is worth.
+    Far from the optimum conjugate gradients stop early, so that a step costs what it is worth.
     """
     value, gradient = f.value_and_gradient(x)
     check_finite(0, value, gradient)
@@ -174,8 +173,7 @@ def solve_columns(
 ) -> tuple[Floats, int, int]:
     """Solve H X = B column by column, each to a residual of `tol` times its right side.
 
-    Calls on_step(column, iteration, residual, x). Returns X, the most iterations that a column took
-    and how many columns have not met `tol`.
+    Returns X, the most iterations that a column took, and how many columns have not met `tol`.
     """
     X, steps, unmet = np.zeros_like(B), 0, 0
     for t, b in enumerate(B.T):

@@ -27,8 +27,7 @@ class Narrow:
 def cut(X: Any, targets: Floats, weight: Floats, parts: int) -> Any:
     """The data of a linear model as `cluster.parts` takes them, for Term; of so many parts.
 
-    Where a part of a sparse X has fewer entries than X has columns, it is kept Narrow: products,
-    gradients and what travels then cost in proportion to its entries.
+    A part with fewer entries than X has columns is Narrow: it costs in proportion to its entries.
     """
     rows = np.arange(X.shape[0])
     sparse: bool = scipy.sparse.issparse(X)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 from .. import interrupts
 from ..errors import SharesLost, UnknownWorker, WorkerError
@@ -16,6 +16,12 @@ from .driver import RoundDriver
 
 ShareOf = Callable[[int], Any]  # a share's number -> its value, or a Build that a worker runs
 Change = Callable[[str, int], Update]  # the key of what is changed, a share's number -> its update
+
+
+class HasDriver(Protocol):
+    """A Cluster, as far as matrices and sums need one."""
+
+    _driver: RoundDriver
 
 
 @dataclass(frozen=True)

@@ -1,21 +1,20 @@
 """Sums without a code, as others do them: what coding is compared with. Same master, same engines.
 
-Uncoded sums and ignoring stragglers need nothing of their own: `parts.sum(fn, x, code=Uncoded())`,
-and the same with `stop=first(r)`.
+The simplest need nothing of their own: `parts.sum(fn, x, code=Uncoded())`, with `stop=first(r)`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 from .. import checks
 from ..codes.total import Total, same_shapes
 from ..errors import BadInput
 from ..model import Outline, Piece, Task
-from ..rounds import Late, RoundDriver
-from ..rounds.holders import Holders
+from ..rounds import Late
+from ..rounds.holders import HasDriver, Holders
 from ..rounds.replicated import ReplicatedRound
 from ..rounds.stale import StaleRound
 from .data import cut
@@ -23,12 +22,6 @@ from .functions import Sent, load
 from .work import Leaves, leaves
 
 Function = Callable[[Any, Any], Any]
-
-
-class HasDrive(Protocol):
-    """A Cluster, as far as this module needs one."""
-
-    _driver: RoundDriver
 
 
 class _Terms:
@@ -50,7 +43,7 @@ class _Terms:
 class _Dealt:
     """Parts dealt to the live workers in runs; each worker also keeps the runs after its own."""
 
-    def __init__(self, where: HasDrive, data: Any, parts: int | None, copies: int) -> None:
+    def __init__(self, where: HasDriver, data: Any, parts: int | None, copies: int) -> None:
         self._driver = driver = where._driver
         driver.check()
         driver.settle()
@@ -97,7 +90,7 @@ class Backups(_Dealt):
 
     def __init__(
         self,
-        where: HasDrive,
+        where: HasDriver,
         data: Any,
         *,
         parts: int | None = None,
@@ -139,7 +132,7 @@ class Backups(_Dealt):
 class Stale(_Dealt):
     """DSAG: the newest gradient of every part is kept, however stale; see `rounds.stale`."""
 
-    def __init__(self, where: HasDrive, data: Any, *, parts: int | None = None) -> None:
+    def __init__(self, where: HasDriver, data: Any, *, parts: int | None = None) -> None:
         super().__init__(where, data, parts, 1)
 
     def run(
@@ -155,9 +148,8 @@ class Stale(_Dealt):
     ) -> StaleRound:
         """Iterate until `advance(t, time, total, covered)` returns no next point but None.
 
-        `time` is the engine's clock; `total` is Σ over the parts that are known, a `covered`
-        fraction of all. x travels with every task, not as a broadcast: workers are at different
-        points.
+        `time` is the engine's clock; `total` is Σ over the known parts, a `covered` fraction of
+        all. x travels with every task, not as a broadcast: workers are at different points.
         """
         driver = self._driver
         driver.check()

@@ -15,8 +15,7 @@ class Scattered:
     """An array (length,) that is `values` at `indices` and zero elsewhere.
 
     For fn of `parts.sum`: a gradient that touches few of many parameters costs in proportion to
-    those, on the way and at the master. Where an index repeats, its values add up. The sum itself
-    is an array.
+    those, on the way and at the master. Values of a repeated index add up. The sum is an array.
     """
 
     __slots__ = ("length", "pieces")

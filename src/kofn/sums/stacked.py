@@ -1,7 +1,6 @@
-"""Sums of many small terms: fn takes a stack of parts at a time, not one.
+"""Sums of many small terms: fn takes a stack of parts at a time: few calls, few messages.
 
-Ten thousand terms then cost some calls of fn and some messages, not ten thousand of each. Runs on
-the workers; imports nothing heavy.
+Runs on the workers; imports nothing heavy.
 """
 
 from __future__ import annotations

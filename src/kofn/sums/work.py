@@ -65,9 +65,8 @@ def worker_body(
 ) -> Iterator[Piece]:
     """Evaluate the symbols of a slot in order; what is said is a run of them and their values.
 
-    `flush`: seconds between two messages, at least. A term that several symbols have is evaluated
-    once a round. Not with `flush` 0, which says that the time is given and not the work's own: each
-    symbol then costs what its terms do.
+    `flush`: seconds between two messages, at least; 0 where a delay model sets the time, and each
+    symbol must cost what its terms do. Else a term of several symbols is evaluated once a round.
     """
     held: Held = kept[key]
     fn = function(kept, fn_key)
@@ -77,7 +76,7 @@ def worker_body(
     said, read, values = 0, 0, []
     shapes: Shapes | None = None
     several = False  # whether fn returns a tuple
-    spoke = time.perf_counter()
+    sent = time.perf_counter()
     for i, row in enumerate(symbols):
         value = None
         for j, part in enumerate(row.parts):
@@ -98,11 +97,11 @@ def worker_body(
         assert value is not None
         values.append(value)
         last = i + 1 == len(symbols)
-        if last or time.perf_counter() - spoke >= flush:
+        if last or time.perf_counter() - sent >= flush:
             kind = Last if last else Piece
             yield kind((said, i + 1), stack(values, several), read)
             said, read, values = i + 1, 0, []
-            spoke = time.perf_counter()
+            sent = time.perf_counter()
         else:
             yield Piece(None, None, read)
             read = 0
