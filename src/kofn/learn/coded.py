@@ -1,6 +1,7 @@
 """Linear models by coded sums of gradients: solver="coded-gradient".
 
-Each iteration is one `parts.sum`; with an approximate stop rule it waits for no straggler.
+Each iteration is one `parts.sum`; with an approximate stop rule it waits for no straggler,
+as in ErasureHead (Wang et al., 2019).
 """
 
 from __future__ import annotations

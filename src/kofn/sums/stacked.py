@@ -1,4 +1,4 @@
-"""Sums of many small terms: fn takes a stack of parts at a time: few calls, few messages.
+"""Sums of many small terms: fn takes a stack of parts at a time, in few calls.
 
 Runs on the workers; imports nothing heavy.
 """
