@@ -105,7 +105,7 @@ class NotedProducts:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self.inner.shape
+        return tuple(self.inner.shape)
 
     @property
     def T(self) -> NotedProducts:
@@ -119,7 +119,7 @@ class NotedProducts:
                 if not self.run.wait():
                     raise
             else:
-                self.run.reports.append(self.inner.report)  # type: ignore[attr-defined]
+                self.run.reports.append(self.inner.report)
                 return value
 
 
