@@ -67,3 +67,17 @@ def test_citations_lead_to_a_reference() -> None:
     }
     assert cited
     assert cited <= known
+
+
+def anchors(page: Path) -> set[str]:
+    """What a link to a page may end with: its headings, as GitHub names them, and its own ids."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    names = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    return names | set(re.findall(r'<a id="([^"]+)">', text))
+
+
+@pytest.mark.parametrize("page", [*PAGES, DOCS / "design.md"], ids=lambda page: page.stem)
+def test_links_to_a_heading_lead_to_one(page: Path) -> None:
+    for target, anchor in re.findall(r"\]\(([^)#\s:]*)#([^)]+)\)", page.read_text()):
+        assert anchor in anchors(page.parent / target if target else page), (target, anchor)
