@@ -160,7 +160,7 @@ class RoundDriver:
             heard, short = began, None
             while not round.done:
                 interrupts.due()
-                now = engine.now()
+                now, next_look = engine.now(), self._give_up_silent()
                 if not round.missing:
                     short, end = None, heard + self.limit
                 elif round.entering or self.roster.coming(round.key):
@@ -176,7 +176,7 @@ class RoundDriver:
                         self._give_up(round, now - (heard if short is None else short))
                     heard = now
                     continue
-                until = min(end, round.wake, self._next_given_up(), now + self._nap)
+                until = min(end, round.wake, next_look, now + self._nap)
                 missed, self._unheard = self._unheard, []
                 idle = not missed and not round.has_idle_work
                 events = missed + self._noted(max(0.0, until - now) if idle else 0.0)
@@ -194,7 +194,6 @@ class RoundDriver:
                     commands = round.on(Tick(now)) if due else round.idle_work(now)
                     self._obey(round, commands, supply)
                     heard = engine.now() if commands else heard  # who is asked now has its time
-                self._give_up_silent()
                 self._serve()
         finally:
             self._running, self._unheard = False, []
@@ -247,17 +246,15 @@ class RoundDriver:
         """Workers that have owed an answer for so many seconds: stopped, or far behind."""
         return self.roster.silent(self.engine.now(), seconds)
 
-    def _next_given_up(self) -> float:
+    def _give_up_silent(self) -> float:
+        """End workers that have owed an answer for too long; return when to look again."""
         if self.lost_after == float("inf"):
             return self.lost_after  # and a thousand workers need not be gone through an event
-        return min(self.roster.debts.since.values(), default=float("inf")) + self.lost_after
-
-    def _give_up_silent(self) -> None:
-        if self.lost_after == float("inf"):
-            return
+        since = self.roster.debts.since
         for worker in self.silent(self.lost_after):
             self.engine.lose(worker)
-            del self.roster.debts.since[worker]  # once is enough; its Lost is on the way
+            del since[worker]  # once is enough; its Lost is on the way
+        return min(since.values(), default=float("inf")) + self.lost_after
 
     def await_stored(self, key: str, workers: Sequence[int], enough: int | None = None) -> None:
         """Wait until each of these workers keeps `key`, could not keep it, or is lost.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -110,12 +110,12 @@ class _Faulty(Wrapped):
         self._frozen: list[tuple[int, int]] = []  # thaw when this round begins, pid
 
     def close(self) -> None:
-        self._thaw(lambda _: True)
+        self._thaw(float("inf"))
         super().close()
 
     def submit(self, task: Task) -> None:
         number = self._numbers.setdefault(task.round, len(self._numbers) + 1)
-        self._thaw(lambda until: until <= number)
+        self._thaw(number)
         due = [
             f
             for f in self._waiting
@@ -132,9 +132,8 @@ class _Faulty(Wrapped):
 
     def _slowed(self, task: Task, number: int) -> Task:
         for fault in self._waiting:
-            if fault.kind == "slow" and fault.worker == task.worker:
-                if fault.round not in (None, number):
-                    continue
+            rounds = (None, number)
+            if fault.kind == "slow" and fault.worker == task.worker and fault.round in rounds:
                 body = task.body
                 if not self.capabilities.virtual_time:
                     # One object per body: engines send a body once, and know it by identity.
@@ -159,8 +158,8 @@ class _Faulty(Wrapped):
         else:
             self.engine.lose(fault.worker)
 
-    def _thaw(self, due: Callable[[int], bool]) -> None:
-        for until, pid in [f for f in self._frozen if due(f[0])]:
+    def _thaw(self, number: float) -> None:
+        for until, pid in [f for f in self._frozen if f[0] <= number]:
             self._frozen.remove((until, pid))
             with suppress(ProcessLookupError):  # it may have been given up meanwhile
                 os.kill(pid, signal.SIGCONT)
