@@ -82,8 +82,7 @@ class LT(SumCode):
         """Symbols that are enough in nearly all cases; from what was measured at 500 and 1000."""
         if self.decoder == "peeling":
             return int(groups + 12 * groups**0.5)
-        extra = 10 if self.neighbours == "deck" else 3 * groups**0.5
-        return int(groups + extra)
+        return int(groups + (10 if self.neighbours == "deck" else 3 * groups**0.5))
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,8 @@ from .stragglers import Pattern
 def conforms(pattern: Pattern, N: int, W: int, burst: int | None = None) -> bool:
     """Whether no W consecutive rounds hold more than N stragglers, and no worker a longer burst."""
     counts = np.concatenate([[0], np.cumsum(pattern.sum(axis=1))])
-    if (
-        len(pattern)
-        and (counts[min(W, len(pattern)) :] - counts[: -min(W, len(pattern))]).max() > N
-    ):
+    width = min(W, len(pattern))
+    if width and (counts[width:] - counts[:-width]).max() > N:
         return False
     if burst is None or burst >= len(pattern):
         return True

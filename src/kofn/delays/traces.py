@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import count
+from itertools import accumulate, count
 from math import isfinite
 from os import PathLike, fspath
 from typing import NamedTuple
@@ -39,11 +39,7 @@ class SpotTrace:
     @property
     def most(self) -> int:
         """The most nodes alive at any time."""
-        alive, most = 0, 0
-        for event in self.events:
-            alive += 1 if event.added else -1
-            most = max(most, alive)
-        return most
+        return max(accumulate((1 if event.added else -1 for event in self.events), initial=0))
 
     def until(self, seconds: float) -> SpotTrace:
         """The first so many seconds of it."""

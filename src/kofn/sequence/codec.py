@@ -216,6 +216,6 @@ class JobCodec:
 
     def _forget(self, job: Product) -> None:
         """Let go of all that was encoded of a job, here and at the workers."""
-        self._driver.unwanted.extend(set(job.keys.values()))
-        for state in (job.made, job.keys, job.given):
-            state.clear()
+        if job.keys:
+            self._driver.unwanted.extend(set(job.keys.values()))
+        job.made, job.keys, job.given = {}, {}, set()

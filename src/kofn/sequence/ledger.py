@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -109,7 +109,10 @@ class Ledger(ABC):
     @property
     def due(self) -> Job | None:
         """The job that must be done in this round and is not yet."""
-        return next(self._all_due(), None)
+        for job in self.jobs.values():
+            if job.due <= self.round and not job.done:
+                return job
+        return None
 
     def settle(self) -> list[int]:
         """Call when nothing better will come in time: due jobs take what decodes well enough.
@@ -117,7 +120,7 @@ class Ledger(ABC):
         Returns the jobs that are done by it. A straggler is not waited for for the sake of digits
         that the caller did not ask for.
         """
-        due = list(self._all_due())
+        due = [job for job in self.jobs.values() if job.due <= self.round and not job.done]
         for job in due:
             self._look(job, job.worst)
         return [job.number for job in due if job.done]
@@ -142,13 +145,10 @@ class Ledger(ABC):
 
     def begun(self, rounds_ago: int) -> Job | None:
         """The job that began so many rounds ago, if it is not done."""
-        began = self.round - rounds_ago
-        return next(
-            (job for job in self.jobs.values() if job.began == began and not job.done), None
-        )
-
-    def _all_due(self) -> Iterator[Job]:
-        return (job for job in self.jobs.values() if job.due <= self.round and not job.done)
+        for job in self.jobs.values():
+            if job.began == self.round - rounds_ago and not job.done:
+                return job
+        return None
 
     def _look(self, job: Job, worst: float) -> None:
         if len(job.rows) >= self.k and self._eta(job.rows) <= worst:
