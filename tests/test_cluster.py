@@ -7,6 +7,7 @@ import os
 import pickle
 import signal
 import threading
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,21 @@ def test_a_forked_child_is_told_and_the_parent_goes_on() -> None:
         os.close(read)
         os.close(write)
         np.testing.assert_allclose(X @ W, A @ W, rtol=1e-10)
+
+
+@pytest.mark.engine
+def test_a_child_forked_after_the_end_of_a_cluster_keeps_its_descriptors() -> None:
+    cluster = kofn.connect("local", workers=1)
+    cluster.close()
+    pipes = [os.pipe() for _ in range(10)]  # among them numbers that the cluster had
+    child = os.fork()
+    if child == 0:  # pragma: no cover - another process
+        os._exit(sum(not Path(f"/proc/self/fd/{fd}").exists() for fd in chain(*pipes)))
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    for fd in chain(*pipes):
+        os.close(fd)
+    del cluster
 
 
 @pytest.mark.engine

@@ -54,11 +54,13 @@ class Lifeline:
     def close(self) -> None:
         """Kill all that are tied to it."""
         os.close(self.fd)
-        os.close(self._held)
+        self.abandon()
 
     def abandon(self) -> None:
         """In a forked child: let go of it, and harm nobody."""
-        os.close(self._held)
+        held, self._held = self._held, -1
+        if held >= 0:  # else it is closed, and the number may be another's
+            os.close(held)
 
 
 def tie(fd: int) -> None:
