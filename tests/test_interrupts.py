@@ -204,7 +204,7 @@ def test_interrupts_of_any_operation_are_no_harm(engine: str, count: int) -> Non
 
 
 STARTS = """
-import random, signal, time
+import random, signal, sys, time
 import kofn
 from kofn.testing.engines import descendants
 
@@ -212,8 +212,8 @@ def ring(*_):
     raise KeyboardInterrupt
 
 signal.signal(signal.SIGALRM, ring)
-dice, struck, usual = random.Random(0), 0, 0.0
-while struck < 12:
+dice, struck, usual = random.Random(int(sys.argv[2])), 0, 0.0
+while struck < int(sys.argv[1]):
     began = time.monotonic()
     try:
         signal.setitimer(signal.ITIMER_REAL, dice.uniform(1e-4, 1.2 * usual) if usual else 0)
@@ -231,9 +231,8 @@ while struck < 12:
 
 
 def test_an_interrupted_start_or_end_leaves_nothing() -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", STARTS], capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-W", "error", "-c", STARTS, str(6 * SOAK), str(PASS)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -57,7 +57,9 @@ def made(where: Path) -> Path:
     return where
 
 
-def test_it_writes_what_the_issue_asks_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_writes_its_results_and_pictures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(straggling, "WORKERS", 8)
     out = tmp_path / "out"
     told: list[str] = []

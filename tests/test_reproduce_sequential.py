@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from contextlib import nullcontext
 from math import comb
 from pathlib import Path
 
@@ -73,18 +74,30 @@ def write_mnist(data: Path, rows: int) -> None:
                 file.write(head + array.tobytes())
 
 
-@pytest.mark.parametrize("mnist", [True, False])
-def test_everything_is_measured_and_written(
-    mnist: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if mnist:
-        write_mnist(tmp_path, 100)
+@pytest.fixture
+def small_products(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kofn.reproduce.sequential_runs.PRODUCT", (64, 48, 36))
     monkeypatch.setattr("kofn.reproduce.sequential_runs.PRODUCT_SECONDS", 0.02)
+
+
+@pytest.mark.usefixtures("small_products")
+def test_without_data_the_images_are_made_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("figure_1", "table", "wall_table", "figure_2"):  # those need no images
+        monkeypatch.setattr(sequential, name, lambda *_: {})
+    monkeypatch.setattr("kofn.reproduce.sequential_search.chosen", lambda *_: {})
+    monkeypatch.setattr("kofn.reproduce.sequential_runs.engines", lambda *_: nullcontext())
+    results = sequential.measure(None, TINY, lambda what: None)
+    assert results["training_data"] == "made-up images"
+    for run in results["training"]["codes"].values():
+        assert run["largest_loss_difference"] <= 1e-6
+
+
+@pytest.mark.usefixtures("small_products")
+def test_everything_is_measured_and_written(tmp_path: Path) -> None:
+    write_mnist(tmp_path, 100)
     out = tmp_path / "out"
-    data = tmp_path if mnist else None
-    results = reproduce.run("sequential", out, data, False, quiet=True, settings=TINY)
-    assert results["training_data"] == ("MNIST" if mnist else "made-up images")
+    results = reproduce.run("sequential", out, tmp_path, False, quiet=True, settings=TINY)
+    assert results["training_data"] == "MNIST"
     assert "few jobs" in results["few_jobs"]
     assert results["iid"]["parameters"]["delta"] == 0.3
     chain = results["fritchman"]["parameters"]
