@@ -153,7 +153,7 @@ def test_pictures_and_page(out: Path, results: Any) -> None:
 
 def test_the_results_are_printed_for_a_person(results: Any) -> None:
     console = Console(width=120, record=True)
-    reproduce.table("elastic", console, results)
+    reproduce.table(console, results)
     text = console.export_text()
     assert "distr_bgd" in text
     assert "0 rounds were restarted" in text

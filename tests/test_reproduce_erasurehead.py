@@ -103,7 +103,7 @@ def test_it_writes_its_results_and_pictures(
         each = [found[kind] for found in rivals["by_portion"].values() if found[kind] is not None]
         assert rivals["best"][kind] is None or rivals["best"][kind]["seconds"] == min(each)
     text = StringIO()
-    reproduce.table("erasurehead", Console(file=text, width=160), found)
+    reproduce.table(Console(file=text, width=160), found)
     assert "settings tried in all" in text.getvalue()
     for name in ("figure_2.png", "figure_3.png", "figure_4.png", "rivals.png", "index.html"):
         assert (out / name).stat().st_size > 5_000
@@ -184,10 +184,10 @@ def test_a_quick_run_says_so_everywhere(tmp_path: Path, monkeypatch: pytest.Monk
             tables=lambda results: ["A line."],
         )
         monkeypatch.setitem(reproduce.PAPERS, "some", (None, shown))
-        results = {"settings": {"cores": 2}, "stood_in": ""}
+        results = {"paper": "some", "settings": {"cores": 2}, "stood_in": ""}
         found = reproduce.publish(tmp_path, results, kind == "quick", shown)
         text = StringIO()
-        reproduce.table("some", Console(file=text), found)
+        reproduce.table(Console(file=text), found)
         page = (tmp_path / "index.html").read_text()
         told[kind] = [
             found["quick"],

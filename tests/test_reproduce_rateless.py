@@ -92,7 +92,7 @@ def test_figures_and_page_are_drawn_from_the_results(
 def test_only_latencies_without_a_mean_are_marked(written: tuple[Path, dict[str, Any]]) -> None:
     _, result = written
     console = Console(record=True, width=120, file=StringIO())
-    reproduce.table("rateless", console, result)
+    reproduce.table(console, result)
     text = console.export_text()
     assert "∞ /" not in text
     for kind, (label, _, _) in rateless_page.LOOKS.items():

@@ -121,7 +121,7 @@ def test_everything_is_measured_and_written(tmp_path: Path) -> None:
         assert run["largest_loss_difference"] <= 1e-6
         assert 0 <= run["held_share"] < 1
     console = Console(record=True, width=120)
-    reproduce.table("sequential", console, results)
+    reproduce.table(console, results)
     assert "bursts" in console.export_text()
 
 

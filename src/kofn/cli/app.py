@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -214,17 +213,10 @@ def sums(
     _run("bench_sums", as_json, rounds, data, quiet=as_json)
 
 
-def _reproduce(name: str, as_json: bool, *args: Any) -> None:
-    from . import reproduce as module
-
-    result = module.run(name, *args, quiet=as_json)
-    show(result, as_json, partial(module.table, name))
-
-
 @reproduce.command()
 def svm(data: Annotated[Path, _data("svm")], out: Out, as_json: Json = False) -> None:
     """A linear SVM on four workers, two of them killed during the fit."""
-    _reproduce("svm", as_json, out, data)
+    _run("reproduce", as_json, "svm", out, data, quiet=as_json)
 
 
 @reproduce.command()
@@ -235,7 +227,7 @@ def sequential(
     as_json: Json = False,
 ) -> None:
     """Sequences of products with a deadline: Figures 1 and 2, Table 1."""
-    _reproduce("sequential", as_json, out, data, quick)
+    _run("reproduce", as_json, "sequential", out, data, quick, quiet=as_json)
 
 
 @reproduce.command()
@@ -249,7 +241,7 @@ def erasurehead(
     as_json: Json = False,
 ) -> None:
     """Approximate gradient coding: Figures 2, 3 and 4, the lemmas, and rivals without a code."""
-    _reproduce("erasurehead", as_json, out, data, quick, time_scale)
+    _run("reproduce", as_json, "erasurehead", out, data, quick, time_scale, quiet=as_json)
 
 
 @reproduce.command()
@@ -260,7 +252,7 @@ def elastic(
     as_json: Json = False,
 ) -> None:
     """Coded elastic computing: Figure 2, a straggler, unequal machines, rows moved."""
-    _reproduce("elastic", as_json, out, data, quick)
+    _run("reproduce", as_json, "elastic", out, data, quick, quiet=as_json)
 
 
 @reproduce.command()
@@ -271,4 +263,4 @@ def rateless(
     as_json: Json = False,
 ) -> None:
     """Rateless sums of non-linear functions: Figure 2, symbols needed, decode times, wall clock."""
-    _reproduce("rateless", as_json, out, data, quick)
+    _run("reproduce", as_json, "rateless", out, data, quick, quiet=as_json)

@@ -10,7 +10,7 @@ from rich.console import Console
 from threadpoolctl import threadpool_limits
 
 from ..reproduce import decoding
-from .output import print_table
+from .output import print_table, print_text
 
 PAPER = {"lt1": "55", "lt2": "29", "lt1_10000": ""}
 NAMES = {"lt1": "LT-1 1000", "lt2": "LT-2 1000", "lt1_10000": "LT-1 10,000"}
@@ -50,8 +50,6 @@ def table(console: Console, result: dict[str, Any]) -> None:
         for kind, times in kinds.items()
     ]
     print_table(console, title, columns, rows, box=SIMPLE, padding=(0, 1, 0, 0))
-    console.print(
-        f"Steps: {', '.join(decoding.STEPS)}, by the wall clock. CPU: the master's own time, "
-        f"whoever else is on the machine. *: what LT does by default; peeling is on uniform "
-        f"neighbours, as published."
-    )
+    text = """Steps: {}, by the wall clock. CPU: the master's own time, whoever else is on the
+        machine. *: what LT does by default; peeling is on uniform neighbours, as published."""
+    print_text(console, text.format(", ".join(decoding.STEPS)))

@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 from ..cluster import Cluster, connect
 from ..learn import LinearSVC, LogisticRegression, Ridge
 from .interleaved import timed
-from .output import print_table
+from .output import print_table, print_text
 
 TIGHT = {"tol": 1e-10, "max_iter": 10_000}
 # An estimator of ours, its counterpart, both as they come, and what makes the latter most exact.
@@ -34,19 +34,13 @@ def run(rows: int, columns: int, workers: int, times: int) -> dict[str, Any]:
     Both have as many threads as there are workers.
     """
     X, y = _data(rows, columns)
-    result: dict[str, Any] = {
-        "rows": rows,
-        "columns": columns,
-        "workers": workers,
-        "times": times,
-        "cores": os.cpu_count(),
-        "models": {},
-    }
+    models = {}
     with connect("local", workers=workers) as cluster:
         for name in PAIRS:
             target = y if name == "Ridge" else (y > 0).astype(np.intp)
-            result["models"][name] = _compare(name, cluster, X, target, times)
-    return result
+            models[name] = _compare(name, cluster, X, target, times)
+    sizes = {"rows": rows, "columns": columns, "workers": workers, "times": times}
+    return {**sizes, "cores": os.cpu_count(), "models": models}
 
 
 def _data(rows: int, columns: int) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -100,7 +94,7 @@ def table(console: Console, result: dict[str, Any]) -> None:
         errors = f"{row['their_error']:.0e}, {row['our_error']:.0e}"
         rows.append((name, *(row[key] for key in keys), errors))
     print_table(console, title, columns, rows)
-    console.print(
-        "Error: largest difference of a coefficient from scikit-learn's at its tightest tolerance.",
-        highlight=False,
+    text = (
+        "Error: largest difference of a coefficient from scikit-learn's at its tightest tolerance."
     )
+    print_text(console, text)

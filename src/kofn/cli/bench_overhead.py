@@ -35,14 +35,9 @@ def _tiny(rounds: int) -> dict[str, Any]:
         times = interleaved({"bare": timed(bare, w), "kofn": timed(lambda: X @ w)}, rounds)
         assert np.allclose(bare(w), X @ w)
         rows_read = sorted(X.report.rows_read.values())
-    return times | {
-        "rows": ROWS,
-        "columns": COLUMNS,
-        "workers": WORKERS,
-        "threshold": THRESHOLD,
-        "ratio": ratio(times, "kofn", "bare"),
-        "rows_read_per_worker": rows_read,
-    }
+    sizes = {"rows": ROWS, "columns": COLUMNS, "workers": WORKERS, "threshold": THRESHOLD}
+    more = {"ratio": ratio(times, "kofn", "bare"), "rows_read_per_worker": rows_read}
+    return {**times, **sizes, **more}
 
 
 def table(console: Console, result: dict[str, Any]) -> None:

@@ -20,13 +20,12 @@ from ..learn.terms import Term, cut
 from ..reproduce import datasets
 from . import bare, places
 from .bare import WORKERS, Floats
-from .interleaved import BLOCK, Block, interleaved, ratio, timed
-from .output import print_table, progress
+from .interleaved import BLOCK, Block, OnStep, interleaved, ratio, timed
+from .output import print_table, print_text, progress
 
 SHAPES = ((600, 20), (6000, 200))
 WIDE = (26_215, 241_915, 44)  # Amazon's rows, columns and ones a row
 PORTIONS = (64, 16, 4, 2, 1)  # of its rows: a 64th, ...
-OnStep = Callable[[int], None]  # so many rounds are done
 Function = Callable[[Any, Any], Any]
 
 
@@ -36,15 +35,11 @@ def run(rounds: int, data: Path | None, *, quiet: bool = True) -> dict[str, Any]
     result: dict[str, Any] = {"workers": WORKERS, "cores": os.cpu_count()}
     few = max(10, rounds // 20)  # wide sums take long
     with progress("bench sums", len(SHAPES) * rounds + few, quiet, "what") as update:
-
-        def on_step(done: int) -> None:
-            update(advance=done)
-
         for rows, columns in SHAPES:
             update(what=f"rounds  {rows} x {columns}")
-            result[f"{rows}x{columns}"] = _against_mpi(rows, columns, rounds, on_step)
+            result[f"{rows}x{columns}"] = _against_mpi(rows, columns, rounds, update)
         update(what="rounds  wide")
-        result["wide"] = _wide(few, data, on_step)
+        result["wide"] = _wide(few, data, update)
     return result
 
 
@@ -118,18 +113,14 @@ def _wide(rounds: int, data: Path | None, on_step: OnStep) -> dict[str, Any]:
     # All portions lie there at once.
     whole = X.data.nbytes + X.indices.nbytes + X.indptr.nbytes
     parts = 1e-6 * sum(1 / portion for portion in PORTIONS) * whole / WORKERS
+    model = 8e-6 * X.shape[1]
     return result | {
         "nonzeros": nonzeros,
         "columns_held": held,
         "us_over_broadcast": over,
         "us_per_1000_nonzeros": {key: 1000 * over[key] / nonzeros[key] for key in over},
         "us_per_1000_columns_held": {key: 1000 * over[key] / held[key] for key in over},
-        "worker_megabytes": {
-            "parts": parts,
-            "model": 8e-6 * X.shape[1],
-            "before": before,
-            "after": after,
-        },
+        "worker_megabytes": {"parts": parts, "model": model, "before": before, "after": after},
     }
 
 
@@ -189,10 +180,6 @@ def table(console: Console, result: dict[str, Any]) -> None:
         **dict.fromkeys(("per 1000 non-zeros", "per 1000 columns of parts"), ".1f"),
     }
     print_table(console, f"{wide['columns']} columns ({wide['data']})", columns, lines)
-    memory = wide["worker_megabytes"]
-    console.print(
-        f"The parts of a worker are {memory['parts']:.1f} MB, the model {memory['model']:.1f} MB; "
-        f"the largest worker has {memory['before']} MB before and {memory['after']} MB after.",
-        soft_wrap=True,
-        highlight=False,
-    )
+    text = """The parts of a worker are {parts:.1f} MB, the model {model:.1f} MB; the largest worker
+        has {before} MB before and {after} MB after."""
+    print_text(console, text, wide["worker_megabytes"])

@@ -6,8 +6,6 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -17,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from .. import CannotDo, CannotWrite, Cluster, connect
+from .. import CannotWrite, Cluster, connect
 from ..model import ProductReport, Record
-from .output import print_pairs, print_table, progress
+from .output import print_pairs, print_table, print_text, progress
 
 WORKERS, THRESHOLD = 6, 3
 # When, as a fraction of the run, and which worker is killed (None: one joins). Three kills leave
@@ -39,7 +37,9 @@ def run(rounds: int, size: int, seed: int, plot: Path | None, *, quiet: bool) ->
     seconds: list[float] = []
     reports: list[ProductReport] = []
     worst = 0.0
-    with connect("local", workers=WORKERS) as cluster, _progress(rounds, quiet) as on_round:
+    known: tuple[int, ...] = ()
+    bar = progress("power iteration", rounds, quiet, "live", "news")
+    with connect("local", workers=WORKERS) as cluster, bar as update:
         X = cluster.encode(A, k=THRESHOLD)
         for i in range(rounds):
             if i in script:
@@ -51,9 +51,12 @@ def run(rounds: int, size: int, seed: int, plot: Path | None, *, quiet: bool) ->
             exact = A @ v
             worst = max(worst, float(np.linalg.norm(y - exact) / np.linalg.norm(exact)))
             v = y / np.linalg.norm(y)
-            on_round(i + 1, cluster)
+            update(completed=i + 1)
+            if cluster.workers != known:
+                known = cluster.workers
+                update(**_newest(cluster))
         cluster.wait_for(WORKERS)  # as many come as are killed; the last may just be starting
-        on_round(rounds, cluster)
+        update(**_newest(cluster))
         log = cluster.log
     trouble = None if plot is None else _draw(log, plot)
     events = _events(log, reports, seconds)
@@ -87,8 +90,7 @@ def _strike(cluster: Cluster, victim: int | None, usual: float) -> None:
         cluster.engine.join()  # not cluster.join(): the rounds go on while it starts
         return
     pid = cluster.engine.pid(victim)
-    if pid is None:
-        raise CannotDo("the demo kills worker processes, and this engine has none.")
+    assert pid is not None  # local workers are processes
     threading.Timer(usual / 3, os.kill, (pid, signal.SIGKILL)).start()
 
 
@@ -145,41 +147,24 @@ def _draw(log: list[Record], path: Path) -> tuple[str, str] | None:
     return None
 
 
-@contextmanager
-def _progress(rounds: int, quiet: bool) -> Iterator[Any]:
-    with progress("power iteration", rounds, quiet, "live", "news") as update:
-        known: tuple[int, ...] = ()
-
-        def on_round(done: int, cluster: Cluster) -> None:
-            nonlocal known
-            update(completed=done)
-            if cluster.workers != known:
-                known = cluster.workers
-                update(live=f"{len(known)} workers live", news=_newest(cluster.log))
-
-        yield on_round
-
-
-def _newest(log: list[Record]) -> str:
+def _newest(cluster: Cluster) -> dict[str, str]:
     """What last became of a worker; reports lack what happened between two rounds."""
     said = {"lost": "[red]worker {} killed[/]", "joined": "[green]worker {} joined[/]"}
-    news = (said[r.kind].format(r.worker) for r in reversed(log) if r.kind in said)
-    return next(news, "")
+    news = (said[r.kind].format(r.worker) for r in reversed(cluster.log) if r.kind in said)
+    return {"live": f"{len(cluster.workers)} workers live", "news": next(news, "")}
 
 
 def table(console: Console, result: dict[str, Any]) -> None:
     """Print the demo's result for a person."""
-    print_pairs(
-        console,
-        {
-            "rounds": f"{result['rounds']}",
-            "workers lost (kill -9)": f"{result['lost']}",
-            "workers joined": f"{result['joined']}",
-            "rounds restarted": f"{result['restarted']}",
-            "largest relative error against NumPy": f"{result['max_relative_error']:.1e}",
-            "seconds": f"{result['seconds']:.1f}",
-        },
-    )
+    pairs = {
+        "rounds": f"{result['rounds']}",
+        "workers lost (kill -9)": f"{result['lost']}",
+        "workers joined": f"{result['joined']}",
+        "rounds restarted": f"{result['restarted']}",
+        "largest relative error against NumPy": f"{result['max_relative_error']:.1e}",
+        "seconds": f"{result['seconds']:.1f}",
+    }
+    print_pairs(console, pairs)
     columns = {"round": "d", "what happened": "", "live after": "d"}
     columns |= dict.fromkeys(("before", "that round", "after"), ".1f")
     keys = ("live_after", "ms_per_round_before", "ms_that_round", "ms_per_round_after")
@@ -188,9 +173,7 @@ def table(console: Console, result: dict[str, Any]) -> None:
         what = f"worker {e['worker']} {'killed' if e['event'] == 'lost' else 'joined'}"
         rows.append((e["round"], what, *(e[key] for key in keys)))
     print_table(console, "time per round (median, ms)", columns, rows)
-    console.print(
-        f"{result['lost']} of {result['workers']} workers were killed in the middle of a product "
-        f"and {result['joined']} new ones came; any {result['threshold']} are enough, so all "
-        f"{result['rounds']} products came out right and none was started again.",
-        soft_wrap=True,
-    )
+    text = """{lost} of {workers} workers were killed in the middle of a product and {joined} new
+        ones came; any {threshold} are enough, so all {rounds} products came out right and none was
+        started again."""
+    print_text(console, text, result)

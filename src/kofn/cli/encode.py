@@ -73,14 +73,13 @@ def _peak() -> int:
 
 def table(console: Console, result: dict[str, Any]) -> None:
     """Print the result for a person."""
-    sparse = "sparse " if result["sparse"] else ""
-    console.print(
-        f"{result['rows']} x {result['columns']} {sparse}{result['dtype']} -> {result['n']} shares "
-        f"of {result['share_rows']} rows, any {result['k']} are enough\n"
-        f"{result['bytes'] / 1e6:.1f} MB in {result['seconds']:.1f} s, "
-        f"peak memory {result['peak_memory_bytes'] / 1e6:.0f} MB\n{result['store']}",
-        highlight=False,
-        soft_wrap=True,
-    )
-    for text in result["mended"]:
-        console.print(f"mended: {text}", highlight=False, markup=False, soft_wrap=True)
+    kind = f"{'sparse ' if result['sparse'] else ''}{result['dtype']}"
+    of = f"of {result['share_rows']} rows, any {result['k']} are enough"
+    size, peak = result["bytes"] / 1e6, result["peak_memory_bytes"] / 1e6
+    for text in (
+        f"{result['rows']} x {result['columns']} {kind} -> {result['n']} shares {of}",
+        f"{size:.1f} MB in {result['seconds']:.1f} s, peak memory {peak:.0f} MB",
+        result["store"],
+        *(f"mended: {text}" for text in result["mended"]),
+    ):
+        console.print(text, highlight=False, markup=False, soft_wrap=True)

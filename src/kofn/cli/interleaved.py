@@ -16,6 +16,7 @@ from ..model import Body, Piece, Reply, Task
 BLOCK = 50  # rounds of one kind before the next has its turn
 LARGE = 100_000  # numbers: an 800 KB vector
 Block = Callable[[int], list[float]]  # rounds in, seconds of each out
+OnStep = Callable[..., None]  # called with advance=, the rounds done
 
 
 def timed(call: Callable[..., Any], *operands: Any) -> Block:
@@ -36,7 +37,7 @@ def interleaved(
     kinds: Mapping[str, Block],
     rounds: int,
     most: int = BLOCK,
-    on_step: Callable[[int], None] = lambda rounds: None,
+    on_step: OnStep = lambda advance: None,
 ) -> dict[str, Any]:
     """As many rounds of each kind, at most `most` before the next has its turn: µs by kind."""
     times: dict[str, list[float]] = {name: [] for name in kinds}
@@ -47,7 +48,7 @@ def interleaved(
         now = min(most, rounds - done)
         for name, block in kinds.items():
             times[name] += block(now)
-        on_step(now)
+        on_step(advance=now)
     return {
         name: {
             "median_us": 1e6 * float(np.median(seconds)),

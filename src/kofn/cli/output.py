@@ -46,6 +46,12 @@ def print_pairs(console: Console, pairs: Mapping[str, str]) -> None:
     console.print(out)
 
 
+def print_text(console: Console, text: str, values: Mapping[str, Any] = {}) -> None:
+    """Print a text filled in as `str.format` does; the terminal breaks its lines."""
+    filled = " ".join(text.split()).format_map(values)
+    console.print(filled, soft_wrap=True, highlight=False)
+
+
 @contextmanager
 def progress(
     what: str, total: int | None, quiet: bool, *fields: str

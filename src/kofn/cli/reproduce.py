@@ -53,7 +53,7 @@ def run(
     places.directory(out)
     with progress(f"reproduce {name}", settings.progress_steps, quiet, "what") as update:
         results = paper.measure(data, settings, lambda what: update(advance=1, what=what))
-    return publish(out, results, quick, shown)
+    return publish(out, {"paper": name, **results}, quick, shown)
 
 
 def publish(out: Path, results: dict[str, Any], quick: bool, shown: Any) -> dict[str, Any]:
@@ -65,9 +65,9 @@ def publish(out: Path, results: dict[str, Any], quick: bool, shown: Any) -> dict
     return results
 
 
-def table(name: str, console: Console, result: dict[str, Any]) -> None:
+def table(console: Console, result: dict[str, Any]) -> None:
     """Print the tables and the sentences, and that a quick run was quick."""
-    shown = PAPERS[name][1]
+    shown = PAPERS[result["paper"]][1]
     for printed in shown.tables(result):
         if isinstance(printed, str):
             console.print(printed, soft_wrap=True, highlight=False)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import csv
 import gzip
 import zlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from io import StringIO
 from itertools import combinations
@@ -129,11 +128,7 @@ def kc_house(data: Path) -> Dataset:
     return _split("kc_house", fields, price / 1e6, regression=True)
 
 
-LOADERS: dict[str, Callable[[Path], Dataset]] = {
-    "amazon": amazon,
-    "covtype": covtype,
-    "kc_house": kc_house,
-}
+LOADERS = {"amazon": amazon, "covtype": covtype, "kc_house": kc_house}
 
 
 def _csv(data: Path, name: str, origin: str) -> tuple[list[str], NDArray[np.str_]]:

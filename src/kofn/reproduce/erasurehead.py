@@ -17,7 +17,7 @@ from ..engines.base import Engine
 from ..engines.local import LocalEngine
 from ..engines.paced import Paced
 from ..engines.virtual import VirtualEngine
-from . import datasets, straggling, unequal
+from . import datasets, straggling
 from .datasets import Dataset
 from .timing import OnStep, machine, unvalued
 from .training import Method, Run, curve, methods, metric, parted, reached, simulate, term, train
@@ -54,7 +54,7 @@ class Settings:
     @property
     def progress_steps(self) -> int:
         """How often `measure` calls `on_step`."""
-        return 1 + 3 * (1 + 3 * METHODS) + self.rivals.progress_steps + unequal.STEPS
+        return 1 + 3 * (1 + 3 * METHODS) + self.rivals.progress_steps + straggling.UNEQUAL_STEPS
 
 
 FULL = Settings()
@@ -83,7 +83,7 @@ def measure(data: Path, settings: Settings, on_step: OnStep) -> dict[str, Any]:
             if name == settings.rivals_data:
                 results["rivals"] = straggling.table(loaded, data, settings.rivals, on_step)
             if name == settings.unequal_data:
-                results["unequal"] = unequal.table(
+                results["unequal"] = straggling.unequal_table(
                     loaded, settings.workers, settings.virtual_iterations, on_step
                 )
     results["wall_speedup"] = results["wall_speedups"]["kc_house"]

@@ -18,6 +18,11 @@ LOOK = {
     "agc2": ("approximate, c=2", BLUE, "-"),
     "agc3": ("approximate, c=3", SKY, "--"),
 }
+CASES = {
+    "mixed_slow": "rows mixed, six machines slow",
+    "sorted_slow": "rows sorted, six machines slow",
+    "sorted_lost": "rows sorted, the six lost",
+}
 DATA = {"amazon": "Amazon", "covtype": "Covertype", "kc_house": "KC housing"}
 
 
@@ -170,13 +175,8 @@ def rivals(results: Results) -> Figure:
 
 def unequal(results: Results) -> Figure:
     """Final metric against the replies waited for: one panel a case, one line a method."""
-    cases = {
-        "mixed_slow": "rows mixed, six machines slow",
-        "sorted_slow": "rows sorted, six machines slow",
-        "sorted_lost": "rows sorted, the six lost",
-    }
-    figure, every = panels(12.6, 3.6, 1, len(cases), sharey=True)
-    for axes, (case, title) in zip(every, cases.items(), strict=True):
+    figure, every = panels(12.6, 3.6, 1, len(CASES), sharey=True)
+    for axes, (case, title) in zip(every, CASES.items(), strict=True):
         rows = results["unequal"][case]
         for kind, marker in (("agc2", "o"), ("ignore", "s")):
             label, color, style = LOOK[kind]
@@ -194,13 +194,13 @@ def unequal(results: Results) -> Figure:
 
 def tables(results: Results) -> Iterator[Printed]:
     """What is printed for a person."""
-    methods = list(results["virtual_seconds_per_iteration"])
     rows = [("simulated, mean 2 s", results["virtual_seconds_per_iteration"], ".3f")]
     for name, seconds in results["wall_seconds_per_iteration"].items():
+        plain = results["no_delay_seconds_per_iteration"][name]
         rows.append((f"{name}, processes", seconds, ".3f"))
         rows.append((f"{name}, to the target", results["time_to_target"][name], ".2f"))
-        plain = results["no_delay_seconds_per_iteration"][name]
         rows.append((f"{name}, no delays", plain, ".3f"))
+    methods = list(rows[0][1])
     cells = [
         (name, *(None if row[m] is None else f"{row[m]:{form}}" for m in methods))
         for name, row, form in rows
@@ -212,9 +212,9 @@ def tables(results: Results) -> Iterator[Printed]:
     else:
         yield from _rivals_tables(results["rivals"])
     unequal = results["unequal"]
-    cases = ("mixed_slow", "sorted_slow", "sorted_lost")
-    columns = {"method": ""} | {case.replace("_", " rows, "): ">" for case in cases}
-    cells = [(name, *(_end(unequal[case][name]) for case in cases)) for name in unequal[cases[0]]]
+    columns = {"method": ""} | {case.replace("_", " rows, "): ">" for case in CASES}
+    names = unequal["mixed_slow"]
+    cells = [(name, *(_end(unequal[case][name]) for case in CASES)) for name in names]
     which = f"{len(unequal['slow_or_lost'])} of {unequal['workers']} machines slow or lost"
     yield f"{unequal['data']}, {which}: final metric (s per iteration)", columns, cells
 

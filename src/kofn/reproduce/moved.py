@@ -35,16 +35,10 @@ def transitions(machines: int, threshold: int, orders: Iterable[Sequence[int]]) 
             plain_next = Layout(threshold).lay(shares, ROWS)
             ours_next = shifted(ours, Layout(threshold), shares)
             moved = rows_moved(plain, plain_next), rows_moved(ours, ours_next)
-            steps.setdefault(step, []).append((moved[0], moved[1]))
+            steps.setdefault(step, []).append(moved)
             plain, ours = plain_next, ours_next
-    N = threshold * ROWS
-    return {
-        step: {
-            "cyclic": float(np.mean([m[0] for m in moved])) / N,
-            "ours": float(np.mean([m[1] for m in moved])) / N,
-        }
-        for step, moved in steps.items()
-    }
+    means = {step: np.mean(moved, axis=0) / (threshold * ROWS) for step, moved in steps.items()}
+    return {step: {"cyclic": float(m[0]), "ours": float(m[1])} for step, m in means.items()}
 
 
 def tables(sequences: int, seed: int = 0) -> dict[str, Any]:

@@ -96,13 +96,10 @@ def measure(data: Path, settings: Settings, on_step: OnStep) -> dict[str, Any]:
         result["theory"] = theory()
         result |= _decoding(settings, on_step)
         result["wall_clock"] = _wall_clock(settings, waits, on_step)
+    model = {"m": M, "tau": TAU, "mu": MU, "soliton": (0.03, 0.5), "symbols_per_worker": HELD}
     result["settings"] = {
         **asdict(settings),
-        "m": M,
-        "tau": TAU,
-        "mu": MU,
-        "soliton": (0.03, 0.5),
-        "symbols_per_worker": HELD,
+        **model,
         "m_e": "infinity: no worker runs out of symbols",
         "recording": f"{TIMINGS}: {RECORDING}, load 0",
         "load_average": os.getloadavg()[0],
@@ -247,11 +244,6 @@ def _wall_clock(settings: Settings, waits: NDArray[np.float64], on_step: OnStep)
         timer = Timer(exact)
         kinds = {kind: (cluster, lambda sum=sum: sum().value) for kind, sum in sums.items()}
         seconds = timer.rounds(kinds, settings.rounds, lambda: on_step("wall clock"), warm=0)
-    return {
-        **{kind: summary(times, 40) for kind, times in seconds.items()},
-        "workers": WORKERS,
-        "terms": M,
-        "dimension": DIMENSION,
-        "scale": settings.scale,
-        "worst_relative_error": timer.worst,
-    }
+    sizes = {"workers": WORKERS, "terms": M, "dimension": DIMENSION, "scale": settings.scale}
+    result = {kind: summary(times, 40) for kind, times in seconds.items()}
+    return {**result, **sizes, "worst_relative_error": timer.worst}

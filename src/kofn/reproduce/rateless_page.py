@@ -144,14 +144,10 @@ def tables(results: Results) -> Iterator[Printed]:
     """What is printed for a person."""
     rows = []
     for kind, (label, _, _) in LOOKS.items():
-        cells = [label]
-        for model in MODELS:
-            result = results[model][kind]
-            mark = "*" if model == "pareto" and kind in ENDLESS else ""
-            cells.append(
-                f"{result['mean']:.3g}{mark} / {result['median']:.3g} / {result['p99']:.3g}"
-            )
-        rows.append(tuple(cells))
+        marks = {"pareto": "*"} if kind in ENDLESS else {}
+        form = "{mean:.3g}%s / {median:.3g} / {p99:.3g}"
+        cells = [(form % marks.get(m, "")).format_map(results[m][kind]) for m in MODELS]
+        rows.append((label, *cells))
     columns = {"": "", **dict.fromkeys(MODELS.values(), ">")}
     yield "latency, seconds: mean / median / 99 %", columns, rows
     yield "* of this sample: the mean of what it is drawn from is infinite."

@@ -12,13 +12,14 @@ and backups draw batches from the part; DSAG takes its portions in turn.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .. import BadInput, FractionalRepetition, Uncoded, connect, exact, fraction
+from .. import BadInput, FractionalRepetition, TooFewWorkers, Uncoded, connect, stop
+from ..delays import Exponential, Scaled
 from ..engines.virtual import VirtualEngine
 from .datasets import Dataset, recording
 from .timing import OnStep
@@ -28,6 +29,15 @@ WORKERS = 256
 RECORDING = "cnn_desktop_Canada_batch2048"
 WHOLE = 4.0  # parts
 KINDS = ("uncoded", "exact", "ignore", "backups", "dsag", "kofn")
+
+# Of unequal machines.
+MEAN = 2.0  # seconds of delay
+SLOWER = 10.0
+WAITS = (11 / 30, 2 / 3, 4 / 5)  # of the machines: replies that are waited for
+# Of thirty, no two of a pair that holds the same parts.
+SLOW = (0, 2, 13, 18, 22, 28)
+CASES = ("mixed_slow", "sorted_slow", "sorted_lost")
+UNEQUAL_STEPS = len(CASES) * (2 + 2 * len(WAITS))
 
 
 @dataclass(frozen=True)
@@ -78,13 +88,13 @@ def table(data: Dataset, folder: Path, grid: Grid, on_step: OnStep) -> dict[str,
         on_step(name)
 
     for portion in grid.thinned:
-        coded(f"uncoded_{portion:.3g}", Method(Uncoded("whole"), exact()), portion)
+        coded(f"uncoded_{portion:.3g}", Method(Uncoded("whole"), stop.exact()), portion)
     for portion in grid.portions:
         for c in grid.copies:
-            method = Method(FractionalRepetition(c, "parts"), exact())
+            method = Method(FractionalRepetition(c, "parts"), stop.exact())
             coded(f"exact_{portion:g}_c{c}", method, portion)
         for covered in grid.fractions:
-            method = Method(Uncoded("whole"), fraction(covered))
+            method = Method(Uncoded("whole"), stop.fraction(covered))
             coded(f"ignore_{portion:g}_{covered:g}", method, portion)
         for factor in grid.factors:
             name, fn = f"backups_{portion:g}_{factor:g}", term(data, portion)
@@ -92,7 +102,7 @@ def table(data: Dataset, folder: Path, grid: Grid, on_step: OnStep) -> dict[str,
                 runs[name] = train_backups(cluster, data, grid.iterations, fn, factor)
             on_step(name)
         for covered in grid.fractions:
-            method = Method(FractionalRepetition(2, "parts"), fraction(covered))
+            method = Method(FractionalRepetition(2, "parts"), stop.fraction(covered))
             coded(f"kofn_{portion:g}_{covered:g}", method, portion)
         for fresh in grid.fresh:
             name, pieces = f"dsag_{portion:g}_{fresh}", round(1 / portion)
@@ -146,3 +156,45 @@ def _results(data: Dataset, runs: dict[str, Run], grid: Grid) -> dict[str, Any]:
         "asked. uncoded waits for all and has portions alone. tried: how many settings of each. "
         "by_portion: seconds to the target of the best of each at the same portion",
     }
+
+
+def unequal_table(data: Dataset, workers: int, iterations: int, on_step: OnStep) -> dict[str, Any]:
+    """Where ignoring stragglers ends at a wrong point, and a code does not.
+
+    Amazon's rows are sorted by label. One row in seventeen is of the rare class, and all of those
+    lie on the first two of thirty machines. Six machines, the first one among them, are ten times
+    slower than the rest, or lost. A sum that is closed without them leaves out half of the rare
+    class. Under a code with two copies another machine has those rows. Time is simulated, values
+    are real. The same is done with the rows mixed, where ignoring does little harm.
+
+    Returns by case and method: the final metric, seconds an iteration, the covered part of the sum.
+    """
+    order = np.argsort(data.y, kind="stable")
+    in_order = replace(data, X=data.X[order], y=data.y[order])
+    waits = [round(fraction * workers) for fraction in WAITS]
+    slow = tuple(worker for worker in SLOW if worker < workers)
+    none, code = Uncoded("whole"), FractionalRepetition(2, "whole")
+    methods = {"uncoded": Method(none, stop.exact()), "egc2": Method(code, stop.exact())}
+    methods |= {f"ignore_{wait}": Method(none, stop.first(wait)) for wait in waits}
+    methods |= {f"agc2_{wait}": Method(code, stop.first(wait) | stop.exact()) for wait in waits}
+    sizes = {"data": data.name, "workers": workers, "iterations": iterations, "waits": waits}
+    results: dict[str, Any] = {
+        **sizes,
+        "slow_or_lost": list(slow),
+        "means": "mixed, sorted: the order of the rows; slow: those machines are "
+        f"{SLOWER:g} times slower in every round; lost: they are lost before the first. "
+        "ignore_r, agc2_r: sums are closed at r replies. null: it cannot go on",
+    }
+    for case in CASES:
+        rows = data if case.startswith("mixed") else in_order
+        results[case] = {}
+        for name, method in methods.items():
+            engine = VirtualEngine(workers, delays=Scaled(Exponential(0.0, MEAN), SLOWER, slow))
+            try:
+                lost = slow if case.endswith("lost") else ()
+                run = simulate(rows, method, iterations, engine, lost=lost)
+                results[case][name] = run.summary(rows)
+            except TooFewWorkers:
+                results[case][name] = None
+            on_step(f"unequal parts, {case}: {name}")
+    return results

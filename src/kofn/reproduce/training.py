@@ -12,7 +12,7 @@ from sklearn.metrics import roc_auc_score
 
 from .. import Cluster, FractionalRepetition, Parts, Stop, SumCode, Uncoded, connect, exact, first
 from ..engines.virtual import VirtualEngine
-from ..learn.descent import Constant, Decay, GradientDescent, descend
+from ..learn.descent import Constant, Decay, GradientDescent, Rate, descend
 from ..learn.losses import logistic, squared
 from ..learn.terms import Term, cut
 from ..sums.rivals import Backups, Stale
@@ -21,11 +21,7 @@ from .datasets import Dataset
 Vector = NDArray[np.float64]
 
 # Table 1 of ErasureHead.
-RATES: dict[str, Constant | Decay] = {
-    "amazon": Constant(10.0),
-    "covtype": Constant(0.1),
-    "kc_house": Decay(0.1, 0.99),
-}
+RATES: dict[str, Rate] = {"amazon": Constant(10), "covtype": Constant(0.1), "kc_house": Decay()}
 
 
 class Method(NamedTuple):
