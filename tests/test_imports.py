@@ -10,10 +10,11 @@ import kofn
 ROOT = Path(kofn.__file__).parent
 
 # Every package may import these, which keep to their own rules.
-COMMON = ("checks", "errors", "files", "interrupts", "model")
+COMMON = ("checks", "errors", "exchange", "files", "interrupts", "model")
 ALLOWED: dict[str, set[str]] = {
     "checks": {"errors"},
     "errors": set(),
+    "exchange": set(),
     "files": {"errors"},
     "interrupts": set(),
     "model": set(),

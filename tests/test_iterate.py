@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 from support import driver_of, examples
 
 import kofn
+from kofn import exchange
 from kofn.delays import Change, Exponential, PerUnit, Script
-from kofn.engines import exchange
-from kofn.engines.exchange import Exchange, ExchangeLayout, NetworkCost
 from kofn.engines.local import LocalEngine
 from kofn.engines.virtual import VirtualEngine
 from kofn.engines.wrapped import Wrapped
+from kofn.exchange import Exchange, ExchangeLayout, NetworkCost
 from kofn.model import Command, Event, Lost, Observe, Observed, Publish, Reply, Stored, Task
 from kofn.rounds import Cover, Layout, Windows
 from kofn.rounds.epochs import READY, EpochPlan

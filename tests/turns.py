@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from kofn.engines.base import Engine, Exchange, ExchangeLayout
+from kofn.engines.base import Engine
+from kofn.exchange import Exchange, ExchangeLayout
 from kofn.model import Dropped, Event, Failed, Lost, Reply, Task
 
 SPAN = 100_000  # rounds and tasks of one turn

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from .. import checks
 from ..errors import BadInput, CannotDo, Diverged, Inaccurate, KofnError
+from ..exchange import TASK, Exchange, ExchangeLayout
 from ..interrupts import from_handler, held, opened
 from ..model import ProductReport, Task
 from ..rounds import Cover, Layout, RoundDriver, Windows
-from ..rounds.epochs import TASK, Exchange, ExchangeLayout
 from ..rounds.iterate import IterateRound
 from .decode import segments, weak
 from .plan import Plan

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..exchange import GATHER, REST, WORK, Exchange
 from ..model import Piece, RowRange
 from ..rounds import epochs
-from ..rounds.epochs import Asked, EpochPlan, Exchange
+from ..rounds.epochs import Asked, EpochPlan
 from . import work
 from .decode import Code, Segment, combine, segments
 from .scales import Scales
@@ -126,11 +127,11 @@ class _Worker:
                             ex.pieces(t)[share, a:b] = self._rows(a, b) @ self.w
                     self.done.append((a, b))
                     self.read += b - a
-                    yield Piece((epochs.WORK, t, b - a), None, b - a)
+                    yield Piece((WORK, t, b - a), None, b - a)
                     if ex.now() >= self.emitted + job.work_beat:
                         yield self._emit(epochs.BEAT, t)
                 size = work.count_rows(todo) * np.dtype(ex.layout.dtype).itemsize
-                yield Piece((epochs.GATHER, len(self.asked), size), None)
+                yield Piece((GATHER, len(self.asked), size), None)
             if owes:
                 self.stamped = (plan.epoch, t)
                 ex.stamp(share, plan.epoch, t, self.read)
@@ -265,7 +266,7 @@ class _Worker:
         if self.ex.now() >= due:
             yield self._emit(epochs.BEAT, self.t)
             due = self.emitted + self.job.wait_beat
-        yield Piece((epochs.REST, due), None)
+        yield Piece((REST, due), None)
 
 
 def minus(runs: Sequence[RowRange], done: Sequence[RowRange]) -> list[RowRange]:

@@ -8,12 +8,12 @@ import select
 import socket
 from typing import Any
 
+from ..exchange import Exchange, ExchangeLayout
 from . import _wire as wire
 from ._forks import reseed, tie
 from ._processes import Process
 from ._sockets import EXCHANGE, GONE, HELLO, UNMAP, UNPASS, VALUE_AT, Incoming
 from ._wakeup import Mailbox
-from .exchange import Exchange, ExchangeLayout
 from .memory import OWN, Packed, ReplyPool, Segment, attach, contiguous, pack, unpack
 from .protocol import Message, Values, WorkerProtocol, plain, typed
 

@@ -15,13 +15,13 @@ import socket
 from dataclasses import astuple
 from typing import Any, NamedTuple
 
+from ..exchange import Exchange, ExchangeLayout
 from ..interrupts import opened
 from . import _forks
 from . import _wire as wire
 from ._forks import Lifeline
 from ._processes import Process
 from ._wakeup import MAILBOXES, BroadcastWaker, Mailbox
-from .exchange import Exchange, ExchangeLayout
 from .memory import OWN, Packed, Pool, Segment, attach, inline, large, pack, private, unpack
 from .protocol import KINDS, NEVER, Cancel, Message, WorkerDown, WorkerUp, plain, typed
 from .protocol.messages import AddOperand, DropOperand, Forget, Put, TaskReply

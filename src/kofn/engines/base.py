@@ -10,14 +10,8 @@ from types import TracebackType
 from typing import Any, ClassVar, Self
 
 from ..errors import CannotDo
+from ..exchange import Exchange, ExchangeLayout
 from ..model import Event, Task
-from .exchange import GATHER as GATHER  # for rounds, which know engines by this module
-from .exchange import REST as REST
-from .exchange import TASK as TASK
-from .exchange import WORK as WORK
-from .exchange import Exchange as Exchange
-from .exchange import ExchangeLayout as ExchangeLayout
-from .exchange import Progress as Progress
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,13 +17,14 @@ from typing import Any, ClassVar
 
 from .. import checks
 from ..errors import CannotDo, EngineUnavailable
+from ..exchange import Exchange, ExchangeLayout
 from ..interrupts import held, opened
 from . import _wire as wire
 from ._mpi_messages import Backoff, Stream
 from ._mpi_setup import AGAIN, ALWAYS, HERE, command, problem, start, unset
 from ._mpi_worker import GREETING, KNOCK, LEAVE, cancel_word, serve
 from ._sockets import EXCHANGE, Outgoing, SocketTransport
-from .base import Capabilities, Exchange, ExchangeLayout
+from .base import Capabilities
 from .protocol import Cancel, Message, WorkerDown, WorkerUp, typed
 from .protocol.messages import Put, PutFailed
 from .transport import TransportEngine

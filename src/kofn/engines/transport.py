@@ -10,10 +10,10 @@ from itertools import chain, count
 from typing import Any
 
 from ..errors import Closed, UnknownWorker
+from ..exchange import Exchange, ExchangeLayout
 from ..interrupts import held
 from ..model import Event, Lost, Task
 from .base import Engine
-from .exchange import Exchange, ExchangeLayout
 from .memory import room_for
 from .protocol import MasterProtocol, Message, Outgoing, Values
 

@@ -20,9 +20,9 @@ from ..checks import whole
 from ..delays import Change, Delays, Membership, PerUnit
 from ..delays.models import check_delays, checked_seconds
 from ..errors import BadInput, Closed, UnknownWorker
+from ..exchange import GATHER, REST, TASK, WORK, Exchange, ExchangeLayout, NetworkCost
 from ..model import Dropped, Event, Failed, Joined, Last, Lost, Outline, Piece, Reply, Stored, Task
 from .base import Capabilities, Engine
-from .exchange import GATHER, REST, TASK, WORK, Exchange, ExchangeLayout, NetworkCost
 from .protocol.worker import format_error, keep
 
 SLICE = 0.01  # seconds between two looks of a worker at the current round

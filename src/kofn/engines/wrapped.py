@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
+from ..exchange import Exchange, ExchangeLayout
 from ..model import Event, Task
-from .base import Engine, Exchange, ExchangeLayout
+from .base import Engine
 
 
 class Wrapped(Engine):

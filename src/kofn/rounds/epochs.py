@@ -6,13 +6,7 @@ import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..engines.base import GATHER as GATHER
-from ..engines.base import REST as REST
-from ..engines.base import TASK as TASK
-from ..engines.base import WORK as WORK
-from ..engines.base import Exchange as Exchange
-from ..engines.base import ExchangeLayout as ExchangeLayout
-from ..engines.base import Progress as Progress
+from ..exchange import Progress
 from ..model import RowRange
 
 Asked = Mapping[int, tuple[int, tuple[RowRange, ...]]]  # by share: since which epoch, which rows

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from ..exchange import Exchange, Progress
 from ..model import (
     Command,
     Event,
@@ -29,7 +30,7 @@ from ..model import (
 )
 from .base import Round
 from .cover import Cover
-from .epochs import BROKEN, END, READY, ROUND, Asked, EpochPlan, Exchange, Progress, stamped
+from .epochs import BROKEN, END, READY, ROUND, Asked, EpochPlan, stamped
 from .lateness import Late
 from .windows import Windows, runs_of
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ..engines.base import ExchangeLayout
 from ..errors import BadInput, CannotDo
+from ..exchange import ExchangeLayout
 from ..model import Build, Failed, Stored, Update
 from ._bodies import append, echo, flags, make, measure, offers, recall, spoil, takes, threads
 from ._probe import EngineProbe
