@@ -118,7 +118,7 @@ def test_commands_of_the_stale_round() -> None:
         return t
 
     round = StaleRound(
-        lambda: next(ids), {0: (0,), 1: (1,), 2: (2,)}, _Bare(), 0, advance, 2, margin=0.0
+        lambda: next(ids), {0: (0,), 1: (1,), 2: (2,)}, _Bare().task, 0, advance, 2, margin=0.0
     )
     sent = [c.task for c in round.start(0.0) if isinstance(c, Send)]
     assert [(t.round, t.worker) for t in sent] == [(1, 0), (1, 1), (1, 2)]

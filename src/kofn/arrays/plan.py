@@ -179,7 +179,8 @@ class Planner:
 
     def answering(self, ready: dict[int, int], need: int) -> dict[int, int]:
         """Those that owe no answer from an earlier round, if they are enough; else all."""
-        silent = self._driver.silent(SILENT) | self._driver.roster.owing(self._laggards)
+        roster, now = self._driver.roster, self._driver.engine.now()
+        silent = roster.silent(now, SILENT) | roster.owing(self._laggards)
         if not silent or len(ready.keys() - silent) < need:
             return ready
         return {worker: share for worker, share in ready.items() if worker not in silent}

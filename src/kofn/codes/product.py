@@ -73,13 +73,9 @@ class ProductCode(ThresholdCode):
         last = f", z={self.z}" if self.z > 1 else ""
         return f"ProductCode(x={self.x}, y={self.y}{last}, points={self.points!r})"
 
-    def uncoded(self, row: int) -> bool:
-        """Whether a row is a source value itself."""
-        return row < self.k
-
     def coefficients(self, row: int) -> tuple[Floats, Floats]:
         """What the blocks of X and of Y are added up with: (x, z) and (z, y); read-only."""
-        if row < 0 or (self.uncoded(row) and self.z > 1):
+        if row < 0 or (row < self.k and self.z > 1):
             raise BadInput(
                 f"{self.name} has coded rows from {self.k} on"
                 + ("" if self.z > 1 else f" and uncoded ones from 0 to {self.k - 1}")

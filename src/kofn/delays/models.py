@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.random import Generator
@@ -63,11 +62,7 @@ class StartUp(Delays):
     With B units that is the model Y = X + τ B of Mallick et al., 2021.
     """
 
-    if TYPE_CHECKING:
-
-        @property
-        def unit(self) -> float:
-            """Seconds for each unit of work."""
+    unit: float
 
     @abstractmethod
     def wait(self, rng: Generator) -> float:

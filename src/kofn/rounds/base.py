@@ -21,6 +21,7 @@ class Round(ABC):
     done: bool = False
     wake: float = float("inf")  # it wants a Tick at this time
     missing: int = 0  # workers without which it cannot end; 0 while those at hand are enough
+    entering: bool = False  # a newcomer that has all it needs is about to take part
     has_idle_work: bool = False  # there is work of the master's own to do while nothing arrives
 
     def __init__(self, id: int, threshold: int, key: str = "") -> None:
@@ -45,11 +46,6 @@ class Round(ABC):
     def last_resort(self, time: float) -> Sequence[Command]:
         """Called before a wait in silence is given up: what is there left to try?"""
         return ()
-
-    @property
-    def entering(self) -> bool:
-        """Whether a newcomer that has all it needs is about to take part."""
-        return False
 
     @property
     @abstractmethod

@@ -242,16 +242,12 @@ class RoundDriver:
             self._unnoted.popleft()
         return noted
 
-    def silent(self, seconds: float) -> set[int]:
-        """Workers that have owed an answer for so many seconds: stopped, or far behind."""
-        return self.roster.silent(self.engine.now(), seconds)
-
     def _give_up_silent(self) -> float:
         """End workers that have owed an answer for too long; return when to look again."""
         if self.lost_after == float("inf"):
             return self.lost_after  # and a thousand workers need not be gone through an event
         since = self.roster.debts.since
-        for worker in self.silent(self.lost_after):
+        for worker in self.roster.silent(self.engine.now(), self.lost_after):
             self.engine.lose(worker)
             del since[worker]  # once is enough; its Lost is on the way
         return min(since.values(), default=float("inf")) + self.lost_after

@@ -132,7 +132,7 @@ class IterateRound(Round):
         return [self._ask()]  # to say who is waited for
 
     @property
-    def entering(self) -> bool:
+    def entering(self) -> bool:  # type: ignore[override]
         return bool(self._called)
 
     @property

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -29,13 +29,7 @@ SLACK = 1.2  # a worker is slow (fast) when it takes so many times as long (as s
 
 Leaves = tuple[Any, ...]
 Advance = Callable[[int, float, Leaves | None, float], Any]  # t, time, total, covered -> x or None
-
-
-class Work(Protocol):
-    """What a stale round needs to know of the work it does."""
-
-    def task(self, round: int, worker: int, parts: Sequence[int], x: Any) -> Task:
-        """Make the task that evaluates these parts at x; its replies' `what` names the part."""
+MakeTask = Callable[[int, int, Sequence[int], Any], Task]  # round, worker, parts, x
 
 
 @dataclass
@@ -59,7 +53,8 @@ class _Worker:
 class StaleRound(Round):
     """Runs until `advance` returns None.
 
-    `slots`: worker -> its parts. `ids` gives the round ids. `advance(t, time, total, covered)` is
+    `slots`: worker -> its parts. `ids` gives the round ids. `task` makes the task that evaluates
+    parts at a point; its replies' `what` names the part. `advance(t, time, total, covered)` is
     called at the end of iteration t, at `time`, with the total of all newest values and the
     fraction of the parts that have one; it returns the next point. `portion`: parts that a worker
     starts out with at a time, as a fraction of its own. Who joins holds nothing, and is left out.
@@ -69,7 +64,7 @@ class StaleRound(Round):
         self,
         ids: Callable[[], int],
         slots: Mapping[int, Sequence[int]],
-        work: Work,
+        task: MakeTask,
         x: Any,
         advance: Advance,
         fresh: int,
@@ -81,7 +76,7 @@ class StaleRound(Round):
         super().__init__(ids(), fresh)
         self.t = 1
         self.stale = 0  # answers to an earlier iteration that were put to use
-        self._ids, self._work, self._x, self._advance = ids, work, x, advance
+        self._ids, self._make, self._x, self._advance = ids, task, x, advance
         self._rule, self._balance = Late(margin, least=0.0), balance
         self._workers = {
             worker: _Worker(tuple(parts), max(1, round(portion * len(parts))))
@@ -130,7 +125,7 @@ class StaleRound(Round):
 
     def _send(self, worker: int, time: float) -> Send:
         home = self._workers[worker]
-        task = self._work.task(self.id, worker, home.take(), self._x)
+        task = self._make(self.id, worker, home.take(), self._x)
         home.task, home.round, home.since = task.id, self.id, time
         return Send(task)
 

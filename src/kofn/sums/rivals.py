@@ -166,7 +166,7 @@ class Stale(_Dealt):
             self._use(fn)
             slots = {w: self.runs[slot] for w, slot in self._holders.ready().items()}
             options: dict[str, Any] = {"margin": margin, "portion": portion, "balance": balance}
-            round = StaleRound(driver.next_round, slots, self, x, on_step, fresh, **options)
+            round = StaleRound(driver.next_round, slots, self.task, x, on_step, fresh, **options)
             driver.run(round, None, lambda worker: None)
         return round
 
