@@ -16,7 +16,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 @pytest.mark.parametrize(
     "command", ["pagerank.py 2000", "power_method.py 200", "timeline.py picture.png"]
 )
-def test_the_example_runs(command: str, tmp_path: Path) -> None:
+def test_the_program_runs(command: str, tmp_path: Path) -> None:
     script, argument = command.split()
     if script == "timeline.py":
         pytest.importorskip("matplotlib")
