@@ -1,7 +1,7 @@
 """Parts of the data on workers, and their coded sums.
 
 One `parts.sum(fn, x)` goes: the code's assignment (which symbols for which slot; made once) →
-`rounds.gather` (one task a slot) → `rounds.driver` → engines (`sums.work.worker_body` on the
+`sums.gather` (one task a slot) → `rounds.driver` → engines (`sums.work.worker_body` on the
 workers) → `sums.tally` (what has come) → the stop rule → the value and its report.
 """
 
@@ -22,12 +22,12 @@ from ..codes.repetition import FractionalRepetition, Uncoded
 from ..errors import BadInput, NothingYet, OutOfSymbols, TooFewWorkers
 from ..model import Body, Outline, SumReport, Task
 from ..rounds import RoundDriver
-from ..rounds.gather import GatherRound
 from ..rounds.holders import Holders
 from ..rounds.stop import RoundStatus, Stop, exact
 from . import stacked
 from .data import cut
 from .functions import KNOWN, Sent
+from .gather import GatherRound
 from .tally import KINDS, Covering, Kind, Tally, tally_of
 from .work import FLUSH, Held, worker_body
 
@@ -273,6 +273,7 @@ class _Placed:
         return error_bound(self.code.m, dtype, eta)
 
     def task(self, round: int, worker: int, slot: int) -> Task:
+        """Make the task of a slot: all its symbols, in order."""
         symbols = self.code.symbols(slot)
         reads = [len(row.parts) for row in symbols]
         what: Any = (0, len(symbols))

@@ -1,51 +1,22 @@
-"""A round of a coded sum: every slot's holder walks its symbols, a stop rule closes the round.
+"""A round of a coded sum: holders work through the symbols of their slots, a stop rule ends it.
 
 No work is sent twice and nobody is waited for: what decodes is a matter of the code, when to stop
-a matter of the rule. A newcomer that takes the slot of a lost worker walks its symbols from the
-start; those that had come already are known and count once.
+a matter of the rule. A newcomer that takes the slot of a lost worker works through its symbols from
+the start; those that had come already are known and count once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from ..model import Command, Dropped, Event, Reply, Send, Task, Tick
-from .stop import RoundStatus, Stop
-from .watch import WatchedRound
+from ..model import Command, Dropped, Event, Reply, Send, Tick
+from ..rounds.stop import RoundStatus, Stop
+from ..rounds.watch import WatchedRound
+from .tally import Tally
 
-Enough = Callable[[float, bool], bool]  # of the fraction covered, and whether the sum is exact
-
-
-class Tally(Protocol):
-    """What has come, and whether it is enough."""
-
-    def take(self, slot: int, first: int, last: int, value: Any) -> int:
-        """Take the symbols `first` up to `last` of a slot; how many of them were new."""
-
-    @property
-    def exact(self) -> bool:
-        """Whether the exact sum is there, as well as it can be had."""
-
-    def lacking(self, over: Collection[int], enough: Enough) -> int:
-        """How many more slots, besides those that are `over`, are surely enough."""
-
-    @property
-    def decodable(self) -> bool:
-        """Whether it is there at all: one more symbol might still make it more accurate."""
-
-    @property
-    def covered(self) -> float:
-        """The fraction of the parts that are in the sum."""
-
-
-class Work(Protocol):
-    """What a sum's round needs to know of the work it does."""
-
-    key: str  # of the parts that workers must hold
-
-    def task(self, round: int, worker: int, slot: int) -> Task:
-        """Make the task of a slot: all its symbols, in order."""
+if TYPE_CHECKING:
+    from .parts import _Placed
 
 
 class GatherRound(WatchedRound):
@@ -59,16 +30,16 @@ class GatherRound(WatchedRound):
         self,
         id: int,
         ready: Mapping[int, int],
-        work: Work,
+        placed: _Placed,
         tally: Tally,
         stop: Stop,
         resting: Collection[int] = (),
     ) -> None:
-        super().__init__(id, work.key, 1, ready, None, resting)
+        super().__init__(id, placed.key, 1, ready, None, resting)
         self.used = self.wasted = 0  # symbols
         self.finished: list[int] = []  # workers, in the order in which they ended
         self.tally = tally
-        self._work, self._stop = work, stop
+        self._placed, self._stop = placed, stop
         self._asked: set[int] = set()  # workers
         self._over: set[int] = set()  # slots all of whose work is here
         self._seconds, self._asks_at = 0.0, float("inf")  # that have passed; the rule's next
@@ -102,7 +73,7 @@ class GatherRound(WatchedRound):
 
     def _send(self, worker: int) -> Send:
         self._asked.add(worker)
-        return self._dispatch(self._work.task(self.id, worker, self._slot_of[worker]))
+        return self._dispatch(self._placed.task(self.id, worker, self._slot_of[worker]))
 
     def _mend(self) -> list[Command]:
         """Ask those that have not been asked, but for the resting, for what has not come."""
