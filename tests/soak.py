@@ -4,9 +4,9 @@
 
 One pass has four steps: random scripts of rounds and of the protocol, every other property, the
 checks of every engine with their kills, and interrupts at random moments. All have ten times as
-many examples as in `make test`. Passes follow one another, each with other seeds. In its first pass
-every step has a quarter of the time, so that each has its turn. The first failure ends the run; the
-command that is shown repeats it.
+many examples as in `make test`. Passes follow one another, each with other seeds. A step has at
+most a quarter of the time, so that each has its turn. The first failure ends the run; the command
+that is shown repeats it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -74,6 +75,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=20.0)
     whole = 60 * parser.parse_args().minutes
+    last = 0
     began, ran = time.monotonic(), dict.fromkeys(steps(0), 0.0)
     for number in count():
         env = {"KOFN_SOAK": str(FACTOR), "KOFN_PASS": str(number)}
@@ -81,10 +83,12 @@ def main() -> None:
             spent = time.monotonic() - began
             if spent >= whole:
                 each = ", ".join(f"{name} {seconds / 60:.1f}" for name, seconds in ran.items())
-                print(f"soak: nothing failed in {spent / 60:.1f} minutes, seeds 0 to {number}")
+                print(f"soak: nothing failed in {spent / 60:.1f} minutes, seeds 0 to {last}")
                 print(f"soak: minutes of each step: {each}")
                 return
-            shown = " ".join([*(f"{k}={v}" for k, v in env.items()), sys.executable, *command])
+            last = number
+            settings = (f"{variable}={value}" for variable, value in env.items())
+            shown = " ".join([*settings, shlex.join([sys.executable, *command])])
             print(f"soak: minute {spent / 60:.1f}, seed {number}, {name}: {shown}", flush=True)
             status = run(command, env, min(whole - spent, whole / len(ran)))
             ran[name] += time.monotonic() - began - spent
