@@ -51,6 +51,12 @@ def cluster() -> Iterator[kofn.Cluster]:
         yield found
 
 
+@pytest.fixture(scope="module", params=ENGINES)
+def either(request: pytest.FixtureRequest) -> Iterator[kofn.Cluster]:
+    with kofn.connect(request.param, workers=6) as found:
+        yield found
+
+
 CODES = [
     None,
     kofn.Uncoded(),
@@ -424,15 +430,13 @@ def _buffered() -> Any:
     return Buffered()
 
 
-@pytest.mark.parametrize("name", ENGINES)
 @pytest.mark.parametrize("code", CODES, ids=str)
-def test_fn_may_return_the_same_buffer_each_time(name: str, code: Any) -> None:
-    with kofn.connect(name, workers=6) as cluster:
-        parts = cluster.parts([float(i) for i in range(12)], code)
-        for _ in range(3):
-            found = parts.sum(_buffered())
-            assert found.exact
-            np.testing.assert_allclose(found.value, [66.0, 66.0], rtol=1e-9)
+def test_fn_may_return_the_same_buffer_each_time(either: kofn.Cluster, code: Any) -> None:
+    parts = either.parts([float(i) for i in range(12)], code)
+    for _ in range(3):
+        found = parts.sum(_buffered())
+        assert found.exact
+        np.testing.assert_allclose(found.value, [66.0, 66.0], rtol=1e-9)
 
 
 def test_unbiased_says_exact_only_where_it_is() -> None:
@@ -500,8 +504,7 @@ def test_a_fraction_is_met_by_just_so_many_parts() -> None:
             parts.sum(lambda part, x: 1.0, stop=kofn.fraction(0.6))
 
 
-@pytest.mark.parametrize("name", ENGINES)
-def test_a_function_that_closes_over_something_else_is_another(name: str) -> None:
+def test_a_function_that_closes_over_something_else_is_another(either: kofn.Cluster) -> None:
     class Scaled:
         def __init__(self) -> None:
             self.by = 1.0
@@ -517,12 +520,11 @@ def test_a_function_that_closes_over_something_else_is_another(name: str) -> Non
     def closure(part: Any, x: Any) -> Any:
         return part * k
 
-    with kofn.connect(name, workers=2) as cluster:
-        parts = cluster.parts([1.0, 2.0, 3.0, 4.0], kofn.Uncoded())
-        for k in (1.0, 2.0, 3.0):
-            scaled.by = k
-            for fn in (closure, closure, scaled, scaled.method):
-                assert parts.sum(fn).value == 10.0 * k
+    parts = either.parts([1.0, 2.0, 3.0, 4.0], kofn.Uncoded())
+    for k in (1.0, 2.0, 3.0):
+        scaled.by = k
+        for fn in (closure, closure, scaled, scaled.method):
+            assert parts.sum(fn).value == 10.0 * k
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])

@@ -7,6 +7,7 @@ master's socket, so all workers are spoken to by MPI, as those of another machin
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,6 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from support import PASS, SOAK
 from turns import Turn, Turns
 
 from kofn.engines.mpi import MPIEngine
@@ -32,8 +32,9 @@ def turns() -> Iterator[Turns]:
 
 
 class TestUnderMPIExec(EngineChecks):
-    kills = 4 * SOAK
-    seed = 20 + PASS
+    # As in tests/support.py, which imports more than pytest wants imported before it begins.
+    kills = 4 * int(os.environ.get("KOFN_SOAK", "1"))
+    seed = 20 + int(os.environ.get("KOFN_PASS", "0"))
 
     @pytest.fixture
     def engine(self, turns: Turns) -> Iterator[Turn]:
