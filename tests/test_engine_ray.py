@@ -31,7 +31,7 @@ import ray
 
 import kofn
 from kofn.engines import _ray_runtime
-from kofn.engines._ray_machines import Machines
+from kofn.engines._ray_runtime import Machines
 from kofn.engines.ray import RayEngine
 from kofn.errors import BadInput, Closed, EngineUnavailable
 from kofn.model import Joined, Lost, Piece

@@ -17,20 +17,20 @@ class Inbox(Generic[T]):
 
     def __init__(self) -> None:
         self._items: deque[T] = deque()
-        self._bell: SimpleQueue[None] = SimpleQueue()  # nothing is lost with what it holds
+        self._wakeups: SimpleQueue[None] = SimpleQueue()  # nothing is lost with what it holds
 
     def put(self, item: T) -> None:
         """Add an item."""
         self._items.append(item)
-        self._bell.put(None)
+        self._wakeups.put(None)
 
     def wait(self, timeout: float) -> None:
         """Return when there may be something to take, or after so many seconds."""
-        while not self._bell.empty():  # before the look: who puts later rings later
-            self._bell.get_nowait()
+        while not self._wakeups.empty():  # before the look: who puts later wakes later
+            self._wakeups.get_nowait()
         if not self._items and timeout > 0:
             with suppress(Empty), opened():
-                self._bell.get(timeout=min(timeout, 1e6))
+                self._wakeups.get(timeout=min(timeout, 1e6))
 
     def take(self) -> T | None:
         """Return the oldest item, None if there is none."""

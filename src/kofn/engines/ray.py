@@ -22,8 +22,7 @@ from ..interrupts import held, opened
 from ..model import Joined, Lost
 from ._inbox import Inbox
 from ._processes import Process, where_pids_count
-from ._ray_machines import Machines
-from ._ray_runtime import Session, enter
+from ._ray_runtime import Machines, Session, enter
 from ._ray_worker import Packed, Worker, join, list_nodes, pack, split
 from .base import Capabilities
 from .protocol import Message, WorkerDown, WorkerUp
@@ -271,24 +270,23 @@ class RayEngine(TransportEngine):
         machines.learn(list_nodes())
         nodes = machines.spread(workers)
         asked = [transport.place(next(transport.ids), node, asked=True) for node in nodes]
-        heard, reason, failed = time.monotonic(), "", False
+        heard, reason, silent = time.monotonic(), "", False
         while missing := {peer.node for peer in asked if not (peer.live or peer.gone)}:
             there = {peer.node for peer in asked if peer.live and not peer.gone}
             silent = bool(there) and not missing & there
             left = heard + (_SILENT if silent else _START_LIMIT) - time.monotonic()
-            failed |= left <= 0 and not silent
-            if failed or left <= 0:
+            if left <= 0 or reason:
                 break
             # These are there at once for the caller: their Joined are not told.
             for event in self.events(left):
                 if isinstance(event, Joined):
                     heard = time.monotonic()
                 elif isinstance(event, Lost):
-                    reason = event.reason
                     transport.on_nodes(None, list_nodes())
-                    failed = any(peer.gone and peer.node in machines.offers for peer in asked)
+                    if any(peer.gone and peer.node in machines.offers for peer in asked):
+                        reason = event.reason or explain(None)
         came = f"{len(self.workers)} of {len(asked)} workers have come"
-        if failed or not self.workers:
+        if reason or not self.workers or (missing and not silent):
             raise EngineUnavailable(
                 f"RayEngine starts all its workers, each within {_START_LIMIT:.0f} s; {came}. "
                 f"{reason or explain(None)}"

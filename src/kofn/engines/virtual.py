@@ -27,7 +27,6 @@ from .protocol.worker import format_error, keep
 
 SLICE = 0.01  # seconds between two looks of a worker at the current round
 
-
 # Of a task: what happens now, and when it goes on; None when it has ended.
 Steps = Iterator[tuple[Event | None, float | None]]
 
@@ -228,11 +227,10 @@ class VirtualEngine(Engine):
         """Start the first task of the queue."""
         task, kept = home.queue[0]
         home.work = (self._exchanging if task.what == TASK else self._timed)(task, kept, home)
-        stale = task.round <= self._cancelled
-        self._step_at(self._now if stale else next(home.work)[1], worker, home)
+        due = self._now if task.round <= self._cancelled else next(home.work)[1]
+        self._step_at(self._now if due is None else due, worker, home)
 
-    def _step_at(self, time: float | None, worker: int, home: _Worker) -> None:
-        assert time is not None
+    def _step_at(self, time: float, worker: int, home: _Worker) -> None:
         home.due = time
         home.token += 1
         if time < float("inf"):
@@ -273,17 +271,18 @@ class VirtualEngine(Engine):
         yield None, dues[0]
         rows = 0
         for piece, seconds, due in zip(pieces, spent, [*dues[1:], None], strict=True):
+            last = due is None
             if isinstance(piece, Exception):
                 yield Failed(self._now, worker, round, task.id, *format_error(piece)), None
                 return
             what, value, read = piece
             rows += read
-            if value is None and what is None and due is not None:
+            if what is value is None and not last:
                 yield None, due
-                continue
-            last = due is None
-            yield Reply(self._now, worker, round, task.id, what, value, rows, seconds, last), due
-            rows = 0
+            else:
+                reply = Reply(self._now, worker, round, task.id, what, value, rows, seconds, last)
+                yield reply, due
+                rows = 0
 
     def _pieces(self, task: Task, kept: dict[str, Any]) -> list[Piece | Exception]:
         if not self.compute:
