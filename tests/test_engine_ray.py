@@ -528,7 +528,7 @@ def test_the_end_of_the_master_leaves_nothing(tmp_path: Path, how: str) -> None:
 
 
 EARLY = """
-import os, signal, sys, threading
+import os, signal, sys, threading, time
 import kofn
 from kofn.engines import _ray_runtime
 from kofn.testing.engines import descendants
@@ -538,6 +538,7 @@ def interrupted(**options):  # when Ray has begun to start processes
     def strike():
         while len(descendants()) < 3:  # the first watches over the folder
             pass
+        time.sleep(0.05)  # Python swallows what is raised in a hook of its fork
         os.kill(os.getpid(), signal.SIGINT)
     threading.Thread(target=strike).start()
     init(**options)

@@ -86,8 +86,12 @@ def end_folder(folder: str) -> None:
     Not for ever, as a process may be deep in the kernel.
     """
     limit = time.monotonic() + _END_LIMIT
-    while (left := list(_working_in(folder))) and time.monotonic() < limit:
-        for process in left:
+    found: set[Process] = set()  # one that is about to end has no environment any more
+    while time.monotonic() < limit:
+        found.update(_working_in(folder))
+        if not any(process.running() for process in found):
+            break
+        for process in found:
             process.kill()
         time.sleep(0.01)
     shutil.rmtree(folder, ignore_errors=True)
