@@ -520,11 +520,11 @@ def test_a_function_that_closes_over_something_else_is_another(either: kofn.Clus
     def closure(part: Any, x: Any) -> Any:
         return part * k
 
-    parts = either.parts([1.0, 2.0, 3.0, 4.0], kofn.Uncoded())
+    parts = either.parts([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], kofn.Uncoded())
     for k in (1.0, 2.0, 3.0):
         scaled.by = k
         for fn in (closure, closure, scaled, scaled.method):
-            assert parts.sum(fn).value == 10.0 * k
+            assert parts.sum(fn).value == 21.0 * k
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
