@@ -23,6 +23,7 @@ from ._dask_worker import Connection, hold, install
 from ._inbox import Inbox
 from ._launcher import FAILED, Launcher
 from .protocol import Message, WorkerDown, WorkerUp
+from .protocol.messages import AddBody, AddOperand
 
 # As Any: how much of it is typed differs from release to release.
 distributed: Any = import_module("distributed")
@@ -79,10 +80,10 @@ class Link:
         self._thread.start()
 
     def send(self, connection: Connection, message: Message) -> None:
-        """Send a message; returns at once. Those of one moment wake the thread once."""
+        """Send a message without waiting; what a task needs, with the task: one wakeup for all."""
         connection.outbox.append(message)
         self._dirty.append(connection)
-        if not self._poked:
+        if not self._poked and not isinstance(message, AddBody | AddOperand):
             self._poked = True
             self.loop.call_soon_threadsafe(self._flush)
 
