@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from test_imports import ALLOWED, COMMON
 
 import kofn
 from kofn.engines._socket_worker import SocketWorker
@@ -202,6 +203,19 @@ def test_the_page_has_the_modules_in_the_order_in_which_they_are_entered(heading
     assert {module for module, why in page.items() if why != "–"} == {
         module for module, times in visits.items() if times > 1
     }
+
+
+def test_the_page_has_the_rules_of_imports() -> None:
+    (table,) = re.findall(r"^## Layers\n(.*?)^`tests", PAGE, re.M | re.S)
+    first, *rows = [re.split(r" ?\| ?", line)[1:4] for line in table.splitlines()[2:] if line]
+    assert set(names(first[0])) == set(COMMON)
+    rules = {package: set(names(may)) for packages, _, may in rows for package in names(packages)}
+    assert rules.keys() - {"cli", "reproduce"} == ALLOWED.keys() - set(COMMON)
+    assert all(rules[package] == ALLOWED[package] for package in ALLOWED.keys() - set(COMMON))
+
+
+def names(cell: str) -> list[str]:
+    return re.findall(r"`([\w.]+)`", cell)
 
 
 PACKAGES = "arrays|codes|delays|engines|learn|report|rounds|sequence|sums"
