@@ -18,13 +18,13 @@ from ..errors import BadInput, CannotDo, Inaccurate, Overflowed
 from ..model import Body, ProductReport, RowRange, Update
 from ..rounds import ElasticRound, Late, RoundDriver
 from ..rounds.holders import Holders
-from ..rounds.reduce import SumRound
 from . import fetching, work
 from .decode import Code
 from .drift import Drift
 from .iterate import iterate
 from .lowrank import as_change
 from .plan import Plan, Planner
+from .reduce import SumRound
 from .scales import Growth, change_lengths
 from .shares import Shares
 from .tasks import Adjoint, More, Pass

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from ..rounds import ElasticRound, Layout, Windows, fill, rows_moved, shifted
 from ..rounds.holders import Holders
 from ..rounds.iterate import IterateRound
-from ..rounds.reduce import Item, SumRound
 from ..rounds.windows import with_extra
 from . import decode
 from .decode import Code, Segment
+from .reduce import Item, SumRound
 
 MEANINGFUL = 3e-3  # seconds: shorter tasks say more about the machine's mood than its speed
 BEST_OF, ENOUGH = 8, 4  # replies looked at, and how many there must be

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from ..model import Body, RowRange, Task
 from ..rounds import Cover, RoundDriver
-from ..rounds.reduce import Item
 from . import work
 from .decode import ETA_WANTED, Code, segments, weak
+from .reduce import Item
 
 Floats = NDArray[np.float64]
 More = Callable[[int], tuple[Any, ...]]
@@ -58,7 +58,7 @@ class Pass:
 class Adjoint:
     """The work of X.T @ z, z of this norm: tasks over runs of a share, each with its operand."""
 
-    wanted = ETA_WANTED
+    wanted = ETA_WANTED  # η up to which nothing more is done for accuracy
 
     def __init__(
         self, driver: RoundDriver, code: Code, key: str, worst: float, shape: RowRange, norm: float
@@ -73,8 +73,10 @@ class Adjoint:
         return Task(task, round, worker, work.adjoint, args, number, item.rows)
 
     def express(self, share: int, others: Sequence[int]) -> Floats:
+        """Coefficients c with share[share] = Σ c[i] · share[others[i]]."""
         c: Floats = self._code.row(share) @ self._code.weights(tuple(others)).matrix
         return c
 
     def size(self, share: int) -> float:
+        """The length of a share's coefficient row."""
         return float(np.linalg.norm(self._code.row(share)))

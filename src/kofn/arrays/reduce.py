@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..model import Command, Reply, RowRange, Send, Task
-from .lateness import Late
-from .watch import WatchedRound
-from .windows import runs
+from ..model import Command, Reply, RowRange, Send
+from ..rounds.lateness import Late
+from ..rounds.watch import WatchedRound
+from ..rounds.windows import runs
+
+if TYPE_CHECKING:
+    from .tasks import Adjoint
 
 Floats = NDArray[np.float64]
 TEAMS = 16  # that stand in for a share, where they are large: weights cost O(k³) a team
@@ -77,26 +80,6 @@ class _Terms:
         return next((w for w in self.ways if all(item.replied for item in w.items)), None)
 
 
-class SumWork(Protocol):
-    """What a sum round needs to know of the work it does."""
-
-    key: str  # of the shares that workers must hold
-    threshold: int
-    wanted: float  # η up to which nothing more is done for accuracy
-    worst: float  # η above which a result is refused
-    length: float  # of the operand, and the rows of a share that it is cut for
-    rows: int
-
-    def task(self, round: int, worker: int, number: int, item: Item) -> Task:
-        """Make the task for an item."""
-
-    def express(self, share: int, others: Sequence[int]) -> Floats:
-        """Coefficients c with share[share] = Σ c[i] · share[others[i]]."""
-
-    def size(self, share: int) -> float:
-        """The length of a share's coefficient row."""
-
-
 class SumRound(WatchedRound):
     """Sum the items; re-express what is lost or late. `shares`: worker -> its share.
 
@@ -110,7 +93,7 @@ class SumRound(WatchedRound):
         id: int,
         items: Sequence[Item],
         shares: Mapping[int, int],
-        work: SumWork,
+        work: Adjoint,
         late: Late | None,
         resting: Collection[int] = (),
     ) -> None:
