@@ -23,7 +23,7 @@ class Capabilities:
     can_join: bool  # join() starts one
     virtual_time: bool = False  # now() is simulated
     values: bool = True  # replies carry values; False where only time is simulated
-    # How long a piece takes is given, not taken: bodies say every piece by itself.
+    # A delay model sets how long a piece takes: bodies yield every piece by itself.
     given_time: bool = False
     exchange: bool = False  # workers can exchange among themselves (see Engine.exchange)
 
