@@ -1,7 +1,4 @@
-"""What coding is compared with, in the same frame: the same master, engines and report.
-
-`uncoded` and `whole_shares` are coded matrices with special numbers; `Replicated` keeps copies.
-"""
+"""What coding is compared with, on the same master and engines, with the same report."""
 
 from __future__ import annotations
 

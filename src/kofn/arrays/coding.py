@@ -164,10 +164,7 @@ class Coder:
 
 
 def make_share(data: object, code: AnyKOfN, share: int, scales: Scales | None = None) -> Any:
-    """Return one share of a source, a path, an array or a CSR matrix: an array or a csr_array.
-
-    Reads only one block for a share that is a plain block. Memory: the share and one chunk.
-    """
+    """Return one share of a source, path, array or CSR matrix; a plain block reads that alone."""
     coder = Coder(open_source(data), code, [share], False, scales)
     source = coder.source
     starts = range(0, coder.rows, coder.step)

@@ -34,10 +34,7 @@ class Segment(NamedTuple):
 def segments(
     code: Code, shares: Sequence[int], cuts: NDArray[np.intp], have: NDArray[np.bool_]
 ) -> list[Segment]:
-    """Return how to decode from the replies that `have` (shares, rows between two cuts) marks.
-
-    Neighbours with the same replies are joined.
-    """
+    """Return how to decode the replies in `have`, (shares, segments); equal neighbours join."""
     change = np.flatnonzero((have[:, 1:] != have[:, :-1]).any(axis=0)) + 1
     share = np.asarray(shares, dtype=np.intp)
     found = []

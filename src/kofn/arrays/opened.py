@@ -88,10 +88,7 @@ class Store:
         return repair(self)
 
     def verify(self, progress: Callable[[int, int], None] | None = None) -> None:
-        """Read every share once; raise BadStore for the first file that is not as written.
-
-        Also that the shares are those of one matrix, in the order of the manifest.
-        """
+        """Read every share; BadStore for a file not as written, or shares not of one matrix."""
         verify(self, progress)
 
 

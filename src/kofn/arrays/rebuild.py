@@ -27,10 +27,7 @@ ROWS = 1 << 14  # of a sparse share that are looked at at a time
 
 
 def rebuilt(store: Store, share: int, error: BadStore) -> Any:
-    """Return a share, with which there is this error, from others; BadStore if k are not whole.
-
-    Reads k shares twice: to check them, and to add them up. One file is open at a time.
-    """
+    """Return a share, which has this error, from k whole others, read twice; BadStore without k."""
     code = store.code
     used = _whole(store, share, error)
     weights = code.row(share) @ code.weights(used).matrix

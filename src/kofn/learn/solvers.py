@@ -23,7 +23,7 @@ FIRST = 60  # before there is one
 
 Floats = NDArray[np.float64]
 OnStep = Callable[[int, float, Floats], None]  # iteration, loss, parameters
-Step = Callable[[int, Floats, Floats], None]  # iteration, residual, parameters
+Step = Callable[[int, Floats, Floats], None]  # iteration, residual, x; both change later
 ColumnStep = Callable[[int, int, Floats, Floats], None]  # and which column, first
 Linear = Callable[[Floats], Floats]
 
@@ -142,10 +142,7 @@ def newton_cg(f: Objective, x: Floats, tol: float, max_iter: int, on_step: OnSte
 def conjugate_gradients(
     apply: Linear, b: Floats, within: float, max_iter: int, on_step: Step | None = None
 ) -> Floats:
-    """Solve H x = b for positive definite H, to a residual of norm `within`.
-
-    `on_step` is given the residual b - H x and x after every iteration; both change later.
-    """
+    """Solve H x = b for positive definite H, to a residual of norm `within`."""
     x, r = np.zeros_like(b), b.copy()
     p, rr = r.copy(), float(r @ r)
     for iteration in range(max_iter):

@@ -118,10 +118,7 @@ def leaves(fn: Callable[..., Any], part: Any, x: Any, number: int) -> tuple[Leav
 
 
 def plain(found: Any) -> Leaves:
-    """What fn returned as a tuple of arrays, each of a type that values are added in.
-
-    What NumPy would make an array of by leaving something out (a mask, labels) is refused.
-    """
+    """What fn returned as a tuple of arrays, in types to add in; masks and labels are refused."""
     if not isinstance(found, tuple):
         return (_plain(found),)
     if not found or any(isinstance(one, tuple) for one in found):
