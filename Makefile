@@ -4,6 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 EXTRAS := plot,store,ray,dask,mpi,torch
 MINUTES ?= 20
+PROCESSES := engine or docs or papers
 
 .PHONY: demo quick test check soak coverage bench clean
 
@@ -14,8 +15,13 @@ demo: $(VENV)/.core
 quick: $(VENV)/.dev
 	$(BIN)/python -m pytest --quick
 
+# Tests with processes mostly wait; those without run beside them, and are shown after them.
+# TESTS=tests/test_arrays.py chooses files.
 test: check
-	$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -p no:cacheprovider -m 'not ($(PROCESSES))' $(TESTS) > .tests.log 2>&1 & \
+	beside=$$!; trap 'kill $$beside' INT TERM; \
+	$(BIN)/python -m pytest -m '$(PROCESSES)' $(TESTS); status=$$?; \
+	wait $$beside || status=1; cat .tests.log; exit $$status
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check src tests examples
@@ -47,4 +53,4 @@ $(VENV)/.dev: $(VENV)/.core
 	touch $@
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .tests.log
