@@ -288,6 +288,7 @@ def test_on_local_workers_with_a_straggler_and_a_loss(A: Any) -> None:
             seconds(X, A)
 
 
+@pytest.mark.slow
 class TestWrappedEngine(EngineChecks):
     """The contract holds around an engine, too."""
 

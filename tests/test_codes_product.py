@@ -69,6 +69,7 @@ def test_uncoded_rows_are_blocks_and_cost_no_digits() -> None:
     assert weights.eta == pytest.approx(1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("x", "y"), SIZES)
 def test_float64_products_are_exact_to_1e_9(x: int, y: int) -> None:
     """10,000 random arrival sets over all sizes; a set that decodes poorly takes one more."""

@@ -195,6 +195,7 @@ def test_a_large_code_agrees_with_the_qr_of_all_rows() -> None:
     assert abs(a.combine(symbols) - b.combine(symbols)) <= bound
 
 
+@pytest.mark.slow
 def test_symbols_needed_in_the_order_of_dealing() -> None:
     # `kofn reproduce rateless` measures the 99 % figures; here 40 runs must lie below them.
     rng = np.random.default_rng(2)

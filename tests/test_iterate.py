@@ -463,6 +463,7 @@ def chaos(y: Floats) -> Floats:
     return 1.0 - 2.0 * np.minimum(np.abs(y), 1.0)  # doubles every error: rounding is all in 50
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_all_workers_have_the_same_vector_to_the_last_bit(seed: int) -> None:
     """Else their pieces would not belong together, and the next vector would not be f(X w)."""

@@ -107,6 +107,7 @@ def test_approximate_gradients_train_too() -> None:
     assert losses[-1] < losses[0] / 2
 
 
+@pytest.mark.slow
 def test_random_layers_draw_alike_on_every_holder() -> None:
     data = made()
     ways = []

@@ -68,6 +68,7 @@ def multiply(kind: str, cluster: kofn.Cluster, A: Any, k: int, rng: np.random.Ge
     return once
 
 
+@pytest.mark.slow
 @examples(200)
 @given(st.data())
 def test_every_product_of_every_shape_with_losses_and_joins(data: st.DataObject) -> None:
@@ -309,6 +310,7 @@ class Uneven(Delays):
         return slow * (1e-3 * cost + float(rng.exponential(0.05)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", range(10))
 def test_fifty_random_scripts(batch: int) -> None:
     for seed in range(50 * batch, 50 * batch + 50):

@@ -304,6 +304,7 @@ class TestTimeline:
         (legend,) = timeline(LOGS["calm"]()).legends
         assert [text.get_text() for text in legend.get_texts()] == ["idle", "used"]
 
+    @pytest.mark.slow
     def test_png(self, log: list[Record], tmp_path: Path) -> None:
         path = tmp_path / "rounds.png"
         figure = timeline(log, path, title="six workers")

@@ -82,6 +82,7 @@ def test_one_row_of_1e20_among_ones() -> None:
         np.testing.assert_allclose(X.T @ np.eye(400)[200], 1.0, rtol=1e-14)
 
 
+@pytest.mark.slow
 @examples(150)
 @given(st.data())
 def test_rows_of_any_size_by_every_product(data: st.DataObject) -> None:

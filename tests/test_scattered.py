@@ -147,6 +147,7 @@ def test_bad_input() -> None:
         Scattered(np.array([5]), np.zeros(1), 5)
 
 
+@pytest.mark.slow
 def test_no_type_is_cut_off() -> None:
     halves = kofn.Scattered(np.zeros(3000, int), np.ones(3000, np.float16), 2)
     assert np.asarray(halves)[0] == 3000.0  # above 2048 a half counts by twos

@@ -162,6 +162,7 @@ def simulate(code: SequenceCode, delays: Slowed, jobs: int, P: int, mu: float) -
 UNIT_LOAD = 1e4 / (2520 * 10 * 2520)  # a whole job takes one worker 10,000 seconds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delta", [0.1, 0.4])
 @pytest.mark.parametrize(("P", "alpha", "S"), [(4, 5.0, 2), (6, 10.0, 3)])
 def test_virtual_time_agrees_with_the_closed_forms(

@@ -94,6 +94,7 @@ def test_every_conforming_pattern_meets_every_deadline(P: int, N: int, W: int, r
     assert count > 1 or N == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("P", "N", "W"), [(4, 10, 4), (4, 4, 4), (6, 7, 5), (8, 20, 5), (5, 2, 6)])
 def test_no_search_finds_a_conforming_pattern_that_misses_a_deadline(
     P: int, N: int, W: int

@@ -86,6 +86,7 @@ def kofn(*args: str) -> subprocess.CompletedProcess[str]:
 # Round trips.
 
 
+@pytest.mark.slow
 @examples(60)
 @given(
     N=st.integers(1, 40),

@@ -251,6 +251,7 @@ def test_plain_weights_never_count_a_part_twice(cluster: kofn.Cluster) -> None:
         assert found.value == 200 - len(found.missing)
 
 
+@pytest.mark.slow
 def test_unbiased_weights_know_how_many_hold_a_group() -> None:
     terms = [1.0] * 20
     engine = VirtualEngine(6, delays=Exponential(0.0, 2.0), seed=5)
