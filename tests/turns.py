@@ -76,8 +76,8 @@ class Turn(Engine):
     def pid(self, worker: int) -> int | None:
         return self._engine.pid(worker)
 
-    def exchange(self, shape: ExchangeLayout) -> Exchange:
-        return self._engine.exchange(shape)
+    def exchange(self, layout: ExchangeLayout) -> Exchange:
+        return self._engine.exchange(layout)
 
     @property
     def traffic(self) -> int | None:

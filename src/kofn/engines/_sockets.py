@@ -203,10 +203,10 @@ class SocketTransport(Transport):
                     peer.segments.remove(closed)
                     peer.unsent.append(wire.frame(UNMAP, closed))  # it can wait
 
-    def exchange(self, shape: ExchangeLayout) -> Exchange:
+    def exchange(self, layout: ExchangeLayout) -> Exchange:
         """Make anonymous memory that all workers may map, those that join later too."""
-        segment = Segment(shape.size)
-        exchange = Exchange(segment.map, shape)
+        segment = Segment(layout.size)
+        exchange = Exchange(segment.map, layout)
         exchange.owner = segment
         self._exchanges = [*(old for old in self._exchanges if old.owner is not None), exchange]
         return exchange

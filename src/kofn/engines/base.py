@@ -107,7 +107,7 @@ class Engine(ABC):
         """
         raise CannotDo(f"engine {self.name!r} cannot start workers itself; add a machine to it.")
 
-    def exchange(self, shape: ExchangeLayout) -> Exchange:
+    def exchange(self, layout: ExchangeLayout) -> Exchange:
         """Return memory that the master and the workers share; `put` it at those that take part.
 
         A worker finds it among what it keeps, as an Exchange. It lives until it is closed, and is

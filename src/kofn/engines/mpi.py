@@ -204,10 +204,10 @@ class MPITransport(SocketTransport):
             self._unused.append(stream)
             self._dead.append((worker, WorkerDown()))
 
-    def exchange(self, shape: ExchangeLayout) -> Exchange:
+    def exchange(self, layout: ExchangeLayout) -> Exchange:
         if self.far:
             raise _apart(sorted(self.far))
-        return super().exchange(shape)
+        return super().exchange(layout)
 
     # Messages.
 

@@ -60,7 +60,7 @@ class Transport(Values, ABC):
         """Return the process id of a worker of this machine."""
         return None
 
-    def exchange(self, shape: ExchangeLayout) -> Exchange | None:
+    def exchange(self, layout: ExchangeLayout) -> Exchange | None:
         """Make memory that all workers can map, where that is possible."""
         return None
 
@@ -170,10 +170,10 @@ class TransportEngine(Engine):
         self._known(worker)
         return self._transport.pid(worker)
 
-    def exchange(self, shape: ExchangeLayout) -> Exchange:
+    def exchange(self, layout: ExchangeLayout) -> Exchange:
         self._check()
         with room_for("memory that workers exchange"):
-            return self._transport.exchange(shape) or super().exchange(shape)
+            return self._transport.exchange(layout) or super().exchange(layout)
 
     @property
     def traffic(self) -> int | None:

@@ -119,9 +119,9 @@ class VirtualEngine(Engine):
         for home in self._workers.values():
             home.change().pop(key, None)
 
-    def exchange(self, shape: ExchangeLayout) -> Exchange:
+    def exchange(self, layout: ExchangeLayout) -> Exchange:
         self._check_open()
-        return Exchange(bytearray(shape.size), shape, self.now, self._wake)
+        return Exchange(bytearray(layout.size), layout, self.now, self._wake)
 
     def broadcast(self, round: int, value: Any) -> None:
         self._check_open()
