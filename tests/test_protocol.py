@@ -496,7 +496,7 @@ class World:
             assert site.protocol.kept == self.kept[worker]
         books = self.master
         assert (books._operands, books._evicted) == ({}, set())
-        assert not any(peer.tasks or peer.puts or peer.operands for peer in books._peers.values())
+        assert not any(peer.tasks or peer.puts for peer in books._peers.values())
 
 
 ACTIONS = [

@@ -100,7 +100,6 @@ class TransportEngine(Engine):
         return self._protocol.workers
 
     def now(self) -> float:
-        """Seconds on the monotonic clock."""
         return time.monotonic()
 
     def put(self, worker: int, key: str, value: Any) -> None:
@@ -192,8 +191,7 @@ class TransportEngine(Engine):
 
     def _known(self, worker: int) -> None:
         self._check()
-        if worker not in self._protocol.workers:
-            raise UnknownWorker(worker, self._protocol.workers)
+        self._protocol.peer(worker)
 
     def _send(self, messages: Outgoing) -> None:
         for worker, message in messages:

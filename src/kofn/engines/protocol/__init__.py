@@ -15,7 +15,6 @@ from .messages import NEVER as NEVER
 from .messages import Cancel as Cancel
 from .messages import Message as Message
 from .messages import Outgoing as Outgoing
-from .messages import RunTask as RunTask
 from .messages import Values as Values
 from .messages import WorkerDown as WorkerDown
 from .messages import WorkerUp as WorkerUp

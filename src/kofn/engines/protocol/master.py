@@ -4,42 +4,26 @@ from __future__ import annotations
 
 import traceback
 from collections import deque
+from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import cloudpickle
 
 from ...errors import BadInput, OutOfResources, UnknownWorker
 from ...model import Body, Dropped, Event, Failed, Joined, Lost, Reply, Stored, Task
-from .messages import (
-    NEVER,
-    AddBody,
-    AddOperand,
-    Cancel,
-    DropOperand,
-    Forget,
-    Message,
-    Outgoing,
-    Put,
-    PutFailed,
-    PutStored,
-    RunTask,
-    TaskDropped,
-    TaskFailed,
-    TaskReply,
-    Values,
-    WorkerDown,
-    WorkerUp,
-)
+from . import messages as msg
+from .messages import NEVER, Message, Outgoing, Values
 
 BODIES = 256  # bodies remembered; beyond, all are forgotten and sent again as needed
 OPERANDS = 64  # operands kept of rounds that nobody cancelled and that have no open task
 
 
+@dataclass(slots=True)
 class _Operand:
-    __slots__ = ("message", "pending")
-
-    def __init__(self, message: AddOperand) -> None:
-        self.message, self.pending = message, 0  # the same for all workers; open tasks of its round
+    message: msg.AddOperand  # the same for all workers
+    holders: set[int] = field(default_factory=set)  # workers that were sent it
+    pending: int = 0  # open tasks of its round
 
 
 class _Open:
@@ -52,16 +36,15 @@ class _Open:
         self.failed = False  # its Failed was told, and the worker goes on
 
 
-class _Peer:
+class Peer:
     """What the master knows of one worker."""
 
-    __slots__ = ("bodies", "operands", "puts", "tasks", "told")
+    __slots__ = ("bodies", "puts", "tasks", "told")
 
     def __init__(self) -> None:
         self.tasks: dict[int, _Open] = {}
         self.puts: dict[str, deque[Any]] = {}  # packed values without an answer
         self.bodies: set[int] = set()  # numbers it was sent
-        self.operands: set[int] = set()  # rounds whose operand it was sent
         self.told = NEVER  # the last cancelled round that it was told
 
 
@@ -76,7 +59,7 @@ class MasterProtocol:
         self.workers: tuple[int, ...] = ()  # live ones, sorted
         self.cancelled = NEVER  # the highest cancelled round
         self._values = values
-        self._peers: dict[int, _Peer] = {}
+        self._peers: dict[int, Peer] = {}
         self._bodies: dict[int, tuple[Body, int, bytes]] = {}  # by id; the body itself is held
         self._number = self._first = 0  # of the next body, of the first that is remembered
         self._operands: dict[int, _Operand] = {}
@@ -86,14 +69,14 @@ class MasterProtocol:
 
     def put(self, worker: int, key: str, value: Any) -> Outgoing:
         """Have a worker keep a value; ends in Stored, Failed or the worker's Lost."""
-        peer = self._peer(worker)
+        peer = self.peer(worker)
         packed = self._values.pack(value, lasting=True)
         peer.puts.setdefault(key, deque()).append(packed)
-        return [(worker, Put(key, packed))]
+        return [(worker, msg.Put(key, packed))]
 
     def forget(self, key: str) -> Outgoing:
         """Have every worker drop a kept value."""
-        return [(worker, Forget(key)) for worker in self._peers]
+        return [(worker, msg.Forget(key)) for worker in self._peers]
 
     def broadcast(self, round: int, value: Any) -> Outgoing:
         """Note the operand of a round; each worker gets it with its first task of the round."""
@@ -101,21 +84,20 @@ class MasterProtocol:
             raise BadInput(f"a round has one operand; round {round} was broadcast before.")
         packed = self._values.pack(value)
         out: Outgoing = []
-        excess = len(self._operands) - OPERANDS + 1
-        if excess > 0:
+        if len(self._operands) >= OPERANDS:
             idle = [r for r, operand in self._operands.items() if not operand.pending]
-            for old in idle[:excess]:
+            for old in idle[: len(self._operands) - OPERANDS + 1]:
                 self._evicted.add(old)
-                holders = [w for w, peer in self._peers.items() if old in peer.operands]
-                out += [(worker, DropOperand(old)) for worker in holders]
+                holders = self._operands[old].holders & self._peers.keys()
+                out += [(worker, msg.DropOperand(old)) for worker in holders]
                 self._release(old)
-        self._operands[round] = _Operand(AddOperand(round, packed))
+        self._operands[round] = _Operand(msg.AddOperand(round, packed))
         return out
 
     def submit(self, task: Task) -> Outgoing:
         """Run a task on its worker, after those submitted to it before."""
         worker, round = task.worker, task.round
-        peer = self._peers.get(worker) or self._peer(worker)
+        peer = self._peers.get(worker) or self.peer(worker)
         known = self._bodies.get(id(task.body)) or self._register(task.body)
         operand = self._operands.get(round)
         if operand is None and round in self._evicted and round > self.cancelled:
@@ -128,13 +110,13 @@ class MasterProtocol:
         number = known[1]
         if number not in peer.bodies:
             peer.bodies.add(number)
-            out.append((worker, AddBody(number, known[2], self._first)))
+            out.append((worker, msg.AddBody(number, known[2], self._first)))
         if operand is not None:
             operand.pending += 1
-            if round not in peer.operands:
-                peer.operands.add(round)
+            if worker not in operand.holders:
+                operand.holders.add(worker)
                 out.append((worker, operand.message))
-        out.append((worker, RunTask(task.id, round, number, args, self.cancelled)))
+        out.append((worker, msg.RunTask(task.id, round, number, args, self.cancelled)))
         peer.tasks[task.id] = _Open(round, operand, args)
         peer.told = self.cancelled
         return out
@@ -144,15 +126,14 @@ class MasterProtocol:
         if round <= self.cancelled:
             return []
         self.cancelled = round
-        if self._evicted:
-            self._evicted = {r for r in self._evicted if r > round}
+        self._evicted = {r for r in self._evicted if r > round}
         for old in [r for r, o in self._operands.items() if r <= round and not o.pending]:
             self._release(old)
         out: Outgoing = []
         for worker, peer in self._peers.items():
             if peer.tasks and any(peer.told < task.round <= round for task in peer.tasks.values()):
                 peer.told = round
-                out.append((worker, Cancel(round)))
+                out.append((worker, msg.Cancel(round)))
         return out
 
     def close(self) -> None:
@@ -163,36 +144,38 @@ class MasterProtocol:
 
     def received(self, worker: int, message: Message, now: float) -> list[Event]:
         """Return the events that a message means; `now` is the time of its receipt."""
-        if isinstance(message, TaskReply):
+        if isinstance(message, msg.TaskReply):
             return self._replied(worker, message, now)
-        if isinstance(message, WorkerUp):
-            self._peers[worker] = _Peer()
+        if isinstance(message, msg.WorkerUp):
+            self._peers[worker] = Peer()
             self.workers = tuple(sorted(self._peers))
             return [Joined(now, worker)]
-        if isinstance(message, WorkerDown):
+        if isinstance(message, msg.WorkerDown):
             return [self._lost(worker, now, message.reason)]
         peer = self._peers.get(worker)
         if peer is None:
             return []  # it was given up before
-        if isinstance(message, PutStored | PutFailed):
-            self._answered(peer, message.key)
-            if isinstance(message, PutFailed):
-                return [
-                    Failed(now, worker, -1, None, message.error, message.traceback, message.key)
-                ]
-            return [Stored(now, worker, message.key)]
-        assert isinstance(message, TaskFailed | TaskDropped), message
+        if isinstance(message, msg.PutStored | msg.PutFailed):
+            key = message.key
+            packed = peer.puts[key]
+            self._values.release(packed.popleft())
+            if not packed:
+                del peer.puts[key]
+            if isinstance(message, msg.PutFailed):
+                return [Failed(now, worker, -1, None, *message[1:], key)]
+            return [Stored(now, worker, key)]
+        assert isinstance(message, msg.TaskFailed | msg.TaskDropped), message
         task = peer.tasks.get(message.task)
         if task is None:
             return []  # it has ended before
         self._close(peer, message.task)
         if task.failed:
             return []
-        if isinstance(message, TaskDropped):
+        if isinstance(message, msg.TaskDropped):
             return [Dropped(now, worker, task.round, message.task)]
         return [Failed(now, worker, task.round, *message)]
 
-    def _replied(self, worker: int, message: TaskReply, now: float) -> list[Event]:
+    def _replied(self, worker: int, message: msg.TaskReply, now: float) -> list[Event]:
         peer = self._peers.get(worker)
         number, what, value, read, seconds, last = message
         task = None if peer is None else peer.tasks.get(number)
@@ -228,14 +211,14 @@ class MasterProtocol:
         tasks = tuple(sorted(number for number, task in peer.tasks.items() if not task.failed))
         for number in list(peer.tasks):
             self._close(peer, number)
-        for key in list(peer.puts):
-            while key in peer.puts:
-                self._answered(peer, key)
+        for packed in chain.from_iterable(peer.puts.values()):
+            self._values.release(packed)
         return Lost(now, worker, tasks, reason)
 
     # The books.
 
-    def _peer(self, worker: int) -> _Peer:
+    def peer(self, worker: int) -> Peer:
+        """Return what is known of a live worker; raises UnknownWorker."""
         peer = self._peers.get(worker)
         if peer is None:
             raise UnknownWorker(worker, self.workers)
@@ -250,13 +233,7 @@ class MasterProtocol:
         self._number += 1
         return known
 
-    def _answered(self, peer: _Peer, key: str) -> None:
-        queue = peer.puts[key]
-        self._values.release(queue.popleft())
-        if not queue:
-            del peer.puts[key]
-
-    def _close(self, peer: _Peer, number: int) -> None:
+    def _close(self, peer: Peer, number: int) -> None:
         task = peer.tasks.pop(number)
         self._values.release(task.args)
         operand = task.operand
@@ -268,5 +245,3 @@ class MasterProtocol:
     def _release(self, round: int) -> None:
         """Let go of an operand that no open task needs."""
         self._values.release(self._operands.pop(round).message.value)
-        for peer in self._peers.values():
-            peer.operands.discard(round)

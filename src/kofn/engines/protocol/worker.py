@@ -9,23 +9,11 @@ from time import perf_counter
 from typing import Any
 
 from ...model import Build, Last, Update
-from .messages import (
-    NEVER,
-    AddBody,
-    AddOperand,
-    Cancel,
-    DropOperand,
-    Forget,
-    Message,
-    Put,
-    PutFailed,
-    PutStored,
-    RunTask,
-    TaskDropped,
-    TaskFailed,
-    TaskReply,
-    Values,
-)
+from . import messages as msg
+from .messages import NEVER, Message, Values
+
+# What was received, and how to unpack it: when a task first needs it, whose failure it then is.
+Received = tuple[Callable[[Any], Any] | None, Any]
 
 
 class WorkerProtocol:
@@ -39,26 +27,25 @@ class WorkerProtocol:
         self.kept: dict[str, Any] = {}
         self.cancelled = NEVER
         self._values, self._look = values, look
-        self._bodies: dict[int, Any] = {}  # pickled until first used
-        self._operands: dict[int, tuple[bool, Any]] = {}  # round -> whether unpacked, the value
+        self._bodies: dict[int, Received] = {}
+        self._operands: dict[int, Received] = {}  # by round
 
     def handle(self, message: Message) -> Iterable[Message]:
         """Do what a message asks for; yields what to send, while it works. Use it up."""
-        if isinstance(message, RunTask):
+        if isinstance(message, msg.RunTask):
             return self._run(message)
-        if isinstance(message, Put):
+        if isinstance(message, msg.Put):
             return (self._put(message),)
-        if isinstance(message, AddBody):
+        if isinstance(message, msg.AddBody):
             self._bodies = {n: body for n, body in self._bodies.items() if n >= message.first}
-            self._bodies[message.number] = message.code
-        elif isinstance(message, AddOperand):
-            # Unpacked when a task needs it: what goes wrong is then that task's failure.
-            self._operands[message.round] = (False, message.value)
-        elif isinstance(message, DropOperand):
+            self._bodies[message.number] = (pickle.loads, message.code)
+        elif isinstance(message, msg.AddOperand):
+            self._operands[message.round] = (self._values.unpack, message.value)
+        elif isinstance(message, msg.DropOperand):
             self._operands.pop(message.round, None)
-        elif isinstance(message, Forget):
+        elif isinstance(message, msg.Forget):
             self.kept.pop(message.key, None)
-        elif isinstance(message, Cancel):
+        elif isinstance(message, msg.Cancel):
             self.cancelled = max(self.cancelled, message.round)
         return ()
 
@@ -67,15 +54,15 @@ class WorkerProtocol:
             self.cancelled = max(self.cancelled, self._look())
         return round <= self.cancelled
 
-    def _put(self, message: Put) -> Message:
+    def _put(self, message: msg.Put) -> Message:
         key = message.key
         try:
             keep(self.kept, key, self._values.unpack(message.value))
         except BaseException as error:
-            return PutFailed(key, *format_error(error))
-        return PutStored(key)
+            return msg.PutFailed(key, *format_error(error))
+        return msg.PutStored(key)
 
-    def _run(self, message: RunTask) -> Iterator[Message]:
+    def _run(self, message: msg.RunTask) -> Iterator[Message]:
         """Run one task: each piece is sent when it is finished, the end with it where known."""
         task, round = message.task, message.round
         self.cancelled = max(self.cancelled, message.cancelled)
@@ -84,13 +71,13 @@ class WorkerProtocol:
             for old in [r for r in self._operands if r <= self.cancelled]:
                 del self._operands[old]
         if stale:
-            yield TaskDropped(task)
+            yield msg.TaskDropped(task)
             return
         pack = self._values.pack
         pieces: Any = None
         rows, spent = 0, 0.0
         try:
-            body, operand = self._body(message.body), self._operand(round)
+            body, operand = _ready(self._bodies, message.body), _ready(self._operands, round)
             args = self._values.unpack(message.args)
             start = perf_counter()
             pieces = body(self.kept, operand, *args)
@@ -104,16 +91,16 @@ class WorkerProtocol:
                 rows += read
                 spent += perf_counter() - start
                 if count == 0:
-                    reply = TaskReply(task, pack(what), pack(value), int(rows), spent, True)
+                    reply = msg.TaskReply(task, pack(what), pack(value), int(rows), spent, True)
                     _close(pieces)  # before its end is told, as below
                     yield reply
                     return
                 if value is not None:
-                    yield TaskReply(task, pack(what), pack(value), int(rows), spent, False)
+                    yield msg.TaskReply(task, pack(what), pack(value), int(rows), spent, False)
                     rows, spent = 0, 0.0
                 if self._stale(round):
                     _close(pieces)  # first: its operand may be written over from now on
-                    yield TaskDropped(task)
+                    yield msg.TaskDropped(task)
                     return
                 start = perf_counter()
             spent += perf_counter() - start
@@ -121,22 +108,17 @@ class WorkerProtocol:
             raise
         except BaseException as error:
             _close(pieces)
-            yield TaskFailed(task, *format_error(error))
+            yield msg.TaskFailed(task, *format_error(error))
             return
-        yield TaskReply(task, pack(None), pack(None), int(rows), spent, True)
+        yield msg.TaskReply(task, pack(None), pack(None), int(rows), spent, True)
 
-    def _body(self, number: int) -> Any:
-        body = self._bodies[number]
-        if type(body) is bytes:
-            body = self._bodies[number] = pickle.loads(body)
-        return body
 
-    def _operand(self, round: int) -> Any:
-        ready, value = self._operands.get(round, (True, None))
-        if not ready:
-            value = self._values.unpack(value)
-            self._operands[round] = (True, value)
-        return value
+def _ready(received: dict[int, Received], number: int) -> Any:
+    unpack, value = received.get(number, (None, None))
+    if unpack is not None:
+        value = unpack(value)
+        received[number] = (None, value)
+    return value
 
 
 def keep(kept: dict[str, Any], key: str, value: Any) -> None:
