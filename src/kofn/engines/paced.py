@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sized
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -45,40 +46,35 @@ class Paced(Wrapped):
         self._delays = check_delays(delays)
         self._rng = np.random.default_rng(seed)
         # One object per body: engines send a body once, and know it by identity.
-        self._bodies: dict[int, _Pacing] = {}
+        self._bodies: dict[int, Body] = {}
 
     def submit(self, task: Task) -> None:
         timing = self._delays.timing(self._rng, task.worker, task.round, task.cost)
         checked_seconds(self._delays, sum(timing))
-        body = self._bodies.setdefault(id(task.body), _Pacing(task.body))
+        body = self._bodies.setdefault(id(task.body), partial(_pace, task.body))
         args = (timing, task.cost, *task.args)
         self.engine.submit(replace(task, body=body, args=args))
 
 
-class _Pacing:
-    """A body that holds back each piece of another until it is due."""
-
-    def __init__(self, body: Body) -> None:
-        self.body = body
-
-    def __call__(
-        self, kept: Any, operand: Any, timing: tuple[float, float], cost: float, *args: Any
-    ) -> Iterator[Piece]:
-        wait, seconds = timing
-        yield from _until(time.perf_counter() + wait)
-        start = time.perf_counter()
-        read = 0
-        pieces = self.body(kept, operand, *args)
-        left = len(pieces) if isinstance(pieces, Sized) else -1
-        for piece in pieces:
-            rows, left = Piece(*piece).read, left - 1
-            read += rows
-            # A piece that counts no rows may hold all the work: it waits for the end.
-            part = min(1.0, read / cost) if rows and cost > 0 else 1.0
-            yield from _until(start + part * seconds)
-            # Where the body would have ended without a message of its own, so does this.
-            yield Last(*piece) if left == 0 and part == 1.0 else piece
-        yield from _until(start + seconds)
+def _pace(
+    body: Body, kept: Any, operand: Any, timing: tuple[float, float], cost: float, *args: Any
+) -> Iterator[Piece]:
+    """Run a body, and hold back each of its pieces until it is due."""
+    wait, seconds = timing
+    yield from _until(time.perf_counter() + wait)
+    start = time.perf_counter()
+    read = 0
+    pieces = body(kept, operand, *args)
+    left = len(pieces) if isinstance(pieces, Sized) else -1
+    for piece in pieces:
+        rows, left = Piece(*piece).read, left - 1
+        read += rows
+        # A piece that counts no rows may hold all the work: it waits for the end.
+        part = min(1.0, read / cost) if rows and cost > 0 else 1.0
+        yield from _until(start + part * seconds)
+        # Where the body would have ended without a message of its own, so does this.
+        yield Last(*piece) if left == 0 and part == 1.0 else piece
+    yield from _until(start + seconds)
 
 
 def _until(due: float) -> Iterator[Piece]:

@@ -80,7 +80,7 @@ class TransportEngine(Engine):
         self._finalize = weakref.finalize(self, transport.close)
         self._ready: list[Event] = []
 
-    def _await(self, done: Callable[[], bool], limit: float, stop_at_loss: bool = True) -> str:
+    def _await(self, done: Callable[[], bool], limit: float) -> str:
         """Take in workers until `done`; return why it was not, empty if it was.
 
         These workers are there at once for the caller: their Joined are not told.
@@ -91,7 +91,7 @@ class TransportEngine(Engine):
             if left <= 0:
                 return f"no more within {limit:.0f} s"
             lost = [event for event in self.events(left) if isinstance(event, Lost)]
-            if lost and stop_at_loss:
+            if lost:
                 return lost[0].reason or "see the messages above"
         return ""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate, count
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..checks import whole
-from ..delays import Change, Delays, Membership, PerUnit
+from ..delays import Delays, Membership, PerUnit
 from ..delays.models import check_delays, checked_seconds
 from ..errors import BadInput, Closed, UnknownWorker
 from ..exchange import GATHER, REST, TASK, WORK, Exchange, ExchangeLayout, NetworkCost
@@ -34,9 +34,7 @@ Steps = Iterator[tuple[Event | None, float | None]]
 @dataclass
 class _Worker:
     kept: dict[str, Any] = field(default_factory=dict)
-    # Its tasks, each with what was kept when it was submitted.
-    queue: deque[tuple[Task, dict[str, Any]]] = field(default_factory=deque)
-    work: Steps = field(default_factory=lambda: iter(()))  # of the first of them
+    queue: deque[tuple[Task, Steps]] = field(default_factory=deque)
     due: float = float("inf")  # when it goes on
     token: int = 0  # steps scheduled under an older token are void
     parked: bool = False  # until somebody writes something
@@ -70,15 +68,8 @@ class VirtualEngine(Engine):
                 f"{membership!r}. A model of your own is a subclass of kofn.delays.Membership."
             )
         self.compute = compute
-        self.capabilities = Capabilities(
-            processes=False,
-            can_lose=True,
-            can_join=True,
-            virtual_time=True,
-            given_time=True,
-            values=compute,
-            exchange=True,
-        )
+        can = Capabilities(processes=False, can_lose=True, can_join=True, exchange=True)
+        self.capabilities = replace(can, virtual_time=True, given_time=True, values=compute)
         self._network = network
         self._delays = PerUnit() if delays is None else check_delays(delays)
         self._rng = np.random.default_rng(seed)
@@ -91,10 +82,8 @@ class VirtualEngine(Engine):
         self._operands: dict[int, Any] = {}
         self._closed = False
         # Membership draws from streams of its own: how many tasks ran must not move it.
-        self._victims = np.random.default_rng((seed, 2))
-        self._changes: Iterator[Change] = iter(())
-        if membership is not None:
-            self._changes = membership.changes(np.random.default_rng((seed, 1)))
+        stream, self._victims = (np.random.default_rng((seed, i)) for i in (1, 2))
+        self._changes = iter(()) if membership is None else membership.changes(stream)
         self._next_change()
 
     @property
@@ -131,7 +120,8 @@ class VirtualEngine(Engine):
 
     def submit(self, task: Task) -> None:
         home = self._home(task.worker)
-        home.queue.append((task, home.kept))
+        steps = self._exchanging if task.what == TASK else self._timed
+        home.queue.append((task, steps(task, home.kept, home)))
         if len(home.queue) == 1:
             self._begin(task.worker, home)
 
@@ -225,9 +215,8 @@ class VirtualEngine(Engine):
 
     def _begin(self, worker: int, home: _Worker) -> None:
         """Start the first task of the queue."""
-        task, kept = home.queue[0]
-        home.work = (self._exchanging if task.what == TASK else self._timed)(task, kept, home)
-        due = self._now if task.round <= self._cancelled else next(home.work)[1]
+        task, steps = home.queue[0]
+        due = None if task.round <= self._cancelled else next(steps)[1]
         self._step_at(self._now if due is None else due, worker, home)
 
     def _step_at(self, time: float, worker: int, home: _Worker) -> None:
@@ -239,18 +228,15 @@ class VirtualEngine(Engine):
     def _step(self, worker: int, home: _Worker, token: int) -> Event | None:
         if token != home.token:
             return None
-        task = home.queue[0][0]
-        event: Event | None
+        task, steps = home.queue[0]
         home.due, home.parked = float("inf"), False
         if task.round <= self._cancelled:
-            event, due = Dropped(self._now, worker, task.round, task.id), None
-        else:
-            event, due = next(home.work)
+            steps = iter([(Dropped(self._now, worker, task.round, task.id), None)])
+        event, due = next(steps)
         if due is not None:
             self._step_at(due, worker, home)
             return event
         home.queue.popleft()
-        home.work = iter(())
         if home.queue:
             self._begin(worker, home)
         return event
@@ -277,12 +263,11 @@ class VirtualEngine(Engine):
                 return
             what, value, read = piece
             rows += read
-            if what is value is None and not last:
-                yield None, due
-            else:
+            reply = None
+            if last or what is not None or value is not None:
                 reply = Reply(self._now, worker, round, task.id, what, value, rows, seconds, last)
-                yield reply, due
                 rows = 0
+            yield reply, due
 
     def _pieces(self, task: Task, kept: dict[str, Any]) -> list[Piece | Exception]:
         if not self.compute:
