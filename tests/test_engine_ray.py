@@ -467,7 +467,7 @@ def test_a_wrong_number_of_workers_is_refused(workers: Any) -> None:
 
 
 SCRIPT = """
-import sys
+import os, sys
 import numpy as np
 from kofn.engines.ray import RayEngine
 from kofn.engines import _ray_runtime
@@ -480,6 +480,7 @@ class Point:
 def helper(p): return p.x + 1
 
 def body(kept, operand, p, f):
+    os.posix_spawn("/bin/sleep", ["sleep", "300"], {})  # known by its descent alone
     yield Piece(p, Point(f(p) + kept["k"] + operand[0]))
 
 engine = RayEngine(2, address="local")

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -54,18 +55,15 @@ class Process(NamedTuple):
         Raises OSError where there are no descriptors to tell who it is; it goes on then.
         """
         with contextlib.suppress(ProcessLookupError):
-            # Whoever it is by now: the descriptor stays the same one's.
-            fd = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else -1
-            try:
-                if Process.of(self.pid) != self:
-                    return
-                if fd < 0:
-                    os.kill(self.pid, signal.SIGKILL)
-                else:
-                    signal.pidfd_send_signal(fd, signal.SIGKILL)
-            finally:
-                if fd >= 0:
+            if hasattr(os, "pidfd_open"):
+                fd = os.pidfd_open(self.pid)  # it stays the same one's, whoever that is by now
+                try:
+                    if Process.of(self.pid) == self:
+                        signal.pidfd_send_signal(fd, signal.SIGKILL)
+                finally:
                     os.close(fd)
+            elif Process.of(self.pid) == self:
+                os.kill(self.pid, signal.SIGKILL)
 
 
 def where_pids_count() -> tuple[str, str]:
@@ -80,20 +78,41 @@ def _stat(pid: int) -> list[str]:
     return []
 
 
-def end_folder(folder: str) -> None:
-    """Kill all that were started with this folder as their MARK, then remove it.
+def family(roots: Iterable[Process]) -> set[Process]:
+    """Return those of these processes that are there, and all that descend from them."""
+    parents: dict[Process, int] = {}
+    for entry in _PROC.glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # no descriptor is left to look closer
+            if stat := _stat(int(entry.name)):
+                parents[Process(int(entry.name), stat[19])] = int(stat[1])
+    found = new = parents.keys() & roots
+    while new:
+        pids = {process.pid for process in new}
+        new = {process for process, parent in parents.items() if parent in pids} - found
+        found |= new
+    return found
 
-    Not for ever, as a process may be deep in the kernel.
+
+def end(processes: set[Process], grace: float = 0.0) -> None:
+    """Kill processes after a grace of so many seconds, and wait until they are gone.
+
+    Not for ever, as one may be deep in the kernel.
     """
-    limit = time.monotonic() + _END_LIMIT
-    found: set[Process] = set()  # one that is about to end has no environment any more
-    while time.monotonic() < limit:
-        found.update(_working_in(folder))
-        if not any(process.running() for process in found):
+    began = time.monotonic()
+    while any(process.running() for process in processes):
+        passed = time.monotonic() - began
+        if passed > grace + _END_LIMIT:
             break
-        for process in found:
-            process.kill()
-        time.sleep(0.01)
+        if passed >= grace:
+            for process in processes:
+                process.kill()
+        time.sleep(0.005)
+
+
+def end_folder(folder: str) -> None:
+    """End all that were started with this folder as their MARK, and their family; remove it."""
+    for _ in range(3):  # again, for who was only just forked
+        end(family(_working_in(folder)))
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -114,11 +133,7 @@ def _writes(entry: Path, folder: str) -> bool:
     """
     if not (entry / "cmdline").read_bytes().startswith(b"ray::"):
         return False
-    for fd in (entry / "fd").iterdir():
-        with contextlib.suppress(OSError):  # closed since
-            if os.readlink(fd).startswith(folder):
-                return True
-    return False
+    return any(os.path.realpath(fd).startswith(folder) for fd in (entry / "fd").iterdir())
 
 
 def watch(folder: str) -> subprocess.Popen[bytes]:
@@ -132,13 +147,12 @@ def watch(folder: str) -> subprocess.Popen[bytes]:
     )
 
 
-def _main(folder: str, parent: int) -> None:
+if __name__ == "__main__":
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, signal.SIG_IGN)
+    parent, ends = int(sys.argv[2]), list[int]()
+    with contextlib.suppress(AttributeError, OSError):
+        ends.append(os.pidfd_open(parent))  # seen at once: orphans are known by descent no more
     while os.getppid() == parent:
-        time.sleep(0.2)
-    end_folder(folder)
-
-
-if __name__ == "__main__":
-    _main(sys.argv[1], int(sys.argv[2]))
+        select.select(ends, [], [], 0.2)
+    end_folder(sys.argv[1])

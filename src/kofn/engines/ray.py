@@ -21,7 +21,7 @@ from ..errors import Closed, EngineUnavailable
 from ..interrupts import held, opened
 from ..model import Joined, Lost
 from ._inbox import Inbox
-from ._processes import Process, where_pids_count
+from ._processes import Process, end, family, where_pids_count
 from ._ray_runtime import Machines, Session, enter
 from ._ray_worker import Packed, Worker, join, list_nodes, pack, split
 from .base import Capabilities
@@ -32,7 +32,7 @@ from .transport import Transport, TransportEngine
 _START_LIMIT = 60.0  # seconds without a newcomer while the first workers start
 _SILENT = 15.0  # of these, for machines from which nobody has come, if somebody has from others
 _LOOK = 1.0  # seconds between two looks for new machines
-_END_LIMIT = 10.0  # seconds for workers of this machine to end
+_GRACE = 2.5  # seconds for Ray to end workers of this machine; a frozen one takes it longer
 
 _log = logging.getLogger("kofn")
 
@@ -109,8 +109,8 @@ class RayTransport(Transport):
     def end(self, worker: int) -> None:
         peer = self.peers.get(worker)
         if peer is not None:  # else its WorkerDown is on its way
-            if peer.process is not None:
-                peer.process.kill()  # at once, also where it is frozen
+            for process in family([peer.process] if peer.process else ()):
+                process.kill()  # at once, also where it is frozen
             peer.kill()
             self._lost(peer, None)
 
@@ -128,15 +128,12 @@ class RayTransport(Transport):
             return  # a forked child must not end its parent's workers
         with held():
             peers, self.peers = self.peers.values(), {}
+            processes = family(peer.process for peer in peers if peer.process is not None)
             for peer in peers:
                 peer.gone = True
                 peer.kill()
             self._session.release()
-            limit = time.monotonic() + _END_LIMIT
-            while any(p.process and p.process.running() for p in peers):
-                if time.monotonic() > limit:
-                    break
-                time.sleep(0.005)
+            end(processes, 0.0 if self._session.temp else _GRACE)
 
     # Messages.
 
