@@ -18,18 +18,10 @@ except ImportError:  # not on Windows, where no engine of ours forks
     fcntl = None  # type: ignore[assignment]
 
 
-_watched: weakref.WeakSet[Any] = weakref.WeakSet()
-
-
-def watch(transport: Any) -> None:
-    """Have its `abandon` called in every child that is forked while it lives.
-
-    With the parent's sockets in a child, nobody would see their end.
-    """
-    _watched.add(transport)
-
-
-os.register_at_fork(after_in_child=lambda: [each.abandon() for each in list(_watched)])
+# Transports, whose `abandon` is called in every child that is forked while they live: with the
+# parent's sockets in a child, nobody would see their end.
+watched: weakref.WeakSet[Any] = weakref.WeakSet()
+os.register_at_fork(after_in_child=lambda: [each.abandon() for each in list(watched)])
 
 
 def reseed() -> None:
@@ -49,18 +41,13 @@ class Lifeline:
     """
 
     def __init__(self) -> None:
-        self.fd, self._held = os.pipe()  # what the others need; what nobody else may have
+        self.fd, held = os.pipe()  # what the others need; what nobody else may have
+        self.held = open(held, "wb", buffering=0)  # noqa: SIM115 - a forked child lets go of it
 
     def close(self) -> None:
         """Kill all that are tied to it."""
         os.close(self.fd)
-        self.abandon()
-
-    def abandon(self) -> None:
-        """In a forked child: let go of it, and harm nobody."""
-        held, self._held = self._held, -1
-        if held >= 0:  # else it is closed, and the number may be another's
-            os.close(held)
+        self.held.close()
 
 
 def tie(fd: int) -> None:

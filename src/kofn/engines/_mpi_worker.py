@@ -21,7 +21,7 @@ from . import _wire as wire
 from ._mpi_messages import Backoff, Stream
 from ._socket_worker import SocketWorker
 from ._socket_worker import serve as serve_near
-from .memory import Packed, contiguous, no_segment, pack, unpack
+from .memory import Packed, contiguous, pack, unpack
 from .protocol import Cancel, Message, Values, WorkerProtocol, plain, typed
 
 GREETING, HELLO, LEAVE = range(110, 113)  # frames besides the protocol's messages
@@ -158,7 +158,7 @@ class _Rank(Values):
             time.sleep(backoff.rest())
 
     def pack(self, value: Any, lasting: bool = False) -> Packed:
-        return pack(contiguous(value), no_segment)[0]
+        return pack(contiguous(value))[0]
 
     def unpack(self, packed: Packed) -> Any:
         return unpack(packed, None)

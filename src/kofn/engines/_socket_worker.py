@@ -6,15 +6,16 @@ import mmap
 import os
 import select
 import socket
+from collections.abc import Sequence
 from typing import Any
 
 from ..exchange import Exchange, ExchangeLayout
 from . import _wire as wire
 from ._forks import reseed, tie
 from ._processes import Process
-from ._sockets import EXCHANGE, GONE, HELLO, UNMAP, UNPASS, VALUE_AT, Incoming
+from ._sockets import EXCHANGE, GONE, HELLO, UNMAP, UNPASS, VALUE_AT, Shared
 from ._wakeup import Mailbox
-from .memory import OWN, Packed, ReplyPool, Segment, attach, contiguous, pack, unpack
+from .memory import OWN, Packed, Pool, attach, contiguous, pack, unpack
 from .protocol import Message, Values, WorkerProtocol, plain, typed
 
 
@@ -46,12 +47,11 @@ class SocketWorker(Values):
         self.word = memoryview(cancelled).cast("q")  # [0]: the highest cancelled round
         self.protocol = WorkerProtocol(self, lambda: self.word[0])
         self.maps: dict[int, mmap.mmap] = {}
-        self.pool = ReplyPool(keep=64 << 20)
+        self.pool = Pool(keep=64 << 20)
         self.passed: set[int] = set()  # segments of the pool that the master has mapped
-        self.unpassed: list[Segment] = []  # of those used by the next message, the others
+        self.passing: list[int] = []  # descriptors of those that the next message passes
 
     def serve(self) -> None:
-        """Handle messages in order until the master goes away."""
         process = Process.of(os.getpid())
         self.send(wire.frame(HELLO, process.pid, process.began))
         while (frames := self.receive()) is not None:
@@ -93,7 +93,7 @@ class SocketWorker(Values):
             at = VALUE_AT.get(kind)
             if at is not None and (packed := fields[at])[2] is not None:
                 # Also if the task is stale: its descriptor has come.
-                value = Incoming(packed, self.memory(packed))
+                value = Shared(packed, self.memory(packed))
                 fields = (*fields[:at], value, *fields[at + 1 :])
             for message in self.protocol.handle(typed(fields)):
                 self.reply(message)
@@ -111,8 +111,8 @@ class SocketWorker(Values):
             self.maps[segment] = attach(self.reader.fds.popleft())
         return self.maps[segment]
 
-    def unpack(self, packed: Packed | Incoming) -> Any:
-        if not isinstance(packed, Incoming):
+    def unpack(self, packed: Packed | Shared) -> Any:
+        if not isinstance(packed, Shared):
             return unpack(packed, None)
         content, memory = packed
         if content[0] == EXCHANGE:
@@ -127,17 +127,16 @@ class SocketWorker(Values):
             self.send(wire.frame(GONE, old))
         packed, segment = pack(contiguous(value), self.pool.take)
         if segment is not None and segment.id not in self.passed:
-            self.unpassed.append(segment)
+            self.passed.add(segment.id)
+            self.passing.append(segment.fd)
         return packed
 
     def reply(self, message: Message) -> None:
         """Send a message, and the descriptors of segments that it is the first to use."""
-        segments, self.unpassed = self.unpassed, []
-        self.passed.update(segment.id for segment in segments)
-        self.send(wire.frame(*plain(message)), [segment.fd for segment in segments])
+        fds, self.passing = self.passing, []
+        self.send(wire.frame(*plain(message)), fds)
 
-    def send(self, data: bytes, fds: list[int] | None = None) -> None:
-        """Send a frame, and descriptors with its first byte."""
+    def send(self, data: bytes, fds: Sequence[int] = ()) -> None:
         try:
             if fds:
                 data = data[socket.send_fds(self.sock, [data], fds) :]

@@ -1,9 +1,8 @@
 """Workers of this machine, each at the other end of a Unix socket, and shared memory between.
 
-Nothing has a name: descriptors pass over the sockets, memory is anonymous. Shares, operands and
-large replies lie in shared memory; an operand is written once, however many workers there are. The
-cancelled round is one shared word. Tasks are sent by the next `poll`; those for most workers go
-through mailboxes, and one system call wakes all.
+Shares, operands and large replies lie in shared memory; an operand is written once, however many
+workers there are. The cancelled round is one shared word. Tasks are sent by the next `poll`; those
+for most workers go through mailboxes, and one system call wakes all.
 """
 
 from __future__ import annotations
@@ -12,17 +11,17 @@ import contextlib
 import mmap
 import os
 import socket
+from collections.abc import Iterator
 from dataclasses import astuple
 from typing import Any, NamedTuple
 
 from ..exchange import Exchange, ExchangeLayout
 from ..interrupts import opened
-from . import _forks
 from . import _wire as wire
-from ._forks import Lifeline
+from ._forks import Lifeline, watched
 from ._processes import Process
 from ._wakeup import MAILBOXES, BroadcastWaker, Mailbox
-from .memory import OWN, Packed, Pool, Segment, attach, inline, large, pack, private, unpack
+from .memory import OWN, Packed, Pool, Segment, attach, fresh, inline, large, pack, unpack
 from .protocol import KINDS, NEVER, Cancel, Message, WorkerDown, WorkerUp, plain, typed
 from .protocol.messages import AddOperand, DropOperand, Forget, Put, TaskReply
 from .transport import Transport
@@ -41,18 +40,14 @@ VALUE_AT = {  # where in a frame to a worker the packed value is, by the number 
 }
 
 
-class Outgoing(NamedTuple):
-    """A packed value at the master, and the segment with its large buffers."""
+class Shared(NamedTuple):
+    """A packed value and where its large buffers are.
+
+    To be sent: in a Segment. Received: in an mmap.mmap, or an OSError says why it was not mapped.
+    """
 
     packed: Packed
-    segment: Segment
-
-
-class Incoming(NamedTuple):
-    """A packed value and the memory that it lies in, or why that could not be mapped."""
-
-    packed: Packed
-    memory: Any  # mmap.mmap | OSError
+    memory: Any
 
 
 class _Handle(Segment):
@@ -93,7 +88,6 @@ class Peer(wire.Channel):
 
     def close(self) -> None:
         super().close()
-        self.broken = True
         if self.mailbox is not None:
             self.mailbox.close()
         self.maps.clear()  # not closed: a reply that is just being read may lie there
@@ -108,14 +102,14 @@ class SocketTransport(Transport):
         with contextlib.ExitStack() as made:
             self._poll: Any = made.enter_context(contextlib.closing(wire.poller()))
             self.word = made.enter_context(contextlib.closing(Segment(8)))
+            # [0]: the highest cancelled round, which the workers look at.
+            self._cancelled = made.enter_context(memoryview(self.word.map).cast("q"))
+            self._cancelled[0] = NEVER
             self.lifeline = made.enter_context(contextlib.closing(Lifeline()))
-            self.waker = None
-            if MAILBOXES:
-                self.waker = made.enter_context(contextlib.closing(BroadcastWaker()))
-            made.pop_all()
-        self.pool = Pool()
-        self._cancelled = memoryview(self.word.map).cast("q")  # [0]: the highest cancelled round
-        self._cancelled[0] = NEVER
+            waker = contextlib.closing(BroadcastWaker()) if MAILBOXES else contextlib.nullcontext()
+            self.waker = made.enter_context(waker)
+            self.pool = made.enter_context(contextlib.closing(Pool()))
+            self._made = made.pop_all()
         self._exchanges: list[Exchange] = []
         self._lasting: set[Segment] = set()  # on their way to workers that will keep them
         self.peers: dict[int, Peer] = {}  # by descriptor, the joining ones too
@@ -125,12 +119,13 @@ class SocketTransport(Transport):
         self._framed: dict[bool, tuple[Message, bytes, Segment | None]] = {}
         self._copied = 0  # bytes through memory that one worker and the master share
         self._before = 0  # bytes through the sockets of workers that are gone
-        _forks.watch(self)
+        watched.add(self)
 
     # Workers.
 
-    def _add(self, worker: int, sock: socket.socket) -> tuple[Peer, list[int]]:
-        """Take in a worker at the other end of a socket; return what it must be given."""
+    @contextlib.contextmanager
+    def _adding(self, worker: int, sock: socket.socket) -> Iterator[list[int]]:
+        """Take in a worker at the other end of a socket; it is to be given what this yields."""
         try:
             peer = Peer(worker, sock, self._poll)
         except BaseException:
@@ -140,7 +135,13 @@ class SocketTransport(Transport):
         fds = [self.word.fd, self.lifeline.fd]
         if peer.mailbox is not None and self.waker is not None:
             fds += [peer.mailbox.fd, self.waker.fd]
-        return peer, fds
+        try:
+            yield fds
+        except BaseException:
+            self._drop(peer)
+            raise
+        if peer.mailbox is not None:
+            peer.mailbox.given()
 
     def _drop(self, peer: Peer) -> None:
         del self.peers[peer.fd]
@@ -150,34 +151,33 @@ class SocketTransport(Transport):
         peer.close()
 
     def end(self, worker: int) -> None:
-        """Kill a worker with SIGKILL."""
         process = self._live[worker].process
         assert process is not None  # it said hello
         process.kill()
 
     def pid(self, worker: int) -> int | None:
         peer = self._live.get(worker)
-        return None if peer is None or peer.process is None else peer.process.pid
+        return peer.process.pid if peer is not None and peer.process else None
 
     # Values.
 
-    def pack(self, value: Any, lasting: bool = False) -> Packed | Outgoing:
+    def pack(self, value: Any, lasting: bool = False) -> Packed | Shared:
         """Write large buffers to a segment; `lasting`: to one that only its worker will hold."""
         if not lasting:
             packed, segment = pack(value, self.pool.take)
-            return packed if segment is None else Outgoing(packed, segment)
-        if isinstance(value, Exchange):
+        elif isinstance(value, Exchange):
             packed, segment = (EXCHANGE, astuple(value.layout), OWN), _Handle(value.owner)
         else:
-            packed, segment = pack(value, private)
+            packed, segment = pack(value, lambda size: fresh(size, OWN))
             self._copied += large(packed)
         if segment is None:
             return packed
-        self._lasting.add(segment)
-        return Outgoing(packed, segment)
+        if lasting:
+            self._lasting.add(segment)
+        return Shared(packed, segment)
 
     def unpack(self, packed: Any) -> Any:
-        if type(packed) is not Incoming:
+        if type(packed) is not Shared:
             return unpack(packed, None, copy=True)
         packed, memory = packed
         if isinstance(memory, OSError):
@@ -188,10 +188,10 @@ class SocketTransport(Transport):
         finally:
             memory[0] = 0  # free: the worker may write to it again
 
-    def release(self, packed: Packed | Outgoing) -> None:
-        if type(packed) is not Outgoing:
+    def release(self, packed: Packed | Shared) -> None:
+        if type(packed) is not Shared:
             return
-        segment = packed.segment
+        segment = packed.memory
         if segment.id == OWN:
             if segment in self._lasting:
                 self._lasting.remove(segment)
@@ -204,7 +204,6 @@ class SocketTransport(Transport):
                     peer.unsent.append(wire.frame(UNMAP, closed))  # it can wait
 
     def exchange(self, layout: ExchangeLayout) -> Exchange:
-        """Make anonymous memory that all workers may map, those that join later too."""
         segment = Segment(layout.size)
         exchange = Exchange(segment.map, layout)
         exchange.owner = segment
@@ -220,7 +219,6 @@ class SocketTransport(Transport):
     # Messages.
 
     def cancelled(self, round: int) -> None:
-        """Write one word that the workers look at."""
         self._cancelled[0] = round
         self._framed.clear()
 
@@ -251,7 +249,7 @@ class SocketTransport(Transport):
             return known[1:]
         fields, segment = plain(message), None
         at = VALUE_AT.get(fields[0])
-        if at is not None and type(fields[at]) is Outgoing:
+        if at is not None and type(fields[at]) is Shared:
             packed, segment = fields[at]
             if whole:
                 packed, segment = inline(packed, segment), None
@@ -283,8 +281,7 @@ class SocketTransport(Transport):
         return arrived
 
     def _flush(self) -> None:
-        """Send the tasks. Where they are for most workers, one write wakes all: six calls would
-        cost six times as much, and after each the worker may take the core from the master."""
+        """Send the tasks; where they are for most workers, by mailboxes and one write."""
         waiting = [peer for peer in self._unsent.values() if peer.unsent]
         self._unsent.clear()
         waker = self.waker if 2 * len(waiting) > len(self._live) else None
@@ -320,7 +317,7 @@ class SocketTransport(Transport):
                 arrived.append((peer.id, message))
         return True
 
-    def _locate(self, peer: Peer, packed: Packed) -> Incoming:
+    def _locate(self, peer: Peer, packed: Packed) -> Shared:
         segment = packed[2]
         assert segment is not None
         if segment not in peer.maps:
@@ -328,8 +325,8 @@ class SocketTransport(Transport):
                 peer.maps[segment] = attach(peer.fds.popleft(), write=True)
             except OSError as error:
                 peer.unsent.append(wire.frame(UNPASS, segment))
-                return Incoming(packed, error)
-        return Incoming(packed, peer.maps[segment])
+                return Shared(packed, error)
+        return Shared(packed, peer.maps[segment])
 
     def _ended(self, peer: Peer, arrived: list[tuple[int, Message]]) -> None:
         """Handle a worker's death, after all that it had sent."""
@@ -348,20 +345,14 @@ class SocketTransport(Transport):
                     peer.process.kill()
             peer.close()
         self.peers.clear()
-        self.lifeline.close()
-        self._poll.close()
-        self.pool.close()
         for segment in self._lasting:
             segment.close()
         for exchange in self._exchanges:
             exchange.close()
-        self._cancelled.release()
-        self.word.close()
-        if self.waker is not None:
-            self.waker.close()
+        self._made.close()
 
     def abandon(self) -> None:
         """In a forked child: let go of the parent's sockets, so that its death is still seen."""
-        self.lifeline.abandon()
+        self.lifeline.held.close()
         for peer in self.peers.values():
             peer.sock.close()  # and nothing else: the parent's epoll is this one's too

@@ -6,7 +6,7 @@ import os
 import platform
 import select
 
-from .memory import anonymous, attach
+from .memory import Segment, attach
 
 
 class BroadcastWaker:
@@ -38,7 +38,7 @@ class BroadcastWaker:
 
 
 _WORDS = 4  # of a mailbox: posted, taken, length, order
-_SIZE = 1 << 16  # bytes, with the words
+_SIZE = 50_000  # bytes at least: a segment has a power of two
 # A mailbox needs epoll, and a processor on which stores are seen in the order they were made in.
 MAILBOXES = hasattr(select, "epoll") and platform.machine() in ("x86_64", "AMD64", "i686")
 
@@ -50,29 +50,22 @@ class Mailbox:
     the stream. While the other side has not taken it, nothing more can be posted.
     """
 
-    __slots__ = ("_bytes", "_memory", "_most", "_words", "fd")
-
     def __init__(self, fd: int | None = None) -> None:
         self.fd = -1  # what the other side needs, until it has it
         if fd is None:
-            self.fd = anonymous(_SIZE)
-            try:
-                self._memory = attach(os.dup(self.fd), write=True)
-            except BaseException:
-                self.given()
-                raise
+            made = Segment(_SIZE)
+            self.fd, self._memory = made.fd, made.map
         else:
             self._memory = attach(fd, write=True)
-        self._bytes = memoryview(self._memory)
-        self._words = self._bytes[: 8 * _WORDS].cast("q")
-        self._most = len(self._bytes) - 8 * _WORDS
+        self._words = memoryview(self._memory)[: 8 * _WORDS].cast("q")
+        self._bytes = memoryview(self._memory)[8 * _WORDS :]
 
     def post(self, data: bytes, order: int) -> bool:
         """Put a message in, if there is room; return whether there was."""
         words, size = self._words, len(data)
-        if words[0] != words[1] or size > self._most:
+        if words[0] != words[1] or size > len(self._bytes):
             return False
-        self._bytes[8 * _WORDS : 8 * _WORDS + size] = data
+        self._bytes[:size] = data
         words[2], words[3] = size, order
         words[0] += 1  # from now on it is there
         return True
@@ -82,7 +75,7 @@ class Mailbox:
         words = self._words
         if words[0] == words[1] or words[3] > position:
             return None
-        data = bytes(self._bytes[8 * _WORDS : 8 * _WORDS + words[2]])
+        data = bytes(self._bytes[: words[2]])
         words[1] = words[0]
         return data
 

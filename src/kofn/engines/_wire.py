@@ -116,12 +116,6 @@ class Reader:
             rest += memoryview(data)[used:]
         return messages
 
-    def close(self) -> None:
-        """Close the socket and the descriptors that nobody claimed."""
-        self.sock.close()
-        while self.fds:
-            os.close(self.fds.popleft())
-
 
 class Channel(Reader):
     """The master's end: never blocks, whatever the worker does with what is sent."""
@@ -176,7 +170,10 @@ class Channel(Reader):
             return 0
 
     def close(self) -> None:
-        """Close the socket and what was still to be sent."""
+        """Close the socket and the descriptors that nobody claimed."""
         self.poll.unregister(self.fd)
-        super().close()
-        self.outbox.clear()
+        self.sock.close()
+        self.broken = True
+        for fd in self.fds:
+            if fd >= 0:
+                os.close(fd)

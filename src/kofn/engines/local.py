@@ -39,14 +39,12 @@ class LocalEngine(TransportEngine):
         if workers is None:
             workers = os.cpu_count() or 1
         workers = checks.whole(workers, "workers", 1, remedy="Leave it out for one per core.")
-        with held():
-            with room_for(f"LocalEngine({workers})"):
-                transport = LocalTransport()
+        with held(), room_for(f"LocalEngine({workers})"):
+            transport = LocalTransport()
             self._open(transport)
             try:
-                with room_for(f"LocalEngine({workers})"):
-                    for _ in range(workers):
-                        transport.start(next(transport.ids))
+                for _ in range(workers):
+                    transport.start(next(transport.ids))
                 why = self._await(lambda: len(self.workers) == workers, _START_LIMIT)
                 if why:
                     raise EngineUnavailable(
@@ -70,20 +68,13 @@ class LocalTransport(SocketTransport):
 
     def start(self, worker: int) -> None:
         ours, theirs = socket.socketpair()
-        with theirs:
-            peer, given = self._add(worker, ours)
+        with theirs, self._adding(worker, ours) as given:
             fds = [theirs.fileno(), *given]
             try:
-                try:
-                    self._launcher().order(f"worker {worker}", fds=fds)
-                except ConnectionError:  # it was killed since we looked
-                    self._drop_launcher()
-                    self._launcher().order(f"worker {worker}", fds=fds)
-            except BaseException:
-                self._drop(peer)
-                raise
-        if peer.mailbox is not None:
-            peer.mailbox.given()
+                self._launcher().order(f"worker {worker}", fds=fds)
+            except ConnectionError:  # it was killed since we looked
+                self._drop_launcher()
+                self._launcher().order(f"worker {worker}", fds=fds)
 
     def _launcher(self) -> Launcher:
         if self.launcher is None:

@@ -24,7 +24,7 @@ from ..errors import BadInput, OutOfResources
 LARGE = 32 * 1024  # bytes; below this a copy through the socket is cheaper than a mapping
 WHOLE = 16 << 20  # bytes; from here on memory is mostly fresh, and written by system calls
 _ALIGN = 64
-_HEADER = 64  # the first word says busy (1) or free (0); see ReplyPool
+_HEADER = 64  # the first word says busy (1) or free (0); see Pool
 
 # What crosses a channel in place of a value: what it is, its buffers, and the id of the segment
 # that holds the large ones, each of which is a pair (offset, length) then. What it is: None for a
@@ -46,44 +46,32 @@ def room_for(what: str) -> Iterator[None]:
     """Say in one error that there are no descriptors or no memory for something."""
     try:
         yield
-    except MemoryError as error:
-        raise OutOfResources(what, str(error) or "out of memory") from error
-    except OSError as error:
-        if error.errno not in _SHORT:
+    except (MemoryError, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in _SHORT:
             raise
-        raise OutOfResources(what, str(error)) from error
-
-
-def anonymous(size: int) -> int:
-    """Return a descriptor of `size` bytes of zeroed memory that has no name."""
-    if hasattr(os, "memfd_create"):
-        fd = os.memfd_create("kofn", os.MFD_CLOEXEC)
-    else:
-        fd, path = tempfile.mkstemp(prefix="kofn")
-        os.unlink(path)
-    try:
-        os.ftruncate(fd, size)
-    except OSError:
-        os.close(fd)
-        raise
-    return fd
+        raise OutOfResources(what, str(error) or "out of memory") from error
 
 
 class Segment:
-    """A piece of shared memory, mapped here; `fd` is what to pass to another process."""
+    """Zeroed memory without a name, mapped here; `fd` is what to pass to another process."""
 
     __slots__ = ("fd", "id", "map", "size")
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, id: int | None = None) -> None:
         # A power of two, for reuse by what is a little larger; untouched pages cost nothing.
         self.size = 1 << (size + _HEADER - 1).bit_length()
-        self.fd = anonymous(self.size)
+        if hasattr(os, "memfd_create"):
+            self.fd = os.memfd_create("kofn", os.MFD_CLOEXEC)
+        else:
+            self.fd, path = tempfile.mkstemp(prefix="kofn")
+            os.unlink(path)
         try:
+            os.ftruncate(self.fd, self.size)
             self.map = mmap.mmap(self.fd, self.size)
         except BaseException:
             os.close(self.fd)
             raise
-        self.id = next(_ids)
+        self.id = next(_ids) if id is None else id
 
     def write(self, at: int, view: memoryview) -> None:
         """Copy bytes to offset `at`."""
@@ -101,6 +89,14 @@ class Segment:
         os.close(self.fd)
 
 
+def fresh(size: int, id: int | None = None) -> Segment | None:
+    """Return a new segment, None without descriptors or memory: the socket still works."""
+    try:
+        return Segment(size, id)
+    except OSError:
+        return None
+
+
 def attach(fd: int, write: bool = False) -> mmap.mmap:
     """Map a segment that another process passed; takes the descriptor over."""
     if fd < 0:  # it was passed, and there was no room for it: see _wire.Reader
@@ -115,7 +111,8 @@ class Pool:
     """Segments to be written, read elsewhere, given back and written again.
 
     Keeps at most `keep` free bytes and makes at most `most` segments; `take` then answers None and
-    the value goes through the socket instead. `written` counts the bytes packed so far.
+    the value goes through the socket instead. `written` counts the bytes packed so far. The first
+    word of a segment in use is 1; a reader that clears it gives the segment back by that.
     """
 
     def __init__(self, keep: int = 256 << 20, most: int = 128) -> None:
@@ -127,16 +124,14 @@ class Pool:
     def take(self, size: int) -> Segment | None:
         """Return the free segment that fits best, or a new one: O(free segments)."""
         fits = [s for s in self.free if size + _HEADER <= s.size <= 4 * (size + _HEADER)]
-        if fits:
-            segment = min(fits, key=lambda s: s.size)
+        segment = min(fits, key=lambda s: s.size, default=None)
+        if segment is not None:
             self.free.remove(segment)
-        elif len(self.used) >= self.most:
+        elif len(self.used) < self.most:
+            segment = fresh(size)
+        if segment is None:
             return None
-        else:
-            try:
-                segment = Segment(size)
-            except OSError:  # out of descriptors or of memory: the socket still works
-                return None
+        segment.map[0] = 1
         self.used[segment.id] = segment
         self.written += size
         return segment
@@ -154,40 +149,15 @@ class Pool:
             closed.append(old.id)
         return closed
 
+    def reclaim(self) -> list[int]:
+        """Take back what readers have cleared; return the ids of those closed."""
+        return [i for s in list(self.used.values()) if not s.map[0] for i in self.give(s)]
+
     def close(self) -> None:
         """Unmap all."""
         for segment in (*self.free, *self.used.values()):
             segment.close()
         self.free, self.used = [], {}
-
-
-class ReplyPool(Pool):
-    """The worker's pool. The master frees a segment by clearing its first word: no message."""
-
-    def reclaim(self) -> list[int]:
-        """Give back what the master has copied out; return the ids closed."""
-        return [i for s in list(self.used.values()) if not s.map[0] for i in self.give(s)]
-
-    def take(self, size: int) -> Segment | None:
-        """Return a segment marked busy."""
-        segment = super().take(size)
-        if segment is not None:
-            segment.map[0] = 1
-        return segment
-
-
-def private(size: int) -> Segment | None:
-    """Return a segment for one reader that will keep it (its id is sent as OWN)."""
-    try:
-        segment = Segment(size)
-    except OSError:
-        return None
-    segment.id = OWN
-    return segment
-
-
-def no_segment(size: int) -> None:
-    """Let `pack` put everything into the message."""
 
 
 def dumps(value: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
@@ -226,18 +196,14 @@ def contiguous(value: Any, nested: bool = False) -> Any:
     return value
 
 
-def _array(value: Any) -> tuple[Any, list[memoryview]] | None:
-    """Describe a plain contiguous array without pickle, which takes five times as long."""
-    if type(value) is not np.ndarray or value.dtype.char not in _PLAIN:
-        return None
-    if value.flags.c_contiguous:
-        return (value.dtype.str, value.shape, "C"), [value.data]
-    if value.flags.f_contiguous:
-        return (value.dtype.str, value.shape, "F"), [value.T.data]
-    return None
-
-
-def _pickle(value: Any) -> tuple[Any, list[memoryview]]:
+def _buffers(value: Any) -> tuple[Any, list[memoryview]]:
+    """Return what a value is, and its buffers."""
+    # A plain contiguous array goes without pickle, which takes five times as long.
+    if type(value) is np.ndarray and value.dtype.char in _PLAIN:
+        if value.flags.c_contiguous:
+            return (value.dtype.str, value.shape, "C"), [value.data]
+        if value.flags.f_contiguous:
+            return (value.dtype.str, value.shape, "F"), [value.T.data]
     data, buffers = dumps(value)
     return PICKLE, [memoryview(data), *(buffer.raw() for buffer in buffers)]
 
@@ -248,16 +214,18 @@ def _marshals(value: Any) -> bool:
     return kind in _ATOMS or (kind is tuple and len(value) <= _FEW and all(map(_marshals, value)))
 
 
-def pack(value: Any, take: Callable[[int], Segment | None]) -> tuple[Packed, Segment | None]:
+def pack(
+    value: Any, take: Callable[[int], Segment | None] | None = None
+) -> tuple[Packed, Segment | None]:
     """Pack a value; buffers of LARGE bytes or more are written to one segment from `take`.
 
     One copy of the large buffers; what stays small is copied into the message.
     """
     if _marshals(value):
         return (None, (value,), None), None
-    head, views = _array(value) or _pickle(value)
+    head, views = _buffers(value)
     sizes = [-(-view.nbytes // _ALIGN) * _ALIGN for view in views if view.nbytes >= LARGE]
-    segment = take(sum(sizes)) if sizes else None
+    segment = take(sum(sizes)) if sizes and take is not None else None
     if segment is None:
         return (head, tuple(views), None), None
     parts, at = list[Any](views), _HEADER

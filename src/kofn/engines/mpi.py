@@ -23,7 +23,7 @@ from . import _wire as wire
 from ._mpi_messages import Backoff, Stream
 from ._mpi_setup import AGAIN, ALWAYS, HERE, command, problem, start, unset
 from ._mpi_worker import GREETING, KNOCK, LEAVE, cancel_word, serve
-from ._sockets import EXCHANGE, Outgoing, SocketTransport
+from ._sockets import EXCHANGE, Shared, SocketTransport
 from .base import Capabilities
 from .protocol import Cancel, Message, WorkerDown, WorkerUp, typed
 from .protocol.messages import Put, PutFailed
@@ -220,7 +220,7 @@ class MPITransport(SocketTransport):
             self._urge(stream, cancel_word(message.round))
             return
         value = message.value if isinstance(message, Put) else None
-        if isinstance(value, Outgoing) and value.packed[0] == EXCHANGE:
+        if isinstance(value, Shared) and value.packed[0] == EXCHANGE:
             self._dead.append((worker, PutFailed(message[0], repr(_apart([worker])), "")))
             return
         data, _ = self._frame(message, whole=True)
@@ -308,10 +308,8 @@ class MPITransport(SocketTransport):
             secret, worker = KNOCK.unpack(sock.recv(KNOCK.size).ljust(KNOCK.size, b"\0"))
             if secrets.compare_digest(secret, self._secret) and worker in self._greeted:
                 self._unused.append(self._greeted.pop(worker))
-                peer, fds = self._add(worker, sock)
-                socket.send_fds(sock, [b"!"], fds)
-                if peer.mailbox is not None:
-                    peer.mailbox.given()
+                with self._adding(worker, sock) as fds:
+                    socket.send_fds(sock, [b"!"], fds)
                 return
         sock.close()
 
