@@ -45,6 +45,7 @@ class Connection:
 
     def __init__(self, comm: Any, facts: dict[str, Any]) -> None:
         self.comm, self.facts = comm, facts
+        self.worker = -1  # its id, where a master has given it one
         self.outbox: deque[Message] = deque()  # any thread may append
         self.wake = asyncio.Event()  # to be set afterwards
         comm.allow_offload = False  # frames are made already; sizing them up is a waste

@@ -59,7 +59,6 @@ class DaskTransport(Copies, Transport):
         self.address: Any = None  # of the scheduler
         self._owner = os.getpid()
         self._connections: dict[int, Connection] = {}
-        self._workers: dict[Connection, int] = {}
         self._promised: dict[str, int] = {}  # by name or address: ids of those who are to join
 
     def unpack(self, packed: Packed) -> Any:
@@ -124,11 +123,11 @@ class DaskTransport(Copies, Transport):
                 continue
             if isinstance(messages[0], WorkerUp):
                 names = {source.facts["name"], source.facts["address"]} & promised.keys()
-                worker = promised.pop(names.pop()) if names else next(self.ids)
-                self._workers[source], self._connections[worker] = worker, source
-            arrived += [(self._workers[source], message) for message in messages]
+                source.worker = promised.pop(names.pop()) if names else next(self.ids)
+                self._connections[source.worker] = source
+            arrived += [(source.worker, message) for message in messages]
             if isinstance(messages[0], WorkerDown):
-                del self._connections[self._workers.pop(source)]
+                del self._connections[source.worker]
         return arrived
 
 

@@ -22,6 +22,7 @@ class Transport(Values, ABC):
     """Moves messages between a master and its workers, and never waits for a worker.
 
     `ids` numbers the workers; a transport takes the next one for a worker that joins unasked.
+    `pid`, `exchange` and `traffic` are those of the engine, None where there is none.
     """
 
     def __init__(self) -> None:
@@ -57,16 +58,13 @@ class Transport(Values, ABC):
         """Raise Closed where this transport has ended by itself."""
 
     def pid(self, worker: int) -> int | None:
-        """Return the process id of a worker of this machine."""
         return None
 
     def exchange(self, layout: ExchangeLayout) -> Exchange | None:
-        """Make memory that all workers can map, where that is possible."""
         return None
 
     @property
     def traffic(self) -> int | None:
-        """Bytes that went through the master so far; None where nobody counts."""
         return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any, ClassVar
 
 from ..model import Event
@@ -21,17 +22,11 @@ class Wrapped(Engine):
         self.engine = engine
         self.capabilities = engine.capabilities
 
-    @property
-    def workers(self) -> tuple[int, ...]:
-        return self.engine.workers
-
-    @property
-    def traffic(self) -> int | None:
-        return self.engine.traffic
-
     def events(self, timeout: float) -> list[Event]:
         return self.engine.events(timeout)
 
+    workers = property(attrgetter("engine.workers"))
+    traffic = property(attrgetter("engine.traffic"))
     counters = _delegated("counters")
     now = _delegated("now")
     put = _delegated("put")

@@ -9,93 +9,69 @@ NEVER = -(2**63)  # below every round
 # Messages to a worker. Values in them are packed.
 
 
-class AddBody(NamedTuple):
-    """A function that later tasks name by its number; those with numbers below `first` go."""
-
+class AddBody(NamedTuple):  # a function that later tasks name by its number
     number: int
     code: bytes
-    first: int
+    first: int  # those with lower numbers go
 
 
-class AddOperand(NamedTuple):
-    """The broadcast of a round, sent before a worker's first task of that round."""
-
+class AddOperand(NamedTuple):  # of a round's broadcast: before a worker's first task of the round
     round: int
     value: Any
 
 
-class DropOperand(NamedTuple):
-    """The operand of a round that was not cancelled makes room for later ones."""
-
+class DropOperand(NamedTuple):  # of a round that was not cancelled: it makes room for later ones
     round: int
 
 
-class RunTask(NamedTuple):
-    """Run a body. `cancelled`: the highest cancelled round when this was sent."""
-
+class RunTask(NamedTuple):  # run a body
     task: int
     round: int
     body: int
     args: Any
-    cancelled: int
+    cancelled: int  # the highest cancelled round when this was sent
 
 
-class Put(NamedTuple):
-    """Keep a value, build it, or change what is kept (see kofn.model)."""
-
+class Put(NamedTuple):  # keep a value, build it, or change what is kept (see kofn.model)
     key: str
     value: Any
 
 
-class Forget(NamedTuple):
-    """Drop a kept value."""
-
+class Forget(NamedTuple):  # drop a kept value
     key: str
 
 
-class Cancel(NamedTuple):
-    """This round and all before it are stale. It may overtake other messages."""
-
+class Cancel(NamedTuple):  # this round and all before it are stale; may overtake other messages
     round: int
 
 
 # Messages from a worker.
 
 
-class TaskReply(NamedTuple):
-    """A piece of a task's work; `last` ends the task."""
-
+class TaskReply(NamedTuple):  # a piece of a task's work
     task: int
     what: Any
     value: Any
     read: int
     seconds: float
-    last: bool
+    last: bool  # it ends the task
 
 
-class TaskFailed(NamedTuple):
-    """The body raised, or its value could not be packed."""
-
+class TaskFailed(NamedTuple):  # the body raised, or its value could not be packed
     task: int
     error: str
     traceback: str
 
 
-class TaskDropped(NamedTuple):
-    """The task was cancelled before its end."""
-
+class TaskDropped(NamedTuple):  # the task was cancelled before its end
     task: int
 
 
-class PutStored(NamedTuple):
-    """A put was done."""
-
+class PutStored(NamedTuple):  # a put was done
     key: str
 
 
-class PutFailed(NamedTuple):
-    """A put raised."""
-
+class PutFailed(NamedTuple):  # a put raised
     key: str
     error: str
     traceback: str
@@ -108,9 +84,7 @@ class WorkerUp(NamedTuple):
     """The worker is there and can be sent messages."""
 
 
-class WorkerDown(NamedTuple):
-    """The worker is gone, after all that it had sent, or it never came."""
-
+class WorkerDown(NamedTuple):  # it is gone, after all that it had sent, or it never came
     reason: str = ""
 
 

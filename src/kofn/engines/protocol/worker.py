@@ -75,6 +75,7 @@ class WorkerProtocol:
             return
         pack = self._values.pack
         pieces: Any = None
+        end: Message
         rows, spent = 0, 0.0
         try:
             body, operand = _ready(self._bodies, message.body), _ready(self._operands, round)
@@ -91,26 +92,29 @@ class WorkerProtocol:
                 rows += read
                 spent += perf_counter() - start
                 if count == 0:
-                    reply = msg.TaskReply(task, pack(what), pack(value), int(rows), spent, True)
-                    _close(pieces)  # before its end is told, as below
-                    yield reply
-                    return
+                    end = msg.TaskReply(task, pack(what), pack(value), int(rows), spent, True)
+                    break
                 if value is not None:
                     yield msg.TaskReply(task, pack(what), pack(value), int(rows), spent, False)
                     rows, spent = 0, 0.0
                 if self._stale(round):
-                    _close(pieces)  # first: its operand may be written over from now on
-                    yield msg.TaskDropped(task)
-                    return
+                    end = msg.TaskDropped(task)
+                    break
                 start = perf_counter()
-            spent += perf_counter() - start
+            else:
+                pieces = None
+                spent += perf_counter() - start
+                end = msg.TaskReply(task, pack(None), pack(None), int(rows), spent, True)
         except GeneratorExit:
             raise
         except BaseException as error:
-            _close(pieces)
-            yield msg.TaskFailed(task, *format_error(error))
-            return
-        yield msg.TaskReply(task, pack(None), pack(None), int(rows), spent, True)
+            end = msg.TaskFailed(task, *format_error(error))
+        if hasattr(pieces, "close") and hasattr(pieces, "__next__"):
+            try:
+                pieces.close()  # first: its operand may be written over from now on
+            except BaseException:  # the body's own clean-up failed; the task has ended already
+                traceback.print_exc()
+        yield end
 
 
 def _ready(received: dict[int, Received], number: int) -> Any:
@@ -138,11 +142,3 @@ def format_error(error: BaseException) -> tuple[str, str]:
     except BaseException:
         name = type(error).__name__
     return name, "".join(traceback.format_exception(error))
-
-
-def _close(pieces: Any) -> None:
-    if isinstance(pieces, Iterator) and hasattr(pieces, "close"):
-        try:
-            pieces.close()
-        except BaseException:  # the body's own clean-up failed; the task has ended already
-            traceback.print_exc()
