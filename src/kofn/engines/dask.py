@@ -200,7 +200,7 @@ class DaskEngine(TransportEngine):
             asyncio.run_coroutine_threadsafe(opening, link.loop).result()
 
     def _gather(self, need: int, limit: float) -> None:
-        """Wait for `need` workers, a little for other known ones. Their Joined are not told."""
+        """Wait for `need` workers, a little for other known ones."""
         link, began = self._transport.link, time.monotonic()
         while len(self.workers) < need or link.unanswered:
             settled = len(self.workers) >= need or (link.refused and not link.unanswered)

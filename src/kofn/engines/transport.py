@@ -79,18 +79,15 @@ class TransportEngine(Engine):
         self._ready: list[Event] = []
 
     def _await(self, done: Callable[[], bool], limit: float) -> str:
-        """Take in workers until `done`; return why it was not, empty if it was.
-
-        These workers are there at once for the caller: their Joined are not told.
-        """
+        """Take in workers, whose Joined are not told, until `done`; return why it was not."""
         end = time.monotonic() + limit
         while not done():
             left = end - time.monotonic()
             if left <= 0:
                 return f"no more within {limit:.0f} s"
-            lost = [event for event in self.events(left) if isinstance(event, Lost)]
-            if lost:
-                return lost[0].reason or "see the messages above"
+            for event in self.events(left):
+                if isinstance(event, Lost):
+                    return event.reason or "see the messages above"
         return ""
 
     @property

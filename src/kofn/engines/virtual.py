@@ -27,14 +27,16 @@ from .protocol.worker import format_error, keep
 
 SLICE = 0.01  # seconds between two looks of a worker at the current round
 
-# Of a task: what happens now, and when it goes on; None when it has ended.
-Steps = Iterator[tuple[Event | None, float | None]]
+# Of a task: what there is now, the seconds it took, and when it goes on; None when it has ended.
+Steps = Iterator[tuple[Piece | Exception, float, float | None]]
+_NOTHING = Piece(None, None)
 
 
 @dataclass
 class _Worker:
     kept: dict[str, Any] = field(default_factory=dict)
     queue: deque[tuple[Task, Steps]] = field(default_factory=deque)
+    rows: int = 0  # that the first of them has read since its last reply
     due: float = float("inf")  # when it goes on
     token: int = 0  # steps scheduled under an older token are void
     parked: bool = False  # until somebody writes something
@@ -216,7 +218,8 @@ class VirtualEngine(Engine):
     def _begin(self, worker: int, home: _Worker) -> None:
         """Start the first task of the queue."""
         task, steps = home.queue[0]
-        due = None if task.round <= self._cancelled else next(steps)[1]
+        home.rows = 0
+        due = None if task.round <= self._cancelled else next(steps)[2]
         self._step_at(self._now if due is None else due, worker, home)
 
     def _step_at(self, time: float, worker: int, home: _Worker) -> None:
@@ -230,9 +233,21 @@ class VirtualEngine(Engine):
             return None
         task, steps = home.queue[0]
         home.due, home.parked = float("inf"), False
+        here = self._now, worker, task.round, task.id
+        event: Event | None = None
+        due = None
         if task.round <= self._cancelled:
-            steps = iter([(Dropped(self._now, worker, task.round, task.id), None)])
-        event, due = next(steps)
+            event = Dropped(*here)
+        else:
+            piece, seconds, due = next(steps)
+            if isinstance(piece, Exception):
+                event = Failed(*here, *format_error(piece))
+            else:
+                what, value, read = piece
+                home.rows += read
+                if due is None or what is not None or value is not None:
+                    event = Reply(*here, what, value, home.rows, seconds, due is None)
+                    home.rows = 0
         if due is not None:
             self._step_at(due, worker, home)
             return event
@@ -243,9 +258,8 @@ class VirtualEngine(Engine):
 
     def _timed(self, task: Task, kept: dict[str, Any], _: _Worker) -> Steps:
         """Run a task at once; its pieces are due as their rows are read."""
-        worker, round = task.worker, task.round
         pieces = self._pieces(task, kept)
-        wait, work = self._delays.timing(self._rng, worker, round, task.cost)
+        wait, work = self._delays.timing(self._rng, task.worker, task.round, task.cost)
         checked_seconds(self._delays, wait + work)
         # Where no piece says how many rows it read, at even steps.
         reads = [0 if isinstance(piece, Exception) else piece.read for piece in pieces]
@@ -254,20 +268,8 @@ class VirtualEngine(Engine):
         spent = [step * read for read in reads]
         dues = [*accumulate(spent, initial=self._now + wait)][1:]
         spent[0] += wait
-        yield None, dues[0]
-        rows = 0
-        for piece, seconds, due in zip(pieces, spent, [*dues[1:], None], strict=True):
-            last = due is None
-            if isinstance(piece, Exception):
-                yield Failed(self._now, worker, round, task.id, *format_error(piece)), None
-                return
-            what, value, read = piece
-            rows += read
-            reply = None
-            if last or what is not None or value is not None:
-                reply = Reply(self._now, worker, round, task.id, what, value, rows, seconds, last)
-                rows = 0
-            yield reply, due
+        yield _NOTHING, 0.0, dues[0]
+        yield from zip(pieces, spent, [*dues[1:], None], strict=True)
 
     def _pieces(self, task: Task, kept: dict[str, Any]) -> list[Piece | Exception]:
         if not self.compute:
@@ -282,7 +284,7 @@ class VirtualEngine(Engine):
                     break
         except Exception as error:
             pieces.append(error)
-        return pieces or [Piece(None, None)]
+        return pieces or [_NOTHING]
 
     def _exchanging(self, task: Task, kept: dict[str, Any], home: _Worker) -> Steps:
         """Run a task that exchanges with others up to its next piece, again and again.
@@ -290,33 +292,29 @@ class VirtualEngine(Engine):
         What a worker has written by then others see, so a loss falls between two pieces.
         """
         worker, round = task.worker, task.round
-        yield None, self._now
+        yield _NOTHING, 0.0, self._now
         body = iter(task.body(kept, self._operands.get(round), *task.args))
-        rows = 0
         while True:
             try:
                 what, value, read = next(body)
             except StopIteration:
-                yield Reply(self._now, worker, round, task.id, None, None, rows, 0.0, True), None
+                yield _NOTHING, 0.0, None
                 return
             except Exception as error:
-                yield Failed(self._now, worker, round, task.id, *format_error(error)), None
+                yield error, 0.0, None
                 return
-            rows += read
-            reply, due = None, self._now
-            if value is not None:
-                reply = Reply(due, worker, round, task.id, what, value, rows, 0.0, False)
-                rows = 0
-            elif what[0] == REST:
+            due = self._now
+            kind = what[0] if value is None else None
+            if kind == REST:
                 home.parked, due = True, max(what[1], due)
-            elif what[0] == WORK:
+            elif kind == WORK:
                 cost = what[2] * task.cost
                 seconds = self._delays.seconds(self._rng, worker, round + what[1], cost)
                 checked_seconds(self._delays, seconds)
                 due += seconds
-            elif what[0] == GATHER:
+            elif kind == GATHER:
                 due += self._network.seconds(what[1], what[2])
-            yield reply, due
+            yield Piece(None if kind else what, value, read), 0.0, due
 
     def _wake(self) -> None:
         """Let those go on that wait for somebody to write something."""
