@@ -1,19 +1,17 @@
 """A process that forks others: a fresh interpreter with a single thread.
 
 Forking it is safe and takes milliseconds, whatever threads the user's own process has, and needs no
-`if __name__ == "__main__"`. Orders and news are JSON; descriptors may ride along with an order.
+`if __name__ == "__main__"`. Orders and news are frames; descriptors may ride along with an order.
 """
 
 from __future__ import annotations
 
 import errno
-import json
 import os
 import select
 import shutil
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import traceback
@@ -25,7 +23,6 @@ from ._threads import ONE_THREAD
 
 DIED, FAILED = "died", "failed"  # news: of a child that ended; of one that could not be forked
 _KILL = "kill"
-_SIZE = struct.Struct("<I")
 _BOOT = (
     "import sys; fd, module, folder = sys.argv[1:4]; sys.path[:] = sys.argv[4:]; "
     "from kofn.engines._launcher import launch; launch(int(fd), module, folder)"
@@ -43,7 +40,7 @@ class Launcher:
     def __init__(self, module: str, folder: str = "") -> None:
         self.folder = folder
         self.control, theirs = socket.socketpair()
-        self._rest = b""
+        self._reader = wire.Reader(self.control)
         # Ctrl-C goes to it too, before it can say that it does not want it.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
@@ -62,8 +59,7 @@ class Launcher:
 
     def order(self, name: str, *order: Any, fds: Sequence[int] = ()) -> None:
         """Have a child forked that begins with this order; its name is for `kill` and news."""
-        body = json.dumps([name, *order]).encode()
-        data = _SIZE.pack(len(body)) + body
+        data = wire.frame(name, *order)
         if fds:
             socket.send_fds(self.control, [data], fds)
         else:
@@ -73,14 +69,9 @@ class Launcher:
         """Have a child killed, by its parent: until it is reaped, its pid is nobody else's."""
         self.order(_KILL, name)
 
-    def news(self, flags: int = 0) -> list[list[Any]] | None:
+    def news(self, flags: int = 0) -> list[Any] | None:
         """Return what it says next, None at its end. May raise BlockingIOError or TimeoutError."""
-        try:
-            data = self.control.recv(1 << 16, flags)
-        except ConnectionError:
-            return None
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        return [json.loads(line) for line in lines] if data else None
+        return self._reader.receive(flags)
 
     def close(self) -> None:
         """Make it kill and reap its children and end."""
@@ -99,7 +90,7 @@ class Launcher:
 
 def report(control: socket.socket, *news: Any) -> None:
     """Tell the master something."""
-    control.sendall(json.dumps(news).encode() + b"\n")
+    control.sendall(wire.frame(*news))
 
 
 def launch(fd: int, module: str, folder: str) -> None:
@@ -117,6 +108,7 @@ def launch(fd: int, module: str, folder: str) -> None:
     __import__(module)
     begin: Begin = sys.modules[module].begin
     control = socket.socket(fileno=fd)
+    reader = wire.Reader(control)
     wake, wake_end = os.pipe()
     os.set_blocking(wake_end, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -127,25 +119,29 @@ def launch(fd: int, module: str, folder: str) -> None:
             ready = select.select([fd, wake], [], [])[0]
             if wake in ready:
                 os.read(wake, 4096)
-                dead = [children.pop(p) for p in list(children) if os.waitpid(p, os.WNOHANG)[0]]
-                for name in dead:
-                    report(control, DIED, name)
-            if fd in ready:
-                order, fds, whole = _receive(control)
-                if order is None:
-                    return
+                for pid in list(children):
+                    if os.waitpid(pid, os.WNOHANG)[0]:
+                        report(control, DIED, children.pop(pid))
+            orders = reader.receive() if fd in ready else []
+            if orders is None:
+                return
+            for order in orders:
                 if order[0] == _KILL:
                     for pid in [p for p, name in children.items() if name == order[1]]:
                         os.kill(pid, signal.SIGKILL)
                     continue
+                # All that there are: the kernel lets nobody read on past descriptors.
+                fds = list(reader.fds)
+                reader.fds.clear()
                 try:
-                    if not whole:
+                    if -1 in fds:  # there was no room for one
                         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
                     children[_fork(begin, order, fds, control, (wake, wake_end))] = order[0]
                 except OSError as error:  # no room for one more; the others go on
                     report(control, FAILED, order[0], os.strerror(error.errno or errno.EAGAIN))
                 for passed in fds:
-                    os.close(passed)
+                    if passed >= 0:
+                        os.close(passed)
     except ConnectionError:
         pass
     finally:
@@ -155,15 +151,6 @@ def launch(fd: int, module: str, folder: str) -> None:
             os.waitpid(pid, 0)
         if folder:
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def _receive(control: socket.socket) -> tuple[list[Any] | None, list[int], bool]:
-    """Return an order (None at the end), its descriptors, and whether these are all there."""
-    head, ancillary, flags, _ = control.recvmsg(_SIZE.size, socket.CMSG_SPACE(64))
-    if len(head) < _SIZE.size:
-        return None, [], True
-    body = control.recv(_SIZE.unpack(head)[0], socket.MSG_WAITALL)
-    return json.loads(body), wire.take_fds(ancillary), not flags & socket.MSG_CTRUNC
 
 
 def _fork(

@@ -14,22 +14,17 @@ class BroadcastWaker:
 
     To wake six workers one by one takes six system calls, and after each of them the woken worker
     may take the core from the master. Here the master owns both ends. A waiting worker is told of
-    each write (an edge) and never reads; the master takes out what lies in the pipe.
+    each write (an edge) and never reads; one byte always lies in the pipe.
     """
 
     def __init__(self) -> None:
-        self.fd, self._end = os.pipe()
-        for end in (self.fd, self._end):
-            os.set_blocking(end, False)
-        self._woken = False
+        self.fd, self._end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        os.write(self._end, b"!")
 
     def wake(self) -> None:
         """Wake everybody."""
-        if self._woken:
-            # Linux 5.5 to 5.13 tells of a write only where the pipe was empty.
-            os.read(self.fd, 1)
+        os.read(self.fd, 1)  # Linux 5.5 to 5.13 tells of a write only where the pipe was empty
         os.write(self._end, b"!")
-        self._woken = True
 
     def close(self) -> None:
         """Close both ends."""

@@ -87,13 +87,13 @@ class Reader:
         self.sizes: list[int] = []  # bytes of each message that was last returned
         self._rest = bytearray()
 
-    def receive(self) -> list[Any] | None:
+    def receive(self, flags: int = FD_FLAGS) -> list[Any] | None:
         """Read once; return the messages that are now whole, None at the end of the stream.
 
         May raise BlockingIOError. A message's descriptors are in `fds` before it is returned.
         """
         try:
-            data, ancillary, flags, _ = self.sock.recvmsg(_READ, _SPACE, FD_FLAGS)
+            data, ancillary, flags, _ = self.sock.recvmsg(_READ, _SPACE, flags)
         except ConnectionError:
             return None
         if ancillary:
@@ -123,51 +123,48 @@ class Channel(Reader):
     def __init__(self, sock: socket.socket, poll: Any) -> None:
         super().__init__(sock)
         self.fd, self.poll = sock.fileno(), poll
-        self.outbox: deque[tuple[memoryview, list[int]]] = deque()
+        self.outbox: deque[tuple[bytes | memoryview, list[int]]] = deque()
         self.unsent: list[bytes] = []  # frames for the next `send`
         self.unsent_fds: list[int] = []
         self.broken = False  # the other end is gone; receive() will say so
+        self.behind = False  # the outbox waits until the socket can take more
         self.sent = 0  # bytes
         sock.setblocking(False)
         poll.register(self.fd, IN)
 
     def send(self, last: bytes = b"") -> None:
         """Send what is unsent and this frame: one system call, or none when behind."""
-        data, fds = b"".join((*self.unsent, last)), self.unsent_fds
+        self.outbox.append((b"".join((*self.unsent, last)), self.unsent_fds))
         self.unsent, self.unsent_fds = [], []
-        sent = 0 if self.outbox or self.broken else self._try(data, fds)
-        if sent < len(data) and not self.broken:
-            if not self.outbox:
-                self.poll.modify(self.fd, IN | OUT)
-            self.outbox.append((memoryview(data)[sent:], [] if sent else fds))
+        if not self.behind:
+            self.flush()
 
     def flush(self) -> None:
-        """Send what waits, now that the socket can take more."""
-        while self.outbox and not self.broken:
-            data, fds = self.outbox[0]
-            sent = self._try(data, fds)
-            if sent < len(data):
-                if sent:
-                    self.outbox[0] = (data[sent:], [])
-                return
-            self.outbox.popleft()
-        self.poll.modify(self.fd, IN)
-
-    def _try(self, data: bytes | memoryview, fds: list[int]) -> int:
-        try:
-            sent = socket.send_fds(self.sock, [data], fds) if fds else self.sock.send(data)
+        """Send what waits, as much as the socket takes."""
+        outbox = self.outbox
+        while outbox and not self.broken:
+            data, fds = outbox[0]
+            sent = 0
+            try:
+                sent = socket.send_fds(self.sock, [data], fds) if fds else self.sock.send(data)
+            except BlockingIOError:
+                pass
+            except ConnectionError:
+                self.broken = True
+            except OSError:
+                # Too many descriptors in flight, no memory: whatever it is, it may pass, and the
+                # other end is there. The socket counts as writable, so do not ask all the time.
+                time.sleep(_NAP)
             self.sent += sent
-            return sent
-        except BlockingIOError:
-            return 0
-        except ConnectionError:
-            self.broken = True
-            return 0
-        except OSError:
-            # Too many descriptors in flight, no memory: whatever it is, it may pass, and the other
-            # end is there. The socket counts as writable meanwhile, so do not ask all the time.
-            time.sleep(_NAP)
-            return 0
+            if sent < len(data):
+                outbox[0] = (memoryview(data)[sent:], [] if sent else fds)
+                break
+            outbox.popleft()
+        if self.broken:
+            outbox.clear()
+        if self.behind != bool(outbox):
+            self.behind = not self.behind
+            self.poll.modify(self.fd, IN | OUT if self.behind else IN)
 
     def close(self) -> None:
         """Close the socket and the descriptors that nobody claimed."""
