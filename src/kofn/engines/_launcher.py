@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from . import _wire as wire
-from ._threads import ONE_THREAD
+from ._processes import ONE_THREAD
 
 DIED, FAILED = "died", "failed"  # news: of a child that ended; of one that could not be forked
 _KILL = "kill"

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from ._threads import ONE_THREAD
+from ._processes import ONE_THREAD
 
 # MPI starts first: a Spawn is over when it has, and the next one need not wait for our imports.
 # Who cannot go on is killed: MPI tells of those, not of who exits. If the master dies meanwhile,

@@ -70,10 +70,9 @@ def connect(worker: int, address: bytes, secret: bytes) -> list[int] | None:
     try:
         sock.connect(address)
         sock.sendall(KNOCK.pack(secret, worker))
-        _, ancillary, _, _ = sock.recvmsg(1, socket.CMSG_SPACE(64), wire.FD_FLAGS)
+        fds = socket.recv_fds(sock, 1, 16, wire.FD_FLAGS)[1]
     except OSError:
-        ancillary = []
-    fds = wire.take_fds(ancillary)
+        fds = []
     if not fds:
         sock.close()
         return None

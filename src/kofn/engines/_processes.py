@@ -19,6 +19,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 MARK = "KOFN_FOLDER"  # in the environment of what works in a folder, and is to end with it
+ONE_THREAD = {  # one BLAS thread a worker: several workers share a machine
+    f"{name}_{'MAXIMUM' if name == 'VECLIB' else 'NUM'}_THREADS": "1"
+    for name in ("OPENBLAS", "OMP", "MKL", "VECLIB", "NUMEXPR", "BLIS")
+}
 _END_LIMIT = 5.0  # seconds for what was killed to be gone
 _PROC = Path("/proc")
 

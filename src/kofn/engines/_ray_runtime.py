@@ -29,8 +29,7 @@ from ray._private.services import canonicalize_bootstrap_address
 
 from ..errors import BadInput, EngineUnavailable
 from ..interrupts import opened
-from ._processes import MARK, end_folder, watch
-from ._threads import ONE_THREAD
+from ._processes import MARK, ONE_THREAD, end_folder, watch
 
 OLDEST = (2, 40)
 RESOURCE = "kofn"  # a machine that offers it says how many workers it takes

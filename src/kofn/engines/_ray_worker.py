@@ -15,8 +15,7 @@ import ray
 from threadpoolctl import threadpool_limits
 
 from .. import __version__
-from ._processes import Process, where_pids_count
-from ._threads import ONE_THREAD
+from ._processes import ONE_THREAD, Process, where_pids_count
 from .memory import contiguous, dumps
 from .protocol import NEVER, Message, Values, WorkerProtocol, plain, typed
 from .protocol.messages import TaskReply

@@ -33,15 +33,13 @@ def serve(fds: list[int], kind: type[SocketWorker] | None = None) -> None:
 class SocketWorker(Values):
     """Carries messages between a socket, a mailbox and the protocol."""
 
-    def __init__(
-        self, sock: socket.socket, cancelled: mmap.mmap, mailbox: int = -1, waker: int = -1
-    ) -> None:
+    def __init__(self, sock: socket.socket, cancelled: mmap.mmap, *mailbox: int) -> None:
         self.sock = sock
         self.mailbox: Mailbox | None = None
-        if mailbox >= 0:
-            self.mailbox, self.poll = Mailbox(mailbox), select.epoll()
+        if mailbox:
+            self.mailbox, self.poll = Mailbox(mailbox[0]), select.epoll()
             self.poll.register(sock.fileno(), select.EPOLLIN)
-            self.poll.register(waker, select.EPOLLIN | select.EPOLLET)
+            self.poll.register(mailbox[1], select.EPOLLIN | select.EPOLLET)
         self.position = 0  # bytes of the socket's stream that have been handled
         self.reader = wire.Reader(sock)
         self.word = memoryview(cancelled).cast("q")  # [0]: the highest cancelled round
@@ -103,18 +101,15 @@ class SocketWorker(Values):
 
         An OSError here ends the worker: the two sides would disagree on what is mapped.
         """
-        segment = packed[2]
-        assert segment is not None
+        segment: Any = packed[2]
         if segment == OWN:
             return attach(self.reader.fds.popleft(), write=packed[0] == EXCHANGE)
         if segment not in self.maps:
             self.maps[segment] = attach(self.reader.fds.popleft())
         return self.maps[segment]
 
-    def unpack(self, packed: Packed | Shared) -> Any:
-        if not isinstance(packed, Shared):
-            return unpack(packed, None)
-        content, memory = packed
+    def unpack(self, packed: Any) -> Any:
+        content, memory = packed if type(packed) is Shared else (packed, None)
         if content[0] == EXCHANGE:
             # Dropped with its mapping when it is forgotten and no body is at it any more.
             return Exchange(memory, ExchangeLayout(*content[1]))

@@ -232,8 +232,7 @@ class SocketTransport(Transport):
         if kind is DropOperand:
             return  # it can wait for the next message
         if segment is not None and (segment.id == OWN or segment.id not in peer.segments):
-            if segment.id != OWN:
-                peer.segments.add(segment.id)
+            peer.segments.add(segment.id)
             peer.unsent_fds.append(segment.fd)
         if kind is Put or kind is Forget or len(peer.unsent_fds) >= _FDS:
             peer.send()
@@ -260,7 +259,6 @@ class SocketTransport(Transport):
         return data, segment
 
     def poll(self, timeout: float) -> list[tuple[int, Message]]:
-        """Send what is unsent, and return what has arrived; waits in one system call."""
         if self._unsent:
             self._flush()
         if timeout <= 0:
@@ -318,8 +316,7 @@ class SocketTransport(Transport):
         return True
 
     def _locate(self, peer: Peer, packed: Packed) -> Shared:
-        segment = packed[2]
-        assert segment is not None
+        segment: Any = packed[2]
         if segment not in peer.maps:
             try:
                 peer.maps[segment] = attach(peer.fds.popleft(), write=True)

@@ -31,31 +31,18 @@ def frame(*message: Any) -> bytes:
     return _HEAD.pack(len(body)) + body
 
 
-def split(data: Any) -> tuple[list[Any], list[int]]:
-    """Return the messages at the beginning of these bytes, and how many bytes each of them took."""
-    messages, sizes, at, view = [], [], 0, memoryview(data)
+def frames(data: Any, sizes: list[int] | None = None) -> list[Any]:
+    """Return the messages at the beginning of these bytes; `sizes` gets the bytes of each."""
+    messages, at, view = [], 0, memoryview(data)
     while len(view) - at >= 8:
         upto = at + 8 + _HEAD.unpack_from(view, at)[0]
         if upto > len(view):
             break
         messages.append(marshal.loads(view[at + 8 : upto]))
-        sizes.append(upto - at)
+        if sizes is not None:
+            sizes.append(upto - at)
         at = upto
-    return messages, sizes
-
-
-def frames(data: Any) -> list[Any]:
-    """Return the messages that these bytes are, one after the other."""
-    return split(data)[0]
-
-
-def take_fds(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
-    """Return the descriptors that recvmsg brought."""
-    fds = array.array("i")
-    for level, kind, data in ancillary:
-        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
-    return list(fds)
+    return messages
 
 
 class _Poll:
@@ -96,8 +83,9 @@ class Reader:
             data, ancillary, flags, _ = self.sock.recvmsg(_READ, _SPACE, flags)
         except ConnectionError:
             return None
-        if ancillary:
-            self.fds.extend(take_fds(ancillary))
+        for level, kind, fds in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                self.fds.extend(array.array("i", fds[: len(fds) // 4 * 4]))
         if flags & _TRUNCATED:  # this process has no room for a descriptor that was passed
             self.fds.append(-1)
         if not data:
@@ -111,7 +99,7 @@ class Reader:
                 return []
             data = bytes(rest)
             rest.clear()
-        messages, self.sizes = split(data)
+        messages = frames(data, self.sizes)
         if (used := sum(self.sizes)) < len(data):
             rest += memoryview(data)[used:]
         return messages
