@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import random
 import signal
@@ -11,12 +12,6 @@ import weakref
 from typing import Any
 
 import numpy as np
-
-try:
-    import fcntl
-except ImportError:  # not on Windows, where no engine of ours forks
-    fcntl = None  # type: ignore[assignment]
-
 
 # Transports, whose `abandon` is called in every child that is forked while they live: with the
 # parent's sockets in a child, nobody would see their end.

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from . import _wire as wire
@@ -27,8 +28,6 @@ _BOOT = (
     "import sys; fd, module, folder = sys.argv[1:4]; sys.path[:] = sys.argv[4:]; "
     "from kofn.engines._launcher import launch; launch(int(fd), module, folder)"
 )
-
-Begin = Callable[[list[Any], list[int], socket.socket], None]
 
 
 class Launcher:
@@ -94,10 +93,7 @@ def report(control: socket.socket, *news: Any) -> None:
 
 
 def launch(fd: int, module: str, folder: str) -> None:
-    """Fork a child per order on socket `fd`; at its end kill and reap them all, remove the folder.
-
-    The end comes when the master closes or dies, be it by kill -9.
-    """
+    """Fork a child per order on socket `fd`; clean up when the master closes or dies, however."""
     # Ctrl-C goes to the whole process group; only the master decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
@@ -106,7 +102,7 @@ def launch(fd: int, module: str, folder: str) -> None:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(line_buffering=True)
     __import__(module)
-    begin: Begin = sys.modules[module].begin
+    begin = sys.modules[module].begin
     control = socket.socket(fileno=fd)
     reader = wire.Reader(control)
     wake, wake_end = os.pipe()
@@ -136,7 +132,8 @@ def launch(fd: int, module: str, folder: str) -> None:
                 try:
                     if -1 in fds:  # there was no room for one
                         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-                    children[_fork(begin, order, fds, control, (wake, wake_end))] = order[0]
+                    run = partial(begin, order, fds, control)
+                    children[_fork(order[0], run, (wake, wake_end))] = order[0]
                 except OSError as error:  # no room for one more; the others go on
                     report(control, FAILED, order[0], os.strerror(error.errno or errno.EAGAIN))
                 for passed in fds:
@@ -153,9 +150,7 @@ def launch(fd: int, module: str, folder: str) -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _fork(
-    begin: Begin, order: list[Any], fds: list[int], control: socket.socket, ours: tuple[int, int]
-) -> int:
+def _fork(name: str, run: Callable[[], None], ours: tuple[int, int]) -> int:
     pid = os.fork()
     if pid == 0:
         try:
@@ -163,9 +158,9 @@ def _fork(
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for fd in ours:
                 os.close(fd)
-            begin(order, fds, control)
+            run()
         except OSError as error:
-            print(f"kofn: {order[0]} cannot go on and ends: {error}", file=sys.stderr)
+            print(f"kofn: {name} cannot go on and ends: {error}", file=sys.stderr)
         except BaseException:
             traceback.print_exc()
         finally:

@@ -50,8 +50,7 @@ class SocketWorker(Values):
         self.passing: list[int] = []  # descriptors of those that the next message passes
 
     def serve(self) -> None:
-        process = Process.of(os.getpid())
-        self.send(wire.frame(HELLO, process.pid, process.began))
+        self.send(wire.frame(HELLO, *Process.of(os.getpid())))
         while (frames := self.receive()) is not None:
             self.take(frames)
 
@@ -97,10 +96,7 @@ class SocketWorker(Values):
                 self.reply(message)
 
     def memory(self, packed: Packed) -> mmap.mmap:
-        """Return the mapping a packed value lies in; made once per segment.
-
-        An OSError here ends the worker: the two sides would disagree on what is mapped.
-        """
+        # An OSError here ends the worker: the two sides would disagree on what is mapped.
         segment: Any = packed[2]
         if segment == OWN:
             return attach(self.reader.fds.popleft(), write=packed[0] == EXCHANGE)

@@ -41,10 +41,7 @@ VALUE_AT = {  # where in a frame to a worker the packed value is, by the number 
 
 
 class Shared(NamedTuple):
-    """A packed value and where its large buffers are.
-
-    To be sent: in a Segment. Received: in an mmap.mmap, or an OSError says why it was not mapped.
-    """
+    """A packed value and its memory: a Segment to be sent, an mmap received, or why it was not."""
 
     packed: Packed
     memory: Any
@@ -89,7 +86,8 @@ class Peer(wire.Channel):
     def close(self) -> None:
         super().close()
         if self.mailbox is not None:
-            self.mailbox.close()
+            self.mailbox.given()
+            self.mailbox = None  # its memory goes with it
         self.maps.clear()  # not closed: a reply that is just being read may lie there
 
 
@@ -127,11 +125,10 @@ class SocketTransport(Transport):
     def _adding(self, worker: int, sock: socket.socket) -> Iterator[list[int]]:
         """Take in a worker at the other end of a socket; it is to be given what this yields."""
         try:
-            peer = Peer(worker, sock, self._poll)
+            peer = self.peers[sock.fileno()] = Peer(worker, sock, self._poll)
         except BaseException:
             sock.close()
             raise
-        self.peers[peer.fd] = peer
         fds = [self.word.fd, self.lifeline.fd]
         if peer.mailbox is not None and self.waker is not None:
             fds += [peer.mailbox.fd, self.waker.fd]
@@ -330,10 +327,7 @@ class SocketTransport(Transport):
         self._drop(peer)
         arrived.append((peer.id, WorkerDown(peer.reason)))
 
-    # The end.
-
     def close(self) -> None:
-        """Kill the workers; close descriptors and maps."""
         if os.getpid() != self.owner:
             return  # a forked child must not end its parent's workers
         for peer in self.peers.values():

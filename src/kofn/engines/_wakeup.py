@@ -49,11 +49,11 @@ class Mailbox:
         self.fd = -1  # what the other side needs, until it has it
         if fd is None:
             made = Segment(_SIZE)
-            self.fd, self._memory = made.fd, made.map
+            self.fd, memory = made.fd, made.map
         else:
-            self._memory = attach(fd, write=True)
-        self._words = memoryview(self._memory)[: 8 * _WORDS].cast("q")
-        self._bytes = memoryview(self._memory)[8 * _WORDS :]
+            memory = attach(fd, write=True)
+        self._words = memoryview(memory)[: 8 * _WORDS].cast("q")
+        self._bytes = memoryview(memory)[8 * _WORDS :]
 
     def post(self, data: bytes, order: int) -> bool:
         """Put a message in, if there is room; return whether there was."""
@@ -79,10 +79,3 @@ class Mailbox:
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
-
-    def close(self) -> None:
-        """Let the memory go here."""
-        self.given()
-        self._words.release()
-        self._bytes.release()
-        self._memory.close()

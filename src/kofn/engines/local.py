@@ -79,6 +79,7 @@ class LocalTransport(SocketTransport):
     def _launcher(self) -> Launcher:
         if self.launcher is None:
             self.launcher = Launcher(__name__)
+            self._made.callback(self.launcher.close)  # waits until they are gone: milliseconds
             self._poll.register(self.launcher.control.fileno(), wire.IN)
         return self.launcher
 
@@ -131,12 +132,6 @@ class LocalTransport(SocketTransport):
                     arrived.append((peer.id, WorkerDown(peer.reason)))
                 return
         super()._ended(peer, arrived)
-
-    def close(self) -> None:
-        """Kill the workers and wait until they and the launcher are gone: milliseconds."""
-        super().close()
-        if os.getpid() == self.owner and self.launcher is not None:
-            self.launcher.close()
 
     def abandon(self) -> None:
         super().abandon()

@@ -35,6 +35,7 @@ PICKLE = "pickle"
 _ATOMS = frozenset({int, float, bool, str, type(None)})
 _FEW = 16  # members of a tuple that are looked at
 _PLAIN = frozenset("?bBhHiIlLqQefdgFDG")  # dtypes that are their bytes
+_Take = Callable[[int], "Segment | None"]  # gives a segment of so many bytes, if there is one
 OWN = -1  # the id of a segment that the receiver keeps for itself
 
 _ids = count()
@@ -214,9 +215,7 @@ def _marshals(value: Any) -> bool:
     return kind in _ATOMS or (kind is tuple and len(value) <= _FEW and all(map(_marshals, value)))
 
 
-def pack(
-    value: Any, take: Callable[[int], Segment | None] | None = None
-) -> tuple[Packed, Segment | None]:
+def pack(value: Any, take: _Take | None = None) -> tuple[Packed, Segment | None]:
     """Pack a value; buffers of LARGE bytes or more are written to one segment from `take`.
 
     One copy of the large buffers; what stays small is copied into the message.
