@@ -326,7 +326,9 @@ BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.docs
-@pytest.mark.parametrize("name", ["TestBySpeed", "TestParity", "TestThreadEngine"])
+@pytest.mark.parametrize(
+    "name", ["TestBySpeed", "TestTwoOfThree", "TestParity", "TestThreadEngine"]
+)
 def test_the_examples_of_the_page_pass_their_checks(name: str, tmp_path: Path) -> None:
     (code,) = (code for code in BLOCKS if f"class {name}" in code)
     script = tmp_path / "test_example.py"
