@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -235,7 +235,26 @@ class Rushed(SumCode):
         return _Rushed(m, n, (tuple(Row((part,)) for part in range(m)),) * n, 1, "rushed")
 
 
+class Unsummed(Counting):
+    """Forgets to say that its weights are of a sum."""
+
+    def find_weights(self) -> Weights:
+        return replace(super().find_weights(), wanted="all")
+
+
+class _Rowed(Listed):
+    def decoder(self) -> Decoder:
+        return Unsummed(self.m, self.name)
+
+
+@dataclass(frozen=True)
+class Rowed(SumCode):
+    def assign(self, m: int, n: int) -> Assignment:
+        return _Rowed(m, n, (tuple(Row((part,)) for part in range(m)),) * n, 1, "rowed")
+
+
 def test_the_checks_catch_broken_codes_of_sums() -> None:
+    assert "any_k_slots_give_the_sum" in caught(SumCodeChecks, Rowed())
     assert caught(SumCodeChecks, OwnSum()) == set()
     assert "any_k_slots_give_the_sum" in caught(SumCodeChecks, Boastful())
     assert "every_part_is_in_some_slot" in caught(SumCodeChecks, Forgetful())
@@ -244,6 +263,19 @@ def test_the_checks_catch_broken_codes_of_sums() -> None:
 
 
 # What a cluster does with them.
+
+
+def test_a_sum_of_another_shape_and_a_decoder_nobody_asks_are_refused() -> None:
+    with (
+        kofn.connect("virtual", workers=2) as cluster,
+        pytest.raises(kofn.BadInput, match=r"Unsummed gave shape \(1, 4\), wanted='all'\. Return"),
+    ):
+        cluster.parts(np.ones((4, 3)), Rowed(), parts=4).sum(lambda part, x: part.sum(axis=0))
+    with pytest.raises(kofn.BadInput, match=r"Asked has decoder\(\)\. Move it"):
+
+        class Asked(Rowed):
+            def decoder(self) -> Decoder:
+                return Counting(1)
 
 
 def test_a_code_decodes_with_its_own_decoder() -> None:
@@ -325,20 +357,36 @@ PAGE = (Path(__file__).parent.parent / "docs" / "extending.md").read_text()
 BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
 
+def check(code: str, tmp_path: Path, *options: str) -> str:
+    """What pytest says of code with checks in it."""
+    script = tmp_path / "test_example.py"
+    script.write_text(code)
+    command = [sys.executable, "-W", "error", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [*command, str(script), *options], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert ("passed" in done.stdout) == (done.returncode == 0), done.stdout
+    return done.stdout
+
+
 @pytest.mark.docs
 @pytest.mark.parametrize(
     "name", ["TestBySpeed", "TestTwoOfThree", "TestParity", "TestThreadEngine"]
 )
 def test_the_examples_of_the_page_pass_their_checks(name: str, tmp_path: Path) -> None:
     (code,) = (code for code in BLOCKS if f"class {name}" in code)
-    script = tmp_path / "test_example.py"
-    script.write_text(code)
-    command = [sys.executable, "-W", "error", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    done = subprocess.run(
-        [*command, str(script)], capture_output=True, text=True, cwd=tmp_path, check=False
-    )
-    assert done.returncode == 0, done.stdout
-    assert "passed" in done.stdout
+    assert "passed" in (said := check(code, tmp_path)), said
+
+
+def test_the_checks_catch_threads_that_are_left(tmp_path: Path) -> None:
+    (code,) = (code for code in BLOCKS if "class ThreadEngine" in code)
+    code, count = re.subn(r"thread\.end\(\)|thread\.thread\.join\(5.0\)", "pass", code)
+    assert count == 3
+    code = code.replace("(EngineChecks):", "(EngineChecks):\n    kills, patience = 3, 3.0")
+    said = check(code, tmp_path, "-k", "storm_of_kills or close_leaves_nothing")
+    assert "2 failed" in said, said
+    assert "threads to go" in said
+    assert "outlived close" in said
 
 
 def test_the_engine_of_the_page_is_short() -> None:

@@ -17,6 +17,7 @@ from math import comb
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..errors import BadInput
 from .linear import Decoder, EliminationDecoder, Weights
 from .linear import Row as Row
 
@@ -162,6 +163,13 @@ class Listed(Assignment):
 
 class SumCode(ABC):
     """A code by its parameters alone, before anybody knows how many parts and workers there are."""
+
+    def __init_subclass__(cls) -> None:
+        if callable(getattr(cls, "decoder", None)):
+            raise BadInput(
+                f"the assignment of a sum decodes it, not its code; {cls.__name__} has decoder(). "
+                f"Move it to the class of what assign() returns: a subclass of kofn.codes.Listed."
+            )
 
     @abstractmethod
     def assign(self, m: int, n: int) -> Assignment:

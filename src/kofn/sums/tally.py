@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ..codes.assignment import Assignment, CoverageDecoder, uncovered
 from ..codes.linear import Weights
 from ..codes.total import Shapes, Total, same_shapes
+from ..errors import BadInput
 
 Kind = Literal["covered", "plain", "unbiased", "least-squares"]
 KINDS: tuple[Kind, ...] = ("covered", "plain", "unbiased", "least-squares")
@@ -185,6 +186,12 @@ class Combining(Tally):
     def value(self, kind: Kind, finished: int) -> tuple[Leaves | None, float | None]:
         exact = self.exactly(kind, finished)
         weights = self._decoder.weights() if exact else self._nearest(kind, finished)
+        if weights.wanted != "sum" or weights.matrix.shape != (1, len(weights.keys)):
+            raise BadInput(
+                f"the decoder of a sum gives one row of weights and says that it is a sum; "
+                f"{type(self._decoder).__name__} gave shape {weights.matrix.shape}, wanted="
+                f"{weights.wanted!r}. Return Weights(keys, row[None, :], eta, wanted='sum')."
+            )
         if not self._values:
             return None, weights.eta
         count = len(next(iter(self._values.values())))

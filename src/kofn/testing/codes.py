@@ -191,7 +191,9 @@ class SumCodeChecks:
                 assert decoder.ready
                 weights = decoder.weights()
                 assert set(weights.keys) <= set(keys)
-                error = np.abs(weights.combine(values) - terms.sum(axis=0))
+                value, total = weights.combine(values), terms.sum(axis=0)
+                assert value.shape == total.shape  # Weights(..., wanted="sum") sees to that
+                error = np.abs(value - total)
                 bound = error_bound(one.m, np.float64, weights.eta)
                 assert np.all(error <= bound * np.abs(terms).sum(axis=0))
 
@@ -233,6 +235,7 @@ class SumCodeChecks:
                     found = parts.sum(_total)
                     assert found.exact
                     assert found.report.error_bound is not None
+                    assert found.value.shape == terms[0].shape
                     error = np.abs(found.value - terms.sum(axis=0))
                     assert np.all(error <= found.report.error_bound * np.abs(terms).sum(axis=0))
 

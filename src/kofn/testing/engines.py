@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -43,6 +44,11 @@ class EngineChecks(TaskChecks, ValueChecks):
     patience = 30.0  # seconds on the engine's clock before a wait counts as a hang
     spare_files = 48  # descriptors an engine may keep for reuse
     spare_names = 0  # names of shared memory it may
+
+    @pytest.fixture(autouse=True)
+    def _look_at_threads(self) -> None:
+        """Autouse: before the engine is made."""
+        self._threads = set(threading.enumerate())
 
     @pytest.fixture
     def probe(self, engine: Engine) -> EngineProbe:
@@ -143,6 +149,7 @@ class EngineChecks(TaskChecks, ValueChecks):
         engine, dice = probe.engine, random.Random(self.seed)
         probe.needs("can_join", "can_lose")
         files, names, processes = open_files(), self.names(), descendants()
+        threads = threading.active_count()
         held: set[str] = set()
         dead: set[int] = set()
         for strike in range(1, self.kills + 1):
@@ -183,6 +190,8 @@ class EngineChecks(TaskChecks, ValueChecks):
         assert len(left) <= self.spare_names, left
         if processes is not None:
             probe.until(lambda: len(descendants() or ()) <= len(processes), "the dead to go")
+        if not engine.capabilities.processes:
+            probe.until(lambda: threading.active_count() <= threads, "the dead's threads to go")
 
     def test_a_frozen_worker_blocks_nobody(self, probe: EngineProbe) -> None:
         engine, (frozen, *others) = probe.engine, probe.engine.workers
@@ -220,6 +229,9 @@ class EngineChecks(TaskChecks, ValueChecks):
         limit = time.monotonic() + 10
         while not all(gone(p) for p in pids if p is not None):
             assert time.monotonic() < limit, "a worker outlived close"
+        for thread in set() if pids else {*threading.enumerate()} - self._threads:
+            thread.join(max(0.0, limit - time.monotonic()))
+            assert not thread.is_alive(), f"{thread} outlived close"
         assert not [name for name in names if Path("/dev/shm", name).exists()]
 
     def test_a_closed_engine_says_so(self, engine: Engine) -> None:
