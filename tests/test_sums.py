@@ -413,6 +413,10 @@ def test_rules_are_small_and_pure() -> None:
             rule(value)
     with pytest.raises(kofn.BadInput, match="a stop rule is"):
         kofn.first(2) | 3  # type: ignore[operator]
+    with pytest.raises(kofn.BadInput, match=r"First\(r=2\)\. Combine rules with \| and &"):
+        kofn.first(2) or kofn.exact()
+    with pytest.raises(kofn.BadInput, match="Combine rules"):
+        (kofn.first(2) | kofn.exact()) and kofn.exact()
 
 
 def _buffered() -> Any:
@@ -471,6 +475,22 @@ def test_a_rule_with_two_times_wakes_for_both() -> None:
             found = parts.sum(lambda part, x: 1.0, stop=rule)
             assert found.report.seconds["wait"] == pytest.approx(seconds)
             assert not found.exact
+
+
+class StandStill(stop.Exact):
+    """Wants to be asked again at the time that it is."""
+
+    def after(self, seconds: float) -> float:
+        return seconds if seconds else 0.5
+
+
+def test_a_rule_that_would_stop_the_clock_is_refused() -> None:
+    with kofn.connect(VirtualEngine(2, delays=PerUnit(10.0))) as cluster:
+        parts = cluster.parts([0, 1], kofn.Uncoded())
+        for rule in (StandStill(), StandStill() & kofn.first(2)):
+            with pytest.raises(kofn.BadInput, match=r"StandStill\(\).* gave 0\.5 for 0\.5\."):
+                parts.sum(lambda part, x: 1.0, stop=rule)
+        assert parts.sum(lambda part, x: 1.0).exact  # and the cluster goes on
 
 
 @pytest.mark.engine

@@ -58,6 +58,12 @@ class Stop(ABC):
     def __and__(self, other: Stop) -> Stop:
         return _Several((self, _rule(other)), builtins.all)
 
+    def __bool__(self) -> bool:
+        raise BadInput(
+            f"a stop rule is neither true nor false: or, and, not and if would drop it; got "
+            f"{self!r}. Combine rules with | and &, and compare with None by `is`."
+        )
+
 
 @dataclass(frozen=True)
 class All(Stop):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from ..errors import BadInput
 from ..model import Command, Dropped, Event, Reply, Send, Tick
 from ..rounds.stop import RoundStatus, Stop
 from ..rounds.watch import WatchedRound
@@ -46,7 +47,7 @@ class GatherRound(WatchedRound):
 
     def start(self, time: float) -> list[Command]:
         self._start = self._now = time
-        self._asks_at = self._stop.after(0.0)
+        self._asks_at = self._ask_at()
         self.wake = time + self._asks_at
         return [*self._mend(), *self._judge()]
 
@@ -58,11 +59,21 @@ class GatherRound(WatchedRound):
         self._seconds = max(self._seconds, event.time - self._start, due)
         commands = super().on(event)
         if type(event) is Tick:
-            self._asks_at = self._stop.after(self._seconds)
+            self._asks_at = self._ask_at()
         self.wake = self._start + self._asks_at
         if (type(event) is Reply or type(event) is Dropped) and event.round != self.id:
             return commands  # it tells who is free again, and nothing of this sum
         return [*commands, *self._judge()]
+
+    def _ask_at(self) -> float:
+        """When the rule wants to be asked again."""
+        later = self._stop.after(self._seconds)
+        if not later > self._seconds:  # or the clock would stand still
+            raise BadInput(
+                f"after(seconds) of a stop rule gives a later time than `seconds`; {self._stop!r} "
+                f"gave {later!r} for {self._seconds!r}. Return inf where it need not be asked."
+            )
+        return later
 
     @property
     def owing(self) -> tuple[int, ...]:
