@@ -207,6 +207,22 @@ class Forgetful(SumCode):
         return Listed(m, n, ((Row(tuple(range(m - 1))),),) * n, 1, "forgetful")
 
 
+@dataclass(frozen=True)
+class Inventive(SumCode):
+    """Names a part more than there are."""
+
+    def assign(self, m: int, n: int) -> Assignment:
+        return Listed(m, n, ((Row(tuple(range(m + 1))),),) * n, 1, "inventive")
+
+
+@dataclass(frozen=True)
+class Vague(SumCode):
+    """Its rows name every part, and do not give the sum."""
+
+    def assign(self, m: int, n: int) -> Assignment:
+        return Listed(m, n, ((Row((*range(m),), (2.0,) + (1.0,) * (m - 1)),),) * n, 1, "vague")
+
+
 class Dice(SumCode):
     """Draws other rows each time it is asked."""
 
@@ -271,6 +287,13 @@ def test_a_sum_of_another_shape_and_a_decoder_nobody_asks_are_refused() -> None:
         pytest.raises(kofn.BadInput, match=r"Unsummed gave shape \(1, 4\), wanted='all'\. Return"),
     ):
         cluster.parts(np.ones((4, 3)), Rowed(), parts=4).sum(lambda part, x: part.sum(axis=0))
+    with kofn.connect("virtual", workers=2) as cluster:
+        with pytest.raises(kofn.BadInput, match=r"Forgetful leave out \[3\] and name \[\] besides"):
+            cluster.parts([*range(4)], Forgetful())
+        with pytest.raises(kofn.BadInput, match=r"0 to 3.* leave out \[\] and name \[4\] besides"):
+            cluster.parts([*range(4)], Inventive())
+        with pytest.raises(kofn.OutOfSymbols, match=r"sum\. .* Correct its assign\(\)"):
+            cluster.parts([*range(4)], Vague()).sum(lambda part, x: part)
     with pytest.raises(kofn.BadInput, match=r"Asked has decoder\(\)\. Move it"):
 
         class Asked(Rowed):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -266,8 +267,23 @@ def test_bad_updates_and_bad_formats() -> None:
             with pytest.raises(kofn.BadInput, match=next(iter(options))):
                 cluster.encode(np.ones((6, 4)), k=2, **options)
         anything: Any = X
-        with pytest.raises(TypeError):
-            np.ones((2, 6)) @ anything
+        assert X.ndim == X.T.ndim == np.ndim(anything) == 2
+        ones = np.ones((2, 6))
+        uses: list[Callable[[Any], Any]] = [
+            lambda X: ones @ X,
+            lambda X: np.matmul(X, ones),
+            lambda X: np.dot(X, ones.T),
+            lambda X: ones[0] + X,
+            np.asarray,
+            np.linalg.norm,
+            list,
+            lambda X: X[0],
+            lambda X: X @ X,
+        ]
+        for use in uses:
+            for one in (anything, anything.T):
+                with pytest.raises(TypeError, match=r"Use X\.T @ w for w @ X, or fetch X\.toarray"):
+                    use(one)
 
 
 # Margin, speeds, and many scripts.

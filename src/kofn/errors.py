@@ -74,11 +74,14 @@ class OutOfSymbols(KofnError):
 
     def __str__(self) -> str:
         more = max(self.need - self.held, 1 + self.held // 10)
-        other = ", or decoder='inactivation', which needs fewer" if "'peeling'" in self.code else ""
+        remedy = f"Use symbols={self.held + more} ({more} more)"
+        if "symbols=" not in self.code:
+            remedy = "Correct its assign(): any k slots must give the sum"
+        if "'peeling'" in self.code:
+            remedy += ", or decoder='inactivation', which needs fewer"
         return (
             f"{self.code} holds {self.held} symbols; all have come, and they do not give the sum. "
-            f"About {self.need} are enough in nearly all cases. Use symbols={self.held + more} "
-            f"({more} more){other}."
+            f"About {self.need} are enough in nearly all cases. {remedy}."
         )
 
 
@@ -233,5 +236,5 @@ class OutOfResources(KofnError):
         )
 
 
-class CannotDo(KofnError):
-    """The engine cannot keep a promise that this call needs (see engine.capabilities)."""
+class CannotDo(KofnError, TypeError):
+    """The engine, or the object, cannot do what this call needs (see engine.capabilities)."""

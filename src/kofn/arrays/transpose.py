@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .. import checks
-from ..errors import NothingYet
+from ..errors import CannotDo, NothingYet
 from ..model import ProductReport, RowRange
 from .lowrank import LowRank
 
@@ -19,10 +19,23 @@ if TYPE_CHECKING:
 M = TypeVar("M", "CodedMatrix", "Replicated")
 
 
-class Reporting:
+class OnWorkers:
+    """A matrix that NumPy cannot take apart: its numbers are not here."""
+
+    ndim = 2
+
+    def __array__(self, *_: Any, **__: Any) -> NoReturn:
+        raise CannotDo(
+            f"a matrix on workers takes X @ w, X.T @ z and += alone; this {type(self).__name__} "
+            f"was given to NumPy, or indexed. Use X.T @ w for w @ X, or fetch X.toarray()."
+        )
+
+    __array_ufunc__ = __getitem__ = __array__
+
+
+class Reporting(OnWorkers):
     """A matrix on workers: `report` says what its last product did."""
 
-    __array_ufunc__ = None  # so that `array @ X` is refused by NumPy, not taken apart
     _report: ProductReport | None = None
 
     @property
@@ -33,10 +46,8 @@ class Reporting:
         return self._report
 
 
-class Transpose(Generic[M]):
+class Transpose(OnWorkers, Generic[M]):
     """X.T @ z, by a second kind of pass over the same shares or blocks."""
-
-    __array_ufunc__ = None
 
     def __init__(self, matrix: M) -> None:
         self.T: M = matrix

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from numbers import Real
 
 import numpy as np
 from numpy.random import Generator
@@ -26,7 +27,7 @@ class Delays(ABC):
         A task that streams its pieces has them at even steps over the second. Models that know of
         no wait spread all of it.
         """
-        return 0.0, self.seconds(rng, worker, round, cost)
+        return 0.0, checked_seconds(self, self.seconds(rng, worker, round, cost))
 
 
 def check_delays(delays: object) -> Delays:
@@ -39,10 +40,14 @@ def check_delays(delays: object) -> Delays:
     return delays
 
 
-def checked_seconds(delays: Delays, seconds: float) -> None:
-    """Raise BadInput where a model says what no clock can do."""
-    if not seconds >= 0:
-        raise BadInput(f"a delay model gives seconds >= 0; {delays!r} gave {seconds!r}.")
+def checked_seconds(delays: Delays, seconds: object) -> float:
+    """Return what a model says. Raise BadInput where no clock can do it."""
+    if not isinstance(seconds, Real) or not float(seconds) >= 0:
+        raise BadInput(
+            f"a delay model gives seconds >= 0, as a float; {delays!r} gave {seconds!r}. Return "
+            f"float('inf') for never."
+        )
+    return float(seconds)
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,7 @@ class StartUp(Delays):
         return sum(self.timing(rng, worker, round, cost))
 
     def timing(self, rng: Generator, worker: int, round: int, cost: float) -> tuple[float, float]:
-        return self.wait(rng), self.unit * cost
+        return checked_seconds(self, self.wait(rng)), self.unit * cost
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ from .tally import KINDS, Covering, Kind, Tally, tally_of
 from .work import FLUSH, Held, worker_body
 
 Function = Callable[[Any, Any], Any]
+Slots = list[tuple[int, ...]]  # the parts of each
 _CODES = 8  # besides the first, placed at a time
 _BEHIND = 4  # rounds: who has not answered for so long is not asked until it does
 
@@ -138,13 +139,30 @@ class Parts:
             others = [known for known in self._sums if known != self.code]
             if len(others) >= _CODES:
                 del self._sums[others[0]]  # the workers forget its parts
-            self._sums[code] = _Placed(self._driver, code.assign(self.m, self._n), self._part)
+            assigned = code.assign(self.m, self._n)
+            slots = _parts_of_slots(code, assigned)
+            self._sums[code] = _Placed(self._driver, assigned, slots, self._part)
         return self._sums[code]
 
 
 def default(n: int) -> SumCode:
     """Two copies of everything where that is possible: any single worker may be missing."""
     return FractionalRepetition(2) if n % 2 == 0 else Uncoded()
+
+
+def _parts_of_slots(code: SumCode, assigned: Assignment) -> Slots:
+    """Return the parts of each slot, after a look whether they are just those that there are."""
+    slots = [assigned.parts(slot) for slot in range(assigned.n)]
+    named, known = {part for slot in slots for part in slot}, set(range(assigned.m))
+    may_miss = hasattr(code, "symbols")  # a rateless code draws its rows
+    if not named <= known or (named < known and not may_miss):
+        raise BadInput(
+            f"the rows of a code name each of the parts 0 to {assigned.m - 1}, and no others; "
+            f"those of {type(code).__name__} leave out {sorted(known - named)[:9]} and name "
+            f"{sorted(named - known)[:9]} besides. Correct its assign(), and run "
+            f"kofn.testing.SumCodeChecks on it."
+        )
+    return slots
 
 
 def _check_weights(weights: Kind, code: Assignment) -> None:
@@ -190,9 +208,10 @@ def _takes_two(fn: Function) -> None:
 class _Placed:
     """The parts under one code: who sits where, and the functions that workers know."""
 
-    def __init__(self, driver: RoundDriver, code: Assignment, part: Callable[[int], Any]) -> None:
+    def __init__(
+        self, driver: RoundDriver, code: Assignment, slots: Slots, part: Callable[[int], Any]
+    ) -> None:
         self.code, self._driver = code, driver
-        slots = [code.parts(slot) for slot in range(code.n)]
 
         def held(slot: int) -> Held:  # without self: whoever holds this keeps the parts only
             return Held({i: part(i) for i in slots[slot]}, code.symbols(slot))
