@@ -276,7 +276,9 @@ def test_several_matrices_live_on_one_cluster(cluster: kofn.Cluster) -> None:
 
 
 BAD_MATRICES: dict[str, tuple[Any, dict[str, Any], str]] = {
-    "one dimension": (np.ones(5), {}, r"2 dimensions; got 1"),
+    "nothing": (None, {}, r"2 dimensions; got a NoneType\. Pass an array\."),
+    "ragged": ([[1.0], [1.0, 2.0]], {}, r"[^.]\. Check the lengths of its rows\."),
+    "one dimension": (np.ones(5), {}, r"2 dimensions; got 1 .*reshape\(-1, 1\) for a single"),
     "three dimensions": (np.ones((2, 2, 2)), {}, r"2 dimensions; got 3"),
     "no rows": (np.ones((0, 3)), {}, r"at least one row"),
     "no columns": (np.ones((3, 0)), {}, r"at least one row and one column"),
@@ -288,7 +290,14 @@ BAD_MATRICES: dict[str, tuple[Any, dict[str, Any], str]] = {
     "k too large": (np.ones((4, 4)), {"k": 7}, r"k=7 and n=6"),
     "k too small": (np.ones((4, 4)), {"k": 0}, r"whole number >= 1; got 0"),
     "k not whole": (np.ones((4, 4)), {"k": 2.5}, r"whole number >= 1; got 2\.5"),
-    "n too small": (np.ones((4, 4)), {"k": 2, "n": 3}, r"n=3 and 6 live"),
+    "n too small": (np.ones((4, 4)), {"k": 2, "n": 3}, r"n=3 and 6 live\. Give 6 or more \(n="),
+    "a code too small": (
+        np.eye(4),
+        {"code": kofn.codes.MDSCode(4, 3)},
+        r"Give 6.*, the n of a code,",
+    ),
+    "axis": (np.eye(4), {"axis": 2}, r"got 2\. Leave it out for 0\."),
+    "loads": (np.eye(4), {"loads": "no"}, r"got 'no'\. Leave it out for the default\."),
     "tolerance": (np.ones((4, 4)), {"tolerance": -1}, r"tolerance"),
 }
 
@@ -305,11 +314,17 @@ def test_a_bad_matrix_is_refused_before_any_worker_is_touched(
 
 
 BAD_OPERANDS: dict[str, tuple[Any, str]] = {
-    "inner dimension": (np.ones(6), r"X has 5 columns, so w must have 5 rows; got shape \(6,\)"),
+    "inner dimension": (
+        np.ones(6),
+        r"X has 5 columns, so w must have 5 rows; got shape \(6,\)\. Pass 5",
+    ),
     "transposed": (np.ones((3, 5)), r"Did you mean w\.T\?"),
     "scalar": (np.float64(3.0), r"0 dimensions"),
     "three dimensions": (np.ones((5, 1, 1)), r"3 dimensions"),
-    "NaN": (np.array([1, 2, np.nan, 4, 5]), r"w must be finite.*Entry \[2\] is nan"),
+    "NaN": (
+        np.array([1, 2, np.nan, 4, 5]),
+        r"w must be finite.*Entry \[2\] is nan.*check_finite=False of cluster\.encode",
+    ),
     "infinity": (np.full((5, 2), -np.inf), r"w must be finite.*Entry \[0, 0\] is -inf"),
     "objects": (np.array([None] * 5), r"w must hold real numbers"),
 }
@@ -359,7 +374,7 @@ def test_a_closed_cluster_says_so(name: str) -> None:
 
 
 def test_connect_refuses_nonsense() -> None:
-    with pytest.raises(kofn.EngineUnavailable, match=r"no engine 'nonsense'.*local, "):
+    with pytest.raises(kofn.EngineUnavailable, match=r"no 'nonsense'\. Use .*local, "):
         kofn.connect("nonsense")
     for workers in (0, -1, 2.5, True):
         with pytest.raises(kofn.BadInput, match="workers"):
@@ -371,7 +386,7 @@ def test_connect_refuses_nonsense() -> None:
 
 
 def test_losing_a_worker_that_is_not_there(cluster: kofn.Cluster) -> None:
-    with pytest.raises(kofn.UnknownWorker, match="worker 99 is not live"):
+    with pytest.raises(kofn.UnknownWorker, match=r"worker 99 is not live\. Use one that is: "):
         cluster.lose(99)
 
 

@@ -233,7 +233,7 @@ def test_nobody_left_is_said_as_such() -> None:
     with kofn.connect("virtual", workers=2) as cluster:
         cluster.lose(0)
         cluster.lose(1)
-        with pytest.raises(kofn.TooFewWorkers, match="0 are live"):
+        with pytest.raises(kofn.TooFewWorkers, match="needs 1 live worker; 0 are live"):
             cluster.encode(A, k=1)
 
 

@@ -151,15 +151,12 @@ def test_a_straggler_of_a_group_begins_elsewhere() -> None:
     ("code", "m", "n", "words"),
     [
         (FractionalRepetition(4), 6, 6, r"c to divide.*c=4 and 6.*c=1 or 2 or 3 or 6"),
-        (FractionalRepetition(0), 6, 6, r"from 1 to 6; got 0"),
         (FractionalRepetition(7), 6, 6, r"from 1 to 6; got 7"),
-        (FractionalRepetition(2, "rows"), 6, 6, "stream must be"),  # type: ignore[arg-type]
         (FractionalRepetition(2), 2, 6, "a part for each of the 6 workers; got 2"),
         (Uncoded(), 3, 6, "a part for each of the 6 workers; got 3 parts"),
         (CyclicRepetition(2), 3, 6, "a part for each of the 6"),
         (CyclicRepetition(4, "whole"), 6, 6, r"c=1 or 2 or 3 or 6, or stream='parts'"),
         (CyclicRepetition(2, "parts", "random"), 6, 6, "cannot be sent one by one"),
-        (CyclicRepetition(2, "parts", "ten"), 6, 6, "coefficients must"),  # type: ignore[arg-type]
     ],
 )
 def test_what_cannot_be_assigned_is_one_clear_error(
@@ -167,3 +164,25 @@ def test_what_cannot_be_assigned_is_one_clear_error(
 ) -> None:
     with pytest.raises(BadInput, match=f"(?s){words}"):
         code.assign(m, n)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "words"),
+    [
+        (
+            FractionalRepetition,
+            (0,),
+            "c of FractionalRepetition must be a whole number >= 1; got 0",
+        ),
+        (FractionalRepetition, (2, "rows"), "stream must be"),
+        (CyclicRepetition, (0,), "c of CyclicRepetition must be a whole number >= 1; got 0"),
+        (CyclicRepetition, (2, "rows"), "stream must be"),
+        (CyclicRepetition, (2, "parts", "ten"), "coefficients must"),
+        (Uncoded, ("rows",), "stream must be one of parts, whole; got 'rows'. Leave it out"),
+    ],
+)
+def test_what_can_be_no_code_is_refused_when_it_is_made(
+    kind: type[SumCode], options: tuple[Any, ...], words: str
+) -> None:
+    with pytest.raises(BadInput, match=words):
+        kind(*options)

@@ -345,7 +345,7 @@ def test_bad_input(cluster: kofn.Cluster) -> None:
         cluster.parts([1, 2, 3], kofn.Uncoded())
     with pytest.raises(kofn.BadInput, match="from 1 to 120; got 121"):
         cluster.parts((X, y), parts=121)
-    with pytest.raises(kofn.BadInput, match="equally many rows"):
+    with pytest.raises(kofn.BadInput, match=r"equally many rows; got \[120, 119\]"):
         cluster.parts((X, y[:-1]))
     with pytest.raises(kofn.BadInput, match="at least one part"):
         cluster.parts([])
@@ -369,6 +369,8 @@ def test_bad_input(cluster: kofn.Cluster) -> None:
         parts.sum(gradient, w, weights="best")  # type: ignore[arg-type]
     with pytest.raises(kofn.BadInput, match="one for sums"):
         parts.sum(gradient, w, code="frc")  # type: ignore[arg-type]
+    with pytest.raises(kofn.BadInput, match=r"Let it take both, also where it uses no x"):
+        parts.sum(lambda part: 1, w)  # type: ignore[arg-type, misc]
     with pytest.raises(kofn.BadInput, match="fn must be a function"):
         parts.sum("gradient", w)  # type: ignore[arg-type]
     with pytest.raises(kofn.BadInput, match="must be picklable"):

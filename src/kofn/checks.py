@@ -15,6 +15,7 @@ from .errors import BadInput
 
 AT_ONCE = 1 << 20  # numbers looked at at a time
 DEFAULT = "Pass an int, or leave it out for the default."
+LEAVE = "Leave it out for the default."
 RULES: dict[str, Callable[[float], bool]] = {
     "that is finite": math.isfinite,
     ">= 0": lambda value: value >= 0,
@@ -50,12 +51,12 @@ def whole_fields(owner: object, **least: int) -> None:
 
 
 def number(
-    value: object, name: str, rule: str, remedy: str = "", *, infinite: bool = False
+    value: object, name: str, rule: str, remedy: str = LEAVE, *, infinite: bool = False
 ) -> float:
     """Return `value` as a float that keeps one of RULES; NaN never does."""
     found = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
     if not RULES[rule](found) or (math.isinf(found) and not infinite):
-        raise BadInput(f"{name} must be a number {rule}; got {value!r}. {remedy}".rstrip())
+        raise BadInput(f"{name} must be a number {rule}; got {value!r}. {remedy}")
     return found
 
 
@@ -65,11 +66,10 @@ def seconds(value: object, name: str) -> float:
     return number(value, name, ">= 0", remedy, infinite=True)
 
 
-def one_of(value: object, name: str, options: Collection[str], remedy: str = "") -> None:
+def one_of(value: object, name: str, options: Collection[str], remedy: str = LEAVE) -> None:
     """Refuse what is not one of these."""
     if value not in options:
-        known = ", ".join(options)
-        raise BadInput(f"{name} must be one of {known}; got {value!r}. {remedy}".rstrip())
+        raise BadInput(f"{name} must be one of {', '.join(options)}; got {value!r}. {remedy}")
 
 
 def slots(n: object, live: int) -> int:
@@ -78,7 +78,8 @@ def slots(n: object, live: int) -> int:
     if count < live:
         raise BadInput(
             f"n must be at least the number of live workers; got n={n} and {live} live. "
-            f"Leave n out, or connect fewer workers."
+            f"Give {live} or more (n=, the n of a code, or workers= of an estimator), or connect "
+            f"fewer workers."
         )
     return count
 
@@ -90,8 +91,8 @@ def plain(value: Any, name: str) -> NDArray[Any]:
         return np.asarray(value)
     except ValueError as error:
         raise BadInput(
-            f"{name} must be an array, or rows of equal length; NumPy says: {error}. Check the "
-            f"lengths of its rows."
+            f"{name} must be an array, or rows of equal length; NumPy says: "
+            f"{str(error).rstrip('.')}. Check the lengths of its rows."
         ) from None
 
 
@@ -115,10 +116,11 @@ def matrix(A: Any, check_finite: bool, name: str = "a matrix to encode") -> Any:
         )
     array: Any = A if sparse else plain(A, name)
     if array.ndim != 2:
-        hint = "reshape(-1, 1) for a single column" if array.ndim < 2 else "reshape(len(A), -1)"
-        raise BadInput(
-            f"{name} must have 2 dimensions; got {array.ndim} (shape {array.shape}). Use {hint}."
-        )
+        hint = "Use reshape(len(A), -1)"
+        if array.ndim < 2:
+            hint = "Use reshape(-1, 1) for a single column" if array.ndim else "Pass an array"
+        got = f"{array.ndim} (shape {array.shape})" if array.ndim else f"a {type(A).__name__}"
+        raise BadInput(f"{name} must have 2 dimensions; got {got}. {hint}.")
     if 0 in array.shape:
         raise BadInput(
             f"{name} must have at least one row and one column; got shape {array.shape}. Check "
@@ -135,10 +137,10 @@ def operand(
 ) -> NDArray[Any]:
     """Return w as an array (d,) or (d, c) of `dtype`, C-contiguous."""
     letter = name[-1]
-    if scipy.sparse.issparse(w):
+    if hasattr(w, "toarray"):  # sparse, or on workers
+        got = f"a sparse {letter}" if scipy.sparse.issparse(w) else f"a {type(w).__name__}"
         raise BadInput(
-            f"{name} takes a dense vector or matrix; got a sparse {letter}. Pass "
-            f"{letter}.toarray()."
+            f"{name} takes a dense vector or matrix; got {got}. Pass {letter}.toarray()."
         )
     array = plain(w, letter)
     if array.ndim not in (1, 2):
@@ -150,8 +152,8 @@ def operand(
     if array.shape[0] != d:
         raise BadInput(
             f"{name.split(' ')[0]} has {d} columns, so {letter} must have {d} rows; got shape "
-            f"{array.shape}."
-            + (f" Did you mean {letter}.T?" if array.ndim == 2 and array.shape[1] == d else "")
+            f"{array.shape}. "
+            + (f"Did you mean {letter}.T?" if array.shape[1:] == (d,) else f"Pass {d} rows.")
         )
     array = np.ascontiguousarray(floats(array, letter), dtype=dtype)
     if check_finite:
@@ -219,8 +221,8 @@ def finite(array: Any, name: str, first: int = 0) -> None:
             shown = ", ".join(map(str, [at[0] + first, *at[1:]]))
             raise BadInput(
                 f"{name} must be finite: one NaN would spread over every coded reply. Entry "
-                f"[{shown}] is {part[tuple(bad)]}. Clean it, or pass check_finite=False to let it "
-                f"through."
+                f"[{shown}] is {part[tuple(bad)]}. Clean it, or let it through with "
+                f"check_finite=False of cluster.encode or cluster.sequence."
             )
 
 

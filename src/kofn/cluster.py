@@ -81,7 +81,9 @@ def find(name: object) -> Callable[..., Engine]:
     """Return an engine's class by its name; raise EngineUnavailable when it cannot be loaded."""
     known = engines()
     if not isinstance(name, str) or name not in known:
-        raise EngineUnavailable(f"there is no engine {name!r}. Known: {', '.join(sorted(known))}.")
+        raise EngineUnavailable(
+            f"an engine goes by its name; there is no {name!r}. Use {', '.join(sorted(known))}."
+        )
     try:
         return known[name].load()  # type: ignore[no-any-return]
     except EngineUnavailable:
@@ -212,7 +214,9 @@ class Cluster:
                 f"k={code.k}, margin={margin}, n={code.n}. Use margin <= {code.n - code.k}."
             )
         if axis not in (0, 1):
-            raise BadInput(f"axis must be 0 (cut by rows) or 1 (by columns); got {axis!r}.")
+            raise BadInput(
+                f"axis must be 0 (cut by rows) or 1 (by columns); got {axis!r}. Leave it out for 0."
+            )
         checks.one_of(loads, "loads", ("measured", "equal"))
         options = Options(
             tolerance=tolerance,

@@ -134,6 +134,10 @@ class NotFinite(KofnError, ArithmeticError):
         )
 
 
+def _workers(count: int) -> str:
+    return f"{count} live worker{'s' * (count != 1)}"
+
+
 class TooFewWorkers(KofnError):
     """Fewer live workers than the threshold, and none joined in time."""
 
@@ -149,7 +153,7 @@ class TooFewWorkers(KofnError):
     def __str__(self) -> str:
         lost = f" (lost: {self.lost})" if self.lost else ""
         return (
-            f"this needs {self.need} live workers; {self.live} are live{lost}, so "
+            f"this needs {_workers(self.need)}; {self.live} are live{lost}, so "
             f"{self.missing} missing after waiting {self.waited:.1f} s. "
             f"Call cluster.join(), or let rounds wait for joiners: connect(..., wait=60)."
         )
@@ -160,7 +164,7 @@ class MarketOver(TooFewWorkers):
 
     def __str__(self) -> str:
         return (
-            f"this needs {self.need} live workers; the market has left {self.live}, and nobody "
+            f"this needs {_workers(self.need)}; the market has left {self.live}, and nobody "
             f"comes after. Use a smaller k, a smaller scale (a slower market), or another trace."
         )
 
@@ -214,7 +218,7 @@ class UnknownWorker(KofnError, KeyError):
         super().__init__(worker, self.live)
 
     def __str__(self) -> str:
-        return f"worker {self.worker} is not live; live workers are {self.live}."
+        return f"worker {self.worker} is not live. Use one that is: {self.live}."
 
 
 class EngineUnavailable(KofnError, ImportError):

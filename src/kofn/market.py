@@ -149,7 +149,9 @@ class Market:
 def check(trace: SpotTrace, shares: int, need: int = 0, scale: float | None = None) -> None:
     """Raise BadInput where a trace does not go with a code, or time would stand still."""
     if scale is not None:
-        number(scale, "the scale of a trace, its seconds per second,", "> 0")
+        number(
+            scale, "the scale of a trace, its seconds per second,", "> 0", "Use 1 for real time."
+        )
     if trace.most < need:
         raise BadInput(
             f"{need} workers must be live at some time; {trace.name} never has more than "

@@ -129,7 +129,7 @@ class CodedMatrix(Reporting):
         shares, on the workers, and rebuilt with them. Only the coded change travels, as in
         X += kofn.low_rank(U, V). Doubles the memory of a share.
         """
-        self._update(change, checks.number(momentum, "momentum", "in [0, 1)"))
+        self._update(change, checks.number(momentum, "momentum", "in [0, 1)", "0.9 is usual."))
 
     def iterate(
         self,

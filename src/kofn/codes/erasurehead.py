@@ -49,7 +49,7 @@ def seconds_by_load(n: int, c: int, r: int, rate: float) -> Times:
     every block is covered.
     """
     _copies(n, n, c, r)
-    number(rate, "the straggling parameter λ", "> 0", infinite=True)
+    number(rate, "the straggling parameter λ", "> 0", "Use inf for none.", infinite=True)
     return Times(
         1 / n + harmonic(n) / (rate * n),
         c / n + harmonic(n // c) / (rate * n),

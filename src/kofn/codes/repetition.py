@@ -19,7 +19,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from ..checks import one_of, whole
+from ..checks import one_of, whole, whole_fields
 from ..errors import BadInput
 from .assignment import Assignment, Listed, Row, SumCode
 from .linear import Floats
@@ -37,8 +37,12 @@ class FractionalRepetition(SumCode):
     c: int = 2
     stream: Stream = "parts"
 
+    def __post_init__(self) -> None:
+        whole_fields(self, c=1)
+        one_of(self.stream, "stream", get_args(Stream))
+
     def assign(self, m: int, n: int) -> Assignment:
-        _check("fractional repetition", self.c, self.stream, m, n)
+        _check("fractional repetition", self.c, m, n)
         if n % self.c:
             raise BadInput(
                 f"fractional repetition needs c to divide the number of workers; got c={self.c} "
@@ -59,9 +63,13 @@ class CyclicRepetition(SumCode):
     stream: Stream = "parts"
     coefficients: Literal["ones", "random"] = "ones"
 
-    def assign(self, m: int, n: int) -> Assignment:
-        _check("cyclic repetition", self.c, self.stream, m, n)
+    def __post_init__(self) -> None:
+        whole_fields(self, c=1)
+        one_of(self.stream, "stream", get_args(Stream))
         one_of(self.coefficients, "coefficients", ("ones", "random"))
+
+    def assign(self, m: int, n: int) -> Assignment:
+        _check("cyclic repetition", self.c, m, n)
         random = self.coefficients == "random"
         if random and self.stream != "whole":
             raise BadInput(
@@ -92,8 +100,11 @@ class Uncoded(SumCode):
 
     stream: Stream = "parts"
 
+    def __post_init__(self) -> None:
+        one_of(self.stream, "stream", get_args(Stream))
+
     def assign(self, m: int, n: int) -> Assignment:
-        _check("a sum without a code", 1, self.stream, m, n)
+        _check("a sum without a code", 1, m, n)
         return _fractional(m, n, 1, self.stream, repr(self))
 
 
@@ -112,9 +123,8 @@ def _symbols(parts: Sequence[int], stream: Stream) -> tuple[Row, ...]:
     return (Row(tuple(parts)),) if stream == "whole" else tuple(Row((part,)) for part in parts)
 
 
-def _check(kind: str, c: object, stream: object, m: int, n: int) -> None:
+def _check(kind: str, c: int, m: int, n: int) -> None:
     whole(c, f"c, how many of the {n} workers hold a part,", 1, n)
-    one_of(stream, "stream", get_args(Stream))
     if m < n:
         raise BadInput(
             f"{kind} needs a part for each of the {n} workers; got {m} parts. Cut the data into "

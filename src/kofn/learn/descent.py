@@ -28,7 +28,7 @@ class Constant:
     rate: float
 
     def __post_init__(self) -> None:
-        number(self.rate, "rate of a step size", "> 0")
+        number(self.rate, "rate of a step size", "> 0", "Try 0.1.")
 
     def __call__(self, t: int) -> float:
         return self.rate
@@ -42,7 +42,7 @@ class Decay:
     factor: float = 0.99
 
     def __post_init__(self) -> None:
-        number(self.rate, "rate of a step size", "> 0")
+        number(self.rate, "rate of a step size", "> 0", "Try 0.1.")
         number(self.factor, "factor of a step size", "in (0, 1]", "Above 1, steps would grow.")
 
     def __call__(self, t: int) -> float:

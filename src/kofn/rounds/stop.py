@@ -111,7 +111,7 @@ class Fraction(Stop):
     delta: float
 
     def __post_init__(self) -> None:
-        number(self.delta, "d of fraction(d)", "in (0, 1]")
+        number(self.delta, "d of fraction(d)", "in (0, 1]", "As in fraction(0.9).")
 
     def met(self, status: RoundStatus) -> bool:
         return status.covered >= self.delta - 1e-12

@@ -29,8 +29,8 @@ def cut(data: Any, parts: int | None, least: int) -> tuple[int, Callable[[int], 
         return len(data), data.__getitem__
     given = data if isinstance(data, tuple) else (data,)
     arrays = [_rows(one, i, isinstance(data, tuple)) for i, one in enumerate(given)]
-    lengths = sorted({one.shape[0] for one in arrays})
-    if len(lengths) != 1:
+    lengths = [one.shape[0] for one in arrays]
+    if len(set(lengths)) != 1:
         raise BadInput(
             f"arrays that are cut alongside have equally many rows; got {lengths}. Pass arrays of "
             f"one length, or a list of parts."

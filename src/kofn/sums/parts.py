@@ -201,7 +201,8 @@ def _takes_two(fn: Function) -> None:
     except TypeError as error:
         raise BadInput(
             f"fn is called as fn(part, x); {getattr(fn, '__name__', fn)}{known} cannot be: "
-            f"{error}. Put what else it needs into x, or bind it with functools.partial."
+            f"{error}. Let it take both, also where it uses no x; what else it needs goes into x, "
+            f"or is bound with functools.partial."
         ) from None
 
 
