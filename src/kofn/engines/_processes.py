@@ -98,19 +98,14 @@ def family(roots: Iterable[Process]) -> set[Process]:
 
 
 def end(processes: set[Process], grace: float = 0.0) -> None:
-    """Kill processes after a grace of so many seconds, and wait until they are gone.
-
-    Not for ever, as one may be deep in the kernel.
-    """
-    began = time.monotonic()
-    while any(process.running() for process in processes):
-        passed = time.monotonic() - began
-        if passed > grace + _END_LIMIT:
-            break
-        if passed >= grace:
-            for process in processes:
-                process.kill()
+    """Kill processes after a grace of so many seconds, and wait until they are gone."""
+    began, passed = time.monotonic(), 0.0
+    # Not for ever, as one may be deep in the kernel.
+    while any(process.running() for process in processes) and passed < grace + _END_LIMIT:
+        for process in processes if passed >= grace else ():
+            process.kill()
         time.sleep(0.005)
+        passed = time.monotonic() - began
 
 
 def end_folder(folder: str) -> None:
@@ -142,13 +137,10 @@ def _writes(entry: Path, folder: str) -> bool:
 
 def watch(folder: str) -> subprocess.Popen[bytes]:
     """Have the folder, and what works in it, ended with this process, be it by kill -9."""
-    return subprocess.Popen(
-        [sys.executable, "-I", "-S", __file__, folder, str(os.getpid())],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,  # Ctrl-C, and the end of a terminal, are not for it
-    )
+    command = [sys.executable, "-I", "-S", __file__, folder, str(os.getpid())]
+    null = subprocess.DEVNULL
+    # A session of its own: Ctrl-C, and the end of a terminal, are not for it.
+    return subprocess.Popen(command, stdin=null, stdout=null, stderr=null, start_new_session=True)
 
 
 if __name__ == "__main__":

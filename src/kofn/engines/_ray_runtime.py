@@ -1,7 +1,4 @@
-"""The Ray of this process, and its machines.
-
-Joined or started once, shared by its engines, let go with the last of them.
-"""
+"""The Ray of this process and its machines: shared by its engines, let go with the last of them."""
 
 from __future__ import annotations
 
@@ -17,6 +14,7 @@ import tempfile
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from importlib import import_module
 from itertools import cycle, islice, zip_longest
 from typing import Any
@@ -31,7 +29,6 @@ from ..errors import BadInput, EngineUnavailable
 from ..interrupts import opened
 from ._processes import MARK, ONE_THREAD, end_folder, watch
 
-OLDEST = (2, 40)
 RESOURCE = "kofn"  # a machine that offers it says how many workers it takes
 _ANSWER = 5.0  # seconds for an address to be connected to; twice as long to answer
 # What a child runs to ask a cluster: the command `ray`, after a line that says it has started.
@@ -54,13 +51,13 @@ _canonical: Any = canonicalize_bootstrap_address
 _lock = threading.RLock()
 
 
+@dataclass
 class Session:
     """One ray.init and the engines that use it; what we did is undone with the last of them."""
 
-    def __init__(self) -> None:
-        self.users = 0
-        self.temp: str | None = None  # of a cluster that we started, which ends with us
-        self.undo = ExitStack()  # empty where the user called ray.init
+    users: int = 0
+    temp: str | None = None  # of a cluster that we started, which ends with us
+    undo: ExitStack = field(default_factory=ExitStack)  # empty where the user called ray.init
 
     def release(self) -> None:
         """End one engine's use."""
@@ -76,13 +73,12 @@ _session = Session()  # the last of ours
 def enter(address: Any, workers: int | None) -> Session:
     """Use the Ray that this process is connected to, else join a cluster, else start one.
 
-    An address is found as Ray finds it: the argument, RAY_ADDRESS, the last `ray start` here.
-    Raises EngineUnavailable within 20 seconds when nothing answers there.
+    Raises EngineUnavailable within 20 seconds when nothing answers at the address.
     """
-    if tuple(int(part) for part in ray.__version__.split(".")[:2]) < OLDEST:
+    if tuple(map(int, ray.__version__.split(".")[:2])) < (2, 40):
         raise EngineUnavailable(
-            f"engine 'ray' needs Ray {OLDEST[0]}.{OLDEST[1]} or later; {ray.__version__} is "
-            f"installed: pip install -U 'kofn[ray]'."
+            f"engine 'ray' needs Ray 2.40 or later; {ray.__version__} is installed: pip install -U "
+            f"'kofn[ray]'."
         )
     if not isinstance(address, str | None):
         raise _bad_address(address)
@@ -126,33 +122,31 @@ def _check_connected(address: str | None) -> None:
     """Refuse a Ray that this engine cannot use, or that is not the one asked for."""
     if _proxy.is_connected():
         raise _bad_address("ray://")
-    connected = ray.get_runtime_context().gcs_address
     if address in (None, "auto") or (address == "local" and _session.users and _session.temp):
         return
+    connected = ray.get_runtime_context().gcs_address
     with suppress(Exception):
         if _canonical(address) == connected:
             return
     raise BadInput(
-        f"a process has one Ray cluster at a time; this one is connected to {connected}, and "
-        f"address={address!r} was asked for. Leave the address out to use what is connected, or "
-        f"close that (ray.shutdown, or its kofn cluster) first."
+        f"a process has one Ray cluster at a time; this one is connected to {connected}, not to "
+        f"{address!r}. Leave the address out to use it, or close it (its kofn cluster, ray.shutdown)."
     )
 
 
 def _find(address: str | None) -> tuple[str | None, str]:
-    """Return the address to join and who named it; None to start a cluster."""
+    """Return the address to join and who named it, as Ray finds it; None to start a cluster."""
     named = os.environ.get("RAY_ADDRESS")
     for name, source in ((address, "as asked for"), (named, "as RAY_ADDRESS says")):
-        if name not in (None, "", "auto"):
+        if name and name != "auto":
             return (None, "") if name == "local" else (name, source)
     found = _canonical(None)
     if found is not None and not _refusal(found):
         return found, _LAST
     if address == "auto":
         raise EngineUnavailable(
-            "address='auto' joins a running Ray cluster; none was found: RAY_ADDRESS is not set, "
-            "and no `ray start` has left one on this machine. Start one (ray start --head), or "
-            "leave the address out to have a local one started."
+            "address='auto' joins a running Ray cluster; none was found, by RAY_ADDRESS or on this "
+            "machine. Start one (ray start --head), or leave the address out for a local one."
         )
     return None, ""
 
@@ -215,9 +209,7 @@ def _start(undo: ExitStack, workers: int | None) -> str:
     # Unix sockets lie below it, whose paths must be short: Ray adds up to 66 bytes, of 107.
     base = tempfile.gettempdir()
     temp = tempfile.mkdtemp(prefix="kofn-ray-", dir=base if len(base) < 22 else "/tmp")
-    watcher = watch(temp)
-    undo.callback(watcher.wait)
-    undo.callback(watcher.kill)
+    undo.callback(undo.enter_context(watch(temp)).kill)
     undo.callback(end_folder, temp)  # also what Ray does not know of if its start is interrupted
     undo.callback(ray.shutdown)
     # Its own token, in a folder of the user alone: Ray's would be readable by others and stay.
@@ -247,12 +239,12 @@ def _start(undo: ExitStack, workers: int | None) -> str:
 def _init(**options: Any) -> None:
     """Call ray.init, with SIGTERM left to the user: what is ours ends with this process anyway."""
     with opened(foreign=True):
+        before = signal.getsignal(signal.SIGTERM)
         main = threading.current_thread() is threading.main_thread()
-        before = signal.getsignal(signal.SIGTERM) if main else None
         try:
             ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
         finally:
-            if before is not None:  # else it is not Python's
+            if main and before is not None:  # else it is not Python's
                 signal.signal(signal.SIGTERM, before)
 
 
@@ -271,8 +263,7 @@ def _kept(*names: str) -> Iterator[None]:
 def _forget_tokens() -> None:
     """Have Ray look again whether it uses tokens.
 
-    It turns them on for a cluster of its own, and remembers. A process that still asked for them
-    would refuse the calls of the next cluster, one without, and have its actors ended there.
+    It remembers that a cluster of its own did, and would refuse the calls of the next one, without.
     Private: nothing public makes Ray forget.
     """
     with suppress(Exception):
@@ -298,12 +289,9 @@ class Machines:
         return [n for n in new for _ in range(int(min(self.most, self.offers[n])))]
 
     def spread(self, count: int | None) -> list[str]:
-        """Return a machine for each of the first workers, in turn as far as they offer to.
-
-        Without a count, as many as are offered.
-        """
+        """Return a machine for each of the first workers, in turn; without a count, all offered."""
         turns = zip_longest(*([node] * offer for node, offer in self.offers.items()))
-        places = [node for turn in turns for node in turn if node is not None]
+        places = [node for turn in turns for node in turn if node]
         if count is not None:
             places = places or list(self.offers)
             self.most = -(-count // len(set(places)))
@@ -323,10 +311,9 @@ class Machines:
         """
         if not self.offers:
             raise EngineUnavailable("this Ray cluster has no machine left to start a worker on.")
-        silent = set(has) - live
 
         def rank(node: str) -> tuple[bool, bool, float]:
-            offer = self.offers[node]
-            return not offer, node in silent, (has.count(node) + 1) / (offer or 1)
+            offer, taken = self.offers[node], has.count(node)
+            return not offer, taken > 0 and node not in live, (taken + 1) / (offer or 1)
 
         return min(self.offers, key=rank)

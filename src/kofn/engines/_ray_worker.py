@@ -24,6 +24,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 LARGE = 64 * 1024  # bytes; from here on the object store is faster than a copy for each worker
 _TINY = 4096  # bytes; below this a buffer of a large value stays in the message
+list_nodes: Any = ray.nodes  # of the machines of the cluster, also the dead ones
 
 
 class Packed(NamedTuple):
@@ -62,15 +63,8 @@ def join(messages: Iterable[Message], number: int = 0) -> tuple[Any, ...]:
 def split(data: bytes, *beside: Any) -> tuple[int, list[Message]]:
     """Return the number and the messages that `join` was given."""
     rest = iter(beside)
-    number, fields = pickle.loads(data)
-    whole = [tuple(next(rest) if f is None else f for f in message) for message in fields]
-    return number, [typed(message) for message in whole]
-
-
-def list_nodes() -> list[dict[str, Any]]:
-    """Ask Ray for the machines of its cluster, also the dead ones."""
-    nodes: Any = ray.nodes
-    return list(nodes())
+    number, plains = pickle.loads(data)
+    return number, [typed(tuple(next(rest) if f is None else f for f in p)) for p in plains]
 
 
 class _WorkerValues(Values):
@@ -116,7 +110,6 @@ class Worker:
 
     @_in("control")
     def hello(self) -> tuple[Any, ...]:
-        """Say who and where this is."""
         return Process.of(os.getpid()), where_pids_count(), __version__
 
     @_in("control", returns=0)
@@ -125,7 +118,7 @@ class Worker:
         self.cancelled = max(self.cancelled, round)
 
     @_in("nodes")
-    def nodes(self) -> list[dict[str, Any]]:
+    def nodes(self) -> Any:
         """List the machines of the cluster, in place of the master, who must not wait."""
         return list_nodes()
 
@@ -142,20 +135,17 @@ class Worker:
         ends: list[Message] = []
         for message in split(*call)[1]:
             for reply in self.protocol.handle(message):
-                if isinstance(reply, TaskReply) and not reply.last:
-                    self._leave_by_listen(reply)
-                else:
+                if not isinstance(reply, TaskReply) or reply.last:
                     ends.append(reply)
+                    continue
+                # A copy, as the body may write to the same array before it has left.
+                parts = [p if type(p) is bytes else p.copy() for p in reply.value.parts]
+                with self.changed:
+                    self.outbox.append(reply._replace(value=reply.value._replace(parts=parts)))
+                    self.changed.notify()
         with self.changed:
             self.outbox += ends
             return self._return()
-
-    def _leave_by_listen(self, reply: TaskReply) -> None:
-        # A copy, as the body may write to the same array before it has left.
-        parts = [part if type(part) is bytes else part.copy() for part in reply.value.parts]
-        with self.changed:
-            self.outbox.append(reply._replace(value=reply.value._replace(parts=parts)))
-            self.changed.notify()
 
     def _return(self) -> Any:
         """Return all that is to be said, as bytes alone if it can be."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import pickle
@@ -10,6 +9,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from typing import Any, ClassVar
 
 import ray
@@ -39,12 +39,8 @@ _log = logging.getLogger("kofn")
 # Nothing is reserved, so our workers start whatever else the cluster does; and nothing is ever
 # run twice: a restarted actor would have lost its share.
 _remote: Any = ray.remote
-_ACTOR = _remote(
-    num_cpus=0,
-    max_restarts=0,
-    max_task_retries=0,
-    concurrency_groups={"control": 1, "listen": 1, "nodes": 1, "work": 1},
-)(Worker)
+_GROUPS = dict.fromkeys(("control", "listen", "nodes", "work"), 1)  # threads
+_ACTOR = _remote(num_cpus=0, max_restarts=0, max_task_retries=0, concurrency_groups=_GROUPS)(Worker)
 
 
 class Peer:
@@ -52,7 +48,8 @@ class Peer:
 
     def __init__(self, id: int, node: str, asked: bool) -> None:
         self.id, self.node, self.asked = id, node, asked
-        self.actor: Any = None
+        where = NodeAffinitySchedulingStrategy(node, soft=False)
+        self.actor: Any = _ACTOR.options(scheduling_strategy=where).remote(sys.path)
         self.process: Process | None = None  # if it is on this machine
         self.live = self.gone = False
         self.waiting: list[Message] = []  # to be sent with its next task
@@ -62,7 +59,7 @@ class Peer:
     def kill(self) -> None:
         """Have Ray end its process; one that is frozen lives some seconds longer."""
         if ray.is_initialized():  # else it is gone, and asking would start another Ray
-            with contextlib.suppress(Exception):
+            with suppress(Exception):
                 ray.kill(self.actor)
 
 
@@ -79,8 +76,6 @@ class RayTransport(Transport):
         self._arrived: list[tuple[int, Message]] = []
         self._look_at = time.monotonic() + _LOOK
 
-    # Values.
-
     def pack(self, value: Any, lasting: bool = False) -> Any:
         packed = pack(value, lasting)
         return ray.put(packed) if packed.large else packed
@@ -89,53 +84,42 @@ class RayTransport(Transport):
         # Copies: what lies in the object store is read-only, and not to be held for long.
         return pickle.loads(packed.head, buffers=map(bytearray, packed.parts))
 
-    # Membership.
-
     def start(self, worker: int) -> None:
-        """Order a worker where there are fewest for what is offered; takes about a second."""
-        peers = self.peers.values()
-        has = [peer.node for peer in peers]
-        live = {peer.node for peer in peers if peer.live}
+        has = [peer.node for peer in self.peers.values()]
+        live = {peer.node for peer in self.peers.values() if peer.live}
         self.place(worker, self.machines.emptiest(has, live), asked=True)
 
     def place(self, worker: int, node: str, asked: bool) -> Peer:
         """Order a worker on this machine; one that was not `asked` for may fail to come."""
         peer = self.peers[worker] = Peer(worker, node, asked)
-        where = NodeAffinitySchedulingStrategy(node, soft=False)
-        peer.actor = _ACTOR.options(scheduling_strategy=where).remote(sys.path)
         self._call(peer, peer.actor.hello.remote(), self._on_hello)
         return peer
 
     def end(self, worker: int) -> None:
-        peer = self.peers.get(worker)
-        if peer is not None:  # else its WorkerDown is on its way
+        if peer := self.peers.get(worker):  # else its WorkerDown is on its way
             for process in family([peer.process] if peer.process else ()):
                 process.kill()  # at once, also where it is frozen
-            peer.kill()
             self._lost(peer, None)
 
     def pid(self, worker: int) -> int | None:
-        peer = self.peers.get(worker)
-        return None if peer is None or peer.process is None else peer.process.pid
+        process = self.peers[worker].process if worker in self.peers else None
+        return None if process is None else process.pid
 
     def check(self) -> None:
         if not ray.is_initialized():  # or the next call would start another, silently
             raise Closed("Ray was shut down under this RayEngine; close it and make a new one.")
 
     def close(self) -> None:
-        """End our actors; disconnect if we connected; end the cluster if we started it."""
         if os.getpid() != self._owner:
-            return  # a forked child must not end its parent's workers
+            return  # a forked child
         with held():
             peers, self.peers = self.peers.values(), {}
-            processes = family(peer.process for peer in peers if peer.process is not None)
+            processes = family(peer.process for peer in peers if peer.process)
             for peer in peers:
                 peer.gone = True
                 peer.kill()
             self._session.release()
             end(processes, 0.0 if self._session.temp else _GRACE)
-
-    # Messages.
 
     def send(self, worker: int, message: Message) -> None:
         peer = self.peers.get(worker)
@@ -165,26 +149,22 @@ class RayTransport(Transport):
         return arrived
 
     def _handle(self, peer: Peer, then: Callable[..., None], future: Any) -> None:
-        error = future.exception()
-        if peer.gone or (error is not None and then == self.on_nodes):
+        if peer.gone:
             return
-        if error is None:
+        if (error := future.exception()) is None:
             then(peer, future.result())
-        else:
-            if not isinstance(error, ray.exceptions.ActorDiedError):
-                peer.kill()  # or it might live on, unknown to anybody
+        elif then != self.on_nodes:
             self._lost(peer, error)
 
     def _on_hello(self, peer: Peer, facts: tuple[Any, ...]) -> None:
         process, where, version = facts
         peer.process = process if where == self._here else None
         if version != __version__:
-            peer.kill()
             self._lost(peer, EngineUnavailable(f"kofn {version} is installed on {where[0]}."))
-            return
-        peer.live = True
-        self._arrived.append((peer.id, WorkerUp()))
-        self._listen(peer)
+        else:
+            peer.live = True
+            self._arrived.append((peer.id, WorkerUp()))
+            self._listen(peer)
 
     def _listen(self, peer: Peer, returned: Any = None) -> None:
         self._call(peer, peer.actor.listen.remote(), self._listen)
@@ -202,6 +182,7 @@ class RayTransport(Transport):
     def _lost(self, peer: Peer, error: BaseException | None) -> None:
         """Give up a worker that died, that Ray cannot reach or that was to be lost."""
         peer.gone = True
+        peer.kill()  # or it might live on, unknown to anybody
         del self.peers[peer.id]
         if peer.asked or peer.live:
             self._arrived.append((peer.id, WorkerDown("" if peer.live else explain(error))))
@@ -209,13 +190,10 @@ class RayTransport(Transport):
             text = f"a worker on a new machine of the Ray cluster did not start. {explain(error)}"
             warnings.warn(text, RuntimeWarning, stacklevel=2)
 
-    # Machines.
-
     def _look(self, now: float) -> None:
         """Look for new machines, through a worker: asking Ray here could make the master wait."""
         self._look_at = now + _LOOK
-        live = [peer for peer in self.peers.values() if peer.live]
-        if live:
+        if live := [peer for peer in self.peers.values() if peer.live]:
             peer = live[int(now / _LOOK) % len(live)]
             self._call(peer, peer.actor.nodes.remote(), self.on_nodes)
         else:
@@ -224,7 +202,6 @@ class RayTransport(Transport):
             self.on_nodes(None, nodes)
 
     def on_nodes(self, _: Peer | None, nodes: list[dict[str, Any]]) -> None:
-        """Start workers on machines that are new."""
         for node in self.machines.learn(nodes):
             self.place(next(self.ids), node, asked=False)
 
@@ -249,14 +226,12 @@ class RayEngine(TransportEngine):
         if workers is not None:
             remedy = "Leave it out for one per CPU of the cluster."
             workers = whole(workers, "workers of RayEngine", 1, remedy=remedy)
-        with held():
+        with held(), ExitStack() as undo:
             transport = RayTransport(enter(address, workers))
             self._open(transport)
-            try:
-                self._start(transport, workers)
-            except BaseException:
-                self.close()
-                raise
+            undo.callback(self.close)
+            self._start(transport, workers)
+            undo.pop_all()
 
     def _start(self, transport: RayTransport, workers: int | None) -> None:
         """Wait for the first workers, but not for all of a machine that is silent.
@@ -298,8 +273,8 @@ class RayEngine(TransportEngine):
 def explain(error: BaseException | None) -> str:
     """Say why a worker did not come, and what to do."""
     text = str(error or "")
-    if "No module named 'kofn" in text or isinstance(error, EngineUnavailable):
-        fact = text if isinstance(error, EngineUnavailable) else "one of them cannot."
+    if (known := isinstance(error, EngineUnavailable)) or "No module named 'kofn" in text:
+        fact = text if known else "one of them cannot."
         return (
             f"Every machine must be able to import the kofn that is used here; {fact} Run pip "
             f"install 'kofn[ray]=={__version__}' in the environment of each `ray start`."
