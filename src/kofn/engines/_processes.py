@@ -83,13 +83,14 @@ def _stat(pid: int) -> list[str]:
 
 
 def family(roots: Iterable[Process]) -> set[Process]:
-    """Return those of these processes that are there, and all that descend from them."""
+    """Return these processes, and all that descend from those that are there."""
     parents: dict[Process, int] = {}
     for entry in _PROC.glob("[0-9]*"):
         with contextlib.suppress(OSError):  # no descriptor is left to look closer
             if stat := _stat(int(entry.name)):
                 parents[Process(int(entry.name), stat[19])] = int(stat[1])
-    found = new = parents.keys() & roots
+    found = set(roots)
+    new = parents.keys() & found
     while new:
         pids = {process.pid for process in new}
         new = {process for process, parent in parents.items() if parent in pids} - found

@@ -130,7 +130,7 @@ def _check_connected(address: str | None) -> None:
             return
     raise BadInput(
         f"a process has one Ray cluster at a time; this one is connected to {connected}, not to "
-        f"{address!r}. Leave the address out to use it, or close it (its kofn cluster, ray.shutdown)."
+        f"{address!r}. Leave the address out to use it, or end it (its kofn cluster, ray.shutdown)."
     )
 
 

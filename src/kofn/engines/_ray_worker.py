@@ -24,6 +24,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 LARGE = 64 * 1024  # bytes; from here on the object store is faster than a copy for each worker
 _TINY = 4096  # bytes; below this a buffer of a large value stays in the message
+# Which group's thread runs a method of an actor; without returns it is not waited for.
+_method: Callable[..., Callable[[F], F]] = cast(Any, ray.method)
 list_nodes: Any = ray.nodes  # of the machines of the cluster, also the dead ones
 
 
@@ -80,11 +82,6 @@ class _WorkerValues(Values):
         return pickle.loads(packed.head, buffers=parts)
 
 
-def _in(group: str, returns: int = 1) -> Callable[[F], F]:
-    """Have Ray run a method in the thread of this group; what returns nothing is not waited for."""
-    return cast(Callable[[F], F], ray.method(concurrency_group=group, num_returns=returns))
-
-
 class Worker:
     """One worker: runs tasks in the order sent, with one BLAS thread.
 
@@ -108,28 +105,28 @@ class Worker:
         self.outbox: list[Message] = []
         self.returns = 0
 
-    @_in("control")
+    @_method(concurrency_group="control")
     def hello(self) -> tuple[Any, ...]:
         return Process.of(os.getpid()), where_pids_count(), __version__
 
-    @_in("control", returns=0)
+    @_method(concurrency_group="control", num_returns=0)
     def cancel(self, round: int) -> None:
         """Make rounds stale: a running body is asked between two pieces."""
         self.cancelled = max(self.cancelled, round)
 
-    @_in("nodes")
+    @_method(concurrency_group="nodes")
     def nodes(self) -> Any:
         """List the machines of the cluster, in place of the master, who must not wait."""
         return list_nodes()
 
-    @_in("listen")
+    @_method(concurrency_group="listen")
     def listen(self) -> Any:
         """Return pieces as soon as there are any."""
         with self.changed:
             self.changed.wait_for(lambda: self.outbox)
             return self._return()
 
-    @_in("work")
+    @_method(concurrency_group="work")
     def run(self, *call: Any) -> Any:
         """Handle messages; return the end of the task, and the pieces that have not left yet."""
         ends: list[Message] = []

@@ -34,8 +34,6 @@ _SILENT = 15.0  # of these, for machines from which nobody has come, if somebody
 _LOOK = 1.0  # seconds between two looks for new machines
 _GRACE = 2.5  # seconds for Ray to end workers of this machine; a frozen one takes it longer
 
-_log = logging.getLogger("kofn")
-
 # Nothing is reserved, so our workers start whatever else the cluster does; and nothing is ever
 # run twice: a restarted actor would have lost its share.
 _remote: Any = ray.remote
@@ -234,10 +232,7 @@ class RayEngine(TransportEngine):
             undo.pop_all()
 
     def _start(self, transport: RayTransport, workers: int | None) -> None:
-        """Wait for the first workers, but not for all of a machine that is silent.
-
-        Ray lists a machine that is down for a minute and more.
-        """
+        """Wait for the first workers, but not for long for machines that are down but listed."""
         machines = transport.machines
         machines.learn(list_nodes())
         nodes = machines.spread(workers)
@@ -264,7 +259,7 @@ class RayEngine(TransportEngine):
                 f"{reason or explain(None)}"
             )
         if len(self.workers) < len(asked):
-            _log.warning(
+            logging.getLogger("kofn").warning(
                 f"{came}: the machines of the others have said nothing for {_SILENT:.0f} s, or are "
                 f"gone. They join when they answer."
             )
