@@ -8,92 +8,81 @@ standing receive of SMALL bytes is enough for everything else.
 from __future__ import annotations
 
 import struct
-import time
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 SMALL = 1 << 16  # bytes
 PIECE = 1 << 20  # bytes; the same on both sides
-FLIGHT = 8  # messages or pieces on their way to one process; its end of them may be slow
+FLIGHT = 8  # messages or pieces on their way to one process, which may be slow to take them
 _DATA, _LARGE, _URGENT = 1, 2, 3  # tags
 _LENGTH = struct.Struct("<Q")
-_SPIN = 0.0005  # seconds of looking without a pause, where each process has a core
-_REST, _PART = 0.005, 20  # the longest rest; a rest is this part of the time waited
 
 
-class Backoff:
-    """When to look again: at once while spinning pays, then ever later, at most 5 ms.
+def rest(waited: float, spin: float) -> float:
+    """Return the seconds to rest before looking again, after having waited so long.
 
     MPI cannot wait without burning a core. Looking costs microseconds, so a rest of a twentieth of
-    the time waited so far keeps both the delay and the burning below some percent. With more
-    processes than cores, who spins takes the core from the one waited for: there `spin` is False.
+    the time waited so far keeps both the delay and the burning below some percent. In the first
+    `spin` seconds there is no rest, and none is longer than 5 ms.
     """
-
-    __slots__ = ("_began", "_spin")
-
-    def __init__(self, spin: bool) -> None:
-        self._began, self._spin = time.perf_counter(), _SPIN if spin else 0.0
-
-    def rest(self) -> float:
-        """Return the seconds to rest now; 0 to look again at once."""
-        waited = time.perf_counter() - self._began
-        return min(waited / _PART, _REST) if waited > self._spin else 0.0
+    return min(waited / 20, 0.005) if waited > spin else 0.0
 
 
 class Stream:
     """Both directions between this process and one other. Nothing here waits.
 
     What MPI may still read or write is held here. `moved` tells that something was sent or received
-    since it was last set to False. Methods raise MPI's exception when the other process is gone.
+    since the last `push` began. `push`, `receive` and `urged` raise MPI's exception when the other
+    process is gone.
     """
 
     def __init__(self, MPI: Any, comm: Any, rank: int) -> None:
-        self.comm, self.moved = comm, False
-        self._MPI, self._rank = MPI, rank
+        comm.Set_errhandler(MPI.ERRORS_RETURN)
+        self.moved = False
+        self._MPI, self._comm, self._rank = MPI, comm, rank
         self._queue: deque[tuple[int, bytes | memoryview]] = deque()  # waits for what is sent
         self._sending: deque[tuple[Any, bytes | memoryview]] = deque()
-        self._urgent: deque[tuple[Any, bytes]] = deque()
         self._buffer = bytearray(SMALL)
         self._receiving: deque[Any] = deque()  # requests, in order
         self._large: memoryview | None = None  # announced, being received
-        self._asked = 0  # bytes of it for which there is a request
         self._status = MPI.Status()
 
     # Sending.
 
-    def send(self, data: bytes) -> None:
-        """Send a message after those before it, now or by a later `push`."""
+    def send(self, data: bytes) -> bool:
+        """Send a message after those before it, now or by a later `push`; return as that does."""
         if len(data) <= SMALL:
             self._queue.append((_DATA, data))
         else:
             view = memoryview(data)
             self._queue.append((_DATA, _LENGTH.pack(len(data))))
             self._queue.extend((_LARGE, view[i : i + PIECE]) for i in range(0, len(data), PIECE))
-        self.push()
+        with suppress(self._MPI.Exception):
+            return self.push()
+        return False
 
     def push(self) -> bool:
         """Send what is queued, as far as the other process keeps up; return whether all is."""
-        self._let_go(self._sending)
+        self.moved = False
+        while self._sending and self._sending[0][0].Test():
+            self._sending.popleft()
+            self.moved = True
         while self._queue and len(self._sending) < FLIGHT:
-            tag, data = self._queue.popleft()
-            self._sending.append((self._isend(data, tag), data))
+            self._isend(*self._queue.popleft())
         return not self._queue
 
-    def urge(self, data: bytes) -> None:
+    def urge(self, word: bytes) -> None:
         """Send a word ahead of what is queued."""
-        self._let_go(self._urgent)
-        self._urgent.append((self._isend(data, _URGENT), data))
+        with suppress(self._MPI.Exception):
+            self._isend(_URGENT, word)
 
-    def _isend(self, data: bytes | memoryview, tag: int) -> Any:
-        return self.comm.Isend([data, self._MPI.BYTE], self._rank, tag)
-
-    def _let_go(self, sending: deque[Any]) -> None:
-        while sending and sending[0][0].Test():
-            sending.popleft()
-            self.moved = True
+    def _isend(self, tag: int, data: bytes | memoryview) -> None:
+        request = self._comm.Isend([data, self._MPI.BYTE], self._rank, tag)
+        self._sending.append((request, data))
 
     # Receiving.
 
@@ -109,21 +98,19 @@ class Stream:
                 if size != _LENGTH.size:
                     return bytes(memoryview(self._buffer)[:size])
                 self._large = np.empty(_LENGTH.unpack_from(self._buffer)[0], np.uint8).data
-                self._asked = 0
-            while len(self._receiving) < FLIGHT and self._asked < len(self._large):
-                self._irecv(self._large[self._asked : self._asked + PIECE], _LARGE)
-                self._asked += PIECE
-            if not self._receiving:
+                for i in range(0, len(self._large), PIECE):
+                    self._irecv(self._large[i : i + PIECE], _LARGE)
+            elif not self._receiving:
                 whole, self._large = self._large, None
                 return whole
         return None
 
     def _irecv(self, room: bytearray | memoryview, tag: int) -> None:
-        self._receiving.append(self.comm.Irecv([room, self._MPI.BYTE], self._rank, tag))
+        self._receiving.append(self._comm.Irecv([room, self._MPI.BYTE], self._rank, tag))
 
     def urged(self) -> Iterator[bytes]:
         """Return the words that have come ahead of messages."""
-        while self.comm.Iprobe(self._rank, _URGENT, self._status):
+        while self._comm.Iprobe(self._rank, _URGENT, self._status):
             word = bytearray(self._status.Get_count(self._MPI.BYTE))
-            self.comm.Recv([word, self._MPI.BYTE], self._rank, _URGENT)
+            self._comm.Recv([word, self._MPI.BYTE], self._rank, _URGENT)
             yield bytes(word)

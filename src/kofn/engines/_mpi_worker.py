@@ -1,7 +1,7 @@
 """What a worker rank does until the master ends it.
 
-A rank on the master's machine connects to the master's Unix socket and is from then on a worker
-like those of the local engine. One on another machine is sent messages by MPI.
+A rank on the master's machine sends the master one end of a socket pair, and is from then on a
+worker like those of the local engine. One on another machine is sent messages by MPI.
 """
 
 from __future__ import annotations
@@ -17,22 +17,18 @@ from typing import Any, NoReturn
 
 import threadpoolctl
 
+from .. import __version__
 from . import _wire as wire
-from ._mpi_messages import Backoff, Stream
-from ._socket_worker import SocketWorker
+from ._mpi_messages import Stream, rest
 from ._socket_worker import serve as serve_near
 from .memory import Packed, contiguous, pack, unpack
 from .protocol import Cancel, Message, Values, WorkerProtocol, plain, typed
 
-GREETING, HELLO, LEAVE = range(110, 113)  # frames besides the protocol's messages
-KNOCK = struct.Struct("<32sq")  # the first bytes on the master's socket: the secret, the worker
-_ROUND = struct.Struct("<q")  # an urgent word: the highest cancelled round; empty: leave
+KNOCK = struct.Struct("<32sq")  # what comes with the end of a socket pair: the secret, the worker
+ROUND = struct.Struct("<q")  # an urgent word: the highest cancelled round
+LEAVE = b""  # an urgent word
 _LEAVE_LIMIT = 10  # seconds for MPI to let a spawned process go
-
-
-def cancel_word(round: int) -> bytes:
-    """Return the urgent word that cancels a round."""
-    return _ROUND.pack(round)
+VERSIONS = f"Python {sys.version_info[0]}.{sys.version_info[1]} and kofn {__version__}"
 
 
 def serve(MPI: Any, comm: Any) -> NoReturn:
@@ -43,40 +39,29 @@ def serve(MPI: Any, comm: Any) -> NoReturn:
         # A killed worker flushes nothing; printed lines should be seen all the same.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(line_buffering=True)
-    comm.Set_errhandler(MPI.ERRORS_RETURN)
     rank = _Rank(MPI, comm)
-    with threadpoolctl.threadpool_limits(1):
-        try:
-            ((_, worker, address, secret, spin),) = wire.frames(rank.receive())
-            if not address:
-                leave(rank.spawned)  # more ranks than were asked for
-            near = connect(worker, address, secret)
-            if near is None:
-                rank.spin = spin
-                rank.work()
-            serve_near(near, _NearWorker)
-        except MPI.Exception:
-            pass  # the master is gone
-    end()
+    with threadpoolctl.threadpool_limits(1), contextlib.suppress(MPI.Exception):
+        ((worker, address, secret, rank.spin),) = wire.frames(rank.receive())
+        sock, fds = connect(worker, address, secret)
+        if not fds:
+            rank.work()
+        serve_near([os.dup(sock.fileno()), *fds])
+        sock.shutdown(socket.SHUT_RDWR)  # the master knows by that
+        leave(rank.spawned)
+    end()  # the master is gone
 
 
-def connect(worker: int, address: bytes, secret: bytes) -> list[int] | None:
-    """Connect to the master's socket; return descriptors for `serve_near`, None where it is far.
+def connect(worker: int, address: bytes, secret: bytes) -> tuple[socket.socket, list[int]]:
+    """Return a socket to the master and descriptors for `serve_near`; none where it is far.
 
-    The name of the socket means something on the master's machine only, and there only the master
-    knows the secret.
+    The address is of use on the master's machine only, and there only the master knows the secret.
     """
-    sock = socket.socket(socket.AF_UNIX)
-    try:
-        sock.connect(address)
-        sock.sendall(KNOCK.pack(secret, worker))
-        fds = socket.recv_fds(sock, 1, 16, wire.FD_FLAGS)[1]
-    except OSError:
-        fds = []
-    if not fds:
-        sock.close()
-        return None
-    return [sock.detach(), *fds]
+    ours, theirs = socket.socketpair()
+    door = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    with door, theirs, contextlib.suppress(OSError):
+        door.connect(address)
+        socket.send_fds(door, [KNOCK.pack(secret, worker)], [theirs.fileno()])
+    return ours, socket.recv_fds(ours, 1, 16, wire.FD_FLAGS)[1]
 
 
 def end() -> NoReturn:
@@ -84,16 +69,6 @@ def end() -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os._exit(0)
-
-
-class _NearWorker(SocketWorker):
-    """A worker of the master's machine, which MPI only started."""
-
-    def handle(self, fields: tuple[Any, ...]) -> None:
-        if fields[0] == LEAVE:
-            self.sock.close()  # the master knows by that
-            leave(spawned=fields[1])
-        super().handle(fields)
 
 
 def leave(spawned: bool) -> NoReturn:
@@ -112,27 +87,27 @@ class _Rank(Values):
     """A worker of another machine. Whatever MPI raises here means that the master is gone."""
 
     def __init__(self, MPI: Any, comm: Any) -> None:
-        self.MPI, self.stream = MPI, Stream(MPI, comm, 0)
+        self.stream = Stream(MPI, comm, 0)
         self.spawned = comm != MPI.COMM_WORLD
-        self.spin = False
+        self.spin = 0.0  # seconds of looking without a rest
         self.parent = os.getppid()
         self.protocol = WorkerProtocol(self, self.look)
 
     def receive(self) -> Any:
         """Wait for a message."""
-        backoff = Backoff(self.spin)
+        began = time.perf_counter()
         while (data := self.stream.receive()) is None:
             self.stream.push()
             self.look()
-            time.sleep(backoff.rest())
+            time.sleep(rest(time.perf_counter() - began, self.spin))
         return data
 
     def look(self) -> int:
         """Take in what the master says out of turn; return the highest cancelled round."""
         for word in self.stream.urged():
-            if not word:
+            if word == LEAVE:
                 leave(self.spawned)
-            for _ in self.protocol.handle(Cancel(_ROUND.unpack(word)[0])):
+            for _ in self.protocol.handle(Cancel(ROUND.unpack(word)[0])):
                 pass
         if os.getppid() != self.parent:  # the daemon is gone, and MPI would never tell
             end()
@@ -140,10 +115,7 @@ class _Rank(Values):
 
     def work(self) -> NoReturn:
         """Say hello, then handle messages in order."""
-        from .. import __version__  # not above: this module is imported by it
-
-        versions = (*sys.version_info[:2], __version__)
-        self.stream.send(wire.frame(HELLO, socket.gethostname(), versions))
+        self.stream.send(wire.frame(socket.gethostname(), VERSIONS))
         while True:
             for fields in wire.frames(self.receive()):
                 for message in self.protocol.handle(typed(fields)):
@@ -151,10 +123,10 @@ class _Rank(Values):
 
     def send(self, message: Message) -> None:
         """Send a message; wait only while many are on their way."""
-        self.stream.send(wire.frame(*plain(message)))
-        backoff = Backoff(self.spin)
-        while not self.stream.push():
-            time.sleep(backoff.rest())
+        began, sent = time.perf_counter(), self.stream.send(wire.frame(*plain(message)))
+        while not sent:
+            time.sleep(rest(time.perf_counter() - began, self.spin))
+            sent = self.stream.push()
 
     def pack(self, value: Any, lasting: bool = False) -> Packed:
         return pack(contiguous(value))[0]

@@ -19,7 +19,7 @@ from .memory import OWN, Packed, Pool, attach, contiguous, pack, unpack
 from .protocol import Message, Values, WorkerProtocol, plain, typed
 
 
-def serve(fds: list[int], kind: type[SocketWorker] | None = None) -> None:
+def serve(fds: list[int]) -> None:
     """Serve the master on socket `fds[0]` until it goes away.
 
     `fds[1]` holds the cancelled word, `fds[2]` is the master's lifeline. Where there is a mailbox,
@@ -27,7 +27,7 @@ def serve(fds: list[int], kind: type[SocketWorker] | None = None) -> None:
     """
     tie(fds[2])
     reseed()
-    (kind or SocketWorker)(socket.socket(fileno=fds[0]), attach(fds[1]), *fds[3:]).serve()
+    SocketWorker(socket.socket(fileno=fds[0]), attach(fds[1]), *fds[3:]).serve()
 
 
 class SocketWorker(Values):

@@ -6,13 +6,11 @@ import contextlib
 import os
 import secrets
 import socket
-import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from importlib.util import find_spec
 from typing import Any, ClassVar
 
 from .. import checks
@@ -20,21 +18,19 @@ from ..errors import CannotDo, EngineUnavailable
 from ..exchange import Exchange, ExchangeLayout
 from ..interrupts import held, opened
 from . import _wire as wire
-from ._mpi_messages import Backoff, Stream
-from ._mpi_setup import AGAIN, ALWAYS, HERE, command, problem, start, unset
-from ._mpi_worker import GREETING, KNOCK, LEAVE, cancel_word, serve
+from ._mpi_messages import Stream, rest
+from ._mpi_setup import AGAIN, command, problem, start
+from ._mpi_worker import KNOCK, LEAVE, ROUND, VERSIONS, serve
 from ._sockets import EXCHANGE, Shared, SocketTransport
 from .base import Capabilities
 from .protocol import Cancel, Message, WorkerDown, WorkerUp, typed
-from .protocol.messages import Put, PutFailed
+from .protocol.messages import PutFailed
 from .transport import TransportEngine
-
-if find_spec("mpi4py") is None:
-    raise ModuleNotFoundError("No module named 'mpi4py'", name="mpi4py")
 
 _START = 60.0  # seconds for the first workers to come
 _LEAVE = 10.0  # seconds for MPI to let spawned workers go
 _END = 2.0  # seconds for workers to begin to end
+_SPIN = 0.0005  # seconds of looking without a rest, where each process has a core
 
 # The ranks of an mpiexec serve one engine and end with it; MPI's world is one per process.
 _ranks_taken = False
@@ -74,12 +70,6 @@ class MPIEngine(TransportEngine):
     def _begin(self, workers: int | None) -> None:
         """Take in the other ranks, or become a worker oneself."""
         global _ranks_taken
-        size = int(os.environ.get("OMPI_COMM_WORLD_SIZE", 0))
-        alone = size and size == int(os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", 0))
-        settings = unset({**ALWAYS, **(HERE if alone else {})})
-        if "mpi4py.MPI" in sys.modules:
-            settings = {}  # too late for this process, and joiners must agree with it
-        os.environ.update(settings)  # Spawn does not pass them on
         MPI = start()
         world = MPI.COMM_WORLD
         size, rank = world.Get_size(), world.Get_rank()
@@ -91,10 +81,9 @@ class MPIEngine(TransportEngine):
             raise SystemExit(0)  # rank 0 tells the problem, once
         if wrong is not None:
             raise EngineUnavailable(wrong)
-        if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
-            # Spawn would have to block the master.
+        if MPI.Query_thread() < MPI.THREAD_MULTIPLE:  # Spawn would have to block the master
             self.capabilities = replace(self.capabilities, can_join=False)
-        transport = MPITransport(MPI, command(settings))
+        transport = MPITransport(MPI)
         self._open(transport)
         count = workers or size - 1
         try:
@@ -119,7 +108,6 @@ class MPIEngine(TransportEngine):
         self.capabilities = replace(self.capabilities, exchange=not transport.far)
 
     def join(self) -> int:
-        """Spawn one more worker in the background and return its id at once."""
         if not self.capabilities.can_join:
             raise CannotDo(
                 "engine 'mpi' starts workers in a thread; MPI was started here without "
@@ -129,70 +117,57 @@ class MPIEngine(TransportEngine):
 
 
 class MPITransport(SocketTransport):
-    """Sockets for workers of this machine, streams of MPI for the others.
+    """Sockets for workers of this machine, streams of MPI for the others; see _mpi_worker."""
 
-    Every rank is greeted by MPI. One of this machine then knocks at our socket.
-    """
-
-    def __init__(self, MPI: Any, spawned: list[str]) -> None:
+    def __init__(self, MPI: Any) -> None:
         super().__init__()
-        self._MPI, self._command = MPI, spawned
+        self._MPI, self._command = MPI, command()
+        # Where processes share a core, who spins takes it from the one waited for.
         crowd = int(os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", 0))
-        self._spin = crowd <= len(os.sched_getaffinity(0))
+        self._spin = _SPIN if crowd <= len(os.sched_getaffinity(0)) else 0.0
         self.far: dict[int, Stream] = {}  # live workers of other machines
         self._greeted: dict[int, Stream] = {}  # who have not answered yet
-        self._unused: list[Stream] = []  # MPI may still write to what these hold
-        self._spawned: set[int] = set()
+        self._streams: list[Stream] = []  # all: MPI may still write to what they hold
         self._dead: list[tuple[int, Message]] = []  # ends that were seen while sending
         self._secret = secrets.token_bytes(32)
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(b"\0kofn-" + secrets.token_hex(16).encode())  # no file
-        self._listener.listen(64)
-        self._knocking: dict[int, socket.socket] = {}
-        self._orders: deque[int] = deque()  # workers to spawn
-        self._come: deque[tuple[int, Any]] = deque()  # what became of them
-        self._spawner: threading.Thread | None = None
-        self._wake, self._wake_end = os.pipe()
-        for fd in (self._listener.fileno(), self._wake):
-            os.set_blocking(fd, False)
-            self._poll.register(fd, wire.IN)
-        for comm in (MPI.COMM_WORLD, MPI.COMM_SELF):
-            comm.Set_errhandler(MPI.ERRORS_RETURN)
+        self._door = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._door.bind(b"\0kofn-" + secrets.token_hex(16).encode())  # no file
+        self._door.setblocking(False)
+        self._poll.register(self._door.fileno(), wire.IN)
+        self._spawning: set[int] = set()  # who have not come yet
+        self._come: deque[tuple[int, Any]] = deque()  # what the threads of `start` have got
+        self._turn = threading.Lock()  # one Spawn at a time
+        self._closing = False
+        MPI.COMM_SELF.Set_errhandler(MPI.ERRORS_RETURN)
 
     # Workers.
 
     def greet(self, worker: int | None, comm: Any, rank: int) -> None:
         """Tell a process which worker it is; None: it is not needed."""
         stream = Stream(self._MPI, comm, rank)
-        address = b"" if worker is None else self._listener.getsockname()
-        with contextlib.suppress(self._MPI.Exception):  # gone: receiving will tell
-            stream.send(wire.frame(GREETING, worker, address, self._secret, self._spin))
+        self._streams.append(stream)
         if worker is None:
-            self._unused.append(stream)
+            stream.urge(LEAVE)
         else:
             self._greeted[worker] = stream
+            stream.send(wire.frame(worker, self._door.getsockname(), self._secret, self._spin))
 
     def start(self, worker: int) -> None:
         """Spawn a process in the background: 1 to 2 seconds."""
-        self._orders.append(worker)
-        self._spawned.add(worker)
-        if self._spawner is None or not self._spawner.is_alive():
-            self._spawner = threading.Thread(target=self._spawn, name="kofn-spawn", daemon=True)
-            self._spawner.start()
-
-    def _spawn(self) -> None:
         # One Spawn per worker: those spawned together die together.
-        MPI = self._MPI
-        while self._orders:
-            worker = self._orders.popleft()
+        threading.Thread(target=self._spawn, args=(worker,), daemon=True).start()
+        self._spawning.add(worker)
+
+    def _spawn(self, worker: int) -> None:
+        MPI, come = self._MPI, None
+        with self._turn:
             try:
-                info = MPI.Info.Create({"map_by": "slot:OVERSUBSCRIBE", "bind_to": "none"})
-                comm = MPI.COMM_SELF.Spawn(self._command[0], self._command[1:], 1, info)
-                comm.Set_errhandler(MPI.ERRORS_RETURN)
-                self._come.append((worker, comm))
+                if not self._closing:
+                    info = MPI.Info.Create({"map_by": "slot:OVERSUBSCRIBE", "bind_to": "none"})
+                    come = MPI.COMM_SELF.Spawn(self._command[0], self._command[1:], 1, info)
             except MPI.Exception as error:
-                self._come.append((worker, f"MPI_Comm_spawn failed: {error}"))
-            os.write(self._wake_end, b"!")
+                come = f"MPI_Comm_spawn failed: {error}"
+        self._come.append((worker, come))
 
     def end(self, worker: int) -> None:
         """Kill a worker of this machine; tell one of another machine to end, and give it up."""
@@ -200,8 +175,7 @@ class MPITransport(SocketTransport):
         if stream is None:
             super().end(worker)
         else:
-            self._urge(stream, b"")
-            self._unused.append(stream)
+            stream.urge(LEAVE)
             self._dead.append((worker, WorkerDown()))
 
     def exchange(self, layout: ExchangeLayout) -> Exchange:
@@ -216,42 +190,44 @@ class MPITransport(SocketTransport):
         if stream is None:
             super().send(worker, message)
             return
+        value = getattr(message, "value", None)
         if isinstance(message, Cancel):
-            self._urge(stream, cancel_word(message.round))
-            return
-        value = message.value if isinstance(message, Put) else None
-        if isinstance(value, Shared) and value.packed[0] == EXCHANGE:
+            stream.urge(ROUND.pack(message.round))
+        elif isinstance(value, Shared) and value.packed[0] == EXCHANGE:
             self._dead.append((worker, PutFailed(message[0], repr(_apart([worker])), "")))
-            return
-        data, _ = self._frame(message, whole=True)
-        with contextlib.suppress(self._MPI.Exception):  # gone: receiving will tell
+        else:
+            data, _ = self._frame(message, whole=True)
             stream.send(data)
             self._copied += len(data)
 
-    def _urge(self, stream: Stream, word: bytes) -> None:
-        with contextlib.suppress(self._MPI.Exception):  # gone: receiving will tell
-            stream.urge(word)
-
     def poll(self, timeout: float) -> list[tuple[int, Message]]:
         """Return what has arrived. MPI cannot wait: where it is needed, this looks and rests."""
-        end, backoff = time.perf_counter() + timeout, Backoff(self._spin)
+        began = time.perf_counter()
+        end = began + timeout
         while True:
             dead, self._dead = self._dead, []
             arrived = dead + self._look()
-            moved = [stream for stream in self.far.values() if stream.moved]
-            for stream in moved:
-                stream.moved = False
-            if moved:  # something large is flowing: there is more to do soon
-                backoff = Backoff(self._spin)
-            left = end - time.perf_counter()
-            rest = min(left, backoff.rest()) if self.far or self._greeted else left
-            arrived += super().poll(0.0 if arrived else max(0.0, rest))
+            now = time.perf_counter()
+            if any(stream.moved for stream in self.far.values()):
+                began = now  # something large is flowing: there is more to do soon
+            left = wait = end - now
+            if self.far or self._greeted or self._spawning:
+                wait = min(left, rest(now - began, self._spin))
+            arrived += super().poll(0.0 if arrived else max(0.0, wait))
+            if arrived and self._spawning:
+                self._spawning.difference_update(worker for worker, _ in arrived)
             if arrived or left <= 0:
                 return arrived
 
     def _look(self) -> list[tuple[int, Message]]:
         """Look once at everybody who is spoken to by MPI."""
         arrived: list[tuple[int, Message]] = []
+        while self._come:
+            worker, come = self._come.popleft()
+            if come is None or isinstance(come, str):
+                arrived.append((worker, WorkerDown(come or "")))
+            else:
+                self.greet(worker, come, 0)
         for worker, stream in [*self._greeted.items(), *self.far.items()]:
             try:
                 stream.push()
@@ -259,59 +235,36 @@ class MPITransport(SocketTransport):
                     self._copied += len(data)
                     for fields in wire.frames(data):
                         known = worker in self.far
-                        message = typed(fields) if known else self._answered(worker, *fields[1:])
+                        message = typed(fields) if known else self._answered(worker, *fields)
                         arrived.append((worker, message))
             except self._MPI.Exception:
-                self._unused.append(stream)
                 if self._greeted.pop(worker, None) or self.far.pop(worker, None):
                     arrived.append((worker, WorkerDown()))
         return arrived
 
-    def _answered(self, worker: int, host: str, versions: tuple[Any, ...]) -> Message:
+    def _answered(self, worker: int, host: str, versions: str) -> Message:
         """Take in a worker of another machine."""
-        from .. import __version__
-
         stream = self._greeted.pop(worker)
-        if tuple(versions) == (*sys.version_info[:2], __version__):
+        if versions == VERSIONS:
             self.far[worker] = stream
             return WorkerUp()
-        self._urge(stream, b"")
-        self._unused.append(stream)
-        return WorkerDown(
-            f"all ranks need one version of Python and of kofn; on {host} they are "
-            f"{versions[0]}.{versions[1]} and {versions[2]}"
-        )
+        stream.urge(LEAVE)
+        return WorkerDown(f"all ranks need {VERSIONS}; on {host} there are {versions}")
 
     def _ready(self, fd: int, arrived: list[tuple[int, Message]]) -> None:
-        if fd == self._wake:
-            os.read(fd, 4096)
-            while self._come:
-                worker, comm = self._come.popleft()
-                if isinstance(comm, str):
-                    arrived.append((worker, WorkerDown(comm)))
-                else:
-                    self.greet(worker, comm, 0)
-        elif fd == self._listener.fileno():
-            with contextlib.suppress(BlockingIOError):
-                sock = self._listener.accept()[0]
-                sock.setblocking(False)
-                self._knocking[sock.fileno()] = sock
-                self._poll.register(sock.fileno(), wire.IN)
-        else:
-            self._let_in(fd)
-
-    def _let_in(self, fd: int) -> None:
-        """Take in a worker of this machine that has connected and knows the secret."""
-        self._poll.unregister(fd)
-        sock = self._knocking.pop(fd)
+        """Take in a worker of this machine that knows the secret."""
         with contextlib.suppress(OSError):
-            secret, worker = KNOCK.unpack(sock.recv(KNOCK.size).ljust(KNOCK.size, b"\0"))
-            if secrets.compare_digest(secret, self._secret) and worker in self._greeted:
-                self._unused.append(self._greeted.pop(worker))
-                with self._adding(worker, sock) as fds:
-                    socket.send_fds(sock, [b"!"], fds)
-                return
-        sock.close()
+            knock, fds, _, _ = socket.recv_fds(self._door, KNOCK.size, 1, wire.FD_FLAGS)
+            secret, worker = KNOCK.unpack(knock.ljust(KNOCK.size, b"\0"))
+            known = secrets.compare_digest(secret, self._secret) and worker in self._greeted
+            for end in fds:
+                if not known:
+                    os.close(end)
+                else:
+                    sock = socket.socket(fileno=end)
+                    with self._adding(worker, sock) as given:
+                        socket.send_fds(sock, [b"!"], given)
+                    del self._greeted[worker]
 
     # The end.
 
@@ -323,28 +276,23 @@ class MPITransport(SocketTransport):
         """
         if os.getpid() != self.owner:
             return
-        self._orders.clear()
-        self._run(_LEAVE, lambda: bool(self._spawning() or self._greeted.keys() & self._spawned))
+        self._closing = True
+        self._run(_LEAVE, lambda: bool(self._spawning))
         self.cancelled((1 << 63) - 1)  # nobody goes on with a task
-        near = list(self._live.values())
-        for peer in near:
-            peer.send(wire.frame(LEAVE, peer.id in self._spawned))
+        processes = [peer.process for peer in self.peers.values() if peer.process]
+        for peer in self.peers.values():
+            peer.sock.shutdown(socket.SHUT_WR)
         for stream in (*self.far.values(), *self._greeted.values()):
-            self._urge(stream, b"")
-        self._run(_END, lambda: any(peer.fd in self.peers for peer in near))
+            stream.urge(LEAVE)
+        self._greeted.clear()  # nobody is let in any more
+        self._run(_END, lambda: bool(self.peers))
         # Who still has its socket is stopped, or deep in a body. A spawned worker closes it, then
         # takes a while to leave; it would count as a failed job if it were killed on its way out.
-        for process in [peer.process for peer in near if peer.fd in self.peers and peer.process]:
+        for process in [peer.process for peer in self.peers.values() if peer.process]:
             process.kill()
-        self._run(_LEAVE, lambda: any(peer.process.running() for peer in near if peer.process))
+        self._run(_LEAVE, lambda: any(process.running() for process in processes))
         super().close()
-        for sock in (self._listener, *self._knocking.values()):
-            sock.close()
-        os.close(self._wake)
-        os.close(self._wake_end)
-
-    def _spawning(self) -> bool:
-        return bool(self._come) or (self._spawner is not None and self._spawner.is_alive())
+        self._door.close()
 
     def _run(self, seconds: float, go_on: Callable[[], bool]) -> None:
         """Go on with MPI for at most so long: without that, nobody's end comes to an end."""
