@@ -307,8 +307,11 @@ class SocketTransport(Transport):
                 peer.maps.pop(fields[1], None)
             else:
                 message = typed(fields)
-                if isinstance(message, TaskReply) and message.value[2] is not None:
-                    message = message._replace(value=self._locate(peer, message.value))
+                if isinstance(message, TaskReply):  # both, in the order of their descriptors
+                    if message.what[2] is not None:
+                        message = message._replace(what=self._locate(peer, message.what))
+                    if message.value[2] is not None:
+                        message = message._replace(value=self._locate(peer, message.value))
                 arrived.append((peer.id, message))
         return True
 

@@ -168,6 +168,12 @@ def shaped(kept: Any, operand: Any, name: str) -> Iterator[Piece]:
     yield Piece(name, SHAPES[name]())
 
 
+def labels(kept: Any, operand: Any, size: int) -> Iterator[Piece]:
+    """Say twice with much what the value is of."""
+    for i in range(2):
+        yield Piece(np.full(size, i), np.ones(size))
+
+
 def make(size: int) -> Any:
     """Build a value where it is kept."""
     return np.ones(size)

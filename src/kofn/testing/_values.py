@@ -11,7 +11,19 @@ import pytest
 from ..errors import BadInput, CannotDo
 from ..exchange import ExchangeLayout
 from ..model import Build, Failed, Stored, Update
-from ._bodies import append, echo, flags, make, measure, offers, recall, spoil, takes, threads
+from ._bodies import (
+    append,
+    echo,
+    flags,
+    labels,
+    make,
+    measure,
+    offers,
+    recall,
+    spoil,
+    takes,
+    threads,
+)
 from ._probe import EngineProbe
 from ._tasks import values_travel
 
@@ -179,6 +191,12 @@ class ValueChecks:
         assert [probe.value(task) for task in tasks] == [want] * 4
         (back,) = probe.run(echo, np.arange(4_000_000.0))
         np.testing.assert_array_equal(back, np.arange(4_000_000.0))
+
+    def test_what_is_large_beside_a_value_arrives_too(self, probe: EngineProbe) -> None:
+        task = probe.submit(probe.first, labels, 60_000)
+        probe.until_ended(task)
+        labelled = [reply for reply in probe.pieces[task] if reply.value is not None]
+        assert [(r.what.sum(), r.value.sum()) for r in labelled] == [(0, 60_000), (60_000, 60_000)]
 
     def test_traffic_grows_where_it_is_counted(self, probe: EngineProbe) -> None:
         before = probe.engine.traffic
