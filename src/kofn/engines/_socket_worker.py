@@ -15,8 +15,9 @@ from ._forks import reseed, tie
 from ._processes import Process
 from ._sockets import EXCHANGE, GONE, HELLO, UNMAP, UNPASS, VALUE_AT, Shared
 from ._wakeup import Mailbox
-from .memory import OWN, Packed, Pool, attach, contiguous, pack, unpack
+from .memory import OWN, Packed, Pool, Segment, attach, contiguous, pack, unpack
 from .protocol import Message, Values, WorkerProtocol, plain, typed
+from .protocol.messages import TaskReply
 
 
 def serve(fds: list[int]) -> None:
@@ -47,7 +48,7 @@ class SocketWorker(Values):
         self.maps: dict[int, mmap.mmap] = {}
         self.pool = Pool(keep=64 << 20)
         self.passed: set[int] = set()  # segments of the pool that the master has mapped
-        self.passing: list[int] = []  # descriptors of those that the next message passes
+        self.taken: list[Segment] = []  # segments that the next message is about
 
     def serve(self) -> None:
         self.send(wire.frame(HELLO, *Process.of(os.getpid())))
@@ -117,15 +118,20 @@ class SocketWorker(Values):
             self.passed.discard(old)
             self.send(wire.frame(GONE, old))
         packed, segment = pack(contiguous(value), self.pool.take)
-        if segment is not None and segment.id not in self.passed:
-            self.passed.add(segment.id)
-            self.passing.append(segment.fd)
+        if segment is not None:
+            self.taken.append(segment)
         return packed
 
     def reply(self, message: Message) -> None:
         """Send a message, and the descriptors of segments that it is the first to use."""
-        fds, self.passing = self.passing, []
-        self.send(wire.frame(*plain(message)), fds)
+        taken, self.taken = self.taken, []
+        if type(message) is not TaskReply:  # it failed: nobody will read them
+            for segment in taken:
+                segment.map[0] = 0
+            taken = []
+        new = [segment for segment in taken if segment.id not in self.passed]
+        self.passed.update(segment.id for segment in new)
+        self.send(wire.frame(*plain(message)), [segment.fd for segment in new])
 
     def send(self, data: bytes, fds: Sequence[int] = ()) -> None:
         try:

@@ -167,8 +167,8 @@ class SocketTransport(Transport):
         else:
             packed, segment = pack(value, lambda size: fresh(size, OWN))
             self._copied += large(packed)
-        if segment is None:
-            return packed
+        if segment is None:  # copies: an operand may wait long for its first task
+            return (packed[0], tuple(map(bytes, packed[1])), None) if packed[0] else packed
         if lasting:
             self._lasting.add(segment)
         return Shared(packed, segment)

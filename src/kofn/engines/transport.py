@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from itertools import chain, count
+from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 from ..errors import Closed, UnknownWorker
@@ -26,7 +26,7 @@ class Transport(Values, ABC):
     """
 
     def __init__(self) -> None:
-        self.ids: Iterator[int] = count()
+        self.ids = count()
 
     @abstractmethod
     def start(self, worker: int) -> None:
@@ -117,9 +117,7 @@ class TransportEngine(Engine):
         except UnknownWorker:
             self._check()
             raise
-        send = self._transport.send
-        for worker, message in messages:
-            send(worker, message)
+        self._send(messages)
 
     def cancel(self, round: int) -> None:
         self._check()
@@ -152,12 +150,8 @@ class TransportEngine(Engine):
     def join(self) -> int:
         self._check()
         worker = next(self._transport.ids)
-        try:
-            with room_for("one more worker"):
-                self._transport.start(worker)
-        except BaseException:
-            self._transport.ids = chain((worker,), self._transport.ids)  # nobody has had it
-            raise
+        with room_for("one more worker"):
+            self._transport.start(worker)
         return worker
 
     def pid(self, worker: int) -> int | None:
@@ -189,5 +183,11 @@ class TransportEngine(Engine):
         self._protocol.peer(worker)
 
     def _send(self, messages: Outgoing) -> None:
-        for worker, message in messages:
-            self._transport.send(worker, message)
+        send = self._transport.send
+        for number, (worker, message) in enumerate(messages):
+            try:
+                send(worker, message)
+            except (MemoryError, OSError):
+                self._protocol.unsent(messages[number:])
+                with room_for("what a worker is sent"):
+                    raise

@@ -26,9 +26,10 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if home != "faults" and f"{__name__}.{home}" not in sys.modules:
+    if home != "faults":
         import pytest
 
-        for part in (home, "_probe", "_tasks", "_values"):  # so that a failed check says why
-            pytest.register_assert_rewrite(f"{__name__}.{part}")
+        parts = [f"{__name__}.{part}" for part in (home, "_probe", "_tasks", "_values")]
+        # So that a failed check says why.
+        pytest.register_assert_rewrite(*(part for part in parts if part not in sys.modules))
     return getattr(import_module(f".{home}", __name__), name)

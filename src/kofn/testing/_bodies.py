@@ -168,6 +168,11 @@ def shaped(kept: Any, operand: Any, name: str) -> Iterator[Piece]:
     yield Piece(name, SHAPES[name]())
 
 
+def miscounts(kept: Any, operand: Any) -> Iterator[Piece]:
+    """Reply with a large value and rows that are no number, which is found out late."""
+    yield Piece("large", np.full(60_000, -1.0), float("nan"))  # type: ignore[arg-type]
+
+
 def labels(kept: Any, operand: Any, size: int) -> Iterator[Piece]:
     """Say twice with much what the value is of."""
     for i in range(2):

@@ -18,6 +18,7 @@ from ._bodies import (
     labels,
     make,
     measure,
+    miscounts,
     offers,
     recall,
     spoil,
@@ -233,6 +234,25 @@ class ValueChecks:
         assert probe.value(tasks[0])[1] == 100_000
         assert probe.value(tasks[1])[0].sum() == 100_000
         assert probe.value(kept) == ("has", 100_000)
+
+    @pytest.mark.parametrize("size", [100, 100_000])
+    def test_an_operand_is_what_it_was(self, probe: EngineProbe, size: int) -> None:
+        values_travel(probe.engine)
+        for round in (1, 2):
+            array = np.ones(size)
+            probe.engine.broadcast(round, array)
+            array[:] = 7.0
+            tasks = [probe.submit(w, measure, round=round) for w in probe.engine.workers]
+            assert [probe.value(task)[1] for task in tasks] == [size] * 4
+
+    def test_a_reply_that_fails_changes_no_other(self, probe: EngineProbe) -> None:
+        values_travel(probe.engine)
+        for i in range(3):
+            (end,) = probe.until_ended(probe.submit(probe.first, miscounts))
+            assert isinstance(end, Failed), end
+            want = np.arange(50_000.0) + i
+            (back,) = probe.value(probe.submit(probe.first, echo, want))
+            np.testing.assert_array_equal(back, want)
 
     def test_one_blas_thread_each(self, probe: EngineProbe) -> None:
         probe.needs("processes")  # or workers have the threads of this one

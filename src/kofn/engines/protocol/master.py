@@ -136,6 +136,21 @@ class MasterProtocol:
                 out.append((worker, msg.Cancel(round)))
         return out
 
+    def unsent(self, messages: Outgoing) -> None:
+        """Take back what was noted of messages that could not be sent."""
+        for worker, message in messages:
+            peer = self._peers[worker]
+            if isinstance(message, msg.AddBody):
+                peer.bodies.discard(message.number)
+            elif isinstance(message, msg.AddOperand):
+                self._operands[message.round].holders.discard(worker)
+            elif isinstance(message, msg.RunTask):
+                self._close(peer, message.task)
+            elif isinstance(message, msg.Put):
+                self._values.release(peer.puts[message.key].pop())
+                if not peer.puts[message.key]:
+                    del peer.puts[message.key]
+
     def close(self) -> None:
         """Know no worker any more."""
         self._peers, self.workers = {}, ()
