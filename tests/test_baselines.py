@@ -13,11 +13,10 @@ from support import driver_of
 import kofn
 from kofn.arrays.baselines import Replicated, uncoded, whole_shares
 from kofn.delays import Exponential, PerUnit
-from kofn.engines.base import Engine
+from kofn.engines.base import Engine, Wrapped
 from kofn.engines.local import LocalEngine
 from kofn.engines.paced import Paced
 from kofn.engines.virtual import VirtualEngine
-from kofn.engines.wrapped import Wrapped
 from kofn.model import Dropped, Lost, Reply, Send, Task, Tick
 from kofn.reproduce.timing import drain
 from kofn.rounds import Late

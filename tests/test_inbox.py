@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kofn.engines._inbox import Inbox
+from kofn.engines.transport import Inbox
 from kofn.interrupts import due, held
 
 

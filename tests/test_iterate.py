@@ -24,9 +24,9 @@ from support import driver_of, examples
 import kofn
 from kofn import exchange
 from kofn.delays import Change, Exponential, PerUnit, Script
+from kofn.engines.base import Wrapped
 from kofn.engines.local import LocalEngine
 from kofn.engines.virtual import VirtualEngine
-from kofn.engines.wrapped import Wrapped
 from kofn.exchange import Exchange, ExchangeLayout, NetworkCost
 from kofn.model import Command, Event, Lost, Observe, Observed, Publish, Reply, Stored, Task
 from kofn.rounds import Cover, Layout, Windows

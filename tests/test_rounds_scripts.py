@@ -21,8 +21,8 @@ from kofn.arrays.grid import encode_grid
 from kofn.arrays.plan import Plan
 from kofn.codes.mds import MDSCode
 from kofn.delays import Delays, Exponential, PerUnit
+from kofn.engines.base import Wrapped
 from kofn.engines.virtual import VirtualEngine
-from kofn.engines.wrapped import Wrapped
 from kofn.model import Event, Lost, ProductReport
 from kofn.rounds import Layout
 

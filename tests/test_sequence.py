@@ -31,10 +31,9 @@ from kofn.delays import (
     Stratified,
     read_timings,
 )
-from kofn.engines.base import Engine
+from kofn.engines.base import Engine, Wrapped
 from kofn.engines.local import LocalEngine
 from kofn.engines.virtual import VirtualEngine
-from kofn.engines.wrapped import Wrapped
 from kofn.model import Event, Reply, Send, Task, Tick
 from kofn.rounds.roster import Slots
 from kofn.sequence import SequenceCode, Stream, Uncoded

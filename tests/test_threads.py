@@ -14,9 +14,9 @@ from support import driver_of
 import kofn
 from kofn.arrays.baselines import Replicated, uncoded, whole_shares
 from kofn.arrays.grid import encode_grid
+from kofn.engines.base import Wrapped
 from kofn.engines.local import LocalEngine
 from kofn.engines.virtual import VirtualEngine
-from kofn.engines.wrapped import Wrapped
 from kofn.model import Event, Task
 from kofn.sums.rivals import Backups, Stale
 

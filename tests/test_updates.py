@@ -21,9 +21,9 @@ import kofn.model
 from kofn.arrays import fetching, work
 from kofn.arrays.grid import encode_grid
 from kofn.delays import PerUnit
+from kofn.engines.base import Wrapped
 from kofn.engines.local import LocalEngine
 from kofn.engines.virtual import VirtualEngine
-from kofn.engines.wrapped import Wrapped
 from kofn.model import Event, Stored
 from kofn.testing import Faults
 

@@ -20,10 +20,10 @@ from uuid import uuid4
 from .. import __version__
 from ..errors import BadInput, EngineUnavailable
 from ._dask_worker import Connection, hold, install
-from ._inbox import Inbox
 from ._launcher import FAILED, Launcher
 from .protocol import Message, WorkerDown, WorkerUp
 from .protocol.messages import AddBody, AddOperand
+from .transport import Inbox
 
 # As Any: how much of it is typed differs from release to release.
 distributed: Any = import_module("distributed")

@@ -19,6 +19,14 @@ watched: weakref.WeakSet[Any] = weakref.WeakSet()
 os.register_at_fork(after_in_child=lambda: [each.abandon() for each in list(watched)])
 
 
+def serve_a_master() -> None:
+    """Leave Ctrl-C, which goes to the whole group, to the master; flush every line at once."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(line_buffering=True)
+
+
 def reseed() -> None:
     """In a forked worker: draw other random numbers than its siblings, who have the same state."""
     random.seed()

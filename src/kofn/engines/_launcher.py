@@ -20,6 +20,7 @@ from functools import partial
 from typing import Any
 
 from . import _wire as wire
+from ._forks import serve_a_master
 from ._processes import ONE_THREAD
 
 DIED, FAILED = "died", "failed"  # news: of a child that ended; of one that could not be forked
@@ -94,13 +95,8 @@ def report(control: socket.socket, *news: Any) -> None:
 
 def launch(fd: int, module: str, folder: str) -> None:
     """Fork a child per order on socket `fd`; clean up when the master closes or dies, however."""
-    # Ctrl-C goes to the whole process group; only the master decides what it means.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    serve_a_master()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    for stream in (sys.stdout, sys.stderr):
-        # A killed child flushes nothing; printed lines should be seen all the same.
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(line_buffering=True)
     __import__(module)
     begin = sys.modules[module].begin
     control = socket.socket(fileno=fd)

@@ -19,6 +19,7 @@ import threadpoolctl
 
 from .. import __version__
 from . import _wire as wire
+from ._forks import serve_a_master
 from ._mpi_messages import Stream, rest
 from ._socket_worker import serve as serve_near
 from .memory import Packed, contiguous, pack, unpack
@@ -33,12 +34,7 @@ VERSIONS = f"Python {sys.version_info[0]}.{sys.version_info[1]} and kofn {__vers
 
 def serve(MPI: Any, comm: Any) -> NoReturn:
     """Be a worker of rank 0 of `comm` until it says so or is gone; then end this process."""
-    # Ctrl-C goes to the whole process group; only the master decides what it means.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for stream in (sys.stdout, sys.stderr):
-        # A killed worker flushes nothing; printed lines should be seen all the same.
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(line_buffering=True)
+    serve_a_master()
     rank = _Rank(MPI, comm)
     with threadpoolctl.threadpool_limits(1), contextlib.suppress(MPI.Exception):
         ((worker, address, secret, rank.spin),) = wire.frames(rank.receive())

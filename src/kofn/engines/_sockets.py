@@ -50,8 +50,6 @@ class Shared(NamedTuple):
 class _Handle(Segment):
     """A second descriptor of a segment, for the worker that will map it."""
 
-    __slots__ = ()
-
     def __init__(self, segment: Segment) -> None:
         self.fd, self.id = os.dup(segment.fd), OWN
 
@@ -66,7 +64,7 @@ class Peer(wire.Channel):
         self.mailbox = Mailbox() if MAILBOXES else None  # first: it may fail
         super().__init__(sock, poll)
         self.id = id
-        self.process: Process | None = None  # until it says hello
+        self.process: Any = None  # a Process, from its hello on
         self.reason = ""  # why it never came
         self.segments: set[int] = set()  # of our pool, that it has mapped
         self.maps: dict[int, mmap.mmap] = {}  # its reply segments, mapped here
@@ -148,13 +146,11 @@ class SocketTransport(Transport):
         peer.close()
 
     def end(self, worker: int) -> None:
-        process = self._live[worker].process
-        assert process is not None  # it said hello
-        process.kill()
+        self._live[worker].process.kill()
 
     def pid(self, worker: int) -> int | None:
         peer = self._live.get(worker)
-        return peer.process.pid if peer is not None and peer.process else None
+        return peer.process.pid if peer is not None else None
 
     # Values.
 

@@ -22,12 +22,10 @@ class BroadcastWaker:
         os.write(self._end, b"!")
 
     def wake(self) -> None:
-        """Wake everybody."""
         os.read(self.fd, 1)  # Linux 5.5 to 5.13 tells of a write only where the pipe was empty
         os.write(self._end, b"!")
 
     def close(self) -> None:
-        """Close both ends."""
         os.close(self.fd)
         os.close(self._end)
 

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
+from operator import attrgetter
 from typing import Any, ClassVar, Self
 
 from ..errors import CannotDo
@@ -135,3 +136,35 @@ class Engine(ABC):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _delegated(name: str) -> Any:
+    return lambda self, *args: getattr(self.engine, name)(*args)
+
+
+class Wrapped(Engine):
+    """Delegates every call to `engine`; closing it closes `engine`."""
+
+    name: ClassVar[str] = "wrapped"
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.capabilities = engine.capabilities
+
+    def events(self, timeout: float) -> list[Event]:
+        return self.engine.events(timeout)
+
+    workers = property(attrgetter("engine.workers"))
+    traffic = property(attrgetter("engine.traffic"))
+    counters = _delegated("counters")
+    now = _delegated("now")
+    put = _delegated("put")
+    forget = _delegated("forget")
+    broadcast = _delegated("broadcast")
+    submit = _delegated("submit")
+    cancel = _delegated("cancel")
+    lose = _delegated("lose")
+    join = _delegated("join")
+    exchange = _delegated("exchange")
+    pid = _delegated("pid")
+    close = _delegated("close")

@@ -140,9 +140,7 @@ class DaskEngine(TransportEngine):
     Dask workers that come later join by themselves; also one with which a nanny replaces another.
 
     Nothing here waits for a worker. An operand is pickled once, and sent to each worker with its
-    first task of the round: relays would put one straggler in everyone's way. A body is sent to a
-    worker once: what it closes over is what it was then. Arrays that reach a worker are read-only;
-    those in events are private and writable.
+    first task of the round: relays would put one straggler in everyone's way.
     """
 
     name: ClassVar[str] = "dask"

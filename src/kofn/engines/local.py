@@ -25,10 +25,7 @@ class LocalEngine(TransportEngine):
     """Workers are processes of this machine, each with one BLAS thread.
 
     Nothing listens, nothing has a name: descriptors pass over socket pairs, memory is anonymous.
-    Tasks are sent by the next call of `events`, those for most workers by one system call; an
-    operand is written once for all of them. Arrays that reach a worker are read-only; those in
-    events are private and writable. A body is sent to a worker once: what it closes over is what it
-    was then.
+    Tasks are sent by the next call of `events`; an operand is written once for all workers.
     """
 
     name: ClassVar[str] = "local"
@@ -36,9 +33,8 @@ class LocalEngine(TransportEngine):
     _transport: LocalTransport
 
     def __init__(self, workers: int | None = None) -> None:
-        if workers is None:
-            workers = os.cpu_count() or 1
-        workers = checks.whole(workers, "workers", 1, remedy="Leave it out for one per core.")
+        asked = os.cpu_count() or 1 if workers is None else workers
+        workers = checks.whole(asked, "workers", 1, remedy="Leave it out for one per core.")
         with held(), room_for(f"LocalEngine({workers})"):
             transport = LocalTransport()
             self._open(transport)

@@ -155,7 +155,6 @@ class Pool:
         return [i for s in list(self.used.values()) if not s.map[0] for i in self.give(s)]
 
     def close(self) -> None:
-        """Unmap all."""
         for segment in (*self.free, *self.used.values()):
             segment.close()
         self.free, self.used = [], {}

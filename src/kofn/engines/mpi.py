@@ -47,8 +47,6 @@ class MPIEngine(TransportEngine):
 
     Workers on the master's machine are spoken to as those of the local engine are, by sockets and
     shared memory; those of other machines by MPI's messages, one a task, an operand once a round.
-    Arrays that reach a worker are read-only, those in events are private and writable. A body is
-    sent to a worker once: what it closes over is what it was then.
     """
 
     name: ClassVar[str] = "mpi"

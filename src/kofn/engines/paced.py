@@ -19,8 +19,7 @@ from ..delays import Delays
 from ..delays.models import check_delays, checked_seconds
 from ..errors import BadInput
 from ..model import Body, Last, Piece, Task
-from .base import Engine
-from .wrapped import Wrapped
+from .base import Engine, Wrapped
 
 LOOK = 0.008  # seconds between two looks of a waiting worker at the current round
 

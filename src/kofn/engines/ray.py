@@ -20,14 +20,13 @@ from ..checks import whole
 from ..errors import Closed, EngineUnavailable
 from ..interrupts import held, opened
 from ..model import Joined, Lost
-from ._inbox import Inbox
 from ._processes import Process, end, family, where_pids_count
 from ._ray_runtime import Machines, Session, enter
 from ._ray_worker import Packed, Worker, join, list_nodes, pack, split
 from .base import Capabilities
 from .protocol import Message, WorkerDown, WorkerUp
 from .protocol.messages import AddBody, AddOperand, Cancel
-from .transport import Transport, TransportEngine
+from .transport import Inbox, Transport, TransportEngine
 
 _START_LIMIT = 60.0  # seconds without a newcomer while the first workers start
 _SILENT = 15.0  # of these, for machines from which nobody has come, if somebody has from others
@@ -212,9 +211,7 @@ class RayEngine(TransportEngine):
     that offers the resource "kofn" says how many). A machine that is added later brings workers
     of its own: as many as it offers, with `workers` given at most what each had at the start.
 
-    A task costs one call; a large operand is put in the object store once. Arrays that reach a
-    worker are read-only; those in events are private and writable. A body is sent to a worker
-    once: what it closes over is what it was then. An operand is kept until its round is cancelled.
+    A task costs one call; a large operand is put in the object store once.
     """
 
     name: ClassVar[str] = "ray"

@@ -5,17 +5,22 @@ from __future__ import annotations
 import time
 import weakref
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import count
-from typing import Any
+from queue import Empty, SimpleQueue
+from typing import Any, Generic, TypeVar
 
 from ..errors import Closed, UnknownWorker
 from ..exchange import Exchange, ExchangeLayout
-from ..interrupts import held
+from ..interrupts import held, opened
 from ..model import Event, Lost, Task
 from .base import Engine
 from .memory import room_for
 from .protocol import MasterProtocol, Message, Outgoing, Values
+
+T = TypeVar("T")
 
 
 class Transport(Values, ABC):
@@ -69,7 +74,11 @@ class Transport(Values, ABC):
 
 
 class TransportEngine(Engine):
-    """An engine over a transport: every promise of the contract, kept by the protocol."""
+    """An engine over a transport: every promise of the contract, kept by the protocol.
+
+    Arrays that reach a worker are read-only; those in events are private and writable. A body is
+    sent to a worker once: what it closes over is what it was then.
+    """
 
     def _open(self, transport: Transport) -> None:
         self._transport = transport
@@ -143,7 +152,8 @@ class TransportEngine(Engine):
                 return []
 
     def lose(self, worker: int) -> None:
-        self._known(worker)
+        self._check()
+        self._protocol.peer(worker)
         with room_for("ending a worker"):
             self._transport.end(worker)
 
@@ -155,7 +165,8 @@ class TransportEngine(Engine):
         return worker
 
     def pid(self, worker: int) -> int | None:
-        self._known(worker)
+        self._check()
+        self._protocol.peer(worker)
         return self._transport.pid(worker)
 
     def exchange(self, layout: ExchangeLayout) -> Exchange:
@@ -178,10 +189,6 @@ class TransportEngine(Engine):
             raise Closed(f"this {type(self).__name__} was closed; make a new one.")
         self._transport.check()
 
-    def _known(self, worker: int) -> None:
-        self._check()
-        self._protocol.peer(worker)
-
     def _send(self, messages: Outgoing) -> None:
         send = self._transport.send
         for number, (worker, message) in enumerate(messages):
@@ -191,3 +198,27 @@ class TransportEngine(Engine):
                 self._protocol.unsent(messages[number:])
                 with room_for("what a worker is sent"):
                     raise
+
+
+class Inbox(Generic[T]):
+    """For transports with threads: any may put, one takes. An interrupted wait takes nothing."""
+
+    def __init__(self) -> None:
+        self._items: deque[T] = deque()
+        self._wakeups: SimpleQueue[None] = SimpleQueue()  # nothing is lost with what it holds
+
+    def put(self, item: T) -> None:
+        self._items.append(item)
+        self._wakeups.put(None)
+
+    def wait(self, timeout: float) -> None:
+        """Return when there may be something to take, or after so many seconds."""
+        while not self._wakeups.empty():  # before the look: who puts later wakes later
+            self._wakeups.get_nowait()
+        if not self._items and timeout > 0:
+            with suppress(Empty), opened():
+                self._wakeups.get(timeout=min(timeout, 1e6))
+
+    def take(self) -> T | None:
+        """Return the oldest item, if there is one."""
+        return self._items.popleft() if self._items else None

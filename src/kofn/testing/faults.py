@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..checks import number
-from ..engines.base import Engine
-from ..engines.wrapped import Wrapped
+from ..engines.base import Engine, Wrapped
 from ..errors import CannotDo
 from ..model import Body, Piece, Task
 

@@ -1,12 +1,7 @@
 """What passes between a master and its workers, and the books that each side keeps. No I/O.
 
-    MasterProtocol.submit(task) -> [(worker, message), …]     messages to be sent, in order
-    MasterProtocol.received(worker, message, now) -> [Event]  what a message from a worker means
-    WorkerProtocol.handle(message) -> messages                what a worker answers, as it works
-
-A transport carries the messages: in order for each worker, except that a Cancel may overtake. It
-also packs the values in them (see Values). The same two objects serve sockets, Ray, Dask, MPI,
-threads and the tests.
+A transport carries the messages, in order for each worker, except that a Cancel may come before
+messages that were sent earlier; it also packs the values in them (see Values).
 """
 
 from .master import MasterProtocol as MasterProtocol
