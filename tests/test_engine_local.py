@@ -415,7 +415,7 @@ with kofn.connect("local", workers=3) as cluster:
     assert len(cluster.workers) == 4
     for more in range(3):
         only(more)
-        if not told(lambda: cluster.lose(3), kofn.OutOfResources):
+        if not told(lambda: cluster.lose(cluster.workers[-1]), kofn.OutOfResources):
             break
         plenty()
         assert len(cluster.workers) == 4
