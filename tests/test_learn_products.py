@@ -104,6 +104,10 @@ def test_bad_choices_get_one_clear_error(tmp_path: Path) -> None:
         stale = Replicated(cluster, X, 1, lost="stale")
         with pytest.raises(kofn.BadInput, match="counts on exact products"):
             LogisticRegression().fit(stale, Y > 0)
+        with pytest.raises(
+            kofn.BadInput, match=r"got n=2 and 3 live\. Give 3 .*workers= of an est"
+        ):
+            Ridge(cluster=cluster, workers=2).fit(X, Y)
 
 
 # A store, or a file, instead of an array.

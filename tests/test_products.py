@@ -282,7 +282,7 @@ def test_bad_updates_and_bad_formats() -> None:
         ]
         for use in uses:
             for one in (anything, anything.T):
-                with pytest.raises(TypeError, match=r"Use X\.T @ w for w @ X, or fetch X\.toarray"):
+                with pytest.raises(TypeError, match=r"Use X\.T @ w for w @ X; X\.toarray"):
                     use(one)
 
 

@@ -27,7 +27,7 @@ class OnWorkers:
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
         raise CannotDo(
             f"a matrix on workers takes X @ w, X.T @ z and += alone; this {type(self).__name__} "
-            f"was given to NumPy, or indexed. Use X.T @ w for w @ X, or fetch X.toarray()."
+            f"was given to NumPy, or indexed. Use X.T @ w for w @ X; X.toarray() fetches a coded X."
         )
 
     __array_ufunc__ = __getitem__ = __array__
