@@ -23,7 +23,7 @@ from threadpoolctl import threadpool_limits
 
 from .. import __version__
 from ._processes import where_pids_count
-from .memory import LARGE, Packed, contiguous, pack, unpack
+from .memory import LARGE, Packed, pack, unpack
 from .protocol import NEVER, Cancel, Message, Values, WorkerProtocol, plain, typed
 
 _UNUSED = 60.0  # seconds after which an installed session that nobody opened is removed
@@ -33,7 +33,7 @@ class Copies(Values):
     """Values travel as pickles and copies of their arrays: they may wait long to be sent."""
 
     def pack(self, value: Any, lasting: bool = False) -> Packed:
-        (head, parts, _), _ = pack(contiguous(value))
+        (head, parts, _), _ = pack(value, tidy=True)
         if head is not None:
             copies = map(bytes, parts)
             parts = tuple(pickle.PickleBuffer(c) if len(c) >= LARGE else c for c in copies)

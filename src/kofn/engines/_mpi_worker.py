@@ -22,7 +22,7 @@ from . import _wire as wire
 from ._forks import serve_a_master
 from ._mpi_messages import Stream, rest
 from ._socket_worker import serve as serve_near
-from .memory import Packed, contiguous, pack, unpack
+from .memory import Packed, pack, unpack
 from .protocol import Cancel, Message, Values, WorkerProtocol, plain, typed
 
 KNOCK = struct.Struct("<32sq")  # what comes with the end of a socket pair: the secret, the worker
@@ -125,7 +125,7 @@ class _Rank(Values):
             sent = self.stream.push()
 
     def pack(self, value: Any, lasting: bool = False) -> Packed:
-        return pack(contiguous(value))[0]
+        return pack(value, tidy=True)[0]
 
     def unpack(self, packed: Packed) -> Any:
         return unpack(packed, None)

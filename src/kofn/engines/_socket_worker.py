@@ -15,7 +15,7 @@ from ._forks import reseed, tie
 from ._processes import Process
 from ._sockets import EXCHANGE, GONE, HELLO, UNMAP, UNPASS, VALUE_AT, Shared
 from ._wakeup import Mailbox
-from .memory import OWN, Packed, Pool, Segment, attach, contiguous, pack, unpack
+from .memory import OWN, Packed, Pool, Segment, attach, pack, unpack
 from .protocol import Message, Values, WorkerProtocol, plain, typed
 from .protocol.messages import TaskReply
 
@@ -117,21 +117,22 @@ class SocketWorker(Values):
         for old in self.pool.reclaim() if self.pool.used else ():
             self.passed.discard(old)
             self.send(wire.frame(GONE, old))
-        packed, segment = pack(contiguous(value), self.pool.take)
+        packed, segment = pack(value, self.pool.take, tidy=True)
         if segment is not None:
             self.taken.append(segment)
         return packed
 
     def reply(self, message: Message) -> None:
         """Send a message, and the descriptors of segments that it is the first to use."""
-        taken, self.taken = self.taken, []
-        if type(message) is not TaskReply:  # it failed: nobody will read them
-            for segment in taken:
-                segment.map[0] = 0
-            taken = []
-        new = [segment for segment in taken if segment.id not in self.passed]
-        self.passed.update(segment.id for segment in new)
-        self.send(wire.frame(*plain(message)), [segment.fd for segment in new])
+        fds: list[int] = []
+        while self.taken:
+            segment = self.taken.pop(0)
+            if type(message) is not TaskReply:
+                segment.map[0] = 0  # it failed: nobody will read it
+            elif segment.id not in self.passed:
+                self.passed.add(segment.id)
+                fds.append(segment.fd)
+        self.send(wire.frame(*plain(message)), fds)
 
     def send(self, data: bytes, fds: Sequence[int] = ()) -> None:
         try:

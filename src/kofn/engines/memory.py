@@ -35,7 +35,9 @@ PICKLE = "pickle"
 _ATOMS = frozenset({int, float, bool, str, type(None)})
 _FEW = 16  # members of a tuple that are looked at
 _PLAIN = frozenset("?bBhHiIlLqQefdgFDG")  # dtypes that are their bytes
-_Take = Callable[[int], "Segment | None"]  # gives a segment of so many bytes, if there is one
+_Take = (
+    Callable[[int], "Segment | None"] | None
+)  # gives a segment of so many bytes, if there is one
 OWN = -1  # the id of a segment that the receiver keeps for itself
 
 _ids = count()
@@ -196,15 +198,17 @@ def contiguous(value: Any, nested: bool = False) -> Any:
     return value
 
 
-def _buffers(value: Any) -> tuple[Any, list[memoryview]]:
-    """Return what a value is, and its buffers."""
+def _buffers(value: Any, tidy: bool) -> tuple[Any, list[memoryview]]:
+    """Return what a value is, and its buffers; `tidy`: as `contiguous` makes it."""
     # A plain contiguous array goes without pickle, which takes five times as long.
     if type(value) is np.ndarray and value.dtype.char in _PLAIN:
+        if tidy and not value.flags.forc:
+            value = np.ascontiguousarray(value)
         if value.flags.c_contiguous:
             return (value.dtype.str, value.shape, "C"), [value.data]
         if value.flags.f_contiguous:
             return (value.dtype.str, value.shape, "F"), [value.T.data]
-    data, buffers = dumps(value)
+    data, buffers = dumps(contiguous(value) if tidy else value)
     return PICKLE, [memoryview(data), *(buffer.raw() for buffer in buffers)]
 
 
@@ -214,14 +218,11 @@ def _marshals(value: Any) -> bool:
     return kind in _ATOMS or (kind is tuple and len(value) <= _FEW and all(map(_marshals, value)))
 
 
-def pack(value: Any, take: _Take | None = None) -> tuple[Packed, Segment | None]:
-    """Pack a value; buffers of LARGE bytes or more are written to one segment from `take`.
-
-    One copy of the large buffers; what stays small is copied into the message.
-    """
+def pack(value: Any, take: _Take = None, tidy: bool = False) -> tuple[Packed, Segment | None]:
+    """Pack a value; buffers of LARGE bytes or more are written to one segment from `take`."""
     if _marshals(value):
         return (None, (value,), None), None
-    head, views = _buffers(value)
+    head, views = _buffers(value, tidy)
     sizes = [-(-view.nbytes // _ALIGN) * _ALIGN for view in views if view.nbytes >= LARGE]
     segment = take(sum(sizes)) if sizes and take is not None else None
     if segment is None:

@@ -50,8 +50,8 @@ class WorkerProtocol:
         return ()
 
     def _stale(self, round: int) -> bool:
-        if self._look is not None:
-            self.cancelled = max(self.cancelled, self._look())
+        if self._look is not None and (seen := self._look()) > self.cancelled:
+            self.cancelled = seen
         return round <= self.cancelled
 
     def _put(self, message: msg.Put) -> Message:
@@ -65,11 +65,11 @@ class WorkerProtocol:
     def _run(self, message: msg.RunTask) -> Iterator[Message]:
         """Run one task: each piece is sent when it is finished, the end with it where known."""
         task, round = message.task, message.round
-        self.cancelled = max(self.cancelled, message.cancelled)
+        if message.cancelled > self.cancelled:
+            self.cancelled = message.cancelled
         stale = self._stale(round)
-        if self._operands:
-            for old in [r for r in self._operands if r <= self.cancelled]:
-                del self._operands[old]
+        for old in [r for r in self._operands if r <= self.cancelled]:
+            del self._operands[old]
         if stale:
             yield msg.TaskDropped(task)
             return
