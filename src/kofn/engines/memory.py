@@ -35,9 +35,7 @@ PICKLE = "pickle"
 _ATOMS = frozenset({int, float, bool, str, type(None)})
 _FEW = 16  # members of a tuple that are looked at
 _PLAIN = frozenset("?bBhHiIlLqQefdgFDG")  # dtypes that are their bytes
-_Take = (
-    Callable[[int], "Segment | None"] | None
-)  # gives a segment of so many bytes, if there is one
+_Take = Callable[[int], "Segment | None"] | None  # gives a segment of so many bytes, or None
 OWN = -1  # the id of a segment that the receiver keeps for itself
 
 _ids = count()
@@ -169,8 +167,7 @@ def dumps(value: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
         data = pickle.dumps(value, 5, buffer_callback=found.append)
     except Exception:
         data = b"__main__"
-    # Names in __main__ mean something else in a worker, and who has registered a module to go by
-    # value wants what it is here. A chance match costs time only.
+    # Names in __main__ mean something else in a worker; a chance match costs time only.
     by_value = cloudpickle.list_registry_pickle_by_value()
     if b"__main__" in data or any(name.encode() in data for name in by_value):
         found = []

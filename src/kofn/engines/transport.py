@@ -220,5 +220,4 @@ class Inbox(Generic[T]):
                 self._wakeups.get(timeout=min(timeout, 1e6))
 
     def take(self) -> T | None:
-        """Return the oldest item, if there is one."""
         return self._items.popleft() if self._items else None
