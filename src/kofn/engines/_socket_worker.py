@@ -77,7 +77,6 @@ class SocketWorker(Values):
                 self.handle(fields)
 
     def handle(self, fields: tuple[Any, ...]) -> None:
-        """Do what a frame says."""
         kind, name = fields[0], fields[1]
         if kind == UNMAP:
             # Dropped, not closed: an array that a body hid away keeps its memory.
@@ -106,7 +105,9 @@ class SocketWorker(Values):
         return self.maps[segment]
 
     def unpack(self, packed: Any) -> Any:
-        content, memory = packed if type(packed) is Shared else (packed, None)
+        if type(packed) is not Shared:
+            return packed[1][0] if packed[0] is None else unpack(packed)
+        content, memory = packed
         if content[0] == EXCHANGE:
             # Dropped with its mapping when it is forgotten and no body is at it any more.
             return Exchange(memory, ExchangeLayout(*content[1]))

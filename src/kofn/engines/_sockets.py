@@ -171,7 +171,7 @@ class SocketTransport(Transport):
 
     def unpack(self, packed: Any) -> Any:
         if type(packed) is not Shared:
-            return unpack(packed, None, copy=True)
+            return packed[1][0] if packed[0] is None else unpack(packed, None, copy=True)
         packed, memory = packed
         if isinstance(memory, OSError):
             raise memory

@@ -190,14 +190,15 @@ class TransportEngine(Engine):
         self._transport.check()
 
     def _send(self, messages: Outgoing) -> None:
-        send = self._transport.send
-        for number, (worker, message) in enumerate(messages):
-            try:
+        send, done = self._transport.send, 0
+        try:
+            for worker, message in messages:
                 send(worker, message)
-            except (MemoryError, OSError):
-                self._protocol.unsent(messages[number:])
-                with room_for("what a worker is sent"):
-                    raise
+                done += 1
+        except (MemoryError, OSError):
+            self._protocol.unsent(messages[done:])
+            with room_for("what a worker is sent"):
+                raise
 
 
 class Inbox(Generic[T]):
