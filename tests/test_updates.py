@@ -156,9 +156,7 @@ def test_what_is_struck_while_shares_are_rebuilt_leaves_the_matrix_as_it_was(
     assert line > 200
 
 
-@pytest.mark.skipif(
-    sys.gettrace() is not None, reason="a traced signal may leave a lock held"
-)
+@pytest.mark.skipif(sys.gettrace() is not None, reason="a traced signal may leave a lock held")
 @pytest.mark.engine
 @pytest.mark.parametrize("update", [add, move])
 def test_updates_under_a_timer_that_strikes_after_10_microseconds_to_1_millisecond(
