@@ -401,6 +401,7 @@ def test_the_examples_of_the_page_pass_their_checks(name: str, tmp_path: Path) -
     assert "passed" in (said := check(code, tmp_path)), said
 
 
+@pytest.mark.docs
 def test_the_checks_catch_threads_that_are_left(tmp_path: Path) -> None:
     (code,) = (code for code in BLOCKS if "class ThreadEngine" in code)
     code, count = re.subn(r"thread\.end\(\)|thread\.thread\.join\(5.0\)", "pass", code)
