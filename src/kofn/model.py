@@ -130,6 +130,15 @@ class Joined(NamedTuple):
     worker: int
 
 
+class Leaving(NamedTuple):
+    """A worker will be gone at a known time; it works until then, and may stay after all."""
+
+    time: float
+    worker: int
+    deadline: float  # on the engine's clock; infinity takes an earlier notice back
+    reason: str = ""
+
+
 class Stored(NamedTuple):
     """A put has been kept by its worker. The driver adds the slot that it fills, if it does."""
 
@@ -153,7 +162,7 @@ class Observed(NamedTuple):
     held: bool
 
 
-Event = Reply | Failed | Dropped | Lost | Joined | Stored | Tick | Observed
+Event = Reply | Failed | Dropped | Lost | Joined | Leaving | Stored | Tick | Observed
 
 
 # Commands, from a round to driver.py.
@@ -211,7 +220,7 @@ class Record(NamedTuple):
     """One line of the event log, the only thing that pictures are drawn from.
 
     kind: round, send, piece (a streamed part of a task), reply (the end of one), dropped, failed,
-    lost, joined, stored, done (the end of a round) or raised.
+    lost, joined, leaving, stored, done (the end of a round) or raised.
     """
 
     time: float

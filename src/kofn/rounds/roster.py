@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from weakref import WeakSet
 
-from ..model import Assign, Dropped, Event, Failed, Joined, Lost, Reply, Stored
+from ..model import Assign, Dropped, Event, Failed, Joined, Leaving, Lost, Reply, Stored
 
 
 class Debts:
@@ -67,6 +67,7 @@ class Roster:
     def __init__(self, workers: Iterable[int]) -> None:
         self.kept: dict[int, set[str]] = {worker: set() for worker in workers}  # of the live: keys
         self.refused: set[tuple[int, str]] = set()  # puts that failed: worker, key
+        self.leaving: dict[int, float] = {}  # who will be gone, and when
         self.unborn: dict[int, str] = {}  # joiners that never came, and why
         self.debts = Debts()  # of tasks and puts
         self._gone: set[int] = set()
@@ -159,11 +160,20 @@ class Roster:
             self.kept[event.worker] = set()
         elif type(event) is Lost:
             self._lost(event.worker, event.reason)
+        elif type(event) is Leaving:
+            self._leaving(event)
         elif type(event) is Stored or type(event) is Failed:
             return self._put_ended(event)
         return event
 
+    def _leaving(self, event: Leaving) -> None:
+        if event.deadline == float("inf"):
+            self.leaving.pop(event.worker, None)
+        elif event.worker in self.kept:
+            self.leaving[event.worker] = event.deadline
+
     def _lost(self, worker: int, reason: str) -> None:
+        self.leaving.pop(worker, None)
         if self.kept.pop(worker, None) is None:
             self.unborn[worker] = reason
         self._gone.add(worker)

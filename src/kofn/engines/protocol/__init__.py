@@ -12,6 +12,7 @@ from .messages import Message as Message
 from .messages import Outgoing as Outgoing
 from .messages import Values as Values
 from .messages import WorkerDown as WorkerDown
+from .messages import WorkerLeaving as WorkerLeaving
 from .messages import WorkerUp as WorkerUp
 from .messages import plain as plain
 from .messages import typed as typed

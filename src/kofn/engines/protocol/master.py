@@ -11,7 +11,7 @@ from typing import Any
 import cloudpickle
 
 from ...errors import BadInput, OutOfResources, UnknownWorker
-from ...model import Body, Dropped, Event, Failed, Joined, Lost, Reply, Stored, Task
+from ...model import Body, Dropped, Event, Failed, Joined, Leaving, Lost, Reply, Stored, Task
 from . import messages as msg
 from .messages import NEVER, Message, Outgoing, Values
 
@@ -170,6 +170,8 @@ class MasterProtocol:
         peer = self._peers.get(worker)
         if peer is None:
             return []  # it was given up before
+        if isinstance(message, msg.WorkerLeaving):
+            return [Leaving(now, worker, now + message.seconds, message.reason)]
         if isinstance(message, msg.PutStored | msg.PutFailed):
             key = message.key
             packed = peer.puts[key]

@@ -88,9 +88,15 @@ class WorkerDown(NamedTuple):  # it is gone, after all that it had sent, or it n
     reason: str = ""
 
 
+class WorkerLeaving(NamedTuple):  # it has been told that it will go; the worker may say so itself
+    seconds: float  # until then; infinity: it stays after all
+    reason: str = ""
+
+
 KINDS: tuple[type[Any], ...] = (
     *(AddBody, AddOperand, DropOperand, RunTask, Put, Forget, Cancel),
     *(TaskReply, TaskFailed, TaskDropped, PutStored, PutFailed, WorkerUp, WorkerDown),
+    WorkerLeaving,
 )
 Message = tuple[Any, ...]  # of one of these kinds
 _NUMBERS = {kind: number for number, kind in enumerate(KINDS)}
