@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 EXTRAS := plot,store,ray,dask,mpi,torch
 MINUTES ?= 20
-PROCESSES := engine or docs or papers
+PROCESSES := engine or hosts or docs or papers
 
 .PHONY: demo quick test check soak coverage bench clean
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from hosts import Hosts, HostsUnavailable
 from support import DataFolder
 
 import kofn
@@ -53,9 +55,23 @@ def cluster() -> Iterator[kofn.Cluster]:
         yield cluster
 
 
+@pytest.fixture
+def make_hosts() -> Iterator[Callable[..., Hosts]]:
+    """Make hosts of this machine, `make_hosts("A", "B", share=[folder])`; skip where it cannot."""
+    with ExitStack() as stack:
+
+        def make(*letters: str, share: Iterable[str | Path] = ()) -> Hosts:
+            try:
+                return stack.enter_context(Hosts(*letters, share=share))
+            except HostsUnavailable as reason:
+                pytest.skip(str(reason))
+
+        yield make
+
+
 # `--quick`: the tests without a marker, which may not start a process.
 
-MARKED = ("engine", "docs", "papers", "slow")
+MARKED = ("engine", "hosts", "docs", "papers", "slow")
 _STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}
 
 
