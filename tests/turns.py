@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 from kofn.engines.base import Engine
@@ -48,7 +47,7 @@ class Turn(Engine):
 
     def submit(self, task: Task) -> None:
         id = task.id + self.base
-        self._engine.submit(replace(task, id=id, round=task.round + self.base))
+        self._engine.submit(task._replace(id=id, round=task.round + self.base))
         self._open.add(id)
 
     def cancel(self, round: int) -> None:

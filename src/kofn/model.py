@@ -42,8 +42,7 @@ class Outline(tuple[tuple[Any, int], ...]):
     """
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(NamedTuple):
     """One piece of work for one worker in one round."""
 
     id: int

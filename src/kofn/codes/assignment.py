@@ -75,6 +75,9 @@ def uncovered(n: int, c: int, r: int) -> float:
     return comb(n - c, r) / comb(n, r) if 0 <= r <= n else 0.0
 
 
+_NO_ROW = np.empty(0)  # a decoder that counts parts has no use for their coefficients
+
+
 class CoverageDecoder(Decoder):
     """For rows of ones that are equal or disjoint: the sum is there when every part is covered.
 
@@ -103,7 +106,7 @@ class CoverageDecoder(Decoder):
         """Take a symbol; whether it is new, so that its value belongs in the sum."""
         if key in self._rows or self.covered[parts[0]]:
             return False
-        self._rows[key] = np.empty(0)
+        self._rows[key] = _NO_ROW
         for part in parts:
             self.covered[part] = True
         self.left -= len(parts)

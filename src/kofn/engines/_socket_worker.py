@@ -35,11 +35,11 @@ class SocketWorker(Values):
     """Carries messages between a socket, a mailbox and the protocol."""
 
     def __init__(self, sock: socket.socket, cancelled: mmap.mmap, *mailbox: int) -> None:
-        self.sock = sock
+        self.sock, self.fd = sock, sock.fileno()
         self.mailbox: Mailbox | None = None
         if mailbox:
             self.mailbox, self.poll = Mailbox(mailbox[0]), select.epoll()
-            self.poll.register(sock.fileno(), select.EPOLLIN)
+            self.poll.register(self.fd, select.EPOLLIN)
             self.poll.register(mailbox[1], select.EPOLLIN | select.EPOLLET)
         self.position = 0  # bytes of the socket's stream that have been handled
         self.reader = wire.Reader(sock)
@@ -66,7 +66,7 @@ class SocketWorker(Values):
         """Wait for frames of the socket, handling those of the mailbox meanwhile."""
         while self.mailbox is not None:
             self.open_mailbox()
-            if any(fd == self.sock.fileno() for fd, _ in self.poll.poll()):
+            if self.fd in dict(self.poll.poll()):
                 break
         return self.reader.receive()
 
@@ -77,23 +77,25 @@ class SocketWorker(Values):
                 self.handle(fields)
 
     def handle(self, fields: tuple[Any, ...]) -> None:
-        kind, name = fields[0], fields[1]
-        if kind == UNMAP:
-            # Dropped, not closed: an array that a body hid away keeps its memory.
-            self.maps.pop(name, None)
-        elif kind == UNPASS:
-            # The master could not map it, so it has to be passed again, and it is free.
-            self.passed.discard(name)
-            if name in self.pool.used:
-                self.pool.used[name].map[0] = 0
-        else:
-            at = VALUE_AT.get(kind)
-            if at is not None and (packed := fields[at])[2] is not None:
+        kind = fields[0]
+        if kind in VALUE_AT:
+            at = VALUE_AT[kind]
+            if (packed := fields[at])[2] is not None:
                 # Also if the task is stale: its descriptor has come.
                 value = Shared(packed, self.memory(packed))
                 fields = (*fields[:at], value, *fields[at + 1 :])
-            for message in self.protocol.handle(typed(fields)):
-                self.reply(message)
+        elif kind == UNMAP:
+            # Dropped, not closed: an array that a body hid away keeps its memory.
+            self.maps.pop(fields[1], None)
+            return
+        elif kind == UNPASS:
+            # The master could not map it, so it has to be passed again, and it is free.
+            self.passed.discard(fields[1])
+            if fields[1] in self.pool.used:
+                self.pool.used[fields[1]].map[0] = 0
+            return
+        for message in self.protocol.handle(typed(fields)):
+            self.reply(message)
 
     def memory(self, packed: Packed) -> mmap.mmap:
         # An OSError here ends the worker: the two sides would disagree on what is mapped.
@@ -115,9 +117,10 @@ class SocketWorker(Values):
 
     def pack(self, value: Any, lasting: bool = False) -> Packed:
         """Write large buffers to memory that the master copies out of."""
-        for old in self.pool.reclaim() if self.pool.used else ():
-            self.passed.discard(old)
-            self.send(wire.frame(GONE, old))
+        if self.pool.used:
+            for old in self.pool.reclaim():
+                self.passed.discard(old)
+                self.send(wire.frame(GONE, old))
         packed, segment = pack(value, self.pool.take, tidy=True)
         if segment is not None:
             self.taken.append(segment)

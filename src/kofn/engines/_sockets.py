@@ -23,7 +23,7 @@ from ._processes import Process
 from ._wakeup import MAILBOXES, BroadcastWaker, Mailbox
 from .memory import OWN, Packed, Pool, Segment, attach, fresh, inline, large, pack, unpack
 from .protocol import KINDS, NEVER, Cancel, Message, WorkerDown, WorkerUp, plain, typed
-from .protocol.messages import AddOperand, DropOperand, Forget, Put, TaskReply
+from .protocol.messages import AddBody, AddOperand, DropOperand, Put, RunTask, TaskReply
 from .transport import Transport
 
 # Frames besides the protocol's messages. From a worker: it is there (its process); a segment of its
@@ -31,6 +31,8 @@ from .transport import Transport
 # one of the worker's.
 HELLO, GONE, UNMAP, UNPASS = range(100, 104)
 EXCHANGE = "exchange"  # in place of a packed value's head: memory to be mapped as an Exchange
+_WAIT = frozenset({AddBody, AddOperand, DropOperand})  # sent with the next message
+_NONE: tuple[Message, bytes, Segment | None] = ((), b"", None)  # a message, its frame and segment
 _FDS = 12  # descriptors that go with one frame
 VALUE_AT = {  # where in a frame to a worker the packed value is, by the number of its kind
     number: 1 + kind._fields.index(name)
@@ -111,8 +113,8 @@ class SocketTransport(Transport):
         self.peers: dict[int, Peer] = {}  # by descriptor, the joining ones too
         self._live: dict[int, Peer] = {}  # by worker
         self._unsent: dict[int, Peer] = {}  # who have frames to be sent
-        # The last operand that was sent, its frame and its segment; by whether all is in the frame.
-        self._framed: dict[bool, tuple[Message, bytes, Segment | None]] = {}
+        # The last operand that was sent; by whether all of it is in the frame.
+        self._framed = {False: _NONE, True: _NONE}
         self._copied = 0  # bytes through memory that one worker and the master share
         self._before = 0  # bytes through the sockets of workers that are gone
         watched.add(self)
@@ -213,32 +215,30 @@ class SocketTransport(Transport):
 
     def cancelled(self, round: int) -> None:
         self._cancelled[0] = round
-        self._framed.clear()
+        self._framed = {False: _NONE, True: _NONE}
 
     def send(self, worker: int, message: Message) -> None:
         peer = self._live.get(worker)
         kind = type(message)
         if peer is None or kind is Cancel:
             return  # it is gone, and its end will be told; or it sees the cancelled word
-        data, segment = self._frame(message)
+        if kind is AddOperand and self._framed[False][0] is message:
+            _, data, segment = self._framed[False]
+        else:
+            data, segment = self._frame(message)
         peer.unsent.append(data)
-        if kind is DropOperand:
-            return  # it can wait for the next message
         if segment is not None and (segment.id == OWN or segment.id not in peer.segments):
             peer.segments.add(segment.id)
             peer.unsent_fds.append(segment.fd)
-        if kind is Put or kind is Forget or len(peer.unsent_fds) >= _FDS:
+        if kind is RunTask and len(peer.unsent_fds) < _FDS:
+            self._unsent[worker] = peer
+        elif kind not in _WAIT:
             peer.send()
             if type(message) is Put and not peer.outbox:  # the descriptor is the worker's
                 self.release(message.value)
-        else:
-            self._unsent[worker] = peer
 
     def _frame(self, message: Message, whole: bool = False) -> tuple[bytes, Segment | None]:
         """Return a message as a frame, and the segment that goes with it; `whole`: without one."""
-        known = self._framed.get(whole)
-        if known is not None and known[0] is message:
-            return known[1:]
         fields, segment = plain(message), None
         at = VALUE_AT.get(fields[0])
         if at is not None and type(fields[at]) is Shared:
@@ -247,7 +247,7 @@ class SocketTransport(Transport):
                 packed, segment = inline(packed, segment), None
             fields = (*fields[:at], packed, *fields[at + 1 :])
         data = wire.frame(*fields)
-        if type(message) is AddOperand:
+        if type(message) is AddOperand:  # the same for every worker
             self._framed[whole] = message, data, segment
         return data, segment
 
@@ -295,13 +295,7 @@ class SocketTransport(Transport):
             self._ended(peer, arrived)
             return False
         for fields in frames:
-            if fields[0] == HELLO:
-                peer.process = Process(*fields[1:])
-                self._live[peer.id] = peer
-                arrived.append((peer.id, WorkerUp()))
-            elif fields[0] == GONE:
-                peer.maps.pop(fields[1], None)
-            else:
+            if fields[0] < HELLO:
                 message = typed(fields)
                 if isinstance(message, TaskReply):  # both, in the order of their descriptors
                     if message.what[2] is not None:
@@ -309,6 +303,12 @@ class SocketTransport(Transport):
                     if message.value[2] is not None:
                         message = message._replace(value=self._locate(peer, message.value))
                 arrived.append((peer.id, message))
+            elif fields[0] == GONE:
+                peer.maps.pop(fields[1], None)
+            else:
+                peer.process = Process(*fields[1:])
+                self._live[peer.id] = peer
+                arrived.append((peer.id, WorkerUp()))
         return True
 
     def _locate(self, peer: Peer, packed: Packed) -> Shared:

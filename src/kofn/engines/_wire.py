@@ -33,10 +33,10 @@ def frame(*message: Any) -> bytes:
 
 def frames(data: Any, sizes: list[int] | None = None) -> list[Any]:
     """Return the messages at the beginning of these bytes; `sizes` gets the bytes of each."""
-    messages, at, view = [], 0, memoryview(data)
-    while len(view) - at >= 8:
+    messages, at, view, end = [], 0, memoryview(data), len(data)
+    while end - at >= 8:
         upto = at + 8 + _HEAD.unpack_from(view, at)[0]
-        if upto > len(view):
+        if upto > end:
             break
         messages.append(marshal.loads(view[at + 8 : upto]))
         if sizes is not None:
@@ -99,6 +99,9 @@ class Reader:
                 return []
             data = bytes(rest)
             rest.clear()
+        elif len(data) >= 8 and len(data) == 8 + _HEAD.unpack_from(data)[0]:
+            self.sizes = [len(data)]  # one whole frame, as almost always
+            return [marshal.loads(data[8:])]
         messages = frames(data, self.sizes)
         if (used := sum(self.sizes)) < len(data):
             rest += memoryview(data)[used:]

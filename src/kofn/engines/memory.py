@@ -211,8 +211,11 @@ def _buffers(value: Any, tidy: bool) -> tuple[Any, list[memoryview]]:
 
 def _marshals(value: Any) -> bool:
     """Tell whether marshal brings just this over: most of what tasks and replies carry besides."""
-    kind = type(value)
-    return kind in _ATOMS or (kind is tuple and len(value) <= _FEW and all(map(_marshals, value)))
+    if type(value) in _ATOMS:
+        return True
+    if type(value) is not tuple or len(value) > _FEW:
+        return False
+    return False not in [type(member) in _ATOMS or _marshals(member) for member in value]
 
 
 def pack(value: Any, take: _Take = None, tidy: bool = False) -> tuple[Packed, Segment | None]:
@@ -220,8 +223,10 @@ def pack(value: Any, take: _Take = None, tidy: bool = False) -> tuple[Packed, Se
     if _marshals(value):
         return (None, (value,), None), None
     head, views = _buffers(value, tidy)
+    if take is None or (len(views) == 1 and views[0].nbytes < LARGE):
+        return (head, tuple(views), None), None
     sizes = [-(-view.nbytes // _ALIGN) * _ALIGN for view in views if view.nbytes >= LARGE]
-    segment = take(sum(sizes)) if sizes and take is not None else None
+    segment = take(sum(sizes)) if sizes else None
     if segment is None:
         return (head, tuple(views), None), None
     parts, at = list[Any](views), _HEADER

@@ -194,7 +194,9 @@ class MPITransport(SocketTransport):
         elif isinstance(value, Shared) and value.packed[0] == EXCHANGE:
             self._dead.append((worker, PutFailed(message[0], repr(_apart([worker])), "")))
         else:
-            data, _ = self._frame(message, whole=True)
+            known, data, _ = self._framed[True]
+            if known is not message:
+                data, _ = self._frame(message, whole=True)
             stream.send(data)
             self._copied += len(data)
 

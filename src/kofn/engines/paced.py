@@ -52,7 +52,7 @@ class Paced(Wrapped):
         checked_seconds(self._delays, sum(timing))
         body = self._bodies.setdefault(id(task.body), partial(_pace, task.body))
         args = (timing, task.cost, *task.args)
-        self.engine.submit(replace(task, body=body, args=args))
+        self.engine.submit(task._replace(body=body, args=args))
 
 
 def _pace(

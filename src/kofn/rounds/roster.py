@@ -33,8 +33,9 @@ class Debts:
         if owed > 0:
             self.owed[worker] = owed
             self.since[worker] = time
-        else:
-            self.drop(worker)
+        elif worker in self.owed:  # this is done for every reply: no call
+            del self.owed[worker]
+            self.since.pop(worker, None)
 
     def drop(self, worker: int) -> None:
         """A worker owes nothing any more."""
@@ -154,7 +155,8 @@ class Roster:
         """Take in what an event says of its worker; return it, with the slot that a put fills."""
         if type(event) is Reply:
             self.debts.answered(event.worker, event.time, event.last)
-        elif type(event) is Dropped:
+            return event
+        if type(event) is Dropped:
             self.debts.answered(event.worker, event.time, 1)
         elif type(event) is Joined:
             self.kept[event.worker] = set()

@@ -51,16 +51,17 @@ class WatchedRound(Round):
         self._now = event.time
         changed = False  # who is there and counted on
         commands: Sequence[Command] = ()
-        if type(event) is Reply or type(event) is Dropped:
+        if type(event) is Reply:
             # A piece tells nothing: who is slow streams, too.
-            if type(event) is not Reply or event.last or event.task not in self._open:
-                ended = self._open.pop(event.task, None) is not None
-                changed = self._answered(event.worker, ended)
-            if type(event) is Reply and event.round == self.id and not self.done:
+            if event.last or event.task not in self._open:
+                changed = self._answered(event.worker, self._open.pop(event.task, None) is not None)
+            if event.round == self.id and not self.done:
                 worker = event.worker
                 self.read[worker] = self.read.get(worker, 0) + event.read
                 self.spent[worker] = self.spent.get(worker, 0.0) + event.seconds
                 commands = self._replied(event)
+        elif type(event) is Dropped:
+            changed = self._answered(event.worker, self._open.pop(event.task, None) is not None)
         elif type(event) is Tick:
             changed = self._look(event.time)
         elif type(event) is Lost:
@@ -118,7 +119,7 @@ class WatchedRound(Round):
         self._open[task.id] = task.worker
         self._debts.add(task.worker, self._now)
         self._sent += 1
-        if task.worker not in self._slow:
+        if self._patience != NEVER and task.worker not in self._slow:
             self.wake = min(self.wake, self._debts.since[task.worker] + self._patience)
         return Send(task)
 
@@ -148,9 +149,8 @@ class WatchedRound(Round):
 
     def _leave(self, worker: int) -> bool:
         self._slow.discard(worker)
-        if worker in self._debts.owed:
-            self._debts.drop(worker)
-            self._open = {task: w for task, w in self._open.items() if w != worker}
+        self._debts.drop(worker)
+        self._open = {task: w for task, w in self._open.items() if w != worker}
         slot = self._slot_of.get(worker)
         if slot is None or self._holder.get(slot) != worker:
             return False
@@ -161,7 +161,7 @@ class WatchedRound(Round):
     def _answered(self, worker: int, ended: bool) -> bool:
         """It has said something, of whichever round; whether it is counted on again."""
         self._debts.answered(worker, self._now, ended)
-        if ended:
+        if ended and self._rule is not None:
             self._judge_lateness(self._now - self._start)
         if worker not in self._slow:
             return False

@@ -63,7 +63,8 @@ class GatherRound(WatchedRound):
         self.wake = self._start + self._asks_at
         if (type(event) is Reply or type(event) is Dropped) and event.round != self.id:
             return commands  # it tells who is free again, and nothing of this sum
-        return [*commands, *self._judge()]
+        judged = self._judge()
+        return [*commands, *judged] if commands else judged
 
     def _ask_at(self) -> float:
         """When the rule wants to be asked again."""
@@ -80,11 +81,18 @@ class GatherRound(WatchedRound):
         return tuple(sorted({*self._open.values(), *self._slow}))
 
     def last_resort(self, time: float) -> Sequence[Command]:
-        return ()  # everybody has been asked, and no work is sent twice
+        return ()  # everybody has been asked; no work is sent twice, so nobody is late
 
     def _send(self, worker: int) -> Send:
         self._asked.add(worker)
-        return self._dispatch(self._placed.task(self.id, worker, self._slot_of[worker]))
+        task = self._placed.task(self.id, worker, self._slot_of[worker])
+        self._open[task.id] = worker
+        return Send(task)
+
+    def _answered(self, worker: int, ended: bool) -> bool:
+        rested = worker in self._slow
+        self._slow.discard(worker)
+        return rested
 
     def _mend(self) -> list[Command]:
         """Ask those that have not been asked, but for the resting, for what has not come."""

@@ -7,7 +7,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from ..checks import number
@@ -139,7 +139,7 @@ class _Faulty(Wrapped):
                     key = (id(body), fault.by)
                     known = self._slow.setdefault(key, (body, _Slow(body, fault.by)))
                     body = known[1]
-                task = replace(task, body=body, cost=task.cost * fault.by)
+                task = task._replace(body=body, cost=task.cost * fault.by)
         return task
 
     def _strike(self, fault: _Fault, number: int) -> None:

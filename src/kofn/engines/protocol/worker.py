@@ -34,13 +34,13 @@ class WorkerProtocol:
         """Do what a message asks for; yields what to send, while it works. Use it up."""
         if isinstance(message, msg.RunTask):
             return self._run(message)
-        if isinstance(message, msg.Put):
+        if isinstance(message, msg.AddOperand):
+            self._operands[message.round] = (self._values.unpack, message.value)
+        elif isinstance(message, msg.Put):
             return (self._put(message),)
-        if isinstance(message, msg.AddBody):
+        elif isinstance(message, msg.AddBody):
             self._bodies = {n: body for n, body in self._bodies.items() if n >= message.first}
             self._bodies[message.number] = (pickle.loads, message.code)
-        elif isinstance(message, msg.AddOperand):
-            self._operands[message.round] = (self._values.unpack, message.value)
         elif isinstance(message, msg.DropOperand):
             self._operands.pop(message.round, None)
         elif isinstance(message, msg.Forget):
@@ -84,7 +84,7 @@ class WorkerProtocol:
             pieces = body(self.kept, operand, *args)
             # A list, or an iterator over one, knows how much is left: its last piece ends the task
             # without a message of its own. A generator is never asked ahead of its reply.
-            left = getattr(pieces, "__len__", getattr(pieces, "__length_hint__", None))
+            left = getattr(pieces, "__len__", None) or getattr(pieces, "__length_hint__", None)
             count = left() if left else -1
             for piece in pieces:
                 what, value, read = piece
