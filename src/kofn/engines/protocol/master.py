@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections import deque
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any
 
 import cloudpickle
@@ -43,7 +41,7 @@ class Peer:
 
     def __init__(self) -> None:
         self.tasks: dict[int, _Open] = {}
-        self.puts: dict[str, deque[Any]] = {}  # packed values without an answer
+        self.puts: list[msg.Put] = []  # without an answer
         self.bodies: set[int] = set()  # numbers it was sent
         self.told = NEVER  # the last cancelled round that it was told
 
@@ -70,9 +68,8 @@ class MasterProtocol:
     def put(self, worker: int, key: str, value: Any) -> Outgoing:
         """Have a worker keep a value; ends in Stored, Failed or the worker's Lost."""
         peer = self.peer(worker)
-        packed = self._values.pack(value, lasting=True)
-        peer.puts.setdefault(key, deque()).append(packed)
-        return [(worker, msg.Put(key, packed))]
+        peer.puts.append(msg.Put(key, self._values.pack(value, lasting=True)))
+        return [(worker, peer.puts[-1])]
 
     def forget(self, key: str) -> Outgoing:
         """Have every worker drop a kept value."""
@@ -147,9 +144,7 @@ class MasterProtocol:
             elif isinstance(message, msg.RunTask):
                 self._close(peer, message.task)
             elif isinstance(message, msg.Put):
-                self._values.release(peer.puts[message.key].pop())
-                if not peer.puts[message.key]:
-                    del peer.puts[message.key]
+                self._values.release(peer.puts.pop().value)  # it was the last to be noted
 
     def close(self) -> None:
         """Know no worker any more."""
@@ -173,11 +168,9 @@ class MasterProtocol:
         if isinstance(message, msg.WorkerLeaving):
             return [Leaving(now, worker, now + message.seconds, message.reason)]
         if isinstance(message, msg.PutStored | msg.PutFailed):
-            key = message.key
-            packed = peer.puts[key]
-            self._values.release(packed.popleft())
-            if not packed:
-                del peer.puts[key]
+            key = message.key  # of the first of that key: answers come in the order of the puts
+            at = next(i for i, put in enumerate(peer.puts) if put.key == key)
+            self._values.release(peer.puts.pop(at).value)
             if isinstance(message, msg.PutFailed):
                 return [Failed(now, worker, -1, None, *message[1:], key)]
             return [Stored(now, worker, key)]
@@ -228,8 +221,8 @@ class MasterProtocol:
         tasks = tuple(sorted(number for number, task in peer.tasks.items() if not task.failed))
         for number in list(peer.tasks):
             self._close(peer, number)
-        for packed in chain.from_iterable(peer.puts.values()):
-            self._values.release(packed)
+        for put in peer.puts:
+            self._values.release(put.value)
         return Lost(now, worker, tasks, reason)
 
     # The books.
