@@ -18,7 +18,7 @@ from .arrays.store import Store
 from .codes import AnyKOfN, SumCode
 from .codes.threshold import check_code
 from .engines.base import Engine
-from .errors import BadInput, EngineUnavailable
+from .errors import BadInput, CannotDo, EngineUnavailable
 from .model import Record
 from .rounds import Late, RoundDriver
 from .sequence import SequenceCode, Stream
@@ -36,6 +36,7 @@ def connect(
     wait: float = 0.0,
     limit: float = 300.0,
     lost_after: float = float("inf"),
+    keep: int | None = None,
 ) -> Cluster:
     """Open a cluster on an engine, given by name ("local", "virtual", …) or as an Engine.
 
@@ -44,13 +45,18 @@ def connect(
     that a round below the threshold waits for workers to join before it raises TooFewWorkers.
     `limit`: seconds that a round waits in silence for workers that are live before it raises
     Stalled. `lost_after`: a worker that owes an answer and is silent for so many seconds counts
-    as lost (default: never; until then it is a straggler, and others do its work).
+    as lost (default: never; until then it is a straggler, and others do its work). `keep`: order
+    another worker for each one that leaves, so that so many are live (docs/fleet.md).
     """
     wait = checks.seconds(wait, "wait")
     limit = checks.number(limit, "limit", "> 0", "Leave it out for 300 seconds.", infinite=True)
     lost_after = checks.number(
         lost_after, "lost_after", "> 0", "Leave it out for never.", infinite=True
     )
+    if keep is not None:
+        remedy = "Leave it out to go on with those that are left."
+        keep = checks.whole(keep, "keep", 1, remedy=remedy)
+    given = isinstance(engine, Engine)
     if not isinstance(engine, Engine):
         engine = _start(engine, workers, address)
     elif workers is not None or address is not None:
@@ -58,7 +64,17 @@ def connect(
             f"workers= and address= go with an engine's name; got an engine that is open "
             f"already, with {len(engine.workers)} workers. Leave them out."
         )
-    return Cluster(RoundDriver(engine, wait, limit, lost_after))
+    if keep is not None and not engine.capabilities.can_join:
+        if not given:
+            engine.close()
+        raise CannotDo(
+            f"keep={keep} needs an engine that can start workers; engine {engine.name!r} cannot, "
+            f"as it was opened here. Leave keep out; workers that are started elsewhere still join."
+        )
+    driver = RoundDriver(engine, wait, limit, lost_after, keep or 0)
+    if keep is not None:
+        driver.settle()  # those that are missing are ordered at once
+    return Cluster(driver)
 
 
 def _start(name: str, workers: int | None, address: Any) -> Engine:
@@ -115,6 +131,11 @@ class Cluster:
         """Ids of the workers that are live now."""
         self._driver.settle()
         return self._driver.roster.workers
+
+    @property
+    def keep(self) -> int | None:
+        """How many workers are kept by ordering others for those that leave; None: nobody is."""
+        return self._driver.keeper.keep or None
 
     @property
     def log(self) -> list[Record]:
@@ -175,9 +196,9 @@ class Cluster:
         memory here: a Zarr array, a share store, or the path or URL of one or of a .npy, Zarr,
         Parquet or LIBSVM file (docs/store.md). A store has its own k and n.
         k: the threshold, any k live workers are enough (default: half of the workers, rounded
-        up). n: shares, at least the live workers (default: just those); more leave room for
-        workers beyond them. code: an any-k-of-n code of your own in place of k and n
-        (docs/extending.md); where it has a decoder of its own, that is used.
+        up). n: shares, at least the live workers (default: just those, or as many as are kept);
+        more leave room for workers beyond them. code: an any-k-of-n code of your own in place of
+        k and n (docs/extending.md); where it has a decoder of its own, that is used.
         axis: 0 cuts A by rows, 1 by columns (for a wide A).
         margin: ask so many more workers for every row than are needed, so that as many stragglers
         cost nothing. late: when others take over the rows of a worker that is late: judged by the
@@ -189,7 +210,7 @@ class Cluster:
 
         Cost: every share is one pass over A; each worker keeps ceil(N / k) rows.
         """
-        live = len(self._driver.some_workers())
+        live, usual = self._count()
         if tolerance is not None:
             tolerance = checks.number(tolerance, "tolerance", "> 0", infinite=True)
         found = resolve_source(A)
@@ -202,7 +223,7 @@ class Cluster:
         if isinstance(found, Store):
             code = found.agree(k, n)  # workers beyond its n shares wait for one to be free
         elif code is None:
-            code = threshold((live + 1) // 2 if k is None else k, live if n is None else n)
+            code = threshold((usual + 1) // 2 if k is None else k, usual if n is None else n)
         else:
             check_code(code)
         if not isinstance(found, Store):
@@ -253,13 +274,20 @@ class Cluster:
         then a tuple: features and labels, say); or a list of anything picklable, each a part.
         code: kofn.FractionalRepetition(c=2), CyclicRepetition, Uncoded, … (default: two copies of
         everything where the number of workers is even, else no code). parts: how many to cut
-        into (default: one a worker). n: slots, at least the live workers (default: just those).
+        into (default: one a worker). n: slots, at least the live workers (default: just those, or
+        as many as are kept).
 
         Each worker keeps its own parts, c times 1/n of the data; the data are kept here too, for
         those that join.
         """
-        slots = checks.slots(n, len(self._driver.some_workers()))
+        live, usual = self._count()
+        slots = checks.slots(usual if n is None else n, live)
         return Parts(self._driver, data, code, parts, slots)
+
+    def _count(self) -> tuple[int, int]:
+        """How many workers are live, and how many there should be."""
+        live = len(self._driver.some_workers())
+        return live, max(live, self.keep or 0)
 
     def sequence(
         self,
@@ -295,7 +323,7 @@ class Cluster:
         EngineUnavailable when it cannot be started; the others go on.
         """
         self._driver.check()
-        worker: int = self._driver.call(self.engine.join)
+        worker: int = self._driver.call(self._driver.order)
         self._driver.await_joined(worker)
         reason = self._driver.roster.unborn.get(worker)
         if reason is not None:
@@ -330,4 +358,5 @@ class Cluster:
 
     def __repr__(self) -> str:
         state = "closed" if self._driver.closed else f"{len(self._driver.roster.kept)} workers"
-        return f"<kofn cluster on engine {self.engine.name!r}, {state}>"
+        kept = "" if self.keep is None else f", keep={self.keep}"
+        return f"<kofn cluster on engine {self.engine.name!r}, {state}{kept}>"

@@ -34,6 +34,11 @@ class Market:
         need: int = 0,
     ) -> None:
         check(trace, shares, need, scale)
+        if cluster.keep is not None:
+            raise BadInput(
+                f"a market says who leaves and who comes; this cluster was connected with "
+                f"keep={cluster.keep}, which orders workers too. Connect without keep."
+            )
         workers = cluster.workers
         if len(workers) != trace.at_start:
             raise BadInput(

@@ -219,7 +219,8 @@ class Record(NamedTuple):
     """One line of the event log, the only thing that pictures are drawn from.
 
     kind: round, send, piece (a streamed part of a task), reply (the end of one), dropped, failed,
-    lost, joined, leaving, stored, done (the end of a round) or raised.
+    lost, joined, leaving, stored, ordered (a worker that is to join), refused (no such worker can
+    be had), done (the end of a round) or raised.
     """
 
     time: float
@@ -228,6 +229,7 @@ class Record(NamedTuple):
     worker: int
     task: int
     rows: int
+    why: str = ""  # of lost, leaving, ordered and refused, where it is known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

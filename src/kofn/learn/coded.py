@@ -152,7 +152,8 @@ def solve(
     An optimiser of the user's own walks in the parameters; ours in coordinates that suit it better.
     """
     rows = int(problem.X.shape[0])
-    count = len(cluster.workers) if how.parts is None else how.parts
+    usual = max(len(cluster.workers), cluster.keep or 0)  # as cluster.parts has it
+    count = usual if how.parts is None else how.parts
     data = cut(problem.X, problem.targets, problem.weight, count)
     optimiser, where = how.optimiser, None
     if optimiser is None:

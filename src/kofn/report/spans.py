@@ -124,7 +124,7 @@ def lanes(log: Iterable[Record]) -> Lanes:
 
 def _take(seen: _Seen, record: Record) -> None:
     time, kind, round = record.time, record.kind, record.round
-    if record.worker >= 0:
+    if record.worker >= 0 and kind not in ("ordered", "refused"):  # it may never come
         seen.workers.add(record.worker)
     if kind == "send":
         seen.tasks[record.task] = _Task(record)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -28,6 +29,7 @@ from ..model import (
     Tick,
 )
 from .base import Round
+from .keep import Keeper
 from .roster import Roster
 
 LOG_LENGTH = 200_000  # records; older ones are dropped
@@ -42,7 +44,8 @@ class RoundDriver:
 
     `wait`: seconds to wait for joiners below the threshold. `limit`: seconds to wait in silence
     for workers that are live. `lost_after`: a worker that owes an answer and says nothing for so
-    many seconds is given up: ended, and from then on lost.
+    many seconds is given up: ended, and from then on lost. `keep`: so many workers are to be live,
+    and others are ordered for those that leave.
 
     Engines know one caller. Whoever holds `lock` is it; other threads have what they want done
     by that one (`call`), or by themselves when nobody is at it. It is held from `next_round` to
@@ -53,8 +56,11 @@ class RoundDriver:
     clock would not move.
     """
 
-    def __init__(self, engine: Engine, wait: float, limit: float, lost_after: float) -> None:
+    def __init__(
+        self, engine: Engine, wait: float, limit: float, lost_after: float, keep: int = 0
+    ) -> None:
         self.engine, self.wait, self.limit, self.lost_after = engine, wait, limit, lost_after
+        self.keeper = Keeper(keep)
         self.closed = False
         self.lock = interrupts.Lock()
         self.log: deque[Record] = deque(maxlen=LOG_LENGTH)
@@ -176,7 +182,7 @@ class RoundDriver:
                         self._give_up(round, now - (heard if short is None else short))
                     heard = now
                     continue
-                until = min(end, round.wake, next_look, now + self._nap)
+                until = min(end, round.wake, next_look, self.keeper.look, now + self._nap)
                 missed, self._unheard = self._unheard, []
                 idle = not missed and not round.has_idle_work
                 events = missed + self._noted(max(0.0, until - now) if idle else 0.0)
@@ -240,7 +246,32 @@ class RoundDriver:
             self.log.append(_record(self._unnoted[0]))
             noted.append(self.roster.note(self._unnoted[0]))
             self._unnoted.popleft()
+        if self.keeper.keep:
+            self._keep(self.keeper)
         return noted
+
+    def order(self, why: str = "asked for") -> int:
+        """Have the engine start one more worker, and return its id."""
+        worker = self.engine.join()
+        if self.keeper.keep:
+            self.keeper.ordered.add(worker)
+        self.log.append(Record(self.engine.now(), "ordered", -1, worker, -1, 0, why))
+        return worker
+
+    def _keep(self, keeper: Keeper) -> None:
+        """Order workers for those that leave; what goes wrong there is not the round's."""
+        now, roster = self.engine.now(), self.roster
+        for _ in range(keeper.orders(roster, now)):
+            try:
+                live, leave, come = len(roster.kept), len(roster.leaving), len(keeper.ordered)
+                self.order(f"keep={keeper.keep}; {live} live, {leave} leaving, {come} ordered")
+            except Exception as error:
+                keeper.refused(roster, now, -1, str(error) or repr(error))
+                break
+        if (news := keeper.news) is not None:
+            keeper.news = None
+            self.log.append(news)
+            logging.getLogger("kofn").warning(news.why)
 
     def _give_up_silent(self) -> float:
         """End workers that have owed an answer for too long; return when to look again."""
@@ -354,4 +385,5 @@ def _record(event: Event) -> Record:
         return Record(event.time, kind, event.round, event.worker, event.task, event.read)
     kind, task = type(event).__name__.lower(), getattr(event, "task", None)
     round, worker = getattr(event, "round", -1), getattr(event, "worker", -1)
-    return Record(event.time, kind, round, worker, -1 if task is None else task, 0)
+    why = getattr(event, "reason", "")
+    return Record(event.time, kind, round, worker, -1 if task is None else task, 0, why)

@@ -1,0 +1,85 @@
+"""Keep n workers: says when another is to be ordered for one that leaves. It is told the time."""
+
+from __future__ import annotations
+
+from math import inf
+
+from ..model import Record
+from .roster import Roster
+
+LEAD = 180.0  # seconds before its announced end from which on a worker is replaced
+FIRST, CEILING = 1.0, 60.0  # seconds until the next try after an order that came to nothing
+STEADY = 10.0  # seconds in which as many may be ordered as are to be kept
+
+
+class Keeper:
+    """Counts who is live, who leaves and who is on the way, and orders what is missing to `keep`.
+
+    Limits: at most `keep` orders at once, from then on one a second (a tenth of `keep`, if that is
+    more). After an order that came to nothing there is one at a time, 1, 2, 4, … seconds after the
+    last failure and in the end once a minute, until somebody comes.
+
+    `ordered`: who is on the way, also those whom the user has ordered. `look`: when to ask again
+    if nothing happens before. `news`: why workers cannot be had, to be told; it is made once until
+    `keep` workers are live again.
+    """
+
+    def __init__(self, keep: int) -> None:
+        self.keep = keep
+        self.ordered: set[int] = set()
+        self.look = inf
+        self.news: Record | None = None
+        self._interval = min(1.0, STEADY / keep) if keep else inf
+        self._earned = -inf  # when the orders so far would be due if they came evenly
+        self._pause, self._retry = 0.0, -inf  # after a failure: how long, and until when
+        self._told = False
+
+    def orders(self, roster: Roster, now: float) -> int:
+        """Return how many workers to order now."""
+        for worker in [worker for worker in self.ordered if roster.came(worker)]:
+            self.ordered.discard(worker)
+            if worker in roster.unborn:
+                self.refused(roster, now, worker, roster.unborn[worker])
+            else:
+                self._pause, self._retry = 0.0, -inf
+        # Who is to be gone in an hour need not be replaced yet.
+        ends = [deadline - LEAD for deadline in roster.leaving.values()]
+        self.look = min((end for end in ends if end > now), default=inf)
+        live = len(roster.kept) - sum(end <= now for end in ends)
+        if live >= self.keep:
+            self._told = False
+        missing = self.keep - live - len(self.ordered)
+        if missing > 0 and self._pause:
+            if self.ordered:
+                return 0  # what becomes of it is an event
+            missing = 1
+            if now < self._retry:
+                self.look = min(self.look, self._retry)
+                return 0
+        count = 0
+        while count < missing:
+            # Compared with a time, not by what is left: a virtual clock would not move.
+            due = self._earned - (self.keep - 1) * self._interval
+            if now < due:
+                self.look = min(self.look, due)
+                break
+            self._earned = max(self._earned, now) + self._interval
+            count += 1
+        return count
+
+    def refused(self, roster: Roster, now: float, worker: int, why: str) -> None:
+        """An order has come to nothing: of this worker, -1 if it never had an id."""
+        if now >= self._retry:  # those that were ordered together have failed together
+            self._pause = min(CEILING, max(FIRST, 2 * self._pause))
+            self._retry = now + self._pause
+        self.look = min(self.look, self._retry)
+        if not self._told:
+            self._told = True
+            why = why.rstrip(".") or "it was lost before it came"
+            text = (
+                f"keep={self.keep} orders a worker for each one that leaves; {len(roster.kept)} "
+                f"are live, and no other can be had ({why}). It is tried again, in the end once a "
+                f"minute. Make room for it on the machines of this cluster, or go on with those "
+                f"that are live."
+            )
+            self.news = Record(now, "refused", -1, worker, -1, 0, text)
