@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import runpy
@@ -300,6 +301,26 @@ class TestRunningCluster:
             os.kill(pid, signal.SIGCONT)
             running.remove_node(frozen)
 
+    def test_machines_are_asked_for_where_a_join_finds_no_room(self, running: Any) -> None:
+        """Where no autoscaler runs, the wish is only kept by Ray, where one would look for it."""
+
+        def wish() -> Any:
+            return json.loads(kv._internal_kv_get(b"autoscaler_resource_request") or b"[]")
+
+        kv: Any = import_module("ray.experimental.internal_kv")
+        ray.init(address=running.address, log_to_driver=False, logging_level=logging.ERROR)
+        try:
+            resources: Any = ray.cluster_resources
+            cpus = int(resources().get("CPU", 0))
+            with RayEngine(cpus + 1) as engine:
+                probe = EngineProbe(engine, 30)
+                probe.wait(Joined, worker=engine.join())
+                probe.until(lambda: bool(wish()), "the wish")
+                assert wish() == [{"CPU": 1}] * (cpus + 2)
+            assert wish() == []
+        finally:
+            ray.shutdown()
+
     def test_a_cluster_that_runs_is_left_as_it_was(self, running: Any) -> None:
         ray.init(address=running.address, log_to_driver=False, logging_level=logging.ERROR)
         try:
@@ -363,6 +384,7 @@ def test_workers_are_spread_over_what_machines_offer() -> None:
     nodes = [node("a", CPU=2), node("b", CPU=8, kofn=3), node("c"), node("d", False, CPU=9)]
     assert sorted(machines.learn(nodes)) == ["a", "a", "b", "b", "b"]
     assert machines.spread(None) == ["a", "b", "a", "b", "b"]
+    assert machines.resource == "kofn"
     assert machines.learn([*nodes, node("e", CPU=64)]) == ["e"] * 64
     assert machines.spread(4) == ["a", "b", "e", "a"]
     assert machines.learn([*nodes, node("f", CPU=64), node("g", CPU=1)]) == ["f", "f", "g"]

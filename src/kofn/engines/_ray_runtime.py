@@ -277,6 +277,7 @@ class Machines:
 
     def __init__(self) -> None:
         self.offers: dict[str, int] = {}  # of those alive
+        self.resource = "CPU"  # of which a worker takes one
         self.most: float = float("inf")  # workers on a machine that comes later
         self._seen: set[str] = set()
 
@@ -284,6 +285,7 @@ class Machines:
         """Take in what Ray says; return, for each worker to start on a new machine, the machine."""
         alive = {n["NodeID"]: n["Resources"] for n in nodes if n["Alive"]}
         self.offers = {n: int(has.get(RESOURCE, has.get("CPU", 0))) for n, has in alive.items()}
+        self.resource = next((RESOURCE for has in alive.values() if RESOURCE in has), "CPU")
         new = [n for n in alive if n not in self._seen]
         self._seen.update(new)
         return [n for n in new for _ in range(int(min(self.most, self.offers[n])))]

@@ -6,10 +6,12 @@ import logging
 import os
 import pickle
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from importlib import import_module
 from typing import Any, ClassVar
 
 import ray
@@ -72,6 +74,7 @@ class RayTransport(Transport):
         self._inbox: Inbox[tuple[Peer, Callable[..., None], Any]] = Inbox()
         self._arrived: list[tuple[int, Message]] = []
         self._look_at = time.monotonic() + _LOOK
+        self._wanted = self._asked = 0  # workers since a join; for how many Ray was asked for room
 
     def pack(self, value: Any, lasting: bool = False) -> Any:
         packed = pack(value, lasting)
@@ -85,6 +88,7 @@ class RayTransport(Transport):
         has = [peer.node for peer in self.peers.values()]
         live = {peer.node for peer in self.peers.values() if peer.live}
         self.place(worker, self.machines.emptiest(has, live), asked=True)
+        self._wanted = len(self.peers)
 
     def place(self, worker: int, node: str, asked: bool) -> Peer:
         """Order a worker on this machine; one that was not `asked` for may fail to come."""
@@ -111,6 +115,8 @@ class RayTransport(Transport):
             return  # a forked child
         with held():
             peers, self.peers = self.peers.values(), {}
+            if self._asked:
+                self._ask(0).join(_GRACE)  # or Ray would keep machines for us
             processes = family(peer.process for peer in peers if peer.process)
             for peer in peers:
                 peer.gone = True
@@ -201,6 +207,22 @@ class RayTransport(Transport):
     def on_nodes(self, _: Peer | None, nodes: list[dict[str, Any]]) -> None:
         for node in self.machines.learn(nodes):
             self.place(next(self.ids), node, asked=False)
+        room = sum(self.machines.offers.values())
+        if self._wanted > max(self._asked, room) and not self._session.temp:
+            self._ask(self._wanted)
+
+    def _ask(self, workers: int) -> threading.Thread:
+        """Ask Ray for machines for so many workers; its autoscaler, if one runs, gets them."""
+        self._asked = workers
+        bundles = [{self.machines.resource: 1}] * workers
+        asking = threading.Thread(target=_request, args=(bundles,), daemon=True)
+        asking.start()
+        return asking
+
+
+def _request(bundles: list[dict[str, int]]) -> None:
+    with suppress(Exception):  # Ray is gone, or knows no autoscaler
+        import_module("ray.autoscaler.sdk").request_resources(bundles=bundles)
 
 
 class RayEngine(TransportEngine):
