@@ -453,6 +453,64 @@ def test_a_cluster_started_by_hand() -> None:
         assert probe.value(probe.submit(1, echo, 7)) == (7,)
 
 
+def test_a_cluster_object_is_asked_for_those_that_are_missing(A: Matrix) -> None:
+    """Also where a nanny brings back who was killed: what was ordered does not come twice."""
+    local: Any = distributed.LocalCluster
+    options = {"threads_per_worker": 1, "dashboard_address": ":0", "host": "127.0.0.1"}
+    with (
+        local(n_workers=2, **options) as dask_cluster,
+        kofn.connect("dask", address=dask_cluster, keep=3, wait=60.0) as cluster,
+    ):
+        X = cluster.encode(A, k=2)
+        check(X, A)
+        cluster.wait_for(3)
+        for _ in range(2):
+            victim = cluster.workers[0]
+            pid = cluster.engine.pid(victim)
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+            while check(X, A) and victim in cluster.workers:
+                pass
+            cluster.wait_for(3)
+            check(X, A)
+        assert len(dask_cluster.plan) == 3
+        log = cluster.log
+        ordered = [record.worker for record in log if record.kind == "ordered"]
+        assert [record.worker for record in log if record.kind == "joined"] == ordered
+        assert len(cluster.workers) == 3
+
+
+class Scaled:
+    """A cluster object that cannot give more."""
+
+    def __init__(self, address: str) -> None:
+        self.scheduler_address, self.security = address, None
+        self.plan, self.asked = {0, 1}, list[int]()
+
+    def scale(self, n: int) -> None:
+        self.asked.append(n)
+        raise RuntimeError("the quota is used up")
+
+
+def test_a_cluster_object_that_gives_no_more(
+    running: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster_object = Scaled(running)
+    with kofn.connect("dask", address=cluster_object) as cluster:
+        count = len(cluster.workers)
+        with pytest.raises(EngineUnavailable, match="the quota is used up"):
+            cluster.join()
+    with kofn.connect("dask", address=cluster_object, keep=count + 2) as cluster:
+        until(lambda: len(cluster.workers) and caplog.records, "the warning")
+        assert "the quota is used up" in caplog.text
+    assert cluster_object.asked[:2] == [count + 1, count + 2]
+
+
+def test_keep_needs_a_cluster_that_can_be_asked(running: str) -> None:
+    with pytest.raises(CannotDo, match="keep=9 needs an engine that can start workers"):
+        kofn.connect("dask", address=running, keep=9)
+
+
 def test_workers_that_cannot_import_kofn_are_named(caplog: pytest.LogCaptureFixture) -> None:
     with DaskEngine(1) as engine:
         probe = EngineProbe(engine, 30)

@@ -35,6 +35,7 @@ _REACH = 5.0  # of these, seconds for it to be reached from here
 _AGAIN = 1.0  # seconds between two attempts at a worker
 _ATTEMPTS = 3  # if it answers, and in a way that makes no sense
 _LIST = 0.4  # seconds between two looks at the scheduler's list of workers
+_SCALE = 5.0  # seconds between two requests for the same workers
 _ADDRESS = "address= must be like 'tcp://host:8786', or a distributed.Client"
 
 
@@ -66,6 +67,8 @@ class Link:
         self.inbox: Inbox[tuple[Connection | str | None, list[Message]]] = Inbox()
         self.op = f"kofn-{uuid4().hex[:12]}"
         self.reserve: list[str] = []  # workers not to be used unasked
+        self.cluster: Any = None  # of which more can be had, by `scale`
+        self.ordered: list[str] = []  # joiners that it is to bring; who comes next is the first
         self.refused: dict[str, str] = {}  # and why
         self.unanswered: dict[str, str] = {}  # neither joined nor refused so far, and why
         self._holds = holds
@@ -74,6 +77,7 @@ class Link:
         self._attending: dict[str, asyncio.Task[None]] = {}  # by address; done: not to be used
         self._dirty: deque[Connection] = deque()
         self._poked = False
+        self._scaled = 0.0  # when that was done last
         self.loop = asyncio.new_event_loop()
         self._end = asyncio.Event()
         self._thread = Thread(target=self._run, name="kofn-dask", daemon=True)
@@ -89,6 +93,8 @@ class Link:
 
     def down(self, source: Connection | str | None, reason: str = "") -> None:
         """Report the end of a worker."""
+        if source in self.ordered:
+            self.ordered.remove(source)
         self.inbox.put((source, [WorkerDown(reason)]))
 
     def close(self) -> None:
@@ -160,6 +166,7 @@ class Link:
         # Dask's events would save that, but the topic that tells of workers tells also what Dask
         # cannot pickle, which ends the connection; and a plugin would be left behind by a kill -9.
         missing: set[str] = set()
+        there: set[str] = set()
         while True:
             await asyncio.sleep(_LIST)
             with contextlib.suppress(Exception):  # the scheduler is busy, or gone
@@ -171,6 +178,21 @@ class Link:
                     self.leave(address)
                     self._attending.pop(address, None)
                 missing = known - there
+            if self.ordered and time.monotonic() >= self._scaled + _SCALE:
+                await self._scale(len(there - self.unanswered.keys() - self.refused.keys()))
+
+    async def _scale(self, live: int) -> None:
+        """Have the cluster bring those who were ordered. In a thread: a cloud may take its time.
+
+        Again and again, by the same number: Dask replaces who died only when it is asked later.
+        """
+        self._scaled = time.monotonic()
+        try:
+            count = max(live + len(self.ordered), len(getattr(self.cluster, "plan", ())))
+            await self.loop.run_in_executor(None, self.cluster.scale, count)
+        except Exception as error:
+            for name in self.ordered.copy():
+                self.down(name, f"the Dask cluster says: {error!r}")
 
     def attend(self, address: str) -> None:
         """Use a worker, unless that was tried before."""
@@ -233,6 +255,8 @@ class Link:
         return Connection(comm, {**facts, "address": address})
 
     async def _use(self, connection: Connection) -> None:
+        if self.ordered:
+            connection.facts["name"] = self.ordered.pop(0)
         self.inbox.put((connection, [WorkerUp()]))
         # Not the function itself: the scheduler unpickles it, and need not have kofn.
         code = f"from {hold.__module__} import hold; hold({connection.facts['thread']!r})"

@@ -32,6 +32,7 @@ if find_spec("distributed") is None:
 
 OLDEST = "2024.8"  # the oldest distributed that this was tried with
 _START = 60.0  # seconds for a process of our own to come up
+_MACHINE = 300.0  # seconds for a worker of a cluster that can be scaled
 _COME = 20.0  # seconds for as many workers of a running cluster as are needed to answer
 _GRACE = 3.0  # seconds for the others
 
@@ -65,12 +66,15 @@ class DaskTransport(Copies, Transport):
         return unpack(packed, None, copy=True)
 
     def start(self, worker: int) -> None:
-        """Start one more process, or use a worker that `workers=` left out."""
-        link, loop = self.link, self.link.loop
+        """Start one more process, use a worker that `workers=` left out, or scale the cluster."""
+        link, loop, limit = self.link, self.link.loop, _START
         name = f"{link.op}-{worker}"
         try:
             if self.launcher is not None:
                 self.launcher.order(name, self.launcher.folder, self.address)
+            elif link.cluster is not None and not link.reserve:
+                link.ordered.append(name)
+                limit = _MACHINE
             else:
                 name = link.reserve.pop(0)
                 loop.call_soon_threadsafe(link.attend, name)
@@ -85,8 +89,8 @@ class DaskTransport(Copies, Transport):
                 f"{self.address}. Start one there, it joins by itself: dask worker {self.address}"
             ) from error
         self._promised[name] = worker
-        late = partial(link.down, name, f"it has not come within {_START:.0f} s")
-        loop.call_soon_threadsafe(lambda: loop.call_later(_START, late))
+        late = partial(link.down, name, f"it has not come within {limit:.0f} s")
+        loop.call_soon_threadsafe(lambda: loop.call_later(limit, late))
 
     def end(self, worker: int) -> None:
         """Kill a worker that we started; stop using one that we did not, and end our work on it."""
@@ -137,6 +141,7 @@ class DaskEngine(TransportEngine):
     `workers` alone starts a scheduler and so many processes on this machine, reachable from it
     only and with the keys in `security` only. `address` (of a scheduler, or a distributed.Client)
     uses a running cluster: all its workers, or as many as `workers` says; it is left as it was.
+    Given as an object that can `scale` (a LocalCluster, say), it is asked for more by `join`.
     Dask workers that come later join by themselves; also one with which a nanny replaces another.
 
     Nothing here waits for a worker. An operand is pickled once, and sent to each worker with its
@@ -152,7 +157,8 @@ class DaskEngine(TransportEngine):
             workers = whole(workers, "workers of DaskEngine", 1, remedy=remedy)
         own = address is None
         _check_packages(own)
-        self.capabilities = Capabilities(processes=True, can_lose=True, can_join=own)
+        can_join = own or hasattr(address, "scale")
+        self.capabilities = Capabilities(processes=True, can_lose=True, can_join=can_join)
         with held():
             folder = tempfile.mkdtemp(prefix="kofn-dask-") if own else ""
             launcher = Launcher("kofn.engines._dask_launch", folder) if own else None
@@ -164,6 +170,7 @@ class DaskEngine(TransportEngine):
             self._open(DaskTransport(Link(holds=not own), launcher))
             try:
                 if launcher is None:
+                    self._transport.link.cluster = address if can_join else None
                     self._connect(*where(address), workers)
                     self._gather(workers or 1, _COME)
                 else:
