@@ -1,0 +1,230 @@
+"""Clusters of several hosts, started by the commands of docs/engines.md, and their master."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Any, ClassVar
+
+from hosts import Host, Hosts
+from support import until
+
+EACH = 2  # workers of a host
+ANSWER = 120.0  # seconds for the master to answer
+
+
+class MasterFailed(Exception):
+    """The master raised, or has ended; the text has what it said."""
+
+
+class Remote:
+    """The master's program, as seen from outside. `status` is what it said last of its rounds."""
+
+    def __init__(self, process: subprocess.Popen[Any], log: Path) -> None:
+        self.process, self.status = process, dict[str, Any]()
+        self._log, self._lines = log, SimpleQueue[dict[str, Any] | None]()
+        Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self.process.stdout
+        with self.process.stdout as lines, suppress(ValueError):
+            for line in lines:
+                self._lines.put(json.loads(line))
+        self._lines.put(None)
+
+    def send(self, **command: Any) -> None:
+        """Say something to the master."""
+        assert self.process.stdin
+        self.process.stdin.write(json.dumps(command) + "\n")
+        self.process.stdin.flush()
+
+    def ask(self, do: str, **arguments: Any) -> Any:
+        """Have the master do something and return what it answers."""
+        self.send(do=do, **arguments)
+        return self.answer()
+
+    def answer(self) -> Any:
+        """Wait for an answer; statuses before it are taken in."""
+        limit = time.monotonic() + ANSWER
+        while (line := self._next(limit - time.monotonic())) is not None:
+            if "answer" in line:
+                return line["answer"]
+        raise MasterFailed(f"the master has not answered in {ANSWER:.0f} s. {self._said()}")
+
+    def until(self, done: Callable[[dict[str, Any]], object], seconds: float) -> float | None:
+        """Wait until the master's status is so; return when it was, None if it was not in time."""
+        limit = time.monotonic() + seconds
+        while not (self.status and done(self.status)):
+            if self._next(limit - time.monotonic()) is None:
+                return None
+        return float(self.status["time"])
+
+    def _next(self, seconds: float) -> dict[str, Any] | None:
+        try:
+            line = self._lines.get(timeout=max(0.0, seconds))
+        except Empty:
+            return None
+        if line is None or "raised" in line:
+            said = self._said() if line is None else line["raised"]
+            raise MasterFailed(f"the master {'has ended' if line is None else 'raised'}: {said}")
+        self.status = line.get("status", self.status)
+        return line
+
+    def _said(self) -> str:
+        return self._log.read_text()[-4000:]
+
+    def close(self) -> None:
+        """Have it end."""
+        assert self.process.stdin
+        with suppress(OSError):
+            self.process.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(20)
+
+
+class Fleet(ABC):
+    """An engine's cluster on hosts A, B, ..., with the master on A. `folder` is seen by all."""
+
+    engine: ClassVar[str]
+    address: str | None = None  # for kofn.connect
+
+    def __init__(self, hosts: Hosts, folder: Path) -> None:
+        self.hosts, self.folder = hosts, folder
+        self.master: Remote
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start the cluster on all hosts."""
+
+    @abstractmethod
+    def serve(self, host: Host) -> None:
+        """Make one more host a part of the cluster; two workers come from it."""
+
+    @abstractmethod
+    def ended(self, before: dict[Path, str]) -> bool:
+        """Whether nothing works for a master that was killed; `before`: who signed for it."""
+
+    def command(self) -> list[str]:
+        """What runs on A as the master."""
+        return [sys.executable, "-m", "fleet.master"]
+
+    def connect(self, room: int = 0, **options: Any) -> Any:
+        """Start a master and have it connect to all workers; return what it says of that."""
+        log, pipe = self.folder / "master.log", subprocess.PIPE
+        with log.open("w") as errors:
+            process = self.hosts["A"].start(
+                self.command(), stdin=pipe, stdout=pipe, stderr=errors, text=True
+            )
+        self.master = Remote(process, log)
+        return self.master.ask(
+            "connect", engine=self.engine, address=self.address, room=room, **options
+        )
+
+    def signatures(self, name: str) -> dict[Path, str]:
+        """Have all workers sign; return their files, named by host and process, and contents."""
+        folder = self.folder / name
+        folder.mkdir()
+        self.master.ask("signed", folder=str(folder))
+        return {path: path.read_text() for path in sorted(folder.iterdir())}
+
+    def launch(self, host: Host, *words: str) -> subprocess.Popen[Any]:
+        """Start a command of the documentation on a host; what it says is in the host's log."""
+        with self.log(host).open("a") as out:
+            return host.start(words, stdout=out, stderr=out)
+
+    def log(self, host: Host) -> Path:
+        """The file of what was said on a host."""
+        return self.folder / f"{host.name}.log"
+
+    def close(self) -> None:
+        """Have the master end; what is left ends with the hosts."""
+        if hasattr(self, "master"):
+            self.master.close()
+
+
+class DaskFleet(Fleet):
+    engine = "dask"
+
+    def __init__(self, hosts: Hosts, folder: Path) -> None:
+        super().__init__(hosts, folder)
+        self._expected: dict[Host, int] = {}  # workers that have come so far
+
+    def start(self) -> None:
+        self.address = f"tcp://{self.hosts['A'].address}:8786"
+        self.launch(self.hosts["A"], "dask", "scheduler", "--no-dashboard")
+        for host in self.hosts:
+            self.serve(host)
+
+    def serve(self, host: Host) -> None:
+        for _ in range(EACH):
+            words = ("dask", "worker", str(self.address), "--nthreads", "1", "--no-dashboard")
+            self.launch(host, *words)
+        self._expected[host] = self._expected.get(host, 0) + EACH
+
+        def there() -> bool:
+            return self.log(host).read_text().count("Registered to:") >= self._expected[host]
+
+        until(there, f"workers of {host.name}", ANSWER)
+
+    def ended(self, before: dict[Path, str]) -> bool:
+        """Sessions of the killed master are gone; the Dask workers stay, they are the user's."""
+        sessions = {name for text in before.values() for name in text.split("\n")}
+        now = self.signatures(f"after-{time.monotonic()}")
+        return not any(sessions & set(text.split("\n")) for text in now.values())
+
+
+class RayFleet(Fleet):
+    engine = "ray"
+
+    def start(self) -> None:
+        head = self.hosts["A"]
+        self.address = f"{head.address}:6379"
+        self._ray(head, "--head", "--port=6379", "--include-dashboard=false")
+        for host in self.hosts:
+            if host is not head:
+                self.serve(host)
+
+    def serve(self, host: Host) -> None:
+        self._ray(host, f"--address={self.address}")
+
+    def _ray(self, host: Host, *words: str) -> None:
+        # Hosts of one machine share its memory, of which each would take a third.
+        memory = "--object-store-memory=200000000"
+        options = (f"--node-ip-address={host.address}", f"--num-cpus={EACH}", memory)
+        started = self.launch(host, "ray", "start", *words, *options)
+        assert started.wait(ANSWER) == 0, self.log(host).read_text()
+
+    def ended(self, before: dict[Path, str]) -> bool:
+        """Its actors are gone."""
+        for path in before:
+            name, pid = path.name.split()
+            host = next(host for host in self.hosts if host.name == name)
+            if f" {pid} " in f" {' '.join(host.run(['ls', '/proc']).split())} ":
+                return False
+        return True
+
+
+@contextmanager
+def opened(
+    engine: str, hosts: Hosts, folder: Path, room: int = 0, **options: Any
+) -> Iterator[Fleet]:
+    """A fleet whose master is connected to all its workers."""
+    fleet = FLEETS[engine](hosts, folder)
+    try:
+        fleet.start()
+        came = fleet.connect(room, **options)
+        assert came["workers"] == EACH * len(list(hosts))
+        yield fleet
+    finally:
+        fleet.close()
+
+
+FLEETS: dict[str, type[Fleet]] = {"dask": DaskFleet, "ray": RayFleet}

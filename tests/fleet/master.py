@@ -1,0 +1,155 @@
+"""The master of a fleet, a program on one of its hosts: a line of JSON in, a line of JSON out.
+
+A line is `{"do": NAME, ...}`, with the arguments of the method of that name. The answer has what
+the method returns as `answer`, or `raised`. `rounds` goes on until the next line, and says what
+changes meanwhile. Times are of the clock that all hosts of one machine share.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import kofn
+from kofn.arrays.store import write_store
+from kofn.codes.mds import MDSCode
+from kofn.learn import Ridge
+
+ROWS, COLUMNS, THRESHOLD = 6000, 400, 4
+LATELY = 9  # operations in which a worker that is used has had rows: it may be late in some
+PAUSE = 0.02  # seconds between two operations: hosts that share a machine should have some peace
+
+
+def sign(_: object, folder: str) -> NDArray[np.float64]:
+    """Body: leave a file that names the host and the process, and holds the sessions there."""
+    sessions = [thread.name for thread in threading.enumerate() if thread.name.startswith("kofn-")]
+    Path(folder, f"{os.uname().nodename} {os.getpid()}").write_text("\n".join(sessions))
+    return np.zeros(1)
+
+
+def squares(part: NDArray[np.float64], x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Body: a term of a sum."""
+    return part.T @ (part @ x)
+
+
+def off_by(value: Any, exact: Any) -> float:
+    return float(np.linalg.norm(value - exact) / np.linalg.norm(exact))
+
+
+class Master:
+    """What the program knows to do."""
+
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng(0)
+        self.A = self.rng.standard_normal((ROWS, COLUMNS))
+        self.cluster: kofn.Cluster
+
+    def connect(
+        self, engine: str, address: str | None, room: int = 0, **options: Any
+    ) -> dict[str, Any]:
+        """Open the cluster, with a matrix of which any four shares are enough, and parts."""
+        began = time.monotonic()
+        self.cluster = kofn.connect(engine, address=address, **options)
+        live = len(self.cluster.workers)
+        self.X = self.cluster.encode(self.A, k=THRESHOLD, n=live + room)
+        code = kofn.CyclicRepetition(c=min(3, live))  # any two may be missing
+        self.parts = self.cluster.parts(self.A, code)
+        for operation in self.operations().values():
+            operation()
+        return {"pid": os.getpid(), "workers": live, "seconds": time.monotonic() - began}
+
+    def operations(self) -> dict[str, Any]:
+        """What is done in turn: each returns how far it is from NumPy."""
+        return {"X @ w": self.product, "X.T @ z": self.transposed, "sum": self.sum}
+
+    def product(self) -> float:
+        w = self.rng.standard_normal(COLUMNS)
+        return off_by(self.X @ w, self.A @ w)
+
+    def transposed(self) -> float:
+        z = self.rng.standard_normal(ROWS)
+        return off_by(self.X.T @ z, self.A.T @ z)
+
+    def sum(self) -> float:
+        x = self.rng.standard_normal(COLUMNS)
+        return off_by(self.parts.sum(squares, x).value, self.A.T @ (self.A @ x))
+
+    def fit(self) -> float:
+        """Fit a ridge regression; return how far it is from the solution of the equations."""
+        y = self.A @ self.rng.standard_normal(COLUMNS) + self.rng.standard_normal(ROWS)
+        model = Ridge(alpha=2.0, cluster=self.cluster, fit_intercept=False, tol=1e-12)
+        exact = np.linalg.solve(self.A.T @ self.A + 2.0 * np.eye(COLUMNS), self.A.T @ y)
+        return off_by(model.fit(self.A, y).coef_, exact)
+
+    def store(self, folder: str) -> float:
+        """Multiply by shares that every worker reads from a folder that all hosts see."""
+        path = Path(folder, "STORE")
+        write_store(self.A, str(path), MDSCode(n=len(self.cluster.workers), k=THRESHOLD))
+        X = self.cluster.encode(str(path))
+        w = self.rng.standard_normal(COLUMNS)
+        return off_by(X @ w, self.A @ w)
+
+    def signed(self, folder: str) -> None:
+        """Have every worker leave a file that names it."""
+        live = len(self.cluster.workers)
+        self.cluster.parts([None] * live, kofn.Uncoded()).sum(sign, folder)
+
+    def rounds(self) -> dict[str, Any]:
+        """Do one operation after another until a line comes; return all that happened."""
+        seen = len(self.cluster.log)
+        done: list[tuple[float, float, str]] = []
+        worst, status = 0.0, None
+        lately: deque[set[int]] = deque(maxlen=LATELY)
+        for kind, operation in cycle(self.operations().items()):
+            began = time.monotonic()
+            worst = max(worst, operation())
+            done.append((began, time.monotonic() - began, kind))
+            lately.append({worker for worker, rows in self.X.report.rows_read.items() if rows})
+            live = set(self.cluster.workers)
+            now = {"workers": len(live), "used": len(live & set().union(*lately))}
+            if now != status or len(done) in (1, 30):
+                status = now
+                say({"status": {**now, "time": time.monotonic(), "rounds": len(done)}})
+            if select.select([sys.stdin], [], [], PAUSE)[0]:
+                break
+        kinds = ("lost", "joined", "leaving")
+        events = [(r.time, r.kind, r.worker) for r in self.cluster.log[seen:] if r.kind in kinds]
+        return {"rounds": done, "error": worst, "events": events}
+
+    def close(self) -> None:
+        self.cluster.close()
+
+
+def say(line: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    master = Master()
+    # Not through a buffer: `rounds` looks whether something can be read.
+    with open(0, "rb", buffering=0, closefd=False) as lines:
+        for line in lines:
+            command = json.loads(line)
+            if not command:
+                continue  # it has ended the rounds
+            try:
+                say({"answer": getattr(master, command.pop("do"))(**command)})
+            except Exception:
+                say({"raised": traceback.format_exc()})
+
+
+if __name__ == "__main__":
+    main()

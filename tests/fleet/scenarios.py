@@ -1,0 +1,214 @@
+"""Scenarios of a fleet: each disturbs it while the master multiplies and sums, and measures.
+
+A scenario is told a fleet whose master is connected. Where a host is disturbed it is B; any four of
+the six workers are enough. What a scenario promises it asserts; what it measures it returns.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from .clusters import EACH, Fleet
+
+RIGHT = 1e-9  # relative to NumPy's result
+CALM = 30  # operations before a disturbance
+NOTICE = 75.0  # seconds in which a loss that is not healed should have been noticed
+AGAIN = 45.0  # seconds in which a host that is back should be used again
+
+
+@dataclass
+class Outcome:
+    """What a scenario measured; seconds."""
+
+    error: float = 0.0  # the largest, relative to NumPy
+    median: float | None = None  # of an operation before the disturbance
+    worst: float | None = None  # the longest operation since
+    noticed: float | None = None  # until the loss was an event; None: it was none
+    again: float | None = None  # from healing until the host's workers had rows; None: not
+    note: str = ""
+    rounds: int = 0  # operations that were done while it lasted
+
+
+@dataclass
+class Run:
+    """A time in which the master does one operation after another."""
+
+    fleet: Fleet
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def until(self, done: Callable[[dict[str, Any]], object], seconds: float) -> float | None:
+        return self.fleet.master.until(done, seconds)
+
+    def outcome(self, began: float, mended: float | None, again: float | None) -> Outcome:
+        """Put together what was measured of a disturbance."""
+        before = [took for start, took, _ in self.facts["rounds"] if start + took < began]
+        since = [took for start, took, _ in self.facts["rounds"] if start + took >= began]
+        lost = [at for at, kind, _ in self.facts["events"] if kind == "lost" and at >= began]
+        end = time.monotonic() if mended is None else mended
+        during = [1 for start, took, _ in self.facts["rounds"] if began < start + took < end]
+        assert self.facts["error"] <= RIGHT
+        return Outcome(
+            error=self.facts["error"],
+            median=statistics.median(before),
+            worst=max(since),
+            noticed=lost[0] - began if lost else None,
+            again=None if again is None or mended is None else max(0.0, again - mended),
+            rounds=len(during),
+        )
+
+
+@contextmanager
+def running(fleet: Fleet) -> Iterator[Run]:
+    """Have the master do operations until the end of the block, some of them beforehand."""
+    run = Run(fleet)
+    fleet.master.status = {}
+    fleet.master.send(do="rounds")
+    assert run.until(lambda status: status["rounds"] >= CALM, 60.0)
+    yield run
+    fleet.master.send()
+    run.facts = fleet.master.answer()
+
+
+def disturbed(
+    fleet: Fleet,
+    fault: Callable[[], object],
+    heal: Callable[[], object] | None = None,
+    lasts: float = 0.0,
+    lost: int = 0,
+) -> Outcome:
+    """Disturb for so many seconds, and until so many are lost; heal; wait until all are used."""
+    with running(fleet) as run:
+        full = fleet.master.status["workers"]
+        began = time.monotonic()
+        fault()
+        fewer = run.until(lambda status: status["used"] < full, NOTICE)
+        assert fewer is not None, "nobody was left out"
+        if lost:
+            run.until(lambda status: status["workers"] <= full - lost, NOTICE)
+        time.sleep(max(0.0, began + lasts - time.monotonic()))
+        mended = again = None
+        if heal is not None:
+            mended = time.monotonic()
+            heal()
+            mended = mended if lasts else time.monotonic()  # a start takes its time
+            again = run.until(lambda status: status["used"] >= full, AGAIN)
+    return run.outcome(began, mended, again)
+
+
+# What is done, by name.
+
+
+def all_well(fleet: Fleet) -> Outcome:
+    """Products both ways, sums, a fit, and shares from a folder that all hosts see."""
+    with running(fleet) as run:
+        began = time.monotonic()
+        run.until(lambda _: False, 2.0)
+    outcome = run.outcome(began, None, None)
+    fit, store = fleet.master.ask("fit"), fleet.master.ask("store", folder=str(fleet.folder))
+    outcome.error = max(outcome.error, fit, store)
+    assert outcome.error <= RIGHT
+    return outcome
+
+
+def kill_worker(fleet: Fleet) -> Outcome:
+    """Kill -9 one worker of B."""
+    signed = fleet.signatures(f"kill-{time.monotonic()}")
+    pid = next(path.name.split()[1] for path in signed if path.name.startswith("hostB"))
+    return disturbed(fleet, lambda: fleet.hosts["B"].run(["kill", "-9", pid]), lambda: None, lost=1)
+
+
+def kill_host(fleet: Fleet) -> Outcome:
+    """Kill all processes of B, then start the workers there again."""
+    b = fleet.hosts["B"]
+    return disturbed(fleet, b.kill_all, lambda: fleet.serve(b), lost=EACH)
+
+
+def cut_off(fleet: Fleet, seconds: float) -> Outcome:
+    """Cut B off, silently; then connect it again."""
+    b = fleet.hosts["B"]
+    outcome = disturbed(fleet, b.cut, b.heal, lasts=seconds)
+    assert outcome.rounds >= 10, "the rounds waited for the host"
+    return outcome
+
+
+def freeze(fleet: Fleet, seconds: float) -> Outcome:
+    """Stop all processes of B; then let them go on."""
+    b = fleet.hosts["B"]
+    outcome = disturbed(fleet, b.freeze, b.thaw, lasts=seconds)
+    assert outcome.rounds >= 10, "the rounds waited for the host"
+    return outcome
+
+
+def switch_off(fleet: Fleet) -> Outcome:
+    """Switch B off for good, silently."""
+    outcome = disturbed(fleet, fleet.hosts["B"].off, lost=EACH)
+    assert outcome.rounds >= 10, "the rounds waited for the host"
+    return outcome
+
+
+def add_host(fleet: Fleet) -> Outcome:
+    """Add a host in mid-run."""
+    with running(fleet) as run:
+        full = fleet.master.status["workers"]
+        host = fleet.hosts.add("D")
+        began = time.monotonic()
+        fleet.serve(host)
+        started = time.monotonic()
+        again = run.until(lambda status: status["used"] >= full + EACH, AGAIN)
+    assert again is not None, "the host that was added is not used"
+    return run.outcome(began, started, again)
+
+
+def kill_master(fleet: Fleet) -> Outcome:
+    """Kill -9 the master in mid-round; return when nothing works for it any more."""
+    signed = fleet.signatures("master")
+    fleet.master.status = {}
+    fleet.master.send(do="rounds")
+    assert fleet.master.until(lambda status: status["rounds"] >= CALM, 60.0)
+    fleet.hosts["A"].kill(fleet.master.process)
+    began = time.monotonic()
+    fleet.master.process.wait(30)
+    fleet.master.close()
+    fleet.connect()
+    ended = time.monotonic()
+    while not fleet.ended(signed):
+        assert time.monotonic() < began + 30, "something still works for the killed master"
+    return Outcome(noticed=ended - began, note="a new master used them")
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """`what` is the row's title, `short` whether it is in `make test`; options are of connect."""
+
+    what: str
+    play: Callable[[Fleet], Outcome]
+    short: bool = False
+    room: int = 0
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+GIVE_UP = {"lost_after": 10.0}
+SCENARIOS = {
+    "well": Scenario("nothing happens", all_well, True),
+    "kill-worker": Scenario("kill -9 of one worker", kill_worker, True),
+    "kill-host": Scenario("all processes of a host killed, then started again", kill_host, True),
+    "cut-5": Scenario("a host cut off for 5 s", lambda f: cut_off(f, 5.0), True),
+    "cut-40": Scenario("cut off for 40 s", lambda f: cut_off(f, 40.0)),
+    "cut-40-given-up": Scenario(
+        "cut off for 40 s, `lost_after=10`", lambda f: cut_off(f, 40.0), options=GIVE_UP
+    ),
+    "cut-15-given-up": Scenario(
+        "cut off for 15 s, `lost_after=10`", lambda f: cut_off(f, 15.0), options=GIVE_UP
+    ),
+    "freeze-5": Scenario("frozen for 5 s", lambda f: freeze(f, 5.0)),
+    "freeze-40": Scenario("frozen for 40 s", lambda f: freeze(f, 40.0)),
+    "off": Scenario("switched off for good", switch_off),
+    "off-given-up": Scenario("switched off, `lost_after=10`", switch_off, options=GIVE_UP),
+    "add": Scenario("a host added", add_host, room=EACH),
+    "kill-master": Scenario("kill -9 of the master", kill_master, True),
+}

@@ -1,0 +1,51 @@
+"""Clusters of several hosts: what happens when workers, hosts and the network between them fail.
+
+`make test` runs a short set, on one cluster an engine. `make soak` runs every scenario on a cluster
+of its own, in each pass beginning with others; tests/fleet_table.py prints what they measure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from fleet.clusters import FLEETS, opened
+from fleet.scenarios import SCENARIOS
+from hosts import Hosts
+from support import PASS, SOAK
+
+pytestmark = pytest.mark.hosts
+Make = Callable[..., Hosts]
+LETTERS = ("A", "B", "C")
+PACKAGES = {"dask": "distributed", "ray": "ray"}
+SHORT = [name for name, scenario in SCENARIOS.items() if scenario.short]
+PAIRS = [(engine, name) for name in SCENARIOS for engine in FLEETS]
+FIRST = 7 * PASS % len(PAIRS)
+CHOSEN = PAIRS[FIRST:] + PAIRS[:FIRST] if SOAK > 1 else PAIRS[:1]
+
+
+def needs(engine: str) -> None:
+    package = PACKAGES[engine]
+    if find_spec(package) is None:
+        pytest.skip(f"needs {package}, which is not installed")
+
+
+@pytest.mark.parametrize("engine", FLEETS)
+def test_a_fleet_goes_on(make_hosts: Make, tmp_path: Path, engine: str) -> None:
+    needs(engine)
+    with opened(engine, make_hosts(*LETTERS, share=[tmp_path]), tmp_path) as fleet:
+        for name in SHORT:
+            print(name, SCENARIOS[name].play(fleet))
+
+
+@pytest.mark.skipif(SOAK == 1, reason="all scenarios take minutes: for `make soak`")
+@pytest.mark.parametrize(
+    ("engine", "name"), PAIRS[FIRST:] + PAIRS[:FIRST] if SOAK > 1 else PAIRS[:1]
+)
+def test_every_scenario(make_hosts: Make, tmp_path: Path, engine: str, name: str) -> None:
+    needs(engine)
+    hosts, scenario = make_hosts(*LETTERS, share=[tmp_path]), SCENARIOS[name]
+    with opened(engine, hosts, tmp_path, scenario.room, **scenario.options) as fleet:
+        print(scenario.play(fleet))
