@@ -108,10 +108,6 @@ class Fleet(ABC):
     def serve(self, host: Host) -> None:
         """Make one more host a part of the cluster; two workers come from it."""
 
-    @abstractmethod
-    def ended(self, before: dict[Path, str]) -> bool:
-        """Whether nothing works for a master that was killed; `before`: who signed for it."""
-
     def command(self) -> list[str]:
         """What runs on A as the master."""
         return [sys.executable, "-m", "fleet.master"]
@@ -134,6 +130,16 @@ class Fleet(ABC):
         folder.mkdir()
         self.master.ask("signed", folder=str(folder))
         return {path: path.read_text() for path in sorted(folder.iterdir())}
+
+    def works(self, signed: dict[Path, str]) -> bool:
+        """Whether one of those who signed still works: its session, or where it has none, it."""
+        for path, threads in signed.items():
+            name, pid = path.name.split()
+            host = next(host for host in self.hosts if host.name == name)
+            there = host.run(["sh", "-c", f"ls /proc/{pid}/task 2>/dev/null || true"]).split()
+            if set(there) & set(threads.split() or [pid]):
+                return True
+        return False
 
     def launch(self, host: Host, *words: str) -> subprocess.Popen[Any]:
         """Start a command of the documentation on a host; what it says is in the host's log."""
@@ -174,12 +180,6 @@ class DaskFleet(Fleet):
 
         until(there, f"workers of {host.name}", ANSWER)
 
-    def ended(self, before: dict[Path, str]) -> bool:
-        """Sessions of the killed master are gone; the Dask workers stay, they are the user's."""
-        sessions = {name for text in before.values() for name in text.split("\n")}
-        now = self.signatures(f"after-{time.monotonic()}")
-        return not any(sessions & set(text.split("\n")) for text in now.values())
-
 
 class RayFleet(Fleet):
     engine = "ray"
@@ -201,15 +201,6 @@ class RayFleet(Fleet):
         options = (f"--node-ip-address={host.address}", f"--num-cpus={EACH}", memory)
         started = self.launch(host, "ray", "start", *words, *options)
         assert started.wait(ANSWER) == 0, self.log(host).read_text()
-
-    def ended(self, before: dict[Path, str]) -> bool:
-        """Its actors are gone."""
-        for path in before:
-            name, pid = path.name.split()
-            host = next(host for host in self.hosts if host.name == name)
-            if f" {pid} " in f" {' '.join(host.run(['ls', '/proc']).split())} ":
-                return False
-        return True
 
 
 @contextmanager

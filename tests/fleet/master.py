@@ -33,9 +33,10 @@ PAUSE = 0.02  # seconds between two operations: hosts that share a machine shoul
 
 
 def sign(_: object, folder: str) -> NDArray[np.float64]:
-    """Body: leave a file that names the host and the process, and holds the sessions there."""
-    sessions = [thread.name for thread in threading.enumerate() if thread.name.startswith("kofn-")]
-    Path(folder, f"{os.uname().nodename} {os.getpid()}").write_text("\n".join(sessions))
+    """Body: leave a file that names the host and the process, with the threads of sessions."""
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith("kofn-")]
+    path = Path(folder, f"{os.uname().nodename} {os.getpid()}")
+    path.write_text(" ".join(str(thread.native_id) for thread in threads))
     return np.zeros(1)
 
 
@@ -95,7 +96,7 @@ class Master:
 
     def store(self, folder: str) -> float:
         """Multiply by shares that every worker reads from a folder that all hosts see."""
-        path = Path(folder, "STORE")
+        path = Path(folder, f"STORE-{time.monotonic_ns()}")
         write_store(self.A, str(path), MDSCode(n=len(self.cluster.workers), k=THRESHOLD))
         X = self.cluster.encode(str(path))
         w = self.rng.standard_normal(COLUMNS)
