@@ -95,6 +95,7 @@ class Fleet(ABC):
 
     engine: ClassVar[str]
     address: str | None = None  # for kofn.connect
+    replaces: ClassVar[bool] = False  # whether a worker that died is replaced unasked
 
     def __init__(self, hosts: Hosts, folder: Path) -> None:
         self.hosts, self.folder = hosts, folder
@@ -105,8 +106,8 @@ class Fleet(ABC):
         """Start the cluster on all hosts."""
 
     @abstractmethod
-    def serve(self, host: Host) -> None:
-        """Make one more host a part of the cluster; two workers come from it."""
+    def serve(self, *hosts: Host) -> None:
+        """Make more hosts a part of the cluster; two workers come from each."""
 
     def command(self) -> list[str]:
         """What runs on A as the master."""
@@ -124,12 +125,17 @@ class Fleet(ABC):
             "connect", engine=self.engine, address=self.address, room=room, **options
         )
 
-    def signatures(self, name: str) -> dict[Path, str]:
+    def signatures(self) -> dict[Path, str]:
         """Have all workers sign; return their files, named by host and process, and contents."""
-        folder = self.folder / name
+        folder = self.folder / f"signed-{time.monotonic_ns()}"
         folder.mkdir()
         self.master.ask("signed", folder=str(folder))
         return {path: path.read_text() for path in sorted(folder.iterdir())}
+
+    def pids(self, host: Host) -> list[str]:
+        """The workers of a host, by the numbers that their processes have there."""
+        names = [path.name.split() for path in self.signatures()]
+        return [pid for name, pid in names if name == host.name]
 
     def works(self, signed: dict[Path, str]) -> bool:
         """Whether one of those who signed still works: its session, or where it has none, it."""
@@ -158,27 +164,28 @@ class Fleet(ABC):
 
 class DaskFleet(Fleet):
     engine = "dask"
+    replaces = True  # by its nanny
 
     def __init__(self, hosts: Hosts, folder: Path) -> None:
         super().__init__(hosts, folder)
-        self._expected: dict[Host, int] = {}  # workers that have come so far
+        self._expected: dict[Host, int] = {}  # workers that were started so far
 
     def start(self) -> None:
         self.address = f"tcp://{self.hosts['A'].address}:8786"
         self.launch(self.hosts["A"], "dask", "scheduler", "--no-dashboard")
-        for host in self.hosts:
-            self.serve(host)
+        self.serve(*self.hosts)
 
-    def serve(self, host: Host) -> None:
-        for _ in range(EACH):
-            words = ("dask", "worker", str(self.address), "--nthreads", "1", "--no-dashboard")
-            self.launch(host, *words)
-        self._expected[host] = self._expected.get(host, 0) + EACH
+    def serve(self, *hosts: Host) -> None:
+        for host in hosts:
+            for _ in range(EACH):
+                words = ("dask", "worker", str(self.address), "--nthreads", "1", "--no-dashboard")
+                self.launch(host, *words)
+            self._expected[host] = self._expected.get(host, 0) + EACH
 
-        def there() -> bool:
+        def there(host: Host) -> bool:
             return self.log(host).read_text().count("Registered to:") >= self._expected[host]
 
-        until(there, f"workers of {host.name}", ANSWER)
+        until(lambda: all(map(there, hosts)), "Dask's workers to come", ANSWER)
 
 
 class RayFleet(Fleet):
@@ -188,12 +195,11 @@ class RayFleet(Fleet):
         head = self.hosts["A"]
         self.address = f"{head.address}:6379"
         self._ray(head, "--head", "--port=6379", "--include-dashboard=false")
-        for host in self.hosts:
-            if host is not head:
-                self.serve(host)
+        self.serve(*(host for host in self.hosts if host is not head))
 
-    def serve(self, host: Host) -> None:
-        self._ray(host, f"--address={self.address}")
+    def serve(self, *hosts: Host) -> None:
+        for host in hosts:
+            self._ray(host, f"--address={self.address}")
 
     def _ray(self, host: Host, *words: str) -> None:
         # Hosts of one machine share its memory, of which each would take a third.

@@ -83,7 +83,6 @@ def disturbed(
     heal: Callable[[], object] | None = None,
     lasts: float = 0.0,
     lost: int = 0,
-    patience: float = AGAIN,
 ) -> Outcome:
     """Disturb for so many seconds, and until so many are lost; heal; wait until all are used."""
     with running(fleet) as run:
@@ -100,7 +99,7 @@ def disturbed(
             mended = time.monotonic()
             heal()
             mended = mended if lasts else time.monotonic()  # a start takes its time
-            again = run.until(lambda status: status["used"] >= full, patience)
+            again = run.until(lambda status: status["used"] >= full, AGAIN)
     return run.outcome(began, mended, again)
 
 
@@ -121,16 +120,16 @@ def all_well(fleet: Fleet) -> Outcome:
 
 def kill_worker(fleet: Fleet) -> Outcome:
     """Kill -9 one worker of B."""
-    signed = fleet.signatures(f"kill-{time.monotonic()}")
-    pid = next(path.name.split()[1] for path in signed if path.name.startswith("hostB"))
-    kill = partial(fleet.hosts["B"].run, ["kill", "-9", pid])
-    return disturbed(fleet, kill, lambda: None, lost=1, patience=8.0)  # by Dask's nanny
+    b = fleet.hosts["B"]
+    kill = partial(b.run, ["kill", "-9", fleet.pids(b)[0]])
+    return disturbed(fleet, kill, (lambda: None) if fleet.replaces else None, lost=1)
 
 
 def kill_host(fleet: Fleet) -> Outcome:
     """Kill all processes of B, then start the workers there again."""
     b = fleet.hosts["B"]
-    return disturbed(fleet, b.kill_all, lambda: fleet.serve(b), lost=EACH)
+    lost = len(fleet.pids(b))
+    return disturbed(fleet, b.kill_all, lambda: fleet.serve(b), lost=lost)
 
 
 def cut_off(fleet: Fleet, seconds: float) -> Outcome:
@@ -171,7 +170,7 @@ def add_host(fleet: Fleet) -> Outcome:
 
 def kill_master(fleet: Fleet) -> Outcome:
     """Kill -9 the master in mid-round: what works for it ends, and another can use the workers."""
-    signed = fleet.signatures("master")
+    signed = fleet.signatures()
     fleet.master.status = {}
     fleet.master.send(do="rounds")
     assert fleet.master.until(lambda status: status["rounds"] >= CALM, 60.0)
