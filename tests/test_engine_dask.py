@@ -432,6 +432,23 @@ def test_some_of_the_workers_and_two_masters_at_a_time(running: str) -> None:
         assert not [e for e in two.events(0.1) if isinstance(e, Lost)]
 
 
+def test_a_worker_that_was_given_up_joins_again_when_it_answers(running: str, A: Matrix) -> None:
+    with kofn.connect("dask", address=running, lost_after=0.5) as cluster:
+        X = cluster.encode(A, k=2)
+        until_it_takes_part(1, X, A)
+        pid = cluster.engine.pid(1)
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            until(lambda: check(X, A) and 1 not in cluster.workers, "the loss of the frozen")
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        until_it_takes_part(4, X, A)  # it has a new number
+        assert cluster.engine.pid(4) == pid
+        cluster.lose(4)  # whoever is ended on purpose does not come again
+        until(lambda: cluster.workers == (0, 2, 3), "the loss of the worker that came again")
+
+
 def test_a_cluster_started_by_hand() -> None:
     with (
         dask_scheduler() as address,

@@ -232,11 +232,22 @@ class Link:
             await asyncio.sleep(_AGAIN)
 
     async def _attach(self, address: str) -> Connection:
-        run = partial(self._client.run, workers=[address])
+        # First: whether it can be reached again is seen soon, and costs the scheduler nothing.
+        comm = await connect(address, timeout=_REACH, **self._client.connection_args)
+        try:
+            facts = await self._install(partial(self._client.run, workers=[address]), address)
+            await comm.write({"op": self.op, "reply": False})
+            await comm.read()
+        except BaseException:
+            comm.abort()
+            raise
+        return Connection(comm, {**facts, "address": address})
+
+    async def _install(self, run: Any, address: str) -> dict[str, Any]:
         try:
             # First, as Dask does not say clearly why a function could not be unpickled there.
             await run(import_module, install.__module__)
-            facts = (await run(install, self.op))[address]
+            facts: dict[str, Any] = (await run(install, self.op))[address]
             found = facts.get("version")
         except ImportError as error:
             found = error
@@ -245,14 +256,7 @@ class Link:
                 f"it cannot import kofn {__version__} ({found}); install the same kofn there as "
                 f"here: pip install kofn=={__version__}"
             )
-        comm = await connect(address, timeout=_REACH, **self._client.connection_args)
-        try:
-            await comm.write({"op": self.op, "reply": False})
-            await comm.read()
-        except BaseException:
-            comm.abort()
-            raise
-        return Connection(comm, {**facts, "address": address})
+        return facts
 
     async def _use(self, connection: Connection) -> None:
         if self.ordered:

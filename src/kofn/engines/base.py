@@ -100,6 +100,13 @@ class Engine(ABC):
         """End a worker as a spot market does: at once. Its Lost follows as an event."""
         raise CannotDo(f"engine {self.name!r} cannot end workers itself; stop the machine instead.")
 
+    def give_up(self, worker: int) -> None:
+        """End a worker that has been silent for too long. Its Lost follows as an event.
+
+        Where it is its machine that is silent, that has workers again when it answers.
+        """
+        self.lose(worker)
+
     def join(self) -> int:
         """Start one more worker and return its id. Its Joined follows as an event.
 
@@ -164,6 +171,7 @@ class Wrapped(Engine):
     submit = _delegated("submit")
     cancel = _delegated("cancel")
     lose = _delegated("lose")
+    give_up = _delegated("give_up")
     join = _delegated("join")
     exchange = _delegated("exchange")
     pid = _delegated("pid")

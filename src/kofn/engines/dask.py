@@ -101,6 +101,12 @@ class DaskTransport(Copies, Transport):
         else:
             link.loop.call_soon_threadsafe(link.leave, facts["address"])
 
+    def give_up(self, worker: int) -> None:
+        if self.launcher is None:  # the link tries to reach it again
+            self.link.loop.call_soon_threadsafe(self._connections[worker].comm.abort)
+        else:
+            self.end(worker)
+
     def pid(self, worker: int) -> int | None:
         pid, where = (self._connections[worker].facts[fact] for fact in ("pid", "place"))
         return pid if where == where_pids_count() and pid != os.getpid() else None

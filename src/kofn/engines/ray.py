@@ -50,7 +50,7 @@ class Peer:
         where = NodeAffinitySchedulingStrategy(node, soft=False)
         self.actor: Any = _ACTOR.options(scheduling_strategy=where).remote(sys.path)
         self.process: Process | None = None  # if it is on this machine
-        self.live = self.gone = False
+        self.live = self.gone = self.again = False  # again: after one that was given up
         self.waiting: list[Message] = []  # to be sent with its next task
         self.returns = 0  # how many of its returns were handled
         self.early: dict[int, list[Message]] = {}  # returns that overtook others
@@ -101,6 +101,12 @@ class RayTransport(Transport):
             for process in family([peer.process] if peer.process else ()):
                 process.kill()  # at once, also where it is frozen
             self._lost(peer, None)
+
+    def give_up(self, worker: int) -> None:
+        peer = self.peers.get(worker)
+        self.end(worker)
+        if peer and not peer.process:  # its machine may answer again, and then has a worker again
+            self.place(next(self.ids), peer.node, asked=False).again = True
 
     def pid(self, worker: int) -> int | None:
         process = self.peers[worker].process if worker in self.peers else None
@@ -189,7 +195,7 @@ class RayTransport(Transport):
         del self.peers[peer.id]
         if peer.asked or peer.live:
             self._arrived.append((peer.id, WorkerDown("" if peer.live else explain(error))))
-        else:
+        elif not peer.again:
             text = f"a worker on a new machine of the Ray cluster did not start. {explain(error)}"
             warnings.warn(text, RuntimeWarning, stacklevel=2)
 

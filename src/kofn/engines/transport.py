@@ -41,6 +41,10 @@ class Transport(Values, ABC):
     def end(self, worker: int) -> None:
         """End a live worker at once; its WorkerDown follows."""
 
+    def give_up(self, worker: int) -> None:
+        """As `end`, for a worker that is silent; it, or another in its place, may come later."""
+        self.end(worker)
+
     @abstractmethod
     def send(self, worker: int, message: Message) -> None:
         """Send a message to a live worker, after those before it; at the latest with `poll`."""
@@ -156,6 +160,10 @@ class TransportEngine(Engine):
         self._protocol.peer(worker)
         with room_for("ending a worker"):
             self._transport.end(worker)
+
+    def give_up(self, worker: int) -> None:
+        with room_for("ending a worker"):
+            self._transport.give_up(worker)
 
     def join(self) -> int:
         self._check()

@@ -279,7 +279,7 @@ class RoundDriver:
             return self.lost_after  # and a thousand workers need not be gone through an event
         since = self.roster.debts.since
         for worker in self.roster.silent(self.engine.now(), self.lost_after):
-            self.engine.lose(worker)
+            self.engine.give_up(worker)
             del since[worker]  # once is enough; its Lost is on the way
         return min(since.values(), default=float("inf")) + self.lost_after
 
