@@ -15,6 +15,7 @@ from typer import Argument, Option
 
 from .. import CannotWrite, KofnError, __version__
 from .places import HOLDS
+from .ranks import become_worker
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 bench = typer.Typer(help="Measure, against bare primitives in the same run.", no_args_is_help=True)
@@ -139,14 +140,23 @@ def fit(
     out: Annotated[Path | None, Option(help="Save the model (pickle) here.")] = None,
     hidden: Annotated[str, Option(help="mlp: widths of the hidden layers.")] = "100",
     epochs: Annotated[int, Option(min=1, help="mlp: passes over the data.")] = 20,
-    seed: Annotated[int, Option(min=0, help="mlp: of the first weights.")] = 0,
+    seed: Annotated[int, Option(min=0, help="Of folds, and of an mlp's first weights.")] = 0,
+    search: Annotated[
+        list[str] | None,
+        Option(help="Values to choose from by cross-validation, as C=0.01,0.1,1; repeatable."),
+    ] = None,
+    folds: Annotated[int, Option(min=2, help="Folds of the cross-validation.")] = 5,
+    test: Annotated[Path | None, Option(help="More data, which the model is tested on.")] = None,
+    test_labels: Annotated[Path | None, Option(help="y.npy of --test.")] = None,
     as_json: Json = False,
 ) -> None:
     """Train a model; workers may come and go."""
+    become_worker(engine)
     from .fit import Job
 
     job = Job(
-        data, model, workers, k, engine, target, labels, spot, scale, out, hidden, epochs, seed
+        *(data, model, workers, k, engine, target, labels, spot, scale, out, hidden, epochs, seed),
+        *(tuple(search or ()), folds, test, test_labels),
     )
     _run("fit", as_json, job, quiet=as_json)
 
@@ -214,9 +224,17 @@ def sums(
 
 
 @reproduce.command()
-def svm(data: Annotated[Path, _data("svm")], out: Out, as_json: Json = False) -> None:
+def svm(
+    data: Annotated[Path, _data("svm")],
+    out: Out,
+    engine: Annotated[str, Option(help="Where the four workers are.")] = "local",
+    as_json: Json = False,
+) -> None:
     """A linear SVM on four workers, two of them killed during the fit."""
-    _run("reproduce", as_json, "svm", out, data, quiet=as_json)
+    become_worker(engine)
+    from ..reproduce.svm import Settings
+
+    _run("reproduce", as_json, "svm", out, data, quiet=as_json, settings=Settings(engine))
 
 
 @reproduce.command()

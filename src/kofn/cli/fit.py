@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
+from sklearn.base import clone
 from sklearn.utils.multiclass import type_of_target
 
 from .. import BadInput, CannotWrite, connect
@@ -22,7 +23,7 @@ from ..delays.traces import SpotTrace, read_spot_trace
 from ..learn import LinearSVC, LogisticRegression, MLPClassifier, Ridge
 from ..market import Market, check
 from ..model import Record
-from . import places, tables
+from . import places, search, tables
 from .output import print_pairs
 
 LINEAR: dict[str, Any] = {"ridge": Ridge, "logistic": LogisticRegression, "svm": LinearSVC}
@@ -46,6 +47,10 @@ class Job:
     hidden: str = "100"
     epochs: int = 20
     seed: int = 0
+    search: tuple[str, ...] = ()
+    folds: int = 5
+    test: Path | None = None
+    test_labels: Path | None = None
 
 
 def run(job: Job, *, quiet: bool) -> dict[str, Any]:
@@ -64,11 +69,16 @@ def run(job: Job, *, quiet: bool) -> dict[str, Any]:
         seen.append((loss, fitted.report))
 
     model = _model(job, k).set_params(callback=watch, verbose=not quiet)
-    X, y = tables.load(job.data, job.target, job.labels, classes=job.model != "ridge")
+    values = search.grid(job.search, job.model, model)
+    classes = job.model != "ridge"
+    X, y = tables.load(job.data, job.target, job.labels, classes=classes)
     _check_data(job, X, y)
+    if values:
+        search.check(job.folds, y, classes)
+    held_out = None if job.test is None else _held_out(job, X, y)
     with nullcontext() if job.out is None else places.room(job.out, _size(job, X, y)):
         began = time.perf_counter()
-        log, events = _fit(job, k, trace, model, X, y)
+        log, events, searched = _fit(job, k, trace, model, values, X, y)
     seconds = time.perf_counter() - began
     result = {
         "model": job.model,
@@ -77,7 +87,9 @@ def run(job: Job, *, quiet: bool) -> dict[str, Any]:
         "workers": job.workers,
         "k": k,
         "engine": job.engine,
+        "search": searched,
         "score": float(model.score(X, y)),
+        "test_score": None if held_out is None else float(model.score(*held_out)),
         "iterations": int(np.max(model.n_iter_)),
         "rounds": seen[-1][1].round if seen else 0,
         "killed": [] if events is None else events.killed,
@@ -94,17 +106,45 @@ def run(job: Job, *, quiet: bool) -> dict[str, Any]:
 
 
 def _fit(
-    job: Job, k: int, trace: SpotTrace | None, model: Any, X: Any, y: Any
-) -> tuple[list[Record], Market | None]:
-    """Fit the model on workers of its own; return their log, and what the market did."""
+    job: Job, k: int, trace: SpotTrace | None, model: Any, values: search.Grid, X: Any, y: Any
+) -> tuple[list[Record], Market | None, dict[str, Any] | None]:
+    """Fit the model on workers of its own; return their log, what the market did, and the search.
+
+    Where there are values to choose from, the best are searched first, on the same workers.
+    """
+    found = None
     start = job.workers if trace is None else trace.at_start
     with connect(job.engine, start, wait=300.0) as cluster:
         model.set_params(cluster=cluster)
-        data = X if job.model == "mlp" else cluster.encode(X, k, n=job.workers)
         market = None if trace is None else Market(cluster, trace, job.scale, job.workers, need=k)
         with market or nullcontext():
-            model.fit(data, y)
-        return cluster.log, market
+            if values:
+                plain = clone(model).set_params(callback=None, k=k, workers=job.workers)
+                found = search.choose(plain, values, job.folds, job.seed, X, y)
+                model.set_params(**found["chosen"])
+            model.fit(X if job.model == "mlp" else cluster.encode(X, k, n=job.workers), y)
+        return cluster.log, market, found
+
+
+def _held_out(job: Job, X: Any, y: NDArray[Any]) -> tuple[Any, NDArray[Any]]:
+    """Return the rows and labels of --test, which must go with those of the data."""
+    assert job.test is not None
+    classes = job.model != "ridge"
+    rows, labels = tables.load(job.test, job.target, job.test_labels, classes=classes)
+    _check_rows(job.test, rows, labels)
+    if hasattr(rows, "indptr") and rows.shape[1] < X.shape[1]:
+        rows.resize((rows.shape[0], X.shape[1]))  # LIBSVM text: the last columns are all zeros
+    if rows.shape[1] != X.shape[1]:
+        raise BadInput(
+            f"--test must have the columns of the data, {X.shape[1]}; {job.test.name} has "
+            f"{rows.shape[1]}. Check that the files belong together."
+        )
+    if classes and not np.isin(labels, y).any():
+        raise BadInput(
+            f"--test must have labels that the data have; {job.test.name} has "
+            f"{tables.plain(labels[0])!r}, the data {tables.plain(y[0])!r}. Write them alike."
+        )
+    return rows, labels
 
 
 def _size(job: Job, X: Any, y: NDArray[Any]) -> int:
@@ -133,11 +173,11 @@ def _hidden(job: Job) -> tuple[int, ...]:
         ) from None
 
 
-def _check_data(job: Job, X: Any, y: NDArray[Any]) -> None:
-    """Refuse data that cannot be fitted, before any worker is started."""
+def _check_rows(path: Path, X: Any, y: NDArray[Any]) -> None:
+    """Refuse what is not a matrix of finite numbers with a label a row."""
     if X.ndim != 2 or X.dtype.kind not in "fiub" or 0 in X.shape:
         raise BadInput(
-            f"the data must be numbers in rows and columns; {job.data.name} has shape {X.shape} "
+            f"the data must be numbers in rows and columns; {path.name} has shape {X.shape} "
             f"of {X.dtype}. Save it anew."
         )
     if np.ndim(y) != 1 or len(y) != X.shape[0]:
@@ -148,7 +188,7 @@ def _check_data(job: Job, X: Any, y: NDArray[Any]) -> None:
     numbers = X.data if hasattr(X, "indptr") else X
     if not np.isfinite(numbers).all():
         raise BadInput(
-            f"every number in {job.data.name} must be finite; "
+            f"every number in {path.name} must be finite; "
             f"{int((~np.isfinite(numbers)).sum())} are NaN or infinite. Fill or drop them."
         )
     if y.dtype.kind == "f" and not np.isfinite(y).all():
@@ -156,6 +196,11 @@ def _check_data(job: Job, X: Any, y: NDArray[Any]) -> None:
             f"every label must be finite; {int((~np.isfinite(y)).sum())} of {len(y)} are NaN or "
             f"infinite. Fill or drop these rows."
         )
+
+
+def _check_data(job: Job, X: Any, y: NDArray[Any]) -> None:
+    """Refuse data that cannot be fitted, before any worker is started."""
+    _check_rows(job.data, X, y)
     if y.dtype.kind not in "fiubUS":
         raise BadInput(
             f"labels must be numbers or text; these are of dtype {y.dtype}. Turn them into numbers."
@@ -193,6 +238,8 @@ def _save(path: Path, model: Any, result: dict[str, Any]) -> tuple[str, str] | N
 
 def table(console: Console, result: dict[str, Any]) -> None:
     """Print the fit for a person."""
+    if result["search"] is not None:
+        search.table(console, result["search"])
     what = "epochs" if result["model"] == "mlp" else "iterations"
     pairs = {
         "model": f"{result['model']} on {result['rows']} x {result['columns']}",
@@ -202,6 +249,8 @@ def table(console: Console, result: dict[str, Any]) -> None:
         "workers killed, joined": f"{len(result['killed'])}, {len(result['joined'])}",
         "seconds": f"{result['seconds']:.1f}",
     }
+    if result["test_score"] is not None:
+        pairs["score on --test"] = f"{result['test_score']:.4f}"
     if result["out"] is not None and not result["trouble"]:
         pairs["saved"] = f"{result['out']} (and .report.json)"
     print_pairs(console, pairs)
