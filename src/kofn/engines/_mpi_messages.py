@@ -18,7 +18,7 @@ import numpy as np
 SMALL = 1 << 16  # bytes
 PIECE = 1 << 20  # bytes; the same on both sides
 FLIGHT = 8  # messages or pieces on their way to one process, which may be slow to take them
-_DATA, _LARGE, _URGENT = 1, 2, 3  # tags
+_DATA, _LARGE, URGENT = 1, 2, 3  # tags
 _LENGTH = struct.Struct("<Q")
 
 
@@ -78,7 +78,7 @@ class Stream:
     def urge(self, word: bytes) -> None:
         """Send a word ahead of what is queued."""
         with suppress(self._MPI.Exception):
-            self._isend(_URGENT, word)
+            self._isend(URGENT, word)
 
     def _isend(self, tag: int, data: bytes | memoryview) -> None:
         request = self._comm.Isend([data, self._MPI.BYTE], self._rank, tag)
@@ -110,7 +110,7 @@ class Stream:
 
     def urged(self) -> Iterator[bytes]:
         """Return the words that have come ahead of messages."""
-        while self._comm.Iprobe(self._rank, _URGENT, self._status):
+        while self._comm.Iprobe(self._rank, URGENT, self._status):
             word = bytearray(self._status.Get_count(self._MPI.BYTE))
-            self._comm.Recv([word, self._MPI.BYTE], self._rank, _URGENT)
+            self._comm.Recv([word, self._MPI.BYTE], self._rank, URGENT)
             yield bytes(word)

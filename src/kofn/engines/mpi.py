@@ -36,6 +36,11 @@ _SPIN = 0.0005  # seconds of looking without a rest, where each process has a co
 _ranks_taken = False
 
 
+def ranks_taken() -> bool:
+    """Tell whether an engine of this process has had the ranks of mpiexec."""
+    return _ranks_taken
+
+
 class MPIEngine(TransportEngine):
     """Workers are MPI processes, each with one BLAS thread; a lost one is Open MPI's ULFM news.
 

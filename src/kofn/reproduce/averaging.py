@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from ..cluster import Cluster
 from ..codes.repetition import Uncoded
@@ -37,6 +38,11 @@ def train(X: Any, y: Floats, seed: int) -> Trained:
 
     All pairs and folds are trained in one pass over the rows, a column each.
     """
+    with threadpool_limits(1):  # products this small are slower with more
+        return _train(X, y, seed)
+
+
+def _train(X: Any, y: Floats, seed: int) -> Trained:
     rates, trade_offs = (each.ravel() for each in np.meshgrid(RATES, TRADE_OFFS, indexing="ij"))
     pairs, rows = len(rates), X.shape[0]
     fold_of_row = np.arange(rows) * FOLDS // rows  # consecutive, as in the report's files
@@ -93,15 +99,19 @@ def _descend(
 ) -> Floats:
     """Weights (d, columns); a column has its own settings, and steps on the rows that it uses."""
     rng = np.random.default_rng(seed)
-    W, steps = np.zeros((X.shape[1], len(rates))), np.ones(len(rates))
+    # The weights are W · scale: to shrink them all is to shrink the scale.
+    W, scale, steps = np.zeros((X.shape[1], len(rates))), np.ones(len(rates)), np.ones(len(rates))
     for _ in range(EPOCHS):
         for row in rng.permutation(X.shape[0]):
             entries = slice(X.indptr[row], X.indptr[row + 1])
-            at, x = X.indices[entries], X.data[entries]
+            at, x = X.indices[entries], y[row] * X.data[entries]
             step = rates * used[row] / steps
-            inside = y[row] * (x @ W[at]) <= 1
-            W *= 1 - step
-            W[at] += np.outer(y[row] * x, step * trade_offs * inside)
+            inside = (x @ W[at]) * scale <= 1
+            scale *= 1 - step
+            if not scale.all():
+                W[:, scale == 0] = 0.0
+                scale[scale == 0] = 1.0
+            W[at] += np.outer(x, step * trade_offs * inside / scale)
             steps += used[row]
-        on_epoch(W)
-    return W
+        on_epoch(W * scale)
+    return W * scale
