@@ -414,6 +414,9 @@ def test_right_under_any_losses_joins_and_delays(data: st.DataObject) -> None:
     when = st.floats(1e-6, seconds)  # once all have their shares
     changes = [Change(time, -1) for time in data.draw(st.lists(when, max_size=n + 3))]
     changes += [Change(time, None) for time in data.draw(st.lists(when, max_size=4))]
+    told = st.tuples(st.integers(0, n), when, st.sampled_from([0.0, 1e-3, 0.02, float("inf")]))
+    for worker, time, ahead in data.draw(st.lists(told, max_size=4)):
+        changes.append(Change(time, worker, time + ahead))
     changes += [Change(seconds + i, None) for i in range(n)]  # in the end there are enough
     delays = data.draw(
         st.sampled_from(

@@ -26,6 +26,7 @@ from kofn.engines.protocol import (
     Outgoing,
     Values,
     WorkerDown,
+    WorkerLeaving,
     WorkerProtocol,
     WorkerUp,
     master,
@@ -40,6 +41,7 @@ from kofn.model import (
     Failed,
     Joined,
     Last,
+    Leaving,
     Lost,
     Piece,
     Reply,
@@ -272,6 +274,7 @@ class World:
         self.clock = self.round = self.broadcasts = 0
         self.sites: dict[int, Site] = {}
         self.gone: set[int] = set()
+        self.notices: list[Leaving] = []
         self.kept: dict[int, dict[str, int]] = {}  # by worker, once it has done all it was sent
         self.answers: dict[int, deque[tuple[type[Event], str]]] = {}  # to puts, yet to come
         self.tasks: dict[int, Submitted] = {}
@@ -328,6 +331,18 @@ class World:
         self.hear(worker, WorkerDown("by the script"))
         for message in outbox[heard:] if two > 11 else []:
             self.hear(worker, message)
+
+    def leave(self, one: int, two: int) -> None:
+        """A worker says that it will be gone; now and then one that is gone says so."""
+        worker = self.pick(one)
+        if worker < 0 or (two == 1 and self.gone):
+            worker = max(self.gone, default=-1)
+        seconds = float("inf") if two % 4 == 0 else float(two)
+        known = worker in self.sites
+        before = len(self.notices)
+        self.hear(worker, WorkerLeaving(seconds, "by the script"))
+        expected = [Leaving(self.clock, worker, self.clock + seconds, "by the script")]
+        assert self.notices[before:] == (expected if known else [])
 
     def put(self, one: int, two: int) -> None:
         worker, key, of = self.pick(one), KEYS[two % 3], KEYS[(two + 1) % 3]
@@ -450,6 +465,8 @@ class World:
             self.gone.add(event.worker)
             return
         assert getattr(event, "worker", -1) not in self.gone, "nothing comes after Lost"
+        if isinstance(event, Leaving):
+            self.notices.append(event)
         if isinstance(event, Stored) or (isinstance(event, Failed) and event.key is not None):
             assert (type(event), event.key) == self.answers[event.worker].popleft()
         elif isinstance(event, Reply | Failed | Dropped) and event.task is not None:
@@ -505,7 +522,7 @@ ACTIONS = [
     *["deliver"] * 4,
     *["put", "broadcast"] * 3,
     *["cancel", "overtake", "advance"] * 2,
-    *["forget", "join", "lose"],
+    *["forget", "join", "lose", "leave"],
 ]
 scripts = st.lists(
     st.tuples(st.sampled_from(ACTIONS), st.integers(0, 3), st.integers(0, 23)),

@@ -35,8 +35,9 @@ class Act:
     """What happens when: to a worker picked from those it can happen to."""
 
     time: float
-    what: Literal["lose", "freeze", "thaw", "join"]
+    what: Literal["lose", "freeze", "thaw", "join", "leave"]
     pick: int = 0
+    seconds: float = 0.0  # until one that leaves is said to be gone
 
 
 class Acting(Wrapped):
@@ -83,6 +84,8 @@ class Acting(Wrapped):
                 self.lose(worker)
             elif act.what == "freeze":
                 self.frozen[worker] = []
+            elif act.what == "leave":
+                self.announce(worker, act.seconds)
             else:
                 return self.frozen.pop(worker)
         return []
@@ -93,6 +96,15 @@ def acts(rng: np.random.Generator, until: float) -> list[Act]:
     weights = rng.dirichlet([1, 1.5, 0.7, 1])
     return [
         Act(float(time), kinds[rng.choice(4, p=weights)], int(rng.integers(1 << 30)))
+        for time in rng.uniform(0, until, int(rng.integers(1, 16)))
+    ]
+
+
+def notices(rng: np.random.Generator, until: float) -> list[Act]:
+    """Some come true, some do not, and some are taken back."""
+    ahead = [0.0, 0.01, 0.05, 0.2, 2.0, float("inf")]
+    return [
+        Act(float(time), "leave", int(rng.integers(1 << 30)), ahead[int(rng.integers(6))])
         for time in rng.uniform(0, until, int(rng.integers(1, 16)))
     ]
 
@@ -147,7 +159,7 @@ def enough(X: Any, workers: Iterable[int], k: int) -> bool:
     return len(held) == X.blocks
 
 
-def play(kind: str, seed: int) -> dict[str, int]:
+def play(kind: str, seed: int, announced: bool = False) -> dict[str, int]:
     """One script; how its products ended."""
     rng = np.random.default_rng((seed, KINDS.index(kind)))
     if rng.random() < 0.3:
@@ -164,7 +176,9 @@ def play(kind: str, seed: int) -> dict[str, int]:
     with kofn.connect(engine, limit=LIMIT) as cluster:
         Y, once = prepared(kind, cluster, rng, n, k)
         X: Any = Y if hasattr(Y, "_holders") else Y.T
-        engine.acts = sorted(acts(rng, float(rng.choice([0.1, 0.5]))), key=lambda act: act.time)
+        until = float(rng.choice([0.1, 0.5]))
+        script = [*acts(rng, until), *(notices(rng, until) if announced else ())]
+        engine.acts = sorted(script, key=lambda act: act.time)
         for _ in range(6):
             try:
                 result, exact, size = once()
@@ -186,12 +200,13 @@ def play(kind: str, seed: int) -> dict[str, int]:
     return ended
 
 
+@pytest.mark.parametrize("announced", [False, True], ids=["", "notices"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_result_within_its_bound_or_an_error_that_is_true(kind: str) -> None:
+def test_a_result_within_its_bound_or_an_error_that_is_true(kind: str, announced: bool) -> None:
     total = {"right": 0, "too few": 0, "stalled": 0, "inaccurate": 0}
     for seed in SCRIPTS:
         try:
-            for how, times in play(kind, seed).items():
+            for how, times in play(kind, seed, announced).items():
                 total[how] += times
         except Exception as error:
             raise AssertionError(f"script {seed} of {kind!r}: {error}") from error

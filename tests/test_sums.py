@@ -206,6 +206,9 @@ def test_right_under_any_losses_joins_and_delays(data: st.DataObject) -> None:
     when = st.floats(1e-3, 8.0)  # once all have their parts
     changes = [Change(time, -1) for time in data.draw(st.lists(when, max_size=n + 2))]
     changes += [Change(time, None) for time in data.draw(st.lists(when, max_size=3))]
+    told = st.tuples(st.integers(0, n), when, st.sampled_from([0.0, 1.0, 5.0, float("inf")]))
+    for worker, time, ahead in data.draw(st.lists(told, max_size=4)):
+        changes.append(Change(time, worker, time + ahead))
     changes += [Change(20.0 + i, None) for i in range(2 * n)]  # in the end there are enough
     delays = data.draw(
         st.sampled_from([PerUnit(0.1), Exponential(0.1, 1.0), Exponential(0.0, 5.0)])

@@ -72,6 +72,9 @@ class Turn(Engine):
     def join(self) -> int:
         return self._engine.join()
 
+    def announce(self, worker: int, seconds: float, reason: str = "") -> None:
+        self._engine.announce(worker, seconds, reason)
+
     def pid(self, worker: int) -> int | None:
         return self._engine.pid(worker)
 

@@ -334,6 +334,18 @@ class Cluster:
             )
         return worker
 
+    def announce(self, worker: int, seconds: float, reason: str = "") -> None:
+        """Say that a worker will be gone in so many seconds, where you know and it does not.
+
+        Until then it is counted on as long as a product ends in time, and its share is stored at
+        another worker, if one has none. float('inf') takes an earlier notice back.
+        """
+        self._driver.check()
+        remedy = "It is the id of one worker, from cluster.workers."
+        worker = checks.whole(worker, "worker", 0, remedy=remedy)
+        ahead = checks.seconds(seconds, "seconds")
+        self._driver.call(lambda: self.engine.announce(worker, ahead, reason))
+
     def wait_for(self, workers: int, timeout: float = 60.0) -> None:
         """Wait until at least so many workers are live; raise TooFewWorkers after `timeout`."""
         self._driver.check()

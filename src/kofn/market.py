@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Self
+from typing import NamedTuple, Self
 
 from .checks import number
 from .cluster import Cluster
-from .delays.traces import SpotTrace
+from .delays.traces import Event, SpotTrace
 from .errors import BadInput, MarketOver, TooFewWorkers
 
 LOOK = 0.01  # seconds between two looks for what the market asks of the engine's caller
@@ -22,7 +22,8 @@ class Market:
     cannot start a worker, say) is raised at the end of the block, and until then no round waits
     for joiners. With scale None the trace's clock stands still but for `advance`. need: workers
     that the work cannot do without. When fewer are left and the trace has no more to come, rounds
-    do not wait for joiners either: they raise TooFewWorkers, and the block MarketOver.
+    do not wait for joiners either: they raise TooFewWorkers, and the block MarketOver. notice: so
+    many seconds of the trace ahead each loss is announced; 0 for not at all.
     """
 
     def __init__(
@@ -32,7 +33,9 @@ class Market:
         scale: float | None,
         shares: int,
         need: int = 0,
+        notice: float = 0.0,
     ) -> None:
+        number(notice, "notice", ">= 0", "It counts seconds of the trace; 0 is none.")
         check(trace, shares, need, scale)
         if cluster.keep is not None:
             raise BadInput(
@@ -49,7 +52,8 @@ class Market:
         self.added: list[int] = []
         self.problem: BaseException | None = None
         self._cluster, self._trace, self._scale, self._need = cluster, trace, scale, need
-        self._last = max((i for i, e in enumerate(trace.events) if e.added), default=-1)
+        self._script = script(trace, notice)
+        self._last = max((i for i, s in enumerate(self._script) if s.event.added), default=-1)
         self._wait = cluster._driver.wait
         self._over = False  # too few are left, and nobody comes
         self._stop = threading.Event()
@@ -85,11 +89,13 @@ class Market:
         waiting = iter(self._cluster.workers)
         began = time.monotonic()
         try:
-            for i, event in enumerate(self._trace.events):
-                if not self._due(event.time, began):
+            for i, (due, event) in enumerate(self._script):
+                if not self._due(due, began):
                     return
                 if event.added and event.time <= 0:
                     nodes[event.node] = next(waiting)
+                elif due < event.time:
+                    self._announce(nodes[event.node], event.time - due)
                 else:
                     self._happen(event.added, event.node, nodes)
                 if i >= self._last and len(self._cluster.workers) < self._need:
@@ -134,6 +140,12 @@ class Market:
                 cluster.lose(worker)
                 self.killed.append(worker)
 
+    def _announce(self, worker: int, ahead: float) -> None:
+        """Say that a worker will be gone so many seconds of the trace from now."""
+        if worker in self._cluster.workers:
+            seconds = ahead / self._scale if self._scale is not None else ahead
+            self._cluster.announce(worker, seconds, "the market")
+
     def __enter__(self) -> Self:
         self._thread.start()
         return self
@@ -149,6 +161,26 @@ class Market:
             raise self.problem
         if self._over and isinstance(error, TooFewWorkers):
             raise MarketOver(error.live, error.need, error.waited, error.lost) from None
+
+
+class Step(NamedTuple):
+    """An event of a trace, or (`due` before its time) the notice of it."""
+
+    due: float
+    event: Event
+
+
+def script(trace: SpotTrace, notice: float) -> list[Step]:
+    """The events of a trace in order, each loss after its notice if there is one."""
+    steps: list[Step] = []
+    came: dict[str, float] = {}
+    for event in trace.events:
+        if event.added:
+            came[event.node] = event.time
+        elif notice and came[event.node] < event.time:
+            steps.append(Step(max(came[event.node], event.time - notice), event))
+        steps.append(Step(event.time, event))
+    return sorted(steps, key=lambda step: (step.due, step.due < step.event.time))
 
 
 def check(trace: SpotTrace, shares: int, need: int = 0, scale: float | None = None) -> None:

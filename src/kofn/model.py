@@ -219,8 +219,8 @@ class Record(NamedTuple):
     """One line of the event log, the only thing that pictures are drawn from.
 
     kind: round, send, piece (a streamed part of a task), reply (the end of one), dropped, failed,
-    lost, joined, leaving, stored, ordered (a worker that is to join), refused (no such worker can
-    be had), done (the end of a round) or raised.
+    lost, joined, leaving, staying (a notice is taken back), stored, ordered (a worker that is to
+    join), refused (no such worker can be had), done (the end of a round) or raised.
     """
 
     time: float
@@ -231,14 +231,27 @@ class Record(NamedTuple):
     rows: int
     why: str = ""  # of lost, leaving, ordered and refused, where it is known
 
+    @classmethod
+    def of(cls, event: Event) -> Record:
+        """The line of the log for an event of the engine's."""
+        if type(event) is Reply:
+            kind = "reply" if event.last else "piece"
+            return cls(event.time, kind, event.round, event.worker, event.task, event.read)
+        kind, task = type(event).__name__.lower(), getattr(event, "task", None)
+        if type(event) is Leaving and event.deadline == float("inf"):
+            kind = "staying"
+        round, worker = getattr(event, "round", -1), getattr(event, "worker", -1)
+        why = getattr(event, "reason", "")
+        return cls(event.time, kind, round, worker, -1 if task is None else task, 0, why)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """What one round did; seconds are the engine's clock.
 
     A worker is late when the round did not wait for its answer: others stood in for it, enough had
-    come without it, or it was not asked because it still owed an earlier answer. A worker that is
-    gone is in `lost`.
+    come without it, or it was not asked because it still owed an earlier answer or would be gone
+    too soon. A worker that is gone is in `lost`.
     """
 
     round: int

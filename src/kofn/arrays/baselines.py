@@ -121,6 +121,7 @@ class Replicated(Reporting):
             ready = self._holders.ready()
             spare, id = not self.exact, driver.next_round()
             round = ReplicatedRound(id, self.slots, ready, way, self._late, spare=spare)
+            round.standby = self._holders.second()
             driver.run(round, operand, self._holders.supply)
             gathered = driver.engine.now()
             found = self._counted(round, way.z is None, width)

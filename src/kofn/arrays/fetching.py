@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..model import Task
 from ..rounds import ElasticRound, Layout
+from ..rounds.copying import CopyRound
 from . import work
 from .decode import Segment, combine, gather, segments
 from .drift import COLUMNS, vectors
@@ -39,6 +41,7 @@ def chunks(X: CodedMatrix, columns: int) -> Iterator[tuple[int, int, list[Segmen
         fetch = Pass(driver, code, holders.key, work.fetch, more=where)
         late, (shares, resting) = X._options.late, X._planner.members(plan)
         round = ElasticRound(driver.next_round(), plan.windows, shares, fetch, late, resting)
+        X._planner.prepare(round)
         driver.run(round, None, holders.supply)
         X._planner.ended(round)
         if not X._values:
@@ -58,8 +61,35 @@ def blocks(X: CodedMatrix) -> NDArray[Any]:
     return value
 
 
+def copy(X: CodedMatrix, worker: int, share: int) -> bool:
+    """Give a worker a share as another has it, who is leaving; whether that could be done."""
+    driver, holders = X._driver, X._holders
+    source = next((w for w, s in holders.ready().items() if s == share), None)
+    if source is None or not X.updates:
+        return False
+    columns = (1 + X._drift.moving) * X._columns
+    value = np.empty((X._rows, columns), X.dtype)
+    step = max(1, FETCH // max(1, columns * X.dtype.itemsize))
+    for first in range(0, X._rows, step):
+        runs = ((0, min(step, X._rows - first)),)
+        args = (holders.key, runs, first, columns)
+        id, round = driver.next_task(), driver.next_round()
+        task = Task(id, round, source, work.fetch, args, runs, runs[0][1])
+        copying = CopyRound(task)
+        if source in driver.roster.kept:
+            driver.run(copying, None, holders.supply)
+        if not copying.whole:
+            return False
+        for ((a, b),), rows in copying.values if X._values else ():
+            value[first + a : first + b] = rows
+    holders.give(worker, share, value if X._values else None)
+    return True
+
+
 def rebuild(X: CodedMatrix, worker: int, share: int) -> None:
     """Give a worker a share that is rebuilt from live ones, and note how far it is off."""
+    if copy(X, worker, share):
+        return
     code, columns, drift = X._stored, X._columns, X._drift
     row, parts = code.row(share), 1 + drift.moving
     value = np.empty((X._rows, parts * columns), X.dtype)

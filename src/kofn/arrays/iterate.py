@@ -87,6 +87,7 @@ def iterate(
 
             ready, late = X._holders.ready(), X._options.late
             round = IterateRound(driver.next_round(), plan.windows, ready, work, exchange, late)
+            X._planner.prepare(round)
             driver.run(round, None, supply)
             if round.broken is not None:
                 raise Diverged(*round.broken)

@@ -261,6 +261,7 @@ class CodedMatrix(Reporting):
         late, (shares, resting) = self._options.late, self._planner.members(plan)
         work = Pass(driver, code, self._holders.key, body, self._worst(inner), more)
         round = ElasticRound(driver.next_round(), plan.windows, shares, work, late, resting)
+        self._planner.prepare(round)
         driver.run(round, operand, self._holders.supply)
         gathered = driver.engine.now()
         width = 1 if operand.ndim == 1 else operand.shape[1]
@@ -308,6 +309,7 @@ class CodedMatrix(Reporting):
         items = plan.items(code.k, self._unscaled(z.reshape(len(z), width)), self.dtype)
         late = self._options.late
         round = SumRound(driver.next_round(), items, shares, work, late, resting)
+        self._planner.prepare(round)
         driver.run(round, None, self._holders.supply)
         gathered = driver.engine.now()
         total = round.total()

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ..rounds import ElasticRound, Layout, Windows, fill, rows_moved, shifted
 from ..rounds.holders import Holders
 from ..rounds.iterate import IterateRound
+from ..rounds.leaving import Usual
 from ..rounds.windows import with_extra
 from . import decode
 from .decode import Code, Segment
@@ -149,6 +150,7 @@ class Planner:
         self._paces = Paces() if measured else None
         self._plans: dict[tuple[Code, int], Plan] = {}  # by code and margin
         self._laggards: set[int] = set()  # late, and still at it
+        self.usual = Usual()  # of all rounds of this matrix
 
     def plan(self, code: Code, rows: int, margin: int) -> Plan:
         """The plan for those that can take part now."""
@@ -168,8 +170,15 @@ class Planner:
         ready = self._holders.ready()
         return ready, ready.keys() - plan.holders.keys()
 
+    def prepare(self, round: ElasticRound | SumRound | IterateRound) -> None:
+        """Tell a round how long others took, and who holds shares besides those in it."""
+        round.usual = self.usual.seconds
+        round.standby = self._holders.second()
+
     def ended(self, round: ElasticRound | SumRound | IterateRound) -> None:
-        """Note who was late in a round."""
+        """Note who was late in a round, and how long it took."""
+        if not isinstance(round, IterateRound):
+            self.usual.learn(round.took)
         self._laggards = self._driver.roster.owing([*self._laggards, *round.late])
 
     def learn(self, round: ElasticRound | SumRound) -> None:
@@ -178,12 +187,17 @@ class Planner:
             self._paces.learn(round.read, round.spent)
 
     def answering(self, ready: dict[int, int], need: int) -> dict[int, int]:
-        """Those that owe no answer from an earlier round, if they are enough; else all."""
+        """Those that owe no answer from an earlier round, and will not be gone before the end.
+
+        If those are too few, all that owe none; if these are, all.
+        """
         roster, now = self._driver.roster, self._driver.engine.now()
         silent = roster.silent(now, SILENT) | roster.owing(self._laggards)
-        if not silent or len(ready.keys() - silent) < need:
-            return ready
-        return {worker: share for worker, share in ready.items() if worker not in silent}
+        going = self.usual.too_soon(roster.leaving, now) if roster.leaving else set()
+        for out in (silent | going, silent) if going else (silent,):
+            if out and len(ready.keys() - out) >= need:
+                return {worker: share for worker, share in ready.items() if worker not in out}
+        return ready
 
     def await_enough(self) -> None:
         """Wait for joiners until a product can begin; or raise TooFewWorkers."""

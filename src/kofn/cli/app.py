@@ -63,7 +63,8 @@ def _drop_output() -> None:
 
 def _data(command: str) -> Any:
     """The option of a command that reads public data sets."""
-    made_up = " (default: made-up data)" if command in ("elastic", "sequential", "sums") else ""
+    without = ("elastic", "fleet", "sequential", "sums")
+    made_up = " (default: made-up data)" if command in without else ""
     return Option(envvar="KOFN_DATA", help=f"Directory that holds {HOLDS[command]}{made_up}.")
 
 
@@ -221,6 +222,16 @@ def sums(
 ) -> None:
     """A coded sum of gradients against a plain mpi4py loop, and the price of a wide model."""
     _run("bench_sums", as_json, rounds, data, quiet=as_json)
+
+
+@bench.command()
+def fleet(
+    data: Annotated[Path | None, _data("fleet")] = None,
+    as_json: Json = False,
+    seconds: Annotated[float, Option(min=5, help="How long the market takes, each time.")] = 180,
+) -> None:
+    """A spot market with and without notices, and what others do about losses."""
+    _run("bench_fleet", as_json, data, seconds, quiet=as_json)
 
 
 @reproduce.command()

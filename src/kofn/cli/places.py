@@ -17,6 +17,7 @@ from ..files import Place
 HOLDS = {
     "elastic": "kc_house/ and spot_traces/",
     "erasurehead": "amazon_access/, covtype/, kc_house/ and straggler_traces/",
+    "fleet": "spot_traces/",
     "rateless": "straggler_traces/",
     "sequential": "mnist/",
     "sums": "amazon_access/",

@@ -2,7 +2,7 @@
 
 from .models import Delays, Exponential, ExponentialByLoad, Pareto, PerUnit, Sampled, Scaled
 from .recorded import Recorded, Recording, read_timings
-from .spot import Change, Membership, Script, Spot
+from .spot import Announced, Change, Membership, Script, Spot
 from .stragglers import (
     AsSlowAs,
     Fritchman,
@@ -16,6 +16,7 @@ from .stragglers import (
 from .traces import SpotTrace, read_spot_trace
 
 __all__ = [
+    "Announced",
     "AsSlowAs",
     "Change",
     "Delays",

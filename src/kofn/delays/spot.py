@@ -5,16 +5,25 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import count
 from typing import NamedTuple
 
 from numpy.random import Generator
 
+from ..checks import number
+
 
 class Change(NamedTuple):
-    """At `time`, `worker` is lost; -1 stands for any live one, None for a newcomer instead."""
+    """At `time`, `worker` is lost; -1 stands for any live one, None for a newcomer instead.
+
+    With a `deadline` it is only told that it will be lost then, or (infinity) that it stays. Who is
+    drawn for a notice to -1 is lost by the next change that loses -1.
+    """
 
     time: float
     worker: int | None
+    deadline: float | None = None
 
 
 class Membership(ABC):
@@ -33,6 +42,30 @@ class Script(Membership):
 
     def changes(self, rng: Generator) -> Iterator[Change]:
         return iter(sorted(self.script, key=lambda change: change.time))
+
+
+@dataclass(frozen=True)
+class Announced(Membership):
+    """The changes of another model, each loss announced so many `seconds` ahead."""
+
+    membership: Membership
+    seconds: float
+
+    def __post_init__(self) -> None:
+        number(self.seconds, "seconds", ">= 0", "So long ahead is a loss announced.")
+
+    def changes(self, rng: Generator) -> Iterator[Change]:
+        waiting: list[tuple[float, int, Change]] = []  # a heap: what is due at which time
+        numbers = count()
+        for change in self.membership.changes(rng):
+            if change.worker is not None and change.deadline is None:
+                notice = Change(max(0.0, change.time - self.seconds), change.worker, change.time)
+                heappush(waiting, (notice.time, next(numbers), notice))
+            heappush(waiting, (change.time, next(numbers), change))
+            while waiting and waiting[0][0] <= change.time - self.seconds:
+                yield heappop(waiting)[2]
+        while waiting:
+            yield heappop(waiting)[2]
 
 
 @dataclass(frozen=True)

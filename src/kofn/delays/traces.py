@@ -12,7 +12,7 @@ from typing import NamedTuple
 from numpy.random import Generator
 
 from ..errors import BadInput
-from .spot import Change, Membership
+from .spot import Announced, Change, Membership
 from .tables import read_rows
 
 
@@ -71,12 +71,14 @@ class SpotTrace:
                 events.append(event)
         return SpotTrace(tuple(events), self.name)
 
-    def membership(self, scale: float) -> Membership:
+    def membership(self, scale: float, notice: float = 0.0) -> Membership:
         """As a membership model for the virtual engine, `scale` trace seconds a second.
 
-        The nodes of time zero are those the engine starts with.
+        The nodes of time zero are those the engine starts with. Each loss is announced `notice`
+        seconds of the trace ahead, if that is not 0.
         """
-        return _Replay(self, scale)
+        replay = _Replay(self, scale)
+        return Announced(replay, notice / scale) if notice else replay
 
 
 @dataclass(frozen=True)

@@ -114,6 +114,13 @@ class Engine(ABC):
         """
         raise CannotDo(f"engine {self.name!r} cannot start workers itself; add a machine to it.")
 
+    def announce(self, worker: int, seconds: float, reason: str = "") -> None:
+        """Take notice, from outside, that a worker will be gone in so many seconds.
+
+        Its Leaving follows as an event. Infinity takes an earlier notice back.
+        """
+        raise CannotDo(f"engine {self.name!r} takes no notices; its workers may give them.")
+
     def exchange(self, layout: ExchangeLayout) -> Exchange:
         """Return memory that the master and the workers share; `put` it at those that take part.
 
@@ -173,6 +180,7 @@ class Wrapped(Engine):
     lose = _delegated("lose")
     give_up = _delegated("give_up")
     join = _delegated("join")
+    announce = _delegated("announce")
     exchange = _delegated("exchange")
     pid = _delegated("pid")
     close = _delegated("close")

@@ -18,7 +18,7 @@ from ..interrupts import held, opened
 from ..model import Event, Lost, Task
 from .base import Engine
 from .memory import room_for
-from .protocol import MasterProtocol, Message, Outgoing, Values
+from .protocol import MasterProtocol, Message, Outgoing, Values, WorkerLeaving
 
 T = TypeVar("T")
 
@@ -171,6 +171,11 @@ class TransportEngine(Engine):
         with room_for("one more worker"):
             self._transport.start(worker)
         return worker
+
+    def announce(self, worker: int, seconds: float, reason: str = "") -> None:
+        self._check()
+        self._protocol.peer(worker)
+        self._ready += self._protocol.received(worker, WorkerLeaving(seconds, reason), self.now())
 
     def pid(self, worker: int) -> int | None:
         self._check()

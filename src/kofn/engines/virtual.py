@@ -17,11 +17,24 @@ from typing import Any
 import numpy as np
 
 from ..checks import whole
-from ..delays import Delays, Membership, PerUnit
+from ..delays import Change, Delays, Membership, PerUnit
 from ..delays.models import check_delays, checked_seconds
 from ..errors import BadInput, Closed, UnknownWorker
 from ..exchange import GATHER, REST, TASK, WORK, Exchange, ExchangeLayout, NetworkCost
-from ..model import Dropped, Event, Failed, Joined, Last, Lost, Outline, Piece, Reply, Stored, Task
+from ..model import (
+    Dropped,
+    Event,
+    Failed,
+    Joined,
+    Last,
+    Leaving,
+    Lost,
+    Outline,
+    Piece,
+    Reply,
+    Stored,
+    Task,
+)
 from .base import Capabilities, Engine
 from .protocol.worker import format_error, keep
 
@@ -85,6 +98,7 @@ class VirtualEngine(Engine):
         self._closed = False
         # Membership draws from streams of its own: how many tasks ran must not move it.
         stream, self._victims = (np.random.default_rng((seed, i)) for i in (1, 2))
+        self._named: deque[int] = deque()  # drawn for a notice, and not lost yet
         self._changes = iter(()) if membership is None else membership.changes(stream)
         self._next_change()
 
@@ -164,6 +178,11 @@ class VirtualEngine(Engine):
         self._at(self._now, lambda: self._enter(worker))
         return worker
 
+    def announce(self, worker: int, seconds: float, reason: str = "") -> None:
+        self._home(worker)
+        deadline = self._now + seconds
+        self._at(self._now, lambda: self._notice(worker, deadline, reason))
+
     def close(self) -> None:
         self._closed = True
         self._heap.clear()
@@ -190,15 +209,26 @@ class VirtualEngine(Engine):
     def _next_change(self) -> None:
         change = next(self._changes, None)
         if change is not None:
-            self._at(change[0], partial(self._change, change[1]))
+            time, worker, deadline = Change(*change)
+            self._at(time, partial(self._change, worker, deadline))
 
-    def _change(self, worker: int | None) -> Event | None:
+    def _change(self, worker: int | None, deadline: float | None) -> Event | None:
         self._next_change()
         if worker is None:
             return self._enter(next(self._ids))
-        if worker == -1 and self._order:
-            worker = int(self._victims.choice(self._order))
-        return self._leave(worker)
+        if worker == -1 and deadline is None and self._named:
+            worker = self._named.popleft()
+        elif worker == -1 and self._order:
+            order = self._order
+            if deadline is not None:  # nobody is told twice where another can be
+                order = tuple(w for w in order if w not in self._named) or order
+            worker = int(self._victims.choice(order))
+            if deadline is not None:
+                self._named.append(worker)
+        return self._leave(worker) if deadline is None else self._notice(worker, deadline)
+
+    def _notice(self, worker: int, deadline: float, reason: str = "") -> Event | None:
+        return Leaving(self._now, worker, deadline, reason) if worker in self._workers else None
 
     def _enter(self, worker: int) -> Event:
         self._workers[worker] = _Worker()

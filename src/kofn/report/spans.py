@@ -52,6 +52,8 @@ class Lane:
     spans: tuple[Span, ...]
     joined: float | None = None
     lost: float | None = None
+    leaving: tuple[float, ...] = ()  # when it was said that it will be gone
+    staying: tuple[float, ...] = ()  # and that it stays after all
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,7 @@ class _Seen:
     workers: set[int] = field(default_factory=set)
     joined: dict[int, float] = field(default_factory=dict)
     lost: dict[int, float] = field(default_factory=dict)
+    notices: dict[tuple[str, int], list[float]] = field(default_factory=dict)  # kind, worker
 
 
 def lanes(log: Iterable[Record]) -> Lanes:
@@ -116,7 +119,14 @@ def lanes(log: Iterable[Record]) -> Lanes:
     for task in seen.tasks.values():
         mine[task.sent.worker].append(task)
     workers = (
-        Lane(w, _spans(tasks, seen.lost.get(w), seen.end), seen.joined.get(w), seen.lost.get(w))
+        Lane(
+            w,
+            _spans(tasks, seen.lost.get(w), seen.end),
+            seen.joined.get(w),
+            seen.lost.get(w),
+            tuple(seen.notices.get(("leaving", w), ())),
+            tuple(seen.notices.get(("staying", w), ())),
+        )
         for w, tasks in mine.items()
     )
     return Lanes(tuple(workers), tuple(seen.rounds.values()), start, seen.end)
@@ -131,6 +141,8 @@ def _take(seen: _Seen, record: Record) -> None:
     elif kind in ("piece", "reply", "dropped", "failed"):
         if record.task in seen.tasks:
             _hear(seen.tasks[record.task], record, late=round in seen.ended)
+    elif kind in ("leaving", "staying"):
+        seen.notices.setdefault((kind, record.worker), []).append(time)
     elif kind == "lost":
         seen.lost[record.worker] = time
     elif kind == "joined":

@@ -208,10 +208,13 @@ def _marks(axes: Axes, seen: Lanes, view: _View) -> None:
     look: Any = {"ls": "none", "mec": "white", "mew": 0.8, "clip_on": False, "zorder": 5}
     look["ms"] = max(4.0, 8.0 - 0.1 * len(seen.lanes))
     for times, marker, color, label in (
-        ([lane.joined for lane in seen.lanes], ">", "#00664a", "worker joined"),
-        ([lane.lost for lane in seen.lanes], "X", "#8b1a00", "worker lost"),
+        ([(lane.joined,) for lane in seen.lanes], ">", "#00664a", "worker joined"),
+        ([lane.leaving for lane in seen.lanes], "D", "#cc79a7", "leaving announced"),
+        ([lane.staying for lane in seen.lanes], "o", "#56b4e9", "stays after all"),
+        ([(lane.lost,) for lane in seen.lanes], "X", "#8b1a00", "worker lost"),
     ):
-        points = [(view.x(t), y) for y, t in enumerate(times) if t is not None and view.shows(t)]
+        moments = [(t, y) for y, mine in enumerate(times) for t in mine]
+        points = [(view.x(t), y) for t, y in moments if t is not None and view.shows(t)]
         if points:
             axes.plot(*zip(*points, strict=True), marker=marker, mfc=color, label=label, **look)
 

@@ -192,6 +192,9 @@ def made_up_images(rows: int, seed: int) -> Images:
     return 0.5 * (patterns[labels] + rng.random((rows, 784))), labels.astype(np.intp)
 
 
+LEAVE_OUT = "Leave --data out for made-up data."
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Prices(Dataset):
     """Houses and their prices, and a market of machines to learn on."""
@@ -206,13 +209,17 @@ def house_prices(data: Path | None) -> Prices:
     """
     if data is None:
         return made_up_prices()
-    table, trace = (
-        find(data, name, remedy="Leave --data out for made-up data.")
-        for name in ("kc_house/kc_onehot_3352.npz", "spot_traces/aws_p3_events.csv")
-    )
+    table = find(data, "kc_house/kc_onehot_3352.npz", remedy=LEAVE_OUT)
     with np.load(table) as arrays:
         rows = *_part(arrays, "train"), *_part(arrays, "test")
-    return Prices("kc_onehot_3352", *rows, regression=True, trace=read_spot_trace(trace))
+    return Prices("kc_onehot_3352", *rows, regression=True, trace=market(data))
+
+
+def market(data: Path | None) -> SpotTrace:
+    """A recorded market of at most 32 machines; without a directory a made-up one."""
+    if data is None:
+        return _market(np.random.default_rng(0))
+    return read_spot_trace(find(data, "spot_traces/aws_p3_events.csv", remedy=LEAVE_OUT))
 
 
 def _part(arrays: Any, name: str) -> tuple[csr_array, Floats]:

@@ -22,6 +22,7 @@ class Round(ABC):
     wake: float = float("inf")  # it wants a Tick at this time
     missing: int = 0  # workers without which it cannot end; 0 while those at hand are enough
     entering: bool = False  # a newcomer that has all it needs is about to take part
+    usual: float = 0.0  # seconds that a round of this kind takes; 0 where unknown
     has_idle_work: bool = False  # there is work of the master's own to do while nothing arrives
 
     def __init__(self, id: int, threshold: int, key: str = "") -> None:
@@ -30,6 +31,7 @@ class Round(ABC):
         self.late: list[int] = []  # workers that others stood in for, in order
         self.lost: list[int] = []
         self.joined: list[int] = []
+        self.standby: dict[int, int] = {}  # slot -> who has it too, and can take it over
 
     @abstractmethod
     def start(self, time: float) -> Sequence[Command]:

@@ -18,18 +18,19 @@ from ..model import (
     Event,
     Failed,
     Keep,
+    Leaving,
     Lost,
     Observe,
     Observed,
     Publish,
     Record,
-    Reply,
     Send,
     Supply,
     Tick,
 )
 from .base import Round
 from .keep import Keeper
+from .leaving import Departures
 from .roster import Roster
 
 LOG_LENGTH = 200_000  # records; older ones are dropped
@@ -65,6 +66,7 @@ class RoundDriver:
         self.lock = interrupts.Lock()
         self.log: deque[Record] = deque(maxlen=LOG_LENGTH)
         self.roster = Roster(engine.workers)
+        self._departures = Departures(self.roster)
         self.unwanted: deque[str] = deque()  # keys to forget; appended to from anywhere
         # Ids, each larger than all before. They are the engine's: a second cluster on an open
         # engine counts on. Who takes a round's id holds the lock until that round has run.
@@ -163,10 +165,12 @@ class RoundDriver:
                 engine.broadcast(round.id, operand)
             self._running = True
             self._obey(round, round.start(began), supply)
+            for worker, deadline in list(self.roster.leaving.items()):
+                self._obey(round, round.on(Leaving(began, worker, deadline)), supply)
             heard, short = began, None
             while not round.done:
                 interrupts.due()
-                now, next_look = engine.now(), self._give_up_silent()
+                now, next_look = engine.now(), min(self._give_up_silent(), self._see_off())
                 if not round.missing:
                     short, end = None, heard + self.limit
                 elif round.entering or self.roster.coming(round.key):
@@ -191,7 +195,7 @@ class RoundDriver:
                     # The rest of a batch still tells who lives: no early way out.
                     if type(event) is Failed and event.round == round.id and not round.done:
                         raise WorkerError(event.worker, event.error, event.traceback)
-                if not round.done and any(type(event) is Lost for event in events):
+                if not round.done and any(type(e) is Lost or type(e) is Leaving for e in events):
                     for worker in list(self.roster.kept):  # one that stood by may have a slot now
                         supply(worker)
                 if events:
@@ -220,6 +224,7 @@ class RoundDriver:
             self._serve()
             while self._take(timeout):
                 timeout = 0.0
+            self._see_off()
         finally:
             self.lock.release()
 
@@ -243,9 +248,12 @@ class RoundDriver:
         self._unnoted += self.engine.events(0.0 if self._unnoted else timeout)
         noted = []
         while self._unnoted:
-            self.log.append(_record(self._unnoted[0]))
+            self.log.append(Record.of(self._unnoted[0]))
             noted.append(self.roster.note(self._unnoted[0]))
             self._unnoted.popleft()
+        for event in self._departures.returned(noted) if self.roster.leaving else ():
+            self.log.append(Record.of(event))
+            noted.append(self.roster.note(event))
         if self.keeper.keep:
             self._keep(self.keeper)
         return noted
@@ -282,6 +290,14 @@ class RoundDriver:
             self.engine.give_up(worker)
             del since[worker]  # once is enough; its Lost is on the way
         return min(since.values(), default=float("inf")) + self.lost_after
+
+    def _see_off(self) -> float:
+        """Do what is due about those that leave; return when to look again."""
+        if not self.roster.leaving:
+            return float("inf")
+        over = self._departures.see_off(self.engine, self.engine.now(), self.put)
+        self._unheard += over if self._running else ()  # the next round is told as it begins
+        return self._departures.next()
 
     def await_stored(self, key: str, workers: Sequence[int], enough: int | None = None) -> None:
         """Wait until each of these workers keeps `key`, could not keep it, or is lost.
@@ -337,6 +353,7 @@ class RoundDriver:
                 if events:
                     heard = events[-1].time
                 self._give_up_silent()
+                self._see_off()
                 self._serve()
             finally:
                 self.lock.release()
@@ -376,14 +393,3 @@ class RoundDriver:
                 self._obey(round, told, supply)
             elif type(command) is Publish:
                 command.write(command.data)
-
-
-def _record(event: Event) -> Record:
-    """The line of the log for an event of the engine's."""
-    if type(event) is Reply:
-        kind = "reply" if event.last else "piece"
-        return Record(event.time, kind, event.round, event.worker, event.task, event.read)
-    kind, task = type(event).__name__.lower(), getattr(event, "task", None)
-    round, worker = getattr(event, "round", -1), getattr(event, "worker", -1)
-    why = getattr(event, "reason", "")
-    return Record(event.time, kind, round, worker, -1 if task is None else task, 0, why)

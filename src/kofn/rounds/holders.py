@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any, Protocol
 
 from .. import interrupts
@@ -45,6 +46,9 @@ class Holders:
     `blocks` says what each share holds copies of, one whose blocks have the fewest holders. A share
     that is being stored counts as held, but not as ready. Of the n shares k are `enough` for a
     product, and the `least` that bring all back.
+
+    When no share is free, a worker without one is given that of a worker that is leaving. A share
+    has two holders then, for a while; the one that stays is the one to ask.
     """
 
     def __init__(
@@ -62,6 +66,7 @@ class Holders:
         self.version = Version(0, self._name)
         self.shares = driver.roster.slots(n)  # worker -> the share it holds or is being given
         self._share_of = share_of
+        self._twice: set[int] = set()  # shares that may have two holders
         # Workers forget their shares when nobody can multiply with them any more.
         self._keys = [self._name]
         weakref.finalize(self, driver.unwanted.extend, self._keys)
@@ -76,6 +81,8 @@ class Holders:
         kept, key = self.driver.roster.kept, self.key
         # A copy: whoever asks may be in another thread than the one that drives.
         held = [(s, w) for w, s in list(self.shares.items()) if key in kept.get(w, ())]
+        if self._twice:
+            held = self._one_each(held)
         return {w: s for s, w in sorted(held)}
 
     def place(self, enough: int | None = None) -> None:
@@ -94,6 +101,8 @@ class Holders:
         self._tell()
         self._check()
         live = self.driver.roster.kept
+        if self._twice:
+            self._part()
         if len(self.shares) == len(live):
             return
         given = [worker for worker in live if self.supply(worker)]
@@ -113,7 +122,8 @@ class Holders:
             return False
         value = self._share_of(share)
         self.give(worker, share, value)
-        return not isinstance(value, Build)
+        # One that a leaving worker still has is not waited for.
+        return not isinstance(value, Build) and share not in self._twice
 
     def vacant(self) -> list[tuple[int, int]]:
         """Workers to be given a share that must be rebuilt from live ones, and which."""
@@ -133,7 +143,50 @@ class Holders:
         """Store a share at a worker."""
         with suppress(UnknownWorker):  # it left while its share was being made
             self.driver.put(worker, self.key, value, share)
+            if share in self.shares.values():
+                self._twice.add(share)
             self.shares[worker] = share
+
+    def second(self) -> dict[int, int]:
+        """Share -> a live worker that holds it as it is now, too, but is not the one to ask."""
+        if not self._twice:
+            return {}
+        asked = self.ready()
+        others = [w for w in self.shares if w not in asked and self._keeps(w)]
+        return {self.shares[worker]: worker for worker in others}
+
+    def _one_each(self, held: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """One holder of each share: of two the one that stays, or stays longer."""
+        leaving, best = self.driver.roster.leaving, dict[int, int]()
+        for share, worker in held:
+            other = best.setdefault(share, worker)
+            if leaving.get(worker, inf) > leaving.get(other, inf):
+                best[share] = worker
+        return list(best.items())
+
+    def _leaving(self, worker: int, taken: Collection[int]) -> int | None:
+        """The share that will be without a holder first, for one that stays."""
+        leaving = self.driver.roster.leaving
+        until: dict[int, float] = {}  # share -> when its last holder will be gone
+        for holder, share in self.shares.items():
+            until[share] = max(until.get(share, -inf), leaving.get(holder, inf))
+        soon = [(end, s) for s, end in until.items() if end < inf and s not in taken]
+        return min(soon)[1] if soon and worker not in leaving else None
+
+    def _part(self) -> None:
+        """Where both holders of a share stay after all, let the later one have a free share."""
+        roster, free = self.driver.roster, len(self.shares.free())
+        for share in list(self._twice):
+            both = [w for w, s in self.shares.items() if s == share]
+            if len(both) < 2:
+                self._twice.discard(share)
+            elif free and roster.leaving.keys().isdisjoint(both) and self._keeps(both[-1]):
+                free -= 1
+                del self.shares[both[-1]]
+                roster.drop(both[-1], {self.key})
+
+    def _keeps(self, worker: int) -> bool:
+        return self.driver.roster.keeps(worker, self.key)
 
     def update(self, change: Change, note: Any = None) -> None:
         """Let every holder change its share; who has not confirmed is not ready.
@@ -187,7 +240,7 @@ class Holders:
         """Raise SharesLost where waiting for joiners is in vain: nobody can make their shares."""
         if self.version.updates:
             refused = self.driver.roster.refused
-            left = sum((worker, self.key) not in refused for worker in self.shares)
+            left = len({s for w, s in self.shares.items() if (w, self.key) not in refused})
             if left < self._least:
                 raise SharesLost(left, self._least, 0.0) from cause
 
@@ -196,6 +249,8 @@ class Holders:
         if worker in self.shares or worker not in live:
             return None
         free = [share for share in self.shares.free() if share not in taken]
+        if not free and self.driver.roster.leaving:
+            return self._leaving(worker, taken)
         blocks = self._blocks
         if blocks is None or not free or len(live) >= self.shares.count:
             return free[0] if free else None  # with as many workers all shares are given anyway

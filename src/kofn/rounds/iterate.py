@@ -16,6 +16,7 @@ from ..model import (
     Command,
     Event,
     Joined,
+    Leaving,
     Lost,
     Observe,
     Observed,
@@ -31,7 +32,8 @@ from ..model import (
 from .base import Round
 from .cover import Cover
 from .epochs import BROKEN, END, READY, ROUND, Asked, EpochPlan, stamped
-from .lateness import Late
+from .lateness import NEVER, Late
+from .leaving import in_time, latest
 from .windows import Windows, runs_of
 
 FIRST_LOOK = 0.02  # seconds between two looks at the stamps, at first
@@ -87,6 +89,8 @@ class IterateRound(Round):
         self._leaving: list[int] = []  # shares to be left out when everybody is held: of the lost,
         self._behind: list[int] = []  # and of the late, if they still lack a stamp then
         self._holders = dict(holders)
+        self._deadlines: dict[int, float] = {}  # share -> when its holder will be gone
+        self._going: set[int] = set()  # shares of those that will be gone too soon
         self._called: set[int] = set()  # newcomers that were sent their task, and are not ready yet
         self._live = {share: w for w, share in holders.items() if share in windows.shares}
         # Live too, but not counted on: they are late. They may come back, or have to.
@@ -120,12 +124,15 @@ class IterateRound(Round):
             self.joined.append(event.worker)
             return [Supply(event.worker)]
         if type(event) is Stored and event.key == self.key and event.slot is not None:
-            if event.worker not in self._holders:
-                self._holders[event.worker] = event.slot
-                self._called.add(event.worker)
-                return [self._send(event.worker, event.slot)]
+            if event.slot in self._live or event.slot in self._out:
+                self.standby[event.slot] = event.worker
+            elif event.worker not in self._holders:
+                return self._call(event.worker, event.slot)
+        elif type(event) is Leaving:
+            return self._notice(event)
         elif type(event) is Tick:
-            return [self._ask()]
+            self.wake = NEVER if self._late is None else self.wake
+            return [*self._see_off(event.time), self._ask()]
         return ()
 
     def last_resort(self, time: float) -> Sequence[Command]:
@@ -177,15 +184,57 @@ class IterateRound(Round):
 
     def _lost(self, worker: int) -> Sequence[Command]:
         self._called.discard(worker)
+        self.standby = {share: w for share, w in self.standby.items() if w != worker}
         share = self._holders.get(worker, -1)
+        commands: list[Command] = []
         if self._live.get(share) == worker:
-            self.lost.append(worker)
             self._leaving.append(share)
-            return [self._hold()]
-        if self._out.get(share) == worker:
-            self.lost.append(worker)
+            commands.append(self._hold())
+        elif self._out.get(share) == worker:
             del self._out[share]
-        return ()
+        else:
+            return ()
+        self.lost.append(worker)
+        self._deadlines.pop(share, None)
+        self._going.discard(share)
+        if share in self.standby:
+            commands += self._call(self.standby.pop(share), share)
+        return commands
+
+    def _call(self, worker: int, share: int) -> list[Command]:
+        """Let a newcomer begin; it takes part when it is ready."""
+        self._holders[worker] = share
+        self._called.add(worker)
+        return [self._send(worker, share)]
+
+    # Leaving: who will be gone too soon is left out of the plan before that.
+
+    def _notice(self, event: Leaving) -> Sequence[Command]:
+        worker, share = event.worker, self._holders.get(event.worker, -1)
+        if worker not in (self._live.get(share), self._out.get(share)):
+            return ()
+        if event.deadline < NEVER:
+            self._deadlines[share] = event.deadline
+            return self._see_off(event.time)
+        left_out = share in self._going and share in self._out
+        self._deadlines.pop(share, None)
+        self._going.discard(share)
+        if left_out:
+            self._enter(share, worker)
+        return [self._hold()] if left_out else ()
+
+    def _see_off(self, time: float) -> list[Command]:
+        usual = self._usual or 0.0
+        soon = {s for s, end in self._deadlines.items() if not in_time(end, time, usual)}
+        new = (soon & self._live.keys()) - self._going
+        self._going |= soon
+        self.wake = min(self.wake, self._next_leaving())
+        return [self._hold()] if new else []
+
+    def _next_leaving(self) -> float:
+        """When somebody has to be left out."""
+        ends = [end for share, end in self._deadlines.items() if share not in self._going]
+        return latest(min(ends, default=NEVER), self._usual or 0.0)
 
     def _heard(self, event: Reply) -> Sequence[Command]:
         share = self._holders.get(event.worker)
@@ -202,7 +251,7 @@ class IterateRound(Round):
             return [self._ask()]
         elif kind == BROKEN:
             self.broken, self.done = (round, *rest), True
-        elif kind == READY and share not in self._live:
+        elif kind == READY and share not in self._live and share not in self._going:
             self._called.discard(event.worker)
             self._enter(share, event.worker)
             return [self._hold()]
@@ -233,6 +282,9 @@ class IterateRound(Round):
             for share in late[: max(0, len(self._live) - self.threshold)]:
                 self._out[share] = self._live.pop(share)
                 self.late.append(self._out[share])
+        for share in [s for s in self._going if s in self._live]:
+            if len(self._live) > self.threshold:
+                self._out[share] = self._live.pop(share)
         self._members &= self._live.keys()
         for share, worker in list(self._out.items()) if len(self._live) < self.threshold else ():
             self._enter(share, worker)  # late or not, without them it does not go on
@@ -343,5 +395,5 @@ class IterateRound(Round):
                 commands = [self._hold()]
         else:
             self._look *= 1.5
-        self.wake = time + self._look
+        self.wake = min(time + self._look, self._next_leaving())
         return commands

@@ -5,9 +5,23 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from ..model import Command, Dropped, Event, Joined, Lost, Reply, Send, Stored, Supply, Task, Tick
+from ..model import (
+    Command,
+    Dropped,
+    Event,
+    Joined,
+    Leaving,
+    Lost,
+    Reply,
+    Send,
+    Stored,
+    Supply,
+    Task,
+    Tick,
+)
 from .base import Round
 from .lateness import NEVER, Late
+from .leaving import in_time
 from .roster import Debts
 
 
@@ -22,6 +36,9 @@ class WatchedRound(Round):
     Slow are those that are `late` with a task of this round, and `resting` ones, which are still at
     the work of an earlier round. They are asked only where nobody else can stand in. Whoever of
     them ends something, of whichever round, is counted on again.
+
+    Slow are also those that will be gone before the round has surely ended: who takes their share
+    then stands in for them. They are counted on again when their notice is taken back.
     """
 
     def __init__(
@@ -40,6 +57,8 @@ class WatchedRound(Round):
         self._debts = Debts()  # tasks of this round
         self._open: dict[int, int] = {}  # task -> worker
         self._slow = set(resting)
+        self._aside: dict[int, int] = {}  # slot -> who makes room for one that stands by
+        self._going: set[int] = set()  # will be gone too soon, or should be gone by now
         self._choosy = True  # a result that would be refused is worth waiting for the slow
         self._rule = late
         self._start = self._now = 0.0
@@ -69,18 +88,25 @@ class WatchedRound(Round):
         elif type(event) is Stored:
             back = self._answered(event.worker, False)
             changed = self._enter(event) or back
+        elif type(event) is Leaving:
+            changed = self._notice(event) or bool(self.standby)
         elif type(event) is Joined:
             self.joined.append(event.worker)
             commands = [Supply(event.worker)]
         if changed and not self.done:
-            mended = self._mend()
+            mended = self._mend_all()
             commands = [*commands, *mended] if commands else mended
         return commands
 
     def last_resort(self, time: float) -> Sequence[Command]:
         self._choosy = False
         self._give_up(self._debts.since)  # who owes is slow, however little is known
-        return self._mend()
+        return self._mend_all()
+
+    @property
+    def took(self) -> float:
+        """Seconds from its start to the last event that it was told of."""
+        return self._now - self._start
 
     @property
     def live(self) -> int:
@@ -102,6 +128,14 @@ class WatchedRound(Round):
     @abstractmethod
     def _mend(self) -> Sequence[Command]:
         """Ask others for what would not come, or not soon."""
+
+    def _mend_all(self) -> Sequence[Command]:
+        """The same, in two steps: without those whom others can replace, then with these."""
+        if not self.standby:
+            return self._mend()
+        self._make_room()
+        commands = self._mend()
+        return [*commands, *self._mend()] if self._succeed() else commands
 
     def _quick(self, worker: int | None) -> bool:
         """Whether a worker is counted on."""
@@ -140,22 +174,75 @@ class WatchedRound(Round):
         return bool(late)
 
     def _enter(self, event: Stored) -> bool:
-        """Let a worker have the slot that it has stored the share of, if nobody has it."""
-        if event.key != self.key or event.slot is None or event.slot in self._holder:
+        """Let a worker have the slot that it has stored the share of, if nobody has it.
+
+        Where somebody has it who is leaving, it is the next to have it.
+        """
+        worker, slot = event.worker, event.slot
+        if event.key != self.key or slot is None or self._holder.get(slot) == worker:
             return False
-        self._slot_of[event.worker] = event.slot
-        self._holder[event.slot] = event.worker
+        holder = self._holder.setdefault(slot, worker)
+        if holder == worker:
+            self._slot_of[worker] = slot
+            return True
+        self.standby[slot] = worker
         return True
 
+    def _make_room(self) -> None:
+        """Let who goes, or is slow, change places with one that stands by and does not."""
+        out = self._slow | self._going
+        for slot, worker in self.standby.items():
+            holder = self._holder.get(slot)
+            if holder in out and worker not in out and self._vacate(holder):
+                self._aside[slot] = holder
+
+    def _succeed(self) -> bool:
+        """Let those that stand by have slots that nobody has; whether there are any."""
+        free = [slot for slot in self.standby if slot not in self._holder]
+        for slot in free:
+            worker = self.standby.pop(slot)
+            self._slot_of[worker], self._holder[slot] = slot, worker
+            if slot in self._aside:
+                self.standby[slot] = self._aside.pop(slot)
+        return bool(free)
+
+    def _notice(self, event: Leaving) -> bool:
+        """Somebody will be gone, or stays; whether that changes who is counted on."""
+        worker = event.worker
+        began = self._start if worker in self._debts.owed else self._now
+        if event.deadline > self._now and in_time(event.deadline, began, self.usual):
+            if worker not in self._going:
+                return False
+            self._going.discard(worker)
+            return self._answered(worker, False)
+        self._going.add(worker)
+        return self._doubt(worker)
+
+    def _doubt(self, worker: int) -> bool:
+        """Count no more on one that goes; whether others are to be asked."""
+        if worker in self._slow or not self._holds(worker):
+            return False
+        self._slow.add(worker)
+        return True
+
+    def _holds(self, worker: int) -> bool:
+        slot = self._slot_of.get(worker)
+        return slot is not None and self._holder.get(slot) == worker
+
     def _leave(self, worker: int) -> bool:
+        left = self._vacate(worker)
+        self.standby = {slot: w for slot, w in self.standby.items() if w != worker}
+        if left:
+            self.lost.append(worker)
+        return left
+
+    def _vacate(self, worker: int) -> bool:
         self._slow.discard(worker)
         self._debts.drop(worker)
         self._open = {task: w for task, w in self._open.items() if w != worker}
-        slot = self._slot_of.get(worker)
-        if slot is None or self._holder.get(slot) != worker:
+        if not self._holds(worker):
             return False
-        del self._holder[slot]
-        self.lost.append(worker)
+        del self._holder[self._slot_of[worker]]
         return True
 
     def _answered(self, worker: int, ended: bool) -> bool:
@@ -163,7 +250,7 @@ class WatchedRound(Round):
         self._debts.answered(worker, self._now, ended)
         if ended and self._rule is not None:
             self._judge_lateness(self._now - self._start)
-        if worker not in self._slow:
+        if worker not in self._slow or worker in self._going:
             return False
         self._slow.discard(worker)
         if worker in self._debts.since:

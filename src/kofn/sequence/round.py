@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Sequence
 
-from ..model import Assign, Command, Dropped, Event, Joined, Lost, Reply, Send, Tick
+from ..model import Assign, Command, Dropped, Event, Joined, Leaving, Lost, Reply, Send, Tick
 from ..rounds import lateness
 from ..rounds.base import Round
 from ..rounds.roster import Slots
@@ -88,6 +88,8 @@ class DeadlineRound(Round):
         if type(event) is Joined:
             self._spare.append(event.worker)
             return [*self._take_slot(), *self._judge(event.time)]
+        if type(event) is Leaving and event.deadline <= event.time:
+            return self._gone(event)
         return ()
 
     @property
@@ -215,6 +217,14 @@ class DeadlineRound(Round):
         self.lost.append(event.worker)
         self._vacate(event.worker)
         return [*self._take_slot(), *self._judge(event.time)]
+
+    def _gone(self, event: Leaving) -> Sequence[Command]:
+        """The time of one that leaves is over: let another have its slot, if there is one."""
+        if event.worker not in self.slots or not self._spare:
+            return ()
+        self._vacate(event.worker)
+        given_up = Assign(self._roster_slots, event.worker, None)
+        return [given_up, *self._take_slot(), *self._judge(event.time)]
 
     def _vacate(self, worker: int) -> None:
         """Free the slot of a worker that nothing is expected of any more."""

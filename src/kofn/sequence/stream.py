@@ -230,7 +230,8 @@ class Stream(Iterator[NDArray[Any]]):
             for worker, slot in self._slots.items()
             if slot in batch
         )
-        spare = [worker for worker in driver.roster.kept if worker not in self._slots]
+        known = {*self._slots, *driver.roster.leaving}
+        spare = [worker for worker in driver.roster.kept if worker not in known]
         round = DeadlineRound(
             driver.next_round(), batches, ledger, codec, self._slots, self.slack, spare
         )
@@ -273,11 +274,17 @@ class Stream(Iterator[NDArray[Any]]):
         return ended
 
     def _take_slots(self) -> tuple[list[int], list[int]]:
-        """Let newcomers take the slots of those that are lost; return both."""
-        lost = [worker for worker in self._before if worker not in self._slots]
-        newcomers = [worker for worker in self._driver.roster.workers if worker not in self._slots]
-        taken = dict(zip(newcomers, self._slots.free(), strict=False))
-        self._slots.update(taken)
+        """Let newcomers take the slots of those that are lost, or leaving; return lost and new."""
+        slots, leaving = self._slots, self._driver.roster.leaving
+        lost = [worker for worker in self._before if worker not in slots]
+        newcomers = [worker for worker in self._driver.roster.workers if worker not in slots]
+        newcomers.sort(key=leaving.__contains__)
+        staying = sum(worker not in leaving for worker in newcomers)
+        going = sorted(slots.keys() & leaving.keys(), key=leaving.__getitem__)
+        for worker in going[: max(0, staying - len(slots.free()))]:
+            del slots[worker]
+        taken = dict(zip(newcomers, slots.free(), strict=False))
+        slots.update(taken)
         return lost, list(taken)
 
     def _waits_for(self, job: Product) -> str:

@@ -8,7 +8,7 @@ workers) → `sums.tally` (what has come) → the stop rule → the value and it
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any
@@ -23,6 +23,7 @@ from ..errors import BadInput, NothingYet, OutOfSymbols, TooFewWorkers
 from ..model import Body, Outline, SumReport, Task
 from ..rounds import RoundDriver
 from ..rounds.holders import Holders
+from ..rounds.leaving import Usual
 from ..rounds.stop import RoundStatus, Stop, exact
 from . import stacked
 from .data import cut
@@ -225,6 +226,7 @@ class _Placed:
         self._fn_key: Any = ""  # or the function itself: see _function
         self._tried: Function | None = None
         self._sent = Sent()
+        self._usual = Usual()
         self.body: tuple[Body, tuple[Any, ...]] = (worker_body, ())  # and more arguments of it
         weakref.finalize(self, lambda known: driver.unwanted.extend(known), self._known)
         self._holders.place(enough=code.k)
@@ -239,10 +241,13 @@ class _Placed:
             ready = self._holders.ready()
         self._fn_key = self._function(fn)
         resting = {worker for worker in ready if driver.roster.behind(worker, _BEHIND)}
+        if driver.roster.leaving:
+            resting |= self._going(ready.keys() - resting)
         for worker in list(self._holders.shares):  # also those whose parts are still on the way
             self._teach(worker)
         tally = tally_of(self.code)
         round = GatherRound(driver.next_round(), ready, self, tally, stop, resting)
+        round.usual, round.standby = self._usual.seconds, self._holders.second()
         began = engine.now()
         if driver.wait == 0 and self.code.disjoint and len(self._holders.shares) < self.code.n:
             self._possible(stop)
@@ -254,6 +259,7 @@ class _Placed:
                 raise OutOfSymbols(self.code.decoder().name, held, self.code.needs) from None
             raise TooFewWorkers(error.live, error.need, error.waited, round.lost) from None
         waited = engine.now()
+        self._usual.learn(round.took)
         value, eta = tally.value(kind, len(round.finished))
         missing = tally.missing
         used = self.code.m - len(missing)
@@ -273,6 +279,12 @@ class _Placed:
         out = None if value is None else value[0] if not tally.several else value
         exact = tally.exactly(kind, len(round.finished))
         return Sum(out, exact, tally.covered, missing, report)
+
+    def _going(self, workers: Collection[int]) -> set[int]:
+        """Those that will be gone before the end, if the others are enough for the code."""
+        going = self._usual.too_soon(self._driver.roster.leaving, self._driver.engine.now())
+        going &= set(workers)
+        return going if len(workers) - len(going) >= self.code.k else set()
 
     def _possible(self, stop: Stop) -> None:
         """Raise TooFewWorkers now where those that live can only meet the rule with a newcomer."""

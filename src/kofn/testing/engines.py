@@ -25,7 +25,7 @@ import pytest
 
 from ..engines.base import Engine
 from ..errors import CannotDo, Closed, UnknownWorker
-from ..model import Body, Joined, Lost, Reply, Stored, Task
+from ..model import Body, Joined, Leaving, Lost, Reply, Stored, Task
 from ._bodies import echo, measure, recall, shaped, steps, toil
 from ._probe import EngineProbe as EngineProbe
 from ._probe import descendants as descendants
@@ -143,6 +143,24 @@ class EngineChecks(TaskChecks, ValueChecks):
             again = engine.join()
             assert again not in (*before, new)
             probe.wait(Joined, worker=again)
+
+    def test_a_notice_is_an_event_and_changes_nothing_else(self, probe: EngineProbe) -> None:
+        engine, (goes, stays, *_) = probe.engine, probe.engine.workers
+        try:
+            engine.announce(goes, 30.0, "a test")
+        except CannotDo:
+            pytest.skip("this engine takes no notices from outside")
+        engine.announce(stays, 30.0)
+        engine.announce(stays, float("inf"))
+        notice = probe.wait(Leaving, worker=goes)
+        assert (notice.deadline, notice.reason) == (pytest.approx(notice.time + 30.0), "a test")
+        probe.wait(Leaving, worker=stays, deadline=float("inf"))
+        for worker in engine.workers:  # it works until then
+            assert probe.value(probe.submit(worker, echo, worker)) == (worker,)
+        self.end(engine, goes)
+        probe.wait(Lost, worker=goes)
+        with pytest.raises(UnknownWorker):
+            engine.announce(goes, 30.0)
 
     def test_a_storm_of_kills(self, probe: EngineProbe) -> None:
         """Every task ends exactly once, nothing hangs, nothing is left behind."""

@@ -64,6 +64,10 @@ class Faults:
         """Start one more worker."""
         return self._and(_Fault("join", None, round))
 
+    def leave(self, worker: int, seconds: float, round: int = 1) -> Faults:
+        """Say that a worker will be gone in so many seconds; infinity says that it stays."""
+        return self._and(_Fault("leave", worker, round, by=seconds))
+
     def freeze(self, worker: int, round: int = 1, rounds: int = 1) -> Faults:
         """Stop a worker's process, and let it go on when `rounds` more rounds have begun."""
         return self._and(_Fault("freeze", worker, round, rounds=rounds))
@@ -145,6 +149,9 @@ class _Faulty(Wrapped):
     def _strike(self, fault: _Fault, number: int) -> None:
         if fault.worker is None:
             self.engine.join()
+            return
+        if fault.kind == "leave":
+            self.engine.announce(fault.worker, fault.by, "by script")
             return
         pid = self.engine.pid(fault.worker)
         if fault.kind == "freeze":
