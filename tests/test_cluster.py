@@ -224,9 +224,10 @@ def test_an_overflow_on_the_way_is_an_error_not_an_infinity() -> None:
 
 
 def test_limits_of_nothing_are_refused() -> None:
-    for option in ("limit", "lost_after"):
-        with pytest.raises(kofn.BadInput, match=f"{option} must be a number > 0"):
-            kofn.connect("virtual", workers=2, **{option: 0})
+    options: list[dict[str, Any]] = [{"limit": 0}, {"lost_after": 0}]
+    for option in options:
+        with pytest.raises(kofn.BadInput, match=f"{next(iter(option))} must be a number > 0"):
+            kofn.connect("virtual", workers=2, **option)
 
 
 def test_nobody_left_is_said_as_such() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib.metadata import EntryPoint, entry_points
 from inspect import signature
 from typing import Any, Literal, NoReturn, Self, overload
@@ -20,6 +20,7 @@ from .codes.threshold import check_code
 from .engines.base import Engine
 from .errors import BadInput, CannotDo, EngineUnavailable
 from .model import Record
+from .notices import Source, resolve
 from .rounds import Late, RoundDriver
 from .sequence import SequenceCode, Stream
 from .sums import Parts
@@ -37,6 +38,7 @@ def connect(
     limit: float = 300.0,
     lost_after: float = float("inf"),
     keep: int | None = None,
+    notices: str | Source | Iterable[str | Source] | None = None,
 ) -> Cluster:
     """Open a cluster on an engine, given by name ("local", "virtual", …) or as an Engine.
 
@@ -46,8 +48,11 @@ def connect(
     `limit`: seconds that a round waits in silence for workers that are live before it raises
     Stalled. `lost_after`: a worker that owes an answer and is silent for so many seconds counts
     as lost (default: never; until then it is a straggler, and others do its work). `keep`: order
-    another worker for each one that leaves, so that so many are live (docs/fleet.md).
+    another worker for each one that leaves, so that so many are live (docs/fleet.md). `notices`:
+    where it is announced that machines will go: "aws", "gcp", "azure", "kubernetes", "slurm",
+    "ray", "dask", "auto" for whatever is there, or a list (default: nowhere; see docs/fleet.md).
     """
+    sources = resolve(notices)
     wait = checks.seconds(wait, "wait")
     limit = checks.number(limit, "limit", "> 0", "Leave it out for 300 seconds.", infinite=True)
     lost_after = checks.number(
@@ -72,8 +77,15 @@ def connect(
             f"as it was opened here. Leave keep out; workers that are started elsewhere still join."
         )
     driver = RoundDriver(engine, wait, limit, lost_after, keep or 0)
-    if keep is not None:
-        driver.settle()  # those that are missing are ordered at once
+    try:
+        if sources:
+            engine.watch(sources)
+        if keep is not None:
+            driver.settle()  # those that are missing are ordered at once
+    except BaseException:
+        if not given:
+            engine.close()
+        raise
     return Cluster(driver)
 
 

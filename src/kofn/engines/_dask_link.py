@@ -261,7 +261,7 @@ class Link:
     async def _use(self, connection: Connection) -> None:
         if self.ordered:
             connection.facts["name"] = self.ordered.pop(0)
-        self.inbox.put((connection, [WorkerUp()]))
+        self.inbox.put((connection, [WorkerUp(" ".join(connection.facts["place"]))]))
         # Not the function itself: the scheduler unpickles it, and need not have kofn.
         code = f"from {hold.__module__} import hold; hold({connection.facts['thread']!r})"
         key, workers = f"{self.op}-{uuid4().hex[:6]}", [connection.facts["address"]]

@@ -95,7 +95,7 @@ def install(op: str, dask_worker: Any) -> dict[str, Any]:
 
     async def serve(comm: Any) -> None:
         remove()
-        await Session(comm, facts).serve()
+        await Session(comm, facts, dask_worker).serve()
 
     handlers[op] = serve
     dask_worker.loop.call_later(_UNUSED, remove)
@@ -116,8 +116,9 @@ def hold(name: str) -> None:
 class Session(Connection, Copies):
     """One master's use of this worker, and the thread that does `work`."""
 
-    def __init__(self, comm: Any, facts: dict[str, Any]) -> None:
+    def __init__(self, comm: Any, facts: dict[str, Any], dask_worker: Any) -> None:
         super().__init__(comm, facts)
+        self.dask_worker = dask_worker
         self.cancelled = NEVER  # the highest cancelled round
         self.loop = asyncio.get_running_loop()
         self.inbox: SimpleQueue[Message | None] = SimpleQueue()
@@ -141,13 +142,15 @@ class Session(Connection, Copies):
 
     def work(self) -> None:
         """Do what arrives, in order, until the end of the session."""
-        protocol = WorkerProtocol(self, lambda: self.cancelled)
+        host = self.dask_worker
+        protocol = WorkerProtocol(self, lambda: self.cancelled, lambda: self.tell, host)
         # As many BLAS threads as Dask gave the worker; set back for Dask's own tasks at the end.
         with contextlib.suppress(RuntimeError), threadpool_limits(self.facts["threads"]):
             try:
                 while self.handle_next(protocol):
                     pass
             finally:  # also when out of memory, say: better lost than silent
+                protocol.close()
                 self.loop.call_soon_threadsafe(self.comm.abort)  # raises where the worker has ended
 
     def handle_next(self, protocol: WorkerProtocol) -> bool:
@@ -156,9 +159,13 @@ class Session(Connection, Copies):
         if message is None:
             return False
         for answer in protocol.handle(message):
-            self.outbox.append(answer)
-            self.loop.call_soon_threadsafe(self.wake.set)
+            self.tell(answer)
         return True
+
+    def tell(self, message: Message) -> None:
+        """Send a message, from any thread."""
+        self.outbox.append(message)
+        self.loop.call_soon_threadsafe(self.wake.set)
 
     def unpack(self, packed: Packed) -> Any:
         head, parts, _ = packed

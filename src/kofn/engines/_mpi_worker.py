@@ -13,6 +13,7 @@ import socket
 import struct
 import sys
 import time
+from collections import deque
 from typing import Any, NoReturn
 
 import threadpoolctl
@@ -21,6 +22,7 @@ from .. import __version__
 from . import _wire as wire
 from ._forks import serve_a_master
 from ._mpi_messages import Stream, rest
+from ._processes import where_pids_count
 from ._socket_worker import serve as serve_near
 from .memory import Packed, pack, unpack
 from .protocol import Cancel, Message, Values, WorkerProtocol, plain, typed
@@ -87,7 +89,8 @@ class _Rank(Values):
         self.spawned = comm != MPI.COMM_WORLD
         self.spin = 0.0  # seconds of looking without a rest
         self.parent = os.getppid()
-        self.protocol = WorkerProtocol(self, self.look)
+        self.said: deque[Message] = deque()  # by other threads: MPI is this one's
+        self.protocol = WorkerProtocol(self, self.look, lambda: self.said.append)
 
     def receive(self) -> Any:
         """Wait for a message."""
@@ -107,11 +110,13 @@ class _Rank(Values):
                 pass
         if os.getppid() != self.parent:  # the daemon is gone, and MPI would never tell
             end()
+        while self.said:
+            self.send(self.said.popleft())
         return self.protocol.cancelled
 
     def work(self) -> NoReturn:
         """Say hello, then handle messages in order."""
-        self.stream.send(wire.frame(socket.gethostname(), VERSIONS))
+        self.stream.send(wire.frame(" ".join(where_pids_count()), VERSIONS))
         while True:
             for fields in wire.frames(self.receive()):
                 for message in self.protocol.handle(typed(fields)):

@@ -70,9 +70,12 @@ class Process(NamedTuple):
                 os.kill(self.pid, signal.SIGKILL)
 
 
-def where_pids_count() -> tuple[str, str]:
-    """Tell where a process id means the same: the host, and its name space of processes."""
-    return os.uname().nodename, os.path.basename(os.path.realpath("/proc/self/ns/pid"))
+def where_pids_count() -> tuple[str, str, str]:
+    """Tell where a process id means the same: the host, its start, its name space of processes."""
+    boot = ""  # two machines may have one name
+    with contextlib.suppress(OSError):
+        boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+    return os.uname().nodename, boot, os.path.basename(os.path.realpath("/proc/self/ns/pid"))
 
 
 def _stat(pid: int) -> list[str]:

@@ -6,7 +6,8 @@ import mmap
 import os
 import select
 import socket
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..exchange import Exchange, ExchangeLayout
@@ -44,7 +45,7 @@ class SocketWorker(Values):
         self.position = 0  # bytes of the socket's stream that have been handled
         self.reader = wire.Reader(sock)
         self.word = memoryview(cancelled).cast("q")  # [0]: the highest cancelled round
-        self.protocol = WorkerProtocol(self, lambda: self.word[0])
+        self.protocol = WorkerProtocol(self, lambda: self.word[0], self.outlet)
         self.maps: dict[int, mmap.mmap] = {}
         self.pool = Pool(keep=64 << 20)
         self.passed: set[int] = set()  # segments of the pool that the master has mapped
@@ -145,3 +146,14 @@ class SocketWorker(Values):
             self.sock.sendall(data)
         except ConnectionError:
             os._exit(0)  # the master is gone; an exception would look like the body's own
+
+    def outlet(self) -> Callable[[Message], None]:
+        """Let other threads send too, from now on under a lock."""
+        lock, send = threading.Lock(), self.send
+
+        def locked(data: bytes, fds: Sequence[int] = ()) -> None:
+            with lock:
+                send(data, fds)
+
+        self.send = locked  # type: ignore[method-assign]
+        return lambda message: locked(wire.frame(*plain(message)))

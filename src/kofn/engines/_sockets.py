@@ -19,7 +19,7 @@ from ..exchange import Exchange, ExchangeLayout
 from ..interrupts import opened
 from . import _wire as wire
 from ._forks import Lifeline, watched
-from ._processes import Process
+from ._processes import Process, where_pids_count
 from ._wakeup import MAILBOXES, BroadcastWaker, Mailbox
 from .memory import OWN, Packed, Pool, Segment, attach, fresh, inline, large, pack, unpack
 from .protocol import KINDS, NEVER, Cancel, Message, WorkerDown, WorkerUp, plain, typed
@@ -108,6 +108,7 @@ class SocketTransport(Transport):
             self.waker = made.enter_context(waker)
             self.pool = made.enter_context(contextlib.closing(Pool()))
             self._made = made.pop_all()
+        self._host = " ".join(where_pids_count())
         self._exchanges: list[Exchange] = []
         self._lasting: set[Segment] = set()  # on their way to workers that will keep them
         self.peers: dict[int, Peer] = {}  # by descriptor, the joining ones too
@@ -308,7 +309,7 @@ class SocketTransport(Transport):
             else:
                 peer.process = Process(*fields[1:])
                 self._live[peer.id] = peer
-                arrived.append((peer.id, WorkerUp()))
+                arrived.append((peer.id, WorkerUp(self._host)))
         return True
 
     def _locate(self, peer: Peer, packed: Packed) -> Shared:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from operator import attrgetter
@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Self
 from ..errors import CannotDo
 from ..exchange import Exchange, ExchangeLayout
 from ..model import Event, Task
+from ..notices.base import Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +133,10 @@ class Engine(ABC):
             f"use the local engine, or multiply round by round: w = f(X @ w)."
         )
 
+    def watch(self, sources: Sequence[Source]) -> None:
+        """Have workers look at sources of notices; what those announce becomes Leaving events."""
+        raise CannotDo(f"engine {self.name!r} has no machines to watch; leave notices= out.")
+
     @property
     def traffic(self) -> int | None:
         """Bytes that went through the master so far, both ways; None where nobody counts."""
@@ -182,5 +187,6 @@ class Wrapped(Engine):
     join = _delegated("join")
     announce = _delegated("announce")
     exchange = _delegated("exchange")
+    watch = _delegated("watch")
     pid = _delegated("pid")
     close = _delegated("close")

@@ -252,9 +252,10 @@ class MPITransport(SocketTransport):
         stream = self._greeted.pop(worker)
         if versions == VERSIONS:
             self.far[worker] = stream
-            return WorkerUp()
+            return WorkerUp(host)
         stream.urge(LEAVE)
-        return WorkerDown(f"all ranks need {VERSIONS}; on {host} there are {versions}")
+        where = host.partition(" ")[0]
+        return WorkerDown(f"all ranks need {VERSIONS}; on {where} there are {versions}")
 
     def _ready(self, fd: int, arrived: list[tuple[int, Message]]) -> None:
         """Take in a worker of this machine that knows the secret."""

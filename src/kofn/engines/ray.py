@@ -172,7 +172,7 @@ class RayTransport(Transport):
             self._lost(peer, EngineUnavailable(f"kofn {version} is installed on {where[0]}."))
         else:
             peer.live = True
-            self._arrived.append((peer.id, WorkerUp()))
+            self._arrived.append((peer.id, WorkerUp(peer.node)))
             self._listen(peer)
 
     def _listen(self, peer: Peer, returned: Any = None) -> None:

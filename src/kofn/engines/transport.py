@@ -6,7 +6,7 @@ import time
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import count
 from queue import Empty, SimpleQueue
@@ -16,6 +16,7 @@ from ..errors import Closed, UnknownWorker
 from ..exchange import Exchange, ExchangeLayout
 from ..interrupts import held, opened
 from ..model import Event, Lost, Task
+from ..notices.base import Source
 from .base import Engine
 from .memory import room_for
 from .protocol import MasterProtocol, Message, Outgoing, Values, WorkerLeaving
@@ -148,6 +149,8 @@ class TransportEngine(Engine):
             now = time.monotonic()  # stamped on receipt: worker clocks disagree
             for worker, message in arrived:
                 self._ready += received(worker, message, now)
+            if self._protocol.notices.due:
+                self._send(self._protocol.watches())
             if self._ready:
                 ready, self._ready = self._ready, []
                 return ready
@@ -186,6 +189,12 @@ class TransportEngine(Engine):
         self._check()
         with room_for("memory that workers exchange"):
             return self._transport.exchange(layout) or super().exchange(layout)
+
+    def watch(self, sources: Sequence[Source]) -> None:
+        self._check()
+        self._protocol.notices.add(sources)
+        self._send(self._protocol.watches())
+        self._ready = self.events(0.0)  # which sends them now
 
     @property
     def traffic(self) -> int | None:

@@ -11,6 +11,8 @@ from .messages import Cancel as Cancel
 from .messages import Message as Message
 from .messages import Outgoing as Outgoing
 from .messages import Values as Values
+from .messages import Watch as Watch
+from .messages import WatchFailed as WatchFailed
 from .messages import WorkerDown as WorkerDown
 from .messages import WorkerLeaving as WorkerLeaving
 from .messages import WorkerUp as WorkerUp

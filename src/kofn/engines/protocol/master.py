@@ -9,7 +9,8 @@ from typing import Any
 import cloudpickle
 
 from ...errors import BadInput, OutOfResources, UnknownWorker
-from ...model import Body, Dropped, Event, Failed, Joined, Leaving, Lost, Reply, Stored, Task
+from ...model import Body, Dropped, Event, Failed, Joined, Lost, Reply, Stored, Task
+from ...notices.books import Books
 from . import messages as msg
 from .messages import NEVER, Message, Outgoing, Values
 
@@ -62,6 +63,7 @@ class MasterProtocol:
         self._number = self._first = 0  # of the next body, of the first that is remembered
         self._operands: dict[int, _Operand] = {}
         self._evicted: set[int] = set()  # open rounds whose operand has made room
+        self.notices = Books()
 
     # What the engine's caller asks for.
 
@@ -150,6 +152,11 @@ class MasterProtocol:
         """Know no worker any more."""
         self._peers, self.workers = {}, ()
 
+    def watches(self) -> Outgoing:
+        """Return what workers are to be told about notices."""
+        due, self.notices.due = self.notices.due, []
+        return [(order.worker, msg.Watch(*order[1:])) for order in due]
+
     # What workers say.
 
     def received(self, worker: int, message: Message, now: float) -> list[Event]:
@@ -159,14 +166,18 @@ class MasterProtocol:
         if isinstance(message, msg.WorkerUp):
             self._peers[worker] = Peer()
             self.workers = tuple(sorted(self._peers))
-            return [Joined(now, worker)]
+            return [Joined(now, worker), *self.notices.joined(worker, message.host, now)]
         if isinstance(message, msg.WorkerDown):
+            self.notices.lost(worker)
             return [self._lost(worker, now, message.reason)]
         peer = self._peers.get(worker)
         if peer is None:
             return []  # it was given up before
         if isinstance(message, msg.WorkerLeaving):
-            return [Leaving(now, worker, now + message.seconds, message.reason)]
+            return [*self.notices.told(worker, now, *message)]
+        if isinstance(message, msg.WatchFailed):
+            self.notices.failed(worker, *message)
+            return []
         if isinstance(message, msg.PutStored | msg.PutFailed):
             key = message.key  # of the first of that key: answers come in the order of the puts
             at = next(i for i, put in enumerate(peer.puts) if put.key == key)

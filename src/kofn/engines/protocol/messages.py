@@ -41,6 +41,13 @@ class Forget(NamedTuple):  # drop a kept value
     key: str
 
 
+class Watch(NamedTuple):  # look at a source of notices from now on (see kofn.notices)
+    source: int
+    code: bytes
+    place: str  # which it speaks for
+    said: tuple[str, ...]  # of which notices stand
+
+
 class Cancel(NamedTuple):  # this round and all before it are stale; may overtake other messages
     round: int
 
@@ -80,8 +87,8 @@ class PutFailed(NamedTuple):  # a put raised
 # What a transport says of a worker itself.
 
 
-class WorkerUp(NamedTuple):
-    """The worker is there and can be sent messages."""
+class WorkerUp(NamedTuple):  # the worker is there and can be sent messages
+    host: str = ""  # the same for all workers of one machine; empty: nobody knows
 
 
 class WorkerDown(NamedTuple):  # it is gone, after all that it had sent, or it never came
@@ -91,12 +98,19 @@ class WorkerDown(NamedTuple):  # it is gone, after all that it had sent, or it n
 class WorkerLeaving(NamedTuple):  # it has been told that it will go; the worker may say so itself
     seconds: float  # until then; infinity: it stays after all
     reason: str = ""
+    source: int = -1  # the number of the source of notices that says so
+    place: str = ""  # a host: all its workers will go
+
+
+class WatchFailed(NamedTuple):  # from a worker: a source of notices is not there, or in trouble
+    source: int
+    reason: str
 
 
 KINDS: tuple[type[Any], ...] = (
     *(AddBody, AddOperand, DropOperand, RunTask, Put, Forget, Cancel),
     *(TaskReply, TaskFailed, TaskDropped, PutStored, PutFailed, WorkerUp, WorkerDown),
-    WorkerLeaving,
+    *(WorkerLeaving, Watch, WatchFailed),
 )
 Message = tuple[Any, ...]  # of one of these kinds
 _HEADS = {kind: (number,) for number, kind in enumerate(KINDS)}

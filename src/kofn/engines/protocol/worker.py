@@ -21,14 +21,26 @@ class WorkerProtocol:
 
     `look` returns the highest round that is known to be cancelled now, where a transport can tell
     while a body runs; it is asked between two pieces. Cancel messages raise `cancelled`.
+
+    `outlet` returns what other threads may send messages with; it is called once, when one needs
+    it. `host` is what the engine has for its own sources of notices.
     """
 
-    def __init__(self, values: Values, look: Callable[[], int] | None = None) -> None:
+    def __init__(
+        self,
+        values: Values,
+        look: Callable[[], int] | None = None,
+        outlet: Callable[[], Callable[[Message], None]] | None = None,
+        host: Any = None,
+    ) -> None:
         self.kept: dict[str, Any] = {}
         self.cancelled = NEVER
         self._values, self._look = values, look
         self._bodies: dict[int, Received] = {}
         self._operands: dict[int, Received] = {}  # by round
+        self._outlet, self._host = outlet, host
+        self._send: Callable[[Message], None] | None = None  # for other threads
+        self._watchers: list[Any] = []
 
     def handle(self, message: Message) -> Iterable[Message]:
         """Do what a message asks for; yields what to send, while it works. Use it up."""
@@ -47,7 +59,35 @@ class WorkerProtocol:
             self.kept.pop(message.key, None)
         elif isinstance(message, msg.Cancel):
             self.cancelled = max(self.cancelled, message.round)
+        elif isinstance(message, msg.Watch):
+            return self._watch(message)
         return ()
+
+    def _watch(self, message: msg.Watch) -> Iterable[Message]:
+        """Look at a source of notices from now on, in a thread."""
+        from ...notices.watch import Watcher
+
+        number, code, place, said = message
+        if self._outlet is None:
+            return (msg.WatchFailed(number, "this engine's workers cannot tell notices."),)
+        send = self._send = self._send or self._outlet()
+        try:
+            watcher = Watcher(
+                pickle.loads(code),
+                lambda seconds, why, at: send(msg.WorkerLeaving(seconds, why, number, at or place)),
+                lambda why: send(msg.WatchFailed(number, why)),
+                said,
+            )
+            self._watchers.append(watcher)
+            watcher.start(self._host)
+        except BaseException as error:
+            return (msg.WatchFailed(number, format_error(error)[0]),)
+        return ()
+
+    def close(self) -> None:
+        """Have the threads that watch end."""
+        for watcher in self._watchers:
+            watcher.stop()
 
     def _stale(self, round: int) -> bool:
         if self._look is not None and (seen := self._look()) > self.cancelled:

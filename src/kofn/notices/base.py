@@ -1,0 +1,58 @@
+"""What a source of notices is."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
+
+from ..errors import KofnError
+
+
+class Notice(NamedTuple):
+    """A machine, or a worker, will be gone at a time."""
+
+    at: float  # Unix seconds
+    reason: str
+    place: str = ""  # which machine, as the engine names it; left out: the one that is watched
+
+
+class NotHere(KofnError):
+    """There is no such source on this worker; it is not asked again."""
+
+
+class NoAnswer(KofnError):
+    """A source did not answer, or with what makes no sense; it is asked again, ever more rarely."""
+
+
+class Busy(NoAnswer):
+    """A source is there, and cannot answer now."""
+
+
+@dataclass(kw_only=True)
+class Source(ABC):
+    """Where notices come from. It is pickled, and used on workers, in a thread of its own.
+
+    `every`: seconds between two looks. `linger`: a worker that is still there so many seconds after
+    its time stays. `optional`: nobody is told where the source is not there.
+    """
+
+    name: ClassVar[str]
+    each: ClassVar[Literal["worker", "machine", "cluster"]] = "machine"  # one watcher for each
+    every: float = 5.0
+    linger: float = 5.0
+    optional: bool = False
+
+    def attach(self, worker: Any) -> None:  # noqa: B027 - most need nothing of the worker
+        """Get ready, in the worker's own thread; raise NotHere if that cannot be. Must not wait.
+
+        `worker` is what an engine has for its own sources: the distributed.Worker on Dask.
+        """
+
+    def probe(self) -> None:  # noqa: B027 - some are always there
+        """See if the source is there; raise NotHere if it is not, NoAnswer to be asked again."""
+
+    @abstractmethod
+    def look(self) -> Sequence[Notice]:
+        """Return all that is announced now; raises NoAnswer. It may wait, for seconds."""

@@ -1,0 +1,93 @@
+"""The worker's side: one thread that looks at one source, and tells what has changed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+
+from .base import NoAnswer, NotHere, Notice, Source
+
+_TRIES = 3  # times without an answer after which that is told, once
+_LONGEST = 60.0  # seconds between two looks at what does not answer
+
+Tell = Callable[[float, str, str], None]  # seconds (infinity: it stays after all), reason, place
+
+
+class Watcher:
+    """Looks at a source until it is stopped.
+
+    `said`: places of which an earlier watcher has told a notice: this one confirms it, or takes it
+    back. Whatever goes wrong is told by `fail`, and is not the worker's trouble.
+    """
+
+    def __init__(
+        self, source: Source, tell: Tell, fail: Callable[[str], None], said: Iterable[str] = ()
+    ) -> None:
+        self.source = source
+        self._tell, self._fail = tell, fail
+        self._said: Mapping[str, Notice | None] = dict.fromkeys(said)
+        self._notices: Sequence[Notice] | None = None  # at the last look that had an answer
+        self._probed = False
+        self._failures = 0  # in a row
+        self._troubled = False  # that has been told
+        self._stop = threading.Event()
+        self.thread = threading.Thread(target=self.run, name=f"kofn-{source.name}", daemon=True)
+
+    def start(self, worker: object) -> None:
+        """Begin, in a thread, for a worker (see Source.attach)."""
+        try:
+            self.source.attach(worker)
+        except Exception as error:
+            self._give_up(error)
+        else:
+            self.thread.start()
+
+    def stop(self) -> None:
+        """Have it end, after the look that it is at."""
+        self._stop.set()
+
+    def run(self) -> None:
+        """Look, tell, wait, and again."""
+        try:
+            while not self._stop.wait(self.turn()):
+                pass
+        except Exception as error:
+            if not self._stop.is_set():
+                self._give_up(error)
+
+    def turn(self) -> float:
+        """Look once and tell what has changed; return the seconds until the next look."""
+        source, wait = self.source, self.source.every
+        try:
+            if not self._probed:
+                source.probe()
+                self._probed = True
+            self._notices = source.look()
+            self._failures = 0
+        except NoAnswer as error:
+            wait = min(max(wait, 1.0) * 2.0 ** min(self._failures, 10), _LONGEST)
+            self._failures += 1
+            if self._failures == _TRIES and not self._troubled:
+                self._troubled = True
+                self._fail(f"no answer to {_TRIES} requests, and it is asked again ({error})")
+        if self._notices is None:
+            return wait  # nothing is known: an earlier watcher's notices stand
+        now = time.time()
+        standing = {n.place: n for n in self._notices if now < n.at + source.linger}
+        for place in {**self._said, **standing}:
+            notice = standing.get(place)
+            if notice is None:
+                self._tell(float("inf"), "it stays", place)
+            elif notice != self._said.get(place):
+                self._tell(max(0.0, notice.at - now), notice.reason, place)
+        self._said = standing
+        return min([wait, *(n.at + source.linger - now for n in standing.values())])
+
+    def _give_up(self, error: Exception) -> None:
+        """Say so, if anybody wants to know: tasks go on."""
+        if not (self.source.optional and isinstance(error, NotHere)):
+            known = isinstance(error, NotHere)
+            with suppress(Exception):  # the worker's connection may be at its end
+                self._fail(str(error) if known else f"it failed and is not asked again: {error!r}")
