@@ -841,7 +841,8 @@ def test_a_worker_that_cannot_tell_says_so() -> None:
 def test_a_source_that_cannot_be_unpickled_is_told_of() -> None:
     sent: list[Message] = []
     protocol = WorkerProtocol(Values(), None, lambda: sent.append)
-    (answer,) = protocol.handle(Watch(3, b"garbage", "", ()))
+    assert list(protocol.handle(Watch(3, b"garbage", "", ()))) == []
+    (answer,) = sent
     assert isinstance(answer, WatchFailed)
     assert answer.source == 3
     protocol.close()

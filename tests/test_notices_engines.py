@@ -47,8 +47,8 @@ def ec2() -> Iterator[EC2]:
 
 def test_a_notice_of_the_machine_is_told_for_all_its_workers_by_one(ec2: EC2) -> None:
     with LocalEngine(3) as engine:
-        engine.watch([AWS(base=ec2.base, every=0.02)])
         probe = EngineProbe(engine, 60)
+        engine.watch([AWS(base=ec2.base, every=0.02)])
         until(lambda: ec2.count("GET", "rebalance") >= 3, "some looks")
         assert ec2.count("PUT") == 1  # one watcher, whoever else is there
         at = ec2.announce(300.0)
@@ -65,8 +65,8 @@ def test_a_notice_of_the_machine_is_told_for_all_its_workers_by_one(ec2: EC2) ->
 
 def test_when_the_watcher_is_lost_the_next_takes_over(ec2: EC2) -> None:
     with LocalEngine(2) as engine:
-        engine.watch([AWS(base=ec2.base, every=0.02)])
         probe = EngineProbe(engine, 60)
+        engine.watch([AWS(base=ec2.base, every=0.02)])
         ec2.announce(300.0)
         probe.wait(Leaving, worker=1)
         engine.lose(0)
@@ -95,8 +95,8 @@ def waits_for(kept: Any, operand: Any, file: str) -> Iterator[Piece]:
 def test_a_notice_does_not_wait_for_a_task(ec2: EC2, tmp_path: Path) -> None:
     file = tmp_path / "go"
     with LocalEngine(1) as engine:
-        engine.watch([AWS(base=ec2.base, every=0.02)])
         probe = EngineProbe(engine, 60)
+        engine.watch([AWS(base=ec2.base, every=0.02)])
         task = probe.submit(0, waits_for, str(file))
         probe.until_begun(task)
         ec2.announce(300.0)
@@ -108,8 +108,8 @@ def test_a_notice_does_not_wait_for_a_task(ec2: EC2, tmp_path: Path) -> None:
 
 def test_a_service_that_hangs_delays_no_task() -> None:
     with Silent() as service, LocalEngine(2) as engine:
-        engine.watch([AWS(base=service.base)])
         probe = EngineProbe(engine, 60)
+        engine.watch([AWS(base=service.base)])
         until(lambda: service.asked, "the first request")
         assert [probe.value(probe.submit(w, echo, w)) for w in engine.workers] == [(0,), (1,)]
 
@@ -128,8 +128,8 @@ def test_a_watcher_that_raises_is_logged_once_and_ends_nobody(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with LocalEngine(2) as engine:
-        engine.watch([Broken()])
         probe = EngineProbe(engine, 60)
+        engine.watch([Broken()])
         probe.until(lambda: "by mistake" in caplog.text, "the warning")
         assert [probe.value(probe.submit(w, echo, w)) for w in engine.workers] == [(0,), (1,)]
     (record,) = caplog.records
@@ -144,9 +144,9 @@ def test_auto_is_silent_where_nothing_is_there(
     monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", ec2.base)  # AWS is all there is
     monkeypatch.setenv("GCE_METADATA_HOST", ec2.base.removeprefix("http://"))
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    at = ec2.announce(300.0)
     with kofn.connect("local", workers=2, notices="auto") as cluster:
         probe = EngineProbe(cluster.engine, 60)
+        at = ec2.announce(300.0)
         assert probe.wait(Leaving, worker=0).deadline == expected(at)
         until(lambda: ec2.count("GET", "preempted"), "the question for Google")
     assert caplog.records == []
@@ -173,8 +173,8 @@ def pid_of(engine: Any, worker: int) -> int:
 
 def test_a_worker_goes_on_after_sigterm_until_its_grace_is_over() -> None:
     with LocalEngine(2) as engine:
-        engine.watch([SigTerm(grace=1.0)])
         probe = EngineProbe(engine, 60)
+        engine.watch([SigTerm(grace=1.0)])
         probe.value(probe.submit(1, echo))  # it has taken the signal by now
         os.kill(pid_of(engine, 1), signal.SIGTERM)
         event = probe.wait(Leaving, worker=1)
@@ -186,8 +186,8 @@ def test_a_worker_goes_on_after_sigterm_until_its_grace_is_over() -> None:
 
 def test_work_is_done_after_sigterm() -> None:
     with LocalEngine(2) as engine:
-        engine.watch([SigTerm(grace=3600.0)])
         probe = EngineProbe(engine, 60)
+        engine.watch([SigTerm(grace=3600.0)])
         probe.value(probe.submit(1, echo))
         os.kill(pid_of(engine, 1), signal.SIGTERM)
         probe.wait(Leaving, worker=1)
@@ -213,8 +213,8 @@ def sorts(kept: Any, operand: Any, file: str) -> list[Piece]:
 
 def test_sigterm_is_told_while_a_product_runs(tmp_path: Path) -> None:
     with LocalEngine(1) as engine:
-        engine.watch([SigTerm(grace=3600.0)])
         probe = EngineProbe(engine, 60)
+        engine.watch([SigTerm(grace=3600.0)])
         probe.value(probe.submit(0, echo))
         task = probe.submit(0, sorts, str(tmp_path / "begun"))
         probe.until(lambda: (tmp_path / "begun").exists(), "its start")
@@ -236,8 +236,8 @@ def forks(kept: Any, operand: Any) -> list[Piece]:
 
 def test_the_sigterm_of_a_child_is_not_the_workers() -> None:
     with LocalEngine(1) as engine:
-        engine.watch([SigTerm(grace=3600.0)])
         probe = EngineProbe(engine, 60)
+        engine.watch([SigTerm(grace=3600.0)])
         assert probe.run(forks) == signal.SIGTERM
         assert probe.run(forks) == signal.SIGTERM
         os.kill(pid_of(engine, 0), signal.SIGTERM)
@@ -251,8 +251,8 @@ def test_a_notice_reaches_the_master_on_dask(ec2: EC2) -> None:
     pytest.importorskip("distributed", reason="kofn[dask] is not installed")
     source = AWS(base=ec2.base, every=0.02)
     with kofn.connect("dask", workers=2, notices=[source, SigTerm(optional=True)]) as cluster:
-        at = ec2.announce(300.0)
         probe = EngineProbe(cluster.engine, 60)
+        at = ec2.announce(300.0)
         for worker in (0, 1):
             assert probe.wait(Leaving, worker=worker).deadline == expected(at)
         assert ec2.count("PUT") == 1
@@ -280,14 +280,15 @@ def test_a_worker_that_dask_retires_is_leaving(caplog: pytest.LogCaptureFixture)
 def test_on_dask_a_watcher_ends_with_its_session(ec2: EC2) -> None:
     distributed: Any = pytest.importorskip("distributed", reason="kofn[dask] is not installed")
     cluster = distributed.LocalCluster(
-        2, processes=False, dashboard_address=None, protocol="tcp", threads_per_worker=1
+        2, processes=False, dashboard_address="127.0.0.1:0", protocol="tcp", threads_per_worker=1
     )
     with cluster:
         address = cluster.scheduler_address
         source = AWS(base=ec2.base, every=0.02)
         with kofn.connect("dask", address=address, notices=source) as used:
+            probe = EngineProbe(used.engine, 60)
             ec2.announce(300.0)
-            EngineProbe(used.engine, 60).wait(Leaving, worker=0)
+            probe.wait(Leaving, worker=0)
         names = [f"kofn-{source.name}"]
         until(lambda: not threads_named(*names), "the end of the watcher")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,6 +14,19 @@ _TRIES = 3  # times without an answer after which that is told, once
 _LONGEST = 60.0  # seconds between two looks at what does not answer
 
 Tell = Callable[[float, str, str], None]  # seconds (infinity: it stays after all), reason, place
+
+
+def begin(
+    code: bytes, worker: object, tell: Tell, fail: Callable[[str], None], said: Iterable[str]
+) -> list[Watcher]:
+    """Watch a pickled source for a worker; return the watcher, none where that cannot be."""
+    try:
+        watcher = Watcher(pickle.loads(code), tell, fail, said)
+    except Exception as error:
+        fail(f"it cannot be unpickled there: {error!r}")
+        return []
+    watcher.start(worker)
+    return [watcher]
 
 
 class Watcher:

@@ -9,6 +9,7 @@ from time import perf_counter
 from typing import Any
 
 from ...model import Build, Last, Update
+from ...notices.watch import Watcher, begin
 from . import messages as msg
 from .messages import NEVER, Message, Values
 
@@ -40,7 +41,7 @@ class WorkerProtocol:
         self._operands: dict[int, Received] = {}  # by round
         self._outlet, self._host = outlet, host
         self._send: Callable[[Message], None] | None = None  # for other threads
-        self._watchers: list[Any] = []
+        self._watchers: list[Watcher] = []
 
     def handle(self, message: Message) -> Iterable[Message]:
         """Do what a message asks for; yields what to send, while it works. Use it up."""
@@ -65,23 +66,18 @@ class WorkerProtocol:
 
     def _watch(self, message: msg.Watch) -> Iterable[Message]:
         """Look at a source of notices from now on, in a thread."""
-        from ...notices.watch import Watcher
-
         number, code, place, said = message
         if self._outlet is None:
             return (msg.WatchFailed(number, "this engine's workers cannot tell notices."),)
         send = self._send = self._send or self._outlet()
-        try:
-            watcher = Watcher(
-                pickle.loads(code),
-                lambda seconds, why, at: send(msg.WorkerLeaving(seconds, why, number, at or place)),
-                lambda why: send(msg.WatchFailed(number, why)),
-                said,
-            )
-            self._watchers.append(watcher)
-            watcher.start(self._host)
-        except BaseException as error:
-            return (msg.WatchFailed(number, format_error(error)[0]),)
+
+        def tell(seconds: float, reason: str, at: str) -> None:
+            send(msg.WorkerLeaving(seconds, reason, number, at or place))
+
+        def fail(why: str) -> None:
+            send(msg.WatchFailed(number, why))
+
+        self._watchers += begin(code, self._host, tell, fail, said)
         return ()
 
     def close(self) -> None:
