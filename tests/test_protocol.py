@@ -275,6 +275,7 @@ class World:
         self.sites: dict[int, Site] = {}
         self.gone: set[int] = set()
         self.notices: list[Leaving] = []
+        self.leaving: dict[int, float] = {}  # deadlines
         self.kept: dict[int, dict[str, int]] = {}  # by worker, once it has done all it was sent
         self.answers: dict[int, deque[tuple[type[Event], str]]] = {}  # to puts, yet to come
         self.tasks: dict[int, Submitted] = {}
@@ -338,11 +339,13 @@ class World:
         if worker < 0 or (two == 1 and self.gone):
             worker = max(self.gone, default=-1)
         seconds = float("inf") if two % 4 == 0 else float(two)
-        known = worker in self.sites
-        before = len(self.notices)
+        known, before = worker in self.sites, len(self.notices)
         self.hear(worker, WorkerLeaving(seconds, "by the script"))
-        expected = [Leaving(self.clock, worker, self.clock + seconds, "by the script")]
-        assert self.notices[before:] == (expected if known else [])
+        deadline = self.clock + seconds
+        news = known and self.leaving.get(worker, float("inf")) != deadline
+        self.leaving[worker] = deadline
+        expected = [Leaving(self.clock, worker, deadline, "by the script")]
+        assert self.notices[before:] == (expected if news else [])
 
     def put(self, one: int, two: int) -> None:
         worker, key, of = self.pick(one), KEYS[two % 3], KEYS[(two + 1) % 3]
