@@ -287,6 +287,11 @@ def test_on_local_workers_with_a_straggler_and_a_loss(A: Any) -> None:
             seconds(X, A)
 
 
+def test_a_wrapped_engine_passes_on_all_of_the_contract() -> None:
+    contract = {name for name in vars(Engine) if not name.startswith("_")} - {"name"}
+    assert contract <= vars(Wrapped).keys()
+
+
 @pytest.mark.slow
 class TestWrappedEngine(EngineChecks):
     """The contract holds around an engine, too."""
