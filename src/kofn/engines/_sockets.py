@@ -96,7 +96,6 @@ class SocketTransport(Transport):
 
     def __init__(self) -> None:
         super().__init__()
-        self.owner = os.getpid()
         with contextlib.ExitStack() as made:
             self._poll: Any = made.enter_context(contextlib.closing(wire.poller()))
             self.word = made.enter_context(contextlib.closing(Segment(8)))
@@ -328,8 +327,6 @@ class SocketTransport(Transport):
         arrived.append((peer.id, WorkerDown(peer.reason)))
 
     def close(self) -> None:
-        if os.getpid() != self.owner:
-            return  # a forked child must not end its parent's workers
         for peer in self.peers.values():
             if peer.process is not None:
                 with contextlib.suppress(OSError):  # the lifeline's end does it too

@@ -58,7 +58,6 @@ class DaskTransport(Copies, Transport):
         super().__init__()
         self.link, self.launcher = link, launcher
         self.address: Any = None  # of the scheduler
-        self._owner = os.getpid()
         self._connections: dict[int, Connection] = {}
         self._promised: dict[str, int] = {}  # by name or address: ids of those who are to join
 
@@ -112,11 +111,9 @@ class DaskTransport(Copies, Transport):
         return pid if where == where_pids_count() and pid != os.getpid() else None
 
     def close(self) -> None:
-        if os.getpid() == self._owner:  # a forked child must not end its parent's workers
-            with held():
-                self.link.close()
-                if self.launcher is not None:
-                    self.launcher.close()
+        self.link.close()
+        if self.launcher is not None:
+            self.launcher.close()
 
     def send(self, worker: int, message: Message) -> None:
         self.link.send(self._connections[worker], message)
@@ -173,17 +170,13 @@ class DaskEngine(TransportEngine):
             # Only now: this takes a second, in which the launcher does the same.
             from ._dask_link import Link, where
 
-            self._open(DaskTransport(Link(holds=not own), launcher))
-            try:
+            with self._open(DaskTransport(Link(holds=not own), launcher)) as transport:
                 if launcher is None:
-                    self._transport.link.cluster = address if can_join else None
+                    transport.link.cluster = address if can_join else None
                     self._connect(*where(address), workers)
                     self._gather(workers or 1, _COME)
                 else:
                     self._start(launcher, workers or os.cpu_count() or 1)
-            except BaseException:
-                self.close()
-                raise
 
     def _start(self, launcher: Launcher, workers: int) -> None:
         from ._dask_launch import security

@@ -35,22 +35,17 @@ class LocalEngine(TransportEngine):
     def __init__(self, workers: int | None = None) -> None:
         asked = os.cpu_count() or 1 if workers is None else workers
         workers = checks.whole(asked, "workers", 1, remedy="Leave it out for one per core.")
-        with held(), room_for(f"LocalEngine({workers})"):
-            transport = LocalTransport()
-            self._open(transport)
-            try:
-                for _ in range(workers):
-                    transport.start(next(transport.ids))
-                why = self._await(lambda: len(self.workers) == workers, _START_LIMIT)
-                if why:
-                    raise EngineUnavailable(
-                        f"LocalEngine starts all its workers within {_START_LIMIT:.0f} s; "
-                        f"{len(self.workers)} of {workers} came ({why}). Start fewer."
-                    )
-                transport.started = True
-            except BaseException:
-                self.close()
-                raise
+        what = f"LocalEngine({workers})"
+        with held(), room_for(what), self._open(LocalTransport()) as transport:
+            for _ in range(workers):
+                transport.start(next(transport.ids))
+            why = self._await(lambda: len(self.workers) == workers, _START_LIMIT)
+            if why:
+                raise EngineUnavailable(
+                    f"LocalEngine starts all its workers within {_START_LIMIT:.0f} s; "
+                    f"{len(self.workers)} of {workers} came ({why}). Start fewer."
+                )
+            transport.started = True
 
 
 class LocalTransport(SocketTransport):

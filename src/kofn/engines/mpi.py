@@ -86,10 +86,8 @@ class MPIEngine(TransportEngine):
             raise EngineUnavailable(wrong)
         if MPI.Query_thread() < MPI.THREAD_MULTIPLE:  # Spawn would have to block the master
             self.capabilities = replace(self.capabilities, can_join=False)
-        transport = MPITransport(MPI)
-        self._open(transport)
         count = workers or size - 1
-        try:
+        with self._open(MPITransport(MPI)) as transport:
             if _ranks_taken:
                 for _ in range(count):
                     self.join()
@@ -105,9 +103,6 @@ class MPIEngine(TransportEngine):
                     f"({why}). Each rank must be able to import kofn (pip install 'kofn[mpi]' on "
                     f"every machine) and call kofn.connect('mpi'); see the messages above."
                 )
-        except BaseException:
-            self.close()
-            raise
         self.capabilities = replace(self.capabilities, exchange=not transport.far)
 
     def join(self) -> int:
@@ -280,8 +275,6 @@ class MPITransport(SocketTransport):
         Those of other machines are only told. Who is being spawned comes first: without us it would
         wait in MPI's start for ever, and mpiexec for it.
         """
-        if os.getpid() != self.owner:
-            return
         self._closing = True
         self._run(_LEAVE, lambda: bool(self._spawning))
         self.cancelled((1 << 63) - 1)  # nobody goes on with a task

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
 import pickle
 import sys
 import threading
 import time
 import warnings
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from importlib import import_module
 from typing import Any, ClassVar
 
@@ -69,7 +68,7 @@ class RayTransport(Transport):
         super().__init__()
         self.peers: dict[int, Peer] = {}  # the joining ones too
         self.machines = Machines()
-        self._session, self._owner = session, os.getpid()
+        self._session = session
         self._here = where_pids_count()
         self._inbox: Inbox[tuple[Peer, Callable[..., None], Any]] = Inbox()
         self._arrived: list[tuple[int, Message]] = []
@@ -88,7 +87,7 @@ class RayTransport(Transport):
         has = [peer.node for peer in self.peers.values()]
         live = {peer.node for peer in self.peers.values() if peer.live}
         self.place(worker, self.machines.emptiest(has, live), asked=True)
-        self._wanted = len(self.peers)
+        self._wanted = sum(peer.live or peer.asked for peer in self.peers.values())
 
     def place(self, worker: int, node: str, asked: bool) -> Peer:
         """Order a worker on this machine; one that was not `asked` for may fail to come."""
@@ -117,18 +116,15 @@ class RayTransport(Transport):
             raise Closed("Ray was shut down under this RayEngine; close it and make a new one.")
 
     def close(self) -> None:
-        if os.getpid() != self._owner:
-            return  # a forked child
-        with held():
-            peers, self.peers = self.peers.values(), {}
-            if self._asked:
-                self._ask(0).join(_GRACE)  # or Ray would keep machines for us
-            processes = family(peer.process for peer in peers if peer.process)
-            for peer in peers:
-                peer.gone = True
-                peer.kill()
-            self._session.release()
-            end(processes, 0.0 if self._session.temp else _GRACE)
+        peers, self.peers = self.peers.values(), {}
+        if self._asked:
+            self._ask(0).join(_GRACE)  # or Ray would keep machines for us
+        processes = family(peer.process for peer in peers if peer.process)
+        for peer in peers:
+            peer.gone = True
+            peer.kill()
+        self._session.release()
+        end(processes, 0.0 if self._session.temp else _GRACE)
 
     def send(self, worker: int, message: Message) -> None:
         peer = self.peers.get(worker)
@@ -249,12 +245,8 @@ class RayEngine(TransportEngine):
         if workers is not None:
             remedy = "Leave it out for one per CPU of the cluster."
             workers = whole(workers, "workers of RayEngine", 1, remedy=remedy)
-        with held(), ExitStack() as undo:
-            transport = RayTransport(enter(address, workers))
-            self._open(transport)
-            undo.callback(self.close)
+        with held(), self._open(RayTransport(enter(address, workers))) as transport:
             self._start(transport, workers)
-            undo.pop_all()
 
     def _start(self, transport: RayTransport, workers: int | None) -> None:
         """Wait for the first workers, but not for long for machines that are down but listed."""

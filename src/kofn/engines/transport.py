@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import time
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import count
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
@@ -59,7 +60,7 @@ class Transport(Values, ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """End the workers and let go of everything; not in a forked child."""
+        """End the workers and let go of everything. It is not called in a forked child."""
 
     def cancelled(self, round: int) -> None:
         """Show workers that rounds up to this one are cancelled, where they can see it at once."""
@@ -78,6 +79,15 @@ class Transport(Values, ABC):
         return None
 
 
+P = TypeVar("P", bound=Transport)
+
+
+def _close(transport: Transport, owner: int) -> None:
+    if os.getpid() == owner:  # a forked child must not end its parent's workers
+        with held():
+            transport.close()
+
+
 class TransportEngine(Engine):
     """An engine over a transport: every promise of the contract, kept by the protocol.
 
@@ -85,12 +95,19 @@ class TransportEngine(Engine):
     sent to a worker once: what it closes over is what it was then.
     """
 
-    def _open(self, transport: Transport) -> None:
-        self._transport = transport
+    @contextmanager
+    def _open(self, transport: P) -> Iterator[P]:
+        """Be an engine over this transport, and close it where what is done within raises."""
+        self._transport: Transport = transport
         self._protocol = MasterProtocol(transport)
         # The transport, not the engine: an engine that the user drops closes at once.
-        self._finalize = weakref.finalize(self, transport.close)
+        self._finalize = weakref.finalize(self, _close, transport, os.getpid())
         self._ready: list[Event] = []
+        try:
+            yield transport
+        except BaseException:
+            self.close()
+            raise
 
     def _await(self, done: Callable[[], bool], limit: float) -> str:
         """Take in workers, whose Joined are not told, until `done`; return why it was not."""
