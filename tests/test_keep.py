@@ -19,7 +19,7 @@ from support import driver_of, examples, until
 
 import kofn
 from kofn import market
-from kofn.delays import Change, PerUnit, Script
+from kofn.delays import Announced, Change, PerUnit, Script
 from kofn.delays.traces import Event as SpotEvent
 from kofn.delays.traces import SpotTrace
 from kofn.engines.base import Capabilities, Engine, Wrapped
@@ -229,6 +229,21 @@ def test_a_newcomer_takes_part_before_the_one_that_leaves_is_gone() -> None:
         assert ordered[0].why == "keep=4; 4 live, 1 leaving, 0 ordered"
         assert any(4 in who for time, who in read if time < 60.0)
         assert cluster.workers == (0, 2, 3, 4)
+
+
+def test_with_notices_the_newcomer_has_the_share_in_time() -> None:
+    """Nobody stands by: whom `keep` orders at the notice takes the place of the one that leaves."""
+    losses = Announced(Script((Change(40.0, 3), Change(80.0, 0))), seconds=30.0)
+    engine = VirtualEngine(6, delays=PerUnit(1e-3), membership=losses)
+    with kofn.connect(engine, keep=6) as cluster:
+        X, topped_up = cluster.encode(A, k=3), 0
+        while engine.now() < 90.0:
+            X @ np.ones(7)
+            topped_up += X.report.rows_topped_up
+        assert topped_up == 0
+        assert times(cluster.log, "ordered") == [10.0, 50.0]
+        assert cluster.workers == (1, 2, 4, 5, 6, 7)
+        assert sorted(X.shares.values()) == list(range(6))
 
 
 def test_they_are_ordered_between_rounds_too() -> None:
