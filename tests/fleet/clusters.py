@@ -95,6 +95,7 @@ class Fleet(ABC):
 
     engine: ClassVar[str]
     address: str | None = None  # for kofn.connect
+    rejoins: ClassVar[bool] = False  # whether a host that was given up is used again
     replaces: ClassVar[bool] = False  # whether a worker that died is replaced unasked
 
     def __init__(self, hosts: Hosts, folder: Path) -> None:
@@ -122,7 +123,12 @@ class Fleet(ABC):
             )
         self.master = Remote(process, log)
         return self.master.ask(
-            "connect", engine=self.engine, address=self.address, room=room, **options
+            "connect",
+            engine=self.engine,
+            address=self.address,
+            workers=EACH * len(list(self.hosts)),
+            room=room,
+            **options,
         )
 
     def signatures(self) -> dict[Path, str]:
@@ -164,6 +170,7 @@ class Fleet(ABC):
 
 class DaskFleet(Fleet):
     engine = "dask"
+    rejoins = True
     replaces = True  # by its nanny
 
     def __init__(self, hosts: Hosts, folder: Path) -> None:
@@ -190,6 +197,7 @@ class DaskFleet(Fleet):
 
 class RayFleet(Fleet):
     engine = "ray"
+    rejoins = True
 
     def start(self) -> None:
         head = self.hosts["A"]
@@ -217,8 +225,7 @@ def opened(
     fleet = FLEETS[engine](hosts, folder)
     try:
         fleet.start()
-        came = fleet.connect(room, **options)
-        assert came["workers"] == EACH * len(list(hosts))
+        fleet.connect(room, **options)
         yield fleet
     finally:
         fleet.close()

@@ -58,11 +58,12 @@ class Master:
         self.cluster: kofn.Cluster
 
     def connect(
-        self, engine: str, address: str | None, room: int = 0, **options: Any
+        self, engine: str, address: str | None, workers: int, room: int = 0, **options: Any
     ) -> dict[str, Any]:
         """Open the cluster, with a matrix of which any four shares are enough, and parts."""
         began = time.monotonic()
         self.cluster = kofn.connect(engine, address=address, **options)
+        self.cluster.wait_for(workers)
         live = len(self.cluster.workers)
         self.X = self.cluster.encode(self.A, k=THRESHOLD, n=live + room)
         code = kofn.CyclicRepetition(c=min(3, live))  # any two may be missing

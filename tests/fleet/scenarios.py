@@ -21,6 +21,7 @@ from .clusters import EACH, Fleet
 RIGHT = 1e-9  # relative to NumPy's result
 CALM = 30  # operations before a disturbance
 NOTICE = 75.0  # seconds in which a loss that is not healed should have been noticed
+CLUSTERS_OWN = 20.0  # seconds of silence after which Dask and Ray may give up a host themselves
 AGAIN = 45.0  # seconds in which a host that is back should be used again
 
 
@@ -122,14 +123,20 @@ def kill_worker(fleet: Fleet) -> Outcome:
     """Kill -9 one worker of B."""
     b = fleet.hosts["B"]
     kill = partial(b.run, ["kill", "-9", fleet.pids(b)[0]])
-    return disturbed(fleet, kill, (lambda: None) if fleet.replaces else None, lost=1)
+    outcome = disturbed(fleet, kill, (lambda: None) if fleet.replaces else None, lost=1)
+    assert outcome.noticed is not None
+    assert not fleet.replaces or outcome.again is not None, "the replacement is not used"
+    return outcome
 
 
 def kill_host(fleet: Fleet) -> Outcome:
     """Kill all processes of B, then start the workers there again."""
     b = fleet.hosts["B"]
     lost = len(fleet.pids(b))
-    return disturbed(fleet, b.kill_all, lambda: fleet.serve(b), lost=lost)
+    outcome = disturbed(fleet, b.kill_all, lambda: fleet.serve(b), lost=lost)
+    assert outcome.noticed is not None
+    assert outcome.again is not None, "the host that was started again is not used"
+    return outcome
 
 
 def cut_off(fleet: Fleet, seconds: float) -> Outcome:
@@ -137,6 +144,8 @@ def cut_off(fleet: Fleet, seconds: float) -> Outcome:
     b = fleet.hosts["B"]
     outcome = disturbed(fleet, b.cut, b.heal, lasts=seconds)
     assert outcome.rounds >= 10, "the rounds waited for the host"
+    if seconds < CLUSTERS_OWN and (fleet.rejoins or outcome.noticed is None):
+        assert outcome.again is not None, "the host that is back is not used"
     return outcome
 
 
@@ -145,6 +154,8 @@ def freeze(fleet: Fleet, seconds: float) -> Outcome:
     b = fleet.hosts["B"]
     outcome = disturbed(fleet, b.freeze, b.thaw, lasts=seconds)
     assert outcome.rounds >= 10, "the rounds waited for the host"
+    if seconds < CLUSTERS_OWN:
+        assert outcome.again is not None, "the host that goes on is not used"
     return outcome
 
 
@@ -152,6 +163,7 @@ def switch_off(fleet: Fleet) -> Outcome:
     """Switch B off for good, silently."""
     outcome = disturbed(fleet, fleet.hosts["B"].off, lost=EACH)
     assert outcome.rounds >= 10, "the rounds waited for the host"
+    assert outcome.noticed is not None, "the host is still counted on"
     return outcome
 
 
