@@ -34,29 +34,26 @@ def measure(engine: str, name: str) -> dict[str, Any]:
             return asdict(scenario.play(fleet))
 
 
-def cells(facts: dict[str, Any] | None) -> list[str]:
-    """What was measured, as cells of the table."""
+def cell(facts: dict[str, Any] | None) -> str:
+    """What was measured: the worst operation and the median, when it was noticed, used again."""
     if facts is None or "failed" in facts:
-        return ["", "", ""]
+        return "" if facts is None else "failed"
 
     def seconds(value: float | None) -> str:
         return "–" if value is None else f"{value:.1f} s"
 
     both = "–"
     if facts["worst"] is not None:
-        both = f"{1000 * facts['worst']:.0f} ({1000 * facts['median']:.0f})"
-    return [both, seconds(facts["noticed"]), seconds(facts["again"])]
+        both = f"{1000 * facts['worst']:.0f} ms ({1000 * facts['median']:.0f})"
+    return f"{both}; {seconds(facts['noticed'])}; {seconds(facts['again'])}"
 
 
 def table(results: Results) -> str:
     """Everything that was measured, in Markdown."""
     engines = [engine for engine in FLEETS if engine in results]
-    titles = [f"{engine}: worst (median) ms" for engine in engines]
-    head = ["", *(cell for title in titles for cell in (title, "noticed", "used again"))]
-    rows = [head, ["---"] * len(head)]
+    rows = [["", *engines], ["---"] * (1 + len(engines))]
     for name, scenario in SCENARIOS.items():
-        found = [cells(results[engine].get(name)) for engine in engines]
-        rows.append([scenario.what, *(cell for each in found for cell in each)])
+        rows.append([scenario.what, *(cell(results[engine].get(name)) for engine in engines)])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 

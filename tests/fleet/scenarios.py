@@ -51,7 +51,8 @@ class Run:
     def outcome(self, began: float, mended: float | None, again: float | None) -> Outcome:
         """Put together what was measured of a disturbance."""
         before = [took for start, took, _ in self.facts["rounds"] if start + took < began]
-        since = [took for start, took, _ in self.facts["rounds"] if start + took >= began]
+        since = [operation for operation in self.facts["rounds"] if sum(operation[:2]) >= began]
+        start, worst, kind = max(since, key=lambda operation: operation[1])
         lost = [at for at, kind, _ in self.facts["events"] if kind == "lost" and at >= began]
         end = time.monotonic() if mended is None else mended
         during = [1 for start, took, _ in self.facts["rounds"] if began < start + took < end]
@@ -59,7 +60,8 @@ class Run:
         return Outcome(
             error=self.facts["error"],
             median=statistics.median(before),
-            worst=max(since),
+            worst=worst,
+            note=f"the worst was {kind}, {start - began:.1f} s after the disturbance",
             noticed=lost[0] - began if lost else None,
             again=None if again is None or mended is None else max(0.0, again - mended),
             rounds=len(during),
