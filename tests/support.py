@@ -47,3 +47,10 @@ def driver_of(cluster: kofn.Cluster) -> RoundDriver:
     """What a cluster's rounds go through. A Cluster has no public call that lets time pass between
     rounds, that waits for one event, or that says who owes what; only tests need them."""
     return cluster._driver
+
+
+def over_the_network() -> int:
+    """Bytes that went over the network of the host that this runs on (see hosts.py), both ways."""
+    (line,) = [line for line in Path("/proc/net/dev").read_text().splitlines() if "eth0:" in line]
+    words = line.split(":")[1].split()
+    return int(words[0]) + int(words[8])

@@ -78,7 +78,7 @@ class Turn(Engine):
     def pid(self, worker: int) -> int | None:
         return self._engine.pid(worker)
 
-    def exchange(self, layout: ExchangeLayout) -> Exchange:
+    def exchange(self, layout: ExchangeLayout) -> Exchange | None:
         return self._engine.exchange(layout)
 
     @property

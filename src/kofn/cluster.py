@@ -22,6 +22,7 @@ from .errors import BadInput, CannotDo, EngineUnavailable
 from .model import Record
 from .notices import Source, resolve
 from .rounds import Late, RoundDriver
+from .rounds.relayed import Relaying, relaying
 from .sequence import SequenceCode, Stream
 from .sums import Parts
 
@@ -76,7 +77,7 @@ def connect(
             f"keep={keep} needs an engine that can start workers; engine {engine.name!r} cannot, "
             f"as it was opened here. Leave keep out; workers that are started elsewhere still join."
         )
-    driver = RoundDriver(engine, wait, limit, lost_after, keep or 0)
+    driver = RoundDriver(relaying(engine), wait, limit, lost_after, keep or 0)
     try:
         if sources:
             engine.watch(sources)
@@ -136,7 +137,8 @@ class Cluster:
     """
 
     def __init__(self, driver: RoundDriver) -> None:
-        self.engine, self._driver = driver.engine, driver
+        engine, self._driver = driver.engine, driver
+        self.engine = engine.engine if isinstance(engine, Relaying) else engine
 
     @property
     def workers(self) -> tuple[int, ...]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
 
@@ -11,21 +10,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import checks
-from ..errors import BadInput, CannotDo, Diverged, Inaccurate, KofnError
-from ..exchange import TASK, Exchange, ExchangeLayout
+from ..errors import BadInput, CannotDo, Diverged, KofnError
+from ..exchange import TASK, ExchangeLayout
 from ..interrupts import from_handler, held, opened
-from ..model import ProductReport, Task
-from ..rounds import Cover, Layout, RoundDriver, Windows
+from ..model import Task
+from ..rounds import Cover
 from ..rounds.iterate import IterateRound
+from . import mesh
 from .decode import segments, weak
-from .plan import Plan
+from .runs import Count, Heard, Laid, Listener, conclude, extra
 from .worker_body import Job, Step, scales_key, worker_body
 
 if TYPE_CHECKING:
     from .matrix import CodedMatrix
 
 ROUNDS = 10_000  # at most, where only a tolerance is given
-Heard = Callable[[int, float], object]
 Vector = NDArray[Any]
 
 
@@ -59,8 +58,11 @@ def iterate(
         plan = X._planner.plan(X.code, X._rows, 0)
         shape = ExchangeLayout(X.code.n, X._rows, len(w), w.dtype.str, X._values)
         exchange = engine.exchange(shape)
-        count = _Count(driver, exchange)
-        work = _Work(X, job, plan, on_round, count)
+        if exchange is None:  # workers share no memory: by messages between them
+            return mesh.iterate(X, job, w, plan, on_round)
+        count = Count(driver, exchange)
+        listener, laid = Listener(on_round, job.report_every, count), Laid(X, plan)
+        work = _Work(X, job, laid, listener)
         key, scales = work.exchange_key, scales_key(work.exchange_key)
         try:
             exchange.offer(shape.shares, 0, w)  # the one time that w0 is written
@@ -106,84 +108,27 @@ def iterate(
                 driver.forget(scales)
             exchange.close()
         X._planner.ended(round)
-        extra = {
-            "rounds": reached,
-            "change": round.change,
-            "converged": reached < job.rounds or round.change <= job.tol,
-            "epochs": len(round.plans),
-            "bytes_of_vectors": 2 * w.nbytes,
-            "bytes_through_master": passed,
-            "bytes_per_round": work.per_round(passed, reached),
-        }
-        _conclude(X, round, work, extra, began)
+        about = extra(reached, round.change, (job.rounds, job.tol), len(round.plans), w.nbytes)
+        about["bytes_through_master"] = passed
+        about["bytes_per_round"] = listener.per_round(passed, reached)
+        rows = round.read, round.rows_topped_up, round.repeated_rows
+        eta = laid.eta if X._values else None
+        conclude(X, round, (round.working, round.shares), rows, eta, about, began)
     return found
-
-
-class _Count:
-    """Bytes through the master, but for the shares of those that join."""
-
-    def __init__(self, driver: RoundDriver, exchange: Exchange) -> None:
-        self._engine, self._exchange = driver.engine, exchange
-        self._start = self._engine.traffic or 0
-
-    @contextmanager
-    def aside(self) -> Iterator[None]:
-        before = self._engine.traffic or 0
-        yield
-        self._start += (self._engine.traffic or 0) - before
-
-    def total(self) -> int | None:
-        now = self._engine.traffic
-        return None if now is None else now - self._start + self._exchange.moved
-
-
-def _conclude(
-    X: CodedMatrix, round: IterateRound, work: _Work, extra: dict[str, Any], began: float
-) -> None:
-    eta = work.eta if X._values else None
-    bound = None if eta is None else X._bound(X.shape[1], eta, round.shares)
-    ended = X._driver.engine.now()
-    X._report = round.report(
-        ProductReport,
-        sorted(round.working),
-        (began, ended, ended),
-        rows_read=dict(round.read),
-        rows_used=sum(round.read.values()),
-        rows_topped_up=round.rows_topped_up,
-        restarted=round.repeated_rows > 0,
-        eta=eta,
-        error_bound=bound,
-        extra=extra,
-    )
-    if bound is not None and eta is not None and bound > X.tolerance:
-        raise Inaccurate(bound, X.tolerance, eta)
 
 
 class _Work:
     """The work of an iteration: one task a worker, windows for any set of shares."""
 
-    def __init__(
-        self, X: CodedMatrix, job: Job, plan: Plan, on_round: Heard | None, count: _Count
-    ) -> None:
+    def __init__(self, X: CodedMatrix, job: Job, laid: Laid, listener: Listener) -> None:
         self.key, self.threshold = X._holders.key, X.code.k
         self.exchange_key = f"exchange-{X._driver.next_task()}"
-        self.eta = plan.eta or 0.0
-        self._driver, self._X, self._job, self._plan = X._driver, X, job, plan
-        self._on_round, self._newest, self._count = on_round, 0, count
-        self._begun: tuple[int, int | None] = (0, 0)  # bytes when a round was first heard of
+        self._driver, self._X, self._job = X._driver, X, job
+        self._laid, self.windows, self.heard = laid, laid.windows, listener.heard
 
     def task(self, round: int, worker: int, share: int) -> Task:
         args = (self.exchange_key, self.key, share, self._job)
         return Task(self._driver.next_task(), round, worker, worker_body, args, TASK)
-
-    def windows(self, shares: Sequence[int]) -> Windows:
-        if tuple(shares) != self._plan.windows.shares:
-            X = self._X
-            holders = {share: share for share in shares}
-            layout = Layout(X.code.k)
-            self._plan = Plan(X.code, holders, layout, X._rows, self._plan, values=X._values)
-            self.eta = max(self.eta, self._plan.eta or 0.0)
-        return self._plan.windows
 
     def weak(self, cover: Cover) -> Sequence[int]:
         X = self._X
@@ -192,27 +137,8 @@ class _Work:
         found = segments(X.code, cover.shares, cover.cuts, cover.asked)
         poor = weak(found, cover.cuts)
         if not poor:
-            self.eta = max(self.eta, *(s.weights.eta for s in found))
+            self._laid.eta = max(self._laid.eta, *(s.weights.eta for s in found))
         return poor
-
-    def heard(self, round: int, change: float) -> None:
-        if not self._begun[0]:
-            self._begun = round, self._count.total()
-        # A round that was in flight when somebody was lost may be said again, by another.
-        if (
-            self._on_round is not None
-            and round % self._job.report_every == 0 < round - self._newest
-        ):
-            self._newest = round
-            with opened(foreign=True):
-                self._on_round(round, change)
-
-    def per_round(self, passed: int | None, rounds: int) -> float | None:
-        """Bytes through the master a round, without what it takes to begin."""
-        first, before = self._begun
-        if passed is None or before is None:
-            return None
-        return (passed - before) / max(1, rounds - first)
 
 
 # Bad input, caught before a worker is touched.

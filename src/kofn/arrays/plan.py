@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..rounds import ElasticRound, Layout, Windows, fill, rows_moved, shifted
+from ..rounds.base import Round
 from ..rounds.holders import Holders
 from ..rounds.iterate import IterateRound
 from ..rounds.leaving import Usual
@@ -175,9 +176,9 @@ class Planner:
         round.usual = self.usual.seconds
         round.standby = self._holders.second()
 
-    def ended(self, round: ElasticRound | SumRound | IterateRound) -> None:
+    def ended(self, round: Round) -> None:
         """Note who was late in a round, and how long it took."""
-        if not isinstance(round, IterateRound):
+        if isinstance(round, ElasticRound | SumRound):
             self.usual.learn(round.took)
         self._laggards = self._driver.roster.owing([*self._laggards, *round.late])
 

@@ -215,6 +215,15 @@ def decode(
 
 
 @bench.command()
+def scale(
+    as_json: Json = False,
+    most: Annotated[int, Option(min=10, help="Workers, at most.")] = 10_000,
+) -> None:
+    """A round with up to 10,000 workers: the real master, a simulated network."""
+    _run("bench_scale", as_json, most)
+
+
+@bench.command()
 def sums(
     data: Annotated[Path | None, _data("sums")] = None,
     as_json: Json = False,

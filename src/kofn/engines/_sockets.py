@@ -198,7 +198,7 @@ class SocketTransport(Transport):
                     peer.segments.remove(closed)
                     peer.unsent.append(wire.frame(UNMAP, closed))  # it can wait
 
-    def exchange(self, layout: ExchangeLayout) -> Exchange:
+    def exchange(self, layout: ExchangeLayout) -> Exchange | None:
         segment = Segment(layout.size)
         exchange = Exchange(segment.map, layout)
         exchange.owner = segment

@@ -26,7 +26,8 @@ class Capabilities:
     values: bool = True  # replies carry values; False where only time is simulated
     # A delay model sets how long a piece takes: bodies yield every piece by itself.
     given_time: bool = False
-    exchange: bool = False  # workers can exchange among themselves (see Engine.exchange)
+    copies: bool = False  # broadcast sends a copy to each worker: better passed on (kofn.peers)
+    exchange: bool = False  # workers can exchange: through memory (Engine.exchange), or sockets
 
 
 class Engine(ABC):
@@ -71,7 +72,7 @@ class Engine(ABC):
     def broadcast(self, round: int, value: Any) -> None:
         """Give `value` to every task of `round`; written once, however many workers there are.
 
-        Call it before the round's first submit, at most once a round.
+        Call it before the first submit of a task that needs it, at most once a round.
         """
 
     @abstractmethod
@@ -122,16 +123,14 @@ class Engine(ABC):
         """
         raise CannotDo(f"engine {self.name!r} takes no notices; its workers may give them.")
 
-    def exchange(self, layout: ExchangeLayout) -> Exchange:
+    def exchange(self, layout: ExchangeLayout) -> Exchange | None:
         """Return memory that the master and the workers share; `put` it at those that take part.
 
         A worker finds it among what it keeps, as an Exchange. It lives until it is closed, and is
-        forgotten like anything that was put.
+        forgotten like anything that was put. None where they share none: workers that run here as
+        processes then exchange over sockets of their own (kofn.peers).
         """
-        raise CannotDo(
-            f"engine {self.name!r} cannot let its workers exchange pieces among themselves; "
-            f"use the local engine, or multiply round by round: w = f(X @ w)."
-        )
+        return None
 
     def watch(self, sources: Sequence[Source]) -> None:
         """Have workers look at sources of notices; what those announce becomes Leaving events."""

@@ -148,7 +148,7 @@ class DaskEngine(TransportEngine):
     Dask workers that come later join by themselves; also one with which a nanny replaces another.
 
     Nothing here waits for a worker. An operand is pickled once, and sent to each worker with its
-    first task of the round: relays would put one straggler in everyone's way.
+    first task of the round. Large ones do not come this far: workers pass them on (kofn.peers).
     """
 
     name: ClassVar[str] = "dask"
@@ -161,7 +161,9 @@ class DaskEngine(TransportEngine):
         own = address is None
         _check_packages(own)
         can_join = own or hasattr(address, "scale")
-        self.capabilities = Capabilities(processes=True, can_lose=True, can_join=can_join)
+        self.capabilities = Capabilities(
+            processes=True, can_lose=True, can_join=can_join, copies=True, exchange=True
+        )
         with held():
             folder = tempfile.mkdtemp(prefix="kofn-dask-") if own else ""
             launcher = Launcher("kofn.engines._dask_launch", folder) if own else None

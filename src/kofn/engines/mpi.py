@@ -55,7 +55,7 @@ class MPIEngine(TransportEngine):
     """
 
     name: ClassVar[str] = "mpi"
-    capabilities = Capabilities(processes=True, can_lose=True, can_join=True)
+    capabilities = Capabilities(processes=True, can_lose=True, can_join=True, exchange=True)
     _transport: MPITransport
 
     def __init__(self, workers: int | None = None) -> None:
@@ -103,7 +103,7 @@ class MPIEngine(TransportEngine):
                     f"({why}). Each rank must be able to import kofn (pip install 'kofn[mpi]' on "
                     f"every machine) and call kofn.connect('mpi'); see the messages above."
                 )
-        self.capabilities = replace(self.capabilities, exchange=not transport.far)
+        self.capabilities = replace(self.capabilities, copies=bool(transport.far))
 
     def join(self) -> int:
         if not self.capabilities.can_join:
@@ -176,10 +176,8 @@ class MPITransport(SocketTransport):
             stream.urge(LEAVE)
             self._dead.append((worker, WorkerDown()))
 
-    def exchange(self, layout: ExchangeLayout) -> Exchange:
-        if self.far:
-            raise _apart(sorted(self.far))
-        return super().exchange(layout)
+    def exchange(self, layout: ExchangeLayout) -> Exchange | None:
+        return None if self.far else super().exchange(layout)
 
     # Messages.
 

@@ -239,7 +239,7 @@ class RayEngine(TransportEngine):
     """
 
     name: ClassVar[str] = "ray"
-    capabilities = Capabilities(processes=True, can_lose=True, can_join=True)
+    capabilities = Capabilities(processes=True, can_lose=True, can_join=True, exchange=True)
 
     def __init__(self, workers: int | None = None, *, address: str | None = None) -> None:
         if workers is not None:

@@ -124,7 +124,7 @@ class VirtualEngine(Engine):
         for home in self._workers.values():
             home.change().pop(key, None)
 
-    def exchange(self, layout: ExchangeLayout) -> Exchange:
+    def exchange(self, layout: ExchangeLayout) -> Exchange | None:
         self._check_open()
         return Exchange(bytearray(layout.size), layout, self.now, self._wake)
 

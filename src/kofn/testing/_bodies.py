@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..model import Body, Last, Piece
+from ..peers import Address
 
 
 def echo(kept: Any, operand: Any, *args: Any) -> Iterator[Piece]:
@@ -147,6 +148,32 @@ def offers(kept: Any, operand: Any, slot: int) -> Iterator[Piece]:
 def takes(kept: Any, operand: Any, round: int) -> Iterator[Piece]:
     """Reply with a vector that another worker offers."""
     yield Piece(None, kept["exchange"].take(round))
+
+
+def reached(kept: Any, operand: Any) -> Iterator[Piece]:
+    """Reply with the address of this worker's node."""
+    yield Piece(None, tuple(kept["node"].node.address))
+
+
+def calls(kept: Any, operand: Any, to: Any, value: int) -> Iterator[Piece]:
+    """Send a number to the node of another worker."""
+    kept["node"].node.send(Address(*to), {"k": "value"}, np.array([value]))
+    yield Piece(None, value)
+
+
+def hears(kept: Any, operand: Any, count: int) -> Iterator[Piece]:
+    """Reply with so many numbers that others have sent."""
+    heard: list[int] = []
+    while len(heard) < count:
+        kept["node"].node.wait(0.01)
+        heard += [int(np.frombuffer(value, np.int64)[0]) for _, value in kept["node"].node.take()]
+        yield Piece(None, None)
+    yield Piece(None, heard)
+
+
+def thread_names(kept: Any, operand: Any) -> Iterator[Piece]:
+    """Reply with the names of this process's threads."""
+    yield Piece(None, [thread.name for thread in threading.enumerate()])
 
 
 SHAPES: dict[str, Callable[[], Any]] = {

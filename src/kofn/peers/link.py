@@ -1,0 +1,95 @@
+"""One connection of a node: what is to be sent, what has come, without ever waiting."""
+
+from __future__ import annotations
+
+import os
+import socket
+from array import array
+from collections import deque
+from itertools import islice, takewhile
+from typing import Any
+
+from .place import Address
+from .wire import Header, Reader, pack
+
+_SILENT = 15_000  # milliseconds without an answer to what was sent: the connection is given up
+_AT_ONCE = 16  # buffers that one system call sends
+_RIGHTS = socket.CMSG_SPACE(8 * 4)  # room for descriptors that come with one call
+
+
+class Link:
+    """A connection, made to the node at `address` or accepted. Nothing goes out before a proof."""
+
+    def __init__(self, address: Address | None, reader: Reader) -> None:
+        self.address, self.reader = address, reader
+        self.sock: socket.socket | None = None
+        self.near = False  # by a socket that passes descriptors
+        self.hosts: list[Any] = []  # socket addresses still to be tried
+        self.nonce = self.given = b""  # ours, and what the other has sent as its own
+        self.proven = self.dead = self.writing = False
+        self.deadline = 0.0  # for the proof
+        self.out: deque[tuple[memoryview, int | None]] = deque()  # with a descriptor, if any
+        self.fds: deque[int] = deque()  # descriptors that have come
+
+    def adopt(self, sock: socket.socket) -> None:
+        """Use a socket."""
+        self.sock, self.near = sock, sock.family != socket.AF_INET
+        sock.setblocking(False)
+        if not self.near:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            if hasattr(socket, "TCP_USER_TIMEOUT"):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENT)
+
+    def queue(self, header: Header, payload: Any, size: int, fd: int | None) -> None:
+        """Have a frame sent with `flush`, in order."""
+        self.out.append((memoryview(pack(header, size)), None if fd is None else os.dup(fd)))
+        if size:
+            self.out.append((memoryview(payload).cast("B"), None))
+
+    def flush(self) -> None:
+        """Send as much as goes without waiting. Raises OSError where the connection is broken."""
+        out, sock = self.out, self.sock
+        assert sock is not None
+        try:
+            while out:
+                view, fd = out[0]
+                if fd is not None:
+                    sent = socket.send_fds(sock, [view], [fd])
+                    out[0] = view, None
+                    os.close(fd)
+                else:
+                    plain = takewhile(lambda item: item[1] is None, islice(out, _AT_ONCE))
+                    sent = sock.sendmsg([view for view, _ in plain])
+                while sent:
+                    view = out[0][0]
+                    if sent < len(view):
+                        out[0] = view[sent:], None
+                        break
+                    sent -= len(view)
+                    out.popleft()
+        except BlockingIOError:
+            pass
+
+    def fill(self) -> int:
+        """Receive some of what the reader awaits; returns how many bytes, 0 at the end."""
+        assert self.sock is not None
+        if not self.near:
+            return self.sock.recv_into(self.reader.target)
+        count, rights, _, _ = self.sock.recvmsg_into([self.reader.target], _RIGHTS)
+        for level, kind, data in rights:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                found = array("i")
+                found.frombytes(data[: len(data) - len(data) % found.itemsize])
+                for fd in found:
+                    os.set_inheritable(fd, False)
+                    self.fds.append(fd)
+        return count
+
+    def end(self) -> None:
+        """Send and receive no more."""
+        self.dead = True
+        for fd in (*self.fds, *(fd for _, fd in self.out if fd is not None)):
+            os.close(fd)
+        self.out.clear()
+        self.fds.clear()

@@ -1,0 +1,223 @@
+"""Iteration over messages between workers: who decides what, when workers come and go.
+
+An *epoch* is a plan and one task for each worker that takes part. By the plan all of them know
+which rows each share does in every round, so all decode a round from the same replies. Nothing of
+an earlier epoch is taken from anybody.
+
+When a worker is lost, late or new, the epoch ends: its tasks are cancelled, and everybody is asked
+which round its vector goes into (`AskRound`). A worker answers after its task has ended, so nothing
+changes any more. The newest of these vectors is where the next epoch begins; whoever has an older
+one fetches it from those that have it. Who does not answer in time has no part in the next epoch,
+so what it has completed meanwhile is nobody's concern.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..model import (
+    Command,
+    Dropped,
+    Event,
+    Joined,
+    Lost,
+    Reply,
+    RowRange,
+    Send,
+    Stored,
+    Supply,
+    Task,
+    Tick,
+)
+from .base import Round
+from .epochs import BROKEN, END, ROUND
+from .lateness import Late
+
+LATE = "late"  # a worker waits for the pieces of these shares, and for longer than it should
+
+Asks = Callable[[int, int, int], Task]  # round, worker, share -> its task
+
+
+@dataclass(frozen=True)
+class MeshPlan:
+    """Who does which rows from `round` on, and where everybody is. The same for all."""
+
+    epoch: int
+    round: int
+    windows: Mapping[int, tuple[RowRange, ...]]  # by share, of those that have any
+    leader: int  # the share that reports, and that says when the tolerance is met
+    addresses: Mapping[int, tuple[Any, ...]]  # by share
+    # Shares whose holders have the vector of `round`, and then those that have to fetch it: each
+    # from one that is before it in this order.
+    owners: tuple[int, ...]
+    others: tuple[int, ...]
+
+    def sources(self, share: int) -> tuple[int, ...]:
+        """Whom a share asks for the vector: a tree, and those that have it where that fails."""
+        place = self.others.index(share)
+        parent = (*self.owners, *self.others)[place // 2]
+        turn = place % len(self.owners)
+        return (parent, *self.owners[turn:], *self.owners[:turn])
+
+
+class AskRound(Round):
+    """Ask each holder of a share one question; `answers` by worker.
+
+    It ends when all have answered, or when as many as the threshold have and the rest is late.
+    """
+
+    def __init__(
+        self,
+        id: int,
+        holders: Mapping[int, int],
+        asks: Asks,
+        late: Late | None,
+        threshold: int,
+        key: str,
+    ) -> None:
+        super().__init__(id, threshold, key)
+        self.answers: dict[int, Any] = {}
+        self._asks, self._rule = asks, late
+        self._holders = dict(holders)  # of the live
+        self._owing: set[int] = set()
+        self._start = 0.0
+
+    def start(self, time: float) -> Sequence[Command]:
+        self._start = time
+        commands = [self._ask(worker) for worker in self._holders]
+        self._judge(time)
+        return commands
+
+    def on(self, event: Event) -> Sequence[Command]:
+        commands: Sequence[Command] = ()
+        if type(event) is Reply and event.round == self.id:
+            self.answers[event.worker] = event.value
+            self._owing.discard(event.worker)
+        elif type(event) is Lost:
+            self.lost.append(event.worker)
+            self._holders.pop(event.worker, None)
+            self._owing.discard(event.worker)
+            self.answers.pop(event.worker, None)
+        elif type(event) is Joined:
+            self.joined.append(event.worker)
+            commands = [Supply(event.worker)]
+        elif type(event) is Stored and event.key == self.key and event.slot is not None:
+            new = event.worker not in self._holders and not self.done
+            if new:
+                self._holders[event.worker] = event.slot
+                commands = [self._ask(event.worker)]
+        self._judge(event.time)
+        return commands
+
+    def _ask(self, worker: int) -> Send:
+        self._owing.add(worker)
+        return Send(self._asks(self.id, worker, self._holders[worker]))
+
+    def _judge(self, time: float) -> None:
+        answered = len(self.answers)
+        self.missing = max(0, self.threshold - len(self._holders))
+        if self.missing or answered < self.threshold:
+            return
+        if not self._owing or time >= self.wake:
+            self.done = True
+            self.late += sorted(self._owing)
+        elif self.wake == float("inf") and 2 * answered >= len(self._holders) > 1:
+            rule = self._rule
+            self.wake = float("inf") if rule is None else time + rule.allowed(time - self._start)
+
+    @property
+    def live(self) -> int:
+        return len(self._holders)
+
+    @property
+    def owing(self) -> tuple[int, ...]:
+        return tuple(sorted(self._owing))
+
+
+class EpochRound(Round):
+    """One epoch. It ends when the run does, or when there has to be another one.
+
+    `members` are the shares that take part, with their workers. `resting` are live workers that
+    were late, with the seconds for which each is left out after it has answered; `back` are those
+    of them that have.
+    """
+
+    def __init__(
+        self,
+        id: int,
+        members: Mapping[int, int],
+        asks: Asks,
+        heard: Callable[[int, float], None],
+        threshold: int,
+        key: str,
+        resting: Mapping[int, float],
+        back: Collection[int] = (),
+    ) -> None:
+        super().__init__(id, threshold, key)
+        self.ended: int | None = None  # the round at which the run is over
+        self.broken: tuple[int, int, float] | None = None  # round, entry, its value
+        self.change = float("inf")  # of the vector in the last round heard of
+        self.reached = 0  # that round
+        self.behind: tuple[int, ...] = ()  # workers to be left out
+        self._members, self._asks, self._heard_of = dict(members), asks, heard
+        self._shares = {worker: share for share, worker in members.items()}
+        self._resting, self._back = dict(resting), back
+
+    def start(self, time: float) -> Sequence[Command]:
+        for worker in self._back:
+            self._returned(worker, time)
+        return [Send(self._asks(self.id, w, share)) for w, share in self._shares.items()]
+
+    def on(self, event: Event) -> Sequence[Command]:
+        if type(event) is Reply and event.round == self.id:
+            if event.value is not None and not self.done:
+                self._heard(event.worker, *event.value)
+        elif type(event) is Lost:
+            self.lost.append(event.worker)
+            self._resting.pop(event.worker, None)
+            self.done |= self._shares.pop(event.worker, None) is not None
+        elif type(event) is Joined:
+            self.joined.append(event.worker)
+            return [Supply(event.worker)]
+        elif type(event) is Stored and event.key == self.key and event.slot is not None:
+            if event.worker not in self._shares and event.worker not in self._resting:
+                self.done = True  # it takes part from now on
+        elif type(event) is Tick:
+            self.done |= event.time >= self.wake
+        if (type(event) is Reply or type(event) is Dropped) and event.worker in self._resting:
+            self._returned(event.worker, event.time)
+        return ()
+
+    def _returned(self, worker: int, time: float) -> None:
+        self.wake = min(self.wake, time + self._resting.pop(worker))
+
+    def _heard(self, worker: int, kind: str, round: int, *rest: Any) -> None:
+        if kind == ROUND:
+            self.change, self.reached = rest[0], round
+            self._heard_of(round, rest[0])
+        elif kind == END:
+            if rest[0] < float("inf"):  # who has just joined does not know
+                self.change = rest[0]
+            self.ended, self.done = round, True
+        elif kind == BROKEN:
+            self.broken, self.done = (round, *rest), True
+        elif kind == LATE:
+            late = [share for share in rest[0] if share in self._members]
+            spare = len(self._members) - self.threshold
+            self.behind = tuple(self._members[share] for share in late[: max(0, spare)])
+            # Where nobody can be spared all begin anew: a connection may have been lost.
+            self.done = bool(late)
+
+    @property
+    def live(self) -> int:
+        return len(self._shares)
+
+    @property
+    def owing(self) -> tuple[int, ...]:
+        return tuple(sorted(self._shares))
+
+    @property
+    def unanswered(self) -> tuple[int, ...]:
+        return ()  # everybody is at it until the end

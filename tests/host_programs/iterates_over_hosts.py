@@ -1,0 +1,62 @@
+"""X.iterate on workers of several hosts, one of which is killed on the way.
+
+Prints the worst error against NumPy, who was lost, and what went over this host's network: as JSON.
+Arguments: the engine, the folder that all hosts see, and for Dask the scheduler's address.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from support import over_the_network
+
+import kofn
+
+
+def rotation(size: int) -> NDArray[np.float64]:
+    """Two reflections."""
+    u, v = np.random.default_rng(size).standard_normal((2, size))
+    u, v = u / np.linalg.norm(u), v / np.linalg.norm(v)
+    first = np.eye(size) - 2 * np.outer(u, u)
+    return np.asarray(first - 2 * np.outer(first @ v, v))
+
+
+def run(cluster: kofn.Cluster, size: int, rounds: int, kill: bool) -> dict[str, Any]:
+    A = rotation(size)
+    X = cluster.encode(A, k=3)
+
+    def on_round(round: int, change: float) -> None:
+        if kill and round == rounds // 3:
+            Path(folder, "kill").touch()
+            while not Path(folder, "killed").exists():
+                time.sleep(0.01)
+
+    before, began = over_the_network(), time.monotonic()
+    w = X.iterate(lambda y: y, np.ones(size), rounds=rounds, report_every=10, on_round=on_round)
+    seconds, passed = time.monotonic() - began, over_the_network() - before
+    right = np.ones(size)
+    for _ in range(rounds):
+        right = A @ right
+    return {
+        "size": size,
+        "error": float(np.abs(w - right).max()),
+        "lost": list(X.report.lost),
+        "epochs": X.report.extra["epochs"],
+        "bytes": passed - X.report.extra["bytes_of_vectors"],
+        "seconds": seconds,
+    }
+
+
+if __name__ == "__main__":
+    engine, folder, *where = sys.argv[1:]
+    options: dict[str, Any] = {"address": where[0]} if where else {}
+    with kofn.connect(engine, **options) as cluster:
+        found = [run(cluster, size, 90, kill=False) for size in (500, 2500)]
+        found.append(run(cluster, 1000, 90, kill=True))
+    print(json.dumps(found))

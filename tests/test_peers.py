@@ -1,0 +1,515 @@
+"""The data plane between workers, and X.iterate over it: right whoever is lost, late or joins."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from support import driver_of, examples, until
+
+import kofn
+from kofn import peers
+from kofn.arrays import mesh_body
+from kofn.delays import Change, Exponential, PerUnit, Script
+from kofn.engines.base import Wrapped
+from kofn.engines.local import LocalEngine
+from kofn.engines.virtual import VirtualEngine
+from kofn.exchange import Exchange, ExchangeLayout
+from kofn.peers import Address, Node
+from kofn.peers.blobs import CHUNK, Blobs
+from kofn.peers.place import in_order, own_addresses
+from kofn.testing import _bodies as bodies
+from kofn.testing.engines import EngineProbe
+
+Floats = NDArray[np.float64]
+TOKEN = b"0123456789abcdef"
+
+
+def same(y: Floats) -> Floats:
+    return y
+
+
+def rotation(rng: np.random.Generator, size: int) -> Floats:
+    return np.asarray(np.linalg.qr(rng.standard_normal((size, size)))[0])
+
+
+def power(A: Floats, rounds: int) -> Floats:
+    w = np.ones(len(A))
+    for _ in range(rounds):
+        w = A @ w
+    return w
+
+
+# Nodes.
+
+
+@contextmanager
+def nodes(count: int, token: bytes = TOKEN, near: bool = False) -> Iterator[list[Node]]:
+    made = [Node(token, near=near) for _ in range(count)]
+    try:
+        yield made
+    finally:
+        for node in made:
+            node.close()
+
+
+def one_frame(node: Node) -> tuple[dict[str, Any], bytes]:
+    found: list[Any] = []
+    until(lambda: arrived(node, found, 1), "a frame")
+    return found[0][0], bytes(found[0][1])
+
+
+def arrived(node: Node, found: list[Any], count: int) -> bool:
+    found += node.take()
+    return len(found) >= count
+
+
+def fetched(node: Node, size: int) -> bytes:
+    until(lambda: node.fetched("blob")[1] is not None, "the blob")
+    have, data = node.fetched("blob")
+    assert have == size
+    return bytes(data or b"")
+
+
+@pytest.mark.parametrize("near", [True, False])
+def test_frames_go_both_ways_in_order(near: bool) -> None:
+    with nodes(2, near=near) as (a, b):
+        values = np.arange(300_000.0)
+        a.send(b.address, {"k": "x", "n": 1}, values)
+        a.send(b.address, {"k": "x", "n": 2})
+        got: list[Any] = []
+        until(lambda: arrived(b, got, 2), "two frames")
+        assert [header["n"] for header, _ in got] == [1, 2]
+        np.testing.assert_array_equal(np.frombuffer(got[0][1]), values)
+        b.send(a.address, {"k": "x", "n": 3}, b"back")
+        assert one_frame(a) == ({"k": "x", "n": 3}, b"back")
+
+
+def test_without_the_token_nobody_gets_in() -> None:
+    with nodes(1) as (ours,), nodes(1, b"another token") as (stranger,):
+        stranger.send(ours.address, {"k": "x"}, b"secret")
+        until(lambda: stranger._failed, "the refusal")
+        assert ours.take() == []
+
+
+def test_what_proves_nothing_is_not_read_beyond_the_proof() -> None:
+    with nodes(1) as (ours,), socket.create_connection(("127.0.0.1", ours.address.port)) as raw:
+        assert len(raw.recv(100)) == 16
+        raw.sendall(bytes(48) + b'\0\0\0\x0b\0\0\0\0\0\0\0\0{"k":"x"}  ')
+        raw.settimeout(10)
+        with suppress(ConnectionError):
+            assert raw.recv(100) == b""
+        assert ours.take() == []
+
+
+def test_a_node_that_is_another_one_is_not_taken_for_it() -> None:
+    with nodes(2) as (a, b):
+        wrong = Address("0" * 16, "", b.address.hosts, b.address.port)
+        a.send(wrong, {"k": "x"})
+        until(lambda: a._failed, "the refusal")
+        assert b.take() == []
+
+
+def test_a_silent_peer_keeps_nobody_waiting() -> None:
+    with nodes(2) as (a, b), socket.create_server(("127.0.0.1", 0)) as deaf:
+        silent = Address("0" * 16, "", ("127.0.0.1",), deaf.getsockname()[1])
+        closed = Address("1" * 16, "", ("127.0.0.1",), 1)
+        began = time.monotonic()
+        for _ in range(100):
+            a.send(silent, {"k": "x"}, bytes(100_000))
+            a.send(closed, {"k": "x"}, bytes(100_000))
+        a.send(b.address, {"k": "x"}, b"on")
+        assert one_frame(b)[1] == b"on"
+        assert time.monotonic() - began < 30  # no wait for the silent one ends in it
+
+
+def test_a_peer_that_was_gone_is_reached_again() -> None:
+    with nodes(1) as (a,):
+        with nodes(1) as (b,):
+            a.send(b.address, {"k": "x"}, b"one")
+            assert one_frame(b)[1] == b"one"
+        with nodes(1) as (b,):
+            a.send(b.address, {"k": "x"}, b"two")
+            assert one_frame(b)[1] == b"two"
+
+
+@pytest.mark.parametrize("near", [True, False])
+def test_a_blob_is_passed_on_while_it_comes(near: bool) -> None:
+    data = np.random.default_rng(0).bytes(5 * CHUNK + 17)
+    with nodes(3, near=near) as (a, b, c):
+        c.fetch("blob", len(data), b.address)  # who has nothing yet
+        b.fetch("blob", len(data), a.address)
+        a.offer("blob", data)
+        for node in (b, c):
+            assert fetched(node, len(data)) == data
+
+
+def test_a_blob_that_is_pushed_is_mapped_by_those_of_one_machine() -> None:
+    data = np.random.default_rng(0).bytes(5 * CHUNK + 17)
+    master = Node(TOKEN, listen=False)
+    with nodes(3, near=True) as (a, b, c):
+        for node in (b, c):
+            node.fetch("blob", len(data), a.address)
+        master.push("blob", data, [a.address])
+        for node in (a, b, c):
+            assert fetched(node, len(data)) == data
+        assert master.sent == a.sent == 0
+    master.close()
+
+
+def test_the_rest_of_a_blob_comes_from_another() -> None:
+    data = np.random.default_rng(0).bytes(3 * CHUNK)
+    with nodes(3) as (a, b, c):
+        c.send(c.address, {"k": "x"})  # a node may send to itself
+        half = {"k": "data", "name": "blob", "at": 0, "size": len(data)}
+        a.send(c.address, {"k": "push", "name": "blob", "size": len(data)})
+        a.send(c.address, half, data[:CHUNK])  # pushed, and then it is silent
+        until(lambda: c.fetched("blob")[0] == CHUNK, "the first part")
+        b.offer("blob", data)
+        c.fetch("blob", len(data), b.address)
+        assert fetched(c, len(data)) == data
+        assert b.sent == 2 * CHUNK
+
+
+def test_parts_that_leave_a_gap_or_come_twice_are_dropped() -> None:
+    blobs = Blobs()
+    blobs.begin("b", 10)
+
+    def part(at: int, size: int) -> dict[str, Any]:
+        return {"k": "data", "name": "b", "at": at, "size": 10}
+
+    assert blobs.room(part(4, 2), 2) is None
+    assert blobs.room(part(0, 11), 11) is None
+    room = blobs.room(part(0, 4), 4)
+    assert room is not None
+    blobs.came(part(0, 4), room)
+    blobs.came(part(0, 4), room)
+    assert blobs["b"].have == 4  # type: ignore[union-attr]
+
+
+def test_nothing_is_left_of_a_node() -> None:
+    before, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
+    for _ in range(3):
+        with nodes(3, near=True) as (a, b, c):
+            a.send(b.address, {"k": "x"}, b"1")
+            c.send(b.address, {"k": "x"}, b"1")
+            one_frame(b)
+            c.fetch("blob", 2 * CHUNK, b.address)
+            a.push("blob", bytes(2 * CHUNK), [b.address])
+            until(lambda: c.fetched("blob")[1] is not None, "the blob")
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert threading.active_count() == threads
+
+
+def test_nothing_is_unpickled() -> None:
+    for path in Path(peers.__file__).parent.glob("*.py"):
+        assert "import pickle" not in path.read_text()
+
+
+def test_the_address_most_like_ours_is_tried_first() -> None:
+    mine = ("10.1.2.3", "172.17.0.1")
+    assert (
+        in_order(["172.17.0.1", "192.168.0.9", "10.1.2.9"], mine)
+        == [
+            "10.1.2.9",
+            "192.168.0.9",
+            "172.17.0.1",
+        ]
+        or in_order(["172.17.0.1", "10.1.2.9"], mine)[0] == "10.1.2.9"
+    )
+    assert all(not ip.startswith("127.") or len(own_addresses()) == 1 for ip in own_addresses())
+
+
+# X.iterate on processes whose memory is not shared.
+
+
+class Apart(Wrapped):
+    """An engine whose workers share no memory."""
+
+    name = "apart"
+
+    def exchange(self, layout: ExchangeLayout) -> Exchange | None:
+        return None
+
+
+def kill(cluster: kofn.Cluster, worker: int, signum: int = signal.SIGKILL) -> None:
+    pid = cluster.engine.pid(worker)
+    assert pid is not None
+    os.kill(pid, signum)
+
+
+def thread_names(cluster: kofn.Cluster) -> set[str]:
+    """Of all workers."""
+    engine, driver = cluster.engine, driver_of(cluster)
+    with driver.lock:
+        probe, round = EngineProbe(engine, 60), driver.next_round()
+        asked = [probe.submit(w, bodies.thread_names, round=round) for w in engine.workers]
+        return {name for task in asked for name in probe.value(task)}
+
+
+@pytest.mark.engine
+def test_two_of_six_are_killed_and_all_is_right() -> None:
+    A = rotation(np.random.default_rng(1), 300)
+    with kofn.connect(Apart(LocalEngine(6))) as cluster:
+        X = cluster.encode(A, k=3)
+        kills = [(50, 0), (20, 4)]
+
+        def on_round(round: int, change: float) -> None:
+            if kills and round >= kills[-1][0]:
+                kill(cluster, kills.pop()[1])
+
+        w = X.iterate(same, np.ones(300), rounds=100, on_round=on_round)
+        np.testing.assert_allclose(w, power(A, 100), atol=1e-12)
+        assert set(X.report.lost) == {0, 4}
+        assert X.report.extra["rounds"] == 100
+        assert X.report.extra["epochs"] >= 3
+        np.testing.assert_allclose(X @ w, A @ w, atol=1e-12)
+
+
+@pytest.mark.engine
+def test_bytes_through_the_master_do_not_grow_with_the_vector() -> None:
+    with kofn.connect(Apart(LocalEngine(4))) as cluster:
+        passed = {}
+        for size in (100, 3000):
+            X = cluster.encode(np.eye(size), k=2)
+            X.iterate(same, np.ones(size), rounds=30)
+            passed[size] = X.report.extra["bytes_through_master"]
+        assert passed[3000] < passed[100] + 2000, passed  # a vector is 24,000 bytes
+
+
+@pytest.mark.engine
+def test_a_stopped_worker_is_left_out_and_comes_back() -> None:
+    A = rotation(np.random.default_rng(1), 60)
+    with kofn.connect(Apart(LocalEngine(4))) as cluster:
+        X = cluster.encode(A, k=2)
+        stopped: list[int] = []
+        back: list[int] = []
+
+        def on_round(round: int, change: float) -> None:
+            if round == 10:
+                kill(cluster, 2, signal.SIGSTOP)
+                stopped.append(round)
+            elif round == 300:
+                kill(cluster, 2, signal.SIGCONT)
+                back.append(round)
+
+        try:
+            w = X.iterate(same, np.ones(60), rounds=3000, on_round=on_round)
+        finally:
+            kill(cluster, 2, signal.SIGCONT)
+        np.testing.assert_allclose(w, power(A, 3000), atol=1e-10)
+        assert stopped
+        assert back
+        assert 2 in X.report.late
+        assert X.report.lost == ()
+
+
+@pytest.mark.engine
+def test_below_the_threshold_a_joiner_saves_the_run() -> None:
+    A = rotation(np.random.default_rng(1), 60)
+    with kofn.connect(Apart(LocalEngine(3)), wait=60.0) as cluster:
+        X = cluster.encode(A, k=3)
+
+        def on_round(round: int, change: float) -> None:
+            if round == 10:
+                kill(cluster, 1)
+                cluster.engine.join()
+
+        w = X.iterate(same, np.ones(60), rounds=100, on_round=on_round)
+        np.testing.assert_allclose(w, power(A, 100), atol=1e-12)
+        assert X.report.joined == (3,)
+
+
+@pytest.mark.engine
+def test_tolerance_divergence_errors_and_what_is_left() -> None:
+    with kofn.connect(Apart(LocalEngine(3))) as cluster:
+        X = cluster.encode(np.eye(40) * 0.5, k=2)
+        w = X.iterate(same, np.ones(40), tol=1e-6)
+        assert X.report.extra["converged"]
+        assert X.report.extra["rounds"] < 40
+        assert 0 < np.linalg.norm(w) < 1e-5
+        Y = cluster.encode(np.eye(4) * 1e200, k=1)
+        with pytest.raises(kofn.Diverged, match=r"after round 2 entry \[0\] is inf") as caught:
+            Y.iterate(same, np.ones(4), rounds=50)
+        assert caught.value.reached is not None
+        assert caught.value.reached[0] == 1
+        np.testing.assert_allclose(caught.value.reached[1], np.full(4, 1e200))
+
+        def brittle(y: Floats) -> Floats:
+            if y[0] < 0.2:
+                raise ArithmeticError("too small for me")
+            return y
+
+        with pytest.raises(kofn.WorkerError, match="too small for me"):
+            X.iterate(brittle, np.ones(40), rounds=50)
+        assert "kofn-peers" not in thread_names(cluster)
+
+
+# The same master and the same workers' code in simulated time: losses at any piece of work.
+
+
+class SimulatedNet:
+    """Frames between simulated workers: each takes its own time, and may die with its sender."""
+
+    def __init__(self, engine: VirtualEngine, rng: np.random.Generator, slowest: float) -> None:
+        self.engine, self.rng, self.slowest = engine, rng, slowest
+        self.nodes: dict[str, SimulatedNode] = {}
+
+    def node(self, token: bytes, everywhere: bool = False) -> SimulatedNode:
+        return SimulatedNode(self)
+
+
+class SimulatedNode:
+    """A Node without sockets."""
+
+    def __init__(self, net: SimulatedNet) -> None:
+        self.net, self.machine, self.id = net, "one", str(len(net.nodes))
+        self.near = False
+        self.address = Address(self.id, "", ("127.0.0.1",), 1)
+        self.blobs, self.inbox, self.closed = Blobs(), list[Any](), False
+        net.nodes[self.id] = self
+        self.now = net.engine.now
+
+    def send(self, to: Address, header: dict[str, Any], payload: Any = None) -> None:
+        net = self.net
+        data = b"" if payload is None else bytes(memoryview(payload).cast("B"))
+        outlives = bool(net.rng.random() < 0.5)  # it was on its way when the sender died
+
+        def arrive() -> None:
+            there = net.nodes.get(to.id)
+            if there is not None and not there.closed and (outlives or not self.closed):
+                there.receive(self, header, memoryview(bytearray(data)))
+                net.engine._wake()
+
+        net.engine._at(net.engine.now() + net.rng.random() * net.slowest, arrive)
+
+    def receive(self, sender: SimulatedNode, header: dict[str, Any], payload: memoryview) -> None:
+        if header["k"] == "want":
+            self._pass_on(self.blobs.wanted(sender, header))
+        elif header["k"] == "data":
+            room = self.blobs.room(header, len(payload))
+            if room is not None:
+                room[:] = payload
+                self._pass_on(self.blobs.came(header, room))
+        else:
+            self.inbox.append((header, payload))
+
+    def _pass_on(self, parts: Any) -> None:
+        for link, header, payload, _ in parts:
+            self.send(link.address, header, payload)
+
+    def take(self) -> list[Any]:
+        inbox, self.inbox = self.inbox, []
+        return inbox
+
+    def wait(self, seconds: float) -> None:
+        pass
+
+    def offer(self, name: str, payload: Any) -> None:
+        self._pass_on(self.blobs.offer(name, memoryview(payload).cast("B")))
+
+    def withdraw(self, name: str) -> None:
+        self.blobs.drop(name)
+
+    def fetch(self, name: str, size: int, source: Address) -> None:
+        blob = self.blobs.begin(name, size)
+        if not blob.complete:
+            self.send(source, {"k": "want", "name": name, "at": blob.have})
+
+    def fetched(self, name: str) -> tuple[int, memoryview | None]:
+        blob = self.blobs[name]
+        if blob is None:
+            return 0, None
+        return blob.have, blob.buffer if blob.complete else None
+
+    def keep_only(self, ids: Any) -> None:
+        pass
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class ApartVirtual(VirtualEngine):
+    """Simulated workers that share no memory."""
+
+    def exchange(self, layout: ExchangeLayout) -> Exchange | None:
+        return None
+
+
+@contextmanager
+def simulated(engine: VirtualEngine, seed: int, slowest: float) -> Iterator[None]:
+    net = SimulatedNet(engine, np.random.default_rng(seed), slowest)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mesh_body, "Node", net.node)
+        yield
+
+
+@examples(60)
+@given(st.data())
+def test_right_under_any_losses_joins_and_delays(data: st.DataObject) -> None:
+    n = data.draw(st.integers(1, 8))
+    k = data.draw(st.integers(1, n))
+    size, rounds = data.draw(st.integers(1, 50)), data.draw(st.integers(1, 25))
+    seed = data.draw(st.integers(0, 2**32))
+    seconds = rounds * 2e-3
+    when = st.floats(1e-6, seconds)  # once all have their shares
+    changes = [Change(time, -1) for time in data.draw(st.lists(when, max_size=n + 3))]
+    changes += [Change(time, None) for time in data.draw(st.lists(when, max_size=4))]
+    changes += [Change(seconds + i, None) for i in range(n)]  # in the end there are enough
+    delays = data.draw(
+        st.sampled_from(
+            [PerUnit(1e-4), PerUnit(1e-4, {0: 1e3}), Exponential(1e-5, 1e-3), Exponential(0, 0.05)]
+        )
+    )
+    slowest = data.draw(st.sampled_from([0.0, 1e-3, 0.05]))
+    engine = ApartVirtual(n, delays=delays, membership=Script(tuple(changes)), seed=1)
+    A = rotation(np.random.default_rng(seed), size)
+    with simulated(engine, seed, slowest), kofn.connect(engine, wait=1e3) as cluster:
+        X = cluster.encode(A, k=k, tolerance=1.0)
+        w = X.iterate(same, np.ones(size), rounds=rounds)
+        limit = X.report.error_bound
+        assert limit is not None
+        error = float(np.linalg.norm(w - power(A, rounds)) / np.sqrt(size))
+        assert error <= rounds * max(limit, 1e-13)
+        assert X.report.extra["rounds"] == rounds
+
+
+def chaos(y: Floats) -> Floats:
+    return 1.0 - 2.0 * np.minimum(np.abs(y), 1.0)  # doubles every error: rounding is all in 50
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(6))
+def test_all_workers_have_the_same_vector_to_the_last_bit(seed: int) -> None:
+    """Else their pieces would not belong together, and the next vector would not be f(X w)."""
+
+    def run(rounds: int) -> Floats:
+        changes = tuple(Change(float(t), None if i % 2 else -1) for i, t in enumerate(times))
+        delays = Exponential(1e-6, 1e-3)
+        engine = ApartVirtual(6, delays=delays, membership=Script(changes), seed=seed)
+        with simulated(engine, seed, 1e-3), kofn.connect(engine, wait=1e3) as cluster:
+            X = cluster.encode(A, k=3)
+            found: Floats = X.iterate(chaos, start, rounds=rounds)
+            lost.append(len(X.report.lost))
+            return found
+
+    lost: list[int] = []
+    rng = np.random.default_rng(seed)
+    times = np.sort(rng.uniform(0, 0.4, 12))
+    A = rotation(rng, 40)[rng.permutation(40)]
+    start = rng.uniform(-1, 1, 40)
+    before, after = run(150), run(151)
+    np.testing.assert_allclose(after, chaos(A @ before), atol=1e-12)
+    assert max(lost) >= 3

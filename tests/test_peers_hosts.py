@@ -1,0 +1,118 @@
+"""X.iterate and large operands over several hosts."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hosts import Host, Hosts
+from support import until
+
+pytestmark = pytest.mark.hosts
+Make = Callable[..., Hosts]
+PROGRAMS = Path(__file__).parent / "host_programs"
+
+
+def python(*words: str | Path) -> list[str | Path]:
+    return [sys.executable, *words]
+
+
+def dask(hosts: Hosts, workers: str, each: int) -> tuple[str, list[subprocess.Popen[Any]]]:
+    """Start a scheduler on the first host, and so many workers on each of these."""
+    pytest.importorskip("distributed", reason="kofn[dask] is not installed")
+    first = next(iter(hosts))
+    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    command = ["dask", "scheduler", "--host", first.address, "--no-dashboard"]
+    first.start(command, **quiet)
+    where = f"tcp://{first.address}:8786"
+    worker = ["dask", "worker", where, "--nthreads", "1", "--no-dashboard", "--no-nanny"]
+    started = [hosts[letter].start(worker, **quiet) for letter in workers for _ in range(each)]
+    return where, started
+
+
+def check(found: list[dict[str, Any]]) -> None:
+    short, long, killed = found
+    for run in found:
+        assert run["error"] <= 1e-12, run
+    # The vector grows by 16,000 bytes, which would pass here 90 times and more.
+    assert long["bytes"] < short["bytes"] + 100_000, found
+    assert len(killed["lost"]) == 1
+    assert killed["epochs"] >= 2
+
+
+def test_iterate_on_dask_over_three_hosts(make_hosts: Make, tmp_path: Path) -> None:
+    hosts = make_hosts("M", "A", "B", "C", share=[tmp_path])
+    where, workers = dask(hosts, "ABC", 2)
+    hosts["M"].run(python("-c", READY, where, "6"))
+    program = python(PROGRAMS / "iterates_over_hosts.py", "dask", tmp_path, where)
+    master = hosts["M"].start(program, stdout=subprocess.PIPE, text=True)
+    until(lambda: (tmp_path / "kill").exists() or master.poll() is not None, "the moment", 120)
+    hosts["B"].kill(workers[2])
+    (tmp_path / "killed").touch()
+    found = json.loads(master.communicate(timeout=120)[0])
+    print(json.dumps(found))  # for the record
+    check(found)
+
+
+READY = """
+import sys
+from distributed import Client
+Client(sys.argv[1]).wait_for_workers(int(sys.argv[2]), timeout=60)
+"""
+
+
+TAKE = """
+import socket, sys
+with socket.create_server((sys.argv[1], 9000)) as server:
+    print("listening", flush=True)
+    connection = server.accept()[0]
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    buffer = bytearray(1 << 20)
+    while True:
+        left = 8_000_000
+        while left:
+            count = connection.recv_into(buffer, min(left, len(buffer)))
+            if not count:
+                sys.exit()
+            left -= count
+        connection.sendall(b"1")
+"""
+
+
+def taker(host: Host) -> str:
+    """Start what takes copies on a host; returns its address."""
+    command = python("-c", TAKE, host.address)
+    process = host.start(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout
+    with process.stdout:
+        assert process.stdout.readline() == "listening\n"
+    return f"{host.address}:9000"
+
+
+def narrow(hosts: Hosts) -> None:
+    """Let each host send one gigabit a second, as many networks do; skip where that cannot be."""
+    if not shutil.which("tc"):
+        pytest.skip("links are made slower by tc (iproute2), which is not installed")
+    rule = ("tbf", "rate", "1gbit", "burst", "256kb", "latency", "100ms")
+    for host in hosts:
+        host.run(["tc", "qdisc", "add", "dev", "eth0", "root", *rule])
+
+
+def test_a_large_operand_is_passed_on_dask(make_hosts: Make) -> None:
+    hosts = make_hosts("M", "A", "B", "C")
+    where, _ = dask(hosts, "ABC", 4)
+    hosts["M"].run(python("-c", READY, where, "12"))
+    narrow(hosts)
+    program = python(PROGRAMS / "broadcasts.py", "dask", taker(hosts["A"]), "9", where)
+    found = json.loads(hosts["M"].run(program, timeout=120))
+    print(json.dumps(found))
+    assert found["workers"] == 12
+    copy = found["bytes"]["copy"]
+    assert found["bytes"]["passed_on"] < 1.5 * copy
+    assert found["bytes"]["one_by_one"] > 10 * copy
