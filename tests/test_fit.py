@@ -243,7 +243,7 @@ def test_an_error_in_the_market_fails_the_work(
         def broken() -> int:
             raise ZeroDivisionError("of the market")
 
-        monkeypatch.setattr(cluster, "join", broken)
+        monkeypatch.setattr(cluster.engine, "join", broken)
 
         def work() -> None:
             with Market(cluster, read_spot_trace(trace), 4.0, 4):

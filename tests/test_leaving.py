@@ -17,7 +17,7 @@ from kofn.delays.traces import Event as TraceEvent
 from kofn.delays.traces import SpotTrace
 from kofn.engines.protocol import MasterProtocol, Values, WorkerDown, WorkerLeaving, WorkerUp
 from kofn.engines.virtual import VirtualEngine
-from kofn.market import script
+from kofn.market import Market, script
 from kofn.model import Joined, Leaving, Lost, ProductReport, Record, Stored
 from kofn.report.spans import lanes
 from kofn.rounds.leaving import GRACE, MARGIN, Departures, Due, Usual, in_time
@@ -465,3 +465,24 @@ def test_users_and_scripts_can_say_it() -> None:
             cluster.announce(2, -1.0)
         with pytest.raises(kofn.UnknownWorker):
             cluster.announce(9, 1.0)
+
+
+@pytest.mark.engine
+def test_a_market_on_real_workers_announces_a_loss_before_it_comes() -> None:
+    events = [*(TraceEvent(0.0, True, node) for node in "abc"), TraceEvent(1e4, False, "b")]
+    trace = SpotTrace(tuple(events))
+    with kofn.connect("local", workers=3) as cluster:
+        X = cluster.encode(A, 2)
+        with Market(cluster, trace, None, shares=3, notice=4e3) as market:
+            market.advance(7e3)
+            market.settle()
+            assert [(r.kind, r.worker) for r in cluster.log if r.kind == "leaving"] == [
+                ("leaving", 1)
+            ]
+            np.testing.assert_allclose(X @ W, A @ W, atol=1e-9)
+            assert 1 in X.report.live  # there is time enough
+            market.advance(1e4)
+            market.settle()
+            assert market.killed == [1]
+            np.testing.assert_allclose(X @ W, A @ W, atol=1e-9)
+            assert cluster.workers == (0, 2)

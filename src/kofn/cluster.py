@@ -338,6 +338,11 @@ class Cluster:
         """
         self._driver.check()
         worker: int = self._driver.call(self._driver.order)
+        self._await_joined(worker)
+        return worker
+
+    def _await_joined(self, worker: int) -> None:
+        """Wait for a worker that was ordered; EngineUnavailable where it cannot come."""
         self._driver.await_joined(worker)
         reason = self._driver.roster.unborn.get(worker)
         if reason is not None:
@@ -346,7 +351,6 @@ class Cluster:
                 f"{' (' + reason + ')' if reason else ''}, and the others go on. Make room for it "
                 f"on this cluster's machines, or go on with those that are live."
             )
-        return worker
 
     def announce(self, worker: int, seconds: float, reason: str = "") -> None:
         """Say that a worker will be gone in so many seconds, where you know and it does not.

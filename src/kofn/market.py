@@ -95,10 +95,13 @@ class Market:
                 if event.added and event.time <= 0:
                     nodes[event.node] = next(waiting)
                 elif due < event.time:
-                    self._announce(nodes[event.node], event.time - due)
+                    scale = self._scale or 1.0  # with a clock that is set by hand, a second each
+                    now = time.monotonic() if self._scale is None else began + due / scale
+                    self._announce(nodes[event.node], now + (event.time - due) / scale)
                 else:
                     self._happen(event.added, event.node, nodes)
-                if i >= self._last and len(self._cluster.workers) < self._need:
+                left = min(len(nodes), len(self._cluster.workers))
+                if i >= self._last and left < self._need:
                     self._over = True
                     self._nobody_comes()
             self._due(float("inf"), began)
@@ -130,21 +133,39 @@ class Market:
         return not self._stop.is_set()
 
     def _happen(self, added: bool, node: str, nodes: dict[str, int]) -> None:
-        cluster = self._cluster
+        cluster, driver = self._cluster, self._cluster._driver
         if added:
-            nodes[node] = cluster.join()
+            nodes[node] = driver.call(driver.order)
             self.added.append(nodes[node])
         else:
             worker = nodes.pop(node)
+            cluster._await_joined(worker)
             if worker in cluster.workers:
-                cluster.lose(worker)
+                driver.call(lambda: cluster.engine.lose(worker))
                 self.killed.append(worker)
+        if self._scale is None:
+            self._await()
 
-    def _announce(self, worker: int, ahead: float) -> None:
-        """Say that a worker will be gone so many seconds of the trace from now."""
-        if worker in self._cluster.workers:
-            seconds = ahead / self._scale if self._scale is not None else ahead
-            self._cluster.announce(worker, seconds, "the market")
+    def _await(self) -> None:
+        """Wait until all that was done has been noticed.
+
+        By a clock of its own the market does not: the work goes on while a worker starts.
+        """
+        for worker in self.added:
+            self._cluster._await_joined(worker)
+        for worker in self.killed:
+            self._cluster._driver.await_lost(worker)
+
+    def _announce(self, worker: int, end: float) -> None:
+        """Say that a worker will be gone at this time of our clock."""
+        cluster = self._cluster
+
+        def announce() -> None:
+            # What is left now: it may have taken a moment until somebody drove the engine.
+            cluster.engine.announce(worker, max(0.0, end - time.monotonic()), "the market")
+
+        if worker in cluster.workers:
+            cluster._driver.call(announce)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -156,6 +177,8 @@ class Market:
             self._turn.notify_all()
         self._thread.join(30.0)
         self._cluster._driver.wait = self._wait
+        if error is None and self.problem is None:
+            self._await()
         # TooFewWorkers may be what the problem led to, and then is not what to say.
         if self.problem is not None and (error is None or isinstance(error, TooFewWorkers)):
             raise self.problem

@@ -133,7 +133,7 @@ class Work:
 
 def coded(work: Work, trace: SpotTrace) -> None:
     """Any k are enough: a lost worker's rows are done by others, who joins takes part."""
-    X = work.encode(trace.most, THRESHOLD, Options())
+    X = work.encode(trace.most, THRESHOLD, Options(late=None, measured_loads=False))
     while not work.over():
         work.iterate(X)
 

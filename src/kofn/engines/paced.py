@@ -7,21 +7,18 @@ the master's own work stay real.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Sized
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from ..delays import Delays
 from ..delays.models import check_delays, checked_seconds
 from ..errors import BadInput
-from ..model import Body, Last, Piece, Task
+from ..model import Body, Task
+from ._pace import pace
 from .base import Engine, Wrapped
-
-LOOK = 0.008  # seconds between two looks of a waiting worker at the current round
 
 
 class Paced(Wrapped):
@@ -29,7 +26,7 @@ class Paced(Wrapped):
 
     Drawn at the master when the task is submitted, from one seeded stream. The task's real work
     counts towards them; work that takes longer is not made faster. A piece is there when its part
-    of the seconds has passed: rows read of `task.cost`. A cancel is seen within LOOK seconds.
+    of the seconds has passed: rows read of `task.cost`. A cancel is seen within `_pace.LOOK`.
     """
 
     name: ClassVar[str] = "paced"
@@ -50,34 +47,6 @@ class Paced(Wrapped):
     def submit(self, task: Task) -> None:
         timing = self._delays.timing(self._rng, task.worker, task.round, task.cost)
         checked_seconds(self._delays, sum(timing))
-        body = self._bodies.setdefault(id(task.body), partial(_pace, task.body))
+        body = self._bodies.setdefault(id(task.body), partial(pace, task.body))
         args = (timing, task.cost, *task.args)
         self.engine.submit(task._replace(body=body, args=args))
-
-
-def _pace(
-    body: Body, kept: Any, operand: Any, timing: tuple[float, float], cost: float, *args: Any
-) -> Iterator[Piece]:
-    """Run a body, and hold back each of its pieces until it is due."""
-    wait, seconds = timing
-    yield from _until(time.perf_counter() + wait)
-    start = time.perf_counter()
-    read = 0
-    pieces = body(kept, operand, *args)
-    left = len(pieces) if isinstance(pieces, Sized) else -1
-    for piece in pieces:
-        rows, left = Piece(*piece).read, left - 1
-        read += rows
-        # A piece that counts no rows may hold all the work: it waits for the end.
-        part = min(1.0, read / cost) if rows and cost > 0 else 1.0
-        yield from _until(start + part * seconds)
-        # Where the body would have ended without a message of its own, so does this.
-        yield Last(*piece) if left == 0 and part == 1.0 else piece
-    yield from _until(start + seconds)
-
-
-def _until(due: float) -> Iterator[Piece]:
-    """Sleep in steps; after each, the worker may look whether the round is stale."""
-    while (left := due - time.perf_counter()) > 0:
-        time.sleep(min(left, LOOK))
-        yield Piece(None, None)
