@@ -144,6 +144,15 @@ def test_data_that_cannot_be_fitted_are_told_before_a_worker_starts(
     refused("k must be at most the number of shares; got k=4 and n=3", "mlp", X, Y, k=4)
 
 
+def test_workers_are_kept_but_not_against_a_market(tmp_path: Path, trace: Path) -> None:
+    data = write(tmp_path, "npy")
+    job = Job(**data, model="svm", workers=3, k=2, engine="virtual", keep=3)
+    assert run(job, quiet=True)["score"] > 0.7
+    for more in ({"keep": 3, "spot": trace}, {"keep": 4}):
+        with pytest.raises(kofn.BadInput, match=r"--keep is at most --workers, .* Leave --keep"):
+            run(Job(**data, model="svm", workers=3, **more), quiet=True)
+
+
 @pytest.mark.engine
 def test_a_spot_trace_really_kills_and_adds_workers(tmp_path: Path, trace: Path) -> None:
     calm = LinearSVC(cluster="virtual").fit(X, Y)

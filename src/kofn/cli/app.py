@@ -149,6 +149,7 @@ def fit(
     folds: Annotated[int, Option(min=2, help="Folds of the cross-validation.")] = 5,
     test: Annotated[Path | None, Option(help="More data, which the model is tested on.")] = None,
     test_labels: Annotated[Path | None, Option(help="y.npy of --test.")] = None,
+    keep: Annotated[int | None, Option(min=1, help="Keep so many workers live.")] = None,
     as_json: Json = False,
 ) -> None:
     """Train a model; workers may come and go."""
@@ -157,7 +158,7 @@ def fit(
 
     job = Job(
         *(data, model, workers, k, engine, target, labels, spot, scale, out, hidden, epochs, seed),
-        *(tuple(search or ()), folds, test, test_labels),
+        *(tuple(search or ()), folds, test, test_labels, keep),
     )
     _run("fit", as_json, job, quiet=as_json)
 

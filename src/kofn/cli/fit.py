@@ -51,12 +51,18 @@ class Job:
     folds: int = 5
     test: Path | None = None
     test_labels: Path | None = None
+    keep: int | None = None
 
 
 def run(job: Job, *, quiet: bool) -> dict[str, Any]:
     """Fit, save, and return what happened."""
     if job.model not in MODELS:
         raise BadInput(f"--model must be one of {', '.join(MODELS)}; got {job.model!r}.")
+    if job.keep is not None and (job.spot is not None or job.keep > job.workers):
+        raise BadInput(
+            f"--keep is at most --workers, and the market of --spot says itself who comes; got "
+            f"--keep {job.keep}, --workers {job.workers}, --spot {job.spot}. Leave --keep out."
+        )
     if job.out is not None:
         places.file(job.out)  # before the data are read: that may take long
     k = threshold((job.workers + 1) // 2 if job.k is None else job.k, job.workers).k
@@ -114,7 +120,7 @@ def _fit(
     """
     found = None
     start = job.workers if trace is None else trace.at_start
-    with connect(job.engine, start, wait=300.0) as cluster:
+    with connect(job.engine, start, wait=300.0, keep=job.keep) as cluster:
         model.set_params(cluster=cluster)
         market = None if trace is None else Market(cluster, trace, job.scale, job.workers, need=k)
         with market or nullcontext():
