@@ -234,7 +234,7 @@ def test_a_newcomer_takes_part_before_the_one_that_leaves_is_gone() -> None:
 def test_with_notices_the_newcomer_has_the_share_in_time() -> None:
     """Nobody stands by: whom `keep` orders at the notice takes the place of the one that leaves."""
     losses = Announced(Script((Change(40.0, 3), Change(80.0, 0))), seconds=30.0)
-    engine = VirtualEngine(6, delays=PerUnit(1e-3), membership=losses)
+    engine = VirtualEngine(6, delays=PerUnit(0.01), membership=losses)
     with kofn.connect(engine, keep=6) as cluster:
         X, topped_up = cluster.encode(A, k=3), 0
         while engine.now() < 90.0:
