@@ -66,6 +66,8 @@ def main() -> None:
     results: Results = json.loads(asked.into.read_text()) if asked.into.exists() else {}
     for engine in asked.engine:
         for name in asked.only:
+            if engine not in SCENARIOS[name].engines:
+                continue
             try:
                 facts = measure(engine, name)
             except Exception:

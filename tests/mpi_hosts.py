@@ -81,7 +81,10 @@ class MPIHosts:
                 self._held.append(held)
                 with held.makefile() as lines:
                     name, command = json.loads(lines.readline())
-                self.hosts[name.removeprefix("host")].start(["bash", "-c", command], ENVIRONMENT)
+                with (self._folder / f"{name}.log").open("a") as log:
+                    self.hosts[name.removeprefix("host")].start(
+                        ["bash", "-c", command], ENVIRONMENT, stdout=log, stderr=log
+                    )
 
 
 def _main(words: Sequence[str]) -> None:

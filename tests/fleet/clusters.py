@@ -15,6 +15,7 @@ from threading import Thread
 from typing import Any, ClassVar
 
 from hosts import Host, Hosts
+from mpi_hosts import MPIHosts
 from support import until
 
 EACH = 2  # workers of a host
@@ -84,6 +85,8 @@ class Remote:
     def close(self) -> None:
         """Have it end."""
         assert self.process.stdin
+        with suppress(OSError, ValueError):  # it is gone, or was closed before
+            self.send(do="end")  # mpiexec does not pass on the end of its input
         with suppress(OSError):
             self.process.stdin.close()
         with suppress(subprocess.TimeoutExpired):
@@ -118,11 +121,9 @@ class Fleet(ABC):
         """Start a master and have it connect to all workers; return what it says of that."""
         log, pipe = self.folder / "master.log", subprocess.PIPE
         with log.open("w") as errors:
-            process = self.hosts["A"].start(
-                self.command(), stdin=pipe, stdout=pipe, stderr=errors, text=True
-            )
+            process = self.start_master(stdin=pipe, stdout=pipe, stderr=errors, text=True)
         self.master = Remote(process, log)
-        return self.master.ask(
+        came = self.master.ask(
             "connect",
             engine=self.engine,
             address=self.address,
@@ -130,6 +131,16 @@ class Fleet(ABC):
             room=room,
             **options,
         )
+        self._pid = came["pid"]
+        return came
+
+    def start_master(self, **options: Any) -> subprocess.Popen[Any]:
+        """Start a master on A; `options` are those of Popen."""
+        return self.hosts["A"].start(self.command(), **options)
+
+    def kill_master(self) -> None:
+        """Kill -9 the master, and nothing else."""
+        self.hosts["A"].run(["kill", "-9", str(self._pid)])
 
     def signatures(self) -> dict[Path, str]:
         """Have all workers sign; return their files, named by host and process, and contents."""
@@ -217,6 +228,33 @@ class RayFleet(Fleet):
         assert started.wait(ANSWER) == 0, self.log(host).read_text()
 
 
+class MPIFleet(Fleet):
+    """Its workers are ranks, and mpiexec on A starts them with every master."""
+
+    engine = "mpi"
+
+    def __init__(self, hosts: Hosts, folder: Path) -> None:
+        super().__init__(hosts, folder)
+        self._mpi = MPIHosts(hosts, folder)
+
+    def start(self) -> None:
+        pass
+
+    def command(self) -> list[str]:
+        return [sys.executable, "-m", "fleet.rank"]
+
+    def start_master(self, **options: Any) -> subprocess.Popen[Any]:
+        ranks = {host.letter: EACH for host in self.hosts}
+        return self._mpi.start(self.command(), {**ranks, "A": EACH + 1}, **options)
+
+    def serve(self, *hosts: Host) -> None:
+        raise NotImplementedError("mpiexec takes in no host that was not there from the start")
+
+    def close(self) -> None:
+        super().close()
+        self._mpi.close()
+
+
 @contextmanager
 def opened(
     engine: str, hosts: Hosts, folder: Path, room: int = 0, **options: Any
@@ -231,4 +269,4 @@ def opened(
         fleet.close()
 
 
-FLEETS: dict[str, type[Fleet]] = {"dask": DaskFleet, "ray": RayFleet}
+FLEETS: dict[str, type[Fleet]] = {"dask": DaskFleet, "ray": RayFleet, "mpi": MPIFleet}

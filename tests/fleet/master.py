@@ -108,8 +108,11 @@ class Master:
         live = len(self.cluster.workers)
         self.cluster.parts([None] * live, kofn.Uncoded()).sum(sign, folder)
 
-    def rounds(self) -> dict[str, Any]:
-        """Do one operation after another until a line comes; return all that happened."""
+    def rounds(self, joins: int = 0) -> dict[str, Any]:
+        """Do one operation after another until a line comes; return all that happened.
+
+        After the first thirty operations so many workers are started, by `cluster.join()`.
+        """
         seen = len(self.cluster.log)
         done: list[tuple[float, float, str]] = []
         worst, status = 0.0, None
@@ -121,6 +124,9 @@ class Master:
             lately.append({worker for worker, rows in self.X.report.rows_read.items() if rows})
             live = set(self.cluster.workers)
             now = {"workers": len(live), "used": len(live & set().union(*lately))}
+            if len(done) == 30:
+                for _ in range(joins):
+                    threading.Thread(target=self.cluster.join).start()
             if now != status or len(done) in (1, 30):
                 status = now
                 say({"status": {**now, "time": time.monotonic(), "rounds": len(done)}})
@@ -147,6 +153,8 @@ def main() -> None:
             command = json.loads(line)
             if not command:
                 continue  # it has ended the rounds
+            if command["do"] == "end":
+                return
             try:
                 say({"answer": getattr(master, command.pop("do"))(**command)})
             except Exception:

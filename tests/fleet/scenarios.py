@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import pytest
 from support import until
 
-from .clusters import EACH, Fleet
+from .clusters import EACH, Fleet, MasterFailed
 
 RIGHT = 1e-9  # relative to NumPy's result
 CALM = 30  # operations before a disturbance
@@ -69,11 +70,11 @@ class Run:
 
 
 @contextmanager
-def running(fleet: Fleet) -> Iterator[Run]:
+def running(fleet: Fleet, **options: Any) -> Iterator[Run]:
     """Have the master do operations until the end of the block, some of them beforehand."""
     run = Run(fleet)
     fleet.master.status = {}
-    fleet.master.send(do="rounds")
+    fleet.master.send(do="rounds", **options)
     assert run.until(lambda status: status["rounds"] >= CALM, 60.0)
     yield run
     fleet.master.send()
@@ -182,6 +183,39 @@ def add_host(fleet: Fleet) -> Outcome:
     return run.outcome(began, started, again)
 
 
+def join(fleet: Fleet) -> Outcome:
+    """Start a worker in mid-run, by `cluster.join()`."""
+    full = len(fleet.signatures())
+    with running(fleet, joins=1) as run:
+        again = run.until(lambda status: status["used"] > full, AGAIN)
+    assert again is not None, "the worker that was started is not used"
+    began = run.facts["rounds"][CALM][0]
+    return run.outcome(began, began, again)
+
+
+def host_ends_run(fleet: Fleet) -> Outcome:
+    """Kill all processes of B: the master ends too, with an error; then all is started again."""
+    signed = fleet.signatures()
+    began = 0.0
+
+    def struck() -> None:
+        nonlocal began
+        with running(fleet) as run:
+            began = time.monotonic()
+            fleet.hosts["B"].kill_all()
+            run.until(lambda _: False, NOTICE)
+
+    with pytest.raises(MasterFailed, match="the master has ended") as ended:
+        struck()
+    after = time.monotonic() - began
+    assert "PRTE has lost communication with a remote daemon" in str(ended.value)
+    fleet.master.process.wait(NOTICE)  # its exit status is 0 here, with 5.0.11
+    until(lambda: not fleet.works(signed), "the end of all ranks")
+    fleet.master.close()
+    fleet.connect()
+    return Outcome(error=all_well(fleet).error, noticed=after)
+
+
 def kill_master(fleet: Fleet) -> Outcome:
     """Kill -9 the master in mid-round: what works for it ends, and another can use the workers."""
     signed = fleet.signatures()
@@ -189,7 +223,7 @@ def kill_master(fleet: Fleet) -> Outcome:
     fleet.master.send(do="rounds")
     assert fleet.master.until(lambda status: status["rounds"] >= CALM, 60.0)
     assert fleet.works(signed)
-    fleet.hosts["A"].kill(fleet.master.process)
+    fleet.kill_master()
     began = time.monotonic()
     until(lambda: not fleet.works(signed), "the end of what worked for the killed master")
     ended = time.monotonic()
@@ -207,13 +241,21 @@ class Scenario:
     short: bool = False
     room: int = 0
     options: dict[str, Any] = field(default_factory=dict)
+    engines: tuple[str, ...] = ("dask", "ray", "mpi")  # those that it is for
 
 
+# mpiexec has a daemon on every host, and ends all when one of them is gone.
+BY_HOST = ("dask", "ray")
 GIVE_UP = {"lost_after": 10.0}
 SCENARIOS = {
     "well": Scenario("nothing happens", all_well, True),
     "kill-worker": Scenario("kill -9 of one worker", kill_worker, True),
-    "kill-host": Scenario("all processes of a host killed, then started again", kill_host, True),
+    "kill-host": Scenario(
+        "all processes of a host killed, then started again", kill_host, True, engines=BY_HOST
+    ),
+    "host-ends-run": Scenario(
+        "all processes of a host killed: the run ends", host_ends_run, True, engines=("mpi",)
+    ),
     "cut-5": Scenario("a host cut off for 5 s", lambda f: cut_off(f, 5.0), True),
     "cut-40": Scenario("cut off for 40 s", lambda f: cut_off(f, 40.0)),
     "cut-40-given-up": Scenario(
@@ -226,6 +268,7 @@ SCENARIOS = {
     "freeze-40": Scenario("frozen for 40 s", lambda f: freeze(f, 40.0)),
     "off": Scenario("switched off for good", switch_off),
     "off-given-up": Scenario("switched off, `lost_after=10`", switch_off, options=GIVE_UP),
-    "add": Scenario("a host added", add_host, room=EACH),
+    "add": Scenario("a host added", add_host, room=EACH, engines=BY_HOST),
+    "join": Scenario("a worker started by `cluster.join()`", join, room=1, engines=("mpi",)),
     "kill-master": Scenario("kill -9 of the master", kill_master, True),
 }
