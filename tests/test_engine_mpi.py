@@ -121,6 +121,11 @@ def test_workers_of_another_machine_are_sent_messages() -> None:
     assert process.returncode == 0
 
 
+def test_who_was_given_up_is_used_again_when_it_answers() -> None:
+    out = finish(mpiexec(4, "mpi_programs/again.py"))
+    assert out.splitlines() == ["given up", "used again", "all of it held"], out
+
+
 def test_pagerank_equals_scipys_while_two_of_eight_are_killed() -> None:
     process = mpiexec(9, "mpi_programs/iterates.py")
     out = finish(process)

@@ -240,9 +240,6 @@ class MPIFleet(Fleet):
     def start(self) -> None:
         pass
 
-    def command(self) -> list[str]:
-        return [sys.executable, "-m", "fleet.rank"]
-
     def start_master(self, **options: Any) -> subprocess.Popen[Any]:
         ranks = {host.letter: EACH for host in self.hosts}
         return self._mpi.start(self.command(), {**ranks, "A": EACH + 1}, **options)

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 import kofn
 from kofn.arrays.store import write_store
+from kofn.cli.ranks import become_worker
 from kofn.codes.mds import MDSCode
 from kofn.learn import Ridge
 
@@ -146,6 +147,7 @@ def say(line: dict[str, Any]) -> None:
 
 
 def main() -> None:
+    become_worker("mpi")  # under mpiexec this returns on rank 0 only
     master = Master()
     # Not through a buffer: `rounds` looks whether something can be read.
     with open(0, "rb", buffering=0, closefd=False) as lines:

@@ -30,6 +30,7 @@ from .protocol import Cancel, Message, Values, WorkerProtocol, plain, typed
 KNOCK = struct.Struct("<32sq")  # what comes with the end of a socket pair: the secret, the worker
 ROUND = struct.Struct("<q")  # an urgent word: the highest cancelled round
 LEAVE = b""  # an urgent word
+AFRESH = "afresh"  # a message: the master has given this worker up, and wants it as another one
 _LEAVE_LIMIT = 10  # seconds for MPI to let a spawned process go
 VERSIONS = f"Python {sys.version_info[0]}.{sys.version_info[1]} and kofn {__version__}"
 
@@ -90,7 +91,10 @@ class _Rank(Values):
         self.spin = 0.0  # seconds of looking without a rest
         self.parent = os.getppid()
         self.said: deque[Message] = deque()  # by other threads: MPI is this one's
-        self.protocol = WorkerProtocol(self, self.look, lambda: self.said.append)
+        self.protocol = self._protocol()
+
+    def _protocol(self) -> WorkerProtocol:
+        return WorkerProtocol(self, self.look, lambda: self.said.append)
 
     def receive(self) -> Any:
         """Wait for a message."""
@@ -116,9 +120,14 @@ class _Rank(Values):
 
     def work(self) -> NoReturn:
         """Say hello, then handle messages in order."""
-        self.stream.send(wire.frame(" ".join(where_pids_count()), VERSIONS))
+        hello = wire.frame(" ".join(where_pids_count()), VERSIONS)
+        self.stream.send(hello)
         while True:
             for fields in wire.frames(self.receive()):
+                if fields[0] == AFRESH:
+                    self.protocol = self._protocol()
+                    self.stream.send(hello)
+                    continue
                 for message in self.protocol.handle(typed(fields)):
                     self.send(message)
 

@@ -20,7 +20,7 @@ from ..interrupts import held, opened
 from . import _wire as wire
 from ._mpi_messages import Stream, rest
 from ._mpi_setup import AGAIN, command, problem, start
-from ._mpi_worker import KNOCK, LEAVE, ROUND, VERSIONS, serve
+from ._mpi_worker import AFRESH, KNOCK, LEAVE, ROUND, VERSIONS, serve
 from ._sockets import EXCHANGE, Shared, SocketTransport
 from .base import Capabilities
 from .protocol import Cancel, Message, WorkerDown, WorkerUp, typed
@@ -125,6 +125,7 @@ class MPITransport(SocketTransport):
         self._spin = _SPIN if crowd <= len(os.sched_getaffinity(0)) else 0.0
         self.far: dict[int, Stream] = {}  # live workers of other machines
         self._greeted: dict[int, Stream] = {}  # who have not answered yet
+        self._again: set[int] = set()  # of these and others, who had been given up; nobody asked
         self._streams: list[Stream] = []  # all: MPI may still write to what they hold
         self._dead: list[tuple[int, Message]] = []  # ends that were seen while sending
         self._secret = secrets.token_bytes(32)
@@ -175,6 +176,19 @@ class MPITransport(SocketTransport):
         else:
             stream.urge(LEAVE)
             self._dead.append((worker, WorkerDown()))
+
+    def give_up(self, worker: int) -> None:
+        """As `end`; but one of another machine, should it answer again, is a worker again."""
+        stream = self.far.get(worker)
+        if stream is None:
+            super().end(worker)
+        else:
+            del self.far[worker]
+            self._dead.append((worker, WorkerDown()))
+            other = next(self.ids)
+            self._greeted[other] = stream
+            self._again.add(other)
+            stream.send(wire.frame(AFRESH))
 
     def exchange(self, layout: ExchangeLayout) -> Exchange | None:
         return None if self.far else super().exchange(layout)
@@ -232,11 +246,13 @@ class MPITransport(SocketTransport):
                 while (data := stream.receive()) is not None:
                     self._copied += len(data)
                     for fields in wire.frames(data):
-                        known = worker in self.far
-                        message = typed(fields) if known else self._answered(worker, *fields)
-                        arrived.append((worker, message))
+                        if worker in self.far:
+                            arrived.append((worker, typed(fields)))
+                        elif isinstance(fields[0], str):  # else it is of before it was given up
+                            arrived.append((worker, self._answered(worker, *fields)))
             except self._MPI.Exception:
-                if self._greeted.pop(worker, None) or self.far.pop(worker, None):
+                greeted = self._greeted.pop(worker, None)
+                if self.far.pop(worker, None) or (greeted and worker not in self._again):
                     arrived.append((worker, WorkerDown()))
         return arrived
 
