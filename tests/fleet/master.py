@@ -15,6 +15,7 @@ import threading
 import time
 import traceback
 from collections import deque
+from collections.abc import Callable
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,12 @@ def off_by(value: Any, exact: Any) -> float:
     return float(np.linalg.norm(value - exact) / np.linalg.norm(exact))
 
 
+def timed(run: Callable[[], Any], exact: Any) -> tuple[float, float, float]:
+    began = time.monotonic()
+    value = run()
+    return began, time.monotonic() - began, off_by(value, exact)
+
+
 class Master:
     """What the program knows to do."""
 
@@ -73,21 +80,21 @@ class Master:
             operation()
         return {"pid": os.getpid(), "workers": live, "seconds": time.monotonic() - began}
 
-    def operations(self) -> dict[str, Any]:
-        """What is done in turn: each returns how far it is from NumPy."""
+    def operations(self) -> dict[str, Callable[[], tuple[float, float, float]]]:
+        """What is done in turn: each returns its start, seconds, and how far it is from NumPy."""
         return {"X @ w": self.product, "X.T @ z": self.transposed, "sum": self.sum}
 
-    def product(self) -> float:
+    def product(self) -> tuple[float, float, float]:
         w = self.rng.standard_normal(COLUMNS)
-        return off_by(self.X @ w, self.A @ w)
+        return timed(lambda: self.X @ w, self.A @ w)
 
-    def transposed(self) -> float:
+    def transposed(self) -> tuple[float, float, float]:
         z = self.rng.standard_normal(ROWS)
-        return off_by(self.X.T @ z, self.A.T @ z)
+        return timed(lambda: self.X.T @ z, self.A.T @ z)
 
-    def sum(self) -> float:
+    def sum(self) -> tuple[float, float, float]:
         x = self.rng.standard_normal(COLUMNS)
-        return off_by(self.parts.sum(squares, x).value, self.A.T @ (self.A @ x))
+        return timed(lambda: self.parts.sum(squares, x).value, self.A.T @ (self.A @ x))
 
     def fit(self) -> float:
         """Fit a ridge regression; return how far it is from the solution of the equations."""
@@ -119,9 +126,9 @@ class Master:
         worst, status = 0.0, None
         lately: deque[set[int]] = deque(maxlen=LATELY)
         for kind, operation in cycle(self.operations().items()):
-            began = time.monotonic()
-            worst = max(worst, operation())
-            done.append((began, time.monotonic() - began, kind))
+            began, seconds, error = operation()
+            worst = max(worst, error)
+            done.append((began, seconds, kind))
             lately.append({worker for worker, rows in self.X.report.rows_read.items() if rows})
             live = set(self.cluster.workers)
             now = {"workers": len(live), "used": len(live & set().union(*lately))}
