@@ -116,3 +116,28 @@ def test_threads_have_their_own_functions() -> None:
             jobs = [pool.submit(sums, by, some) for by in (1.0, 10.0) for some in (backups, parts)]
             assert [job.result() for job in jobs] == [{6.0}, {6.0}, {60.0}, {60.0}]
         assert backups.asked_again >= 0
+
+
+def test_who_waits_for_a_worker_does_not_hold_up_another_threads_rounds() -> None:
+    """It looks at what has arrived, and rests without the lock; or rounds wait for its waits."""
+    waits: dict[int, list[float]] = {}
+
+    class Timed(Wrapped):
+        def events(self, timeout: float) -> list[Event]:
+            waits.setdefault(threading.get_ident(), []).append(timeout)
+            return super().events(timeout)
+
+    with kofn.connect(Timed(LocalEngine(3))) as cluster, ThreadPoolExecutor(1) as pool:
+        X = cluster.encode(A, k=2)
+        X @ np.ones(6)
+        enough = threading.Event()
+        driver = driver_of(cluster)
+        waiter = pool.submit(driver._wait, lambda: [] if enough.is_set() else [99])
+        other = pool.submit(threading.get_ident)
+        while len(waits) < 2 or len(list(waits.values())[1]) < 3:
+            np.testing.assert_allclose(X @ np.ones(6), A @ np.ones(6), rtol=1e-12)
+        enough.set()
+        waiter.result(60)
+        assert set(waits[other.result(60)]) == {0.0}
+        cluster.wait_for(3)
+        assert cluster.join() == 3  # in the thread that has the rounds it waits as ever

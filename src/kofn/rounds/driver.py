@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from threading import get_ident
 from typing import Any, NoReturn
 
 from .. import interrupts
@@ -72,7 +74,7 @@ class RoundDriver:
         # engine counts on. Who takes a round's id holds the lock until that round has run.
         rounds, tasks = engine.counters()
         self.next_round, self.next_task = rounds.__next__, tasks.__next__
-        self._running = False  # a round is
+        self._running, self._runner = False, 0  # whether a round is; the thread of the last one
         self._ended = -1  # the last one that has; later ones have larger ids
         self._unheard: list[Event] = []  # events noted that it has not heard of
         self._unnoted: deque[Event] = deque()  # left by an exception
@@ -163,7 +165,7 @@ class RoundDriver:
         try:
             if operand is not None:
                 engine.broadcast(round.id, operand)
-            self._running = True
+            self._running, self._runner = True, get_ident()
             self._obey(round, round.start(began), supply)
             for worker, deadline in list(self.roster.leaving.items()):
                 self._obey(round, round.on(Leaving(began, worker, deadline)), supply)
@@ -213,10 +215,7 @@ class RoundDriver:
             log.append(Record(engine.now(), kind, round.id, -1, -1, 0))
 
     def settle(self, timeout: float = 0.0) -> None:
-        """Take in what arrived between rounds: who left, who came, who is ready.
-
-        Waits at most `timeout` seconds for something to arrive.
-        """
+        """Take in what arrived between rounds, waiting at most `timeout` seconds for something."""
         self.check()
         if not self.lock.acquire(timeout=min(timeout, LOOK)):
             return  # another thread is at it, and takes in what arrives
@@ -300,10 +299,7 @@ class RoundDriver:
         return self._departures.next()
 
     def await_stored(self, key: str, workers: Sequence[int], enough: int | None = None) -> None:
-        """Wait until each of these workers keeps `key`, could not keep it, or is lost.
-
-        With `enough` of them there, the rest is waited for only a little longer.
-        """
+        """Wait until each of these keeps `key`, could not, or is lost; a little beyond `enough`."""
         began = self.engine.now()
         end = float("inf")
 
@@ -325,7 +321,7 @@ class RoundDriver:
             now, end = self.engine.now(), began + (self.wait if limit is None else limit)
             if now >= end:
                 raise TooFewWorkers(live, need, now - began)
-            self.settle(min(PATIENCE, end - now))
+            self.settle(self._patience(end - now))
 
     def await_joined(self, worker: int) -> None:
         """Wait until a worker that was asked to join is live, or lost again."""
@@ -342,6 +338,7 @@ class RoundDriver:
         """
         heard = self.engine.now()
         while late := waiting():
+            patience = self._patience(PATIENCE)
             if not self.lock.acquire(timeout=LOOK):
                 heard = self.engine.now()  # another thread drives, and keeps watch itself
                 continue
@@ -349,7 +346,7 @@ class RoundDriver:
                 now, end = self.engine.now(), heard + self.limit
                 if now >= end:
                     raise Stalled(-1, now - heard, late)
-                events = self._take(min(PATIENCE, end - now))
+                events = self._take(min(patience, end - now))
                 if events:
                     heard = events[-1].time
                 self._give_up_silent()
@@ -361,11 +358,17 @@ class RoundDriver:
                 if type(event) is Failed and key is not None and event.key == key:
                     raise WorkerError(event.worker, event.error, event.traceback)
 
+    def _patience(self, most: float) -> float:
+        """Return how long to wait with the lock; where another thread runs rounds, rest first."""
+        if self._runner in (0, get_ident()) or self._nap == float("inf"):
+            return min(PATIENCE, most)
+        time.sleep(LOOK)
+        return 0.0
+
     def _give_up(self, round: Round, waited: float) -> NoReturn:
         if round.missing:
-            raise TooFewWorkers(
-                round.live, max(round.threshold, round.live + round.missing), waited
-            )
+            need = max(round.threshold, round.live + round.missing)
+            raise TooFewWorkers(round.live, need, waited)
         raise Stalled(round.id, waited, round.owing)
 
     def _obey(self, round: Round, commands: Sequence[Command], supply: Supplier) -> None:
