@@ -238,7 +238,7 @@ def sums(
 def fleet(
     data: Annotated[Path | None, _data("fleet")] = None,
     as_json: Json = False,
-    seconds: Annotated[float, Option(min=5, help="How long the market takes, each time.")] = 180,
+    seconds: Annotated[float, Option(min=5, help="How long the market takes, each time.")] = 240,
 ) -> None:
     """A spot market with and without notices, and what others do about losses."""
     _run("bench_fleet", as_json, data, seconds, quiet=as_json)

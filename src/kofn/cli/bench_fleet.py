@@ -133,6 +133,7 @@ class Work:
 
 def coded(work: Work, trace: SpotTrace) -> None:
     """Any k are enough: a lost worker's rows are done by others, who joins takes part."""
+    # All are equally fast, so nobody is judged late: what is measured is losses.
     X = work.encode(trace.most, THRESHOLD, Options(late=None, measured_loads=False))
     while not work.over():
         work.iterate(X)
