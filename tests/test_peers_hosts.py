@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +14,7 @@ from typing import Any
 
 import pytest
 from hosts import Host, Hosts
+from mpi_hosts import MPIHosts
 from support import until
 
 pytestmark = pytest.mark.hosts
@@ -58,6 +61,30 @@ def test_iterate_on_dask_over_three_hosts(make_hosts: Make, tmp_path: Path) -> N
     found = json.loads(master.communicate(timeout=120)[0])
     print(json.dumps(found))  # for the record
     check(found)
+
+
+def test_iterate_on_mpi_over_three_hosts(make_hosts: Make, tmp_path: Path) -> None:
+    pytest.importorskip("mpi4py", reason="kofn[mpi] is not installed")
+    hosts = make_hosts("A", "B", "C", "D", share=[tmp_path])
+    program = python(PROGRAMS / "iterates_over_hosts.py", "mpi", tmp_path)
+    with MPIHosts(hosts, tmp_path) as mpi:
+        ranks = {"A": 1, "B": 2, "C": 2, "D": 2}
+        out = tmp_path / "out"
+        with out.open("w") as file:
+            master = mpi.start(program, ranks, stdout=file)
+        until(lambda: (tmp_path / "kill").exists() or master.poll() is not None, "the moment", 120)
+        victim = next(pid for pid in hosts["C"].pids() if _runs(pid, "iterates_over_hosts.py"))
+        os.kill(victim, signal.SIGKILL)
+        (tmp_path / "killed").touch()
+        until(lambda: "[{" in out.read_text() or master.poll() is not None, "the figures", 120)
+        found = json.loads(out.read_text())
+    print(json.dumps(found))  # for the record
+    check(found)
+
+
+def _runs(pid: int, name: str) -> bool:
+    words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    return len(words) > 1 and words[1].endswith(name.encode())
 
 
 READY = """
