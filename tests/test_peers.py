@@ -9,8 +9,9 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -30,6 +31,7 @@ from kofn.exchange import Exchange, ExchangeLayout
 from kofn.peers import Address, Node
 from kofn.peers.blobs import CHUNK, Blobs
 from kofn.peers.place import in_order, own_addresses
+from kofn.peers.relay import LARGE, Ticket, Unreached, fetch, lay
 from kofn.testing import _bodies as bodies
 from kofn.testing.engines import EngineProbe
 
@@ -355,6 +357,92 @@ def test_tolerance_divergence_errors_and_what_is_left() -> None:
         with pytest.raises(kofn.WorkerError, match="too small for me"):
             X.iterate(brittle, np.ones(40), rounds=50)
         assert "kofn-peers" not in thread_names(cluster)
+
+
+# Large operands.
+
+
+class Copying(Wrapped):
+    """An engine that says that it sends each worker a copy; counts the operands that it sends."""
+
+    name = "copying"
+
+    def __init__(self, workers: int) -> None:
+        super().__init__(LocalEngine(workers))
+        self.capabilities = replace(self.engine.capabilities, copies=True)
+        self.sent = 0
+
+    def broadcast(self, round: int, value: Any) -> None:
+        self.sent += 1
+        self.engine.broadcast(round, value)
+
+
+def large(seed: int, order: Literal["C", "F"] = "C", columns: int = 10) -> Floats:
+    values = np.random.default_rng(seed).standard_normal((LARGE // 80 + 1, columns))
+    return np.asarray(values, order=order)
+
+
+@pytest.mark.engine
+def test_large_operands_are_passed_on_and_right_whoever_leaves() -> None:
+    A = np.random.default_rng(0).standard_normal((12, LARGE // 80 + 1))
+    engine = Copying(5)
+    with kofn.connect(engine) as cluster:
+        assert cluster.engine is engine
+        X = cluster.encode(A, k=2)
+        for seed in range(8):
+            W = large(seed, "F" if seed % 2 else "C")
+            np.testing.assert_allclose(X @ W, A @ W, atol=1e-9)
+            W[:] = 0.0  # what was sent may be changed
+            if seed == 4:
+                kill(cluster, 0)
+        assert engine.sent <= 3  # the first, and perhaps those around the loss
+        cluster.join()
+        for seed in range(4):
+            W = large(seed).astype(np.float32)
+            np.testing.assert_allclose(X @ W, A @ W, atol=1e-9)
+        sent = engine.sent
+        np.testing.assert_allclose(X @ np.ones(A.shape[1]), A.sum(axis=1), atol=1e-9)
+        assert engine.sent == sent + 1  # a small one goes with the task
+
+
+@pytest.mark.engine
+def test_one_that_passes_nothing_on_keeps_nobody_waiting() -> None:
+    A = np.random.default_rng(0).standard_normal((12, LARGE // 80 + 1))
+    engine = Copying(5)
+    with kofn.connect(engine) as cluster:
+        X = cluster.encode(A, k=2)
+        X @ large(0)
+        X @ large(1)
+        assert engine.sent == 1
+        kill(cluster, 0, signal.SIGSTOP)  # whom the master pushes to
+        try:
+            for seed in range(3):
+                W = large(seed)
+                np.testing.assert_allclose(X @ W, A @ W, atol=1e-9)
+        finally:
+            kill(cluster, 0, signal.SIGCONT)
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=40), st.sets(st.integers(0, 39)))
+def test_everybody_is_reached(machines: list[int], busy: set[int]) -> None:
+    at = {w: Address(f"node {w}", str(machine), (), 0) for w, machine in enumerate(machines)}
+    sources, reached = lay(at, busy, "0", 31)
+    assert sources.keys() == at.keys()
+    assert len(reached) == len({at[worker].machine == "0" for worker in reached})
+    names = {at[worker].id for worker in reached}
+    for _ in at:
+        names |= {at[w].id for w, some in sources.items() if some and some[0][0] in names}
+    assert len(names) == len(at)
+    over = [w for w, some in sources.items() if some and some[0][1] != at[w].machine]
+    firsts = {at[w].machine for w in over} | {at[w].machine for w in reached}
+    assert len(over) + len(reached) == len(firsts)  # one of each machine
+
+
+def test_what_does_not_come_is_said() -> None:
+    with nodes(1) as (node,):
+        ticket = Ticket("operand-1", "<f8", (10,), "C", 80, ())
+        with pytest.raises(Unreached):
+            list(fetch(node, ticket))
 
 
 # The same master and the same workers' code in simulated time: losses at any piece of work.

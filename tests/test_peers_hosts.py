@@ -126,7 +126,7 @@ def narrow(hosts: Hosts) -> None:
     """Let each host send one gigabit a second, as many networks do; skip where that cannot be."""
     if not shutil.which("tc"):
         pytest.skip("links are made slower by tc (iproute2), which is not installed")
-    rule = ("tbf", "rate", "1gbit", "burst", "256kb", "latency", "100ms")
+    rule = ("tbf", "rate", "1gbit", "burst", "256kb", "latency", "15ms")
     for host in hosts:
         host.run(["tc", "qdisc", "add", "dev", "eth0", "root", *rule])
 

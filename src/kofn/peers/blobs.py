@@ -19,6 +19,7 @@ CHUNK = 256 * 1024  # bytes of one frame
 WANT, DATA = "want", "data"  # from here on; these are the bytes
 PUSH = "push"  # such a blob is about to come
 MAP, HAVE = "map", "have"  # this is the memory; so much of it is there
+TOLD = 4  # times that one who maps a blob is told how much is there
 _KEPT = 64  # names that are remembered as wanted before they are there
 
 
@@ -36,7 +37,8 @@ class Blob:
 
     def __init__(self, buffer: memoryview, have: int, fd: int | None = None) -> None:
         self.buffer, self.have, self.fd = buffer, have, fd
-        # Who has asked, and how far it was sent; -1 for one that was given the memory.
+        # Who has asked, and how far it was sent; for one that was given the memory -1, less how
+        # much it was told to be there.
         self.waiting: list[tuple[Any, int]] = []
 
     @property
@@ -181,8 +183,10 @@ class Blobs:
                 if sent >= 0:
                     parts.append(Part(link, {"k": MAP, "name": name, "size": size}, fd=blob.fd))
                     sent = -1
-                if blob.have:
+                # It cannot use a part: now and then is enough, as a sign of life.
+                if blob.complete or blob.have + sent + 1 >= size // TOLD:
                     parts.append(Part(link, {"k": HAVE, "name": name, "at": blob.have}))
+                    sent = -1 - blob.have
             while 0 <= sent < blob.have:
                 chunk = blob.buffer[sent : min(blob.have, sent + CHUNK)]
                 header = {"k": DATA, "name": name, "at": sent, "size": size}

@@ -92,7 +92,7 @@ class Node:
             return inbox
 
     def wait(self, seconds: float) -> None:
-        """Wait for a frame or for more of a blob, at most so long."""
+        """Wait for a frame or for the rest of a blob, at most so long."""
         with self._changed:
             if not self._inbox:
                 self._changed.wait(seconds)
@@ -372,21 +372,22 @@ class Node:
                 self._watch(link)
 
     def _frame(self, link: Link, header: Header, payload: memoryview) -> None:
-        kind = header.get("k")
+        kind, blobs = header.get("k"), self._blobs
         if kind == WANT:
-            self._pass_on(self._blobs.wanted(link, header))
-            return
-        if kind == DATA:
-            self._pass_on(self._blobs.came(header, payload))
+            self._pass_on(blobs.wanted(link, header))
         elif kind == PUSH:
-            self._blobs.begin(str(header["name"]), int(header["size"]))
+            blobs.begin(str(header["name"]), int(header["size"]))
         elif kind == MAP:
-            self._blobs.mapped(header, link.fds.popleft())
-        elif kind == HAVE:
-            self._pass_on(self._blobs.told(header))
+            blobs.mapped(header, link.fds.popleft())
+        elif kind in (DATA, HAVE):
+            more = blobs.came(header, payload) if kind == DATA else blobs.told(header)
+            self._pass_on(more)
+            blob = blobs[str(header["name"])]
+            if blob is not None and blob.complete:
+                self._changed.notify_all()
         else:
             self._inbox.append((header, payload))
-        self._changed.notify_all()
+            self._changed.notify_all()
 
 
 class Kept:

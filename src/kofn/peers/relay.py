@@ -106,7 +106,7 @@ def fetch(node: Node, ticket: Ticket) -> Iterator[NDArray[Any] | None]:
                 raise Unreached(ticket.name)
             node.fetch(ticket.name, ticket.size, sources.pop(0))
             since = node.now()
-        node.wait(0.01)
+        node.wait(0.05)
         yield None
     value = np.ndarray(ticket.shape, ticket.dtype, data, order=ticket.order)  # type: ignore[arg-type]
     value.flags.writeable = False
