@@ -32,7 +32,7 @@ class Service:
     The next answers are those of `first`, if there are any; None leaves one to the subclass.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, port: int = 0) -> None:
         self.asked: list[Request] = []
         self.first: list[Answer | None] = []
         self.changed = threading.Condition()
@@ -63,7 +63,7 @@ class Service:
 
             def log_message(self, *_: object) -> None: ...
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
         self.base = f"http://127.0.0.1:{self._server.server_port}"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
 
@@ -97,8 +97,8 @@ class Service:
 class EC2(Service):
     """IMDSv2: tokens, 404 before the notice, and what is announced."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, port: int = 0) -> None:
+        super().__init__(port)
         self.valid: set[str] = set()
         self.said: dict[str, str] = {}  # path -> body
 

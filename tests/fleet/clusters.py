@@ -18,6 +18,9 @@ from hosts import Host, Hosts
 from mpi_hosts import MPIHosts
 from support import until
 
+from . import ec2
+
+METADATA = {"AWS_EC2_METADATA_SERVICE_ENDPOINT": ec2.BASE}
 EACH = 2  # workers of a host
 ANSWER = 120.0  # seconds for the master to answer
 
@@ -104,6 +107,7 @@ class Fleet(ABC):
     def __init__(self, hosts: Hosts, folder: Path) -> None:
         self.hosts, self.folder = hosts, folder
         self.master: Remote
+        self.metadata: dict[str, subprocess.Popen[Any]] = {}  # services, by letter of their host
 
     @abstractmethod
     def start(self) -> None:
@@ -118,7 +122,12 @@ class Fleet(ABC):
         return [sys.executable, "-m", "fleet.master"]
 
     def connect(self, room: int = 0, **options: Any) -> Any:
-        """Start a master and have it connect to all workers; return what it says of that."""
+        """Start a master and have it connect to all workers; return what it says of that.
+
+        With `notices`, every host has a metadata service.
+        """
+        if options.get("notices"):
+            self.metadata = {host.letter: self._metadata(host) for host in self.hosts}
         log, pipe = self.folder / "master.log", subprocess.PIPE
         with log.open("w") as errors:
             process = self.start_master(stdin=pipe, stdout=pipe, stderr=errors, text=True)
@@ -133,6 +142,22 @@ class Fleet(ABC):
         )
         self._pid = came["pid"]
         return came
+
+    def _metadata(self, host: Host) -> subprocess.Popen[Any]:
+        pipe, program = subprocess.PIPE, [sys.executable, "-m", "fleet.ec2"]
+        service = host.start(program, stdin=pipe, stdout=pipe, text=True)
+        assert service.stdout
+        assert service.stdout.readline() == "ready\n"
+        return service
+
+    def announce(self, host: Host, seconds: float) -> float:
+        """Have a host's metadata service say that it ends then; return when that is."""
+        service = self.metadata[host.letter]
+        assert service.stdin
+        assert service.stdout
+        service.stdin.write(f"{seconds}\n")
+        service.stdin.flush()
+        return time.monotonic() + float(service.stdout.readline()) - time.time()
 
     def start_master(self, **options: Any) -> subprocess.Popen[Any]:
         """Start a master on A; `options` are those of Popen."""
@@ -167,7 +192,7 @@ class Fleet(ABC):
     def launch(self, host: Host, *words: str) -> subprocess.Popen[Any]:
         """Start a command of the documentation on a host; what it says is in the host's log."""
         with self.log(host).open("a") as out:
-            return host.start(words, stdout=out, stderr=out)
+            return host.start(words, METADATA, stdout=out, stderr=out)
 
     def log(self, host: Host) -> Path:
         """The file of what was said on a host."""

@@ -123,12 +123,15 @@ class Master:
         """
         seen = len(self.cluster.log)
         done: list[tuple[float, float, str]] = []
+        topped: list[tuple[float, int]] = []  # rows that others were asked for, and when
         worst, status = 0.0, None
         lately: deque[set[int]] = deque(maxlen=LATELY)
         for kind, operation in cycle(self.operations().items()):
             began, seconds, error = operation()
             worst = max(worst, error)
             done.append((began, seconds, kind))
+            if kind != "sum" and (rows := self.X.report.rows_topped_up):
+                topped.append((began, rows))
             lately.append({worker for worker, rows in self.X.report.rows_read.items() if rows})
             live = set(self.cluster.workers)
             now = {"workers": len(live), "used": len(live & set().union(*lately))}
@@ -142,7 +145,7 @@ class Master:
                 break
         kinds = ("lost", "joined", "leaving")
         events = [(r.time, r.kind, r.worker) for r in self.cluster.log[seen:] if r.kind in kinds]
-        return {"rounds": done, "error": worst, "events": events}
+        return {"rounds": done, "error": worst, "events": events, "topped": topped}
 
     def close(self) -> None:
         self.cluster.close()

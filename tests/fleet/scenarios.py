@@ -170,6 +170,28 @@ def switch_off(fleet: Fleet) -> Outcome:
     return outcome
 
 
+def told(fleet: Fleet, ahead: float) -> Outcome:
+    """Have B's metadata service announce its end, and switch it off then."""
+    b = fleet.hosts["B"]
+    with running(fleet) as run:
+        full = fleet.master.status["workers"]
+        end = fleet.announce(b, ahead)
+        time.sleep(max(0.0, end - time.monotonic()))
+        b.off()
+        assert run.until(lambda status: status["workers"] <= full - EACH, NOTICE) is not None
+        run.until(lambda _: False, 2.0)
+    outcome = run.outcome(end, None, None)
+    leaving = [at for at, kind, _ in run.facts["events"] if kind == "leaving"]
+    assert len(leaving) >= EACH, "the notice has not come"
+    rows = sum(rows for at, rows in run.facts["topped"] if at >= end)
+    _, took, kind = next(one for one in run.facts["rounds"] if sum(one[:2]) >= end)
+    usual = [t for start, t, k in run.facts["rounds"] if k == kind and start + t < leaving[0]]
+    slower = took / statistics.median(usual)
+    outcome.note = f"told {end - leaving[0]:.1f} s ahead; {rows} rows topped up since the end; the "
+    outcome.note += f"round ({kind}) in which it went took {slower:.2f} times the median"
+    return outcome
+
+
 def add_host(fleet: Fleet) -> Outcome:
     """Add a host in mid-run."""
     with running(fleet) as run:
@@ -268,6 +290,12 @@ SCENARIOS = {
     "freeze-40": Scenario("frozen for 40 s", lambda f: freeze(f, 40.0)),
     "off": Scenario("switched off for good", switch_off),
     "off-given-up": Scenario("switched off, `lost_after=10`", switch_off, options=GIVE_UP),
+    "told-30": Scenario(
+        'switched off 30 s after a notice, `notices="aws"`',
+        lambda f: told(f, 31.0),
+        options={"notices": "aws"},
+        engines=BY_HOST,
+    ),
     "add": Scenario("a host added", add_host, room=EACH, engines=BY_HOST),
     "join": Scenario("a worker started by `cluster.join()`", join, room=1, engines=("mpi",)),
     "kill-master": Scenario("kill -9 of the master", kill_master, True),
