@@ -19,6 +19,7 @@ from kofn.engines.protocol import MasterProtocol, Values, WorkerDown, WorkerLeav
 from kofn.engines.virtual import VirtualEngine
 from kofn.market import Market, script
 from kofn.model import Joined, Leaving, Lost, ProductReport, Record, Stored
+from kofn.report import timeline
 from kofn.report.spans import lanes
 from kofn.rounds.leaving import GRACE, MARGIN, Departures, Due, Usual, in_time
 from kofn.rounds.roster import Roster
@@ -486,3 +487,14 @@ def test_a_market_on_real_workers_announces_a_loss_before_it_comes() -> None:
             assert market.killed == [1]
             np.testing.assert_allclose(X @ W, A @ W, atol=1e-9)
             assert cluster.workers == (0, 2)
+
+
+def test_the_timeline_marks_notices() -> None:
+    pytest.importorskip("matplotlib")
+    engine = Faults().leave(worker=1, seconds=30.0, round=2).leave(1, inf, 3).on(VirtualEngine(4))
+    with kofn.connect(engine) as cluster:
+        X = cluster.encode(A, 2)
+        for _ in range(4):
+            X @ W
+        labels = timeline(cluster.log).axes[0].get_legend_handles_labels()[1]
+    assert {"leaving announced", "stays after all"} <= set(labels)

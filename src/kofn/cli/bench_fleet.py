@@ -17,7 +17,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -66,13 +65,14 @@ class Tally:
     def figures(self, wall: float) -> dict[str, Any]:
         """The effective time, and what it is made of."""
         usual = _usual(self.calm)
+        full = sum(usual(n) for n in self.done)
         return {
-            "effective": sum(usual(n) for n in self.done) / wall,
+            "effective": full / wall,
             "iterations": len(self.done),
             "thrown_away": self.thrown_away,
             "restarts": self.restarts,
             "topped_up": self.topped_up,
-            "usual_ms": 1e3 * fmean(usual(n) for n in self.done),
+            "usual_ms": 1e3 * full / max(1, len(self.done)),
             "slowest_ms": 1e3 * self.slowest,
             "wall_s": wall,
         }
@@ -80,6 +80,8 @@ class Tally:
 
 def _usual(calm: list[tuple[int, float]]) -> Callable[[int], float]:
     """Seconds of an undisturbed iteration by the number of workers: a + b / n + c n, fitted."""
+    if not calm:
+        return lambda n: float("nan")  # there was no peace at all: nobody can say
     n, seconds = np.array(calm, dtype=np.float64).T
     terms = [np.ones_like(n), 1 / n, n][: len(set(n.tolist()))]
     found, *_ = np.linalg.lstsq(np.stack(terms, axis=1), seconds, rcond=None)
