@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import time
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,22 @@ def test_data_that_cannot_be_fitted_are_told_before_a_worker_starts(
     refused("--hidden is the widths", "mlp", X, Y, hidden="wide")
     refused("k .the threshold. must be a whole number >= 1; got 0", "svm", X, Y, k=0)
     refused("k must be at most the number of shares; got k=4 and n=3", "mlp", X, Y, k=4)
+
+
+def test_notices_go_by_names_that_are_known(tmp_path: Path) -> None:
+    job = Job(**write(tmp_path, "npy"), model="svm", workers=3, notices=("asw",))
+    with pytest.raises(kofn.BadInput, match=r"notices= takes names .* got 'asw'"):
+        run(job, quiet=True)
+
+
+@pytest.mark.engine
+def test_a_fit_goes_on_when_it_is_told_that_its_machine_will_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    monkeypatch.setenv("SLURM_JOB_END_TIME", str(int(time.time()) + 100))
+    job = Job(**write(tmp_path, "npy"), model="svm", workers=3, k=2, notices=("slurm",))
+    assert run(job, quiet=True)["score"] > 0.7
 
 
 def test_workers_are_kept_but_not_against_a_market(tmp_path: Path, trace: Path) -> None:

@@ -150,6 +150,10 @@ def fit(
     test: Annotated[Path | None, Option(help="More data, which the model is tested on.")] = None,
     test_labels: Annotated[Path | None, Option(help="y.npy of --test.")] = None,
     keep: Annotated[int | None, Option(min=1, help="Keep so many workers live.")] = None,
+    notices: Annotated[
+        list[str] | None,
+        Option(help="Where it is said that machines will go: aws, slurm, auto, …; repeatable."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Train a model; workers may come and go."""
@@ -158,7 +162,7 @@ def fit(
 
     job = Job(
         *(data, model, workers, k, engine, target, labels, spot, scale, out, hidden, epochs, seed),
-        *(tuple(search or ()), folds, test, test_labels, keep),
+        *(tuple(search or ()), folds, test, test_labels, keep, tuple(notices or ())),
     )
     _run("fit", as_json, job, quiet=as_json)
 

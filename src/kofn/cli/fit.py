@@ -23,6 +23,7 @@ from ..delays.traces import SpotTrace, read_spot_trace
 from ..learn import LinearSVC, LogisticRegression, MLPClassifier, Ridge
 from ..market import Market, check
 from ..model import Record
+from ..notices import resolve
 from . import places, search, tables
 from .output import print_pairs
 
@@ -52,6 +53,7 @@ class Job:
     test: Path | None = None
     test_labels: Path | None = None
     keep: int | None = None
+    notices: tuple[str, ...] = ()
 
 
 def run(job: Job, *, quiet: bool) -> dict[str, Any]:
@@ -63,6 +65,7 @@ def run(job: Job, *, quiet: bool) -> dict[str, Any]:
             f"--keep is at most --workers, and the market of --spot says itself who comes; got "
             f"--keep {job.keep}, --workers {job.workers}, --spot {job.spot}. Leave --keep out."
         )
+    resolve(job.notices)  # a wrong name is told
     if job.out is not None:
         places.file(job.out)  # before the data are read: that may take long
     k = threshold((job.workers + 1) // 2 if job.k is None else job.k, job.workers).k
@@ -120,7 +123,7 @@ def _fit(
     """
     found = None
     start = job.workers if trace is None else trace.at_start
-    with connect(job.engine, start, wait=300.0, keep=job.keep) as cluster:
+    with connect(job.engine, start, wait=300.0, keep=job.keep, notices=job.notices) as cluster:
         model.set_params(cluster=cluster)
         market = None if trace is None else Market(cluster, trace, job.scale, job.workers, need=k)
         with market or nullcontext():
