@@ -16,7 +16,8 @@ from fleet.scenarios import SCENARIOS
 from hosts import Hosts
 from support import PASS, SOAK
 
-pytestmark = pytest.mark.hosts
+# Hosts of a busy machine take their time: Ray alone is started four times.
+pytestmark = [pytest.mark.hosts, pytest.mark.timeout(900)]
 Make = Callable[..., Hosts]
 LETTERS = ("A", "B", "C")
 PACKAGES = {"dask": "distributed", "ray": "ray", "mpi": "mpi4py"}
