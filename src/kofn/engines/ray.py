@@ -239,7 +239,9 @@ class RayEngine(TransportEngine):
     """
 
     name: ClassVar[str] = "ray"
-    capabilities = Capabilities(processes=True, can_lose=True, can_join=True, exchange=True)
+    capabilities = Capabilities(
+        processes=True, can_lose=True, can_join=True, copies=True, exchange=True
+    )
 
     def __init__(self, workers: int | None = None, *, address: str | None = None) -> None:
         if workers is not None:
