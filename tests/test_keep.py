@@ -91,6 +91,27 @@ def test_who_dies_as_soon_as_it_has_come_is_not_replaced_without_end() -> None:
     assert ordered == pytest.approx(5 + 100, abs=2)  # five at once, then one a second
 
 
+def test_newcomers_to_a_machine_that_will_go_are_not_ordered_without_end() -> None:
+    """As on one machine that is told its end: whoever comes there is told it too."""
+    keeper, roster, ids = Keeper(3), Roster(range(3)), list(range(3))
+    for worker in range(3):
+        roster.note(Leaving(0.0, worker, 120.0))
+    for now in range(120):
+        kept(keeper, roster, float(now), ids)
+        for worker in sorted(keeper.ordered):
+            roster.note(Joined(float(now), worker))
+            roster.note(Leaving(float(now), worker, 120.0))
+    assert len(ids) <= 3 + 3 + 7  # there at first, ordered at once, and 1, 2, 4, … seconds later
+    assert keeper.news is not None
+    assert "it came to a machine that will be gone" in keeper.news.why
+    for worker in ids[1:]:
+        roster.note(Lost(121.0, worker))
+    roster.note(Leaving(121.0, 0, inf))  # it was a false alarm for one
+    assert kept(keeper, roster, 200.0, ids) == 1
+    roster.note(Joined(201.0, ids[-1]))  # and this one is elsewhere: as usual again
+    assert kept(keeper, roster, 201.0, ids) == 1
+
+
 def test_after_a_failure_one_at_a_time_and_ever_more_rarely() -> None:
     keeper, roster, ids = Keeper(6), Roster(range(4)), list(range(4))
     assert kept(keeper, roster, 0.0, ids) == 2

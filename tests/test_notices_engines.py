@@ -77,6 +77,17 @@ def test_when_the_watcher_is_lost_the_next_takes_over(ec2: EC2) -> None:
         assert ec2.count("PUT") == 2
 
 
+def test_workers_that_are_still_there_after_their_time_say_that_they_stay(ec2: EC2) -> None:
+    with LocalEngine(2) as engine:
+        probe = EngineProbe(engine, 60)
+        engine.watch([AWS(base=ec2.base, every=0.02, linger=0.1)])
+        ec2.announce(2.0)
+        for worker in engine.workers:
+            first = probe.wait(Leaving, worker=worker)
+            last = probe.wait(Leaving, worker=worker, deadline=inf)
+            assert first.deadline <= last.time
+
+
 def test_products_go_on_and_the_log_tells(ec2: EC2) -> None:
     A = np.random.default_rng(0).standard_normal((60, 5))
     source = AWS(base=ec2.base, every=0.02)

@@ -40,6 +40,8 @@ class Keeper:
             self.ordered.discard(worker)
             if worker in roster.unborn:
                 self.refused(roster, now, worker, roster.unborn[worker])
+            elif roster.leaving.get(worker, inf) - LEAD <= now:  # as would be the next, there
+                self.refused(roster, now, worker, "it came to a machine that will be gone")
             else:
                 self._pause, self._retry = 0.0, -inf
         # Who is to be gone in an hour need not be replaced yet.
