@@ -257,6 +257,7 @@ class MPIFleet(Fleet):
     """Its workers are ranks, and mpiexec on A starts them with every master."""
 
     engine = "mpi"
+    rejoins = True
 
     def __init__(self, hosts: Hosts, folder: Path) -> None:
         super().__init__(hosts, folder)

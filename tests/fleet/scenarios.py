@@ -288,7 +288,7 @@ SCENARIOS = {
     ),
     "freeze-5": Scenario("frozen for 5 s", lambda f: freeze(f, 5.0)),
     "freeze-40": Scenario("frozen for 40 s", lambda f: freeze(f, 40.0)),
-    "off": Scenario("switched off for good", switch_off),
+    "off": Scenario("switched off for good", switch_off, engines=BY_HOST),
     "off-given-up": Scenario("switched off, `lost_after=10`", switch_off, options=GIVE_UP),
     "told-30": Scenario(
         'switched off 30 s after a notice, `notices="aws"`',
