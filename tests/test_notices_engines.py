@@ -243,6 +243,7 @@ def forks(kept: Any, operand: Any) -> list[Piece]:
     """End a child by SIGTERM, as multiprocessing does; reply with how it ended."""
     child = os.fork()
     if child == 0:
+        signal.alarm(60)  # whatever else fails, it ends
         signal.pause()
         os._exit(0)
     os.kill(child, signal.SIGTERM)
