@@ -9,7 +9,7 @@ unpickled. One thread serves all connections of a node without ever waiting for 
 peer that is dead or frozen blocks nobody. Nothing is encrypted.
 """
 
-from .node import Kept as Kept
+from .kept import Kept as Kept
 from .node import Node as Node
 from .place import Address as Address
 from .place import machine_name as machine_name

@@ -8,7 +8,6 @@ import secrets
 import selectors
 import socket
 import time
-import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from threading import Condition, Thread, current_thread
@@ -46,7 +45,9 @@ class Node:
         self._new: list[Link] = []  # for the thread to look after
         self._closed = False
         self.sent = 0  # bytes of payloads
-        self._wake, self._woken = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)[::-1]
+        self._woken, self._wake = os.pipe()
+        for end in (self._woken, self._wake):
+            os.set_blocking(end, False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._woken, selectors.EVENT_READ, None)
         self._servers: list[socket.socket] = []
@@ -388,11 +389,3 @@ class Node:
         else:
             self._inbox.append((header, payload))
             self._changed.notify_all()
-
-
-class Kept:
-    """A node for a worker to keep: it is closed when that is forgotten. Made there, by a Build."""
-
-    def __init__(self, token: bytes, everywhere: bool = False) -> None:
-        self.node = Node(token, everywhere)
-        weakref.finalize(self, self.node.close)

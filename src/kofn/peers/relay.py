@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..model import Body, Piece
-from .node import Kept, Node
+from .kept import Kept
+from .node import Node
 from .place import Address, machine_name
 
 LARGE = 256 * 1024  # bytes; smaller operands go with the task that needs them

@@ -1,0 +1,15 @@
+"""A node among what a worker keeps."""
+
+from __future__ import annotations
+
+import weakref
+
+from .node import Node
+
+
+class Kept:
+    """A node for a worker to keep: it is closed when that is forgotten. Made there, by a Build."""
+
+    def __init__(self, token: bytes, everywhere: bool = False) -> None:
+        self.node = Node(token, everywhere)
+        weakref.finalize(self, self.node.close)
