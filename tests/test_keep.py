@@ -484,3 +484,13 @@ def test_a_cluster_is_closed_while_somebody_is_on_the_way() -> None:
     cluster.close()
     cluster.close()
     assert "closed" in repr(cluster)
+
+
+def test_workers_that_are_all_too_slow_are_not_replaced_without_end() -> None:
+    """Tasks of 4 s, and who is silent for 3 s is ended: nobody will ever answer."""
+    engine = VirtualEngine(2, delays=PerUnit(0.4))
+    with kofn.connect(engine, keep=2, lost_after=3.0, limit=20.0, wait=5.0) as cluster:
+        X = cluster.encode(np.ones((20, 3)), k=2)
+        with pytest.raises(kofn.errors.Stalled, match="lost_after"):
+            X @ np.ones(3)
+        assert [record.kind for record in cluster.log].count("ordered") <= 8

@@ -498,3 +498,24 @@ def test_the_timeline_marks_notices() -> None:
             X @ W
         labels = timeline(cluster.log).axes[0].get_legend_handles_labels()[1]
     assert {"leaving announced", "stays after all"} <= set(labels)
+
+
+@pytest.mark.parametrize("notice", [False, True])
+def test_a_slot_with_two_holders_counts_once_in_a_sum(notice: bool) -> None:
+    """Four equal terms of 2: any two of them make the estimate 8."""
+    script = (Change(0.1, None), *((Change(0.2, 0, 0.3),) if notice else ()))
+    slow = PerUnit(1.0, {0: 5.0, 1: 6.0, 2: 20.0, 3: 20.0})
+    with kofn.connect(VirtualEngine(4, delays=slow, membership=Script(script))) as cluster:
+        parts = cluster.parts(np.ones((8, 1)), kofn.Uncoded(stream="whole"))
+        two = parts.sum(lambda part, _: part.sum(), stop=kofn.first(2), weights="unbiased")
+    assert two.value == pytest.approx(8.0, rel=1e-12)
+    assert len(two.report.finished) == 2
+
+
+def test_a_sum_that_lost_a_slot_lacks_workers_and_blames_no_code() -> None:
+    script = (Change(0.1, None), Change(0.2, 0, 0.3), Change(7.0, 2))
+    slow = PerUnit(1.0, {0: 5.0, 1: 6.0, 2: 20.0})
+    with kofn.connect(VirtualEngine(3, delays=slow, membership=Script(script))) as cluster:
+        parts = cluster.parts(np.ones((8, 1)), kofn.Uncoded(), n=3)
+        with pytest.raises(kofn.errors.TooFewWorkers):
+            parts.sum(lambda part, _: part.sum())

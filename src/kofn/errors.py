@@ -192,7 +192,8 @@ class Stalled(KofnError):
         return (
             f"{what} heard nothing for {self.waited:.1f} s; workers {self.owing} "
             f"still owe a reply and no other worker can stand in. Lose them "
-            f"(cluster.lose), add workers (cluster.join), or raise connect(..., limit=)."
+            f"(cluster.lose), add workers (cluster.join), or raise limit= or lost_after= of "
+            f"kofn.connect, if tasks take longer than that."
         )
 
 

@@ -289,6 +289,6 @@ class SumReport(Report):
     parts_read: Mapping[int, int]  # by worker, as counted by the workers themselves
     parts_used: int  # different ones, in the sum
     parts_wasted: int  # read beyond those
-    finished: tuple[int, ...]  # workers that did all their work, in that order
+    finished: tuple[int, ...]  # workers that did all the work of their slot first, in that order
     symbols_used: int
     symbols_wasted: int  # delivered, and known already

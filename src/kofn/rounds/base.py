@@ -32,6 +32,7 @@ class Round(ABC):
         self.lost: list[int] = []
         self.joined: list[int] = []
         self.standby: dict[int, int] = {}  # slot -> who has it too, and can take it over
+        self._silence = (0, 0)  # what was read when the last was given up; how many since then
 
     @abstractmethod
     def start(self, time: float) -> Sequence[Command]:
@@ -48,6 +49,12 @@ class Round(ABC):
     def last_resort(self, time: float) -> Sequence[Command]:
         """Called before a wait in silence is given up: what is there left to try?"""
         return ()
+
+    def given_up(self) -> int:
+        """A worker was ended for its silence; how many since anything was read."""
+        read, (before, count) = sum(self.read.values()), self._silence
+        self._silence = (read, 1 if read > before else count + 1)
+        return self._silence[1]
 
     @property
     @abstractmethod

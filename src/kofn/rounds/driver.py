@@ -172,7 +172,7 @@ class RoundDriver:
             heard, short = began, None
             while not round.done:
                 interrupts.due()
-                now, next_look = engine.now(), min(self._give_up_silent(), self._see_off())
+                now, next_look = engine.now(), min(self._give_up_silent(round), self._see_off())
                 if not round.missing:
                     short, end = None, heard + self.limit
                 elif round.entering or self.roster.coming(round.key):
@@ -211,8 +211,7 @@ class RoundDriver:
             self._running, self._unheard = False, []
             engine.cancel(round.id)
             self._ended = round.id
-            kind = "done" if round.done else "raised"
-            log.append(Record(engine.now(), kind, round.id, -1, -1, 0))
+            log.append(Record(engine.now(), "done" if round.done else "raised", round.id, -1, -1, 0))
 
     def settle(self, timeout: float = 0.0) -> None:
         """Take in what arrived between rounds, waiting at most `timeout` seconds for something."""
@@ -280,7 +279,7 @@ class RoundDriver:
             self.log.append(news)
             logging.getLogger("kofn").warning(news.why)
 
-    def _give_up_silent(self) -> float:
+    def _give_up_silent(self, round: Round | None = None) -> float:
         """End workers that have owed an answer for too long; return when to look again."""
         if self.lost_after == float("inf"):
             return self.lost_after  # and a thousand workers need not be gone through an event
@@ -288,6 +287,9 @@ class RoundDriver:
         for worker in self.roster.silent(self.engine.now(), self.lost_after):
             self.engine.give_up(worker)
             del since[worker]  # once is enough; its Lost is on the way
+            most = len(self.roster.kept) + 2 * self.keeper.keep
+            if round and self.keeper.keep and round.given_up() > most:
+                raise Stalled(round.id, self.lost_after, [worker])  # so would be all that come
         return min(since.values(), default=float("inf")) + self.lost_after
 
     def _see_off(self) -> float:

@@ -38,7 +38,7 @@ class GatherRound(WatchedRound):
     ) -> None:
         super().__init__(id, placed.key, 1, ready, None, resting)
         self.used = self.wasted = 0  # symbols
-        self.finished: list[int] = []  # workers, in the order in which they ended
+        self.finished: list[int] = []  # who was the first to end each slot, in that order
         self.tally = tally
         self._placed, self._stop = placed, stop
         self._asked: set[int] = set()  # workers
@@ -112,7 +112,7 @@ class GatherRound(WatchedRound):
             new = self.tally.take(slot, first, last, event.value)
             self.used += new
             self.wasted += last - first - new
-        if event.last:
+        if event.last and slot not in self._over:  # who leaves and its successor have one slot
             self._over.add(slot)
             self.finished.append(event.worker)
         return ()
