@@ -159,8 +159,7 @@ class RoundDriver:
             self._run(round, operand, supply)
 
     def _run(self, round: Round, operand: Any, supply: Supplier) -> None:
-        engine, log = self.engine, self.log
-        began = engine.now()
+        engine, log, began = self.engine, self.log, self.engine.now()
         log.append(Record(began, "round", round.id, -1, -1, 0))
         try:
             if operand is not None:
@@ -211,7 +210,8 @@ class RoundDriver:
             self._running, self._unheard = False, []
             engine.cancel(round.id)
             self._ended = round.id
-            log.append(Record(engine.now(), "done" if round.done else "raised", round.id, -1, -1, 0))
+            kind = "done" if round.done else "raised"
+            log.append(Record(engine.now(), kind, round.id, -1, -1, 0))
 
     def settle(self, timeout: float = 0.0) -> None:
         """Take in what arrived between rounds, waiting at most `timeout` seconds for something."""
