@@ -454,6 +454,7 @@ class SimulatedNet:
     def __init__(self, engine: VirtualEngine, rng: np.random.Generator, slowest: float) -> None:
         self.engine, self.rng, self.slowest = engine, rng, slowest
         self.nodes: dict[str, SimulatedNode] = {}
+        self.cut = False  # nothing arrives
 
     def node(self, token: bytes, everywhere: bool = False) -> SimulatedNode:
         return SimulatedNode(self)
@@ -477,7 +478,9 @@ class SimulatedNode:
 
         def arrive() -> None:
             there = net.nodes.get(to.id)
-            if there is not None and not there.closed and (outlives or not self.closed):
+            if there is None or there.closed or net.cut:
+                return
+            if outlives or not self.closed:
                 there.receive(self, header, memoryview(bytearray(data)))
                 net.engine._wake()
 
@@ -537,11 +540,11 @@ class ApartVirtual(VirtualEngine):
 
 
 @contextmanager
-def simulated(engine: VirtualEngine, seed: int, slowest: float) -> Iterator[None]:
+def simulated(engine: VirtualEngine, seed: int, slowest: float) -> Iterator[SimulatedNet]:
     net = SimulatedNet(engine, np.random.default_rng(seed), slowest)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mesh_body, "Node", net.node)
-        yield
+        yield net
 
 
 @examples(60)
@@ -572,6 +575,39 @@ def test_right_under_any_losses_joins_and_delays(data: st.DataObject) -> None:
         error = float(np.linalg.norm(w - power(A, rounds)) / np.sqrt(size))
         assert error <= rounds * max(limit, 1e-13)
         assert X.report.extra["rounds"] == rounds
+
+
+@pytest.mark.parametrize("lost_after", [float("inf"), 30.0])
+@pytest.mark.parametrize(("n", "k"), [(2, 2), (3, 2), (4, 2), (4, 4)])
+def test_workers_that_cannot_reach_each_other_say_so(n: int, k: int, lost_after: float) -> None:
+    engine = ApartVirtual(n, delays=PerUnit(1e-4))
+    with (
+        simulated(engine, 0, 1e-3) as net,
+        kofn.connect(engine, limit=100.0, lost_after=lost_after) as cluster,
+    ):
+        X = cluster.encode(np.eye(20), k=k)
+        stopped: list[float] = []
+
+        def on_round(round: int, change: float) -> None:
+            if round == 5:
+                net.cut = True
+                stopped.append(engine.now())
+
+        with pytest.raises(kofn.Stalled, match=r"cannot reach each other.*w = f\(X @ w\)") as got:
+            X.iterate(same, np.ones(20), rounds=60, on_round=on_round)
+        assert got.value.reached is not None
+        assert 5 <= got.value.reached[0] < 60
+        assert 100 <= engine.now() - stopped[0] < 210
+        net.cut = False
+        np.testing.assert_allclose(X.iterate(same, np.ones(20), rounds=60), 1.0, atol=1e-13)
+
+
+@pytest.mark.parametrize("delays", [PerUnit(1e-4), PerUnit(1.0, {0: 40.0})])
+def test_rounds_of_a_slow_network_or_longer_than_the_limit_end(delays: PerUnit) -> None:
+    engine = ApartVirtual(2, delays=delays)
+    with simulated(engine, 0, 20.0), kofn.connect(engine, limit=100.0) as cluster:
+        X = cluster.encode(np.eye(20), k=2)
+        np.testing.assert_array_equal(X.iterate(same, np.ones(20), rounds=5), np.ones(20))
 
 
 def chaos(y: Floats) -> Floats:

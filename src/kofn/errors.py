@@ -197,6 +197,18 @@ class Stalled(KofnError):
         )
 
 
+class OutOfTouch(Stalled):
+    """Workers of an iteration answer the master, but what they send each other does not arrive."""
+
+    def __str__(self) -> str:
+        return (
+            f"in X.iterate workers send each other their pieces; for {self.waited:.1f} s workers "
+            f"{self.owing} have answered the master, but cannot reach each other: no new vector "
+            f"came. Open the ports between their machines, multiply round by round "
+            f"(w = f(X @ w)), or, where the network is merely slow, raise connect(..., limit=)."
+        )
+
+
 class WorkerError(KofnError):
     """The work itself raised on a worker; `remote_traceback` is the worker's own."""
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from ..errors import Diverged, KofnError, UnknownWorker
+from ..errors import Diverged, KofnError, OutOfTouch, UnknownWorker
 from ..exchange import TASK
 from ..model import Build, Task
 from ..rounds.base import Round
@@ -75,6 +75,9 @@ class _Run:
         self.seen: dict[int, _Status] = {}  # as last told
         self.lists: tuple[list[int], list[int], list[int]] = ([], [], [])  # late, lost, joined
         self.shares: set[int] = set()  # all that took part
+        self.idle = 0.0  # seconds that epochs have run since anything was computed
+        self.reached = -1  # the newest vector that was heard of
+        self.before = (-1, 0)  # as everybody was last asked: the newest vector, and rows read
 
     def go(self) -> NDArray[Any]:
         """Epoch after epoch, until the run ends."""
@@ -92,6 +95,7 @@ class _Run:
                 if found is None:
                     continue  # lost in that moment
                 break
+            self._check_moving(members, newest)
             epoch += 1
             plan, start = self._plan(epoch, members, newest)
             rest = {w: self.pauses[w] for w in self.out}
@@ -105,8 +109,12 @@ class _Run:
                 X._holders.key,
                 rest,
                 back,
+                self.idle,
+                driver.limit,
             )
             driver.run(round, plan, self._supply)
+            self.idle = round.idle_at(driver.engine.now())
+            self.reached = max(newest, round.reached)
             self._note(round, (*round.late, *round.behind))
             if round.broken is not None:
                 raise Diverged(*round.broken)
@@ -206,6 +214,16 @@ class _Run:
             if len(members) >= self.X.code.k:
                 self.out -= members.keys()
                 return members
+
+    def _check_moving(self, members: Mapping[int, int], newest: int) -> None:
+        """Raise OutOfTouch where all have answered, and nothing was computed for too long."""
+        last, rows = self.before
+        read = sum(said.read for said in self.seen.values())
+        if newest > self.reached or (newest == last and read > rows):
+            self.idle = 0.0
+        if self.idle >= self.driver.limit:
+            raise OutOfTouch(newest, self.idle, sorted(members))
+        self.before = newest, read
 
     def _plan(self, epoch: int, members: Mapping[int, int], newest: int) -> tuple[MeshPlan, int]:
         """The plan, and the share whose holder is sent w0 (-1: nobody)."""

@@ -163,7 +163,7 @@ class _Worker:
                 m.read += b - a
                 yield Piece((WORK, t, b - a), None, b - a)
                 if node.now() >= self.emitted + job.work_beat:
-                    yield self._emit(epochs.BEAT, t)
+                    yield self._emit(epochs.BEAT, t, b)  # who waits has no more to say than t
             if mine:
                 piece = np.concatenate([m.rows[a:b] for a, b in mine])
                 yield Piece((GATHER, len(plan.windows), piece.nbytes), None)

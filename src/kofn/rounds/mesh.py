@@ -32,7 +32,7 @@ from ..model import (
     Tick,
 )
 from .base import Round
-from .epochs import BROKEN, END, ROUND
+from .epochs import BEAT, BROKEN, END, ROUND
 from .lateness import Late
 
 LATE = "late"  # a worker waits for the pieces of these shares, and for longer than it should
@@ -141,7 +141,8 @@ class EpochRound(Round):
 
     `members` are the shares that take part, with their workers. `resting` are live workers that
     were late, with the seconds for which each is left out after it has answered; `back` are those
-    of them that have.
+    of them that have. `idle` are the seconds that earlier epochs have run since anything was
+    computed; after `limit` of them the epoch ends.
     """
 
     def __init__(
@@ -154,6 +155,8 @@ class EpochRound(Round):
         key: str,
         resting: Mapping[int, float],
         back: Collection[int] = (),
+        idle: float = 0.0,
+        limit: float = float("inf"),
     ) -> None:
         super().__init__(id, threshold, key)
         self.ended: int | None = None  # the round at which the run is over
@@ -164,16 +167,22 @@ class EpochRound(Round):
         self._members, self._asks, self._heard_of = dict(members), asks, heard
         self._shares = {worker: share for share, worker in members.items()}
         self._resting, self._back = dict(resting), back
+        self._takes_in = float("inf")  # when one that was late is back for long enough
+        self.idle, self._limit = idle, limit
+        self._began = self._moved = 0.0
+        self._idle_too_long = False
 
     def start(self, time: float) -> Sequence[Command]:
+        self._began = self._moved = time
         for worker in self._back:
             self._returned(worker, time)
+        self._set_wake()
         return [Send(self._asks(self.id, w, share)) for w, share in self._shares.items()]
 
     def on(self, event: Event) -> Sequence[Command]:
         if type(event) is Reply and event.round == self.id:
             if event.value is not None and not self.done:
-                self._heard(event.worker, *event.value)
+                self._heard(event.time, *event.value)
         elif type(event) is Lost:
             self.lost.append(event.worker)
             self._resting.pop(event.worker, None)
@@ -186,14 +195,35 @@ class EpochRound(Round):
                 self.done = True  # it takes part from now on
         elif type(event) is Tick:
             self.done |= event.time >= self.wake
+            self._idle_too_long = event.time >= self._deadline
         if (type(event) is Reply or type(event) is Dropped) and event.worker in self._resting:
             self._returned(event.worker, event.time)
+        self._set_wake()
         return ()
 
-    def _returned(self, worker: int, time: float) -> None:
-        self.wake = min(self.wake, time + self._resting.pop(worker))
+    def last_resort(self, time: float) -> Sequence[Command]:
+        """Ask everybody: some may have gone on, and who is silent is known then."""
+        self.done = self._idle_too_long = True
+        return ()
 
-    def _heard(self, worker: int, kind: str, round: int, *rest: Any) -> None:
+    def idle_at(self, time: float) -> float:
+        """Seconds that epochs have run since anything was computed, as far as was heard here."""
+        idle = self.idle + time - self._moved
+        return max(idle, self._limit) if self._idle_too_long else idle  # rounding may miss it
+
+    @property
+    def _deadline(self) -> float:
+        return self._moved + self._limit - self.idle
+
+    def _set_wake(self) -> None:
+        self.wake = min(self._takes_in, self._deadline)
+
+    def _returned(self, worker: int, time: float) -> None:
+        self._takes_in = min(self._takes_in, time + self._resting.pop(worker))
+
+    def _heard(self, time: float, kind: str, round: int, *rest: Any) -> None:
+        if kind == ROUND or (kind == BEAT and rest):
+            self._moved, self.idle = time, 0.0
         if kind == ROUND:
             self.change, self.reached = rest[0], round
             self._heard_of(round, rest[0])
@@ -207,8 +237,9 @@ class EpochRound(Round):
             late = [share for share in rest[0] if share in self._members]
             spare = len(self._members) - self.threshold
             self.behind = tuple(self._members[share] for share in late[: max(0, spare)])
-            # Where nobody can be spared all begin anew: a connection may have been lost.
-            self.done = bool(late)
+            # Where nobody can be spared all begin anew: a connection may have been lost. If that
+            # has not helped, pieces may take long: each time there is twice as long for them.
+            self.done = bool(self.behind) or (bool(late) and time - self._began >= self.idle)
 
     @property
     def live(self) -> int:
