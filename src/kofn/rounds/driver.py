@@ -203,6 +203,7 @@ class RoundDriver:
                     heard = engine.now()
                 elif (due := (now := engine.now()) >= round.wake) or not idle:
                     commands = round.on(Tick(now)) if due else round.idle_work(now)
+                    assert not due or commands or round.done or round.wake > now, "a wait for ever"
                     self._obey(round, commands, supply)
                     heard = engine.now() if commands else heard  # who is asked now has its time
                 self._serve()
