@@ -14,7 +14,7 @@ from .. import checks
 from ..codes import AnyKOfN
 from ..codes.mds import MDSCode
 from ..errors import BadInput, StoreWarning
-from ..model import Build
+from ..model import Blank, Build
 from ..rounds.holders import ShareOf
 from .coding import BUDGET, make_share
 from .decode import DataCode
@@ -55,6 +55,12 @@ def shares_of(A: Any, code: AnyKOfN, scales: Scales | None = None) -> Shares:
             return make_share(A, code, share, scales=scales)
 
     return Shares(code, A.shape, A.dtype, share_of, sparse, scales)
+
+
+def blank_shares(shape: tuple[int, int], code: AnyKOfN) -> Shares:
+    """Return the shares of a matrix of which only the shape is known, for simulated time."""
+    blank = Blank(code.block_rows(shape[0]), shape[1])
+    return Shares(code, shape, np.dtype(np.float64), lambda share: blank)
 
 
 def threshold(k: object, n: object) -> MDSCode:

@@ -1,7 +1,8 @@
 """The virtual engine: a heap of future events and a virtual clock, under the same contract.
 
 The master that runs here is the real one; only time is simulated. With `compute=False` bodies are
-not run and replies carry no values, so thousands of workers cost microseconds an event.
+not run and replies carry no values, so thousands of workers cost microseconds an event. Given the
+`sizes` of messages, what moves takes its time, and so does the master (`kofn.costs`).
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from typing import Any
 import numpy as np
 
 from ..checks import whole
+from ..costs import Costs
 from ..delays import Change, Delays, Membership, PerUnit
 from ..delays.models import check_delays, checked_seconds
 from ..errors import BadInput, Closed, UnknownWorker
-from ..exchange import GATHER, REST, TASK, WORK, Exchange, ExchangeLayout, NetworkCost
+from ..exchange import GATHER, REST, TASK, WORK, Exchange, ExchangeLayout
 from ..model import (
     Dropped,
     Event,
@@ -35,6 +37,7 @@ from ..model import (
     Stored,
     Task,
 )
+from ._links import Links, Sizes, size_of
 from .base import Capabilities, Engine
 from .protocol.worker import format_error, keep
 
@@ -53,6 +56,8 @@ class _Worker:
     due: float = float("inf")  # when it goes on
     token: int = 0  # steps scheduled under an older token are void
     parked: bool = False  # until somebody writes something
+    ready: float = 0.0  # when all that was put is there
+    flying: set[int] = field(default_factory=set)  # tasks whose end is on its way to the master
 
     def change(self) -> dict[str, Any]:
         """Return what is kept, to be changed: tasks that wait see it as it was."""
@@ -74,7 +79,8 @@ class VirtualEngine(Engine):
         membership: Membership | None = None,
         compute: bool = True,
         seed: int = 0,
-        network: NetworkCost = NetworkCost(),  # noqa: B008 - frozen
+        costs: Costs = Costs(),  # noqa: B008 - frozen
+        sizes: Sizes | None = None,
     ) -> None:
         workers = whole(workers, "workers", 1)
         if membership is not None and not isinstance(membership, Membership):
@@ -85,7 +91,9 @@ class VirtualEngine(Engine):
         self.compute = compute
         can = Capabilities(processes=False, can_lose=True, can_join=True, exchange=True)
         self.capabilities = replace(can, virtual_time=True, given_time=True, values=compute)
-        self._network = network
+        self._costs, self._links = costs, None if sizes is None else Links(costs, sizes)
+        self._start_up = 0.0 if sizes is None else costs.start_up
+        self._pause = 0.0 if sizes is None else costs.per_event
         self._delays = PerUnit() if delays is None else check_delays(delays)
         self._rng = np.random.default_rng(seed)
         self._now = 0.0
@@ -95,6 +103,7 @@ class VirtualEngine(Engine):
         self._ids, self._numbers = count(workers), count()
         self._heap: list[tuple[float, int, Callable[[], Event | None]]] = []
         self._operands: dict[int, Any] = {}
+        self._starting: set[int] = set()  # machines that are added, and no workers yet
         self._closed = False
         # Membership draws from streams of its own: how many tasks ran must not move it.
         stream, self._victims = (np.random.default_rng((seed, i)) for i in (1, 2))
@@ -117,7 +126,12 @@ class VirtualEngine(Engine):
                 keep(home.change(), key, value)
             except Exception as error:
                 event = Failed(self._now, worker, -1, None, *format_error(error), key)
-        self._at(self._now, lambda: event)
+        if self._links is not None:
+            self._now += self._pause
+            home.ready = max(home.ready, self._links.put(size_of(value), self._now))
+            self._fly(worker, home, event, home.ready + self._costs.latency)
+        else:
+            self._at(self._now, lambda: event)
 
     def forget(self, key: str) -> None:
         self._check_open()
@@ -133,11 +147,17 @@ class VirtualEngine(Engine):
         if round in self._operands:
             raise BadInput(f"a round has one operand; round {round} was broadcast before.")
         self._operands[round] = value if self.compute else None
+        if self._links is not None:
+            self._links.broadcast(round, value, len(self._order), self._now)
 
     def submit(self, task: Task) -> None:
         home = self._home(task.worker)
         steps = self._exchanging if task.what == TASK else self._timed
-        home.queue.append((task, steps(task, home.kept, home)))
+        there = 0.0
+        if self._links is not None:
+            self._now += self._pause
+            there = max(home.ready, self._links.task(task.round, self._now))
+        home.queue.append((task, steps(task, home.kept, home, there)))
         if len(home.queue) == 1:
             self._begin(task.worker, home)
 
@@ -149,6 +169,9 @@ class VirtualEngine(Engine):
         for old in [r for r in self._operands if r <= round]:
             del self._operands[old]
         soon = self._now + SLICE
+        if self._links is not None:
+            self._links.cancel(round)
+            soon += self._costs.latency
         for worker, home in self._workers.items():
             # A worker busy with stale work looks up at the end of its slice.
             if home.queue and home.queue[0][0].round <= round and home.due > soon:
@@ -166,6 +189,7 @@ class VirtualEngine(Engine):
                 events.append(event)
         if not events and limit != float("inf"):
             self._now = max(self._now, limit)
+        self._now += self._pause * len(events)
         return events
 
     def lose(self, worker: int) -> None:
@@ -175,7 +199,7 @@ class VirtualEngine(Engine):
     def join(self) -> int:
         self._check_open()
         worker = next(self._ids)
-        self._at(self._now, lambda: self._enter(worker))
+        self._at(self._now, lambda: self._come(worker))
         return worker
 
     def announce(self, worker: int, seconds: float, reason: str = "") -> None:
@@ -215,7 +239,7 @@ class VirtualEngine(Engine):
     def _change(self, worker: int | None, deadline: float | None) -> Event | None:
         self._next_change()
         if worker is None:
-            return self._enter(next(self._ids))
+            return self._come(next(self._ids))
         if worker == -1 and deadline is None and self._named:
             worker = self._named.popleft()
         elif worker == -1 and self._order:
@@ -230,7 +254,17 @@ class VirtualEngine(Engine):
     def _notice(self, worker: int, deadline: float, reason: str = "") -> Event | None:
         return Leaving(self._now, worker, deadline, reason) if worker in self._workers else None
 
-    def _enter(self, worker: int) -> Event:
+    def _come(self, worker: int) -> Event | None:
+        if not self._start_up:
+            return self._enter(worker)
+        self._starting.add(worker)
+        self._at(self._now + self._start_up, lambda: self._enter(worker))
+        return None
+
+    def _enter(self, worker: int) -> Event | None:
+        if self._start_up and worker not in self._starting:
+            return None  # lost before it was up
+        self._starting.discard(worker)
         self._workers[worker] = _Worker()
         self._order = tuple(sorted(self._workers))
         return Joined(self._now, worker)
@@ -238,10 +272,12 @@ class VirtualEngine(Engine):
     def _leave(self, worker: int) -> Event | None:
         home = self._workers.pop(worker, None)
         if home is None:
+            self._starting.discard(worker)
             return None
         home.token += 1
         self._order = tuple(self._workers)
-        return Lost(self._now, worker, tuple(sorted(task.id for task, _ in home.queue)))
+        open = {task.id for task, _ in home.queue} | home.flying
+        return Lost(self._now, worker, tuple(sorted(open)))
 
     # Tasks.
 
@@ -278,6 +314,13 @@ class VirtualEngine(Engine):
                 if due is None or what is not None or value is not None:
                     event = Reply(*here, what, value, home.rows, seconds, due is None)
                     home.rows = 0
+        if event is not None and self._links is not None:
+            value = type(event) is Reply and event.what is not None
+            rows = event.read if type(event) is Reply else 0
+            if due is None:
+                home.flying.add(task.id)
+            self._fly(worker, home, event, self._links.reply(rows, value, self._now))
+            event = None
         if due is not None:
             self._step_at(due, worker, home)
             return event
@@ -286,8 +329,20 @@ class VirtualEngine(Engine):
             self._begin(worker, home)
         return event
 
-    def _timed(self, task: Task, kept: dict[str, Any], _: _Worker) -> Steps:
-        """Run a task at once; its pieces are due as their rows are read."""
+    def _fly(self, worker: int, home: _Worker, event: Any, time: float) -> None:
+        """Let an event reach the master at this time, unless its worker is lost before."""
+
+        def arrive() -> Event | None:
+            if self._workers.get(worker) is not home:
+                return None
+            home.flying.discard(getattr(event, "task", -1))
+            found: Event = event._replace(time=self._now)
+            return found
+
+        self._at(time, arrive)
+
+    def _timed(self, task: Task, kept: dict[str, Any], _: _Worker, there: float) -> Steps:
+        """Run a task as soon as it is there; its pieces are due as their rows are read."""
         pieces = self._pieces(task, kept)
         wait, work = self._delays.timing(self._rng, task.worker, task.round, task.cost)
         checked_seconds(self._delays, wait + work)
@@ -296,7 +351,7 @@ class VirtualEngine(Engine):
         reads = reads if sum(reads) else [1] * len(pieces)
         step = work / sum(reads)
         spent = [step * read for read in reads]
-        dues = [*accumulate(spent, initial=self._now + wait)][1:]
+        dues = [*accumulate(spent, initial=max(self._now, there) + wait)][1:]
         spent[0] += wait
         yield _NOTHING, 0.0, dues[0]
         yield from zip(pieces, spent, [*dues[1:], None], strict=True)
@@ -316,7 +371,7 @@ class VirtualEngine(Engine):
             pieces.append(error)
         return pieces or [_NOTHING]
 
-    def _exchanging(self, task: Task, kept: dict[str, Any], home: _Worker) -> Steps:
+    def _exchanging(self, task: Task, kept: dict[str, Any], home: _Worker, _: float) -> Steps:
         """Run a task that exchanges with others up to its next piece, again and again.
 
         What a worker has written by then others see, so a loss falls between two pieces.
@@ -343,7 +398,7 @@ class VirtualEngine(Engine):
                 checked_seconds(self._delays, seconds)
                 due += seconds
             elif kind == GATHER:
-                due += self._network.seconds(what[1], what[2])
+                due += self._costs.ring(what[1], what[2])
             yield Piece(None if kind else what, value, read), 0.0, due
 
     def _wake(self) -> None:
