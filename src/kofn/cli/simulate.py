@@ -84,9 +84,9 @@ def table(console: Console, result: dict[str, Any]) -> None:
     title = f"{kind}, {result['workers']} workers, simulated; best: {result['best']}"
     cut = [row[: len(columns)] for row in rows]
     print_table(console, title, columns, cut, box=None, padding=(0, 1), pad_edge=False)
-    text = """±: so far may the mean be off, in 95 of 100 cases. Work, wasted: multiples of the whole
-        work, a round. Memory: the largest share of a worker, as a part of the data. Machine s, USD:
-        of all machines, to the end."""
+    text = """±: so far may the mean be off, in 95 of 100 cases. Work, wasted: multiples of the
+        whole work, a round. Memory: the largest share of a worker, as a part of the data.
+        Machine s, USD: of all machines, to the end."""
     print_text(console, text)
     for name, one in result["codes"].items():
         if one["problem"]:

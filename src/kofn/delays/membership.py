@@ -53,9 +53,7 @@ def read_membership(path: str | PathLike[str]) -> dict[str, SpotTrace | Lifetime
         return {name: _lifetimes(lines, where)}
     clock = next((column for column in (*UNITS, LOCAL) if column in columns), None)
     if clock is None or not ({"event", "node"} <= columns or "instances" in columns):
-        raise BadInput(
-            f"a trace of machines has {_FORMS}; {where} has {', '.join(lines[0].row)}."
-        )
+        raise BadInput(f"a trace of machines has {_FORMS}; {where} has {', '.join(lines[0].row)}.")
     ordered = _ordered(lines, clock, where)
     if "instances" in columns:
         return {name: _counts(ordered, where)}

@@ -75,7 +75,9 @@ def _from_table(lines: list[Line], path: Path) -> dict[str, Recording]:
                 f"line {number} of {path} is {row}."
             ) from None
         if not (0 <= seconds < np.inf and 0 <= load < np.inf and round >= 0 and worker >= 0):
-            raise BadInput(f"no number of a timing is negative or infinite; line {number} of {path} is {row}.")
+            raise BadInput(
+                f"no number of a timing is negative or infinite; line {number} of {path} is {row}."
+            )
         if (round, worker) in found[load]:
             raise BadInput(
                 f"a worker has one time in a round, at each load; line {number} of {path} is a "

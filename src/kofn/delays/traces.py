@@ -145,6 +145,25 @@ class SpotTrace:
         start = next(time for time, live in found.counts() if live >= wanted)
         return found.since(start) if start > 0 else found
 
+    def started(self, seconds: float) -> SpotTrace:
+        """The same as workers see it: a node is one so many seconds after it was added.
+
+        Those of time zero are there at once; one that is removed before is never seen.
+        """
+        events: list[Event] = []
+        came: dict[str, int] = {}  # node -> where its addition is
+        for event in self.events:
+            if event.added:
+                came[event.node] = len(events)
+                up = event.time + seconds if event.time > 0 else event.time
+                events.append(event._replace(time=up))
+            elif events[came[event.node]].time < event.time:
+                events.append(event)
+            else:
+                events[came[event.node]] = event._replace(time=-1.0, node="")
+        seen = sorted((e for e in events if e.node), key=lambda event: event.time)
+        return replace(self, events=tuple(seen), length=self.seconds)
+
     def membership(self, scale: float, notice: float = 0.0) -> Membership:
         """As a membership model for the virtual engine, `scale` trace seconds a second.
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..costs import Costs
+from ..model import Event, Reply
 from ..peers.relay import LARGE
 
 SMALL = 200  # bytes of a message beside its data
@@ -65,8 +66,10 @@ class Links:
         self._out = max(now, self._out) + self.costs.transfer(SMALL + size)
         return self._out + self.costs.latency
 
-    def reply(self, rows: int, value: bool, now: float) -> float:
-        """When a piece that a worker sends now is at the master."""
-        size = SMALL + (self.sizes.piece + self.sizes.row * rows if value else 0.0)
+    def reply(self, event: Event, now: float) -> float:
+        """When what a worker says now is at the master."""
+        size = float(SMALL)
+        if type(event) is Reply and event.what is not None:
+            size += self.sizes.piece + self.sizes.row * event.read
         self._in = max(now + self.costs.latency, self._in) + self.costs.transfer(size)
         return self._in

@@ -92,8 +92,8 @@ class VirtualEngine(Engine):
         can = Capabilities(processes=False, can_lose=True, can_join=True, exchange=True)
         self.capabilities = replace(can, virtual_time=True, given_time=True, values=compute)
         self._costs, self._links = costs, None if sizes is None else Links(costs, sizes)
-        self._start_up = 0.0 if sizes is None else costs.start_up
-        self._pause = 0.0 if sizes is None else costs.per_event
+        charged = (0.0, 0.0) if sizes is None else (costs.start_up, costs.per_event)
+        self._start_up, self._pause = charged
         self._delays = PerUnit() if delays is None else check_delays(delays)
         self._rng = np.random.default_rng(seed)
         self._now = 0.0
@@ -103,7 +103,6 @@ class VirtualEngine(Engine):
         self._ids, self._numbers = count(workers), count()
         self._heap: list[tuple[float, int, Callable[[], Event | None]]] = []
         self._operands: dict[int, Any] = {}
-        self._starting: set[int] = set()  # machines that are added, and no workers yet
         self._closed = False
         # Membership draws from streams of its own: how many tasks ran must not move it.
         stream, self._victims = (np.random.default_rng((seed, i)) for i in (1, 2))
@@ -199,7 +198,7 @@ class VirtualEngine(Engine):
     def join(self) -> int:
         self._check_open()
         worker = next(self._ids)
-        self._at(self._now, lambda: self._come(worker))
+        self._at(self._now + self._start_up, lambda: self._enter(worker))
         return worker
 
     def announce(self, worker: int, seconds: float, reason: str = "") -> None:
@@ -239,7 +238,7 @@ class VirtualEngine(Engine):
     def _change(self, worker: int | None, deadline: float | None) -> Event | None:
         self._next_change()
         if worker is None:
-            return self._come(next(self._ids))
+            return self._enter(next(self._ids))
         if worker == -1 and deadline is None and self._named:
             worker = self._named.popleft()
         elif worker == -1 and self._order:
@@ -254,17 +253,7 @@ class VirtualEngine(Engine):
     def _notice(self, worker: int, deadline: float, reason: str = "") -> Event | None:
         return Leaving(self._now, worker, deadline, reason) if worker in self._workers else None
 
-    def _come(self, worker: int) -> Event | None:
-        if not self._start_up:
-            return self._enter(worker)
-        self._starting.add(worker)
-        self._at(self._now + self._start_up, lambda: self._enter(worker))
-        return None
-
-    def _enter(self, worker: int) -> Event | None:
-        if self._start_up and worker not in self._starting:
-            return None  # lost before it was up
-        self._starting.discard(worker)
+    def _enter(self, worker: int) -> Event:
         self._workers[worker] = _Worker()
         self._order = tuple(sorted(self._workers))
         return Joined(self._now, worker)
@@ -272,12 +261,11 @@ class VirtualEngine(Engine):
     def _leave(self, worker: int) -> Event | None:
         home = self._workers.pop(worker, None)
         if home is None:
-            self._starting.discard(worker)
             return None
         home.token += 1
         self._order = tuple(self._workers)
-        open = {task.id for task, _ in home.queue} | home.flying
-        return Lost(self._now, worker, tuple(sorted(open)))
+        ended = sorted({*home.flying, *(task.id for task, _ in home.queue)})
+        return Lost(self._now, worker, tuple(ended))
 
     # Tasks.
 
@@ -315,11 +303,8 @@ class VirtualEngine(Engine):
                     event = Reply(*here, what, value, home.rows, seconds, due is None)
                     home.rows = 0
         if event is not None and self._links is not None:
-            value = type(event) is Reply and event.what is not None
-            rows = event.read if type(event) is Reply else 0
-            if due is None:
-                home.flying.add(task.id)
-            self._fly(worker, home, event, self._links.reply(rows, value, self._now))
+            arrives = self._links.reply(event, self._now)
+            self._fly(worker, home, event, arrives, None if due is not None else task.id)
             event = None
         if due is not None:
             self._step_at(due, worker, home)
@@ -329,16 +314,19 @@ class VirtualEngine(Engine):
             self._begin(worker, home)
         return event
 
-    def _fly(self, worker: int, home: _Worker, event: Any, time: float) -> None:
+    def _fly(
+        self, worker: int, home: _Worker, event: Any, time: float, ends: int | None = None
+    ) -> None:
         """Let an event reach the master at this time, unless its worker is lost before."""
 
-        def arrive() -> Event | None:
+        def arrive() -> Any:
             if self._workers.get(worker) is not home:
                 return None
-            home.flying.discard(getattr(event, "task", -1))
-            found: Event = event._replace(time=self._now)
-            return found
+            home.flying.discard(-1 if ends is None else ends)
+            return event._replace(time=self._now)
 
+        if ends is not None:
+            home.flying.add(ends)
         self._at(time, arrive)
 
     def _timed(self, task: Task, kept: dict[str, Any], _: _Worker, there: float) -> Steps:

@@ -92,7 +92,9 @@ class Candidate:
             )
         lacking = [one.name for one in named if one.default is one.empty and one.name not in given]
         if lacking:
-            raise BadInput(f"{self.code} needs {', '.join(lacking)}, as {self.code}({lacking[0]}=2).")
+            raise BadInput(
+                f"{self.code} needs {', '.join(lacking)}, as {self.code}({lacking[0]}=2)."
+            )
         return player
 
     def play(self, place: Place) -> Iterator[Outcome]:
@@ -115,8 +117,10 @@ def candidates(codes: str | Iterable[str | Candidate], kind: Kind) -> dict[str, 
 
 
 def _products(place: Place, X: Any) -> Iterator[Outcome]:
-    w = np.zeros((place.work.columns, place.work.width)) if place.work.width > 1 else np.zeros(
-        place.work.columns
+    w = (
+        np.zeros((place.work.columns, place.work.width))
+        if place.work.width > 1
+        else np.zeros(place.work.columns)
     )
 
     def rounds() -> Iterator[Outcome]:

@@ -10,10 +10,10 @@ import numpy as np
 from ..checks import whole
 from ..cluster import connect
 from ..costs import Costs
-from ..delays import Delays, Recording, SpotTrace
+from ..delays import Delays, SpotTrace
 from ..engines._links import Sizes
 from ..engines.virtual import VirtualEngine
-from ..errors import BadInput, NotDecodable, TooFewWorkers
+from ..errors import NotDecodable, TooFewWorkers
 from .codes import Candidate, Outcome, Place, candidates, message_sizes
 from .draws import Common, Meter
 from .table import Row, Table
@@ -51,10 +51,8 @@ def simulate(
     job = work if isinstance(work, Work) else Work(work)
     count = whole(workers, "workers", 1)
     rounds = whole(rounds, "rounds", 1)
-    if costs is None or isinstance(costs, Costs):
-        prices = costs or Costs()
-    else:
-        prices = Costs.load(costs)
+    prices = Costs() if costs is None else costs
+    prices = prices if isinstance(prices, Costs) else Costs.load(prices)
     chosen = candidates(codes, job.kind)
     delays = delays_of(timings, count, grows=grows, slope=slope)
     trace = None if market is None else market_of(market, count, seed)
@@ -93,10 +91,14 @@ class Stage:
         """Play one code."""
         work, trace = self.work, self.trace
         delays = Common(self.delays, work.units(self.workers), self.seed)
+        started = None if trace is None else trace.started(self.costs.start_up)
+        membership = None if started is None else started.membership(1.0)
         engine = VirtualEngine(
             self.workers if trace is None else trace.at_start,
             delays=delays,
-            membership=None if trace is None else trace.membership(1.0),
+            membership=None
+            if trace is None
+            else trace.started(self.costs.start_up).membership(1.0),
             compute=False,
             seed=self.seed,
             costs=self.costs,
