@@ -39,15 +39,20 @@ class Shares:
     scales: Scales | None = None
 
 
-def shares_of(A: Any, code: AnyKOfN, scales: Scales | None = None) -> Shares:
+def shares_of(
+    A: Any, code: AnyKOfN, scales: Scales | None = None, *, values: bool = True
+) -> Shares:
     """Return the shares of A, its rows divided by `scales`. It is kept, not copied.
 
-    A sparse parity share holds the non-zeros of up to k blocks: it is that much denser.
+    A sparse parity share holds the non-zeros of up to k blocks: it is that much denser. Without
+    `values` shares are None: nobody looks at them, and thousands take long to make.
     """
     sparse = bool(scipy.sparse.issparse(A))
     plain = scales is None and not sparse
 
     def share_of(share: int) -> Any:
+        if not values:
+            return None
         # Sums of huge entries may overflow: products look at what comes out.
         with np.errstate(over="ignore", invalid="ignore"):
             if plain:
