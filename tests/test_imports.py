@@ -29,6 +29,7 @@ ALLOWED: dict[str, set[str]] = {
     "sequence": {"codes", "rounds"},
     "cluster": {"arrays", "sums", "sequence", "rounds", "codes", "engines.base", "notices"},
     "market": {"cluster", "delays"},
+    "rivals": {"cluster", "codes", "delays", "engines", "rounds", "sums"},
     "learn": {"arrays", "sums", "sequence", "rounds", "codes", "cluster"},
     "report": set(),
     "testing": {"codes", "engines", "rounds", "delays", "arrays", "cluster"},

@@ -51,6 +51,11 @@ class Blank:
     itemsize: int = 8
 
     @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return self.rows, self.columns
+
+    @property
     def nbytes(self) -> int:
         """What it would take."""
         return self.rows * self.columns * self.itemsize

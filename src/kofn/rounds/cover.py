@@ -30,7 +30,7 @@ class Cover:
     def __init__(self, windows: Windows) -> None:
         self.shares = list(windows.shares)
         self.cuts = windows.cuts
-        self.asked = windows.asked.copy()
+        self.asked = windows.asked  # of all rounds on these windows, until the arrays are there
         self.need = windows.need.copy()
         self.delivered_rows = 0
         self.topped_up_rows = 0
@@ -76,6 +76,7 @@ class Cover:
         whole, self._whole = self._whole, None
         if whole is None:
             return
+        self.asked = self.asked.copy()
         self._have = np.zeros_like(self.asked)
         self._count = np.zeros(len(self.need), dtype=np.intp)
         self._index = {row: j for j, row in enumerate(self.cuts.tolist())}
@@ -94,6 +95,13 @@ class Cover:
         """(segments,): how many have delivered."""
         self._unfold()
         return self._count
+
+    def owes(self, share: int) -> bool:
+        """Whether a share was asked for rows that have not come."""
+        i = self._place[share]
+        if self._whole is not None:
+            return i not in self._whole and bool(self._windows.runs[i])
+        return bool((self.asked[i] & ~self._have[i]).any())
 
     @property
     def done(self) -> bool:
@@ -130,8 +138,9 @@ class Cover:
 
     def retire(self, share: int) -> None:
         """Note that what a share still owes will not come."""
+        self._unfold()
         i = self._place[share]
-        self.asked[i] = self.have[i]
+        self.asked[i] = self._have[i]
 
     def keep(self, shares: Collection[int]) -> None:
         """Bring the shares up to those that are live: retire the others, admit new ones."""

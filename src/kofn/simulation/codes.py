@@ -14,13 +14,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..arrays.matrix import CodedMatrix, Options
-from ..arrays.shares import blank_shares, shares_of, threshold
+from ..arrays.shares import shares_of, threshold
 from ..cluster import Cluster
 from ..codes import SumCode
 from ..codes.rateless import LT, RandomGroups
 from ..codes.repetition import CyclicRepetition, FractionalRepetition, Uncoded
 from ..errors import BadInput
 from ..model import Blank
+from ..rivals.masters import DSAG, BackupTasks, Hedged, Ignore, MasterRival, Replication
 from ..rounds import Late, stop
 from ..sequence import DIP, IDIP, Polynomial, SequenceCode
 from ..sequence import Uncoded as UncodedSequence
@@ -154,11 +155,10 @@ def whole_product(place: Place, *, k: int) -> Iterator[Outcome]:
 
 def _matrix(place: Place, k: int, options: Options) -> CodedMatrix:
     work, code = place.work, threshold(k, place.workers)
+    A: Any = Blank(work.rows, work.columns)
     if place.values:
         A = np.random.default_rng(0).standard_normal((work.rows, work.columns))
-        shares = shares_of(A, code)
-    else:
-        shares = blank_shares((work.rows, work.columns), code)
+    shares = shares_of(A, code, values=place.values)
     return CodedMatrix(place.cluster._driver, shares, options)
 
 
@@ -219,6 +219,25 @@ def groups(place: Place, *, d: int = 10) -> Iterator[Outcome]:
     return _sums(place, RandomGroups(d))
 
 
+# Rivals, which place a part for each worker themselves.
+
+
+def _rival(kind: type[MasterRival]) -> Player:
+    def play(place: Place, **parameters: Any) -> Iterator[Outcome]:
+        played = kind(**parameters).play(place.cluster, place.rounds)
+        return (Outcome(time, covered, covered == 1.0) for time, covered, _ in played)
+
+    own = list(inspect.signature(kind).parameters.values())
+    first = list(inspect.signature(play).parameters.values())[:1]
+    named = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
+    play.__signature__ = inspect.Signature(first + named)  # type: ignore[attr-defined]
+    play.__doc__ = kind.__doc__
+    return play
+
+
+MASTERS = {kind.name: kind for kind in (Replication, BackupTasks, Hedged, Ignore, DSAG)}
+
+
 # Sequences.
 
 
@@ -270,7 +289,12 @@ def idip(
 
 CODES: Mapping[Kind, Mapping[str, Player]] = {
     "product": {"uncoded": uncoded_product, "mds": mds, "whole": whole_product},
-    "gradient": {"uncoded": uncoded_sum, "fractional": fractional, "cyclic": cyclic},
+    "gradient": {
+        "uncoded": uncoded_sum,
+        "fractional": fractional,
+        "cyclic": cyclic,
+        **{name: _rival(kind) for name, kind in MASTERS.items()},
+    },
     "sequence": {
         "uncoded": uncoded_sequence,
         "polynomial": polynomial,
@@ -279,6 +303,27 @@ CODES: Mapping[Kind, Mapping[str, Player]] = {
     },
     "sum": {"uncoded": uncoded_sum, "fractional": fractional, "lt": lt, "groups": groups},
 }
+
+
+def _as_rival(work: Work, candidate: Candidate) -> MasterRival | None:
+    """The rival that a candidate is, if it is one."""
+    if work.kind != "gradient" or candidate.code not in MASTERS:
+        return None
+    return MASTERS[candidate.code](**dict(candidate.parameters))
+
+
+def units(work: Work, candidate: Candidate, workers: int) -> float:
+    """All of the work in the units in which this code's tasks are counted."""
+    rival = _as_rival(work, candidate)
+    return work.units(workers) if rival is None else float(workers * rival.pieces)
+
+
+def memory(work: Work, candidate: Candidate, workers: int, most: float) -> float | None:
+    """The part of the data that a worker keeps, if it was given `most` bytes."""
+    rival = _as_rival(work, candidate)
+    if rival is not None:
+        return rival.storage(workers)
+    return most / work.data_bytes if work.data_bytes else None
 
 
 def message_sizes(work: Work, candidate: Candidate) -> tuple[float, float, float]:

@@ -14,7 +14,7 @@ from ..delays import Delays, SpotTrace
 from ..engines._links import Sizes
 from ..engines.virtual import VirtualEngine
 from ..errors import NotDecodable, TooFewWorkers
-from .codes import Candidate, Outcome, Place, candidates, message_sizes
+from .codes import Candidate, Outcome, Place, candidates, memory, message_sizes, units
 from .draws import Common, Meter
 from .table import Row, Table
 from .timings import Market, Timings, delays_of, market_of
@@ -90,15 +90,14 @@ class Stage:
     def play(self, candidate: Candidate, on_round: Callable[[], None] | None = None) -> Row:
         """Play one code."""
         work, trace = self.work, self.trace
-        delays = Common(self.delays, work.units(self.workers), self.seed)
+        whole_work = units(work, candidate, self.workers)
+        delays = Common(self.delays, whole_work, self.seed)
         started = None if trace is None else trace.started(self.costs.start_up)
         membership = None if started is None else started.membership(1.0)
         engine = VirtualEngine(
             self.workers if trace is None else trace.at_start,
             delays=delays,
-            membership=None
-            if trace is None
-            else trace.started(self.costs.start_up).membership(1.0),
+            membership=membership,
             compute=False,
             seed=self.seed,
             costs=self.costs,
@@ -138,9 +137,9 @@ class Stage:
             seconds=np.diff(ends, prepend=began) if len(ends) else ends,
             covered=float(np.mean([o.covered for o in outcomes])) if outcomes else 0.0,
             exact_share=float(np.mean([o.exact for o in outcomes])) if outcomes else 0.0,
-            work=meter.units / work.units(self.workers) / max(1, len(outcomes)),
+            work=meter.units / whole_work / max(1, len(outcomes)),
             machine_seconds=self.workers * last if trace is None else trace.machine_seconds(last),
             usd=None if trace is None else trace.usd(last),
-            memory=meter.kept / work.data_bytes if work.data_bytes else None,
+            memory=memory(work, candidate, self.workers, meter.kept),
             problem=problem if len(outcomes) < self.rounds else "",
         )
