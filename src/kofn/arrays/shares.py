@@ -45,7 +45,8 @@ def shares_of(
     """Return the shares of A, its rows divided by `scales`. It is kept, not copied.
 
     A sparse parity share holds the non-zeros of up to k blocks: it is that much denser. Without
-    `values` A may be a Blank, and shares are: nobody looks at them, and thousands take long to make.
+    `values` A may be a Blank, and shares are blank: nobody looks at them, and making thousands
+    takes long.
     """
     sparse = bool(scipy.sparse.issparse(A))
     plain = scales is None and not sparse

@@ -94,7 +94,8 @@ class Candidate:
         lacking = [one.name for one in named if one.default is one.empty and one.name not in given]
         if lacking:
             raise BadInput(
-                f"{self.code} needs {', '.join(lacking)}, as {self.code}({lacking[0]}=2)."
+                f"{self.code} needs {', '.join(lacking)}; got {self}. Say {self.code}"
+                f"({', '.join(f'{name}=2' for name in lacking)}), for instance."
             )
         return player
 
@@ -224,8 +225,13 @@ def groups(place: Place, *, d: int = 10) -> Iterator[Outcome]:
 
 def _rival(kind: type[MasterRival]) -> Player:
     def play(place: Place, **parameters: Any) -> Iterator[Outcome]:
-        played = kind(**parameters).play(place.cluster, place.rounds)
-        return (Outcome(time, covered, covered == 1.0) for time, covered, _ in played)
+        rival = kind(**parameters)
+
+        def rounds() -> Iterator[Outcome]:  # DSAG has but one round of the engine for all
+            for time, covered, _ in rival.play(place.cluster, place.rounds):
+                yield Outcome(time, covered, covered == 1.0)
+
+        return rounds()
 
     own = list(inspect.signature(kind).parameters.values())
     first = list(inspect.signature(play).parameters.values())[:1]

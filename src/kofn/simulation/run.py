@@ -112,7 +112,7 @@ class Stage:
                 played = candidate.play(Place(cluster, work, self.workers, self.rounds))
                 began = engine.now()
                 meter.units = 0.0
-                while len(outcomes) < self.rounds and engine.now() < self.until:
+                while len(outcomes) < self.rounds:
                     outcome = next(played, None)
                     if outcome is None:
                         break
