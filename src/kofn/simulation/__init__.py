@@ -2,6 +2,7 @@
 
 from .calibration import calibrate
 from .codes import CODES, Candidate, Outcome, Place, candidates
+from .logs import Traces, read_log, record, write_log
 from .run import Stage, simulate
 from .table import Row, Table
 from .timings import delays_of, market_of
@@ -15,10 +16,14 @@ __all__ = [
     "Row",
     "Stage",
     "Table",
+    "Traces",
     "Work",
     "calibrate",
     "candidates",
     "delays_of",
     "market_of",
+    "read_log",
+    "record",
     "simulate",
+    "write_log",
 ]
