@@ -1,7 +1,7 @@
 """Which code is the fastest on a spot market? Prints a table, and draws it.
 
-python examples/simulate.py                                       a market made up from lifetimes
-python examples/simulate.py --market aws_p3_events.csv --out p.png      a recorded one (docs/simulate.md)
+python examples/simulate.py                           a market made up from lifetimes
+python examples/simulate.py --market FILE --out p.png       a recorded one (docs/simulate.md)
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def test_the_masters_link_carries_one_message_at_a_time() -> None:
     engine = VirtualEngine(3, delays=PerUnit(0.0), costs=COSTS, sizes=Sizes(0.0, 1e6, 0.0))
     for worker in range(3):
         engine.submit(Task(worker, 1, worker, echo, (), "x", 1.0))
-    times = []
+    times: list[float] = []
     while len(times) < 3:
         times += [event.time for event in engine.events(100.0)]
     assert np.diff(times) == pytest.approx([1.0 + MOVED] * 2)  # replies of a second each
@@ -453,10 +453,10 @@ def kofn_json(*args: str) -> Any:
 
 def test_the_tables_for_people(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     console = Console(width=100)
-    args = (None, 4, "exponential(unit=2, mean=0.1)", None, 4, None, 0, {}, None)
+    args: Any = (None, 4, "exponential(unit=2, mean=0.1)", None, 4, None, 0, {}, None, True)
     for kind in ("product", "gradient", "sequence", "sum"):
         work = work_of(kind, "200x4x8", None)
-        cli_simulate.table(console, cli_simulate.run(work, *args, quiet=True))
+        cli_simulate.table(console, cli_simulate.run(work, *args))
     out = capsys.readouterr().out
     for text in ("mds(k=2)", "cyclic(c=2)", "polynomial(x=1, y=3)", "groups", "best:"):
         assert text in out

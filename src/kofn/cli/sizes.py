@@ -16,5 +16,5 @@ def work_of(kind: str, size: str, parts: int | None) -> Work:
         given = []
     if not 1 <= len(given) <= 3:
         raise BadInput(f"--size is rows x columns x width, as 100000x100x1; got {size!r}.")
-    kinds: Any = kind
-    return Work(kinds, *given, parts=parts)
+    sizes: Any = dict(zip(("rows", "columns", "width"), given, strict=False))
+    return Work(kind, parts=parts, **sizes)  # type: ignore[arg-type]  # Work looks at it

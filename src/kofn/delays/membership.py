@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import datetime
 from math import isfinite
 from os import PathLike, fspath
@@ -65,6 +65,11 @@ def read_spot_trace(path: str | PathLike[str]) -> SpotTrace:
 
     It starts with the machines that are there at time 0.
     """
+    if Path(fspath(path)).suffix == ".npz":
+        raise BadInput(
+            f"a spot trace is a CSV file, gzipped or not; {fspath(path)} may have several. Use "
+            f"read_membership(...)."
+        )
     (found,) = read_membership(path).values()
     if not isinstance(found, SpotTrace):
         raise BadInput(
@@ -215,10 +220,10 @@ def _availability(path: Path) -> Iterable[tuple[str, SpotTrace]]:
                 f"a trace has a price for each tick; {name} of {path} has {len(cost)} prices and "
                 f"{len(available)} ticks."
             )
-        tick: Callable[[int], float] = lambda i, gap=float(gap): i * gap  # noqa: E731
-        counts = ((tick(i), int(n)) for i, n in enumerate(available))
-        steps = (Price(tick(i), float(usd)) for i, usd in enumerate(cost))
-        yield name, _of_counts(counts, steps, tick(len(available)), name)
+        tick = float(gap)
+        counts = [(i * tick, int(n)) for i, n in enumerate(available)]
+        steps = [Price(i * tick, float(usd)) for i, usd in enumerate(cost)]
+        yield name, _of_counts(counts, steps, len(available) * tick, name)
 
 
 def _ticks(values: NDArray[Any], where: str, whole: bool = False) -> NDArray[Any]:

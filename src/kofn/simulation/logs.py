@@ -51,8 +51,9 @@ def read_log(path: str | PathLike[str]) -> list[Record]:
     found = []
     for number, row in read_rows(path, "an event log"):
         try:
-            whole = (int(row[name]) for name in ("round", "worker", "task", "rows"))
-            found.append(Record(float(row["time"]), row["kind"], *whole, row["why"]))
+            round, worker, task, rows = (int(row[name]) for name in _FIELDS[2:6])
+            time, kind, why = float(row["time"]), row["kind"], row["why"]
+            found.append(Record(time, kind, round, worker, task, rows, why))
         except (KeyError, ValueError):
             raise BadInput(
                 f"an event log has the columns {', '.join(_FIELDS)}; line {number} of "

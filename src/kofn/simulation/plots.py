@@ -57,6 +57,16 @@ def tidy(axes: Axes) -> None:
     axes.title.set_fontsize(10.5)
 
 
+def log_axis(axes: Axes) -> None:
+    """Seconds on a logarithmic axis, with plain numbers at it."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
 def steps(axes: Axes, values: np.ndarray, **look: object) -> None:
     """The fraction of values up to each."""
     x = np.sort(np.asarray(values, dtype=float).ravel())
@@ -71,7 +81,7 @@ def _times(axes: Axes, table: Table, looks: dict[str, tuple[str, str]]) -> None:
         steps(axes, row.seconds, color=colour, ls=line, lw=1.6, label=name)
     longest = max((float(row.seconds.max()) for row in rows.values()), default=1.0)
     if longest > 4 * min((float(np.median(row.seconds)) for row in rows.values()), default=1.0):
-        axes.set_xscale("log")
+        log_axis(axes)
     axes.set_ylim(0, 1.01)
     axes.set_xlabel("seconds of a round")
     axes.set_title("part of the rounds that took no longer")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -118,9 +118,8 @@ class Table:
             apart = [None if value != value else value for value in self.against(name)]
             difference = dict(zip(("slower", "slower_low", "slower_high"), apart, strict=True))
             codes[name] = {**row.summary(), **difference}
-        sizes = {"kind": self.work.kind, "rows": self.work.rows, "columns": self.work.columns}
-        sizes |= {"width": self.work.width, "parts": self.work.parts}
-        return {"work": sizes, "workers": self.workers, "best": self.best, "codes": codes}
+        job = asdict(self.work)
+        return {"work": job, "workers": self.workers, "best": self.best, "codes": codes}
 
     def to_pandas(self) -> Any:
         """A DataFrame with a row for each code; needs pandas."""

@@ -73,6 +73,7 @@ def delays_of(
         if not _file(text):
             return _made(text)
         timings = _named(read_timings, text, "recordings")
+    assert isinstance(timings, Recording)
     single = len(timings.loads) == 1
     whole = 1 / (workers * timings.loads[0]) if single and timings.loads[0] > 0 else 1.0
     if model is not None:
@@ -104,6 +105,7 @@ def market_of(market: Market, workers: int, seed: int) -> SpotTrace:
     """A market as what it offers to somebody who wants so many workers."""
     if not isinstance(market, SpotTrace | Lifetimes):
         market = _named(read_membership, fspath(market), "traces")
+    assert isinstance(market, SpotTrace | Lifetimes)
     return market.offer(workers, seed)
 
 

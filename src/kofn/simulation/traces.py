@@ -23,7 +23,7 @@ from ..delays.timings import read_arrays
 from ..errors import BadInput
 from ..report import ready, save
 from ..report.timeline import INK, sheet
-from .plots import COLOURS, steps, tidy
+from .plots import COLOURS, log_axis, steps, tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -130,7 +130,7 @@ def _distribution(axes: Axes, found: Recording) -> None:
         steps(axes, table, label=f"load {load:.4g}", **look)
     every = np.concatenate([table.ravel() for table in found.timings])
     if every.max() > 5 * np.median(every) and every.min() > 0:
-        axes.set_xscale("log")
+        log_axis(axes)
     axes.set_ylim(0, 1.01)
     axes.set_xlabel("seconds")
     axes.set_title("part of the tasks that took no longer")
