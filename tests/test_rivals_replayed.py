@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from rich.console import Console
 from support import DataFolder, examples
 
 import kofn
+from kofn.cli import bench_rivals
 from kofn.codes.repetition import CyclicRepetition, FractionalRepetition
 from kofn.delays import Recording, read_timings
 from kofn.engines.virtual import SLICE
@@ -291,6 +294,24 @@ def test_every_rival_has_a_name_and_a_grid() -> None:
     quickest = min(GradientCode(s).round_times(at).seconds.sum() for s in range(8))
     assert best("gc", at).rounds.seconds.sum() == quickest
     assert best("m_sgc", at, delay=1).rival.delay == 1
+
+
+def test_the_command_has_the_best_setting_of_each(tmp_path: Path) -> None:
+    file = tmp_path / bench_rivals.FILE
+    file.parent.mkdir()
+    waits = np.random.default_rng(0).exponential(1.0, (5, 6)) + 0.5
+    np.savez(file, **{"few_load0.0": waits, "few_load1.0": waits + 2.0})
+    result = bench_rivals.run(tmp_path, False)
+    found = result["recordings"]["few"]
+    assert list(found) == ["recorded", "1", "4", "16", "64"]
+    assert all(list(one) == list(RIVALS) for one in found.values())
+    # The recorded slope is 2 s; each rival is slower the more work there is.
+    for name in RIVALS:
+        means = [found[slope][name]["mean"] for slope in ("1", "recorded", "4", "16", "64")]
+        assert means == sorted(means)
+    console = Console(record=True, width=200)
+    bench_rivals.table(console, result)
+    assert "few" in console.export_text()
 
 
 @pytest.mark.parametrize(
