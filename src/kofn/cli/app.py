@@ -333,6 +333,16 @@ def fleet(
     _run("bench_fleet", as_json, data, seconds, quiet=as_json)
 
 
+@bench.command()
+def rivals(
+    data: Annotated[Path, _data("rivals")],
+    as_json: Json = False,
+    quick: Annotated[bool, Option(help="Two of the recordings: about a minute.")] = False,
+) -> None:
+    """Gradient codes, backup tasks and others on recorded times, each with its best settings."""
+    _run("bench_rivals", as_json, data, quick, quiet=as_json)
+
+
 @reproduce.command()
 def svm(
     data: Annotated[Path, _data("svm")],

@@ -129,7 +129,7 @@ class SRSGC(_Sequential):
     @classmethod
     def grid(cls, n: int) -> Iterator[Self]:
         windows = [(B, W) for B, W in WINDOWS if (W - 1) % B == 0]
-        return (cls(*w, lam, mu) for w in windows for lam in range(1, n + 1) for mu in MUS)
+        return (cls(*window, lam, mu) for window in windows for lam in _lams(n) for mu in MUS)
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,12 @@ class MSGC(_Sequential):
 
     @classmethod
     def grid(cls, n: int) -> Iterator[Self]:
-        return (cls(*w, lam, mu) for w in WINDOWS for lam in range(1, n + 1) for mu in MUS)
+        return (cls(*window, lam, mu) for window in WINDOWS for lam in _lams(n) for mu in MUS)
+
+
+def _lams(n: int) -> list[int]:
+    """From 1 to n, in coarser steps where one more or less matters little."""
+    return sorted({*range(1, min(n, 33)), *range(36, min(n, 129), 4), *range(144, n, 16), n})
 
 
 def _usual(seconds: Floats, mu: float) -> Floats:

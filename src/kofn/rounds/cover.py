@@ -35,6 +35,7 @@ class Cover:
         self.delivered_rows = 0
         self.topped_up_rows = 0
         self.repeated_rows = 0  # asked again of a share that had delivered them: a restart
+        self.short = False  # some rows would come from slow shares alone, or from none
         # Nothing has been asked or cut beyond windows that ask for just what is needed.
         self.as_planned = windows.exact
         self._windows = windows
@@ -162,6 +163,7 @@ class Cover:
         """
         lacking = self.need - self._promised(helpers)
         if not (lacking > 0).any():
+            self.short = False
             return {}, 0
         self._cut_fine(lacking, len(helpers))
         lacking = self.need - self._promised(helpers)
@@ -189,7 +191,7 @@ class Cover:
         self.need -= let_go
         self.rows_used = int(self.need @ size)
         missing = int((lacking - let_go).max(initial=0))
-        self.as_planned = False
+        self.as_planned, self.short = False, missing > 0
         self.repeated_rows += int(((self.have[rows] & given.T) @ size).sum())
         self.asked[rows] |= given.T
         self.topped_up_rows += int(load.sum())
@@ -198,6 +200,7 @@ class Cover:
             # Nobody quick is left for some rows: count on the slow ones after all.
             more, missing = self.top_up([*helpers, *slow])
             new |= more
+            self.short = True
         return new, missing
 
     def _promised(self, helpers: Sequence[int]) -> NDArray[np.intp]:

@@ -89,6 +89,9 @@ class ElasticRound(WatchedRound):
         runs, self.missing = self.cover.top_up(*self._counted_on())
         return [*self._send(runs), *self._finish()]
 
+    def _could_ask(self) -> bool:
+        return self.cover.short
+
     def _counted_on(self) -> tuple[list[int], list[int]]:
         self.cover.keep(self._holder)
         return super()._counted_on()

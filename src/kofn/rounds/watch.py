@@ -257,6 +257,10 @@ class WatchedRound(Round):
         self._slow.discard(worker)
         if worker in self._debts.since:
             self.wake = min(self.wake, self._debts.since[worker] + self._patience)
+        return bool(self.standby) or self._could_ask()
+
+    def _could_ask(self) -> bool:
+        """Whether there is anything that one who is counted on again could be asked for."""
         return True
 
     def _judge_lateness(self, took: float) -> None:
