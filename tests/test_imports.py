@@ -10,9 +10,10 @@ import kofn
 ROOT = Path(kofn.__file__).parent
 
 # Every package may import these, which keep to their own rules.
-COMMON = ("checks", "errors", "exchange", "files", "interrupts", "model", "peers")
+COMMON = ("checks", "costs", "errors", "exchange", "files", "interrupts", "model", "peers")
 ALLOWED: dict[str, set[str]] = {
     "checks": {"errors"},
+    "costs": {"errors"},
     "errors": set(),
     "exchange": set(),
     "files": {"errors"},
@@ -29,8 +30,20 @@ ALLOWED: dict[str, set[str]] = {
     "sequence": {"codes", "rounds"},
     "cluster": {"arrays", "sums", "sequence", "rounds", "codes", "engines.base", "notices"},
     "market": {"cluster", "delays"},
+    "rivals": {"cluster", "codes", "delays", "engines", "rounds", "sums"},
     "learn": {"arrays", "sums", "sequence", "rounds", "codes", "cluster"},
     "report": set(),
+    "simulation": {
+        "arrays",
+        "cluster",
+        "codes",
+        "delays",
+        "engines",
+        "report",
+        "rivals",
+        "rounds",
+        "sequence",
+    },
     "testing": {"codes", "engines", "rounds", "delays", "arrays", "cluster"},
 }
 # These may import all the others but what is named.

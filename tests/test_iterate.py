@@ -23,11 +23,12 @@ from support import driver_of, examples
 
 import kofn
 from kofn import exchange
+from kofn.costs import Costs
 from kofn.delays import Change, Exponential, PerUnit, Script
 from kofn.engines.base import Wrapped
 from kofn.engines.local import LocalEngine
 from kofn.engines.virtual import VirtualEngine
-from kofn.exchange import Exchange, ExchangeLayout, NetworkCost
+from kofn.exchange import Exchange, ExchangeLayout
 from kofn.model import Command, Event, Lost, Observe, Observed, Publish, Reply, Stored, Task
 from kofn.rounds import Cover, Layout, Windows
 from kofn.rounds.epochs import READY, EpochPlan
@@ -453,7 +454,7 @@ def test_a_worker_that_missed_a_leg_still_completes_the_round_before() -> None:
         7,
         delays=PerUnit(1e-4, {2: 30.0, 1: 50.0}),
         membership=Script(tuple(changes)),
-        network=NetworkCost(1e-3, 1e6),
+        costs=Costs(1e-3, 1e6),
     )
     A = rotation(np.random.default_rng(0), 40)
     with kofn.connect(engine, wait=1e3) as cluster:
@@ -494,8 +495,8 @@ def test_all_workers_have_the_same_vector_to_the_last_bit(seed: int) -> None:
 def test_what_a_round_costs_on_the_virtual_engine() -> None:
     """Rows of the window, then a ring: (n - 1) (latency + bytes / bandwidth)."""
     n, k, N, unit_seconds = 10, 5, 1_000, 1e-4
-    network = NetworkCost(latency=1e-3, bandwidth=1e6)
-    engine = VirtualEngine(n, delays=PerUnit(unit_seconds), compute=False, network=network)
+    costs = Costs(latency=1e-3, bandwidth=1e6)
+    engine = VirtualEngine(n, delays=PerUnit(unit_seconds), compute=False, costs=costs)
     with kofn.connect(engine) as cluster:
         X = cluster.encode(np.zeros((N, N)), k=k)
         X.iterate(same, np.zeros(N), rounds=20)
@@ -513,7 +514,7 @@ def test_a_loss_in_flight_costs_its_rows_only() -> None:
         4,
         delays=delays,
         membership=Script((Change(0.33, 3),)),
-        network=NetworkCost(0.0, float("inf")),
+        costs=Costs(0.0, float("inf")),
     )
     with kofn.connect(engine) as cluster:
         X = cluster.encode(np.eye(400), k=2)  # windows of 100 rows: rounds of 0.1 s

@@ -5,6 +5,7 @@ from .cluster import Cluster, connect
 from .codes.assignment import SumCode
 from .codes.rateless import LT, DenseMDS, RandomGroups
 from .codes.repetition import CyclicRepetition, FractionalRepetition, Uncoded
+from .costs import Costs
 from .errors import (
     BadInput,
     BadStore,
@@ -25,6 +26,7 @@ from .errors import (
     Stalled,
     StoreWarning,
     TooFewWorkers,
+    TraceWarning,
     UnknownWorker,
     WorkerError,
 )
@@ -32,6 +34,7 @@ from .model import ProductReport, Report, SumReport
 from .rounds import Late, stop
 from .rounds.stop import Stop, deadline, exact, first, fraction
 from .sequence import DIP, IDIP, Polynomial
+from .simulation import Table, Work, calibrate, simulate
 from .sums import Parts, Scattered, Sum
 
 __version__ = "0.1.0"
@@ -48,6 +51,7 @@ __all__ = [
     "Cluster",
     "CodedMatrix",
     "CodedTranspose",
+    "Costs",
     "CyclicRepetition",
     "DenseMDS",
     "Diverged",
@@ -76,15 +80,20 @@ __all__ = [
     "Sum",
     "SumCode",
     "SumReport",
+    "Table",
     "TooFewWorkers",
+    "TraceWarning",
     "Uncoded",
     "UnknownWorker",
+    "Work",
     "WorkerError",
+    "calibrate",
     "connect",
     "deadline",
     "exact",
     "first",
     "fraction",
     "low_rank",
+    "simulate",
     "stop",
 ]

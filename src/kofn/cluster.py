@@ -271,7 +271,8 @@ class Cluster:
         sparse = issparse(array)
         if axis == 1:
             array = array.T.tocsr() if sparse else array.T
-        X = CodedMatrix(self._driver, shares_of(array, code, scales_of(array, code.k)), options)
+        scales, values = scales_of(array, code.k), self.engine.capabilities.values
+        X = CodedMatrix(self._driver, shares_of(array, code, scales, values=values), options)
         return X if axis == 0 else X.T
 
     def parts(

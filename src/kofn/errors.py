@@ -46,6 +46,10 @@ class StoreWarning(UserWarning):
     """Some shares of a store are missing or spoiled; the others are enough."""
 
 
+class TraceWarning(UserWarning):
+    """Something is odd about a recorded trace, and it can be used all the same."""
+
+
 class NothingYet(KofnError, LookupError):
     """Asked for the outcome of something that has not been done yet."""
 

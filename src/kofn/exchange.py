@@ -53,22 +53,6 @@ def fence() -> None:
 
 
 @dataclass(frozen=True)
-class NetworkCost:
-    """What an all-gather costs on the virtual engine.
-
-    A ring: each of n workers passes on n - 1 pieces, all at the same time, so it takes
-    (n - 1) (latency + bytes / bandwidth) for pieces of `bytes`.
-    """
-
-    latency: float = 5e-5  # seconds a message
-    bandwidth: float = 1.25e9  # bytes a second
-
-    def seconds(self, workers: int, size: int) -> float:
-        """Seconds of one all-gather among so many workers."""
-        return (workers - 1) * (self.latency + size / self.bandwidth)
-
-
-@dataclass(frozen=True)
 class ExchangeLayout:
     """How much of what is exchanged. Without values there are only words."""
 

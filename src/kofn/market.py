@@ -23,7 +23,7 @@ class Market:
     for joiners. With scale None the trace's clock stands still but for `advance`. need: workers
     that the work cannot do without. When fewer are left and the trace has no more to come, rounds
     do not wait for joiners either: they raise TooFewWorkers, and the block MarketOver. notice: so
-    many seconds of the trace ahead each loss is announced; 0 for not at all.
+    many seconds of the trace ahead each loss is announced; 0 for as the trace says.
     """
 
     def __init__(
@@ -200,8 +200,8 @@ def script(trace: SpotTrace, notice: float) -> list[Step]:
     for event in trace.events:
         if event.added:
             came[event.node] = event.time
-        elif notice and came[event.node] < event.time:
-            steps.append(Step(max(came[event.node], event.time - notice), event))
+        elif (ahead := notice or event.notice) and came[event.node] < event.time:
+            steps.append(Step(max(came[event.node], event.time - ahead), event))
         steps.append(Step(event.time, event))
     return sorted(steps, key=lambda step: (step.due, step.due < step.event.time))
 

@@ -42,6 +42,25 @@ class Outline(tuple[tuple[Any, int], ...]):
     """
 
 
+@dataclass(frozen=True, slots=True)
+class Blank:
+    """Stands for a matrix of which only the size is known, where values are skipped."""
+
+    rows: int
+    columns: int
+    itemsize: int = 8
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return self.rows, self.columns
+
+    @property
+    def nbytes(self) -> int:
+        """What it would take."""
+        return self.rows * self.columns * self.itemsize
+
+
 class Task(NamedTuple):
     """One piece of work for one worker in one round."""
 

@@ -14,7 +14,7 @@ from .. import checks
 from ..codes import AnyKOfN
 from ..codes.mds import MDSCode
 from ..errors import BadInput, StoreWarning
-from ..model import Build
+from ..model import Blank, Build
 from ..rounds.holders import ShareOf
 from .coding import BUDGET, make_share
 from .decode import DataCode
@@ -39,22 +39,30 @@ class Shares:
     scales: Scales | None = None
 
 
-def shares_of(A: Any, code: AnyKOfN, scales: Scales | None = None) -> Shares:
+def shares_of(
+    A: Any, code: AnyKOfN, scales: Scales | None = None, *, values: bool = True
+) -> Shares:
     """Return the shares of A, its rows divided by `scales`. It is kept, not copied.
 
-    A sparse parity share holds the non-zeros of up to k blocks: it is that much denser.
+    A sparse parity share holds the non-zeros of up to k blocks: it is that much denser. Without
+    `values` A may be a Blank, and shares are blank: nobody looks at them, and making thousands
+    takes long.
     """
     sparse = bool(scipy.sparse.issparse(A))
     plain = scales is None and not sparse
+    dtype = np.dtype(np.float64) if isinstance(A, Blank) else A.dtype
+    blank = Blank(code.block_rows(A.shape[0]), A.shape[1], dtype.itemsize)
 
     def share_of(share: int) -> Any:
+        if not values:
+            return blank
         # Sums of huge entries may overflow: products look at what comes out.
         with np.errstate(over="ignore", invalid="ignore"):
             if plain:
                 return code.encode_share(share, A)
             return make_share(A, code, share, scales=scales)
 
-    return Shares(code, A.shape, A.dtype, share_of, sparse, scales)
+    return Shares(code, A.shape, dtype, share_of, sparse, scales)
 
 
 def threshold(k: object, n: object) -> MDSCode:

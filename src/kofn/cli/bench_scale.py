@@ -11,9 +11,9 @@ import numpy as np
 from rich.console import Console
 
 from ..cluster import connect
+from ..costs import Costs
 from ..delays import PerUnit
 from ..engines.virtual import VirtualEngine
-from ..exchange import NetworkCost
 from ..peers import Address
 from ..peers.blobs import CHUNK
 from ..peers.relay import lay
@@ -48,16 +48,15 @@ def figures(n: int) -> dict[str, float]:
 def on_paper(n: int) -> dict[str, float]:
     """What follows from the numbers alone."""
     copy, hosts = BYTES / BANDWIDTH, math.ceil(n / EACH)
-    chunks = math.ceil(BYTES / CHUNK)
-    chain, tree = 1 + (hosts - 1) / chunks, 2 + 2 * math.log2(max(1, hosts)) / chunks
+    costs = Costs(LATENCY, BANDWIDTH)
     return {
         "copy": copy,
         "one_by_one": n * copy,  # the master's link carries a copy for each worker
-        "passed_on": min(chain, tree) * copy + LATENCY * min(hosts, math.log2(hosts) + 1),
+        "passed_on": costs.passed_on(hosts, BYTES),
         "replies": copy + LATENCY,  # together they are as long as the result, however many
         # Each worker receives all but its own rows, over a link that its host's workers share.
         "all_gather": copy * EACH * (1 - 1 / n) + LATENCY + n * FRAME,
-        "ring": NetworkCost(LATENCY, BANDWIDTH).seconds(n, BYTES // n),
+        "ring": costs.ring(n, BYTES // n),
     }
 
 

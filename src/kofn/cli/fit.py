@@ -19,7 +19,7 @@ from sklearn.utils.multiclass import type_of_target
 
 from .. import BadInput, CannotWrite, connect
 from ..arrays.shares import threshold
-from ..delays.traces import SpotTrace, read_spot_trace
+from ..delays import SpotTrace, read_spot_trace
 from ..learn import LinearSVC, LogisticRegression, MLPClassifier, Ridge
 from ..market import Market, check
 from ..model import Record

@@ -19,6 +19,7 @@ HOLDS = {
     "erasurehead": "amazon_access/, covtype/, kc_house/ and straggler_traces/",
     "fleet": "spot_traces/",
     "rateless": "straggler_traces/",
+    "rivals": "straggler_traces/",
     "sequential": "mnist/",
     "sums": "amazon_access/",
     "svm": "credit_default/",

@@ -1,7 +1,10 @@
 """Seed in, durations and membership out: what simulated workers do with their time."""
 
+from .fits import Fit, Slowness, TwoState, fit, slowness
+from .lifetimes import Lifetimes
+from .membership import read_membership, read_spot_trace, write_membership
 from .models import Delays, Exponential, ExponentialByLoad, Pareto, PerUnit, Sampled, Scaled
-from .recorded import Recorded, Recording, read_timings
+from .recorded import Recorded, Recording
 from .spot import Announced, Change, Membership, Script, Spot
 from .stragglers import (
     AsSlowAs,
@@ -13,7 +16,8 @@ from .stragglers import (
     Stragglers,
     Stratified,
 )
-from .traces import SpotTrace, read_spot_trace
+from .timings import read_timings, write_timings
+from .traces import SpotTrace
 
 __all__ = [
     "Announced",
@@ -22,9 +26,11 @@ __all__ = [
     "Delays",
     "Exponential",
     "ExponentialByLoad",
+    "Fit",
     "Fritchman",
     "Given",
     "Independent",
+    "Lifetimes",
     "Membership",
     "Pareto",
     "PerUnit",
@@ -35,10 +41,17 @@ __all__ = [
     "Script",
     "Shifted",
     "Slowed",
+    "Slowness",
     "Spot",
     "SpotTrace",
     "Stragglers",
     "Stratified",
+    "TwoState",
+    "fit",
+    "read_membership",
     "read_spot_trace",
     "read_timings",
+    "slowness",
+    "write_membership",
+    "write_timings",
 ]

@@ -42,6 +42,8 @@ def check_delays(delays: object) -> Delays:
 
 def checked_seconds(delays: Delays, seconds: object) -> float:
     """Return what a model says. Raise BadInput where no clock can do it."""
+    if type(seconds) is float and seconds >= 0:  # nearly always; the rest takes longer
+        return seconds
     if not isinstance(seconds, Real) or not float(seconds) >= 0:
         raise BadInput(
             f"a delay model gives seconds >= 0, as a float; {delays!r} gave {seconds!r}. Return "

@@ -15,16 +15,9 @@ of 8 ms and looks at the round in between, so a straggler drops stale work withi
 
 from __future__ import annotations
 
-import re
-import zipfile
-import zlib
-from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from os import PathLike, fspath
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.random import Generator
@@ -32,12 +25,9 @@ from numpy.typing import NDArray
 
 from ..errors import BadInput
 from .models import Delays
-from .tables import read_rows
 
 Seconds = NDArray[np.float64]  # rounds x workers
 Work = float | Literal["measured"]
-_LOAD = re.compile(r"(.+)_load([0-9.]+)")
-_COLUMNS = ("job", "worker", "time", "batch_time_norm")
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +69,12 @@ class Recording:
         return self._median(load) - self._median(0.0)
 
     def delays(
-        self, whole: float | None = None, start: int = 0, *, work: Work = "measured"
+        self,
+        whole: float | None = None,
+        start: int = 0,
+        *,
+        work: Work = "measured",
+        slope: float | None = None,
     ) -> Recorded:
         """As a delay model. `whole`: units of work that make load 1.
 
@@ -88,9 +83,11 @@ class Recording:
         loads differ by in the median; that takes several, and `whole`. A number from 0 to 1: this
         fraction of each time at the largest recorded load. 0: every task waits as recorded,
         whatever its load. 1: a task of half the load takes half as long, stragglers too.
+        `slope`: so many seconds of work at load 1, in place of what was recorded; what the smallest
+        recorded load took beyond its own part of that is the wait.
         `start`: the row of the recording that round 1 begins with.
         """
-        return Recorded(self, whole, start, work)
+        return Recorded(self, whole, start, work, slope)
 
     def _median(self, load: float) -> float:
         """Seconds in the median: straight lines between the recorded loads, and beyond."""
@@ -119,12 +116,19 @@ class Recorded(Delays):
     whole: float | None = None
     start: int = 0
     work: Work = "measured"
+    slope: float | None = None
 
     def __post_init__(self) -> None:
         if self.whole is not None and not self.whole > 0:
             raise BadInput(f"whole is the work of load 1 and must be > 0; got {self.whole!r}.")
         known = self.recording
-        if self.work == "measured":
+        if self.slope is not None:
+            if self.whole is None or not 0 <= self.slope < float("inf"):
+                raise BadInput(
+                    f"slope is the seconds >= 0 of load 1, and goes with whole, the units of work "
+                    f"that make load 1; got slope={self.slope!r}, whole={self.whole!r}."
+                )
+        elif self.work == "measured":
             self._check_measured()
         elif not isinstance(self.work, int | float) or not 0 <= self.work <= 1:
             raise BadInput(
@@ -160,6 +164,10 @@ class Recorded(Delays):
         """The wait and the work of a task; see `Recording.delays` for what is which."""
         known = self.recording
         load = 0.0 if self.whole is None else cost / self.whole
+        if self.slope is not None:
+            least = known.loads[0]
+            wait = self._row(least, worker, round) - self.slope * least
+            return max(0.0, wait), self.slope * load
         if self.work == "measured":
             seconds = self._row(load, worker, round)
             work = min(seconds, max(0.0, known.adds(load)))
@@ -182,86 +190,3 @@ class Recorded(Delays):
     @cached_property
     def _tables(self) -> dict[float, Seconds]:
         return {}  # by load: a run has few
-
-
-def read_timings(path: str | PathLike[str]) -> dict[str, Recording]:
-    """Read recorded timings by name: an .npz of arrays, or Alibaba's CSV of mini-batch times.
-
-    .npz: arrays (rounds, workers) of seconds, named `<name>_load<fraction>`, or just `<name>` for
-    one of load 1. CSV (.gz or not): the columns job, worker, time and batch_time_norm; each job is
-    a recording named `job<job>`. Its times have no unit: 1 s here is the published scale's 1000.
-    """
-    where = Path(fspath(path))
-    if not where.is_file():
-        raise BadInput(f"recorded timings are an .npz or .csv file; {where} is not there.")
-    if where.suffix == ".npz":
-        return _from_arrays(where)
-    if where.name.removesuffix(".gz").endswith(".csv"):
-        return _from_csv(where)
-    raise BadInput(f"recorded timings are an .npz or .csv(.gz) file; got {where.name}.")
-
-
-def _from_arrays(path: Path) -> dict[str, Recording]:
-    grouped: dict[str, list[tuple[float, Seconds]]] = defaultdict(list)
-    for key, table in _arrays(path).items():
-        found = _LOAD.fullmatch(key)
-        name, load = (found[1], float(found[2])) if found else (key, 1.0)
-        grouped[name].append((load, _checked(table, f"{key} of {path}")))
-    return _recordings(grouped, path)
-
-
-def _arrays(path: Path) -> dict[str, NDArray[Any]]:
-    try:
-        # np.load leaves a file of its own open where it fails.
-        with open(path, "rb") as file, np.load(file) as arrays:
-            return {key: arrays[key] for key in arrays.files}
-    except (OSError, EOFError, ValueError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
-        raise BadInput(
-            f"recorded timings are an .npz file of numbers; {path} cannot be read: {error}."
-        ) from None
-
-
-def _from_csv(path: Path) -> dict[str, Recording]:
-    times: dict[str, dict[int, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
-    for line, row in enumerate(read_rows(path, "a table of mini-batch times"), 2):
-        try:
-            _, worker, time, spent = (float(row[name]) for name in _COLUMNS)
-        except (KeyError, TypeError, ValueError):
-            raise BadInput(
-                f"mini-batch times have the columns {', '.join(_COLUMNS)}, all numbers; line "
-                f"{line} of {path} is {dict(row)}."
-            ) from None
-        times[row["job"]][int(worker)].append((time, spent / 1000))
-    grouped: dict[str, list[tuple[float, Seconds]]] = {}
-    for job, workers in times.items():
-        rounds = min(len(seen) for seen in workers.values())  # some were seen a little longer
-        columns = [[s for _, s in sorted(workers[w])[:rounds]] for w in sorted(workers)]
-        grouped[f"job{job}"] = [(1.0, _checked(np.array(columns).T, f"job {job} of {path}"))]
-    return _recordings(grouped, path)
-
-
-def _checked(timing: NDArray[Any], where: str) -> Seconds:
-    table = np.asarray(timing, dtype=np.float64)
-    if table.ndim != 2 or not table.size:
-        raise BadInput(
-            f"recorded timings are arrays (rounds, workers); {where} has shape {table.shape}."
-        )
-    if not (np.isfinite(table).all() and table.min() >= 0):
-        bad = tuple(int(i) for i in np.argwhere(~(np.isfinite(table) & (table >= 0)))[0])
-        raise BadInput(
-            f"recorded timings are seconds >= 0; {where} has {table[bad]} in round {bad[0]}, "
-            f"worker {bad[1]}."
-        )
-    return table
-
-
-def _recordings(
-    grouped: Mapping[str, list[tuple[float, Seconds]]], path: Path
-) -> dict[str, Recording]:
-    if not grouped:
-        raise BadInput(f"recorded timings hold at least one recording; {path} is empty.")
-    found = {}
-    for name, pairs in grouped.items():
-        pairs.sort(key=lambda pair: pair[0])
-        found[name] = Recording(name, tuple(p[0] for p in pairs), tuple(p[1] for p in pairs))
-    return found

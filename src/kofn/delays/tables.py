@@ -6,25 +6,52 @@ import csv
 import gzip
 import zlib
 from os import PathLike, strerror
-from typing import IO, cast
+from typing import IO, NamedTuple, cast
 
 from ..errors import BadInput
 
 _GZIP = b"\x1f\x8b"
 
 
-def read_rows(path: str | PathLike[str], what: str) -> list[dict[str, str]]:
-    """The rows of a CSV file by column; `what` the caller calls it, with its article."""
+class Line(NamedTuple):
+    """A row of a table by column, and the line of the file that it stands in."""
+
+    number: int
+    row: dict[str, str]
+
+
+def read_rows(path: str | PathLike[str], what: str) -> list[Line]:
+    """The rows of a CSV file by column; `what` the caller calls it, with its article.
+
+    Raises BadInput, which names the line, where a row has more or fewer fields than the first line
+    has names, and where there are no rows.
+    """
     try:
         with open(path, "rb") as raw:
             packed = raw.read(2) == _GZIP
         opened = gzip.open if packed else open
         with cast("IO[str]", opened(path, "rt", encoding="utf-8", newline="")) as file:
-            return list(csv.DictReader(file))
+            reader = csv.DictReader(file)
+            lines = [Line(reader.line_num, row) for row in reader]
+            names = reader.fieldnames
     except (UnicodeDecodeError, csv.Error):
         problem = "this is no text"
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         problem = f"the gzip file is cut or damaged ({error})"
     except OSError as error:
         problem = error.strerror or (strerror(error.errno) if error.errno else str(error))
+    else:
+        if not lines:
+            raise BadInput(
+                f"{what} has a line of names and at least one of values; {path} has "
+                f"{'only its names' if names else 'not even names'}: it is empty."
+            )
+        for number, row in lines:
+            if None in row or None in row.values():
+                raise BadInput(
+                    f"every line of {what} has a value for each of the {len(names or ())} columns "
+                    f"{', '.join(names or ())}; line {number} of {path} has "
+                    f"{'more' if None in row else 'fewer'}."
+                )
+        return lines
     raise BadInput(f"{what} is a CSV file, gzipped or not; {path}: {problem}.")

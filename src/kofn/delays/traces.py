@@ -3,33 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import accumulate, count
-from math import isfinite
-from os import PathLike, fspath
+from dataclasses import dataclass, replace
+from itertools import accumulate, count, pairwise
 from typing import NamedTuple
 
 from numpy.random import Generator
 
-from ..errors import BadInput
 from .spot import Announced, Change, Membership
-from .tables import read_rows
 
 
 class Event(NamedTuple):
-    """At `time` seconds a node was added, or removed."""
+    """At `time` seconds a node was added, or removed; that was said `notice` seconds ahead."""
 
     time: float
     added: bool
     node: str
+    notice: float = 0.0
+
+
+class Price(NamedTuple):
+    """From `time` seconds on a machine costs so much an hour."""
+
+    time: float
+    usd_per_hour: float
 
 
 @dataclass(frozen=True)
 class SpotTrace:
-    """A recorded run of a spot market; times in seconds from its start, never decreasing."""
+    """A recorded run of a spot market; times in seconds from its start, never decreasing.
+
+    `length`: seconds that were recorded, where that is more than the time of the last event.
+    """
 
     events: tuple[Event, ...]
     name: str = "trace"
+    prices: tuple[Price, ...] = ()
+    length: float = 0.0
 
     @property
     def at_start(self) -> int:
@@ -41,9 +50,44 @@ class SpotTrace:
         """The most nodes alive at any time."""
         return max(accumulate((1 if event.added else -1 for event in self.events), initial=0))
 
+    @property
+    def seconds(self) -> float:
+        """How long it is."""
+        return max(self.length, max((event.time for event in self.events), default=0.0))
+
+    def counts(self) -> list[tuple[float, int]]:
+        """How many nodes there are, from each time of a change on."""
+        found: dict[float, int] = {0.0: 0}
+        live = 0
+        for event in self.events:
+            live += 1 if event.added else -1
+            found[max(0.0, event.time)] = live
+        return list(found.items())
+
+    def machine_seconds(self, until: float) -> float:
+        """Seconds of all nodes together, up to a time."""
+        return self._sum(until, ())
+
+    def usd(self, until: float) -> float | None:
+        """What the nodes cost up to a time; None where no price is known."""
+        return self._sum(until, self.prices) if self.prices else None
+
+    def _sum(self, until: float, prices: tuple[Price, ...]) -> float:
+        """Seconds x nodes, or x what those cost where there are prices."""
+        counts = dict(self.counts())
+        costs = {max(0.0, time): usd / 3600 for time, usd in prices}
+        live, cost, total = 0, costs[min(costs)] if costs else 1.0, 0.0
+        times = sorted({*counts, *costs, until})
+        for time, following in pairwise([t for t in times if t <= until]):
+            live, cost = counts.get(time, live), costs.get(time, cost)
+            total += live * cost * (following - time)
+        return total
+
     def until(self, seconds: float) -> SpotTrace:
         """The first so many seconds of it."""
-        return SpotTrace(tuple(e for e in self.events if e.time <= seconds), self.name)
+        events = tuple(e for e in self.events if e.time <= seconds)
+        prices = tuple(p for p in self.prices if p.time <= seconds)
+        return SpotTrace(events, self.name, prices, min(self.seconds, seconds))
 
     def since(self, seconds: float) -> SpotTrace:
         """What is left after so many seconds; who is there then is there at its start."""
@@ -56,7 +100,10 @@ class SpotTrace:
                     del alive[event.node]
         start = [Event(0.0, True, node) for node in alive]
         later = [e._replace(time=e.time - seconds) for e in self.events if e.time > seconds]
-        return SpotTrace((*start, *later), self.name)
+        before = [p for p in self.prices if p.time <= seconds][-1:]
+        after = [p for p in self.prices if p.time > seconds]
+        prices = tuple(p._replace(time=max(0.0, p.time - seconds)) for p in (*before, *after))
+        return SpotTrace((*start, *later), self.name, prices, max(0.0, self.seconds - seconds))
 
     def at_most(self, nodes: int) -> SpotTrace:
         """The same where no more than so many nodes are wanted: others that come are left out."""
@@ -69,7 +116,53 @@ class SpotTrace:
             elif not event.added and event.node in alive:
                 alive.remove(event.node)
                 events.append(event)
-        return SpotTrace(tuple(events), self.name)
+        return replace(self, events=tuple(events), length=self.seconds)
+
+    def offer(self, workers: int, seed: int = 0) -> SpotTrace:
+        """What a user sees who wants so many workers: others stand by, and come when one is lost.
+
+        It begins when so many are there for the first time, or as many as there ever are.
+        """
+        standby: dict[str, Event] = {}
+        mine: dict[str, None] = {}
+        events: list[Event] = []
+        for event in self.events:
+            if not event.added:
+                standby.pop(event.node, None)
+                if event.node not in mine:
+                    continue
+                del mine[event.node]
+                events.append(event)
+            else:
+                standby[event.node] = event
+            while standby and len(mine) < workers:
+                node = next(iter(standby))
+                del standby[node]
+                mine[node] = None
+                events.append(Event(event.time, True, node))
+        found = replace(self, events=tuple(events), length=self.seconds)
+        wanted = min(workers, found.most)
+        start = next(time for time, live in found.counts() if live >= wanted)
+        return found.since(start) if start > 0 else found
+
+    def started(self, seconds: float) -> SpotTrace:
+        """The same as workers see it: a node is one so many seconds after it was added.
+
+        Those of time zero are there at once; one that is removed before is never seen.
+        """
+        events: list[Event] = []
+        came: dict[str, int] = {}  # node -> where its addition is
+        for event in self.events:
+            if event.added:
+                came[event.node] = len(events)
+                up = event.time + seconds if event.time > 0 else event.time
+                events.append(event._replace(time=up))
+            elif events[came[event.node]].time < event.time:
+                events.append(event)
+            else:
+                events[came[event.node]] = event._replace(time=-1.0, node="")
+        seen = sorted((e for e in events if e.node), key=lambda event: event.time)
+        return replace(self, events=tuple(seen), length=self.seconds)
 
     def membership(self, scale: float, notice: float = 0.0) -> Membership:
         """As a membership model for the virtual engine, `scale` trace seconds a second.
@@ -88,45 +181,18 @@ class _Replay(Membership):
 
     def changes(self, rng: Generator) -> Iterator[Change]:
         worker: dict[str, int] = {}
+        came: dict[str, float] = {}
         arrivals = count()  # of names, which may come back, and then stand for another worker
-        for event in self.trace.events:
-            if event.added:
-                worker[event.node] = next(arrivals)  # ids are given in order of arrival
-                if event.time > 0:
-                    yield Change(event.time / self.scale, None)
-            else:
-                yield Change(event.time / self.scale, worker[event.node])
-
-
-def read_spot_trace(path: str | PathLike[str]) -> SpotTrace:
-    """Read a CSV file, gzipped or not: the columns time_ms, event (add or remove) and node."""
-    name = fspath(path)
-    found = [
-        (_event(row, line, name), line)
-        for line, row in enumerate(read_rows(path, "a spot trace"), 2)
-    ]
-    found.sort(key=lambda pair: pair[0].time)
-    alive: set[str] = set()
-    for (_, added, node), line in found:
-        if added == (node in alive):
-            kind, state = ("add", "is there already") if added else ("remove", "is not there")
-            raise BadInput(f"line {line} of {name} would {kind} {node}, which {state}.")
-        (alive.add if added else alive.discard)(node)
-    if not any(event.time <= 0 for event, _ in found):
-        raise BadInput(
-            f"a spot trace starts with the nodes that are there at time 0; {name} has none."
-        )
-    return SpotTrace(tuple(event for event, _ in found), name)
-
-
-def _event(row: dict[str, str], line: int, path: str) -> Event:
-    try:
-        time, kind, node = float(row["time_ms"]) / 1e3, row["event"], row["node"]
-        if kind not in ("add", "remove") or not isfinite(time):
-            raise ValueError(kind)
-    except (KeyError, TypeError, ValueError):
-        raise BadInput(
-            f"a spot trace has the columns time_ms, event (add or remove) and node; line "
-            f"{line} of {path} is {dict(row)}."
-        ) from None
-    return Event(time, kind == "add", node)
+        changes: list[Change] = []
+        for time, added, node, notice in self.trace.events:
+            if added:
+                worker[node], came[node] = next(arrivals), time  # ids are in order of arrival
+                if time > 0:
+                    changes.append(Change(time / self.scale, None))
+                continue
+            due = time / self.scale
+            if notice > 0:
+                told = max(came[node], time - notice) / self.scale
+                changes.append(Change(told, worker[node], due))
+            changes.append(Change(due, worker[node]))
+        return iter(sorted(changes, key=lambda change: change.time))

@@ -1,15 +1,16 @@
 """The virtual engine: a heap of future events and a virtual clock, under the same contract.
 
 The master that runs here is the real one; only time is simulated. With `compute=False` bodies are
-not run and replies carry no values, so thousands of workers cost microseconds an event.
+not run and replies carry no values, so thousands of workers cost microseconds an event. Given the
+`sizes` of messages, what moves takes its time, and so does the master (`kofn.costs`).
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate, count
 from typing import Any
@@ -17,48 +18,29 @@ from typing import Any
 import numpy as np
 
 from ..checks import whole
+from ..costs import Costs
 from ..delays import Change, Delays, Membership, PerUnit
 from ..delays.models import check_delays, checked_seconds
 from ..errors import BadInput, Closed, UnknownWorker
-from ..exchange import GATHER, REST, TASK, WORK, Exchange, ExchangeLayout, NetworkCost
+from ..exchange import GATHER, REST, TASK, WORK, Exchange, ExchangeLayout
 from ..model import (
     Dropped,
     Event,
     Failed,
     Joined,
-    Last,
     Leaving,
     Lost,
-    Outline,
     Piece,
     Reply,
     Stored,
     Task,
 )
+from ._links import Links, Sizes, size_of
+from ._simulated import NOTHING, SimulatedWorker, Steps, pieces_of
 from .base import Capabilities, Engine
 from .protocol.worker import format_error, keep
 
 SLICE = 0.01  # seconds between two looks of a worker at the current round
-
-# Of a task: what there is now, the seconds it took, and when it goes on; None when it has ended.
-Steps = Iterator[tuple[Piece | Exception, float, float | None]]
-_NOTHING = Piece(None, None)
-
-
-@dataclass
-class _Worker:
-    kept: dict[str, Any] = field(default_factory=dict)
-    queue: deque[tuple[Task, Steps]] = field(default_factory=deque)
-    rows: int = 0  # that the first of them has read since its last reply
-    due: float = float("inf")  # when it goes on
-    token: int = 0  # steps scheduled under an older token are void
-    parked: bool = False  # until somebody writes something
-
-    def change(self) -> dict[str, Any]:
-        """Return what is kept, to be changed: tasks that wait see it as it was."""
-        if self.queue:
-            self.kept = dict(self.kept)
-        return self.kept
 
 
 class VirtualEngine(Engine):
@@ -74,7 +56,8 @@ class VirtualEngine(Engine):
         membership: Membership | None = None,
         compute: bool = True,
         seed: int = 0,
-        network: NetworkCost = NetworkCost(),  # noqa: B008 - frozen
+        costs: Costs = Costs(),  # noqa: B008 - frozen
+        sizes: Sizes | None = None,
     ) -> None:
         workers = whole(workers, "workers", 1)
         if membership is not None and not isinstance(membership, Membership):
@@ -85,15 +68,20 @@ class VirtualEngine(Engine):
         self.compute = compute
         can = Capabilities(processes=False, can_lose=True, can_join=True, exchange=True)
         self.capabilities = replace(can, virtual_time=True, given_time=True, values=compute)
-        self._network = network
+        self._costs, self._links = costs, None if sizes is None else Links(costs, sizes)
+        charged = (0.0, 0.0) if sizes is None else (costs.start_up, costs.per_event)
+        self._start_up, self._pause = charged
         self._delays = PerUnit() if delays is None else check_delays(delays)
         self._rng = np.random.default_rng(seed)
         self._now = 0.0
         self._cancelled = -1  # the highest cancelled round
-        self._workers = {w: _Worker() for w in range(workers)}
-        self._order = tuple(self._workers)
+        self._workers = {w: SimulatedWorker(w) for w in range(workers)}
+        self._order: tuple[int, ...] | None = None  # of them; None: to be sorted when asked for
         self._ids, self._numbers = count(workers), count()
-        self._heap: list[tuple[float, int, Callable[[], Event | None]]] = []
+        # What happens when: (time, number, None, make), or the next step of a worker's task:
+        # (time, number, worker, token). Plain tuples: there are two or more of them a task.
+        self._heap: list[tuple[float, int, SimulatedWorker | None, Any]] = []
+        self._parked: dict[int, SimulatedWorker] = {}  # those that may be
         self._operands: dict[int, Any] = {}
         self._closed = False
         # Membership draws from streams of its own: how many tasks ran must not move it.
@@ -104,6 +92,8 @@ class VirtualEngine(Engine):
 
     @property
     def workers(self) -> tuple[int, ...]:
+        if self._order is None:
+            self._order = tuple(sorted(self._workers))
         return self._order
 
     def now(self) -> float:
@@ -117,7 +107,12 @@ class VirtualEngine(Engine):
                 keep(home.change(), key, value)
             except Exception as error:
                 event = Failed(self._now, worker, -1, None, *format_error(error), key)
-        self._at(self._now, lambda: event)
+        if self._links is not None:
+            self._now += self._pause
+            home.ready = max(home.ready, self._links.put(size_of(value), self._now))
+            self._fly(home, event, home.ready + self._costs.latency)
+        else:
+            self._at(self._now, lambda: event)
 
     def forget(self, key: str) -> None:
         self._check_open()
@@ -133,13 +128,18 @@ class VirtualEngine(Engine):
         if round in self._operands:
             raise BadInput(f"a round has one operand; round {round} was broadcast before.")
         self._operands[round] = value if self.compute else None
+        if self._links is not None:
+            self._links.broadcast(round, value, len(self._workers), self._now)
 
     def submit(self, task: Task) -> None:
         home = self._home(task.worker)
-        steps = self._exchanging if task.what == TASK else self._timed
-        home.queue.append((task, steps(task, home.kept, home)))
+        there = 0.0
+        if self._links is not None:
+            self._now += self._pause
+            there = max(home.ready, self._links.task(task.round, self._now))
+        home.queue.append((task, home.kept, there))
         if len(home.queue) == 1:
-            self._begin(task.worker, home)
+            self._begin(home)
 
     def cancel(self, round: int) -> None:
         self._check_open()
@@ -149,23 +149,33 @@ class VirtualEngine(Engine):
         for old in [r for r in self._operands if r <= round]:
             del self._operands[old]
         soon = self._now + SLICE
-        for worker, home in self._workers.items():
+        if self._links is not None:
+            self._links.cancel(round)
+            soon += self._costs.latency
+        for home in self._workers.values():
             # A worker busy with stale work looks up at the end of its slice.
-            if home.queue and home.queue[0][0].round <= round and home.due > soon:
-                self._step_at(soon, worker, home)
+            if home.queue and home.due > soon and home.queue[0][0].round <= round:
+                self._step_at(soon, home)
 
     def events(self, timeout: float) -> list[Event]:
         self._check_open()
         limit = self._now + max(0.0, timeout)
         events: list[Event] = []
-        while self._heap and self._heap[0][0] <= (self._now if events else limit):
-            time, _, make = heapq.heappop(self._heap)
-            self._now = max(self._now, time)
-            event = make()
+        heap = self._heap
+        while heap and heap[0][0] <= (self._now if events else limit):
+            time, _, home, what = heapq.heappop(heap)
+            if time > self._now:
+                self._now = time
+            event: Event | None = None
+            if home is None:
+                event = what()
+            elif what == home.token:
+                event = self._step(home)
             if event is not None:
                 events.append(event)
         if not events and limit != float("inf"):
             self._now = max(self._now, limit)
+        self._now += self._pause * len(events)
         return events
 
     def lose(self, worker: int) -> None:
@@ -175,7 +185,7 @@ class VirtualEngine(Engine):
     def join(self) -> int:
         self._check_open()
         worker = next(self._ids)
-        self._at(self._now, lambda: self._enter(worker))
+        self._at(self._now + self._start_up, lambda: self._enter(worker))
         return worker
 
     def announce(self, worker: int, seconds: float, reason: str = "") -> None:
@@ -188,21 +198,21 @@ class VirtualEngine(Engine):
         self._heap.clear()
         self._workers.clear()
         self._operands.clear()
-        self._order = ()
+        self._order = None
 
     def _check_open(self) -> None:
         if self._closed:
             raise Closed("this engine is closed; connect again to get a new one.")
 
-    def _home(self, worker: int) -> _Worker:
+    def _home(self, worker: int) -> SimulatedWorker:
         self._check_open()
         home = self._workers.get(worker)
         if home is None:
-            raise UnknownWorker(worker, self._order)
+            raise UnknownWorker(worker, self.workers)
         return home
 
     def _at(self, time: float, make: Callable[[], Event | None]) -> None:
-        heapq.heappush(self._heap, (time, next(self._numbers), make))
+        heapq.heappush(self._heap, (time, next(self._numbers), None, make))
 
     # Membership.
 
@@ -218,11 +228,11 @@ class VirtualEngine(Engine):
             return self._enter(next(self._ids))
         if worker == -1 and deadline is None and self._named:
             worker = self._named.popleft()
-        elif worker == -1 and self._order:
-            order = self._order
+        elif worker == -1 and self._workers:
+            order = self.workers
             if deadline is not None:  # nobody is told twice where another can be
                 order = tuple(w for w in order if w not in self._named) or order
-            worker = int(self._victims.choice(order))
+            worker = order[int(self._victims.integers(len(order)))]
             if deadline is not None:
                 self._named.append(worker)
         return self._leave(worker) if deadline is None else self._notice(worker, deadline)
@@ -231,8 +241,8 @@ class VirtualEngine(Engine):
         return Leaving(self._now, worker, deadline, reason) if worker in self._workers else None
 
     def _enter(self, worker: int) -> Event:
-        self._workers[worker] = _Worker()
-        self._order = tuple(sorted(self._workers))
+        self._workers[worker] = SimulatedWorker(worker)
+        self._order = None
         return Joined(self._now, worker)
 
     def _leave(self, worker: int) -> Event | None:
@@ -240,95 +250,107 @@ class VirtualEngine(Engine):
         if home is None:
             return None
         home.token += 1
-        self._order = tuple(self._workers)
-        return Lost(self._now, worker, tuple(sorted(task.id for task, _ in home.queue)))
+        self._parked.pop(worker, None)
+        self._order = None
+        ended = sorted({*home.flying, *(task.id for task, _, _ in home.queue)})
+        return Lost(self._now, worker, tuple(ended))
 
     # Tasks.
 
-    def _begin(self, worker: int, home: _Worker) -> None:
+    def _begin(self, home: SimulatedWorker) -> None:
         """Start the first task of the queue."""
-        task, steps = home.queue[0]
+        task, kept, there = home.queue[0]
         home.rows = 0
-        due = None if task.round <= self._cancelled else next(steps)[2]
-        self._step_at(self._now if due is None else due, worker, home)
+        due = self._now
+        if task.round > self._cancelled:
+            start = self._exchanging if task.what == TASK else self._timed
+            due, home.steps = start(task, kept, home, max(self._now, there))
+        self._step_at(due, home)
 
-    def _step_at(self, time: float, worker: int, home: _Worker) -> None:
+    def _step_at(self, time: float, home: SimulatedWorker) -> None:
         home.due = time
         home.token += 1
         if time < float("inf"):
-            self._at(time, partial(self._step, worker, home, home.token))
+            heapq.heappush(self._heap, (time, next(self._numbers), home, home.token))
 
-    def _step(self, worker: int, home: _Worker, token: int) -> Event | None:
-        if token != home.token:
-            return None
-        task, steps = home.queue[0]
+    def _step(self, home: SimulatedWorker) -> Event | None:
+        task = home.queue[0][0]
         home.due, home.parked = float("inf"), False
-        here = self._now, worker, task.round, task.id
         event: Event | None = None
         due = None
         if task.round <= self._cancelled:
-            event = Dropped(*here)
+            event = Dropped(self._now, home.id, task.round, task.id)
         else:
-            piece, seconds, due = next(steps)
+            piece, seconds, due = next(home.steps)
             if isinstance(piece, Exception):
-                event = Failed(*here, *format_error(piece))
+                event = Failed(self._now, home.id, task.round, task.id, *format_error(piece))
             else:
                 what, value, read = piece
                 home.rows += read
                 if due is None or what is not None or value is not None:
+                    here = self._now, home.id, task.round, task.id
                     event = Reply(*here, what, value, home.rows, seconds, due is None)
                     home.rows = 0
+        if event is not None and self._links is not None:
+            arrives = self._links.reply(event, self._now)
+            self._fly(home, event, arrives, None if due is not None else task.id)
+            event = None
         if due is not None:
-            self._step_at(due, worker, home)
+            self._step_at(due, home)
             return event
         home.queue.popleft()
         if home.queue:
-            self._begin(worker, home)
+            self._begin(home)
         return event
 
-    def _timed(self, task: Task, kept: dict[str, Any], _: _Worker) -> Steps:
-        """Run a task at once; its pieces are due as their rows are read."""
-        pieces = self._pieces(task, kept)
+    def _fly(self, home: SimulatedWorker, event: Any, time: float, ends: int | None = None) -> None:
+        """Let an event reach the master at this time, unless its worker is lost before."""
+
+        def arrive() -> Any:
+            if self._workers.get(home.id) is not home:
+                return None
+            home.flying.discard(-1 if ends is None else ends)
+            return event._replace(time=self._now)
+
+        if ends is not None:
+            home.flying.add(ends)
+        self._at(time, arrive)
+
+    def _timed(
+        self, task: Task, kept: dict[str, Any], _: SimulatedWorker, start: float
+    ) -> tuple[float, Steps]:
+        """Run a task from `start` on; its pieces are due as their rows are read."""
+        pieces = pieces_of(task, kept, self._operands.get(task.round), self.compute)
         wait, work = self._delays.timing(self._rng, task.worker, task.round, task.cost)
-        checked_seconds(self._delays, wait + work)
+        seconds = checked_seconds(self._delays, wait + work)
+        if len(pieces) == 1:
+            return start + wait + work, iter([(pieces[0], seconds, None)])
         # Where no piece says how many rows it read, at even steps.
         reads = [0 if isinstance(piece, Exception) else piece.read for piece in pieces]
         reads = reads if sum(reads) else [1] * len(pieces)
         step = work / sum(reads)
         spent = [step * read for read in reads]
-        dues = [*accumulate(spent, initial=self._now + wait)][1:]
+        dues = [*accumulate(spent, initial=start + wait)][1:]
         spent[0] += wait
-        yield _NOTHING, 0.0, dues[0]
-        yield from zip(pieces, spent, [*dues[1:], None], strict=True)
+        return dues[0], zip(pieces, spent, [*dues[1:], None], strict=True)
 
-    def _pieces(self, task: Task, kept: dict[str, Any]) -> list[Piece | Exception]:
-        if not self.compute:
-            if type(task.what) is Outline:
-                return [Piece(what, None, read) for what, read in task.what]
-            return [Piece(task.what, None, int(task.cost))]
-        pieces: list[Piece | Exception] = []
-        try:
-            for piece in task.body(kept, self._operands.get(task.round), *task.args):
-                pieces.append(Piece(*piece))
-                if type(piece) is Last:
-                    break
-        except Exception as error:
-            pieces.append(error)
-        return pieces or [_NOTHING]
-
-    def _exchanging(self, task: Task, kept: dict[str, Any], home: _Worker) -> Steps:
+    def _exchanging(
+        self, task: Task, kept: dict[str, Any], home: SimulatedWorker, start: float
+    ) -> tuple[float, Steps]:
         """Run a task that exchanges with others up to its next piece, again and again.
 
         What a worker has written by then others see, so a loss falls between two pieces.
         """
+        return start, self._exchanged(task, kept, home)
+
+    def _exchanged(self, task: Task, kept: dict[str, Any], home: SimulatedWorker) -> Steps:
         worker, round = task.worker, task.round
-        yield _NOTHING, 0.0, self._now
         body = iter(task.body(kept, self._operands.get(round), *task.args))
         while True:
             try:
                 what, value, read = next(body)
             except StopIteration:
-                yield _NOTHING, 0.0, None
+                yield NOTHING, 0.0, None
                 return
             except Exception as error:
                 yield error, 0.0, None
@@ -337,18 +359,20 @@ class VirtualEngine(Engine):
             kind = what[0] if value is None else None
             if kind == REST:
                 home.parked, due = True, max(what[1], due)
+                self._parked[worker] = home
             elif kind == WORK:
                 cost = what[2] * task.cost
                 seconds = self._delays.seconds(self._rng, worker, round + what[1], cost)
                 checked_seconds(self._delays, seconds)
                 due += seconds
             elif kind == GATHER:
-                due += self._network.seconds(what[1], what[2])
+                due += self._costs.ring(what[1], what[2])
             yield Piece(None if kind else what, value, read), 0.0, due
 
     def _wake(self) -> None:
         """Let those go on that wait for somebody to write something."""
-        for worker, home in self._workers.items():
-            if home.parked:
+        resting, self._parked = self._parked, {}
+        for worker in sorted(resting):
+            if (home := resting[worker]).parked:
                 home.parked = False
-                self._step_at(self._now, worker, home)
+                self._step_at(self._now, home)

@@ -100,16 +100,20 @@ def timeline(
         look |= {"handlelength": 1.4, "columnspacing": 1.6, "ncols": min(len(labels), 6)}
         figure.legend(handles, labels, loc="outside lower center", **look)
     if target is not None:
-        picture = io.BytesIO()
-        figure.savefig(picture, format=target.suffix[1:].lower())
-        try:
-            Place.of(target).write(picture.getvalue())
-        except OSError as error:
-            problem = f"the picture cannot be written: {error.strerror or error}."
-            raise CannotWrite(
-                str(target), f"{problem} Make room, or name another place."
-            ) from error
+        save(figure, target)
     return figure
+
+
+def save(figure: Figure, path: str | PathLike[str]) -> None:
+    """Write a figure; the suffix says the format."""
+    target = _target(path)
+    picture = io.BytesIO()
+    figure.savefig(picture, format=target.suffix[1:].lower())
+    try:
+        Place.of(target).write(picture.getvalue())
+    except OSError as error:
+        problem = f"the picture cannot be written: {error.strerror or error}."
+        raise CannotWrite(str(target), f"{problem} Make room, or name another place.") from error
 
 
 def ready(path: str | PathLike[str]) -> None:

@@ -30,11 +30,12 @@ class Cover:
     def __init__(self, windows: Windows) -> None:
         self.shares = list(windows.shares)
         self.cuts = windows.cuts
-        self.asked = windows.asked.copy()
+        self.asked = windows.asked  # of all rounds on these windows, until the arrays are there
         self.need = windows.need.copy()
         self.delivered_rows = 0
         self.topped_up_rows = 0
         self.repeated_rows = 0  # asked again of a share that had delivered them: a restart
+        self.short = False  # some rows would come from slow shares alone, or from none
         # Nothing has been asked or cut beyond windows that ask for just what is needed.
         self.as_planned = windows.exact
         self._windows = windows
@@ -76,6 +77,7 @@ class Cover:
         whole, self._whole = self._whole, None
         if whole is None:
             return
+        self.asked = self.asked.copy()
         self._have = np.zeros_like(self.asked)
         self._count = np.zeros(len(self.need), dtype=np.intp)
         self._index = {row: j for j, row in enumerate(self.cuts.tolist())}
@@ -94,6 +96,13 @@ class Cover:
         """(segments,): how many have delivered."""
         self._unfold()
         return self._count
+
+    def owes(self, share: int) -> bool:
+        """Whether a share was asked for rows that have not come."""
+        i = self._place[share]
+        if self._whole is not None:
+            return i not in self._whole and bool(self._windows.runs[i])
+        return bool((self.asked[i] & ~self._have[i]).any())
 
     @property
     def done(self) -> bool:
@@ -130,8 +139,9 @@ class Cover:
 
     def retire(self, share: int) -> None:
         """Note that what a share still owes will not come."""
+        self._unfold()
         i = self._place[share]
-        self.asked[i] = self.have[i]
+        self.asked[i] = self._have[i]
 
     def keep(self, shares: Collection[int]) -> None:
         """Bring the shares up to those that are live: retire the others, admit new ones."""
@@ -153,6 +163,7 @@ class Cover:
         """
         lacking = self.need - self._promised(helpers)
         if not (lacking > 0).any():
+            self.short = False
             return {}, 0
         self._cut_fine(lacking, len(helpers))
         lacking = self.need - self._promised(helpers)
@@ -180,7 +191,7 @@ class Cover:
         self.need -= let_go
         self.rows_used = int(self.need @ size)
         missing = int((lacking - let_go).max(initial=0))
-        self.as_planned = False
+        self.as_planned, self.short = False, missing > 0
         self.repeated_rows += int(((self.have[rows] & given.T) @ size).sum())
         self.asked[rows] |= given.T
         self.topped_up_rows += int(load.sum())
@@ -189,6 +200,7 @@ class Cover:
             # Nobody quick is left for some rows: count on the slow ones after all.
             more, missing = self.top_up([*helpers, *slow])
             new |= more
+            self.short = True
         return new, missing
 
     def _promised(self, helpers: Sequence[int]) -> NDArray[np.intp]:

@@ -197,7 +197,7 @@ class RoundDriver:
                     # The rest of a batch still tells who lives: no early way out.
                     if type(event) is Failed and event.round == round.id and not round.done:
                         raise WorkerError(event.worker, event.error, event.traceback)
-                if not round.done and any(type(e) is Lost or type(e) is Leaving for e in events):
+                if not round.done and not {Lost, Leaving}.isdisjoint(map(type, events)):
                     for worker in list(self.roster.kept):  # one that stood by may have a slot now
                         supply(worker)
                 if events:
@@ -245,12 +245,12 @@ class RoundDriver:
 
     def _noted(self, timeout: float) -> list[Event]:
         """Return what has arrived, noted. An exception in the middle loses none of it."""
-        self._unnoted += self.engine.events(0.0 if self._unnoted else timeout)
-        noted = []
-        while self._unnoted:
-            self.log.append(Record.of(self._unnoted[0]))
-            noted.append(self.roster.note(self._unnoted[0]))
-            self._unnoted.popleft()
+        unnoted, noted = self._unnoted, list[Event]()
+        unnoted += self.engine.events(0.0 if unnoted else timeout)
+        while unnoted:
+            self.log.append(Record.of(event := unnoted[0]))
+            noted.append(self.roster.note(event))
+            unnoted.popleft()
         for event in self._departures.returned(noted) if self.roster.leaving else ():
             self.log.append(Record.of(event))
             noted.append(self.roster.note(event))

@@ -60,9 +60,7 @@ class ElasticRound(WatchedRound):
         owing = self._debts.owed  # also who has delivered all, and not said that this was it
         if not owing:
             return tuple(sorted(self._slow))
-        owed = self.cover.asked & ~self.cover.have
-        shares = {share for i, share in enumerate(self.cover.shares) if owed[i].any()}
-        return tuple(sorted({w for w in owing if self._slot_of[w] in shares} | self._slow))
+        return tuple(sorted({w for w in owing if self.cover.owes(self._slot_of[w])} | self._slow))
 
     def _replied(self, event: Reply) -> Sequence[Command]:
         if event.what is not None:
@@ -90,6 +88,9 @@ class ElasticRound(WatchedRound):
     def _mend(self) -> list[Command]:
         runs, self.missing = self.cover.top_up(*self._counted_on())
         return [*self._send(runs), *self._finish()]
+
+    def _could_ask(self) -> bool:
+        return self.cover.short
 
     def _counted_on(self) -> tuple[list[int], list[int]]:
         self.cover.keep(self._holder)

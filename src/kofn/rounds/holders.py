@@ -115,6 +115,8 @@ class Holders:
 
         A matrix that has been updated is no longer what it was made of: see `vacant`.
         """
+        if worker in self.shares and not self.version.updates:
+            return False
         interrupts.due()  # a share may take long to make
         self._check()
         share = None if self.version.updates else self._free(worker)
@@ -143,7 +145,7 @@ class Holders:
         """Store a share at a worker."""
         with suppress(UnknownWorker):  # it left while its share was being made
             self.driver.put(worker, self.key, value, share)
-            if share in self.shares.values():
+            if share in self.shares.taken:
                 self._twice.add(share)
             self.shares[worker] = share
 
@@ -239,8 +241,9 @@ class Holders:
     def _check(self, cause: Exception | None = None) -> None:
         """Raise SharesLost where waiting for joiners is in vain: nobody can make their shares."""
         if self.version.updates:
-            refused = self.driver.roster.refused
-            left = len({s for w, s in self.shares.items() if (w, self.key) not in refused})
+            refused, left = self.driver.roster.refused, len(self.shares.taken)
+            if refused:
+                left = len({s for w, s in self.shares.items() if (w, self.key) not in refused})
             if left < self._least:
                 raise SharesLost(left, self._least, 0.0) from cause
 
@@ -248,12 +251,14 @@ class Holders:
         live = self.driver.roster.kept
         if worker in self.shares or worker not in live:
             return None
+        first, blocks = self.shares.first_free(), self._blocks
+        if first is not None and not taken and (blocks is None or len(live) >= self.shares.count):
+            return first  # with as many workers all shares are given anyway
         free = [share for share in self.shares.free() if share not in taken]
-        if not free and self.driver.roster.leaving:
-            return self._leaving(worker, taken)
-        blocks = self._blocks
-        if blocks is None or not free or len(live) >= self.shares.count:
-            return free[0] if free else None  # with as many workers all shares are given anyway
+        if not free:
+            return self._leaving(worker, taken) if self.driver.roster.leaving else None
+        if blocks is None or len(live) >= self.shares.count:
+            return free[0]
         held = {*self.shares.values(), *taken}
         copies = Counter(block for share in held for block in blocks[share])
 

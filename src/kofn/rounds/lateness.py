@@ -27,12 +27,14 @@ class Late:
 
     With `factor`, at so many times the seconds in which half of the tasks were done. Without, at
     those seconds plus `spreads` times their spread, first reply to half of them. Never before
-    `least` seconds: below that, asking others costs more than waiting.
+    `least` seconds: below that, asking others costs more than waiting. With `after`, at so many
+    seconds, whatever others do.
     """
 
     factor: float | None = None
     spreads: float = 4.0
     least: float = 0.02
+    after: float | None = None
 
     def allowed(self, took: float, first: float = 0.0) -> float:
         """Seconds to wait, given those of enough others, and of the first of them."""

@@ -47,6 +47,7 @@ class ReplicatedRound(WatchedRound):
         super().__init__(id, work.key, threshold, ready, late)
         self.values: dict[int, list[tuple[Any, Any]]] = {}  # block -> (what, value) of its pieces
         self.asked_again: list[int] = []  # blocks, after a loss or a delay
+        self.spent_on: dict[int, float] = {}  # task -> seconds so far
         self._work = work
         # Block -> who may hold it: how far down the list of a slot it is, and the slot.
         self._where: dict[int, list[tuple[int, int]]] = {block: [] for block in blocks}
@@ -58,6 +59,7 @@ class ReplicatedRound(WatchedRound):
         self._tasks: dict[int, int] = {}  # task -> block
         self._pieces: dict[int, list[tuple[Any, Any]]] = {}  # task -> what has come of it
         self._undone = set(blocks)
+        self._orphans: set[int] = set()  # those of them that nobody holds
 
     def start(self, time: float) -> list[Command]:
         self._start = self._now = time
@@ -73,6 +75,11 @@ class ReplicatedRound(WatchedRound):
     def unanswered(self) -> tuple[int, ...]:
         return tuple(sorted(self._debts.owed))
 
+    def task_seconds(self) -> list[float]:
+        """How long each task has taken, or has been waited for."""
+        known = {task: seconds for task, seconds in self.spent_on.items() if task not in self._open}
+        return [*known.values(), *(max(0.0, self.took) for _ in self._open)]
+
     def _holders(self, block: int) -> list[int]:
         """Slots with somebody who holds a block: counted on first, then whose own it is."""
         holder, quick = self._holder, self._quick
@@ -80,24 +87,26 @@ class ReplicatedRound(WatchedRound):
         return [slot for _, _, slot in sorted(found)]
 
     def _replied(self, event: Reply) -> Sequence[Command]:
+        self.spent_on[event.task] = self.spent_on.get(event.task, 0.0) + event.seconds
         pieces = self._pieces.setdefault(event.task, [])
         if event.what is not None:
             pieces.append((event.what, event.value))
         block = self._tasks[event.task]
         if event.last and block in self._undone:
             self._undone.discard(block)
+            self._orphans.discard(block)
             self.values[block] = pieces
             self._look_whether_done()
         return ()
 
     def _look_whether_done(self) -> None:
-        held = [block for block in self._undone if self._holders(block)]
-        orphans = len(self._undone) - len(held)  # as many newcomers are surely enough
+        orphans = len(self._orphans)  # as many newcomers are surely enough
         self.missing = int(not self._holder) if self._spare else orphans
-        self.done = not (held if self._spare and self._holder else self._undone)
+        self.done = len(self._undone) == (orphans if self._spare and self._holder else 0)
 
     def _mend(self) -> tuple[Command, ...]:
         """Ask for every block that nobody is at; or all holders, where all are asked at once."""
+        self._orphans = {block for block in self._undone if not self._holders(block)}
         self._look_whether_done()
         return tuple(
             self._send(slot, block)
@@ -115,7 +124,7 @@ class ReplicatedRound(WatchedRound):
 
     def _at(self, block: int) -> set[int]:
         """Live workers that were asked for a block."""
-        return self._asked[block].intersection(self._holder.values())
+        return {worker for worker in self._asked[block] if self._holds(worker)}
 
     def _send(self, slot: int, block: int) -> Send:
         worker = self._holder[slot]

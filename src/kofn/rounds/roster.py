@@ -7,7 +7,10 @@ told by events what changes meanwhile.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
+from heapq import heappop, heappush
+from typing import Any
 from weakref import WeakSet
 
 from ..model import Assign, Dropped, Event, Failed, Joined, Leaving, Lost, Reply, Stored
@@ -44,13 +47,41 @@ class Debts:
 
 
 class Slots(dict[int, int]):
-    """Worker -> its slot, of `count` slots of one matrix, sum or sequence. The lost have none."""
+    """Worker -> its slot, of `count` slots of one matrix, sum or sequence. The lost have none.
+
+    It changes by assignment, `del`, `pop` and `update`. Which slots are free is kept along with it:
+    thousands of workers are given theirs one by one.
+    """
 
     __hash__ = object.__hash__  # type: ignore[assignment]  # known by identity
 
     def __init__(self, count: int, slots: Mapping[int, int] | None = None) -> None:
         super().__init__(slots or {})
         self.count = count
+        self.taken = Counter(self.values())  # slot -> how many have it
+        self._free = [slot for slot in range(count) if slot not in self.taken]  # a heap; and more
+
+    def __setitem__(self, worker: int, slot: int) -> None:
+        self.pop(worker, None)
+        super().__setitem__(worker, slot)
+        self.taken[slot] += 1
+
+    def __delitem__(self, worker: int) -> None:
+        self._leave(self[worker])
+        super().__delitem__(worker)
+
+    def pop(self, worker: int, default: Any = None) -> Any:
+        """Take a worker's slot from it; return that, or the default where it has none."""
+        if worker not in self:
+            return default
+        slot = self[worker]
+        del self[worker]
+        return slot
+
+    def update(self, slots: Mapping[int, int]) -> None:  # type: ignore[override]
+        """Give these workers these slots."""
+        for worker, slot in slots.items():
+            self[worker] = slot
 
     def copy(self) -> Slots:
         """Return the same slots, which nobody else changes."""
@@ -58,8 +89,19 @@ class Slots(dict[int, int]):
 
     def free(self) -> list[int]:
         """Slots that nobody has."""
-        taken = set(self.values())
-        return [slot for slot in range(self.count) if slot not in taken]
+        return [slot for slot in range(self.count) if slot not in self.taken]
+
+    def first_free(self) -> int | None:
+        """The first slot that nobody has."""
+        while self._free and self._free[0] in self.taken:
+            heappop(self._free)  # it comes back when it is left
+        return self._free[0] if self._free else None
+
+    def _leave(self, slot: int) -> None:
+        self.taken[slot] -= 1
+        if not self.taken[slot]:
+            del self.taken[slot]
+            heappush(self._free, slot)
 
 
 class Roster:

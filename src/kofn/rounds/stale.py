@@ -76,6 +76,7 @@ class StaleRound(Round):
         super().__init__(ids(), fresh)
         self.t = 1
         self.stale = 0  # answers to an earlier iteration that were put to use
+        self.fresh_parts = 0  # that came for this iteration's point
         self._ids, self._make, self._x, self._advance = ids, task, x, advance
         self._rule, self._balance = Late(margin, least=0.0), balance
         self._workers = {
@@ -134,6 +135,7 @@ class StaleRound(Round):
         if home is None or event.task != home.task:
             return ()
         self.read[event.worker] = self.read.get(event.worker, 0) + event.read
+        self.fresh_parts += event.read if home.round == self.id else 0
         if event.what is not None:
             self._keep(event.what, event.value)
         if not event.last:
@@ -166,7 +168,7 @@ class StaleRound(Round):
             return ()
         if self._balance:
             self._rebalance(time - self._began)
-        self.t += 1
+        self.t, self.fresh_parts = self.t + 1, 0
         self.id, self.wake, self._began = self._ids(), float("inf"), time
         idle, self._fresh = self._fresh & self._workers.keys(), set()
         return [self._send(worker, time) for worker in sorted(idle)]

@@ -63,7 +63,8 @@ class WatchedRound(Round):
         self._rule = late
         self._start = self._now = 0.0
         self._first: float | None = None  # seconds until the first task ended
-        self._patience = self._provisional = NEVER
+        self._patience = NEVER if late is None or late.after is None else late.after
+        self._provisional = NEVER
         self._sent = self._ended = 0
 
     def on(self, event: Event) -> Sequence[Command]:
@@ -168,7 +169,8 @@ class WatchedRound(Round):
     def _give_up(self, workers: Iterable[int]) -> bool:
         late = [worker for worker in workers if worker not in self._slow]
         self._slow.update(late)
-        self.late += [worker for worker in late if worker not in self.late]
+        known = set(self.late)
+        self.late += [worker for worker in late if worker not in known]
         quick = [since for worker, since in self._debts.since.items() if worker not in self._slow]
         self.wake = min(quick, default=NEVER) + self._patience
         return bool(late)
@@ -255,6 +257,10 @@ class WatchedRound(Round):
         self._slow.discard(worker)
         if worker in self._debts.since:
             self.wake = min(self.wake, self._debts.since[worker] + self._patience)
+        return bool(self.standby) or self._could_ask()
+
+    def _could_ask(self) -> bool:
+        """Whether there is anything that one who is counted on again could be asked for."""
         return True
 
     def _judge_lateness(self, took: float) -> None:

@@ -39,6 +39,9 @@ class Windows:
     lengths: Ints  # (shares,)
     threshold: int
 
+    def __post_init__(self) -> None:
+        self.asked.flags.writeable = False  # rounds share it, and copy it when they must
+
     @property
     def rows(self) -> int:
         """Rows of a share."""

@@ -90,7 +90,7 @@ class Stream(Iterator[NDArray[Any]]):
         self._codec = JobCodec(driver, code.product, tolerance, code.asks_again, check_finite)
         self._ledger = code.ledger(len(workers), self._codec.eta)
         self._slots = driver.roster.slots(len(workers))
-        self._slots.update((worker, slot) for slot, worker in enumerate(workers))
+        self._slots.update({worker: slot for slot, worker in enumerate(workers)})
         self._before = tuple(self._slots)  # workers that had a slot when the last round ended
         self._queue: deque[Product] = deque()  # not begun
         self._tickets: deque[Ticket] = deque()

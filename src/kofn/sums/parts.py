@@ -223,6 +223,7 @@ class _Placed:
         self._known: dict[str, bytes] = {}  # functions by key, the newest last
         self._have: set[tuple[int, str]] = set()
         self._processes = driver.engine.capabilities.processes
+        self._work: dict[int, tuple[Any, int]] = {}  # slot -> the same in every round
         self._fn_key: Any = ""  # or the function itself: see _function
         self._tried: Function | None = None
         self._sent = Sent()
@@ -306,15 +307,22 @@ class _Placed:
 
     def task(self, round: int, worker: int, slot: int) -> Task:
         """Make the task of a slot: all its symbols, in order."""
-        symbols = self.code.symbols(slot)
-        reads = [len(row.parts) for row in symbols]
-        what: Any = (0, len(symbols))
-        if not self._driver.engine.capabilities.values:
-            what = Outline(((i, i + 1), read) for i, read in enumerate(reads))
+        known = self._work.get(slot)
+        if known is None:
+            known = self._work[slot] = self._work_of(slot)
+        what, cost = known
         given = self._driver.engine.capabilities.given_time
         body, more = self.body
         args = (self.key, self._fn_key, 0.0 if given else FLUSH, *more)
-        return Task(self._driver.next_task(), round, worker, body, args, what, sum(reads))
+        return Task(self._driver.next_task(), round, worker, body, args, what, cost)
+
+    def _work_of(self, slot: int) -> tuple[Any, int]:
+        """What all replies of a slot together carry, and its cost."""
+        symbols = self.code.symbols(slot)
+        reads = [len(row.parts) for row in symbols]
+        if self._driver.engine.capabilities.values:
+            return (0, len(symbols)), sum(reads)
+        return Outline(((i, i + 1), read) for i, read in enumerate(reads)), sum(reads)
 
     def _enlisted(self) -> int:
         """Who has parts, or is being given some: a round waits for those."""

@@ -5,9 +5,12 @@ The simplest need nothing of their own: `parts.sum(fn, x, code=Uncoded())`, with
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
+
+import numpy as np
 
 from .. import checks
 from ..codes.total import Total, same_shapes
@@ -22,6 +25,7 @@ from .functions import Sent, load
 from .work import Leaves, leaves
 
 Function = Callable[[Any, Any], Any]
+REMEMBERED = 10  # rounds whose tasks tell how long a task may take
 
 
 class _Terms:
@@ -85,7 +89,8 @@ class Backups(_Dealt):
     """Backup tasks: each run of parts on `copies` workers, one of which is asked.
 
     The next holder is asked too when the first is later than `factor` times the time in which half
-    of this round's replies came. Every sum is exact.
+    of this round's replies came. Or, with `quantile`, when it is later than so many of the tasks of
+    the last rounds were: a hedged request. Every sum is exact.
     """
 
     def __init__(
@@ -96,11 +101,17 @@ class Backups(_Dealt):
         parts: int | None = None,
         copies: int = 2,
         factor: float = 3.0,
+        quantile: float | None = None,
     ) -> None:
         factor = checks.number(factor, "factor, of the median,", "> 1", infinite=True)
+        if quantile is not None:
+            quantile = checks.number(quantile, "quantile, of the tasks' seconds,", "in (0, 1]")
         super().__init__(where, data, parts, copies)
-        self._late = Late(factor=factor)
+        # Of the first round nothing is known: it is hedged at no time.
+        self._late = Late(factor=factor) if quantile is None else Late(after=float("inf"))
+        self._quantile, self._seconds = quantile, deque[list[float]](maxlen=REMEMBERED)
         self.asked_again = 0  # backup tasks so far
+        self.parts_read = 0  # by all workers, in the last sum
 
     def sum(self, fn: Function, x: Any = None) -> Any:
         """Σ fn(part, x); an array, or a tuple of them if there are several leaves."""
@@ -114,6 +125,11 @@ class Backups(_Dealt):
             round = ReplicatedRound(driver.next_round(), self.slots, ready, self, self._late)
             driver.run(round, x, self._holders.supply)
             self.asked_again += len(round.asked_again)
+            self.parts_read = sum(round.read.values())
+            if self._quantile is not None:
+                self._seconds.append(round.task_seconds())
+                known = [one for seconds in self._seconds for one in seconds]
+                self._late = Late(after=float(np.quantile(known, self._quantile)))
         if not driver.engine.capabilities.values:
             return None
         total, shapes = Total(), None
@@ -134,6 +150,7 @@ class Stale(_Dealt):
 
     def __init__(self, where: HasDriver, data: Any, *, parts: int | None = None) -> None:
         super().__init__(where, data, parts, 1)
+        self.round: StaleRound | None = None  # the last one that was begun
 
     def run(
         self,
@@ -167,6 +184,7 @@ class Stale(_Dealt):
             slots = {w: self.runs[slot] for w, slot in self._holders.ready().items()}
             options: dict[str, Any] = {"margin": margin, "portion": portion, "balance": balance}
             round = StaleRound(driver.next_round, slots, self.task, x, on_step, fresh, **options)
+            self.round = round
             driver.run(round, None, lambda worker: None)
         return round
 

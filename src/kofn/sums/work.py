@@ -31,6 +31,11 @@ class Held:
         self._again: frozenset[int] | None = None
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of the parts, as far as they say so."""
+        return sum(getattr(part, "nbytes", 0) for part in self.parts.values())
+
+    @property
     def again(self) -> frozenset[int]:
         """The parts that several symbols have."""
         if self._again is None:

@@ -1,0 +1,108 @@
+"""kofn bench simulate: is the simulator right? The same codes and delays, by the wall clock.
+
+Workers are processes of this machine that really wait as long as the delay model says. Each worker
+has the same luck in each round, here and there, so the two runs differ by what is real alone.
+"""
+
+from __future__ import annotations
+
+from statistics import mean
+from typing import Any
+
+from rich.console import Console
+
+from ..cluster import Cluster, connect
+from ..costs import Costs
+from ..delays import Delays, Exponential
+from ..engines.local import LocalEngine
+from ..engines.paced import Paced
+from ..simulation import Candidate, Place, Stage, Work, calibrate
+from ..simulation.draws import Common
+from .output import print_pairs, print_table, print_text, progress
+
+WORKERS, WARM = 6, 2  # of the first rounds, not counted: workers load what they run
+# Tens of milliseconds of wait and of work: much against what a busy machine adds.
+DELAYS = Exponential(unit=0.6, mean=0.05, shift=0.03)
+CASES: tuple[tuple[Work, tuple[str, ...]], ...] = (
+    (Work("product", 1200, 4), ("uncoded", "mds(k=4)", "mds(k=4, margin=1)", "whole(k=4)")),
+    (
+        Work("gradient", 120, 4, parts=12),
+        ("uncoded", "fractional(c=2)", "cyclic(c=3)", "fractional(c=2, covered=0.75)"),
+    ),
+    (
+        Work("sequence", 12, 4, 12),
+        ("uncoded(x=2, y=3)", "polynomial(x=2, y=2)", "dip(x=2, y=5, delay=1, lam=5)"),
+    ),
+    (Work("sum", 60, 4), ("uncoded", "groups(d=5)", "lt(r=5)")),
+)
+
+
+def wall(
+    cluster: Cluster, work: Work, candidate: Candidate, workers: int, rounds: int
+) -> list[float]:
+    """Seconds of each round on real workers, the first ones left out."""
+    played = candidate.play(Place(cluster, work, workers, WARM + rounds))
+    ends = [next(played).time for _ in range(WARM + rounds)]
+    return [b - a for a, b in zip(ends[WARM - 1 : -1], ends[WARM:], strict=True)]
+
+
+def simulated(
+    work: Work, candidate: Candidate, workers: int, rounds: int, delays: Delays, costs: Costs
+) -> list[float]:
+    """The same in simulated time."""
+    stage = Stage(work, workers, delays, rounds=WARM + rounds, costs=costs)
+    return [float(s) for s in stage.play(candidate).seconds[WARM:]]
+
+
+def paced(work: Work, delays: Delays = DELAYS) -> Cluster:
+    """Local workers with these delays, a unit of which is the whole work."""
+    return connect(Paced(LocalEngine(WORKERS), Common(delays, work.units(WORKERS), 0)))
+
+
+def run(rounds: int, only: str | None, quiet: bool) -> dict[str, Any]:
+    """Both for every code."""
+    with connect("local", WORKERS) as cluster:
+        costs = calibrate(cluster)
+    chosen = [
+        (work, Candidate.parse(text))
+        for work, codes in CASES
+        for text in codes
+        if only is None or only in f"{work.kind} {text}"
+    ]
+    found = {}
+    with progress("simulate", len(chosen), quiet, "code") as update:
+        for work, candidate in chosen:
+            name = f"{work.kind}: {candidate}"
+            update(code=name)
+            with paced(work) as cluster:
+                real = wall(cluster, work, candidate, WORKERS, rounds)
+            ours = simulated(work, candidate, WORKERS, rounds, DELAYS, costs)
+            off = mean(ours) / mean(real) - 1
+            found[name] = {"wall": mean(real), "simulated": mean(ours), "off": off}
+            update(advance=1)
+    worst = max((abs(one["off"]) for one in found.values()), default=0.0)
+    return {
+        "workers": WORKERS,
+        "rounds": rounds,
+        "latency": costs.latency,
+        "per_event": costs.per_event,
+        "codes": found,
+        "worst": worst,
+    }
+
+
+def table(console: Console, result: dict[str, Any]) -> None:
+    """Print the figures for a person."""
+    columns = {"code": "", "wall ms": ".1f", "simulated ms": ".1f", "off": "+.1%"}
+    rows = [
+        (name, 1e3 * one["wall"], 1e3 * one["simulated"], one["off"])
+        for name, one in result["codes"].items()
+    ]
+    title = f"mean of {result['rounds']} rounds on {result['workers']} workers"
+    print_table(console, title, columns, rows)
+    pairs = {"largest difference": f"{result['worst']:.1%}"}
+    pairs["master, a task or an event"] = f"{1e6 * result['per_event']:.0f} µs"
+    print_pairs(console, pairs)
+    text = """Wall: processes of this machine that wait as the delay model says. Simulated: the
+        same master, code and delays in virtual time, with the costs measured just before."""
+    print_text(console, text)

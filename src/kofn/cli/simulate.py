@@ -1,0 +1,98 @@
+"""kofn simulate: codes side by side in simulated time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from ..costs import Costs
+from ..report import ready
+from ..simulation import CODES, Work, candidates, simulate
+from .output import print_table, print_text, progress
+
+COLUMNS = {"code": "", "mean s": ".4g", "±": ".2g", "p99 s": ".4g", "work": ".3g"}
+COLUMNS |= {"wasted": ".2g", "exact": ".0%", "memory": ".3g"}
+
+
+def defaults(work: Work, workers: int) -> str:
+    """Codes of each kind that are worth a look, if nobody names any."""
+    half, most = max(1, workers // 2), max(1, (9 * workers) // 10)
+    if work.kind == "product":
+        return f"uncoded, mds(k={most}), mds(k={most}, margin=1), mds(k={half})"
+    if work.kind == "gradient":
+        copies = next((c for c in (2, 3, 5) if workers % c == 0), 1)
+        return f"uncoded, fractional(c={copies}), cyclic(c=2), uncoded(covered=0.9)"
+    if work.kind == "sequence":
+        y = max(1, workers - 1)
+        return f"uncoded(x=1, y={workers}), polynomial(x=1, y={y})"
+    return "uncoded, groups, lt"
+
+
+def run(
+    work: Work,
+    codes: str | None,
+    workers: int,
+    timings: str,
+    market: str | None,
+    rounds: int,
+    costs: Path | None,
+    seed: int,
+    recorded: dict[str, Any],
+    plot: Path | None,
+    quiet: bool,
+) -> dict[str, Any]:
+    """Simulate, and draw if asked to."""
+    if plot is not None:
+        ready(plot)
+    text = defaults(work, workers) if codes is None else codes
+    chosen = candidates(text, work.kind)
+    prices = None if costs is None else Costs.load(costs)
+    with progress("simulate", len(chosen) * rounds, quiet, "code") as update:
+        table = simulate(
+            work,
+            text,
+            workers,
+            timings,
+            market,
+            rounds=rounds,
+            costs=prices,
+            seed=seed,
+            on_round=lambda name: update(advance=1, code=name),
+            **recorded,
+        )
+    if plot is not None:
+        table.plot(plot)
+    return table.to_dict()
+
+
+def table(console: Console, result: dict[str, Any]) -> None:
+    """Print the figures for a person."""
+    codes = result["codes"]
+    paid = any(one["usd"] is not None for one in codes.values())
+    columns = {**COLUMNS, **({"USD": ".4g"} if paid else {"machine s": ".4g"})}
+    if len({one["rounds"] for one in codes.values()}) > 1:
+        columns |= {"rounds": "d"}
+    rows = []
+    for name, one in codes.items():
+        half = None if one["high"] is None else one["high"] - one["mean"]
+        cells = [name, one["mean"], half, one["p99"], one["work"], one["wasted"]]
+        cells += [one["exact_share"], one["memory"], one["usd" if paid else "machine_seconds"]]
+        rows.append(["–" if cell is None else cell for cell in (*cells, one["rounds"])])
+    kind = result["work"]["kind"]
+    title = f"{kind}, {result['workers']} workers, simulated; best: {result['best']}"
+    cut = [row[: len(columns)] for row in rows]
+    print_table(console, title, columns, cut, box=None, padding=(0, 1), pad_edge=False)
+    text = """±: so far may the mean be off, in 95 of 100 cases. Work, wasted: multiples of the
+        whole work, a round. Memory: the largest share of a worker, as a part of the data.
+        Machine s, USD: of all machines, to the end."""
+    print_text(console, text)
+    for name, one in result["codes"].items():
+        if one["problem"]:
+            print_text(console, f"{name}: {one['problem'].replace('{', '(').replace('}', ')')}")
+
+
+def names() -> str:
+    """The codes by kind, for the help."""
+    return "; ".join(f"{kind}: {', '.join(known)}" for kind, known in CODES.items())

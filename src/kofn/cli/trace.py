@@ -1,0 +1,111 @@
+"""kofn trace: files of timings and membership, shown, and made from the log of a run."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from ..delays import write_membership, write_timings
+from ..errors import BadInput, TraceWarning
+from ..simulation import logs, traces
+from . import places
+from .output import print_pairs, print_table, print_text
+
+MOST = 40  # traces of a file that a person is shown
+# What a person is shown of each kind: column -> field.
+COLUMNS = {
+    "timings": {
+        "rounds": "rounds",
+        "workers": "workers",
+        "median s": "median",
+        "p99 s": "p99",
+        "slow": "slow_share",
+        "in a row": "slow_rounds_in_a_row",
+    },
+    "membership": {
+        "hours": "hours",
+        "at start": "at_start",
+        "most": "most",
+        "mean": "mean",
+        "joins": "joins",
+        "losses": "losses",
+        "USD/h": "usd_per_hour",
+    },
+    "lifetimes": {
+        "machines": "machines",
+        "taken back": "taken_back",
+        "median hours": "median_hours",
+    },
+}
+
+
+def run(path: Path, name: str | None, plot: Path | None) -> dict[str, Any]:
+    """Describe the traces of a file; draw one if asked to."""
+    with warnings.catch_warnings(record=True) as odd:
+        warnings.simplefilter("always", TraceWarning)
+        found = traces.read_trace(path)
+        if name is not None and name not in found:
+            raise BadInput(f"{path} has {', '.join(found)}; got {name!r}.")
+        shown = found if name is None else {name: found[name]}
+        result: dict[str, Any] = {n: traces.describe(one) for n, one in shown.items()}
+        if plot is not None:
+            traces.draw(path, name, plot)
+    notes = sorted({str(one.message) for one in odd})
+    return {"file": str(path), "traces": result, "notes": notes}
+
+
+def table(console: Console, result: dict[str, Any]) -> None:
+    """Print the figures for a person."""
+    if "saved" in result:
+        print_pairs(console, {name: str(value) for name, value in result.items()})
+        return
+    found = result["traces"]
+    kinds = {one["kind"] for one in found.values()}
+    for kind in sorted(kinds):
+        some = {n: one for n, one in found.items() if one["kind"] == kind}
+        fields = COLUMNS[kind]
+        columns = {"name": "", **dict.fromkeys(fields, ".4g")}
+        rows = [
+            (n, *("–" if one[key] is None else one[key] for key in fields.values()))
+            for n, one in list(some.items())[:MOST]
+        ]
+        print_table(console, kind, columns, rows, box=None, padding=(0, 1), pad_edge=False)
+    for name, one in found.items():
+        if "fits" in one and len(found) == 1:
+            loads = ", ".join(f"{load:g}" for load in one["loads"])
+            fits = ", ".join(f"{model} {far:.3f}" for model, far in one["fits"].items())
+            print_text(console, f"{name}: loads {loads}. Distance of the fitted models: {fits}.")
+    for note in result["notes"]:
+        print_text(console, note.replace("{", "(").replace("}", ")"))
+
+
+def record(log: Path, timings: Path | None, membership: Path | None, whole: float | None) -> Any:
+    """Save the traces of a run from its log."""
+    if timings is None and membership is None:
+        raise BadInput(
+            "kofn trace record writes --timings FILE, --membership FILE or both; got neither."
+        )
+    for path in (timings, membership):
+        if path is not None:
+            places.file(path)
+    found = logs.record(logs.read_log(log), whole, log.stem)
+    saved = {}
+    if timings is not None:
+        write_timings(found.timings, timings)
+        saved["timings"] = str(timings)
+    if membership is not None:
+        write_membership(found.membership, membership)
+        saved["membership"] = str(membership)
+    return {
+        "saved": ", ".join(saved.values()),
+        "rounds": found.timings.rounds,
+        "workers": found.timings.workers,
+        "load": found.timings.loads[0],
+        "stopped_before_their_end": found.stopped,
+        "filled": found.filled,
+        "losses": sum(not event.added for event in found.membership.events),
+        "joins": sum(event.added and event.time > 0 for event in found.membership.events),
+    }

@@ -1,0 +1,83 @@
+"""What moving data and running a master cost: the numbers of a simulation.
+
+One set for all: the virtual engine charges them, `kofn calibrate` measures them on a cluster.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass, fields
+from os import PathLike, fspath
+from typing import Self
+
+from .errors import BadInput, CannotWrite
+
+PIECE = 256 * 1024  # bytes: what is passed on goes in such pieces (kofn.peers.blobs.CHUNK)
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Prices of a cluster: links, machines that start, and the master's own time.
+
+    Each machine has a link of `bandwidth` bytes a second both ways, the master too. A message takes
+    `latency` seconds. A machine that is added is a worker after `start_up` seconds. The master
+    takes `per_event` seconds for each task that it sends and each event that it hears.
+    """
+
+    latency: float = 5e-5
+    bandwidth: float = 1.25e9
+    start_up: float = 0.0
+    per_event: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("latency", "start_up", "per_event"):
+            if not 0 <= float(getattr(self, name)) < float("inf"):
+                raise BadInput(f"{name} is seconds >= 0; got {getattr(self, name)!r}.")
+        if not self.bandwidth > 0:
+            raise BadInput(f"bandwidth is bytes a second, > 0; got {self.bandwidth!r}.")
+
+    def transfer(self, size: float) -> float:
+        """Seconds of a link for so many bytes, beside the latency."""
+        return size / self.bandwidth
+
+    def ring(self, workers: int, size: float) -> float:
+        """Seconds of an all-gather: each worker passes on workers - 1 pieces of `size` bytes."""
+        return (workers - 1) * (self.latency + self.transfer(size))
+
+    def passed_on(self, machines: int, size: float) -> float:
+        """Seconds until so many machines have `size` bytes that one of them was sent.
+
+        They pass it on piece by piece: in a chain, or with many machines in a binary tree.
+        """
+        pieces = max(1, math.ceil(size / PIECE))
+        levels = math.log2(max(1, machines))
+        chain, tree = 1 + (machines - 1) / pieces, 2 + 2 * levels / pieces
+        return min(chain, tree) * self.transfer(size) + self.latency * min(machines, levels + 1)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write them as JSON."""
+        try:
+            with open(path, "w", encoding="utf-8") as file:
+                json.dump(asdict(self), file, indent=2)
+                file.write("\n")
+        except OSError as error:
+            problem = f"the costs cannot be written: {error.strerror or error}."
+            raise CannotWrite(fspath(path), f"{problem} Name another place.") from error
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> Self:
+        """Read what `save` or `kofn calibrate` wrote; other fields of the file are ignored."""
+        known = [field.name for field in fields(cls)]
+        try:
+            with open(path, encoding="utf-8") as file:
+                found = json.load(file)
+            return cls(**{name: float(found[name]) for name in known})
+        except OSError as error:
+            problem = error.strerror or str(error)
+        except (ValueError, KeyError, TypeError) as error:
+            problem = f"this is no such file ({type(error).__name__}: {error})"
+        raise BadInput(
+            f"costs are a JSON file with {', '.join(known)}; {fspath(path)}: {problem}. Write one "
+            f"with `kofn calibrate`."
+        )

@@ -1,0 +1,29 @@
+"""Codes compared in simulated time, from recorded or made-up timings. See docs/simulate.md."""
+
+from .calibration import calibrate
+from .codes import CODES, Candidate, Outcome, Place, candidates
+from .logs import Traces, read_log, record, write_log
+from .run import Stage, simulate
+from .table import Row, Table
+from .timings import delays_of, market_of
+from .work import Work
+
+__all__ = [
+    "CODES",
+    "Candidate",
+    "Outcome",
+    "Place",
+    "Row",
+    "Stage",
+    "Table",
+    "Traces",
+    "Work",
+    "calibrate",
+    "candidates",
+    "delays_of",
+    "market_of",
+    "read_log",
+    "record",
+    "simulate",
+    "write_log",
+]

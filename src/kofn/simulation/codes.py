@@ -1,0 +1,344 @@
+"""The codes that can be simulated, by kind of work and name; each plays rounds on a cluster.
+
+A player places the data, then yields an `Outcome` for each round. It runs the real master, on
+simulated workers or on real ones: with an engine that has no values the data are sizes alone.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..arrays.matrix import CodedMatrix, Options
+from ..arrays.shares import shares_of, threshold
+from ..cluster import Cluster
+from ..codes import SumCode
+from ..codes.rateless import LT, RandomGroups
+from ..codes.repetition import CyclicRepetition, FractionalRepetition, Uncoded
+from ..errors import BadInput
+from ..model import Blank
+from ..rivals.masters import DSAG, BackupTasks, Hedged, Ignore, MasterRival, Replication
+from ..rounds import Late, stop
+from ..sequence import DIP, IDIP, Polynomial, SequenceCode
+from ..sequence import Uncoded as UncodedSequence
+from .calls import parse_call, split_calls
+from .work import ITEM, Kind, Work
+
+
+class Outcome(NamedTuple):
+    """A round has ended, at this time of the engine's clock."""
+
+    time: float
+    covered: float = 1.0  # of the sum
+    exact: bool = True
+
+
+class Place(NamedTuple):
+    """Where a code is played: what with, and for how many workers and rounds."""
+
+    cluster: Cluster
+    work: Work
+    workers: int
+    rounds: int
+
+    @property
+    def values(self) -> bool:
+        """Whether there are values, or sizes alone."""
+        return self.cluster.engine.capabilities.values
+
+    def outcome(self, covered: float = 1.0, exact: bool = True) -> Outcome:
+        """Of a round that has ended now."""
+        return Outcome(self.cluster.engine.now(), covered, exact)
+
+
+Player = Callable[..., Iterator[Outcome]]  # (place, **parameters)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A code by its name, with parameters: `Candidate.parse("mds(k=12)")`."""
+
+    code: str
+    parameters: tuple[tuple[str, Any], ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Candidate:
+        """Read "name" or "name(k=12, margin=1)"."""
+        name, parameters = parse_call(text)
+        return cls(name, tuple(parameters.items()))
+
+    def __str__(self) -> str:
+        inner = ", ".join(f"{name}={value!r}" for name, value in self.parameters)
+        return f"{self.code}({inner})" if inner else self.code
+
+    def check(self, kind: Kind) -> Player:
+        """Return what plays it; raises BadInput where there is no such code for this work."""
+        known = CODES[kind]
+        if self.code not in known:
+            raise BadInput(
+                f"a {kind} is simulated with {', '.join(known)}; got {self.code!r}. Use one of "
+                f"those."
+            )
+        player = known[self.code]
+        named = list(inspect.signature(player).parameters.values())[1:]
+        given = dict(self.parameters)
+        if unknown := given.keys() - {one.name for one in named}:
+            raise BadInput(
+                f"{self.code} takes {', '.join(one.name for one in named) or 'no parameters'}; "
+                f"got {', '.join(sorted(unknown))}."
+            )
+        lacking = [one.name for one in named if one.default is one.empty and one.name not in given]
+        if lacking:
+            raise BadInput(
+                f"{self.code} needs {', '.join(lacking)}; got {self}. Say {self.code}"
+                f"({', '.join(f'{name}=2' for name in lacking)}), for instance."
+            )
+        return player
+
+    def play(self, place: Place) -> Iterator[Outcome]:
+        """Place the data; the rounds run as the outcomes are asked for."""
+        return self.check(place.work.kind)(place, **dict(self.parameters))
+
+
+def candidates(codes: str | Iterable[str | Candidate], kind: Kind) -> dict[str, Candidate]:
+    """Codes by what they are called, in order; raises BadInput for what does not exist."""
+    given = split_calls(codes) if isinstance(codes, str) else codes
+    found = [one if isinstance(one, Candidate) else Candidate.parse(one) for one in given]
+    if not found:
+        raise BadInput(f"at least one code is simulated; a {kind} has {', '.join(CODES[kind])}.")
+    for one in found:
+        one.check(kind)
+    return {str(one): one for one in found}
+
+
+# Products.
+
+
+def _products(place: Place, X: Any) -> Iterator[Outcome]:
+    w = (
+        np.zeros((place.work.columns, place.work.width))
+        if place.work.width > 1
+        else np.zeros(place.work.columns)
+    )
+
+    def rounds() -> Iterator[Outcome]:
+        while True:
+            X @ w
+            yield place.outcome()
+
+    return rounds()
+
+
+def mds(
+    place: Place, *, k: int, margin: int = 0, late: float | None = 0.0, loads: str = "measured"
+) -> Iterator[Outcome]:
+    """kofn's own: `cluster.encode(A, k, margin=..., late=...)`; late 0 is its default rule."""
+    rule = Late() if late == 0 else None if late is None else Late(factor=float(late))
+    options = Options(margin=margin, late=rule, measured_loads=loads == "measured")
+    return _products(place, _matrix(place, k, options))
+
+
+def uncoded_product(place: Place) -> Iterator[Outcome]:
+    """Every worker has a block, and all must answer."""
+    options = Options(late=None, measured_loads=False)
+    return _products(place, _matrix(place, place.workers, options))
+
+
+def whole_product(place: Place, *, k: int) -> Iterator[Outcome]:
+    """Every worker multiplies its whole share, the first k replies count."""
+    options = Options(margin=place.workers - k, late=None, measured_loads=False)
+    return _products(place, _matrix(place, k, options))
+
+
+def _matrix(place: Place, k: int, options: Options) -> CodedMatrix:
+    work, code = place.work, threshold(k, place.workers)
+    A: Any = Blank(work.rows, work.columns)
+    if place.values:
+        A = np.random.default_rng(0).standard_normal((work.rows, work.columns))
+    shares = shares_of(A, code, values=place.values)
+    return CodedMatrix(place.cluster._driver, shares, options)
+
+
+# Sums.
+
+
+def term(part: Any, x: Any) -> Any:
+    """A gradient of a least-squares loss: what stands for the function of a sum."""
+    return part.T @ (part @ x)
+
+
+def _sums(place: Place, code: SumCode, covered: float = 1.0) -> Iterator[Outcome]:
+    work, m = place.work, place.work.cut(place.workers)
+    rows = max(1, work.rows // m)
+    if place.values:
+        rng = np.random.default_rng(0)
+        data: list[Any] = [rng.standard_normal((rows, work.columns)) for _ in range(m)]
+    else:
+        data = [Blank(rows, work.columns)] * m
+    parts = place.cluster.parts(data, code, n=place.workers)
+    rule = stop.exact() if covered >= 1 else stop.fraction(covered)
+    x = np.zeros(work.columns)
+
+    def rounds() -> Iterator[Outcome]:
+        while True:
+            found = parts.sum(term, x, stop=rule)
+            yield place.outcome(found.covered, found.exact)
+
+    return rounds()
+
+
+def uncoded_sum(place: Place, *, covered: float = 1.0) -> Iterator[Outcome]:
+    """Each part on one worker; with covered < 1 stragglers are ignored."""
+    return _sums(place, Uncoded(), covered)
+
+
+def fractional(
+    place: Place, *, c: int = 2, covered: float = 1.0, stream: str = "parts"
+) -> Iterator[Outcome]:
+    """c workers hold the same parts; covered < 1 closes a sum at that fraction."""
+    return _sums(place, FractionalRepetition(c, stream), covered)  # type: ignore[arg-type]
+
+
+def cyclic(
+    place: Place, *, c: int = 2, covered: float = 1.0, stream: str = "parts"
+) -> Iterator[Outcome]:
+    """Each worker holds c parts in a row, as its neighbours do."""
+    return _sums(place, CyclicRepetition(c, stream), covered)  # type: ignore[arg-type]
+
+
+def lt(place: Place, *, r: int = 1, decoder: str = "inactivation") -> Iterator[Outcome]:
+    """A rateless code over groups of r terms."""
+    return _sums(place, LT(r, decoder=decoder))  # type: ignore[arg-type]
+
+
+def groups(place: Place, *, d: int = 10) -> Iterator[Outcome]:
+    """Groups of d terms, which every worker evaluates in an order of its own."""
+    return _sums(place, RandomGroups(d))
+
+
+# Rivals, which place a part for each worker themselves.
+
+
+def _rival(kind: type[MasterRival]) -> Player:
+    def play(place: Place, **parameters: Any) -> Iterator[Outcome]:
+        rival = kind(**parameters)
+
+        def rounds() -> Iterator[Outcome]:  # DSAG has but one round of the engine for all
+            for time, covered, _ in rival.play(place.cluster, place.rounds):
+                yield Outcome(time, covered, covered == 1.0)
+
+        return rounds()
+
+    own = list(inspect.signature(kind).parameters.values())
+    first = list(inspect.signature(play).parameters.values())[:1]
+    named = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
+    play.__signature__ = inspect.Signature(first + named)  # type: ignore[attr-defined]
+    play.__doc__ = kind.__doc__
+    return play
+
+
+MASTERS = {kind.name: kind for kind in (Replication, BackupTasks, Hedged, Ignore, DSAG)}
+
+
+# Sequences.
+
+
+def _sequence(place: Place, code: SequenceCode, slack: float) -> Iterator[Outcome]:
+    work, stream = place.work, place.cluster.sequence(code, slack)
+    shape = work.rows, work.columns, work.width
+    X, Y = np.ones(shape[:2] if place.values else 0), np.ones(shape[1:] if place.values else 0)
+
+    def rounds() -> Iterator[Outcome]:
+        submitted = 0
+        for job in range(place.rounds):
+            while submitted < min(place.rounds, job + code.delay + 2):
+                if place.values:
+                    stream.submit(X, Y)
+                else:
+                    stream.submit_size(*shape)
+                submitted += 1
+            next(stream)
+            yield place.outcome()
+
+    return rounds()
+
+
+def uncoded_sequence(place: Place, *, x: int, y: int, slack: float = 0.25) -> Iterator[Outcome]:
+    """One block product for each of xy workers, all of which are waited for."""
+    return _sequence(place, UncodedSequence(x, y), slack)
+
+
+def polynomial(
+    place: Place, *, x: int, y: int, z: int = 1, slack: float = 0.25
+) -> Iterator[Outcome]:
+    """Any xy of the workers are enough, in one round."""
+    return _sequence(place, Polynomial(x, y, z), slack)
+
+
+def dip(
+    place: Place, *, x: int, y: int, delay: int, lam: int, slack: float = 0.25
+) -> Iterator[Outcome]:
+    """A job is spread over delay + 1 rounds."""
+    return _sequence(place, DIP(x, y, delay, lam), slack)
+
+
+def idip(
+    place: Place, *, x: int, y: int, delay: int, N: int, W: int, slack: float = 0.25
+) -> Iterator[Outcome]:
+    """For at most N stragglers in any W rounds."""
+    return _sequence(place, IDIP(x, y, delay, N, W), slack)
+
+
+CODES: Mapping[Kind, Mapping[str, Player]] = {
+    "product": {"uncoded": uncoded_product, "mds": mds, "whole": whole_product},
+    "gradient": {
+        "uncoded": uncoded_sum,
+        "fractional": fractional,
+        "cyclic": cyclic,
+        **{name: _rival(kind) for name, kind in MASTERS.items()},
+    },
+    "sequence": {
+        "uncoded": uncoded_sequence,
+        "polynomial": polynomial,
+        "dip": dip,
+        "idip": idip,
+    },
+    "sum": {"uncoded": uncoded_sum, "fractional": fractional, "lt": lt, "groups": groups},
+}
+
+
+def _as_rival(work: Work, candidate: Candidate) -> MasterRival | None:
+    """The rival that a candidate is, if it is one."""
+    if work.kind != "gradient" or candidate.code not in MASTERS:
+        return None
+    return MASTERS[candidate.code](**dict(candidate.parameters))
+
+
+def units(work: Work, candidate: Candidate, workers: int) -> float:
+    """All of the work in the units in which this code's tasks are counted."""
+    rival = _as_rival(work, candidate)
+    return work.units(workers) if rival is None else float(workers * rival.pieces)
+
+
+def memory(work: Work, candidate: Candidate, workers: int, most: float) -> float | None:
+    """The part of the data that a worker keeps, if it was given `most` bytes."""
+    rival = _as_rival(work, candidate)
+    if rival is not None:
+        return rival.storage(workers)
+    return most / work.data_bytes if work.data_bytes else None
+
+
+def message_sizes(work: Work, candidate: Candidate) -> tuple[float, float, float]:
+    """Bytes that travel with each task, with each piece of a reply, and for each row in it."""
+    if work.kind == "product":
+        return 0.0, 0.0, float(ITEM * work.width)
+    if work.kind in ("gradient", "sum"):
+        return 0.0, float(ITEM * (work.columns if work.kind == "gradient" else work.width)), 0.0
+    given = dict(candidate.parameters)
+    x, y, z = (int(given.get(name, 1)) for name in "xyz")
+    m, n, p = -(-work.rows // x), -(-work.columns // z), -(-work.width // y)
+    return float(ITEM * (m * n + n * p)), float(ITEM * m * p), 0.0

@@ -1,0 +1,118 @@
+"""Common random numbers: a worker has the same luck in a round whatever the code asks of it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.random import Generator
+
+from ..delays import Delays
+from ..engines._links import size_of
+from ..engines.base import Engine, Wrapped
+from ..model import Dropped, Event, Failed, Lost, Reply
+
+_MASK = (1 << 64) - 1
+
+
+class Begun(NamedTuple):
+    """A task that a worker has begun: when, its wait and work in seconds, and its units."""
+
+    time: float
+    wait: float
+    work: float
+    units: float
+
+
+class Common(Delays):
+    """`delays` for fractions of the whole work, drawn anew for each worker, round and task of it.
+
+    What a worker draws depends on the seed, on it, the round and how many tasks it has begun in
+    the round, and on nothing else. So codes that are compared meet the same stragglers.
+    """
+
+    def __init__(self, delays: Delays, whole: float, seed: int) -> None:
+        self.delays, self.whole, self.seed = delays, whole, seed
+        self.begun: dict[tuple[int, int], list[Begun]] = defaultdict(list)
+        self.clock: Callable[[], float] | None = None  # set where somebody reads `begun`
+        self._bits = np.random.PCG64(0)
+        self._rng = Generator(self._bits)
+        self._state = self._bits.state
+        self._counts: dict[int, int] = {}
+        self._round = -1
+
+    def timing(self, rng: Generator, worker: int, round: int, cost: float) -> tuple[float, float]:
+        """The wait and the work; `rng` is left alone."""
+        if round > self._round:
+            self._round, self._counts = round, {}
+        nth = self._counts[worker] = self._counts.get(worker, 0) + 1
+        key = _mixed(_mixed(_mixed(self.seed, worker + 1), round + 1), nth)
+        self._state["state"]["state"] = key << 64 | _mixed(key, 1)
+        self._bits.state = self._state
+        wait, work = self.delays.timing(self._rng, worker, round, cost / self.whole)
+        if self.clock is not None:
+            self.begun[worker, round].append(Begun(self.clock(), wait, work, cost))
+        return wait, work
+
+    def seconds(self, rng: Generator, worker: int, round: int, cost: float) -> float:
+        return sum(self.timing(rng, worker, round, cost))
+
+
+def _mixed(state: int, value: int) -> int:
+    """One step of splitmix64."""
+    state = (state + value * 0x9E3779B97F4A7C15) & _MASK
+    state = ((state ^ state >> 30) * 0xBF58476D1CE4E5B9) & _MASK
+    state = ((state ^ state >> 27) * 0x94D049BB133111EB) & _MASK
+    return state ^ state >> 31
+
+
+class Meter(Wrapped):
+    """A simulated engine that counts the work that its workers really do.
+
+    Of a task that is dropped it counts what was done until then. `kept`: the most bytes that a
+    worker was given at once.
+    """
+
+    name = "meter"
+
+    def __init__(self, engine: Engine, delays: Common) -> None:
+        super().__init__(engine)
+        delays.clock = engine.now
+        self._begun = delays.begun
+        self.units = 0.0
+        self.kept = 0.0
+
+    def put(self, worker: int, key: str, value: object) -> None:
+        self.engine.put(worker, key, value)
+        self.kept = max(self.kept, size_of(value))
+
+    def events(self, timeout: float) -> list[Event]:
+        events = self.engine.events(timeout)
+        for event in events:
+            if type(event) is Reply:
+                if event.last:
+                    self._ended(event.worker, event.round, event.time)
+            elif type(event) is Dropped or (type(event) is Failed and event.task is not None):
+                self._ended(event.worker, event.round, event.time)
+            elif type(event) is Lost:
+                for key in [key for key in self._begun if key[0] == event.worker]:
+                    self._ended(*key, event.time)
+        return events
+
+    def settle(self) -> None:
+        """Count what is still at work, up to now."""
+        now = self.engine.now()
+        for worker, round in list(self._begun):
+            self._ended(worker, round, now)
+
+    def _ended(self, worker: int, round: int, time: float) -> None:
+        some = self._begun.get((worker, round))
+        if not some:
+            return  # it had not begun
+        began, wait, work, units = some.pop(0)
+        if not some:
+            del self._begun[worker, round]
+        spent = time - began - wait
+        self.units += units * (min(1.0, max(0.0, spent / work)) if work > 0 else spent >= 0)

@@ -1,0 +1,132 @@
+"""Traces of a real run, from its event log: how long workers took, and who came and went."""
+
+from __future__ import annotations
+
+import csv
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from os import PathLike, fspath
+
+import numpy as np
+
+from ..delays import Recording, SpotTrace
+from ..delays.tables import read_rows
+from ..delays.traces import Event
+from ..errors import BadInput, CannotWrite
+from ..model import Record
+from ..report import Lanes, lanes
+
+_FIELDS = Record._fields
+
+
+@dataclass(frozen=True, eq=False)
+class Traces:
+    """The timings and the membership of a run.
+
+    Of rounds x workers times, `stopped` are too short: the worker was told to stop before its end.
+    `filled` were not measured, because nobody was there; they are the median of their column.
+    """
+
+    timings: Recording
+    membership: SpotTrace
+    stopped: int
+    filled: int
+
+
+def write_log(log: Iterable[Record], path: str | PathLike[str]) -> None:
+    """Write the log of a cluster (`cluster.log`) as CSV, for `kofn trace record`."""
+    try:
+        with open(path, "w", encoding="utf-8", newline="") as file:
+            out = csv.writer(file)
+            out.writerow(_FIELDS)
+            out.writerows((f"{record.time:.9f}", *record[1:]) for record in log)
+    except OSError as error:
+        problem = f"the log cannot be written: {error.strerror or error}."
+        raise CannotWrite(fspath(path), f"{problem} Name another place.") from error
+
+
+def read_log(path: str | PathLike[str]) -> list[Record]:
+    """Read what `write_log` wrote."""
+    found = []
+    for number, row in read_rows(path, "an event log"):
+        try:
+            round, worker, task, rows = (int(row[name]) for name in _FIELDS[2:6])
+            time, kind, why = float(row["time"]), row["kind"], row["why"]
+            found.append(Record(time, kind, round, worker, task, rows, why))
+        except (KeyError, ValueError):
+            raise BadInput(
+                f"an event log has the columns {', '.join(_FIELDS)}; line {number} of "
+                f"{fspath(path)} is {row}."
+            ) from None
+    return found
+
+
+def record(log: Iterable[Record], whole: float | None = None, name: str = "run") -> Traces:
+    """The traces of a run. `whole`: units of work of a round (default: all that a round sent).
+
+    A worker that joins takes the column of one that was lost. A worker's time in a round is that of
+    all its tasks. Where loads differ from round to round, times are scaled to the mean load.
+    """
+    records = list(log)
+    seen = lanes(records)
+    columns = _columns(seen)
+    units: dict[int, float] = {r.task: r.rows for r in records if r.kind == "send"}
+    sent: dict[int, float] = defaultdict(float)
+    for r in records:
+        if r.kind == "send":
+            sent[r.round] += r.rows
+    rounds = [one.id for one in seen.rounds if one.done and sent[one.id] > 0]
+    row = {round: i for i, round in enumerate(rounds)}
+    table = np.zeros((len(rounds), max(columns.values(), default=0) + 1))
+    loads, short = np.zeros_like(table), np.zeros_like(table, dtype=bool)
+    for lane in seen.lanes:
+        for span in lane.spans:
+            if span.round in row:
+                at = row[span.round], columns[lane.worker]
+                table[at] += span.end - span.start
+                loads[at] += units[span.task] / (whole or sent[span.round])
+                short[at] |= span.state not in ("used", "late")
+    there = loads > 0
+    keep = there.any(axis=1)
+    table, loads, short, there = table[keep], loads[keep], short[keep], there[keep]
+    if not len(table):
+        raise BadInput("a log has rounds that were done, with tasks; this one has none.")
+    load = float(loads[there].mean())
+    table[there] *= load / loads[there]
+    middle = float(np.median(table[there]))
+    for column in range(table.shape[1]):
+        known = there[:, column]
+        table[~known, column] = np.median(table[known, column]) if known.any() else middle
+    timings = Recording(name, (load,), (table,))
+    return Traces(timings, _membership(seen, name), int(short.sum()), int((~there).sum()))
+
+
+def _columns(seen: Lanes) -> dict[int, int]:
+    """Which column each worker has."""
+    columns: dict[int, int] = {}
+    free: list[tuple[float, int]] = []  # since when, which
+    for lane in sorted(seen.lanes, key=lambda lane: (lane.joined or seen.start, lane.worker)):
+        came = seen.start if lane.joined is None else lane.joined
+        open = [pair for pair in sorted(free) if pair[0] <= came]
+        if open:
+            free.remove(open[0])
+        columns[lane.worker] = open[0][1] if open else len(set(columns.values()))
+        if lane.lost is not None:
+            free.append((lane.lost, columns[lane.worker]))
+    return columns
+
+
+def _membership(seen: Lanes, name: str) -> SpotTrace:
+    events = []
+    for lane in seen.lanes:
+        came = 0.0 if lane.joined is None else max(0.0, lane.joined - seen.start)
+        events.append(Event(came, True, f"worker{lane.worker}"))
+        if lane.lost is not None:
+            # The last notice that was not taken back.
+            told = [t for t in lane.leaving if all(not t <= s for s in lane.staying)]
+            notice = lane.lost - told[0] if told else 0.0
+            gone = max(came, lane.lost - seen.start)
+            events.append(Event(gone, False, f"worker{lane.worker}", max(0.0, notice)))
+    events.sort(key=lambda event: event.time)
+    return SpotTrace(tuple(events), name, length=seen.end - seen.start)

@@ -1,0 +1,145 @@
+"""Codes played in simulated time: the real master, with the price of things."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from os import PathLike
+
+import numpy as np
+
+from ..checks import whole
+from ..cluster import connect
+from ..costs import Costs
+from ..delays import Delays, SpotTrace
+from ..engines._links import Sizes
+from ..engines.virtual import VirtualEngine
+from ..errors import NotDecodable, TooFewWorkers
+from .codes import Candidate, Outcome, Place, candidates, memory, message_sizes, units
+from .draws import Common, Meter
+from .table import Row, Table
+from .timings import Market, Timings, delays_of, market_of
+from .work import Kind, Work
+
+
+def simulate(
+    work: Work | Kind,
+    codes: str | Iterable[str | Candidate],
+    workers: int,
+    timings: Timings,
+    market: Market | None = None,
+    *,
+    rounds: int = 100,
+    costs: Costs | str | PathLike[str] | None = None,
+    seed: int = 0,
+    grows: float | None = None,
+    slope: float | None = None,
+    seconds: float | None = None,
+    on_round: Callable[[str], None] | None = None,
+) -> Table:
+    """Play rounds of some work under each code in simulated time, and compare them.
+
+    work: a kofn.Work, or its kind alone. codes: names with parameters, "uncoded, mds(k=12)", or a
+    list of such (docs/simulate.md has all). workers: how many there are, or are wanted of a market.
+    timings: recorded ones (a file, or FILE:NAME) or a model, "exponential(unit=10, mean=0.5)", a
+    unit of which is the whole work. market: who comes and goes, recorded; it ends the run too.
+    costs: of messages, start-up and the master; a file of `kofn calibrate` (default: kofn.Costs()).
+    grows, slope: see `kofn.simulation.delays_of`. seconds: end after so much simulated time.
+
+    All codes meet the same stragglers and losses: a worker's luck in a round depends on the seed
+    alone. Memory is not filled: sizes are enough.
+    """
+    job = work if isinstance(work, Work) else Work(work)
+    count = whole(workers, "workers", 1)
+    rounds = whole(rounds, "rounds", 1)
+    prices = Costs() if costs is None else costs
+    prices = prices if isinstance(prices, Costs) else Costs.load(prices)
+    chosen = candidates(codes, job.kind)
+    delays = delays_of(timings, count, grows=grows, slope=slope)
+    trace = None if market is None else market_of(market, count, seed)
+    if trace is not None and seconds is not None:
+        trace = trace.until(seconds)
+    rows = {}
+    for name, candidate in chosen.items():
+        on_step = None if on_round is None else (lambda name=name: on_round(name))
+        stage = Stage(job, count, delays, trace, rounds, prices, seed, seconds)
+        rows[name] = stage.play(candidate, on_step)
+    live = () if trace is None else tuple(trace.counts())
+    return Table(job, count, rows, live)
+
+
+class Stage:
+    """What all codes of a simulation share: work, workers and their luck."""
+
+    def __init__(
+        self,
+        work: Work,
+        workers: int,
+        delays: Delays,
+        trace: SpotTrace | None = None,
+        rounds: int = 100,
+        costs: Costs = Costs(),  # noqa: B008 - frozen
+        seed: int = 0,
+        seconds: float | None = None,
+    ) -> None:
+        self.work, self.workers, self.delays, self.trace = work, workers, delays, trace
+        self.rounds, self.costs, self.seed = rounds, costs, seed
+        self.until = float("inf") if seconds is None else seconds
+        if trace is not None:
+            self.until = min(self.until, trace.seconds)
+
+    def play(self, candidate: Candidate, on_round: Callable[[], None] | None = None) -> Row:
+        """Play one code."""
+        work, trace = self.work, self.trace
+        whole_work = units(work, candidate, self.workers)
+        delays = Common(self.delays, whole_work, self.seed)
+        started = None if trace is None else trace.started(self.costs.start_up)
+        membership = None if started is None else started.membership(1.0)
+        engine = VirtualEngine(
+            self.workers if trace is None else trace.at_start,
+            delays=delays,
+            membership=membership,
+            compute=False,
+            seed=self.seed,
+            costs=self.costs,
+            sizes=Sizes(*message_sizes(work, candidate)),
+        )
+        meter = Meter(engine, delays)
+        wait = 0.0 if trace is None else 2 * trace.seconds + 1.0
+        outcomes: list[Outcome] = []
+        problem, began = "", 0.0
+        with connect(meter, wait=wait, limit=float("inf")) as cluster:
+            try:
+                played = candidate.play(Place(cluster, work, self.workers, self.rounds))
+                began = engine.now()
+                meter.units = 0.0
+                while len(outcomes) < self.rounds:
+                    outcome = next(played, None)
+                    if outcome is None:
+                        break
+                    if outcome.time > self.until:
+                        problem = "the time is over"
+                        break
+                    outcomes.append(outcome)
+                    if on_round is not None:
+                        on_round()
+            except (TooFewWorkers, NotDecodable) as error:
+                if trace is None:
+                    raise
+                problem = str(error)
+            meter.settle()
+            ended = min(engine.now(), self.until)
+        if not outcomes and not problem:
+            problem = "the market ended before the first round"
+        ends = np.array([outcome.time for outcome in outcomes])
+        last = float(ends[-1]) if len(outcomes) == self.rounds else ended
+        return Row(
+            ends=ends - began if len(ends) else ends,
+            seconds=np.diff(ends, prepend=began) if len(ends) else ends,
+            covered=float(np.mean([o.covered for o in outcomes])) if outcomes else 0.0,
+            exact_share=float(np.mean([o.exact for o in outcomes])) if outcomes else 0.0,
+            work=meter.units / whole_work / max(1, len(outcomes)),
+            machine_seconds=self.workers * last if trace is None else trace.machine_seconds(last),
+            usd=None if trace is None else trace.usd(last),
+            memory=memory(work, candidate, self.workers, meter.kept),
+            problem=problem if len(outcomes) < self.rounds else "",
+        )

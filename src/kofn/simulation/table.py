@@ -1,0 +1,151 @@
+"""What codes came to, side by side, and how sure that is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import t as student
+
+from ..errors import CannotDo
+from .work import Work
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Floats = NDArray[np.float64]
+BATCHES = 20
+SURE = 0.95
+
+
+def interval(values: Floats) -> tuple[float, float]:
+    """Where the mean is with a probability of 0.95, by the means of batches of rounds.
+
+    Rounds in a row are not independent (who is slow stays slow), batches of them nearly are. NaN
+    with fewer than four rounds.
+    """
+    if len(values) < 4:
+        return float("nan"), float("nan")
+    means = np.array([b.mean() for b in np.array_split(values, min(BATCHES, len(values) // 2))])
+    half = float(student.ppf((1 + SURE) / 2, len(means) - 1)) * means.std(ddof=1)
+    half /= np.sqrt(len(means))
+    return float(values.mean() - half), float(values.mean() + half)
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """One code. Times are seconds; work is in multiples of the whole work, a round.
+
+    `ends` are the times at which rounds ended, `seconds` how long they took. `work` counts all that
+    workers did, `wasted` what of it was not needed. `memory` is the largest share of a worker, as a
+    part of the data. `usd` is None where the market has no prices.
+    """
+
+    ends: Floats
+    seconds: Floats
+    covered: float
+    exact_share: float
+    work: float
+    machine_seconds: float
+    usd: float | None
+    memory: float | None
+    problem: str = ""  # why there are fewer rounds than were asked for
+
+    @property
+    def wasted(self) -> float:
+        """Work beyond what is in the results."""
+        return max(0.0, self.work - self.covered)
+
+    def summary(self) -> dict[str, Any]:
+        """The figures by name."""
+        some = self.seconds if len(self.seconds) else np.array([np.nan])
+        low, high = interval(self.seconds)
+        found = {
+            "mean": float(some.mean()),
+            "low": low,
+            "high": high,
+            "median": float(np.median(some)),
+            "p99": float(np.quantile(some, 0.99)),
+            "total": float(self.seconds.sum()),
+            "rounds": len(self.seconds),
+            "work": self.work,
+            "wasted": self.wasted,
+            "covered": self.covered,
+            "exact_share": self.exact_share,
+            "machine_seconds": self.machine_seconds,
+            "usd": self.usd,
+            "memory": self.memory,
+            "problem": self.problem,
+        }
+        return {name: None if value != value else value for name, value in found.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """The codes of one simulation, by name, in the order given."""
+
+    work: Work
+    workers: int
+    rows: Mapping[str, Row]
+    live: tuple[tuple[float, int], ...] = field(default=())  # machines of the market over time
+
+    @property
+    def best(self) -> str:
+        """The code with the most rounds, and of those the one that took the least time."""
+        return min(self.rows, key=lambda n: (-len(self.rows[n].seconds), self._total(n)))
+
+    def _total(self, name: str) -> float:
+        return float(self.rows[name].seconds.sum())
+
+    def against(self, name: str, other: str | None = None) -> tuple[float, float, float]:
+        """How much longer a round takes than under `other` (default: the best), and the interval.
+
+        Round by round: both met the same stragglers, so this is surer than the two means.
+        """
+        mine, theirs = self.rows[name].seconds, self.rows[other or self.best].seconds
+        both = min(len(mine), len(theirs))
+        apart = mine[:both] - theirs[:both]
+        return (float(apart.mean()) if both else float("nan"), *interval(apart))
+
+    def to_dict(self) -> dict[str, Any]:
+        """All figures, as `kofn simulate --json` prints them."""
+        codes = {}
+        for name, row in self.rows.items():
+            apart = [None if value != value else value for value in self.against(name)]
+            difference = dict(zip(("slower", "slower_low", "slower_high"), apart, strict=True))
+            codes[name] = {**row.summary(), **difference}
+        job = asdict(self.work)
+        return {"work": job, "workers": self.workers, "best": self.best, "codes": codes}
+
+    def to_pandas(self) -> Any:
+        """A DataFrame with a row for each code; needs pandas."""
+        try:
+            import pandas
+        except ImportError:
+            raise CannotDo(
+                "to_pandas needs pandas, which is not installed: pip install pandas. to_dict() "
+                "has the same figures."
+            ) from None
+        return pandas.DataFrame.from_dict(self.to_dict()["codes"], orient="index")
+
+    def plot(self, path: str | PathLike[str] | None = None) -> Figure:
+        """Draw round times, progress over time and cost; return the matplotlib Figure."""
+        from .plots import draw
+
+        return draw(self, path)
+
+    def __repr__(self) -> str:
+        lines = [f"{self.work.kind}, {self.workers} workers; best: {self.best}"]
+        for name, row in self.rows.items():
+            s = row.summary()
+            lines.append(
+                f"  {name}: {s['rounds']} rounds, mean {s['mean']:.4g} s, p99 {s['p99']:.4g} s, "
+                f"work {s['work']:.3g}"
+                if s["rounds"]
+                else f"  {name}: {s['problem']}"
+            )
+        return "\n".join(lines)

@@ -1,0 +1,143 @@
+"""What `timings` and `market` may be: a file, a text, or what was read or made before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any
+
+from ..delays import (
+    Delays,
+    Exponential,
+    ExponentialByLoad,
+    Fritchman,
+    Lifetimes,
+    Pareto,
+    PerUnit,
+    Recording,
+    Slowed,
+    SpotTrace,
+    fit,
+    read_membership,
+    read_timings,
+)
+from ..errors import BadInput
+from .calls import parse_call
+
+Timings = str | PathLike[str] | Delays | Recording
+Market = str | PathLike[str] | SpotTrace | Lifetimes
+
+
+def _markov(
+    unit: float = 1.0, alpha: float = 5.0, enter: float = 0.05, leave: float = 0.5, seed: int = 0
+) -> Delays:
+    return Slowed(Fritchman(enter, leave, seed=seed), alpha, unit)
+
+
+def _by_load(full: float = 1.0, rate: float = 1.0) -> Delays:
+    return ExponentialByLoad(1.0, rate, full)
+
+
+# Made-up delays by name. A unit of work is the whole work.
+MODELS: Mapping[str, Callable[..., Delays]] = {
+    "perunit": PerUnit,
+    "exponential": Exponential,
+    "byload": _by_load,
+    "pareto": Pareto,
+    "markov": _markov,
+}
+
+
+def delays_of(
+    timings: Timings,
+    workers: int,
+    *,
+    grows: float | None = None,
+    slope: float | None = None,
+    model: str | None = None,
+) -> Delays:
+    """Timings as a delay model, a unit of which is the whole work.
+
+    A file, "FILE:NAME" where it has several recordings, a Recording, a delay model, or the text of
+    one, as "exponential(unit=10, mean=0.5)". Of a recording: several loads are fractions of the
+    whole work, and say how much of a time is a wait. One load is that of a worker without a code,
+    1 / workers of the whole work; `grows` (default 1) is the fraction of a time that grows with it.
+    `slope`: so many seconds of work in all, in place of what was recorded. `model`: one of
+    kofn.delays.fit in place of a replay.
+    """
+    if isinstance(timings, Delays):
+        return timings
+    if not isinstance(timings, Recording):
+        text = fspath(timings)
+        if not _file(text):
+            return _made(text)
+        timings = _named(read_timings, text, "recordings")
+    assert isinstance(timings, Recording)
+    single = len(timings.loads) == 1
+    whole = 1 / (workers * timings.loads[0]) if single and timings.loads[0] > 0 else 1.0
+    if model is not None:
+        fits = fit(timings, (1.0 if grows is None else grows) if single else grows)
+        if model not in fits:
+            raise BadInput(f"a model is one of {', '.join(fits)}; got {model!r}.")
+        return _Counted(fits[model].delays, whole) if whole != 1 else fits[model].delays
+    if slope is not None:
+        return timings.delays(whole, slope=slope)
+    if single:
+        return timings.delays(whole, work=1.0 if grows is None else grows)
+    return timings.delays(whole, work="measured" if grows is None else grows)
+
+
+class _Counted(Delays):
+    """Another model, in which so many units are one."""
+
+    def __init__(self, delays: Delays, whole: float) -> None:
+        self.delays, self.whole = delays, whole
+
+    def timing(self, rng: Any, worker: int, round: int, cost: float) -> tuple[float, float]:
+        return self.delays.timing(rng, worker, round, cost / self.whole)
+
+    def seconds(self, rng: Any, worker: int, round: int, cost: float) -> float:
+        return sum(self.timing(rng, worker, round, cost))
+
+
+def market_of(market: Market, workers: int, seed: int) -> SpotTrace:
+    """A market as what it offers to somebody who wants so many workers."""
+    if not isinstance(market, SpotTrace | Lifetimes):
+        market = _named(read_membership, fspath(market), "traces")
+    assert isinstance(market, SpotTrace | Lifetimes)
+    return market.offer(workers, seed)
+
+
+def _made(text: str) -> Delays:
+    name, given = parse_call(text)
+    if name not in MODELS:
+        raise BadInput(
+            f"timings are a file that is there, or one of {', '.join(MODELS)} with its numbers; "
+            f"got {text!r}."
+        )
+    try:
+        return MODELS[name](**given)
+    except TypeError as error:
+        raise BadInput(f"{text!r} is no model: {error}.") from None
+
+
+def _file(text: str) -> bool:
+    return Path(text).is_file() or Path(text.partition(":")[0]).is_file() or _suffixed(text)
+
+
+def _suffixed(text: str) -> bool:
+    return "(" not in text and any(end in text for end in (".csv", ".npz"))
+
+
+def _named(read: Callable[[str], Mapping[str, Any]], text: str, what: str) -> Any:
+    path, _, name = (text, "", "") if Path(text).is_file() else text.partition(":")
+    found = read(path)
+    if not name and len(found) == 1:
+        return next(iter(found.values()))
+    if name not in found:
+        raise BadInput(
+            f"{path} has {len(found)} {what}, and one is taken by FILE:NAME; got "
+            f"{name or 'no name'!r}. Its names: {', '.join(found)}."
+        )
+    return found[name]
