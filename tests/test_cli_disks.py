@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import kofn
-from kofn.cli import app, places
+from kofn.cli import app, places, running
 from kofn.cli.fit import Job, run
 from kofn.errors import CannotWrite
 from kofn.files import Place
@@ -123,7 +123,7 @@ def test_a_model_that_cannot_be_written_anywhere(
         result = run(job, quiet=True)
     assert "No space left on device. Nor can it be kept elsewhere" in result["trouble"][1]
     with pytest.raises(CannotWrite, match=r"m\.pkl"):
-        app.show(result, True, None)
+        running.show(result, True, None)
     assert list(tmp_path.glob("*m.pkl*")) == []  # no half files, no room held
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,11 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
 import kofn
 from kofn.cli import bench_simulate
 from kofn.cli import simulate as cli_simulate
 from kofn.cli import trace as cli_trace
+from kofn.cli.app import app
 from kofn.cli.sizes import work_of
 from kofn.costs import PIECE
 from kofn.delays import PerUnit, Recording, SpotTrace
@@ -30,7 +30,6 @@ from kofn.model import Blank, Task
 from kofn.peers.blobs import CHUNK
 from kofn.simulation import CODES, Candidate, Stage, Work, delays_of
 from kofn.simulation.draws import Common, Meter
-from kofn.simulation.logs import write_log
 from kofn.simulation.table import interval
 from kofn.testing import EngineChecks
 
@@ -421,18 +420,15 @@ def test_the_command_prints_what_the_issue_asks_for(tmp_path: Path) -> None:
     log, costs = tmp_path / "log.csv", tmp_path / "costs.json"
     kofn_json("calibrate", "--workers", "2", "--out", str(costs))
     assert kofn.Costs.load(costs).latency > 0
-    with kofn.connect(VirtualEngine(3, delays=PerUnit(1e-3))) as cluster:
-        X = cluster.encode(np.eye(60), k=3)
-        for _ in range(5):
-            X @ np.ones(60)
-        write_log(cluster.log, log)
+    kofn_json("demo", "--rounds", "60", "--size", "60", "--log", str(log))
     timings, machines = tmp_path / "timings.csv", tmp_path / "machines.csv"
     saved = ("--timings", str(timings), "--membership", str(machines))
-    assert kofn_json("trace", "record", str(log), *saved)["rounds"] == 5
+    told = kofn_json("trace", "record", str(log), *saved)
+    assert (told["rounds"], told["losses"], told["joins"]) == (60, 3, 3)
     shown = kofn_json("trace", "show", str(timings))["traces"]["timings"]
-    assert (shown["kind"], shown["rounds"], shown["workers"]) == ("timings", 5, 3)
+    assert (shown["kind"], shown["rounds"], shown["workers"]) == ("timings", 60, 6)
     picture = tmp_path / "p.png"
-    args = ("--workers", "3", "--rounds", "6", "--costs", str(costs), "--plot", str(picture))
+    args = ("--workers", "6", "--rounds", "6", "--costs", str(costs), "--plot", str(picture))
     found = kofn_json(
         "simulate", "--work", "product", "--timings", str(timings), "--market", str(machines),
         "--codes", "uncoded,mds(k=2)", *args,
@@ -444,11 +440,8 @@ def test_the_command_prints_what_the_issue_asks_for(tmp_path: Path) -> None:
 
 
 def kofn_json(*args: str) -> Any:
-    command = [sys.executable, "-W", "error", "-c", "from kofn.cli import main; main()"]
-    done = subprocess.run(
-        [*command, *args, "--json"], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    done = CliRunner().invoke(app, [*args, "--json"], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
     return json.loads(done.stdout)
 
 

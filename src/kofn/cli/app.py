@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
-from rich.console import Console
 from typer import Argument, Option
 
-from .. import CannotWrite, KofnError, __version__
+from .. import KofnError, __version__
 from .places import HOLDS
 from .ranks import become_worker
+from .running import Json, run_command
+from .simulations import calibrate, simulate, trace
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 bench = typer.Typer(help="Measure, against bare primitives in the same run.", no_args_is_help=True)
 app.add_typer(bench, name="bench")
 reproduce = typer.Typer(help="Measure the papers' figures again.", no_args_is_help=True)
 app.add_typer(reproduce, name="reproduce")
-trace = typer.Typer(help="Recorded timings, and who came and went.", no_args_is_help=True)
 app.add_typer(trace, name="trace")
+app.command()(simulate)
+app.command()(calibrate)
 
-Json = Annotated[bool, Option("--json", help="Print one JSON object and nothing else.")]
+Log = Annotated[Path | None, Option(help="Save the event log here, for `kofn trace record`.")]
 Out = Annotated[Path, Option(help="The directory to write.")]
 Rounds = Annotated[int, Option(min=20, help="Rounds measured of each kind.")]
 
@@ -70,22 +70,6 @@ def _data(command: str) -> Any:
     return Option(envvar="KOFN_DATA", help=f"Directory that holds {HOLDS[command]}{made_up}.")
 
 
-def show(result: dict[str, Any], as_json: bool, table: Any) -> None:
-    """Print a result for a machine or for a person; then raise what went wrong beside it."""
-    if as_json:
-        print(json.dumps(result, indent=2))
-    else:
-        table(Console(), result)
-    if trouble := result.get("trouble"):
-        raise CannotWrite(*trouble)
-
-
-def _run(module: str, as_json: bool, *args: Any, **more: Any) -> None:
-    """Call `run` of a module beside, which is loaded only now, and show what it returns."""
-    command = import_module(f".{module}", __package__)
-    show(command.run(*args, **more), as_json, command.table)
-
-
 def _version(wanted: bool) -> None:
     if wanted:
         print(f"kofn {__version__}")
@@ -107,9 +91,10 @@ def demo(
     rounds: Annotated[int, Option(min=60, help="Rounds of power iteration.")] = 300,
     size: Annotated[int, Option(min=30, help="Rows and columns of the matrix.")] = 2000,
     seed: Annotated[int, Option(min=0, help="Seed of the matrix.")] = 0,
+    log: Log = None,
 ) -> None:
     """Multiply through real kills: six workers, any three are enough."""
-    _run("demo", as_json, rounds, size, seed, plot, quiet=as_json)
+    run_command("demo", as_json, rounds, size, seed, plot, log, quiet=as_json)
 
 
 @app.command()
@@ -124,7 +109,7 @@ def encode(
     as_json: Json = False,
 ) -> None:
     """Write a matrix as n coded shares, any k of which are enough; a stopped run goes on."""
-    _run("encode", as_json, source, store, n, k, fmt, dtype, overwrite, quiet=as_json)
+    run_command("encode", as_json, source, store, n, k, fmt, dtype, overwrite, quiet=as_json)
 
 
 @app.command()
@@ -156,6 +141,7 @@ def fit(
         list[str] | None,
         Option(help="Where it is said that machines will go: aws, slurm, auto, …; repeatable."),
     ] = None,
+    log: Log = None,
     as_json: Json = False,
 ) -> None:
     """Train a model; workers may come and go."""
@@ -164,94 +150,21 @@ def fit(
 
     job = Job(
         *(data, model, workers, k, engine, target, labels, spot, scale, out, hidden, epochs, seed),
-        *(tuple(search or ()), folds, test, test_labels, keep, tuple(notices or ())),
+        *(tuple(search or ()), folds, test, test_labels, keep, tuple(notices or ()), log),
     )
-    _run("fit", as_json, job, quiet=as_json)
-
-
-@app.command()
-def simulate(
-    work: Annotated[str, Option(help="product, gradient, sequence or sum.")],
-    workers: Annotated[int, Option(min=1, help="Workers; of a market, so many are wanted.")],
-    timings: Annotated[
-        str, Option(help="FILE, FILE:NAME, or a model, as 'exponential(unit=10,mean=0.5)'.")
-    ],
-    codes: Annotated[
-        str | None, Option(help="As 'uncoded,mds(k=12)' (default: some); see docs/simulate.md.")
-    ] = None,
-    market: Annotated[str | None, Option(help="FILE or FILE:NAME of who comes and goes.")] = None,
-    rounds: Annotated[int, Option(min=1, help="Rounds of each code, at most.")] = 100,
-    seconds: Annotated[float | None, Option(help="Simulated time, at most.")] = None,
-    costs: Annotated[Path | None, Option(help="What `kofn calibrate --out` saved.")] = None,
-    size: Annotated[str, Option(help="Rows x columns x width of the work.")] = "100000x100x1",
-    parts: Annotated[int | None, Option(min=1, help="gradient: parts of the data.")] = None,
-    grows: Annotated[
-        float | None, Option(help="Of a recorded time, what grows with the load, 0 to 1.")
-    ] = None,
-    slope: Annotated[float | None, Option(help="Seconds of the whole work on one worker.")] = None,
-    plot: Annotated[Path | None, Option(help="Draw it: .png, .svg or .pdf.")] = None,
-    seed: Annotated[int, Option(min=0, help="Of all that is drawn.")] = 0,
-    as_json: Json = False,
-) -> None:
-    """Compare codes in simulated time: the real master, recorded delays and markets."""
-    from .sizes import work_of
-
-    recorded = {"grows": grows, "slope": slope, "seconds": seconds}
-    job = work_of(work, size, parts)
-    args = (job, codes, workers, timings, market, rounds, costs, seed, recorded, plot)
-    _run("simulate", as_json, *args, quiet=as_json)
-
-
-@app.command()
-def calibrate(
-    engine: Annotated[str, Option(help="Where the workers are.")] = "local",
-    workers: Annotated[int | None, Option(min=1, help="How many to start.")] = None,
-    address: Annotated[str | None, Option(help="Of a cluster that runs already.")] = None,
-    out: Annotated[Path | None, Option(help="Save them here, for `kofn simulate --costs`.")] = None,
-    as_json: Json = False,
-) -> None:
-    """Measure what messages, data, start-up and the master cost on a real cluster."""
-    become_worker(engine)
-    _run("calibrate", as_json, engine, workers, address, out)
-
-
-@trace.command(name="show")
-def trace_show(
-    file: Annotated[Path, Argument(help="CSV or NPZ, of timings or of membership.")],
-    name: Annotated[str | None, Option(help="Which trace of the file (default: all).")] = None,
-    plot: Annotated[Path | None, Option(help="Draw it, or the first: .png, .svg, .pdf.")] = None,
-    as_json: Json = False,
-) -> None:
-    """Check a file of timings or membership, describe it, and draw it."""
-    _run("trace", as_json, file, name, plot)
-
-
-@trace.command(name="record")
-def trace_record(
-    log: Annotated[Path, Argument(help="The log of a run: `--log` of a command.")],
-    timings: Annotated[Path | None, Option(help="Write the timings here (CSV).")] = None,
-    membership: Annotated[Path | None, Option(help="Write who came and went here (CSV).")] = None,
-    whole: Annotated[
-        float | None, Option(help="Units of work of a round (default: all that it sent).")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Save the timings and the membership of a real run, from its log."""
-    from . import trace as module
-
-    show(module.record(log, timings, membership, whole), as_json, module.table)
+    run_command("fit", as_json, job, quiet=as_json)
 
 
 @app.command()
 def engines(as_json: Json = False) -> None:
     """List the engines: what is installed, and how to install the rest."""
-    _run("engines", as_json)
+    run_command("engines", as_json)
 
 
 @bench.command()
 def overhead(as_json: Json = False, rounds: Rounds = 2000) -> None:
     """Time per tiny coded round against a bare pipe loop, and the price of a large operand."""
-    _run("bench_overhead", as_json, rounds)
+    run_command("bench_overhead", as_json, rounds)
 
 
 @bench.command(name="engines")
@@ -261,7 +174,7 @@ def bench_engines(
     rounds: Annotated[int, Option(min=20, help="Tiny rounds measured of each kind.")] = 500,
 ) -> None:
     """Each engine: kofn's round against the engine's own fastest primitive, in the same run."""
-    _run("bench_engines", as_json, engine or [], rounds)
+    run_command("bench_engines", as_json, engine or [], rounds)
 
 
 @bench.command()
@@ -273,7 +186,7 @@ def learn(
     times: Annotated[int, Option(min=1, help="How often each is fitted.")] = 3,
 ) -> None:
     """Our estimators against scikit-learn's, no faults: seconds of a fit, and how right."""
-    _run("bench_learn", as_json, rows, columns, workers, times)
+    run_command("bench_learn", as_json, rows, columns, workers, times)
 
 
 @bench.command()
@@ -282,7 +195,7 @@ def reaction(
     times: Annotated[int, Option(min=3, help="How often each is measured.")] = 30,
 ) -> None:
     """How soon a cancelled worker is free, and how soon a kill -9 is noticed."""
-    _run("bench_reaction", as_json, times)
+    run_command("bench_reaction", as_json, times)
 
 
 @bench.command()
@@ -291,7 +204,7 @@ def decode(
     times: Annotated[int, Option(min=3, help="Decodes measured of each kind.")] = 100,
 ) -> None:
     """Rateless sums: milliseconds to decode from scratch, taken apart."""
-    _run("bench_decode", as_json, times)
+    run_command("bench_decode", as_json, times)
 
 
 @bench.command()
@@ -300,7 +213,7 @@ def scale(
     most: Annotated[int, Option(min=10, help="Workers, at most.")] = 10_000,
 ) -> None:
     """A round with up to 10,000 workers: the real master, a simulated network."""
-    _run("bench_scale", as_json, most)
+    run_command("bench_scale", as_json, most)
 
 
 @bench.command(name="simulate")
@@ -310,7 +223,7 @@ def bench_simulate(
     codes: Annotated[str | None, Option(help="Only codes whose name has this in it.")] = None,
 ) -> None:
     """Simulated round times against the wall clock, with the same delays."""
-    _run("bench_simulate", as_json, rounds, codes, quiet=as_json)
+    run_command("bench_simulate", as_json, rounds, codes, quiet=as_json)
 
 
 @bench.command()
@@ -320,7 +233,7 @@ def sums(
     rounds: Rounds = 500,
 ) -> None:
     """A coded sum of gradients against a plain mpi4py loop, and the price of a wide model."""
-    _run("bench_sums", as_json, rounds, data, quiet=as_json)
+    run_command("bench_sums", as_json, rounds, data, quiet=as_json)
 
 
 @bench.command()
@@ -330,7 +243,7 @@ def fleet(
     seconds: Annotated[float, Option(min=5, help="How long the market takes, each time.")] = 240,
 ) -> None:
     """A spot market with and without notices, and what others do about losses."""
-    _run("bench_fleet", as_json, data, seconds, quiet=as_json)
+    run_command("bench_fleet", as_json, data, seconds, quiet=as_json)
 
 
 @bench.command()
@@ -340,7 +253,7 @@ def rivals(
     quick: Annotated[bool, Option(help="Two of the recordings: about a minute.")] = False,
 ) -> None:
     """Gradient codes, backup tasks and others on recorded times, each with its best settings."""
-    _run("bench_rivals", as_json, data, quick, quiet=as_json)
+    run_command("bench_rivals", as_json, data, quick, quiet=as_json)
 
 
 @reproduce.command()
@@ -354,7 +267,7 @@ def svm(
     become_worker(engine)
     from ..reproduce.svm import Settings
 
-    _run("reproduce", as_json, "svm", out, data, quiet=as_json, settings=Settings(engine))
+    run_command("reproduce", as_json, "svm", out, data, quiet=as_json, settings=Settings(engine))
 
 
 @reproduce.command()
@@ -365,7 +278,7 @@ def sequential(
     as_json: Json = False,
 ) -> None:
     """Sequences of products with a deadline: Figures 1 and 2, Table 1."""
-    _run("reproduce", as_json, "sequential", out, data, quick, quiet=as_json)
+    run_command("reproduce", as_json, "sequential", out, data, quick, quiet=as_json)
 
 
 @reproduce.command()
@@ -379,7 +292,7 @@ def erasurehead(
     as_json: Json = False,
 ) -> None:
     """Approximate gradient coding: Figures 2, 3 and 4, the lemmas, and rivals without a code."""
-    _run("reproduce", as_json, "erasurehead", out, data, quick, time_scale, quiet=as_json)
+    run_command("reproduce", as_json, "erasurehead", out, data, quick, time_scale, quiet=as_json)
 
 
 @reproduce.command()
@@ -390,7 +303,7 @@ def elastic(
     as_json: Json = False,
 ) -> None:
     """Coded elastic computing: Figure 2, a straggler, unequal machines, rows moved."""
-    _run("reproduce", as_json, "elastic", out, data, quick, quiet=as_json)
+    run_command("reproduce", as_json, "elastic", out, data, quick, quiet=as_json)
 
 
 @reproduce.command()
@@ -401,4 +314,4 @@ def rateless(
     as_json: Json = False,
 ) -> None:
     """Rateless sums of non-linear functions: Figure 2, symbols needed, decode times, wall clock."""
-    _run("reproduce", as_json, "rateless", out, data, quick, quiet=as_json)
+    run_command("reproduce", as_json, "rateless", out, data, quick, quiet=as_json)
