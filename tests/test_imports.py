@@ -27,9 +27,13 @@ ALLOWED: dict[str, set[str]] = {
     "arrays": {"codes", "rounds"},
     "sums": {"codes", "rounds"},
     "sequence": {"codes", "rounds"},
-    "cluster": {"arrays", "sums", "sequence", "rounds", "codes", "engines.base", "notices"},
+    "checkpoint": set(),
+    "cluster": {
+        *("arrays", "sums", "sequence", "rounds", "codes", "engines.base", "notices"),
+        "checkpoint",
+    },
     "market": {"cluster", "delays"},
-    "learn": {"arrays", "sums", "sequence", "rounds", "codes", "cluster"},
+    "learn": {"arrays", "sums", "sequence", "rounds", "codes", "cluster", "checkpoint"},
     "report": set(),
     "testing": {"codes", "engines", "rounds", "delays", "arrays", "cluster"},
 }

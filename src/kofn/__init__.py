@@ -1,15 +1,18 @@
 """kofn: any k of n workers are enough."""
 
 from .arrays import CodedMatrix, CodedTranspose, LowRank, low_rank
+from .checkpoint import Checkpoint, resume
 from .cluster import Cluster, connect
 from .codes.assignment import SumCode
 from .codes.rateless import LT, DenseMDS, RandomGroups
 from .codes.repetition import CyclicRepetition, FractionalRepetition, Uncoded
 from .errors import (
+    BadCheckpoint,
     BadInput,
     BadStore,
     CannotDo,
     CannotWrite,
+    CheckpointWarning,
     Closed,
     Diverged,
     EngineUnavailable,
@@ -40,10 +43,13 @@ __all__ = [
     "DIP",
     "IDIP",
     "LT",
+    "BadCheckpoint",
     "BadInput",
     "BadStore",
     "CannotDo",
     "CannotWrite",
+    "Checkpoint",
+    "CheckpointWarning",
     "Closed",
     "Cluster",
     "CodedMatrix",
@@ -86,5 +92,6 @@ __all__ = [
     "first",
     "fraction",
     "low_rank",
+    "resume",
     "stop",
 ]

@@ -46,6 +46,14 @@ class StoreWarning(UserWarning):
     """Some shares of a store are missing or spoiled; the others are enough."""
 
 
+class BadCheckpoint(FileProblem):
+    """No checkpoint of a folder is as it was written."""
+
+
+class CheckpointWarning(UserWarning):
+    """A checkpoint is spoiled and the one before it is used, or one could not be written."""
+
+
 class NothingYet(KofnError, LookupError):
     """Asked for the outcome of something that has not been done yet."""
 

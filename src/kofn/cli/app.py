@@ -154,6 +154,10 @@ def fit(
         list[str] | None,
         Option(help="Where it is said that machines will go: aws, slurm, auto, …; repeatable."),
     ] = None,
+    checkpoint: Annotated[
+        Path | None, Option(help="Save the fit in this folder now and then.")
+    ] = None,
+    resume: Annotated[bool, Option(help="Go on from the folder, if it has a checkpoint.")] = False,
     as_json: Json = False,
 ) -> None:
     """Train a model; workers may come and go."""
@@ -163,6 +167,7 @@ def fit(
     job = Job(
         *(data, model, workers, k, engine, target, labels, spot, scale, out, hidden, epochs, seed),
         *(tuple(search or ()), folds, test, test_labels, keep, tuple(notices or ())),
+        *(checkpoint, resume),
     )
     _run("fit", as_json, job, quiet=as_json)
 
