@@ -8,6 +8,7 @@ import os
 import re
 import socket
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,15 +16,37 @@ from typing import Any
 
 import mpi4py
 
-from ._processes import ONE_THREAD
+from ._processes import ONE_THREAD, where_pids_count
 
 # MPI starts first: a Spawn is over when it has, and the next one need not wait for our imports.
 # Who cannot go on is killed: MPI tells of those, not of who exits. If the master dies meanwhile,
-# the start of MPI never ends, and no code of ours runs in it.
+# the start of MPI never ends, and no code of ours runs in it: so the kernel kills it at the end of
+# the master's lifeline, which is found by its process and inode; on another machine an alarm does.
 _BOOT = """
-import json, os, signal, sys, traceback
+import fcntl, json, os, signal, sys, traceback
 os.environ.update(json.loads(sys.argv[1]))
-sys.path[:] = sys.argv[2:]
+def tie(boot, space, pid, fd, inode):
+    with open('/proc/sys/kernel/random/boot_id') as file:
+        here = file.read().strip(), os.path.basename(os.path.realpath('/proc/self/ns/pid'))
+    if here != (boot, space):
+        return
+    if not os.path.exists(f'/proc/{pid}'):
+        os.kill(os.getpid(), 9)
+    own = os.open(f'/proc/{pid}/fd/{fd}', os.O_RDONLY | os.O_NONBLOCK)
+    if str(os.fstat(own).st_ino) == inode:
+        fcntl.fcntl(own, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(own, fcntl.F_SETSIG, 9)
+        fcntl.fcntl(own, fcntl.F_SETFL, os.O_NONBLOCK | os.O_ASYNC)
+        try:
+            os.read(own, 1)
+            os.kill(os.getpid(), 9)
+        except BlockingIOError:
+            pass
+try:
+    tie(*sys.argv[2].split())
+except (OSError, AttributeError):
+    pass
+sys.path[:] = sys.argv[3:]
 try:
     import mpi4py
     mpi4py.rc.finalize = False
@@ -46,6 +69,7 @@ _ALWAYS = {"OMPI_MCA_mpi_ft_detector_thread": "1"}
 # so joiners are spoken to over TCP.
 _INTERFACE = "OMPI_MCA_btl_tcp_if_include"
 _HERE = {"OMPI_MCA_btl": "self,sm,tcp", _INTERFACE: "lo"}
+_LOOK, _MISSED = 0.5, 4  # seconds between two looks for rank 0; looks without it that are enough
 _told: dict[str, str] = {}  # of these, what the user had not set
 
 
@@ -58,19 +82,50 @@ def start() -> Any:
     settings = _ALWAYS | _HERE if here else _ALWAYS
     _told.update((name, settings[name]) for name in settings.keys() - os.environ.keys())
     os.environ.update(_told)
-    mpi4py.rc.thread_level = "multiple"  # for Spawn in the background
+    mpi4py.rc.initialize = False  # below, where it lets other threads run meanwhile
     mpi4py.rc.finalize = False  # it would wait for workers that are gone
     ours = _sockets()
     from mpi4py import MPI
 
+    if here and os.environ.get("PMIX_RANK", "0") != "0":
+        threading.Thread(target=_end_without_rank_0, daemon=True).start()
+    MPI.Init_thread(MPI.THREAD_MULTIPLE)  # several: for Spawn in the background
     bind_to_loopback(but=ours)
     return MPI
 
 
-def command() -> list[str]:
+greeted = threading.Event()  # the master knows of this rank: from now on it is told of its end
+
+
+def _end_without_rank_0() -> None:
+    """End this process if rank 0 goes before it has greeted it, by an exception say.
+
+    MPI tells nobody of that, and its start waits for ever. For ranks of one machine only.
+    """
+    job = os.environ.get("PMIX_NAMESPACE", "")
+    marks = {b"PMIX_RANK=0", f"PMIX_NAMESPACE={job}".encode()}
+    missed = 0
+    while not greeted.wait(_LOOK):
+        missed = 0 if _someone_with(marks) else missed + 1
+        if missed == _MISSED:  # not at once: it may be about to be started
+            os._exit(1)
+
+
+def _someone_with(marks: set[bytes]) -> bool:
+    """Whether a process has all of these in its environment."""
+    for entry in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):  # not ours, or gone
+            if marks <= set(entry.read_bytes().split(b"\0")):
+                return True
+    return False
+
+
+def command(lifeline: int) -> list[str]:
     """Return what a spawned worker runs; Spawn does not pass on what MPI was told here."""
     paths = [entry or os.getcwd() for entry in sys.path]
-    return [sys.executable, "-c", _BOOT, json.dumps(ONE_THREAD | _told), *paths]
+    _, boot, space = where_pids_count()
+    tied = f"{boot} {space} {os.getpid()} {lifeline} {os.fstat(lifeline).st_ino}"
+    return [sys.executable, "-c", _BOOT, json.dumps(ONE_THREAD | _told), tied, *paths]
 
 
 def problem(MPI: Any, size: int, workers: int | None) -> str | None:
