@@ -206,6 +206,18 @@ def learn(
     _run("bench_learn", as_json, rows, columns, workers, times)
 
 
+@bench.command(name="checkpoint")
+def bench_checkpoint(
+    as_json: Json = False,
+    rows: Annotated[int, Option(min=100, help="Rows of the data.")] = 20_000,
+    columns: Annotated[int, Option(min=2, help="Columns of the data.")] = 200,
+    workers: Annotated[int, Option(min=1, help="Workers.")] = 4,
+    seconds: Annotated[float, Option(min=1, help="How long each is fitted.")] = 20,
+) -> None:
+    """How much of a fit goes into its checkpoints, at the default interval."""
+    _run("bench_checkpoint", as_json, rows, columns, workers, seconds)
+
+
 @bench.command()
 def reaction(
     as_json: Json = False,
