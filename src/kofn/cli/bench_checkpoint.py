@@ -7,6 +7,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -70,10 +71,8 @@ def _measured(model: Any, X: Any, y: Any, seconds: float) -> dict[str, Any]:
             # A new folder: so each fit begins anew.
             timed = Timed(os.path.join(folder, str(len(steps))))
             began = len(steps)
-            try:
+            with suppress(_Enough):
                 model.fit(X, y, checkpoint=timed)
-            except _Enough:
-                pass
             spent += steps[-1] - steps[began]
             offers += timed.offers
     written = [took for took, wrote in offers if wrote]

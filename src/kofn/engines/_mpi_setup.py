@@ -8,7 +8,6 @@ import os
 import re
 import socket
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 
 import mpi4py
 
+from . import _mpi_guard
 from ._processes import ONE_THREAD, where_pids_count
 
 # MPI starts first: a Spawn is over when it has, and the next one need not wait for our imports.
@@ -69,7 +69,7 @@ _ALWAYS = {"OMPI_MCA_mpi_ft_detector_thread": "1"}
 # so joiners are spoken to over TCP.
 _INTERFACE = "OMPI_MCA_btl_tcp_if_include"
 _HERE = {"OMPI_MCA_btl": "self,sm,tcp", _INTERFACE: "lo"}
-_LOOK, _MISSED = 0.5, 4  # seconds between two looks for rank 0; looks without it that are enough
+_guard: Any = None  # of this rank, until it is greeted
 _told: dict[str, str] = {}  # of these, what the user had not set
 
 
@@ -82,42 +82,23 @@ def start() -> Any:
     settings = _ALWAYS | _HERE if here else _ALWAYS
     _told.update((name, settings[name]) for name in settings.keys() - os.environ.keys())
     os.environ.update(_told)
-    mpi4py.rc.initialize = False  # below, where it lets other threads run meanwhile
+    mpi4py.rc.thread_level = "multiple"  # for Spawn in the background
     mpi4py.rc.finalize = False  # it would wait for workers that are gone
     ours = _sockets()
+    if here and os.environ.get("PMIX_RANK", "0") != "0":
+        # MPI tells nobody of a rank 0 that ends before it has started MPI: its start, or the wait
+        # for a greeting, would never end. On several machines nobody knows where to look.
+        global _guard
+        _guard = _mpi_guard.begin()
     from mpi4py import MPI
 
-    if here and os.environ.get("PMIX_RANK", "0") != "0":
-        threading.Thread(target=_end_without_rank_0, daemon=True).start()
-    MPI.Init_thread(MPI.THREAD_MULTIPLE)  # several: for Spawn in the background
     bind_to_loopback(but=ours)
     return MPI
 
 
-greeted = threading.Event()  # the master knows of this rank: from now on it is told of its end
-
-
-def _end_without_rank_0() -> None:
-    """End this process if rank 0 goes before it has greeted it, by an exception say.
-
-    MPI tells nobody of that, and its start waits for ever. For ranks of one machine only.
-    """
-    job = os.environ.get("PMIX_NAMESPACE", "")
-    marks = {b"PMIX_RANK=0", f"PMIX_NAMESPACE={job}".encode()}
-    missed = 0
-    while not greeted.wait(_LOOK):
-        missed = 0 if _someone_with(marks) else missed + 1
-        if missed == _MISSED:  # not at once: it may be about to be started
-            os._exit(1)
-
-
-def _someone_with(marks: set[bytes]) -> bool:
-    """Whether a process has all of these in its environment."""
-    for entry in Path("/proc").glob("[0-9]*/environ"):
-        with suppress(OSError):  # not ours, or gone
-            if marks <= set(entry.read_bytes().split(b"\0")):
-                return True
-    return False
+def greeted() -> None:
+    """The master knows of this rank: from now on it is told of its end."""
+    _mpi_guard.end(_guard)
 
 
 def command(lifeline: int) -> list[str]:

@@ -42,7 +42,7 @@ def serve(MPI: Any, comm: Any) -> NoReturn:
     rank = _Rank(MPI, comm)
     with threadpoolctl.threadpool_limits(1), contextlib.suppress(MPI.Exception):
         ((worker, address, secret, rank.spin),) = wire.frames(rank.receive())
-        greeted.set()
+        greeted()
         sock, fds = connect(worker, address, secret)
         if not fds:
             rank.work()
