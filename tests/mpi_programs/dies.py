@@ -12,7 +12,7 @@ from pathlib import Path
 
 import kofn
 
-when, how = sys.argv[1:]
+when, how, later = sys.argv[1], sys.argv[2], float(sys.argv[3])
 
 
 def end() -> None:
@@ -38,4 +38,5 @@ cluster = kofn.connect("mpi")
 threading.Thread(target=cluster.engine.join, daemon=True).start()
 while not spawned():
     time.sleep(0.001)
+time.sleep(later)
 end()
