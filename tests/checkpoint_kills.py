@@ -23,7 +23,7 @@ from collections.abc import Callable
 from io import RawIOBase
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from sklearn.datasets import make_classification, make_regression
@@ -114,6 +114,7 @@ class Child:
             env = dict(os.environ)
         self.iterations: list[int] = []
         self.lines = 0
+        self.file: IO[str]
         if engine == "local":  # forked: that saves the time of all imports
             read, write = os.pipe()
             self.pid = os.fork()

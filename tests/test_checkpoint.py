@@ -63,7 +63,7 @@ TREES = st.recursive(
 
 def same(a: Any, b: Any) -> bool:
     if isinstance(a, np.ndarray):
-        return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+        return bool(a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes())
     if isinstance(a, dict):
         return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
     if isinstance(a, list):
@@ -222,7 +222,7 @@ def test_the_next_is_due_after_a_hundred_times_what_the_last_took(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now, cost = [0.0], 0.5
-    monkeypatch.setattr(checkpoint.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("kofn.checkpoint.time.monotonic", lambda: now[0])
     where = checkpoint.Checkpoint(tmp_path)
 
     class Slow:

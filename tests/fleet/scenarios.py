@@ -233,7 +233,7 @@ def resumed(fleet: Fleet) -> float:
     assert fit["first"] >= STRUCK, "the fit has begun anew"
     assert fit["error"] <= RIGHT
     shutil.rmtree(fleet.folder / "checkpoints")
-    return max(fit["error"], all_well(fleet).error)
+    return max(float(fit["error"]), all_well(fleet).error)
 
 
 def host_ends_run(fleet: Fleet) -> Outcome:

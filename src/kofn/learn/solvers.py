@@ -232,7 +232,8 @@ def conjugate_gradients(
 ) -> Floats:
     """Solve H x = b for positive definite H, to a residual of norm `within`."""
     state = saves.state or {"iteration": 0, "x": np.zeros_like(b), "r": b.copy(), "p": b.copy()}
-    x, r, p = state["x"], state["r"], state["p"]
+    x: Floats = state["x"]
+    r, p = state["r"], state["p"]
     rr = float(r @ r)
     for iteration in range(state["iteration"], max_iter):
         if not np.isfinite(rr):
