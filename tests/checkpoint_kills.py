@@ -5,8 +5,8 @@
 Of each fit one process is killed, between two instructions wherever that is (`--fits`), or at a
 line of the modules that write checkpoints, the file itself being written in small pieces
 (`--writes`). A second process resumes. Its coefficients must be those of an undisturbed fit, and it
-must begin no earlier than at the last iteration that the killed one had told of. Prints a line of
-counts in the end. Run by test_checkpoint_kills.py and, in `make soak`, with more kills.
+must begin no earlier than at the last iteration that the killed one had told of. Prints a line for
+each, and one of counts in the end. Run by test_checkpoint_kills.py and, in `make soak`, with more kills.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ MODELS: dict[str, Callable[[], Any]] = {
     "ridge-gd": lambda: Ridge(solver="gd", tol=1e-15),
     "ridge-lbfgs": lambda: Ridge(solver="lbfgs", tol=1e-16),
     "logistic-lbfgs": lambda: LogisticRegression(tol=0.0),
-    "logistic-newton": lambda: LogisticRegression(solver="newton-cg", tol=0.0),
+    "logistic-newton": lambda: LogisticRegression(solver="newton-cg", tol=1e-13),
     "logistic-sums": lambda: LogisticRegression(solver="coded-gradient", tol=1e-13),
-    "svm": lambda: LinearSVC(tol=0.0),
+    "svm": lambda: LinearSVC(tol=1e-10),
     "mlp": lambda: MLPClassifier((10,), max_epochs=8, random_state=0),
 }
 
@@ -207,6 +207,8 @@ class Kills:
             found = np.load(folder / "coef.npy")
         error = float(np.abs(found - exact).max() / np.abs(exact).max())
         assert error <= SAME, f"{name}: {error:.1e} after iteration {told[-1:]}"
+        where = "writing" if writing else "in a fit"
+        print(f"{name}, {where}: told of {len(told)}, went on at {first}, {error:.1e}", flush=True)
         self.worst = max(self.worst, error)
         self.resumed += 1
         return True
