@@ -335,6 +335,21 @@ def test_a_frozen_worker_dies_with_its_master_and_launcher(tmp_path: Path, first
                 os.kill(frozen, signal.SIGKILL)
 
 
+def test_a_stopped_launcher_goes_on_to_end_with_its_master(tmp_path: Path) -> None:
+    with run(DOOMED, tmp_path) as process:
+        assert process.stdout is not None
+        everybody = [int(p) for p in process.stdout.readline().split()]
+        for pid in everybody[:2]:
+            os.kill(pid, signal.SIGSTOP)
+        process.kill()
+        try:
+            until(lambda: all(gone(p) for p in everybody), "the end of the processes", 5.0)
+        finally:
+            for pid in everybody:
+                if not gone(pid):
+                    os.kill(pid, signal.SIGKILL)
+
+
 NO_ROOM = """
 import os, errno
 fork, before = os.fork, [3]

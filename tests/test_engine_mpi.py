@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,6 +30,7 @@ from kofn.testing.engines import gone
 pytestmark = pytest.mark.engine
 
 HERE = Path(__file__).parent
+PATIENCE = 4  # times as long on a machine that is busy with other tests
 MPIEXEC = str(Path(sys.executable).parent / "mpiexec")
 # What mpiexec needs as root in a container on a machine with fewer cores than ranks.
 NEEDED = {
@@ -170,6 +172,39 @@ def test_every_end_leaves_no_process(how: str) -> None:
         assert process.returncode == 1
     if how in ("freezes", "joins"):
         assert process.returncode == 0
+
+
+def marked(mark: str) -> list[int]:
+    """Processes with this in their environment, zombies aside."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            if mark.encode() in entry.read_bytes().split(b"\0"):
+                found.append(int(entry.parent.name))
+    return found
+
+
+# Some time after it was started, the rank that joins is in MPI's start, which then never ends.
+@pytest.mark.parametrize(
+    ("when", "how", "later"), [("before", "raise", 0.0), ("join", "kill", 0.3)]
+)
+def test_the_end_of_rank_0_at_any_time_is_that_of_all(
+    tmp_path: Path, when: str, how: str, later: float
+) -> None:
+    # Everything that mpiexec starts, and spawned ranks that nobody knows yet, has this.
+    mark = f"KOFN_TEST_MARK={tmp_path}"
+    env = ENVIRONMENT | {"KOFN_TEST_MARK": str(tmp_path)}
+    process = mpiexec(3, "mpi_programs/dies.py", when, how, str(later), env=env)
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line.startswith("ends"), line
+    try:
+        until(lambda: not marked(mark), "the end of all ranks and of mpiexec", 5.0 * PATIENCE)
+    finally:
+        for pid in marked(mark):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.communicate()
 
 
 def test_a_script_for_one_master_just_works() -> None:

@@ -28,10 +28,14 @@ ALLOWED: dict[str, set[str]] = {
     "arrays": {"codes", "rounds"},
     "sums": {"codes", "rounds"},
     "sequence": {"codes", "rounds"},
-    "cluster": {"arrays", "sums", "sequence", "rounds", "codes", "engines.base", "notices"},
+    "checkpoint": set(),
+    "cluster": {
+        *("arrays", "sums", "sequence", "rounds", "codes", "engines.base", "notices"),
+        "checkpoint",
+    },
     "market": {"cluster", "delays"},
     "rivals": {"cluster", "codes", "delays", "engines", "rounds", "sums"},
-    "learn": {"arrays", "sums", "sequence", "rounds", "codes", "cluster"},
+    "learn": {"arrays", "sums", "sequence", "rounds", "codes", "cluster", "checkpoint"},
     "report": set(),
     "simulation": {
         "arrays",

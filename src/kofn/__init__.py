@@ -1,16 +1,19 @@
 """kofn: any k of n workers are enough."""
 
 from .arrays import CodedMatrix, CodedTranspose, LowRank, low_rank
+from .checkpoint import Checkpoint, resume
 from .cluster import Cluster, connect
 from .codes.assignment import SumCode
 from .codes.rateless import LT, DenseMDS, RandomGroups
 from .codes.repetition import CyclicRepetition, FractionalRepetition, Uncoded
 from .costs import Costs
 from .errors import (
+    BadCheckpoint,
     BadInput,
     BadStore,
     CannotDo,
     CannotWrite,
+    CheckpointWarning,
     Closed,
     Diverged,
     EngineUnavailable,
@@ -43,10 +46,13 @@ __all__ = [
     "DIP",
     "IDIP",
     "LT",
+    "BadCheckpoint",
     "BadInput",
     "BadStore",
     "CannotDo",
     "CannotWrite",
+    "Checkpoint",
+    "CheckpointWarning",
     "Closed",
     "Cluster",
     "CodedMatrix",
@@ -94,6 +100,7 @@ __all__ = [
     "first",
     "fraction",
     "low_rank",
+    "resume",
     "simulate",
     "stop",
 ]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from importlib.metadata import EntryPoint, entry_points
+from collections.abc import Iterable
 from inspect import signature
 from typing import Any, Literal, NoReturn, Self, overload
 
@@ -15,9 +14,10 @@ from .arrays.matrix import Options
 from .arrays.scales import scales_of
 from .arrays.shares import resolve_source, shares_from, shares_of, threshold
 from .arrays.store import Store
+from .checkpoint import Checkpoint
 from .codes import AnyKOfN, SumCode
 from .codes.threshold import check_code
-from .engines.base import Engine
+from .engines.base import Engine, find
 from .errors import BadInput, CannotDo, EngineUnavailable
 from .model import Record
 from .notices import Source, resolve
@@ -26,7 +26,6 @@ from .rounds.relayed import Relaying, relaying
 from .sequence import SequenceCode, Stream
 from .sums import Parts
 
-GROUP = "kofn.engines"
 DEFAULT_LATE = Late()
 
 
@@ -101,28 +100,6 @@ def _start(name: str, workers: int | None, address: Any) -> Engine:
     return kind(workers, address=address)
 
 
-def engines() -> dict[str, EntryPoint]:
-    """Every engine known by name, also those of other packages (entry points `kofn.engines`)."""
-    return {point.name: point for point in entry_points(group=GROUP)}
-
-
-def find(name: object) -> Callable[..., Engine]:
-    """Return an engine's class by its name; raise EngineUnavailable when it cannot be loaded."""
-    known = engines()
-    if not isinstance(name, str) or name not in known:
-        raise EngineUnavailable(
-            f"an engine goes by its name; there is no {name!r}. Use {', '.join(sorted(known))}."
-        )
-    try:
-        return known[name].load()  # type: ignore[no-any-return]
-    except EngineUnavailable:
-        raise
-    except ImportError as error:
-        raise EngineUnavailable(
-            f"engine {name!r} is not installed ({error}): pip install 'kofn[{name}]'."
-        ) from error
-
-
 def _late(late: Late | float | None) -> Late | None:
     if late is None or isinstance(late, Late):
         return late
@@ -139,6 +116,7 @@ class Cluster:
     def __init__(self, driver: RoundDriver) -> None:
         engine, self._driver = driver.engine, driver
         self.engine = engine.engine if isinstance(engine, Relaying) else engine
+        self._saved: dict[str, Checkpoint] = {}  # by folder
 
     @property
     def workers(self) -> tuple[int, ...]:
@@ -322,6 +300,20 @@ class Cluster:
         """
         self._driver.check()
         return Stream(self._driver, code, slack, tolerance, check_finite)
+
+    def checkpoint(self, folder: object, /, every: float | None = None, **state: Any) -> bool:
+        """Save the state of a loop of yours in a folder, if it is due; whether it was.
+
+        Call it after each iteration, with all that the loop needs to go on: arrays, numbers, text,
+        lists and dicts of them. `kofn.resume(folder)` brings it back after a kill -9. A coded
+        matrix is read back, or named by its path if it is from a store; either way `encode` takes
+        what comes back. every: seconds from one to the next, 0 for now (default: so rarely that at
+        most 1 % of the time goes there). See docs/checkpoint.md.
+        """
+        self._driver.check()
+        if (saved := self._saved.get(str(folder))) is None:
+            saved = self._saved[str(folder)] = Checkpoint(folder)
+        return saved.loop(every, state)
 
     def lose(self, worker: int) -> None:
         """End a worker at once, as a spot market does, and wait until that has been noticed."""

@@ -50,6 +50,14 @@ class TraceWarning(UserWarning):
     """Something is odd about a recorded trace, and it can be used all the same."""
 
 
+class BadCheckpoint(FileProblem):
+    """No checkpoint of a folder is as it was written."""
+
+
+class CheckpointWarning(UserWarning):
+    """A checkpoint is spoiled and the one before it is used, or one could not be written."""
+
+
 class NothingYet(KofnError, LookupError):
     """Asked for the outcome of something that has not been done yet."""
 

@@ -104,6 +104,7 @@ class Place:
                 write_all(file, memoryview(data))
                 os.fsync(file.fileno())
             part.replace(target)
+            _sync(target.parent)
         except OSError:
             part.unlink(missing_ok=True)
             raise
@@ -213,6 +214,15 @@ class Spool:
         if out.size:
             offset = first * self.dtype.itemsize
             read_into(self._file.fileno(), offset, raw(out), "a temporary file")
+
+
+def _sync(folder: Path) -> None:
+    """Have a folder's names on the disk: without that, a power cut may take a rename back."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def said(error: BaseException) -> str:

@@ -103,6 +103,22 @@ class Master:
         exact = np.linalg.solve(self.A.T @ self.A + 2.0 * np.eye(COLUMNS), self.A.T @ y)
         return off_by(model.fit(self.A, y).coef_, exact)
 
+    def saved_fit(self, folder: str) -> dict[str, Any]:
+        """Fit by descent, with a checkpoint after each iteration, and say so; or go on with it."""
+        seen = list[int]()
+
+        def told(iteration: int, *_: object) -> None:
+            seen.append(iteration)
+            say({"status": {"iteration": iteration, "time": time.monotonic()}})
+
+        rng = np.random.default_rng(1)
+        y = self.A @ rng.standard_normal(COLUMNS) + rng.standard_normal(ROWS)
+        model = Ridge(2.0, solver="gd", tol=1e-12, fit_intercept=False)
+        model.set_params(cluster=self.cluster, callback=told)
+        model.fit(self.A, y, checkpoint=kofn.Checkpoint(folder, every=0))
+        exact = np.linalg.solve(self.A.T @ self.A + 2.0 * np.eye(COLUMNS), self.A.T @ y)
+        return {"first": seen[0], "error": off_by(model.coef_, exact)}
+
     def store(self, folder: str) -> float:
         """Multiply by shares that every worker reads from a folder that all hosts see."""
         path = Path(folder, f"STORE-{time.monotonic_ns()}")

@@ -6,6 +6,7 @@ the six workers are enough. What a scenario promises it asserts; what it measure
 
 from __future__ import annotations
 
+import shutil
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from support import until
 from .clusters import EACH, Fleet, MasterFailed
 
 RIGHT = 1e-9  # relative to NumPy's result
+STRUCK = 5  # iteration of a fit in which the master ends
 CALM = 30  # operations before a disturbance
 NOTICE = 75.0  # seconds in which a loss that is not healed should have been noticed
 CLUSTERS_OWN = 20.0  # seconds of silence after which Dask and Ray may give up a host themselves
@@ -215,43 +217,49 @@ def join(fleet: Fleet) -> Outcome:
     return run.outcome(began, began, again)
 
 
+def in_a_fit(fleet: Fleet) -> float:
+    """Have the master fit, and save that; return the time when it is in the middle of it."""
+    fleet.master.status = {}
+    fleet.master.send(do="saved_fit", folder=str(fleet.folder / "checkpoints"))
+    assert fleet.master.until(lambda status: status["iteration"] >= STRUCK, 60.0)
+    return time.monotonic()
+
+
+def resumed(fleet: Fleet) -> float:
+    """Start another master, which goes on with the fit; return the largest error of all it does."""
+    fleet.master.close()
+    fleet.connect()
+    fit = fleet.master.ask("saved_fit", folder=str(fleet.folder / "checkpoints"))
+    assert fit["first"] >= STRUCK, "the fit has begun anew"
+    assert fit["error"] <= RIGHT
+    shutil.rmtree(fleet.folder / "checkpoints")
+    return max(float(fit["error"]), all_well(fleet).error)
+
+
 def host_ends_run(fleet: Fleet) -> Outcome:
-    """Kill all processes of B: the master ends too, with an error; then all is started again."""
+    """Kill all processes of B: the master ends too; started again, it goes on with its fit."""
     signed = fleet.signatures()
-    began = 0.0
-
-    def struck() -> None:
-        nonlocal began
-        with running(fleet) as run:
-            began = time.monotonic()
-            fleet.hosts["B"].kill_all()
-            run.until(lambda _: False, NOTICE)
-
+    began = in_a_fit(fleet)
+    fleet.hosts["B"].kill_all()
     with pytest.raises(MasterFailed, match="the master has ended") as ended:
-        struck()
+        fleet.master.answer()
     after = time.monotonic() - began
     assert "PRTE has lost communication with a remote daemon" in str(ended.value)
     fleet.master.process.wait(NOTICE)  # its exit status is 0 here, with 5.0.11
     until(lambda: not fleet.works(signed), "the end of all ranks")
-    fleet.master.close()
-    fleet.connect()
-    return Outcome(error=all_well(fleet).error, noticed=after)
+    return Outcome(error=resumed(fleet), noticed=after)
 
 
 def kill_master(fleet: Fleet) -> Outcome:
-    """Kill -9 the master in mid-round: what works for it ends, and another can use the workers."""
+    """Kill -9 the master in a fit: what works for it ends, and another goes on with the fit."""
     signed = fleet.signatures()
-    fleet.master.status = {}
-    fleet.master.send(do="rounds")
-    assert fleet.master.until(lambda status: status["rounds"] >= CALM, 60.0)
+    in_a_fit(fleet)
     assert fleet.works(signed)
     fleet.kill_master()
     began = time.monotonic()
     until(lambda: not fleet.works(signed), "the end of what worked for the killed master")
     ended = time.monotonic()
-    fleet.master.close()
-    fleet.connect()
-    return Outcome(error=all_well(fleet).error, noticed=ended - began)
+    return Outcome(error=resumed(fleet), noticed=ended - began)
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ with MPIEngine() as engine:
         engine.cancel(round)
     # A process that cannot import kofn is a joiner that was lost; the others go on.
     _mpi_setup._BOOT = _mpi_setup._BOOT.replace("from kofn", "from no_kofn")
-    engine._transport._command = _mpi_setup.command()
+    engine._transport._command = _mpi_setup.command(engine._transport.lifeline.fd)
     probe.wait(Lost, worker=engine.join())
     engine.lose(0)  # told to end, as it cannot be killed from here
     probe.wait(Lost, worker=0)

@@ -53,11 +53,12 @@ def chunks(X: CodedMatrix, columns: int) -> Iterator[tuple[int, int, list[Segmen
         yield first, first + rows, parts, replies
 
 
-def blocks(X: CodedMatrix) -> NDArray[Any]:
-    """The blocks of the matrix, (k, rows, columns); NaN where values are skipped."""
+def blocks(X: CodedMatrix, velocity: bool = False) -> NDArray[Any]:
+    """The blocks of the matrix, or its velocity's: (k, rows, columns); NaN without values."""
     value = np.full((X._stored.k, X._rows, X._columns), np.nan, X.dtype)
-    for first, last, parts, replies in chunks(X, X._columns):
-        value[:, first:last] = combine(parts, replies)
+    before = velocity * X._columns  # columns of the share that are not wanted
+    for first, last, parts, replies in chunks(X, before + X._columns):
+        value[:, first:last] = combine(parts, replies[..., before:])
     return value
 
 

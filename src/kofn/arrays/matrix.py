@@ -55,7 +55,7 @@ class CodedMatrix(Reporting):
 
     def __init__(self, driver: RoundDriver, shares: Shares, options: Options) -> None:
         self.code, self.shape, self.dtype = shares.code, shares.shape, shares.dtype
-        self.sparse, self._scales = shares.sparse, shares.scales
+        self.sparse, self._scales, self._store = shares.sparse, shares.scales, shares.store
         wanted, code = options.tolerance, self.code
         self.tolerance = TOLERANCE[self.dtype] if wanted is None else wanted
         self._driver, self._options = driver, options
@@ -164,6 +164,20 @@ class CodedMatrix(Reporting):
             self._planner.await_enough()
             blocks = fetching.blocks(self)
         return self._unscaled(self._joined(blocks))
+
+    def velocity(self) -> NDArray[Any] | None:
+        """The velocity that `move` has given it, (N, d), decoded from live shares; None: none."""
+        self._driver.check()
+        with self._driver.lock:
+            if not self._drift.moving:
+                return None
+            self._planner.await_enough()
+            blocks = fetching.blocks(self, velocity=True)
+        return self._unscaled(self._joined(blocks))
+
+    def __checkpoint__(self) -> NDArray[Any] | str:
+        """What a checkpoint has of it, and `encode` takes: its store's path, or all its numbers."""
+        return self._store if self._store is not None and not self.updates else self.toarray()
 
     def __reduce__(self) -> NoReturn:
         raise CannotDo(

@@ -37,6 +37,7 @@ class Shares:
     share_of: ShareOf
     sparse: bool = False
     scales: Scales | None = None
+    store: str | None = None  # where they lie, as written
 
 
 def shares_of(
@@ -102,7 +103,8 @@ def shares_from(data: Store | Source, code: AnyKOfN, check_finite: bool = True) 
             text = spoiled_text(spoiled, "rebuilt from others where needed; repair the store")
             warnings.warn(text, StoreWarning, stacklevel=3)
         build, scaled = data.held_build, data.scales()
-        return Shares(data.code, data.shape, data.dtype, build, data.sparse, scaled)
+        about = (data.code, data.shape, data.dtype)
+        return Shares(*about, build, data.sparse, scaled, data.where.url)
     step = rows_at_once(data)
     source = data.ready(step)
     N = source.shape[0]

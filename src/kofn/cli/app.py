@@ -142,6 +142,10 @@ def fit(
         Option(help="Where it is said that machines will go: aws, slurm, auto, …; repeatable."),
     ] = None,
     log: Log = None,
+    checkpoint: Annotated[
+        Path | None, Option(help="Save the fit in this folder now and then.")
+    ] = None,
+    resume: Annotated[bool, Option(help="Go on from the folder, if it has a checkpoint.")] = False,
     as_json: Json = False,
 ) -> None:
     """Train a model; workers may come and go."""
@@ -150,7 +154,8 @@ def fit(
 
     job = Job(
         *(data, model, workers, k, engine, target, labels, spot, scale, out, hidden, epochs, seed),
-        *(tuple(search or ()), folds, test, test_labels, keep, tuple(notices or ()), log),
+        *(tuple(search or ()), folds, test, test_labels, keep, tuple(notices or ())),
+        *(log, checkpoint, resume),
     )
     run_command("fit", as_json, job, quiet=as_json)
 
@@ -187,6 +192,18 @@ def learn(
 ) -> None:
     """Our estimators against scikit-learn's, no faults: seconds of a fit, and how right."""
     run_command("bench_learn", as_json, rows, columns, workers, times)
+
+
+@bench.command(name="checkpoint")
+def bench_checkpoint(
+    as_json: Json = False,
+    rows: Annotated[int, Option(min=100, help="Rows of the data.")] = 20_000,
+    columns: Annotated[int, Option(min=2, help="Columns of the data.")] = 200,
+    workers: Annotated[int, Option(min=1, help="Workers.")] = 4,
+    seconds: Annotated[float, Option(min=1, help="How long each is fitted.")] = 20,
+) -> None:
+    """How much of a fit goes into its checkpoints, at the default interval."""
+    run_command("bench_checkpoint", as_json, rows, columns, workers, seconds)
 
 
 @bench.command()

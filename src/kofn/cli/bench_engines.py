@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from ..cluster import connect, engines, find
+from ..cluster import connect
 from ..delays import PerUnit
-from ..engines.base import Engine
+from ..engines.base import Engine, engines, find
 from ..engines.paced import Paced
 from ..errors import BadInput, KofnError
 from . import bare, bare_mpi

@@ -33,7 +33,7 @@ def run(rows: int, columns: int, workers: int, times: int) -> dict[str, Any]:
     Our time is of a whole `fit`: the data are checked, coded and sent to the workers every time.
     Both have as many threads as there are workers.
     """
-    X, y = _data(rows, columns)
+    X, y = make_data(rows, columns)
     models = {}
     with connect("local", workers=workers) as cluster:
         for name in PAIRS:
@@ -43,7 +43,7 @@ def run(rows: int, columns: int, workers: int, times: int) -> dict[str, Any]:
     return {**sizes, "cores": os.cpu_count(), "models": models}
 
 
-def _data(rows: int, columns: int) -> tuple[NDArray[Any], NDArray[Any]]:
+def make_data(rows: int, columns: int) -> tuple[NDArray[Any], NDArray[Any]]:
     """Correlated columns of different size, and noisy numbers to predict."""
     rng = np.random.default_rng(0)
     X = rng.standard_normal((rows, columns))

@@ -17,7 +17,7 @@ from rich.console import Console
 from sklearn.base import clone
 from sklearn.utils.multiclass import type_of_target
 
-from .. import BadInput, CannotWrite, connect
+from .. import BadInput, CannotWrite, Checkpoint, connect
 from ..arrays.shares import threshold
 from ..delays import SpotTrace, read_spot_trace
 from ..learn import LinearSVC, LogisticRegression, MLPClassifier, Ridge
@@ -56,6 +56,8 @@ class Job:
     keep: int | None = None
     notices: tuple[str, ...] = ()
     log: Path | None = None
+    checkpoint: Path | None = None
+    resume: bool = False
 
 
 def run(job: Job, *, quiet: bool) -> dict[str, Any]:
@@ -68,6 +70,7 @@ def run(job: Job, *, quiet: bool) -> dict[str, Any]:
             f"--keep {job.keep}, --workers {job.workers}, --spot {job.spot}. Leave --keep out."
         )
     resolve(job.notices)  # a wrong name is told
+    _check_folder(job)
     for path in (job.out, job.log):
         if path is not None:
             places.file(path)  # before the data are read: that may take long
@@ -76,8 +79,10 @@ def run(job: Job, *, quiet: bool) -> dict[str, Any]:
     if trace is not None:
         check(trace, job.workers, k, job.scale)
     seen: list[tuple[float, Any]] = []  # loss and report after each iteration
+    first: list[int] = []  # the iteration that came first: where it went on, if it did
 
     def watch(iteration: int, loss: float, fitted: Any) -> None:
+        first[:] = first or [iteration]
         seen.append((loss, fitted.report))
 
     model = _model(job, k).set_params(callback=watch, verbose=not quiet)
@@ -105,6 +110,7 @@ def run(job: Job, *, quiet: bool) -> dict[str, Any]:
         "score": float(model.score(X, y)),
         "test_score": None if held_out is None else float(model.score(*held_out)),
         "iterations": int(np.max(model.n_iter_)),
+        "resumed": first[0] - 1 if first and job.resume else 0,
         "rounds": seen[-1][1].round if seen else 0,
         "killed": [] if events is None else events.killed,
         "joined": [] if events is None else events.added,
@@ -136,8 +142,23 @@ def _fit(
                 plain = clone(model).set_params(callback=None, k=k, workers=job.workers)
                 found = search.choose(plain, values, job.folds, job.seed, X, y)
                 model.set_params(**found["chosen"])
-            model.fit(X if job.model == "mlp" else cluster.encode(X, k, n=job.workers), y)
+            data = X if job.model == "mlp" else cluster.encode(X, k, n=job.workers)
+            model.fit(data, y, checkpoint=job.checkpoint)
         return cluster.log, market, found
+
+
+def _check_folder(job: Job) -> None:
+    """Refuse a folder of checkpoints that would be overwritten, or that is not there to resume."""
+    if job.checkpoint is None:
+        if job.resume:
+            raise BadInput(
+                "--resume goes on from a folder of checkpoints; none was named. Add --checkpoint."
+            )
+    elif (there := Checkpoint(job.checkpoint).numbers()) and not job.resume:
+        raise BadInput(
+            f"--checkpoint begins in a folder without checkpoints; {job.checkpoint} has number "
+            f"{there[-1]}. Add --resume to go on from there, or name another folder."
+        )
 
 
 def _held_out(job: Job, X: Any, y: NDArray[Any]) -> tuple[Any, NDArray[Any]]:
@@ -263,6 +284,8 @@ def table(console: Console, result: dict[str, Any]) -> None:
         "workers killed, joined": f"{len(result['killed'])}, {len(result['joined'])}",
         "seconds": f"{result['seconds']:.1f}",
     }
+    if result["resumed"]:
+        pairs["went on after"] = f"{result['resumed']} {what}, from a checkpoint"
     if result["test_score"] is not None:
         pairs["score on --test"] = f"{result['test_score']:.4f}"
     if result["out"] is not None and not result["trouble"]:

@@ -58,13 +58,21 @@ def tie(fd: int) -> None:
 
     Where the kernel does not offer that (it is Linux's own) nothing happens.
     """
-    ask = getattr(fcntl, "F_SETSIG", None)
     with contextlib.suppress(OSError):
-        if ask is not None:
-            # A description of our own: whom to kill belongs to it, and a descriptor that was
-            # passed shares the sender's.
-            own = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_NONBLOCK)
-            fcntl.fcntl(own, fcntl.F_SETOWN, os.getpid())
-            fcntl.fcntl(own, ask, signal.SIGKILL)
-            fcntl.fcntl(own, fcntl.F_SETFL, os.O_NONBLOCK | os.O_ASYNC)
+        # A description of our own: whom to kill belongs to it, and a descriptor that was passed
+        # shares the sender's.
+        signal_at_end(os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_NONBLOCK), signal.SIGKILL)
     os.close(fd)
+
+
+def signal_at_end(fd: int, signum: int) -> None:
+    """Have the kernel send this process a signal when a pipe or socket ends, or has news.
+
+    SIGKILL and SIGCONT reach a process that is stopped, too. Nothing happens where the kernel does
+    not offer that.
+    """
+    ask = getattr(fcntl, "F_SETSIG", None)
+    if ask is not None:
+        fcntl.fcntl(fd, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(fd, ask, signum)
+        fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_ASYNC)

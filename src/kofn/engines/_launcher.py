@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any
 
 from . import _wire as wire
-from ._forks import serve_a_master
+from ._forks import serve_a_master, signal_at_end
 from ._processes import ONE_THREAD
 
 DIED, FAILED = "died", "failed"  # news: of a child that ended; of one that could not be forked
@@ -100,6 +100,7 @@ def launch(fd: int, module: str, folder: str) -> None:
     __import__(module)
     begin = sys.modules[module].begin
     control = socket.socket(fileno=fd)
+    signal_at_end(fd, signal.SIGCONT)  # if it is stopped then, it goes on, and cleans up
     reader = wire.Reader(control)
     wake, wake_end = os.pipe()
     os.set_blocking(wake_end, False)

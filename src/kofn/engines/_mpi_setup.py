@@ -15,15 +15,38 @@ from typing import Any
 
 import mpi4py
 
-from ._processes import ONE_THREAD
+from . import _mpi_guard
+from ._processes import ONE_THREAD, where_pids_count
 
 # MPI starts first: a Spawn is over when it has, and the next one need not wait for our imports.
 # Who cannot go on is killed: MPI tells of those, not of who exits. If the master dies meanwhile,
-# the start of MPI never ends, and no code of ours runs in it.
+# the start of MPI never ends, and no code of ours runs in it: so the kernel kills it at the end of
+# the master's lifeline, which is found by its process and inode; on another machine an alarm does.
 _BOOT = """
-import json, os, signal, sys, traceback
+import fcntl, json, os, signal, sys, traceback
 os.environ.update(json.loads(sys.argv[1]))
-sys.path[:] = sys.argv[2:]
+def tie(boot, space, pid, fd, inode):
+    with open('/proc/sys/kernel/random/boot_id') as file:
+        here = file.read().strip(), os.path.basename(os.path.realpath('/proc/self/ns/pid'))
+    if here != (boot, space):
+        return
+    if not os.path.exists(f'/proc/{pid}'):
+        os.kill(os.getpid(), 9)
+    own = os.open(f'/proc/{pid}/fd/{fd}', os.O_RDONLY | os.O_NONBLOCK)
+    if str(os.fstat(own).st_ino) == inode:
+        fcntl.fcntl(own, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(own, fcntl.F_SETSIG, 9)
+        fcntl.fcntl(own, fcntl.F_SETFL, os.O_NONBLOCK | os.O_ASYNC)
+        try:
+            os.read(own, 1)
+            os.kill(os.getpid(), 9)
+        except BlockingIOError:
+            pass
+try:
+    tie(*sys.argv[2].split())
+except (OSError, AttributeError):
+    pass
+sys.path[:] = sys.argv[3:]
 try:
     import mpi4py
     mpi4py.rc.finalize = False
@@ -46,6 +69,7 @@ _ALWAYS = {"OMPI_MCA_mpi_ft_detector_thread": "1"}
 # so joiners are spoken to over TCP.
 _INTERFACE = "OMPI_MCA_btl_tcp_if_include"
 _HERE = {"OMPI_MCA_btl": "self,sm,tcp", _INTERFACE: "lo"}
+_guard: Any = None  # of this rank, until it is greeted
 _told: dict[str, str] = {}  # of these, what the user had not set
 
 
@@ -61,16 +85,28 @@ def start() -> Any:
     mpi4py.rc.thread_level = "multiple"  # for Spawn in the background
     mpi4py.rc.finalize = False  # it would wait for workers that are gone
     ours = _sockets()
+    if here and os.environ.get("PMIX_RANK", "0") != "0":
+        # MPI tells nobody of a rank 0 that ends before it has started MPI: its start, or the wait
+        # for a greeting, would never end. On several machines nobody knows where to look.
+        global _guard
+        _guard = _mpi_guard.begin()
     from mpi4py import MPI
 
     bind_to_loopback(but=ours)
     return MPI
 
 
-def command() -> list[str]:
+def greeted() -> None:
+    """The master knows of this rank: from now on it is told of its end."""
+    _mpi_guard.end(_guard)
+
+
+def command(lifeline: int) -> list[str]:
     """Return what a spawned worker runs; Spawn does not pass on what MPI was told here."""
     paths = [entry or os.getcwd() for entry in sys.path]
-    return [sys.executable, "-c", _BOOT, json.dumps(ONE_THREAD | _told), *paths]
+    _, boot, space = where_pids_count()
+    tied = f"{boot} {space} {os.getpid()} {lifeline} {os.fstat(lifeline).st_ino}"
+    return [sys.executable, "-c", _BOOT, json.dumps(ONE_THREAD | _told), tied, *paths]
 
 
 def problem(MPI: Any, size: int, workers: int | None) -> str | None:

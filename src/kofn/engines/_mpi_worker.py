@@ -22,6 +22,7 @@ from .. import __version__
 from . import _wire as wire
 from ._forks import serve_a_master
 from ._mpi_messages import Stream, rest
+from ._mpi_setup import greeted
 from ._processes import where_pids_count
 from ._socket_worker import serve as serve_near
 from .memory import Packed, pack, unpack
@@ -41,6 +42,7 @@ def serve(MPI: Any, comm: Any) -> NoReturn:
     rank = _Rank(MPI, comm)
     with threadpoolctl.threadpool_limits(1), contextlib.suppress(MPI.Exception):
         ((worker, address, secret, rank.spin),) = wire.frames(rank.receive())
+        greeted()
         sock, fds = connect(worker, address, secret)
         if not fds:
             rank.work()

@@ -119,7 +119,7 @@ class MPITransport(SocketTransport):
 
     def __init__(self, MPI: Any) -> None:
         super().__init__()
-        self._MPI, self._command = MPI, command()
+        self._MPI, self._command = MPI, command(self.lifeline.fd)
         # Where processes share a core, who spins takes it from the one waited for.
         crowd = int(os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", 0))
         self._spin = _SPIN if crowd <= len(os.sched_getaffinity(0)) else 0.0

@@ -31,6 +31,7 @@ from ..model import Report
 from . import products
 from .clusters import OnCluster
 from .products import Encoded
+from .saves import Saves, saves
 
 # Called after every iteration with (iteration, loss, matrix).
 Callback = Callable[[int, float, Any], None]
@@ -71,6 +72,13 @@ class CodedEstimator(OnCluster, BaseEstimator):
         else:
             with self._opened() as cluster:
                 yield products.place(kind, cluster, X, self.k, self._most)
+
+    def _saves(
+        self, checkpoint: object, X: Any, matrix: Any, targets: NDArray[Any], weight: Any = None
+    ) -> Saves:
+        """Where this fit is saved, and what it goes on from; `matrix` is X, on the workers."""
+        data = matrix if isinstance(X, Encoded | Store | Source) else X
+        return saves(checkpoint, self, data, targets, weight)
 
     def _check_parameters(self) -> None:
         """Refuse parameters that cannot be meant, before data or workers are touched."""

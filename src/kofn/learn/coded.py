@@ -23,6 +23,7 @@ from ..sums import Parts
 from ..sums.tally import Kind
 from .descent import Constant, Nesterov, descend
 from .losses import LossOf, Problem, logistic, multinomial, squared, squared_hinge
+from .saves import Saves
 from .solvers import Floats, Solution, check_finite
 from .terms import Term, cut
 
@@ -145,10 +146,17 @@ def _largest_curvature(problem: Problem, where: Axes, by_score: float) -> float:
 
 
 def solve(
-    cluster: Cluster, problem: Problem, how: CodedGradient, tol: float, max_iter: int, show: Show
+    cluster: Cluster,
+    problem: Problem,
+    how: CodedGradient,
+    tol: float,
+    max_iter: int,
+    show: Show,
+    saves: Saves,
 ) -> Solution:
-    """Descend from zero until an exact gradient is within `tol`, or at the level of rounding.
+    """Descend until an exact gradient is within `tol`, or at the level of rounding.
 
+    From zero, or from where the saved state was.
     An optimiser of the user's own walks in the parameters; ours in coordinates that suit it better.
     """
     rows = int(problem.X.shape[0])
@@ -165,7 +173,7 @@ def solve(
     term = Term(problem.loss, problem.intercept, how.batch)
     penalties = problem.penalties()
     seen = {"loss": float("nan")}
-    floor = _Floor()
+    floor = _Floor(*saves.state.get("floor", ()))
 
     def gradient(p: Floats, t: int) -> tuple[NDArray[Any], bool]:
         x = p if where is None else where.parameters(p)
@@ -188,17 +196,22 @@ def solve(
         show(t, seen["loss"], p if where is None else where.parameters(p), parts)
 
     within = tol / rows if where is None else float(np.finfo(float).tiny)
-    found = descend(gradient, np.zeros(problem.size), optimiser, max_iter, within, at_point)
+    begin, saves = np.zeros(problem.size), saves.beside(floor=floor)
+    found = descend(gradient, begin, optimiser, max_iter, within, at_point, saves)
     x = found.x if where is None else where.parameters(found.x)
     return Solution(x, found.iterations, found.converged or how.optimiser is not None)
 
 
+@dataclass
 class _Floor:
     """Tells when gradients are as small as rounding lets them become: tiny, and long no smaller."""
 
-    def __init__(self) -> None:
-        self.first = self.best = float("inf")
-        self.since = 0
+    first: float = float("inf")
+    best: float = float("inf")
+    since: int = 0
+
+    def __checkpoint__(self) -> tuple[float, float, int]:
+        return self.first, self.best, self.since
 
     def reached(self, t: int, gradient: Floats) -> bool:
         """Whether this one is at the floor."""

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ..checks import number
 from ..errors import BadInput, NotFinite
+from .saves import NOWHERE, Saves
 from .solvers import Solution
 
 Vector = NDArray[Any]
@@ -109,14 +110,17 @@ def descend(
     iterations: int,
     tol: float = 0.0,
     on_step: Callable[[int, Vector], bool | None] | None = None,
+    saves: Saves = NOWHERE,
 ) -> Solution:
     """Run an optimiser. `gradient(x, t)` returns the gradient and whether it is exact.
 
     Stops after so many iterations, when the largest entry of an exact gradient is at most `tol`,
     or when `on_step(t, x)`, called after each, returns True. Raises NotFinite for such a point.
     """
-    state = State(x, x)
-    for t in range(1, iterations + 1):
+    state, saved = State(x, x), saves.state
+    if saved:
+        state = State(saved["x"], saved["before"], saved["t"])
+    for t in range(saved.get("iteration", 0) + 1, iterations + 1):
         at = optimiser.look(state)
         slope, exact = gradient(at, t)
         if tol > 0 and exact and float(np.abs(slope).max(initial=0.0)) <= tol:
@@ -128,4 +132,5 @@ def descend(
             raise NotFinite("point", t, float(state.x.flat[wrong[0]]))
         if on_step is not None and on_step(t, state.x):
             return Solution(state.x, t, True)
+        saves.offer(iteration=t, x=state.x, before=state.before, t=state.t)
     return Solution(state.x, iterations, False)

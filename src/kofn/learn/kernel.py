@@ -15,6 +15,7 @@ from ..codes.assignment import SumCode
 from ..sums.kernels import KERNELS, Kernel, terms
 from .base import CodedEstimator
 from .clusters import CodedTerms, batches
+from .saves import Saves
 from .solvers import Floats, solve_columns
 
 
@@ -44,8 +45,11 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, CodedTerms, CodedEstimator):
     dual_coef_: NDArray[np.float64] = field(init=False)
     n_iter_: int = field(init=False)
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Fit to X (N, d) and y (N,) or (N, t)."""
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, checkpoint: object = None) -> Self:
+        """Fit to X (N, d) and y (N,) or (N, t).
+
+        checkpoint: a folder that the fit is saved in, and goes on from; see Ridge.fit.
+        """
         self._check_parameters()
         unmasked(X, "X")
         unmasked(y, "y")
@@ -53,12 +57,13 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, CodedTerms, CodedEstimator):
         kernel = self._kernel(X.shape[1])
         targets = np.asarray(y, np.float64).reshape(len(y), -1)
         root = np.sqrt(self._weight(sample_weight, X))
+        saves = self._saves(checkpoint, X, None, targets, root)
         K = kernel(X, X)
         if sample_weight is not None:
             K *= root @ root.T
         with self._opened() as cluster:
             matrix = cluster.encode(K, self.k, check_finite=False)
-            dual = root * self._solve(matrix, root * targets)
+            dual = root * self._solve(matrix, root * targets, saves)
         self.X_fit_ = X
         self.dual_coef_ = dual[:, 0] if np.ndim(y) == 1 else dual
         self.__dict__.pop("_kept", None)
@@ -79,8 +84,10 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, CodedTerms, CodedEstimator):
         tags.input_tags.sparse = False
         return tags
 
-    def _solve(self, K: Any, y: Floats) -> Floats:
-        losses = (y**2).sum(axis=0)  # |K a - y|^2 + alpha a'K a of each target, at a = 0
+    def _solve(self, K: Any, y: Floats, saves: Saves) -> Floats:
+        # |K a - y|^2 + alpha a'K a of each target, at a = 0
+        losses = saves.state.get("losses", (y**2).sum(axis=0))
+        saves = saves.beside(losses=losses)
         with self._shown() as show:
 
             def apply(p: Floats) -> Floats:
@@ -91,7 +98,7 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, CodedTerms, CodedEstimator):
                 losses[t] = ((Kx - y[:, t]) ** 2).sum() + self.alpha * (x @ Kx)
                 show(iteration, float(losses.sum()), x, K)
 
-            dual, steps, unmet = solve_columns(apply, y, self.tol, self.max_iter, count)
+            dual, steps, unmet = solve_columns(apply, y, self.tol, self.max_iter, count, saves)
         if unmet:
             why = f"max_iter={self.max_iter}" if steps >= self.max_iter else f"{steps} (rounding)"
             self._unmet(why, self.tol, f" for {unmet} of the targets", "alpha or tol")

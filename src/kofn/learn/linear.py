@@ -19,6 +19,7 @@ from .coded import CodedGradient
 from .coded import solve as descend
 from .losses import LinearObjective, LossOf, Problem, logistic, multinomial, squared, squared_hinge
 from .products import Encoded, check, sums_alone
+from .saves import Saves
 from .solvers import SOLVERS, Floats, OnStep, Solution, solve_columns
 
 
@@ -57,23 +58,32 @@ class _Linear(CodedEstimator):
             return self.solver
         return CodedGradient() if self.solver == "coded-gradient" else None
 
-    def _minimise(self, problem: Problem, tol: float) -> tuple[Floats, Floats]:
+    def _minimise(self, problem: Problem, tol: float, checkpoint: object) -> tuple[Floats, Floats]:
         """W (d, m) and b (m,), through products with X or by sums of gradients."""
+        given = problem.X
         if (how := self._gradients) is not None:
             with self._opened() as cluster, self._shown() as show:
-                found = descend(cluster, problem, how, tol, self.max_iter, show)
+                saves = self._saves(checkpoint, given, None, problem.targets, problem.weight)
+                found = descend(cluster, problem, how, tol, self.max_iter, show, saves)
         else:
-            with self._placed(problem.X, self.products) as matrix, self._shown() as show:
+            with self._placed(given, self.products) as matrix, self._shown() as show:
+                saves = self._saves(checkpoint, given, matrix, problem.targets, problem.weight)
                 objective = LinearObjective(replace(problem, X=matrix))
-                found = self._solve(objective, tol, lambda i, loss, x: show(i, loss, x, matrix))
+
+                def on_step(iteration: int, loss: float, x: Floats) -> None:
+                    show(iteration, loss, x, matrix)
+
+                found = self._solve(objective, tol, on_step, saves)
         if not found.converged:
             self._unmet(f"max_iter={self.max_iter}", self.tol, "", "or scale the data")
         self.n_iter_ = found.iterations
         return problem.split(found.x)
 
-    def _solve(self, objective: LinearObjective, tol: float, on_step: OnStep) -> Solution:
+    def _solve(
+        self, objective: LinearObjective, tol: float, on_step: OnStep, saves: Saves
+    ) -> Solution:
         start = np.zeros(objective.problem.size)
-        return SOLVERS[str(self.solver)](objective, start, tol, self.max_iter, on_step)
+        return SOLVERS[str(self.solver)](objective, start, tol, self.max_iter, on_step, saves)
 
     def _scores(self, X: Any) -> Any:
         X = self._rows(X, accept_sparse="csr")
@@ -110,18 +120,23 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Linear):
     tol: float = 1e-10
     max_iter: int = 10_000
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Fit to X (N, d), an array, CSR matrix, CodedMatrix or store path; y is (N,) or (N, t)."""
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, checkpoint: object = None) -> Self:
+        """Fit to X (N, d), an array, CSR matrix, CodedMatrix or store path; y is (N,) or (N, t).
+
+        checkpoint: a folder (or a kofn.Checkpoint) that the fit is saved in now and then, and goes
+        on from if it was killed. None: it is not saved.
+        """
         X, y = self._check(X, y, multi_output=True, y_numeric=True)
         weight = self._weight(sample_weight, X)
         targets = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
         if self.solver == "cg":
             with self._placed(X, self.products) as matrix:
-                W, b, self.n_iter_ = self._normal_equations(matrix, targets, weight)
+                saves = self._saves(checkpoint, X, matrix, targets, weight)
+                W, b, self.n_iter_ = self._normal_equations(matrix, targets, weight, saves)
         else:
             intercept, penalty = self.fit_intercept, float(self.alpha)
             problem = Problem(X, targets, weight, squared, 1.0, penalty, intercept)
-            W, b = self._minimise(problem, self.tol)
+            W, b = self._minimise(problem, self.tol, checkpoint)
         one = np.ndim(y) == 1
         self.coef_ = W[:, 0] if one else W.T
         self.intercept_ = (float(b[0]) if one else b) if self.fit_intercept else 0.0
@@ -141,14 +156,16 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Linear):
         with super()._shown() as on_step:
             yield lambda iteration, loss, x, data: on_step(iteration, 2.0 * loss, x, data)
 
-    def _solve(self, objective: LinearObjective, tol: float, on_step: OnStep) -> Solution:
+    def _solve(
+        self, objective: LinearObjective, tol: float, on_step: OnStep, saves: Saves
+    ) -> Solution:
         # Relative to the gradient at 0, as conjugate gradients have it.
         _, first = objective.value_and_gradient(np.zeros(objective.problem.size))
         scale = max(1.0, float(np.abs(first).max(initial=0.0)))
-        return super()._solve(objective, tol * scale, on_step)
+        return super()._solve(objective, tol * scale, on_step, saves)
 
     def _normal_equations(
-        self, X: Encoded, y: Floats, weight: Floats
+        self, X: Encoded, y: Floats, weight: Floats, saves: Saves
     ) -> tuple[Floats, Floats, int]:
         """Solve (Xcᵀ D Xc + alpha) w = Xcᵀ D yc with X and y centred, never forming either."""
         total = float(weight.sum())
@@ -157,7 +174,8 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Linear):
             mean = np.asarray(X.T @ weight[:, 0], dtype=np.float64) / total
             shift = (weight * y).sum(axis=0) / total
         start = (weight * (y - shift) ** 2).sum(axis=0)  # the loss of each target at w = 0
-        losses = start.copy()
+        losses = saves.state.get("losses", start.copy())
+        saves = saves.beside(losses=losses)
 
         def back(r: Floats) -> Floats:
             r = weight[:, 0] * r
@@ -175,7 +193,7 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Linear):
                 losses[t] = max(0.0, start[t] - float(x @ (B[:, t] + r)))
                 show(iteration, 0.5 * float(losses.sum()), x, X)
 
-            W, steps, unmet = solve_columns(apply, B, self.tol, self.max_iter, count)
+            W, steps, unmet = solve_columns(apply, B, self.tol, self.max_iter, count, saves)
         if unmet and steps == self.max_iter:
             self._unmet(f"max_iter={self.max_iter}", self.tol, "", "or scale the data")
         return W, shift - mean @ W, steps
@@ -203,8 +221,11 @@ class _LinearClassifier(ClassifierMixin, _Linear):
         """The loss, and its targets for labels as numbers."""
         raise NotImplementedError
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Fit to X (N, d): an array, CSR matrix, CodedMatrix or store path, and labels y (N,)."""
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, checkpoint: object = None) -> Self:
+        """Fit to X (N, d): an array, CSR matrix, CodedMatrix or store path, and labels y (N,).
+
+        checkpoint: a folder that the fit is saved in, and goes on from; see Ridge.fit.
+        """
         X, y = self._check(X, y)
         self.classes_, codes = self._classes(y)
         weight = self._weight(sample_weight, X)
@@ -213,7 +234,7 @@ class _LinearClassifier(ClassifierMixin, _Linear):
         # Of the gradient of the mean loss, where that is scikit-learn's rule.
         tol = self.tol if self.hinge else self.tol * scale * float(weight.sum())
         problem = Problem(X, targets, weight, loss, scale, 1.0, self.fit_intercept, self.hinge)
-        W, b = self._minimise(problem, tol)
+        W, b = self._minimise(problem, tol, checkpoint)
         self.coef_ = W.T.copy()
         self.intercept_ = b.copy()
         return self

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from itertools import pairwise
 from numbers import Integral
@@ -27,6 +27,8 @@ from .network import Floats, Ints, scores
 from .products import Encoded
 from .solvers import check_finite
 
+Encode = Callable[[Floats], CodedMatrix]
+
 
 @dataclass(eq=False)
 class Layer:
@@ -35,6 +37,25 @@ class Layer:
     matrix: CodedMatrix
     bias: Floats
     velocity: Floats
+
+    @classmethod
+    def begun(cls, W: Floats, encode: Encode) -> Layer:
+        """A layer with these weights, before any step."""
+        zeros = np.zeros(len(W))
+        return cls(encode(W), zeros, zeros)
+
+    @classmethod
+    def saved(cls, state: Mapping[str, Any], encode: Encode) -> Layer:
+        """A layer as `__checkpoint__` had it: its first move gives it its velocity."""
+        W, V = state["weights"], state["moving"]
+        matrix = encode(W if V is None else W - V)
+        if V is not None:
+            matrix.move(V, 0.0)
+        return cls(matrix, state["bias"], state["velocity"])
+
+    def __checkpoint__(self) -> dict[str, Any]:
+        W, V = self.matrix.toarray(), self.matrix.velocity()
+        return {"weights": W, "moving": V, "bias": self.bias, "velocity": self.velocity}
 
     def forward(self, a: Floats) -> Floats:
         """W a + b for a batch a (in, rows): one coded product."""
@@ -57,9 +78,8 @@ class CodedNetwork:
     What a callback is given: `report` tells what the last product did, `coefs()` reads the weights.
     """
 
-    def __init__(self, matrices: Sequence[CodedMatrix]) -> None:
-        zeros = [np.zeros(matrix.shape[0]) for matrix in matrices]
-        self.layers = [Layer(W, b, b) for W, b in zip(matrices, zeros, strict=True)]
+    def __init__(self, layers: Sequence[Layer]) -> None:
+        self.layers = list(layers)
 
     @property
     def report(self) -> Report:
@@ -132,8 +152,12 @@ class MLPClassifier(ClassifierMixin, CodedEstimator):
     loss_curve_: list[float] = field(init=False)
     n_iter_: int = field(init=False)
 
-    def fit(self, X: Any, y: Any) -> Self:
-        """Fit to X (N, d), an array or CSR matrix, and labels y (N,)."""
+    def fit(self, X: Any, y: Any, *, checkpoint: object = None) -> Self:
+        """Fit to X (N, d), an array or CSR matrix, and labels y (N,).
+
+        checkpoint: a folder that the fit is saved in at the end of an epoch, the weights read back,
+        and goes on from; see Ridge.fit.
+        """
         self._check_parameters()
         if isinstance(X, Encoded) or resolve_source(X) is not None:
             raise BadInput(
@@ -142,23 +166,28 @@ class MLPClassifier(ClassifierMixin, CodedEstimator):
             )
         X, y = self._check(X, y)
         self.classes_, codes = self._classes(y)
-        rng = check_random_state(self.random_state)
-        widths = [X.shape[1], *(int(width) for width in self._widths), len(self.classes_)]
-        start = [
-            rng.standard_normal((out, into)) * np.sqrt(2.0 / into) for into, out in pairwise(widths)
-        ]
-        self.loss_curve_ = []
-        epochs = int(self.max_epochs)
+        saves = self._saves(checkpoint, X, None, codes)
+        state, epochs = saves.state, int(self.max_epochs)
+        rng = check_random_state(0 if state else self.random_state)
+        if state:
+            rng.set_state(state["random"])
+        self.loss_curve_ = list(state.get("losses", ()))
         shown = progress(bool(self.verbose), "epoch", epochs)
         with self._opened() as cluster, shown as show:
-            network = self._encode(cluster, start)
-            for epoch in range(1, epochs + 1):
+            encode = self._encoder(cluster)
+            if state:
+                network = CodedNetwork([Layer.saved(layer, encode) for layer in state["layers"]])
+            else:
+                network = CodedNetwork([Layer.begun(W, encode) for W in self._drawn(X, rng)])
+            for epoch in range(len(self.loss_curve_) + 1, epochs + 1):
                 order = rng.permutation(X.shape[0])
                 loss = self._epoch(network, X, codes, order, epoch)
                 self.loss_curve_.append(loss)
                 show(epoch, loss, network.report)
                 if self.callback is not None:
                     self.callback(epoch, loss, network)
+                random = rng.get_state(legacy=False)
+                saves.offer(losses=self.loss_curve_, layers=network.layers, random=random)
             self.coefs_, self.intercepts_ = network.coefs(), network.intercepts()
         self.n_iter_ = len(self.loss_curve_)
         return self
@@ -193,11 +222,18 @@ class MLPClassifier(ClassifierMixin, CodedEstimator):
             total += loss * len(rows)
         return total / len(order)
 
-    def _encode(self, cluster: Cluster, weights: Sequence[Floats]) -> CodedNetwork:
+    def _drawn(self, X: Any, rng: Any) -> Iterator[Floats]:
+        """The first weights, layer by layer."""
+        widths = [X.shape[1], *(int(width) for width in self._widths), len(self.classes_)]
+        for into, out in pairwise(widths):
+            yield rng.standard_normal((out, into)) * np.sqrt(2.0 / into)
+
+    def _encoder(self, cluster: Cluster) -> Encode:
+        """What puts the weights of a layer on the workers."""
         if self.partition == "grid":
             m, p = self.grid
-            return CodedNetwork([encode_grid(cluster, W, (m, p)) for W in weights])
-        return CodedNetwork([cluster.encode(W, self.k, n=self._most) for W in weights])
+            return lambda W: encode_grid(cluster, W, (m, p))
+        return lambda W: cluster.encode(W, self.k, n=self._most)
 
     @property
     def _widths(self) -> Sequence[Any]:

@@ -1,0 +1,226 @@
+"""Checkpoints: a loop's state in a folder, so that another process goes on where this one died.
+
+    checkpoint-00000041     written whole or not at all: beside, then renamed
+    checkpoint-00000042     the newest; the one before is kept in case this one is spoiled
+
+A file has arrays and JSON, no pickle: a line that says what it is, the length of the header, the
+header (JSON, which names the arrays), the bytes of the arrays, and the SHA-256 of all before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import time
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from . import checks
+from .errors import BadCheckpoint, BadInput, CannotWrite, CheckpointWarning
+from .files import Place, said
+
+MAGIC = b"kofn checkpoint 1\n"
+NAME = re.compile(r"checkpoint-(\d{8,})")
+KEPT = 2
+SHARE = 100.0  # so many times as long as it took to write one passes before the next
+FIRST = 0.01  # seconds that the first is thought to take
+KINDS = "biufcSUmM"  # of arrays: numbers, text and times
+_LENGTH, _SUM = 8, 32  # bytes
+
+
+def resume(folder: object) -> dict[str, Any]:
+    """The state that was last saved in a folder by `cluster.checkpoint`; {} where there is none.
+
+    A spoiled file is passed over for the one before, with a CheckpointWarning; where none is
+    whole, BadCheckpoint is raised. Nothing is unpickled: a folder of strangers is safe to read.
+    """
+    found = Checkpoint(folder).read()
+    return {} if found is None else found[1]
+
+
+class Checkpoint:
+    """A folder for checkpoints, and how often there is one: `fit(..., checkpoint=Checkpoint(...))`.
+
+    folder: a path, or a URL that fsspec reaches; it is made if it is not there. every: seconds from
+    one to the next (0: after each iteration). By default a hundred times as long as the last took
+    to write, so that at most 1 % of the time goes there; the first comes after a second.
+    """
+
+    def __init__(self, folder: object, every: float | None = None) -> None:
+        self.place = Place.of(folder)
+        self.every = None if every is None else checks.seconds(every, "every")
+        self.about: Any = None  # what a state belongs to, as it is saved beside it
+        self._last, self._cost = time.monotonic(), FIRST
+
+    def __repr__(self) -> str:
+        return f"Checkpoint({self.place.url!r}, every={self.every})"
+
+    def numbers(self) -> list[int]:
+        """The numbers of the checkpoints that are there, oldest first."""
+        if self.place.exists() and not self.place.is_dir():
+            raise BadInput(
+                f"checkpoints are in a folder; {self.place.url} is a file. Choose another name."
+            )
+        names = self.place.names() if self.place.exists() else []
+        return sorted(int(found[1]) for name in names if (found := NAME.fullmatch(name)))
+
+    def read(self) -> tuple[Any, dict[str, Any]] | None:
+        """What the newest whole checkpoint is about, and its state; None where there is none."""
+        spoiled: list[BadCheckpoint] = []
+        for number in reversed(self.numbers()):
+            try:
+                found = _load(self._file(number))
+            except FileNotFoundError:  # whoever writes here has removed it
+                continue
+            except BadCheckpoint as error:
+                spoiled.append(error)
+                continue
+            if spoiled:
+                text = f"{spoiled[0]} The one before it is used, number {number}."
+                warnings.warn(text, CheckpointWarning, stacklevel=3)
+            return found
+        if spoiled:
+            raise BadCheckpoint(
+                spoiled[0].path,
+                f"{spoiled[0].problem} Nor is an older one whole. Remove the folder to begin anew.",
+            )
+        return None
+
+    def prepare(self) -> None:
+        """Make the folder. CannotWrite where that cannot be."""
+        try:
+            self.place.make_dir()
+        except OSError as error:
+            raise CannotWrite(
+                self.place.url,
+                f"checkpoints need a folder that can be made: {said(error)}. Choose another.",
+            ) from error
+
+    def offer(self, state: Mapping[str, Any]) -> bool:
+        """Save a state if it is due; whether it was. CannotWrite: the older ones are as before.
+
+        What has a method `__checkpoint__` is saved as that returns it, and asked only then.
+        """
+        began = time.monotonic()
+        if began - self._last < (SHARE * self._cost if self.every is None else self.every):
+            return False
+        try:
+            self._write(state)
+        except OSError as error:
+            raise CannotWrite(
+                self.place.url,
+                f"a checkpoint cannot be written: {said(error)}. Make room, or choose another "
+                f"folder; the last one is as it was.",
+            ) from error
+        finally:
+            self._last = time.monotonic()
+            self._cost = self._last - began
+        return True
+
+    def loop(self, every: float | None, state: Mapping[str, Any]) -> bool:
+        """As `offer`, for a loop of somebody's own; BadInput if the folder holds another state."""
+        self.every = None if every is None else checks.seconds(every, "every")
+        if self.about is None:
+            about, found = {"loop": sorted(state)}, self.read()
+            if found is not None and found[0] != about:
+                has = found[0].get("loop") if isinstance(found[0], dict) else None
+                what = f"a loop with {', '.join(has)}" if has else "a fit of kofn.learn"
+                raise BadInput(
+                    f"a folder has checkpoints of one loop; {self.place.url} has those of {what}, "
+                    f"and this state has {', '.join(about['loop'])}. Choose another folder."
+                )
+            self.about = about
+        return self.offer(state)
+
+    def _write(self, state: Mapping[str, Any]) -> None:
+        data = pack(self.about, state)  # before anything is touched: it may be refused
+        self.place.make_dir()
+        there = self.numbers()
+        number = there[-1] + 1 if there else 1
+        self._file(number).write(data)
+        for old in there[: len(there) + 1 - KEPT]:
+            self._file(old).remove()
+
+    def _file(self, number: int) -> Place:
+        return self.place.child(f"checkpoint-{number:08d}")
+
+
+# The file.
+
+
+def pack(about: Any, state: Mapping[str, Any]) -> bytes:
+    """The bytes of a checkpoint. BadInput for what is neither an array nor JSON."""
+    arrays: list[np.ndarray[Any, Any]] = []
+    trees = {"about": _tree(about, "about", arrays), "state": _tree(dict(state), "state", arrays)}
+    head = json.dumps({**trees, "arrays": [[a.dtype.str, list(a.shape)] for a in arrays]}).encode()
+    parts = [MAGIC, len(head).to_bytes(_LENGTH, "little"), head]
+    parts += [array.tobytes() for array in arrays]
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return b"".join((*parts, digest.digest()))
+
+
+def _tree(value: Any, name: str, arrays: list[np.ndarray[Any, Any]]) -> Any:
+    """A value as JSON, its arrays aside; a dict is marked, so that nothing looks like an array."""
+    if hasattr(value, "__checkpoint__"):
+        value = value.__checkpoint__()
+    if isinstance(value, np.generic) and value.dtype.kind in "biuf":
+        value = value.item()
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in KINDS:
+        arrays.append(np.asarray(value, order="C"))
+        return {"array": len(arrays) - 1}
+    if isinstance(value, list | tuple):
+        return [_tree(one, f"{name}[{i}]", arrays) for i, one in enumerate(value)]
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        return {"dict": {key: _tree(v, f"{name}[{key!r}]", arrays) for key, v in value.items()}}
+    kind = f"array of {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
+    raise BadInput(
+        f"a checkpoint holds arrays of numbers, numbers, text, and lists and dicts of them; {name} "
+        f"is a {kind}. Save the arrays that it is made of, and make it again from them."
+    )
+
+
+def _load(place: Place) -> tuple[Any, dict[str, Any]]:
+    """Read one file. BadCheckpoint where it is not as it was written."""
+    try:
+        with place.open() as file:
+            data = file.read()
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise BadCheckpoint(place.url, f"it cannot be read: {said(error)}.") from error
+    if not data.startswith(MAGIC) or hashlib.sha256(data[:-_SUM]).digest() != data[-_SUM:]:
+        raise BadCheckpoint(place.url, "it is not as it was written: cut, altered, or not ours.")
+    try:
+        first = len(MAGIC) + _LENGTH
+        at = first + int.from_bytes(data[len(MAGIC) : first], "little")
+        head, arrays, body = json.loads(data[first:at]), [], memoryview(data)[:-_SUM]
+        for text, shape in head["arrays"]:
+            dtype, count = np.dtype(text), math.prod(shape)
+            if dtype.kind not in KINDS or dtype.subdtype or any(size < 0 for size in shape):
+                raise ValueError(f"an array of {text}, {shape}")
+            flat = np.frombuffer(body, np.uint8, count * dtype.itemsize, at)
+            array = flat.copy().view(dtype) if flat.size else np.empty(count, dtype)
+            arrays.append(array.reshape(shape))
+            at += flat.size
+        return _value(head["about"], arrays), dict(_value(head["state"], arrays))
+    except (ValueError, KeyError, TypeError, IndexError, OverflowError, RecursionError) as error:
+        raise BadCheckpoint(place.url, f"kofn did not write it ({said(error)}).") from None
+
+
+def _value(tree: Any, arrays: list[np.ndarray[Any, Any]]) -> Any:
+    if isinstance(tree, list):
+        return [_value(one, arrays) for one in tree]
+    if isinstance(tree, dict):
+        if "array" in tree:
+            return arrays[tree["array"]]
+        return {key: _value(one, arrays) for key, one in tree["dict"].items()}
+    return tree

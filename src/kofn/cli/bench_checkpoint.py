@@ -1,0 +1,107 @@
+"""kofn bench checkpoint: how much of a fit goes into its checkpoints."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+import warnings
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from ..checkpoint import Checkpoint
+from ..cluster import connect
+from ..learn import LogisticRegression, MLPClassifier
+from .bench_learn import make_data
+from .output import print_table
+
+
+class Timed(Checkpoint):
+    """Notes how long each offer took, and whether it was written."""
+
+    def __init__(self, folder: object) -> None:
+        super().__init__(folder)
+        self.offers: list[tuple[float, bool]] = []
+
+    def offer(self, state: Mapping[str, Any]) -> bool:
+        """As the original."""
+        began = time.perf_counter()
+        written = super().offer(state)
+        self.offers.append((time.perf_counter() - began, written))
+        return written
+
+
+def run(rows: int, columns: int, workers: int, seconds: float) -> dict[str, Any]:
+    """Fit for about so many seconds each, with checkpoints as often as they come by default."""
+    X, y = make_data(rows, columns)
+    target = (y > 0).astype(np.intp)
+    found = {}
+    with connect("local", workers=workers) as cluster:
+        for name, model in {
+            "logistic, descent": LogisticRegression(solver="gd", tol=0.0),
+            "network, 300 and 100 wide": MLPClassifier(random_state=0),
+        }.items():
+            found[name] = _measured(model.set_params(cluster=cluster), X, target, seconds)
+    return {"rows": rows, "columns": columns, "workers": workers, "models": found}
+
+
+class _Enough(Exception):
+    pass
+
+
+def _measured(model: Any, X: Any, y: Any, seconds: float) -> dict[str, Any]:
+    """Fit over and over until the time is over; what iterations and checkpoints took."""
+    steps: list[float] = []
+    spent, offers = 0.0, list[tuple[float, bool]]()
+    end = time.perf_counter() + seconds
+
+    def told(*_: object) -> None:
+        steps.append(time.perf_counter())
+        if steps[-1] > end:
+            raise _Enough
+
+    model.set_params(callback=told)
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of not having converged
+        while time.perf_counter() < end:
+            # A new folder: so each fit begins anew.
+            timed = Timed(os.path.join(folder, str(len(steps))))
+            began = len(steps)
+            with suppress(_Enough):
+                model.fit(X, y, checkpoint=timed)
+            spent += steps[-1] - steps[began]
+            offers += timed.offers
+    written = [took for took, wrote in offers if wrote]
+    idle = [took for took, wrote in offers if not wrote]
+    return {
+        "iterations": len(steps),
+        "iteration_seconds": float(np.median(np.diff(steps))),
+        "written": len(written),
+        "write_seconds": float(np.median(written)) if written else None,
+        "offer_seconds": float(np.median(idle)),
+        "share": sum(took for took, _ in offers) / spent,
+    }
+
+
+def table(console: Console, result: dict[str, Any]) -> None:
+    """Print the measurements for a person."""
+    title = f"{result['rows']} x {result['columns']}, {result['workers']} workers: checkpoints"
+    columns = {"fit": "", "iterations": "d", "one: ms": ".1f", "written": "d"}
+    columns |= {"one write: ms": ".2f", "asked, not due: µs": ".1f", "of all time: %": ".2f"}
+    rows = [
+        (
+            name,
+            row["iterations"],
+            1e3 * row["iteration_seconds"],
+            row["written"],
+            None if row["write_seconds"] is None else 1e3 * row["write_seconds"],
+            1e6 * row["offer_seconds"],
+            100 * row["share"],
+        )
+        for name, row in result["models"].items()
+    ]
+    print_table(console, title, columns, rows)
