@@ -6,6 +6,7 @@ from .codes.assignment import SumCode
 from .codes.rateless import LT, DenseMDS, RandomGroups
 from .codes.repetition import CyclicRepetition, FractionalRepetition, Uncoded
 from .errors import (
+    BadFile,
     BadInput,
     BadStore,
     CannotDo,
@@ -40,6 +41,7 @@ __all__ = [
     "DIP",
     "IDIP",
     "LT",
+    "BadFile",
     "BadInput",
     "BadStore",
     "CannotDo",
