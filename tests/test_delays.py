@@ -239,7 +239,7 @@ def test_spot_traces_gzipped_unsorted_or_of_another_kind(tmp_path: Path) -> None
         with pytest.raises(kofn.BadInput, match="is a CSV file, gzipped or not"):
             read_spot_trace(path)
     (tmp_path / "twice.csv").write_text("time_ms,event,node\n0,add,a\n9,remove,a\n5,add,a\n")
-    with pytest.raises(kofn.BadInput, match=r"line 4 .* would add a, which is there already"):
+    with pytest.raises(kofn.BadInput, match=r"line 4 .* would add 'a', which is there already"):
         read_spot_trace(tmp_path / "twice.csv")
     (tmp_path / "nan.csv").write_text("time_ms,event,node\nnan,add,a\n")
     with pytest.raises(kofn.BadInput, match="line 2"):

@@ -16,8 +16,6 @@ of 8 ms and looks at the round in between, so a straggler drops stale work withi
 from __future__ import annotations
 
 import re
-import zipfile
-import zlib
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,12 +29,13 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from ..errors import BadInput
+from ..files import said
 from .models import Delays
 from .tables import read_rows
 
 Seconds = NDArray[np.float64]  # rounds x workers
 Work = float | Literal["measured"]
-_LOAD = re.compile(r"(.+)_load([0-9.]+)")
+_LOAD = re.compile(r"(.+)_load([0-9]*\.?[0-9]+)")
 _COLUMNS = ("job", "worker", "time", "batch_time_norm")
 
 
@@ -215,9 +214,9 @@ def _arrays(path: Path) -> dict[str, NDArray[Any]]:
         # np.load leaves a file of its own open where it fails.
         with open(path, "rb") as file, np.load(file) as arrays:
             return {key: arrays[key] for key in arrays.files}
-    except (OSError, EOFError, ValueError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
+    except Exception as error:  # whatever NumPy and zipfile stumble over
         raise BadInput(
-            f"recorded timings are an .npz file of numbers; {path} cannot be read: {error}."
+            f"recorded timings are an .npz file of numbers; {path} cannot be read: {said(error)}."
         ) from None
 
 
@@ -226,12 +225,12 @@ def _from_csv(path: Path) -> dict[str, Recording]:
     for line, row in enumerate(read_rows(path, "a table of mini-batch times"), 2):
         try:
             _, worker, time, spent = (float(row[name]) for name in _COLUMNS)
-        except (KeyError, TypeError, ValueError):
+            times[row["job"]][int(worker)].append((time, spent / 1000))
+        except (KeyError, TypeError, ValueError, OverflowError):
             raise BadInput(
                 f"mini-batch times have the columns {', '.join(_COLUMNS)}, all numbers; line "
                 f"{line} of {path} is {dict(row)}."
             ) from None
-        times[row["job"]][int(worker)].append((time, spent / 1000))
     grouped: dict[str, list[tuple[float, Seconds]]] = {}
     for job, workers in times.items():
         rounds = min(len(seen) for seen in workers.values())  # some were seen a little longer
@@ -241,11 +240,13 @@ def _from_csv(path: Path) -> dict[str, Recording]:
 
 
 def _checked(timing: NDArray[Any], where: str) -> Seconds:
-    table = np.asarray(timing, dtype=np.float64)
-    if table.ndim != 2 or not table.size:
+    given = np.asarray(timing)
+    if given.ndim != 2 or not given.size or given.dtype.kind not in "fiu":
         raise BadInput(
-            f"recorded timings are arrays (rounds, workers); {where} has shape {table.shape}."
+            f"recorded timings are arrays (rounds, workers) of numbers; {where} has shape "
+            f"{given.shape} of {given.dtype}."
         )
+    table = given.astype(np.float64)
     if not (np.isfinite(table).all() and table.min() >= 0):
         bad = tuple(int(i) for i in np.argwhere(~(np.isfinite(table) & (table >= 0)))[0])
         raise BadInput(

@@ -110,7 +110,7 @@ def read_spot_trace(path: str | PathLike[str]) -> SpotTrace:
     for (_, added, node), line in found:
         if added == (node in alive):
             kind, state = ("add", "is there already") if added else ("remove", "is not there")
-            raise BadInput(f"line {line} of {name} would {kind} {node}, which {state}.")
+            raise BadInput(f"line {line} of {name} would {kind} {node!r}, which {state}.")
         (alive.add if added else alive.discard)(node)
     if not any(event.time <= 0 for event, _ in found):
         raise BadInput(
@@ -122,7 +122,7 @@ def read_spot_trace(path: str | PathLike[str]) -> SpotTrace:
 def _event(row: dict[str, str], line: int, path: str) -> Event:
     try:
         time, kind, node = float(row["time_ms"]) / 1e3, row["event"], row["node"]
-        if kind not in ("add", "remove") or not isfinite(time):
+        if kind not in ("add", "remove") or not isfinite(time) or node is None:
             raise ValueError(kind)
     except (KeyError, TypeError, ValueError):
         raise BadInput(
