@@ -158,7 +158,15 @@ def _connected(door: Door, host: str) -> socket.socket:
             sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             sock.connect(name)
         return sock
-    return socket.create_connection((host, door.port), PATIENCE)
+    # Not create_connection: another user may not be allowed to import what that needs.
+    sock = socket.socket()
+    sock.settimeout(PATIENCE)
+    try:
+        sock.connect((host, door.port))
+    except OSError:
+        sock.close()
+        raise
+    return sock
 
 
 def attempts(doors: list[Door], host: str, trace: str) -> list[tuple[Door, str]]:

@@ -52,7 +52,7 @@ TOKENS = (
     *(b"\x93NUMPY\x01\x00", b"PK\x03\x04", b"PAR1", b"\x1f\x8b"),
 )
 # fmt: off
-VALUES = (
+VALUES: tuple[Any, ...] = (
     None, True, False, 0, 1, -1, 2**31, 2**63, 10**30, 1.5, math.nan, math.inf, "", "x", "float32",
     "|O", "../x", [], [[]], [1], {}, {"a": 1}, "0" * 64, [1, 2, 3], "share-0000.npy", "array",
 )
@@ -146,8 +146,8 @@ def alter(path: Path, dice: np.random.Generator, others: list[bytes]) -> None:
 
 def odd_array(dice: np.random.Generator, values: Any) -> Any:
     """Another array in the place of one."""
-    odd = (np.zeros(0), np.zeros((2, 3)), np.array("x"), values[..., :-1], np.zeros(5, int))
-    return odd[int(dice.integers(len(odd)))] if values.ndim else odd[0]
+    odd = (np.zeros(0), np.zeros((2, 3)), np.array("x"), values.ravel()[:-1], np.zeros(5, int))
+    return odd[int(dice.integers(len(odd)))]
 
 
 COMMAND = "command line"
@@ -168,7 +168,7 @@ class Bench:
         if name not in self.good:
             folder = self.root / f"good {len(self.good)}"
             folder.mkdir()
-            made = make_command(folder) if name == COMMAND else KINDS[name].make(folder)
+            made = (make_command if name == COMMAND else KINDS[name].make)(folder)
             self.good[name] = folder, made
             self.others += [p.read_bytes()[:10_000] for p in folder.rglob("*") if p.is_file()]
         return self.good[name]

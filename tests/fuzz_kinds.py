@@ -163,7 +163,7 @@ def table(name: str, labels: str | None = None) -> Callable[[Path], Any]:
 
 def dense(value: Any) -> Any:
     rows, labels = value
-    return (rows.toarray() if sp.issparse(rows) else rows), labels
+    return (rows.toarray() if hasattr(rows, "toarray") else rows), labels
 
 
 def csv_right(_: None, value: Any, folder: Path) -> bool:
@@ -242,7 +242,7 @@ def source(name: str) -> Callable[[Path], Any]:
         opened = open_source(folder / name)
         ready = opened.ready(7)
         rows = [ready.rows(a, min(a + 7, opened.shape[0])) for a in range(0, opened.shape[0], 7)]
-        return np.concatenate([r.toarray() if sp.issparse(r) else r for r in rows])
+        return np.concatenate([r.toarray() if hasattr(r, "toarray") else r for r in rows])
 
     return read
 

@@ -8,6 +8,7 @@ import os
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from fuzz_kinds import make_csv, make_libsvm, make_npy, make_spot
@@ -40,7 +41,7 @@ float64 --format zarr csv --overwrite --seed --epochs %s%n http://[ s3:// memory
 WORDS += ["", "\0", "ä\udcff", "9" * 25, "-" + "9" * 25, "a" * 5000, "C=0.1\n"]
 
 
-def make_command(folder: Path) -> None:
+def make_command(folder: Path) -> Any:
     make_csv(folder)
     make_npy(folder)
     make_libsvm(folder)
@@ -84,7 +85,7 @@ def run_line(words: list[str], folder: Path) -> bool:
     finally:
         sys.argv = before[0]
         os.chdir(before[1])
-    said, told = (stream.buffer.getvalue().decode() for stream in (out, err))  # type: ignore[attr-defined]
+    said, told = (stream.buffer.getvalue().decode() for stream in (out, err))
     if "Traceback" in told or status not in (0, 1, 2):
         raise AssertionError(f"exit status {status}: {told}")
     if status == 1 and not (told.startswith("kofn: ") and told.count("\n") == 1):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ MODELS = {
     "least squares": (LinearRegression(cluster="virtual", fit_intercept=False), Y),
     "two classes": (LogisticRegression(np.float32(2.0), cluster="virtual"), Y > 0),
     "three classes": (LogisticRegression(cluster="virtual"), LABELS),
-    "svm": (LinearSVC(cluster="virtual", max_iter=np.int64(50)), LABELS.astype(object)),
+    "svm": (LinearSVC(cluster="virtual", max_iter=cast(int, np.int64(50))), LABELS.astype(object)),
     "network": (MLPClassifier((7, 4), max_epochs=2, random_state=1, cluster="virtual"), LABELS),
     "kernel": (KernelRidge(gamma=0.3, cluster="virtual"), Y),
 }
