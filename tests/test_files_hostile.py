@@ -12,6 +12,7 @@ import pytest
 import scipy.sparse as sp
 
 from kofn.arrays import coding, store
+from kofn.arrays.manifest import checksum
 from kofn.arrays.sources import open_source
 from kofn.arrays.store import open_store, write_store
 from kofn.codes.mds import MDSCode
@@ -48,6 +49,17 @@ def test_a_note_of_progress_that_was_altered_is_refused(stopped: Path, rows: int
     with pytest.raises(BadInput, match=r"progress\.json is none of kofn's notes, or was altered"):
         write_store(stopped.parent / "A.npy", stopped, CODE)
     note.write_text(json.dumps(content))
+    write_store(stopped.parent / "A.npy", stopped, CODE)
+    open_store(stopped).verify()
+    assert np.array_equal(open_store(stopped).share(0), A[:30])
+
+
+@pytest.mark.parametrize("more", [{"rows": 31}, {"rows": -1}, {"marks": [[], [], [], []]}])
+def test_a_note_that_was_made_up_is_of_no_use(stopped: Path, more: dict[str, Any]) -> None:
+    """Its checksum is right, and it does not go with the files: the store is written anew."""
+    note = stopped / "progress.json"
+    content = {**json.loads(note.read_text()), **more}
+    note.write_text(json.dumps({**content, "sha256": checksum(content)}))
     write_store(stopped.parent / "A.npy", stopped, CODE)
     open_store(stopped).verify()
     assert np.array_equal(open_store(stopped).share(0), A[:30])

@@ -134,6 +134,10 @@ def test_a_file_that_is_whole_but_no_model_is_refused(tmp_path: Path) -> None:
     refused("fit together", arrays={"coef_": np.zeros((1, 1, 5))})
     refused("floating-point", arrays={"coef_": np.zeros(5, dtype=int)})
     refused("classes_", **{"class": "LinearSVC"}, parameters={})
+    refused("no whole number", fitted={**fitted, "n_features_in_": 5.0})
+    save(LinearSVC(cluster="virtual").fit(X, Y > 0), tmp_path / "m")
+    arrays, facts = saved.read(tmp_path / "m")
+    refused("two classes", arrays=arrays, fitted={**facts["fitted"], "classes_": None})
     saved.write(tmp_path / "x", arrays, {})
     with pytest.raises(kofn.BadFile, match="kind"):
         load(tmp_path / "x")

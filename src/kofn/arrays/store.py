@@ -142,7 +142,7 @@ def _write(
     coder = Coder(source, code, range(code.n), check_finite, "measured")
     facts = {**facts, "step": coder.step}
     writers = share_writers(place, manifest, facts["fmt"], range(code.n))
-    start, bad = _resumed(marks, coder.step, writers)
+    start, bad = _resumed(marks, coder, writers)
     if not start:
         # First a note of whose files these are, so that nobody else takes them for nobody's.
         _note(place, facts, 0, writers)
@@ -245,9 +245,12 @@ def _progress(place: Place, facts: dict[str, Any]) -> _Marks | None:
     return _Marks(step, rows, marks) if same and facts["source"]["fingerprint"] else None
 
 
-def _resumed(marks: _Marks | None, step: int, writers: Writers) -> tuple[int, list[int]]:
+def _resumed(marks: _Marks | None, coder: Coder, writers: Writers) -> tuple[int, list[int]]:
     """Return the rows written already, 0 to begin anew, and the shares that lack some of them."""
-    if marks is None or marks.step != step or len(marks.files) != len(writers):
+    files = [len(share) for share in writers.values()]
+    if marks is None or marks.step != coder.step or not 0 <= marks.rows <= coder.rows:
+        return 0, []
+    if [len(share) for share in marks.files] != files:
         return 0, []
     bad = [
         s

@@ -144,9 +144,13 @@ def _given(value: Any) -> Any:
 
 def _check(model: Any) -> None:
     """Raise unless what was fitted fits together: else a prediction would fail, or be wrong."""
-    features, classes = model.n_features_in_, getattr(model, "classes_", None)
-    if classes is not None and (classes.ndim != 1 or len(classes) < 2):
-        raise ValueError("a classifier has at least two classes")
+    features, classes = model.n_features_in_, None
+    if type(features) is not int:
+        raise ValueError("how many features there are is no whole number")
+    if "classes_" in _names(type(model)):
+        classes = np.asarray(model.classes_)
+        if classes.ndim != 1 or len(classes) < 2:
+            raise ValueError("a classifier has at least two classes")
     if isinstance(model, MLPClassifier):
         widths = [features, *(len(b) for b in model.intercepts_)]
         expected = [*pairwise(widths), *((width,) for width in widths[1:])]
