@@ -6,7 +6,8 @@ Of each fit one process is killed, between two instructions wherever that is (`-
 line of the modules that write checkpoints, the file itself being written in small pieces
 (`--writes`). A second process resumes. Its coefficients must be those of an undisturbed fit, and it
 must begin no earlier than at the last iteration that the killed one had told of. Prints a line for
-each, and one of counts in the end. Run by test_checkpoint_kills.py and, in `make soak`, with more kills.
+each, and one of counts in the end. Run by test_checkpoint_kills.py; in `make soak` with more
+kills.
 """
 
 from __future__ import annotations

@@ -2,11 +2,12 @@
 
     python tests/soak.py --minutes 20
 
-One pass has five steps: random scripts of rounds and of the protocol, every other property, the
-checks of every engine with their kills, interrupts at random moments, and clusters of several hosts
-(where this is root on Linux). All have ten times as many examples as in `make test`. Passes follow
-one another, each with other seeds. A step has at most a fifth of the time, so that each has its
-turn. The first failure ends the run; the command that is shown repeats it.
+One pass has six steps: random scripts of rounds and of the protocol, every other property, altered
+files and command lines, the checks of every engine with their kills, interrupts at random moments,
+and clusters of several hosts (where this is root on Linux). All have ten times as many examples as
+in `make test`. Passes follow one another, each with other seeds. A step has at most a sixth of the
+time, so that each has its turn. The first failure ends the run; the command that is shown repeats
+it.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ def steps(number: int) -> dict[str, list[str]]:
             *(*pytest, "-m", "hypothesis and not engine"),
             *files("test_*.py", "@given", number),
         ],
+        "files": [*pytest, str(TESTS / "test_fuzz.py")],
         "engines": [*pytest, "-k", " or ".join([*checks, *OTHERS]), *engines],
         "interrupts": [*pytest, "-k", ATTACKS, *attacks],
         "hosts": [*pytest, "-k", "every_scenario", str(TESTS / "test_fleet.py")],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import pickle
 import re
 import resource
 import subprocess
@@ -22,6 +21,7 @@ from kofn.cli import app, places, running
 from kofn.cli.fit import Job, run
 from kofn.errors import CannotWrite
 from kofn.files import Place
+from kofn.learn import load
 
 pytestmark = pytest.mark.engine
 
@@ -107,7 +107,7 @@ def test_a_model_that_cannot_be_written_is_kept_elsewhere(
     kept = re.search(r"It is in (\S+) instead", done.stderr)
     assert kept is not None
     assert Path(kept[1]).parent == tmp_path / "t"
-    assert pickle.loads(Path(kept[1]).read_bytes()).score(X, Y) == result["score"]
+    assert load(kept[1]).score(X, Y) == result["score"]
 
 
 def test_a_model_that_cannot_be_written_anywhere(
@@ -116,15 +116,15 @@ def test_a_model_that_cannot_be_written_anywhere(
     def full(*_: Any, **__: Any) -> Any:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    job = Job(**data, model="svm", workers=2, engine="virtual", out=tmp_path / "m.pkl")
+    job = Job(**data, model="svm", workers=2, engine="virtual", out=tmp_path / "m.kofn")
     with monkeypatch.context() as patch:
         patch.setattr(Place, "write", full)
         patch.setattr("tempfile.mkstemp", full)
         result = run(job, quiet=True)
     assert "No space left on device. Nor can it be kept elsewhere" in result["trouble"][1]
-    with pytest.raises(CannotWrite, match=r"m\.pkl"):
+    with pytest.raises(CannotWrite, match=r"m\.kofn"):
         running.show(result, True, None)
-    assert list(tmp_path.glob("*m.pkl*")) == []  # no half files, no room held
+    assert list(tmp_path.glob("*m.kofn*")) == []  # no half files, no room held
 
 
 def test_a_disk_without_room_for_the_model_is_told_before_the_fit(
@@ -132,7 +132,7 @@ def test_a_disk_without_room_for_the_model_is_told_before_the_fit(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr("kofn.cli.fit.connect", lambda *_, **__: pytest.fail("workers started"))
-        job = Job(**data, model="svm", workers=2, engine="virtual", out=disk / "m.pkl")
+        job = Job(**data, model="svm", workers=2, engine="virtual", out=disk / "m.kofn")
         with pytest.raises(kofn.BadInput, match=r"room for it.*No space left on device"):
             run(job, quiet=True)
     assert list(disk.iterdir()) == []
@@ -143,11 +143,11 @@ def test_a_limit_on_the_size_of_files_is_told_before_the_fit(
 ) -> None:
     done = command(
         *("fit", data["data"], "--labels", data["labels"], "--model", "svm", "--engine", "virtual"),
-        *("--out", tmp_path / "m.pkl"),
+        *("--out", tmp_path / "m.kofn"),
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000)),
     )
     is_one_line(done, "File too large")
-    assert list(tmp_path.glob("*m.pkl*")) == []
+    assert list(tmp_path.glob("*m.kofn*")) == []
 
 
 @pytest.mark.parametrize("model", ["ridge", "logistic", "svm", "mlp"])
@@ -164,21 +164,21 @@ def test_the_room_that_is_held_is_enough(
     monkeypatch.setattr(places, "room", noted)
     wide = np.random.default_rng(1).standard_normal((60, 5000))  # the numbers are what counts
     np.save(tmp_path / "X.npy", wide)
-    out = tmp_path / "m.pkl"
+    out = tmp_path / "m.kofn"
     job = Job(**data, model=model, workers=2, engine="virtual", out=out, hidden="50", epochs=2)
     result = run(job, quiet=True)
     assert result["trouble"] is None
-    size = out.stat().st_size + (tmp_path / "m.pkl.report.json").stat().st_size
+    size = out.stat().st_size + (tmp_path / "m.kofn.report.json").stat().st_size
     assert size <= held[0] < size + 500_000
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted(
-        ["X.npy", "y.npy", "m.pkl", "m.pkl.report.json"]
+        ["X.npy", "y.npy", "m.kofn", "m.kofn.report.json"]
     )
 
 
 def test_a_model_is_written_whole_or_not_at_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, link = tmp_path / "m.pkl", tmp_path / "link.pkl"
+    path, link = tmp_path / "m.kofn", tmp_path / "link.kofn"
     places.save(path, b"old")
     link.symlink_to(path)
 
@@ -198,7 +198,7 @@ def test_a_model_is_written_whole_or_not_at_all(
     places.save(link, b"new")
     assert link.is_symlink()
     assert path.read_bytes() == b"new"
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["link.pkl", "m.pkl"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["link.kofn", "m.kofn"]
 
 
 def test_a_picture_on_a_full_disk(tmp_path: Path, disk: Path) -> None:

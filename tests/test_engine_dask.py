@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from doors import doors
 from support import SOAK, until
 from turns import Turn, Turns
 
@@ -188,16 +189,9 @@ class TestDaskEngine(EngineChecks):
         launcher = engine.engine._transport.launcher.process.pid
         ours = {launcher} | {p for p in descendants() or () if parent(p) == launcher}
         assert len(ours) == 6
-        sockets = set()
-        for pid in ours:
-            for link in Path(f"/proc/{pid}/fd").iterdir():
-                with contextlib.suppress(OSError):
-                    sockets.add(os.readlink(link))
-        for table in ("tcp", "tcp6"):
-            for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
-                field = line.split()
-                if field[3] == "0A" and f"socket:[{field[9]}]" in sockets:
-                    assert field[1].startswith("0100007F:")
+        found = doors(ours)
+        assert len([door for door in found if door.kind == "tcp"]) >= 5  # a scheduler, four workers
+        assert all(door.near for door in found)
 
     def test_a_stranger_cannot_use_own_processes(self, engine: Turn) -> None:
         """Another user of this machine can reach the ports; that must be all."""
@@ -223,6 +217,21 @@ class TestDaskEngine(EngineChecks):
                 with pytest.raises(OSError):  # noqa: PT011 (refused, or it says nothing)
                     asyncio.run(asyncio.wait_for(run(at, security), 5))
             assert asyncio.run(run(address, own.security))["id"]  # with the keys it goes
+
+    def test_keys_of_a_running_cluster_pass_through(self, engine: Turn) -> None:
+        """A cluster with TLS, as somebody else may have started it."""
+        own = engine.engine
+        address, eye = own.scheduler_address, np.eye(4)
+        with kofn.connect("dask", 2, address=address, security=own.security) as cluster:
+            assert np.array_equal(cluster.encode(eye, k=1) @ np.ones(4), np.ones(4))
+        with pytest.raises(EngineUnavailable, match=r"needs certificates.*security="):
+            kofn.connect("dask", address=address)
+        stranger = distributed.Security.temporary()  # type: ignore[no-untyped-call,unused-ignore]
+        with pytest.raises(EngineUnavailable, match="none answered"):
+            kofn.connect("dask", address=address, security=stranger)
+        plain = address.replace("tls", "tcp")
+        with pytest.raises(EngineUnavailable, match="none answered"):
+            kofn.connect("dask", address=plain)
 
     def test_keys_of_own_processes_are_for_the_user_alone(self, engine: Turn) -> None:
         directory = Path(engine.engine.security.tls_client_key).parent
@@ -573,6 +582,16 @@ def test_what_is_no_address(address: Any) -> None:
 def test_a_tls_address_needs_certificates() -> None:
     with pytest.raises(EngineUnavailable, match="needs certificates"):
         DaskEngine(address="tls://127.0.0.1:1")
+
+
+def test_keys_go_with_an_address() -> None:
+    keys = distributed.Security()  # type: ignore[no-untyped-call,unused-ignore]
+    with pytest.raises(BadInput, match=r"has keys of its own\. Leave it out"):
+        kofn.connect("dask", 2, security=keys)
+    with pytest.raises(BadInput, match=r"must be a distributed\.Security; got 'secret'"):
+        kofn.connect("dask", address="tls://127.0.0.1:1", security="secret")
+    with pytest.raises(BadInput, match="engine 'local' takes no security"):
+        kofn.connect("local", 2, security=keys)
 
 
 def test_fewer_workers_than_asked(running: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from doors import doors, family
 from support import PASS, SOAK, until
 from turns import Turn, Turns
 
@@ -132,6 +133,16 @@ class TestRayEngine(EngineChecks):
                 assert bystander.poll() is None
             finally:
                 bystander.kill()
+
+    def test_nothing_listens_beyond_this_machine(self, engine: Turn) -> None:
+        assert ray.get_runtime_context().gcs_address.startswith("127.0.0.1:")
+        found = doors(family(os.getpid()))
+        assert len([door for door in found if door.kind == "tcp"]) > 4
+        assert [door for door in found if not door.near] == []
+        folder = str(_ray_runtime._session.temp)
+        paths = [door.where for door in found if door.kind == "unix" and door.where[0] != "@"]
+        assert paths
+        assert all(path.startswith(folder) for path in paths)  # whom it is for, see below
 
     def test_the_example_runs(self, probe: EngineProbe, capsys: pytest.CaptureFixture[str]) -> None:
         runpy.run_path(str(ROOT / "examples" / "ray_cluster.py"), run_name="example")["main"]()

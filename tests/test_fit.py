@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 import time
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from kofn.cli import bench_learn, places, reproduce, tables
 from kofn.cli.fit import Job, run
 from kofn.delays import read_spot_trace
 from kofn.engines.virtual import VirtualEngine
-from kofn.learn import LinearSVC, MLPClassifier
+from kofn.learn import LinearSVC, MLPClassifier, load
 from kofn.market import Market
 
 X, Y = make_classification(300, 8, n_informative=5, random_state=0)
@@ -70,14 +69,14 @@ def write(tmp_path: Path, kind: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", ["npy", "csv", "svm", "parquet"])
 def test_every_format_gives_the_same_model(tmp_path: Path, kind: str) -> None:
-    out = tmp_path / "model.pkl"
+    out = tmp_path / "model.kofn"
     job = Job(**write(tmp_path, kind), model="svm", workers=3, k=2, engine="virtual", out=out)
     result = run(job, quiet=True)
-    model = pickle.loads(out.read_bytes())
+    model = load(out)
     expected = LinearSVC(cluster="virtual").fit(X, Y)
     np.testing.assert_allclose(model.coef_, expected.coef_, rtol=1e-5, atol=1e-7)
     assert result["score"] == pytest.approx(expected.score(X, Y))
-    report = json.loads((tmp_path / "model.pkl.report.json").read_text())
+    report = json.loads((tmp_path / "model.kofn.report.json").read_text())
     assert report["iterations"] == len(report["losses"]) == model.n_iter_
 
 
@@ -94,7 +93,7 @@ def test_a_network_is_trained_through_a_trace(tmp_path: Path, trace: Path) -> No
     # A network lives in its shares alone: one of those who began must stay, should all rest so
     # long that nobody else has got a share before they are gone.
     trace.write_text(TRACE.replace("1200,remove,b\n", ""))
-    out = tmp_path / "net.pkl"
+    out = tmp_path / "net.kofn"
     job = Job(
         **write(tmp_path, "npy"),
         model="mlp",
@@ -107,7 +106,7 @@ def test_a_network_is_trained_through_a_trace(tmp_path: Path, trace: Path) -> No
         epochs=4,
     )
     result = run(job, quiet=True)
-    net = pickle.loads(out.read_bytes())
+    net = load(out)
     calm = MLPClassifier((12, 6), max_epochs=4, random_state=0, cluster="virtual").fit(X, Y)
     for mine, expected in zip(net.coefs_, calm.coefs_, strict=True):
         np.testing.assert_allclose(mine, expected, rtol=1e-8, atol=1e-10)
@@ -173,10 +172,10 @@ def test_workers_are_kept_but_not_against_a_market(tmp_path: Path, trace: Path) 
 @pytest.mark.engine
 def test_a_spot_trace_really_kills_and_adds_workers(tmp_path: Path, trace: Path) -> None:
     calm = LinearSVC(cluster="virtual").fit(X, Y)
-    out = tmp_path / "model.pkl"
+    out = tmp_path / "model.kofn"
     job = Job(**write(tmp_path, "npy"), model="svm", workers=4, k=1, spot=trace, scale=4.0, out=out)
     result = run(job, quiet=True)
-    model = pickle.loads(out.read_bytes())
+    model = load(out)
     np.testing.assert_allclose(model.coef_, calm.coef_, rtol=1e-8, atol=1e-10)
     assert set(result["killed"]) <= {0, 1, 2}
 
@@ -324,7 +323,7 @@ def test_bad_traces_and_bad_places(tmp_path: Path, trace: Path) -> None:
         with pytest.raises(kofn.BadInput, match=problem):
             read_spot_trace(trace)
     with pytest.raises(kofn.BadInput, match="--out must be a file in a directory"):
-        run(Job(**data, model="svm", workers=3, out=tmp_path / "no" / "m.pkl"), quiet=True)
+        run(Job(**data, model="svm", workers=3, out=tmp_path / "no" / "m.kofn"), quiet=True)
     with pytest.raises(kofn.BadInput, match="--model must be one of"):
         run(Job(**data, model="tree", workers=3), quiet=True)
 
@@ -387,7 +386,7 @@ def test_places_that_take_no_file(tmp_path: Path) -> None:
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="no /proc, which takes no files")
 def test_a_file_system_that_takes_no_file() -> None:
     with pytest.raises(kofn.BadInput, match="must be where files can be written; /proc takes none"):
-        places.file(Path("/proc/m.pkl"))
+        places.file(Path("/proc/m.kofn"))
     with pytest.raises(kofn.BadInput, match="must be a directory that can be made; /proc/x cannot"):
         reproduce.run("svm", Path("/proc/x"), Path("/"), quiet=True)
 

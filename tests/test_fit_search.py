@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from sklearn.model_selection import GridSearchCV, KFold
 import kofn
 from kofn.cli import fit
 from kofn.cli.fit import Job, run
+from kofn.learn import load
 
 rng = np.random.default_rng(0)
 X = rng.standard_normal((90, 12))
@@ -34,7 +34,7 @@ def files(tmp_path: Path) -> dict[str, Any]:
 def test_it_chooses_as_scikit_learn_does_and_saves_that_model(
     files: dict[str, Any], tmp_path: Path
 ) -> None:
-    out = tmp_path / "model.pkl"
+    out = tmp_path / "model.kofn"
     texts = ("alpha=0.1,10,100", "fit_intercept=true,false")
     job = Job(**files, model="ridge", workers=3, search=texts, folds=4, seed=7, out=out)
     result = run(job, quiet=True)
@@ -46,10 +46,10 @@ def test_it_chooses_as_scikit_learn_does_and_saves_that_model(
     assert found["chosen"] == theirs.best_params_
     scores = [row["score"] for row in found["scores"]]
     np.testing.assert_allclose(scores, theirs.cv_results_["mean_test_score"], rtol=1e-7)
-    model = pickle.loads(out.read_bytes())
+    model = load(out)
     assert model.alpha == found["chosen"]["alpha"]
     np.testing.assert_allclose(model.coef_, theirs.best_estimator_.coef_, rtol=1e-7)
-    assert json.loads((tmp_path / "model.pkl.report.json").read_text())["search"] == found
+    assert json.loads((tmp_path / "model.kofn.report.json").read_text())["search"] == found
     console = Console(width=100, record=True)
     fit.table(console, result)
     text = console.export_text()
@@ -73,10 +73,10 @@ def test_a_classifier_is_scored_on_the_test_file(tmp_path: Path) -> None:
         *("svm", 3, 2, "virtual"),
         search=("C=0.001,0.1",),
         test=tmp_path / "test.svm",
-        out=tmp_path / "m.pkl",
+        out=tmp_path / "m.kofn",
     )
     result = run(job, quiet=True)
-    model = pickle.loads((tmp_path / "m.pkl").read_bytes())
+    model = load(tmp_path / "m.kofn")
     assert result["test_score"] == model.score(sparse[60:], signs[60:])
     assert result["search"]["folds"] == 5
     console = Console(width=100, record=True)

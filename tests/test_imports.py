@@ -10,7 +10,10 @@ import kofn
 ROOT = Path(kofn.__file__).parent
 
 # Every package may import these, which keep to their own rules.
-COMMON = ("checks", "costs", "errors", "exchange", "files", "interrupts", "model", "peers")
+COMMON = (
+    *("checks", "costs", "errors", "exchange", "files"),
+    *("interrupts", "model", "peers", "saved"),
+)
 ALLOWED: dict[str, set[str]] = {
     "checks": {"errors"},
     "costs": {"errors"},
@@ -20,6 +23,7 @@ ALLOWED: dict[str, set[str]] = {
     "interrupts": set(),
     "model": set(),
     "peers": {"model"},
+    "saved": {"errors", "files"},
     "codes": set(),
     "delays": set(),
     "notices": set(),

@@ -9,6 +9,7 @@ from .codes.repetition import CyclicRepetition, FractionalRepetition, Uncoded
 from .costs import Costs
 from .errors import (
     BadCheckpoint,
+    BadFile,
     BadInput,
     BadStore,
     CannotDo,
@@ -47,6 +48,7 @@ __all__ = [
     "IDIP",
     "LT",
     "BadCheckpoint",
+    "BadFile",
     "BadInput",
     "BadStore",
     "CannotDo",

@@ -34,6 +34,7 @@ def connect(
     workers: int | None = None,
     *,
     address: Any = None,
+    security: Any = None,
     wait: float = 0.0,
     limit: float = 300.0,
     lost_after: float = float("inf"),
@@ -43,14 +44,15 @@ def connect(
     """Open a cluster on an engine, given by name ("local", "virtual", …) or as an Engine.
 
     `workers`: how many to start (default: the engine's own, or all that a running cluster
-    offers). `address`: of a running cluster, where the engine has such a thing. `wait`: seconds
-    that a round below the threshold waits for workers to join before it raises TooFewWorkers.
-    `limit`: seconds that a round waits in silence for workers that are live before it raises
-    Stalled. `lost_after`: a worker that owes an answer and is silent for so many seconds counts
-    as lost (default: never; until then it is a straggler, and others do its work). `keep`: order
-    another worker for each one that leaves, so that so many are live (docs/fleet.md). `notices`:
-    where it is announced that machines will go: "aws", "gcp", "azure", "kubernetes", "slurm",
-    "ray", "dask", "auto" for whatever is there, or a list (default: nowhere; see docs/fleet.md).
+    offers). `address`: of a running cluster, where the engine has such a thing; `security`: the
+    keys to reach it with (a distributed.Security). `wait`: seconds that a round below the threshold
+    waits for workers to join before it raises TooFewWorkers. `limit`: seconds that a round waits in
+    silence for workers that are live before it raises Stalled. `lost_after`: a worker that owes an
+    answer and is silent for so many seconds counts as lost (default: never; until then it is a
+    straggler, and others do its work). `keep`: order another worker for each one that leaves, so
+    that so many are live (docs/fleet.md). `notices`: where it is announced that machines will go:
+    "aws", "gcp", "azure", "kubernetes", "slurm", "ray", "dask", "auto" for whatever is there, or a
+    list (default: nowhere; see docs/fleet.md).
     """
     sources = resolve(notices)
     wait = checks.seconds(wait, "wait")
@@ -63,11 +65,11 @@ def connect(
         keep = checks.whole(keep, "keep", 1, remedy=remedy)
     given = isinstance(engine, Engine)
     if not isinstance(engine, Engine):
-        engine = _start(engine, workers, address)
-    elif workers is not None or address is not None:
+        engine = _start(engine, workers, address=address, security=security)
+    elif any(option is not None for option in (workers, address, security)):
         raise BadInput(
-            f"workers= and address= go with an engine's name; got an engine that is open "
-            f"already, with {len(engine.workers)} workers. Leave them out."
+            f"workers=, address= and security= go with an engine's name; got an engine that is "
+            f"open already, with {len(engine.workers)} workers. Leave them out."
         )
     if keep is not None and not engine.capabilities.can_join:
         if not given:
@@ -89,15 +91,17 @@ def connect(
     return Cluster(driver)
 
 
-def _start(name: str, workers: int | None, address: Any) -> Engine:
+def _start(name: str, workers: int | None, **options: Any) -> Engine:
     if workers is not None:
         workers = checks.whole(workers, "workers", 1)
     kind = find(name)
-    if address is None:
+    given = {option: value for option, value in options.items() if value is not None}
+    if not given:
         return kind() if workers is None else kind(workers)
-    if "address" not in signature(kind).parameters:
-        raise BadInput(f"engine {name!r} takes no address; got {address!r}. Leave it out.")
-    return kind(workers, address=address)
+    for option, value in given.items():
+        if option not in signature(kind).parameters:
+            raise BadInput(f"engine {name!r} takes no {option}; got {value!r}. Leave it out.")
+    return kind(workers, **given)
 
 
 def _late(late: Late | float | None) -> Late | None:

@@ -34,6 +34,10 @@ class FileProblem(KofnError):
         return f"{self.path}: {self.problem}"
 
 
+class BadFile(FileProblem):
+    """A saved file is missing, cut, altered, or of another kind."""
+
+
 class BadStore(FileProblem):
     """A file of a share store is missing, cut, altered, or belongs to another store."""
 

@@ -11,6 +11,7 @@ import os
 import shutil
 import tempfile
 import weakref
+from contextlib import suppress
 from dataclasses import dataclass
 from io import RawIOBase
 from pathlib import Path
@@ -108,6 +109,12 @@ class Place:
         except OSError:
             part.unlink(missing_ok=True)
             raise
+        with suppress(OSError):  # not every file system knows it; the file is there either way
+            folder = os.open(target.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)  # or a power cut could undo the new name
+            finally:
+                os.close(folder)
 
     def make_dir(self) -> None:
         """Make the directory and those above it."""

@@ -138,6 +138,16 @@ def needed(module: str, what: str) -> Any:
         ) from error
 
 
+def open_array(url: str) -> Any:
+    """Open a Zarr array to be read. Raises what zarr and fsspec like; ValueError for pickles."""
+    array = import_module("zarr").open_array(url, mode="r")
+    if any(
+        getattr(codec, "codec_id", "") == "pickle" for codec in (*array.filters, *array.compressors)
+    ):
+        raise ValueError("its chunks are pickles, which could run code, and are not opened")
+    return array
+
+
 class BrokenChunk(Exception):
     """A chunk of a Zarr array cannot be read."""
 
@@ -190,9 +200,9 @@ def check_npy(place: Place, entry: ArrayFile) -> int:
 
 def open_zarr(place: Place, entry: ArrayFile) -> Any:
     """Open the array, or raise BadStore unless shape and dtype are as they must be."""
-    zarr = needed("zarr", f"{place.url} is read")
+    needed("zarr", f"{place.url} is read")
     try:
-        array = zarr.open_array(place.url, mode="r")
+        array = open_array(place.url)
     except Exception as error:  # zarr and fsspec raise what they like
         raise BadStore(
             place.url, f"it is missing, or no Zarr array ({said(error)}). Encode again."

@@ -82,7 +82,7 @@ class Manifest:
         content = {**self.facts, "shares": shares}
         if self.scales is not None:
             content["scales"] = asdict(self.scales)
-        return {**content, "sha256": _digest(content)}
+        return {**content, "sha256": checksum(content)}
 
     @property
     def digest(self) -> str:
@@ -99,8 +99,8 @@ class Manifest:
         where.child(NAME).write(json.dumps(self.content, indent=1).encode())
 
 
-def _digest(content: Mapping[str, Any]) -> str:
-    """The checksum of all in a manifest but the checksum itself."""
+def checksum(content: Mapping[str, Any]) -> str:
+    """The checksum of all in a manifest, or a note of progress, but the checksum itself."""
     rest = {key: value for key, value in content.items() if key != "sha256"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
@@ -123,7 +123,7 @@ def read_manifest(where: Place) -> Manifest:
     try:
         content = json.loads(text)
         version = content["kofn_store"]
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         raise BadStore(
             place.url, "it is not the manifest of a kofn store. Encode again, elsewhere."
         ) from None
@@ -140,7 +140,7 @@ def read_manifest(where: Place) -> Manifest:
         raise BadStore(
             place.url, f"it was altered or cut ({type(error).__name__}: {error}). Encode again."
         ) from error
-    if content.get("sha256") != _digest(content):  # last: the other errors say more
+    if content.get("sha256") != checksum(content):  # last: the other errors say more
         raise BadStore(place.url, "its own checksum does not match: it was altered. Encode again.")
     return manifest
 

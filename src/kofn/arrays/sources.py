@@ -20,7 +20,7 @@ from numpy.typing import DTypeLike, NDArray
 from ..checks import plain
 from ..errors import BadInput
 from ..files import Place, Ranges, Spool, npy_header, said
-from .formats import BrokenChunk, needed, zarr_rows
+from .formats import BrokenChunk, needed, open_array, zarr_rows
 
 PIECE = 16 << 20  # bytes unpacked at a time
 
@@ -139,7 +139,9 @@ def _kind(place: Place) -> Callable[[Place], Source]:
 def _load_npz(place: Place) -> Source:
     with place.open() as file:
         try:
-            found = sp.load_npz(io.BytesIO(file.read()))
+            found = sp.csr_array(sp.load_npz(io.BytesIO(file.read())))
+            # Products of a CSR matrix do not look where its indices lead: they must be right.
+            found.check_format(full_check=True)
         except MemoryError:
             raise
         except (zipfile.BadZipFile, zlib.error, EOFError) as error:
@@ -169,7 +171,7 @@ def checked(
             f"a matrix to encode must have 2 dimensions; {name} has {len(shape)} (shape {shape}). "
             f"Use A.reshape(-1, 1) for a single column."
         )
-    if 0 in shape:
+    if min(shape) < 1:
         raise BadInput(
             f"a matrix to encode must have at least one row and one column; {name} has shape "
             f"{shape}. Check how it was made."
@@ -259,9 +261,9 @@ class ZarrSource(Source):
     @classmethod
     def open(cls, place: Place) -> ZarrSource:
         """Open the array at a place."""
-        zarr = needed("zarr", f"{place.url} is read")
+        needed("zarr", f"{place.url} is read")
         try:
-            array = zarr.open_array(place.url, mode="r")
+            array = open_array(place.url)
         except Exception as error:
             raise BadInput(
                 f"{place.url} is not a Zarr array ({said(error)}). Name one array, not a group of "

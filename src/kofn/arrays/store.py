@@ -22,7 +22,7 @@ from ..errors import BadInput, BadStore, StoreWarning
 from ..files import Place
 from .coding import Coder
 from .formats import needed
-from .manifest import NAME, OURS, PROGRESS, SCALES, Manifest, read_manifest
+from .manifest import NAME, OURS, PROGRESS, SCALES, Manifest, checksum, read_manifest
 from .opened import Store, is_store, open_store
 from .rebuild import spoiled_text
 from .scales import Scales
@@ -142,7 +142,7 @@ def _write(
     coder = Coder(source, code, range(code.n), check_finite, "measured")
     facts = {**facts, "step": coder.step}
     writers = share_writers(place, manifest, facts["fmt"], range(code.n))
-    start, bad = _resumed(marks, coder.step, writers)
+    start, bad = _resumed(marks, coder, writers)
     if not start:
         # First a note of whose files these are, so that nobody else takes them for nobody's.
         _note(place, facts, 0, writers)
@@ -203,7 +203,9 @@ def _clear(place: Place) -> None:
 def _note(place: Place, facts: dict[str, Any], rows: int, writers: Writers) -> None:
     """Write down how far all files have come."""
     marks = [[asdict(writer.mark()) for writer in share] for share in writers.values()]
-    place.child(PROGRESS).write(json.dumps({"facts": facts, "rows": rows, "marks": marks}).encode())
+    content = {"facts": facts, "rows": rows, "marks": marks}
+    note = json.dumps({**content, "sha256": checksum(content)})
+    place.child(PROGRESS).write(note.encode())
 
 
 def _progress(place: Place, facts: dict[str, Any]) -> _Marks | None:
@@ -219,8 +221,10 @@ def _progress(place: Place, facts: dict[str, Any]) -> _Marks | None:
     try:
         with note.open() as file:
             content = json.loads(file.read())
+        if content["sha256"] != checksum(content):
+            raise ValueError
         theirs, rows = dict(content["facts"]), int(content["rows"])
-        marks = [[Mark(**mark) for mark in share] for share in content["marks"]]
+        marks = [[Mark(int(m["count"]), str(m["sha256"])) for m in s] for s in content["marks"]]
         step = int(theirs.pop("step"))
         same = theirs == facts
         # A file that was written again is the same source, and so is an array in memory.
@@ -231,7 +235,7 @@ def _progress(place: Place, facts: dict[str, Any]) -> _Marks | None:
             theirs[key] == value for key, value in facts.items() if key not in loose
         )
         error = None if akin else _taken(place, "an unfinished store", theirs)
-    except (ValueError, KeyError, TypeError, IndexError):
+    except (ValueError, KeyError, TypeError, IndexError, OverflowError, RecursionError):
         raise BadInput(
             f"{note.url} is none of kofn's notes, or was altered. Choose another place, or "
             f"overwrite it with resume=False (kofn encode --overwrite)."
@@ -241,9 +245,12 @@ def _progress(place: Place, facts: dict[str, Any]) -> _Marks | None:
     return _Marks(step, rows, marks) if same and facts["source"]["fingerprint"] else None
 
 
-def _resumed(marks: _Marks | None, step: int, writers: Writers) -> tuple[int, list[int]]:
+def _resumed(marks: _Marks | None, coder: Coder, writers: Writers) -> tuple[int, list[int]]:
     """Return the rows written already, 0 to begin anew, and the shares that lack some of them."""
-    if marks is None or marks.step != step or len(marks.files) != len(writers):
+    files = [len(share) for share in writers.values()]
+    if marks is None or marks.step != coder.step or not 0 <= marks.rows <= coder.rows:
+        return 0, []
+    if [len(share) for share in marks.files] != files:
         return 0, []
     bad = [
         s

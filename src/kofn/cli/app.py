@@ -125,7 +125,9 @@ def fit(
     labels: Annotated[Path | None, Option(help="y.npy, beside X.npy or a table.")] = None,
     spot: Annotated[Path | None, Option(help="Kill and add workers as this trace says.")] = None,
     scale: Annotated[float, Option(help="Trace seconds per second.")] = 600.0,
-    out: Annotated[Path | None, Option(help="Save the model (pickle) here.")] = None,
+    out: Annotated[
+        Path | None, Option(help="Save the model here; kofn.learn.load reads it.")
+    ] = None,
     hidden: Annotated[str, Option(help="mlp: widths of the hidden layers.")] = "100",
     epochs: Annotated[int, Option(min=1, help="mlp: passes over the data.")] = 20,
     seed: Annotated[int, Option(min=0, help="Of folds, and of an mlp's first weights.")] = 0,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from sklearn.utils.multiclass import type_of_target
 from .. import BadInput, CannotWrite, Checkpoint, connect
 from ..arrays.shares import threshold
 from ..delays import SpotTrace, read_spot_trace
-from ..learn import LinearSVC, LogisticRegression, MLPClassifier, Ridge
+from ..learn import LinearSVC, LogisticRegression, MLPClassifier, Ridge, saving
 from ..market import Market, check
 from ..model import Record
 from ..notices import resolve
@@ -187,7 +186,7 @@ def _size(job: Job, X: Any, y: NDArray[Any]) -> int:
     classes = 1 if job.model == "ridge" else len(np.unique(y))
     widths = [X.shape[1], *(_hidden(job) if job.model == "mlp" else ()), classes]
     numbers = sum((a + 1) * b for a, b in pairwise(widths))
-    # As doubles, with names of classes, what the report says of each epoch, and the pickle's own.
+    # As doubles, with names of classes, what the report says of each epoch, and the file's own.
     return int(8 * numbers + y.itemsize * classes + 100 * job.epochs + (1 << 18))
 
 
@@ -263,7 +262,7 @@ def _save(path: Path, model: Any, result: dict[str, Any]) -> tuple[str, str] | N
     trouble = None
     report = (json.dumps(result, indent=2) + "\n").encode()
     beside = path.with_name(path.name + ".report.json")
-    for at, data in ((path, pickle.dumps(model)), (beside, report)):
+    for at, data in ((path, saving.pack(model)), (beside, report)):
         try:
             places.save(at, data)
         except CannotWrite as error:

@@ -39,10 +39,17 @@ _SCALE = 5.0  # seconds between two requests for the same workers
 _ADDRESS = "address= must be like 'tcp://host:8786', or a distributed.Client"
 
 
-def where(address: Any) -> tuple[Any, Any]:
-    """Return a scheduler's address, and the security that its client uses (None: Dask's own)."""
+def where(address: Any, security: Any = None) -> tuple[Any, Any]:
+    """Return a scheduler's address, and the security to use (None: of Dask's configuration)."""
+    if security is not None and not isinstance(security, distributed.Security):
+        raise BadInput(f"security= must be a distributed.Security; got {security!r}.")
     if isinstance(address, str):
-        return address, None
+        return address, security
+    if security is not None:
+        raise BadInput(
+            f"security= goes with an address like 'tls://host:8786'; {type(address).__name__} has "
+            f"its own. Leave it out."
+        )
     if hasattr(address, "scheduler_address") and hasattr(address, "security"):  # a cluster
         return address.scheduler_address, address.security
     if not isinstance(address, distributed.Client):
@@ -138,7 +145,7 @@ class Link:
         except TypeError as error:
             raise EngineUnavailable(
                 f"{address} needs certificates ({error}). Name them in Dask's configuration "
-                f"(distributed.comm.tls), or connect with address=Client(..., security=...)."
+                f"(distributed.comm.tls), or pass security=distributed.Security(...)."
             ) from error
         except ValueError as error:
             raise BadInput(f"{_ADDRESS}; got {address!r} ({error}).") from error

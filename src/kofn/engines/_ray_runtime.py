@@ -220,7 +220,7 @@ def _start(undo: ExitStack, workers: int | None) -> str:
     if "RAY_AUTH_TOKEN" not in os.environ:
         os.environ.setdefault("RAY_AUTH_TOKEN_PATH", token)
     _forget_tokens()  # another's, of before
-    with _kept(*_SETTINGS, MARK):
+    with _kept(*_SETTINGS, MARK), _at_loopback():
         os.environ.update(_SETTINGS | os.environ | {MARK: temp})
         try:
             _init(
@@ -246,6 +246,22 @@ def _init(**options: Any) -> None:
         finally:
             if main and before is not None:  # else it is not Python's
                 signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _at_loopback() -> Iterator[None]:
+    """Have a cluster of our own listen at the loopback, where Ray's default is every interface.
+
+    Private: ray.init turns 127.0.0.1 into this machine's outer address, unless Ray is told that it
+    is not for clusters; the public setting of that is read when Ray is imported, maybe long ago.
+    """
+    constants: Any = import_module("ray._private.ray_constants")
+    before = constants.ENABLE_RAY_CLUSTER
+    constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = before
 
 
 @contextmanager

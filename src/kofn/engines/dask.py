@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..checks import whole
-from ..errors import CannotDo, EngineUnavailable
+from ..errors import BadInput, CannotDo, EngineUnavailable
 from ..interrupts import held, opened
 from ..model import Lost
 from ._dask_worker import Connection, Copies
@@ -144,6 +144,7 @@ class DaskEngine(TransportEngine):
     `workers` alone starts a scheduler and so many processes on this machine, reachable from it
     only and with the keys in `security` only. `address` (of a scheduler, or a distributed.Client)
     uses a running cluster: all its workers, or as many as `workers` says; it is left as it was.
+    `security`: the distributed.Security to reach it with, where an address alone is given.
     Given as an object that can `scale` (a LocalCluster, say), it is asked for more by `join`.
     Dask workers that come later join by themselves; also one with which a nanny replaces another.
 
@@ -154,11 +155,18 @@ class DaskEngine(TransportEngine):
     name: ClassVar[str] = "dask"
     _transport: DaskTransport
 
-    def __init__(self, workers: int | None = None, *, address: Any = None) -> None:
+    def __init__(
+        self, workers: int | None = None, *, address: Any = None, security: Any = None
+    ) -> None:
         if workers is not None:
             remedy = "Leave it out for one per core, or for all of a running cluster."
             workers = whole(workers, "workers of DaskEngine", 1, remedy=remedy)
         own = address is None
+        if own and security is not None:
+            raise BadInput(
+                "security= goes with the address= of a running Dask cluster; one that is started "
+                "here has keys of its own. Leave it out."
+            )
         _check_packages(own)
         can_join = own or hasattr(address, "scale")
         self.capabilities = Capabilities(
@@ -175,7 +183,7 @@ class DaskEngine(TransportEngine):
             with self._open(DaskTransport(Link(holds=not own), launcher)) as transport:
                 if launcher is None:
                     transport.link.cluster = address if can_join else None
-                    self._connect(*where(address), workers)
+                    self._connect(*where(address, security), workers)
                     self._gather(workers or 1, _COME)
                 else:
                     self._start(launcher, workers or os.cpu_count() or 1)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .many import interleave, solve_many, train_many
     from .mlp import MLPClassifier
     from .network import Network
+    from .saving import load, save
 
 __all__ = [
     "CodedEnsemble",
@@ -28,6 +29,8 @@ __all__ = [
     "Network",
     "Ridge",
     "interleave",
+    "load",
+    "save",
     "solve_many",
     "train_many",
 ]
@@ -41,6 +44,7 @@ _WHERE = {
     "many": ["interleave", "solve_many", "train_many"],
     "mlp": ["MLPClassifier"],
     "network": ["Network"],
+    "saving": ["load", "save"],
 }
 
 

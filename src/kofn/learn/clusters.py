@@ -22,7 +22,7 @@ BATCH = 1024  # rows predicted in one sum
 
 @dataclass(frozen=True)
 class LeftBehind:
-    """In an estimator that was pickled: it had an open cluster on this engine, elsewhere."""
+    """In an estimator that was pickled or saved: it had an open cluster on this engine."""
 
     engine: str
 
@@ -72,9 +72,9 @@ class OnCluster:
             raise CannotDo(
                 f"an estimator that was given an open cluster runs on that one, which stays in the "
                 f"process that opened it; this {type(self).__name__} was pickled, by joblib's "
-                f"processes or by you, and its cluster on engine {self.cluster.engine!r} was left "
-                f"behind. Use n_jobs=1 or joblib.parallel_config('threading'), or give it a "
-                f"cluster of this process with set_params(cluster=...)."
+                f"processes or by you, or saved, and its cluster on engine {self.cluster.engine!r} "
+                f"was left behind. Use n_jobs=1 or joblib.parallel_config('threading'), or give it "
+                f"a cluster of this process with set_params(cluster=...)."
             )
         if isinstance(self.cluster, Cluster):
             yield self.cluster
