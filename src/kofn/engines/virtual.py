@@ -117,7 +117,8 @@ class VirtualEngine(Engine):
                 keep(home.change(), key, value)
             except Exception as error:
                 event = Failed(self._now, worker, -1, None, *format_error(error), key)
-        self._at(self._now, lambda: event)
+        # Whoever is lost meanwhile says nothing more.
+        self._at(self._now, lambda: event if worker in self._workers else None)
 
     def forget(self, key: str) -> None:
         self._check_open()
@@ -323,9 +324,10 @@ class VirtualEngine(Engine):
         """
         worker, round = task.worker, task.round
         yield _NOTHING, 0.0, self._now
-        body = iter(task.body(kept, self._operands.get(round), *task.args))
+        operand, body = self._operands.get(round), None
         while True:
             try:
+                body = body or iter(task.body(kept, operand, *task.args))
                 what, value, read = next(body)
             except StopIteration:
                 yield _NOTHING, 0.0, None

@@ -210,8 +210,8 @@ class RoundDriver:
             self._running, self._unheard = False, []
             engine.cancel(round.id)
             self._ended = round.id
-            kind = "done" if round.done else "raised"
-            log.append(Record(engine.now(), kind, round.id, -1, -1, 0))
+            how = "done" if round.done else "raised"
+            log.append(Record(engine.now(), how, round.id, -1, -1, 0))
 
     def settle(self, timeout: float = 0.0) -> None:
         """Take in what arrived between rounds, waiting at most `timeout` seconds for something."""
@@ -300,16 +300,16 @@ class RoundDriver:
         self._unheard += over if self._running else ()  # the next round is told as it begins
         return self._departures.next()
 
-    def await_stored(self, key: str, workers: Sequence[int], enough: int | None = None) -> None:
+    def await_stored(
+        self, key: str, workers: Sequence[int], enough: Callable[[], bool] = lambda: False
+    ) -> None:
         """Wait until each of these keeps `key`, could not, or is lost; a little beyond `enough`."""
-        began = self.engine.now()
-        end = float("inf")
+        began, end = self.engine.now(), float("inf")
 
         def waiting() -> list[int]:
             nonlocal end
-            there = sum(self.roster.keeps(w, key) for w in workers)
             now = self.engine.now()
-            if enough is not None and there >= enough:
+            if enough():
                 end = min(end, now + max(PATIENCE, 3 * (now - began)))
             return [] if now >= end else self.roster.waiting(key, workers)
 
@@ -317,10 +317,12 @@ class RoundDriver:
 
     def await_enough(self, ready: Callable[[], int], need: int, limit: float | None = None) -> None:
         """Wait until `need` are ready, at most `limit` seconds (None: `wait`); or TooFewWorkers."""
-        began = self.engine.now()
+        began, came = self.engine.now(), self.roster.joined
         while (live := ready()) < need:
             # A market may make `wait` shorter meanwhile.
             now, end = self.engine.now(), began + (self.wait if limit is None else limit)
+            if came < (came := self.roster.joined):
+                continue  # somebody came, perhaps while another was given its share
             if now >= end:
                 raise TooFewWorkers(live, need, now - began)
             self.settle(self._patience(end - now))
@@ -339,18 +341,18 @@ class RoundDriver:
         Raises Stalled after `limit` of silence, WorkerError where `key` could not be kept.
         """
         heard = self.engine.now()
-        while late := waiting():
+        while waiting():
             patience = self._patience(PATIENCE)
             if not self.lock.acquire(timeout=LOOK):
                 heard = self.engine.now()  # another thread drives, and keeps watch itself
                 continue
             try:
                 now, end = self.engine.now(), heard + self.limit
-                if now >= end:
+                late = waiting()  # none: another thread had the lock, and has heard of them
+                if late and now >= end:
                     raise Stalled(-1, now - heard, late)
-                events = self._take(min(patience, end - now))
-                if events:
-                    heard = events[-1].time
+                events = self._take(min(patience, end - now) if late else 0.0)
+                heard = events[-1].time if events else heard
                 self._give_up_silent()
                 self._see_off()
                 self._serve()
@@ -380,9 +382,7 @@ class RoundDriver:
                 if task.worker not in self.roster.kept:
                     continue  # its Lost is in this very batch; the round is about to hear of it
                 now = self.engine.now()
-                self.log.append(
-                    Record(now, "send", task.round, task.worker, task.id, int(task.cost))
-                )
+                self.log.append(Record(now, "send", *task[1:3], task.id, int(task.cost)))
                 self.engine.submit(task)
                 self.roster.debts.add(task.worker, now)
             elif type(command) is Supply:
