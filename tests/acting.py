@@ -280,9 +280,10 @@ class Acting(Wrapped):
                     self._next[act.what].add(worker)
 
     def _thaw(self, worker: int) -> None:
-        for event in (held := self.frozen.pop(worker)):
+        now = self.now()  # stamped on receipt
+        for event in self.frozen.pop(worker):
             self._note(event)
-        self._ready += held
+            self._ready.append(event._replace(time=now))
 
     def _interrupt(self, opened: bool) -> None:
         """Ctrl-C: in a wait it comes out at once, elsewhere when the books are in order."""

@@ -208,7 +208,8 @@ def test_who_was_behind_takes_part_in_a_sum_as_soon_as_it_answers() -> None:
         assert found.report.parts_read[0] == 2
 
 
-def test_who_joins_while_another_is_given_its_share_is_given_one_too() -> None:
+@pytest.mark.parametrize("kind", ["X @ w", "X.T @ z", "sum"])
+def test_who_joins_while_another_is_given_its_share_is_given_one_too(kind: str) -> None:
     """Two are needed and none is waited for: the second comes while the first stores its share."""
 
     class Meanwhile(Wrapped):
@@ -223,13 +224,15 @@ def test_who_joins_while_another_is_given_its_share_is_given_one_too() -> None:
     engine = Meanwhile(VirtualEngine(2))
     with kofn.connect(engine) as cluster:
         A = np.random.default_rng(0).standard_normal((6, 3))
-        X = cluster.encode(A, k=2, n=4)
+        X, parts = cluster.encode(A, k=2, n=4), cluster.parts(list(A), kofn.Uncoded())
         for worker in cluster.workers:
             cluster.lose(worker)
         cluster.join()
         engine.joins = 1
-        report = right(X, A, "X.T @ z")
-        assert report.live == (2, 3)
+        if kind == "sum":
+            assert parts.sum(lambda part, x: part).report.live == (2, 3)
+        else:
+            assert right(X, A, kind).live == (2, 3)
 
 
 def test_who_waited_for_the_lock_looks_again_before_it_waits_for_events() -> None:
@@ -268,3 +271,15 @@ def test_an_update_ends_with_enough_holders_also_if_they_were_behind() -> None:
         X += change
         assert engine.now() < now + LIMIT / 2
         right(X, A + 2)
+
+
+def test_who_is_late_with_an_update_that_enough_have_is_no_reason_to_stall() -> None:
+    """One is enough, and comes late; the other is then waited for, but not up to the limit."""
+    engine = Acting(VirtualEngine(2, delays=PerUnit(1e-3)), [])
+    with kofn.connect(engine, limit=LIMIT) as cluster:
+        A = np.random.default_rng(0).standard_normal((6, 3))
+        X = cluster.encode(A.copy(), k=1)
+        engine.frozen |= {0: [], 1: []}
+        engine.acts = [Act(engine.now() + 0.75 * LIMIT, "thaw", 0)]
+        X += kofn.low_rank(np.ones((6, 1)), np.ones((3, 1)))
+        right(X, A + 1)

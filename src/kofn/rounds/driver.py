@@ -310,19 +310,18 @@ class RoundDriver:
             nonlocal end
             now = self.engine.now()
             if enough():
-                end = min(end, now + max(PATIENCE, 3 * (now - began)))
+                # Before the limit: enough are there, so nobody is to be missed.
+                end = min(end, now + max(PATIENCE, min(3 * (now - began), self.limit / 2)))
             return [] if now >= end else self.roster.waiting(key, workers)
 
         self._wait(waiting, key)
 
     def await_enough(self, ready: Callable[[], int], need: int, limit: float | None = None) -> None:
         """Wait until `need` are ready, at most `limit` seconds (None: `wait`); or TooFewWorkers."""
-        began, came = self.engine.now(), self.roster.joined
+        began = self.engine.now()
         while (live := ready()) < need:
             # A market may make `wait` shorter meanwhile.
             now, end = self.engine.now(), began + (self.wait if limit is None else limit)
-            if came < (came := self.roster.joined):
-                continue  # somebody came, perhaps while another was given its share
             if now >= end:
                 raise TooFewWorkers(live, need, now - began)
             self.settle(self._patience(end - now))

@@ -103,10 +103,11 @@ class Holders:
         live = self.driver.roster.kept
         if self._twice:
             self._part()
-        if len(self.shares) == len(live):
-            return
-        given = [worker for worker in live if self.supply(worker)]
-        if given:
+        # Somebody may join while another is given its share.
+        while len(self.shares) != len(live):
+            given = [worker for worker in live if self.supply(worker)]
+            if not given:
+                return
             # What came from here is there in a moment; what a worker fetches itself may take long.
             self.driver.await_stored(self.key, given, enough=lambda: True)
 
