@@ -44,7 +44,7 @@ What = Literal[
     *("lose", "freeze", "thaw", "join", "leave", "slow"),
     *("double", "fail", "refuse", "interrupt"),
 ]
-CALLS = 50_000  # of an engine in one script; more is a loop without an end
+CALLS = 10_000  # of an engine in one script; more is a loop without an end
 
 
 class Violation(AssertionError):
@@ -96,6 +96,7 @@ class Acting(Wrapped):
         self.acts = sorted(acts, key=attrgetter("time"))
         self.strikes: deque[Strike] = deque()
         self.frozen: dict[int, list[Event]] = {}
+        self.thawed: dict[int, float] = {}  # worker -> when last
         self.pace: dict[int, float] = {}
         self.open: dict[int, int] = {}  # task -> worker
         self.puts: Counter[int] = Counter()  # by worker, without an answer
@@ -251,6 +252,10 @@ class Acting(Wrapped):
 
     # Acts.
 
+    def refuse(self, worker: int) -> None:
+        """Let a worker fail to keep what it is given next."""
+        self._next["refuse"].add(worker)
+
     def _play(self, act: Act) -> None:
         frozen = sorted(self.frozen)
         there = frozen if act.what == "thaw" else [w for w in self.workers if w not in frozen]
@@ -280,7 +285,7 @@ class Acting(Wrapped):
                     self._next[act.what].add(worker)
 
     def _thaw(self, worker: int) -> None:
-        now = self.now()  # stamped on receipt
+        now = self.thawed[worker] = self.now()  # stamped on receipt
         for event in self.frozen.pop(worker):
             self._note(event)
             self._ready.append(event._replace(time=now))

@@ -331,7 +331,10 @@ class World:
         elif isinstance(error, kofn.Stalled):
             must(engine.froze, "everybody answers", error)
             if self.alone and self._is_product(work):
-                awake = self.held._holders.ready().keys() - engine.frozen.keys()
+                # Who has thawed at this very moment came too late.
+                now = engine.now()
+                frozen = engine.frozen.keys() | {w for w, at in engine.thawed.items() if at == now}
+                awake = self.held._holders.ready().keys() - frozen
                 must(not self._enough(awake), "those that answer are enough", error, awake)
         elif isinstance(error, kofn.SharesLost):
             must(self.held.updates, "what was not updated can be made again", error)
@@ -477,6 +480,9 @@ class World:
         except kofn.Inaccurate:
             raise
         except kofn.KofnError as error:
+            if error.reached is None:
+                must(not told, "it did not begin", told)
+                raise
             reached, vector = error.reached
             must(0 <= reached <= rounds, "no round beyond the last is reached", reached)
             if self.values:

@@ -182,8 +182,7 @@ class RoundDriver:
                     end = short + self.wait
                 if now >= end:
                     tried = round.last_resort(now) if short is None else ()
-                    self._obey(round, tried, supply)
-                    if not round.done and not any(type(command) is Send for command in tried):
+                    if not self._obey(round, tried, supply) and not round.done:
                         self._give_up(round, now - (heard if short is None else short))
                     heard = now
                     continue
@@ -203,8 +202,8 @@ class RoundDriver:
                     heard = engine.now()
                 elif (due := (now := engine.now()) >= round.wake) or not idle:
                     commands = round.on(Tick(now)) if due else round.idle_work(now)
-                    self._obey(round, commands, supply)
-                    heard = engine.now() if commands else heard  # who is asked now has its time
+                    asked = self._obey(round, commands, supply)
+                    heard = engine.now() if asked else heard  # who is asked now has its time
                 self._serve()
         finally:
             self._running, self._unheard = False, []
@@ -300,17 +299,14 @@ class RoundDriver:
         self._unheard += over if self._running else ()  # the next round is told as it begins
         return self._departures.next()
 
-    def await_stored(
-        self, key: str, workers: Sequence[int], enough: Callable[[], bool] = lambda: False
-    ) -> None:
+    def await_stored(self, key: str, workers: Sequence[int], enough: Callable[[], bool]) -> None:
         """Wait until each of these keeps `key`, could not, or is lost; a little beyond `enough`."""
         began, end = self.engine.now(), float("inf")
 
         def waiting() -> list[int]:
             nonlocal end
             now = self.engine.now()
-            if enough():
-                # Before the limit: enough are there, so nobody is to be missed.
+            if enough():  # the rest is not waited for up to the limit
                 end = min(end, now + max(PATIENCE, min(3 * (now - began), self.limit / 2)))
             return [] if now >= end else self.roster.waiting(key, workers)
 
@@ -374,7 +370,9 @@ class RoundDriver:
             raise TooFewWorkers(round.live, need, waited)
         raise Stalled(round.id, waited, round.owing)
 
-    def _obey(self, round: Round, commands: Sequence[Command], supply: Supplier) -> None:
+    def _obey(self, round: Round, commands: Sequence[Command], supply: Supplier) -> bool:
+        """Do what a round says; return whether somebody is asked for something by it."""
+        asked = False
         for command in commands:
             if type(command) is Send:
                 task = command.task
@@ -384,6 +382,7 @@ class RoundDriver:
                 self.log.append(Record(now, "send", *task[1:3], task.id, int(task.cost)))
                 self.engine.submit(task)
                 self.roster.debts.add(task.worker, now)
+                asked = True
             elif type(command) is Supply:
                 supply(command.worker)
             elif type(command) is Keep:
@@ -394,6 +393,8 @@ class RoundDriver:
             elif type(command) is Observe:
                 value = command.read()
                 told = round.on(Observed(self.engine.now(), value, command.held))
-                self._obey(round, told, supply)
+                asked |= self._obey(round, told, supply)
             elif type(command) is Publish:
                 command.write(command.data)
+                asked |= command.asks
+        return asked
