@@ -16,6 +16,7 @@ import threading
 from bisect import insort
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from math import inf
@@ -38,7 +39,7 @@ from kofn.engines.protocol import (
 )
 from kofn.engines.protocol.messages import TaskDropped, TaskFailed, TaskReply
 from kofn.engines.transport import Transport, TransportEngine
-from kofn.model import Build, Dropped, Event, Failed, Leaving, Lost, Reply, Stored, Task, Update
+from kofn.model import Build, Dropped, Event, Failed, Lost, Reply, Stored, Task, Update
 
 What = Literal[
     *("lose", "freeze", "thaw", "join", "leave", "slow"),
@@ -49,6 +50,24 @@ CALLS = 10_000  # of an engine in one script; more is a loop without an end
 
 class Violation(AssertionError):
     """Something that must hold does not."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C by script. It has a signal of its own: the real one is to end everything."""
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Let scripts interrupt."""
+
+    def strike(*_: object) -> None:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGUSR1, strike)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def must(true: object, rule: str, *facts: object) -> None:
@@ -297,9 +316,9 @@ class Acting(Wrapped):
         self.struck += 1
         if opened:
             with interrupts.opened():
-                signal.raise_signal(signal.SIGINT)
+                signal.raise_signal(signal.SIGUSR1)
         else:
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGUSR1)
 
 
 def pending(engine: Any) -> bool:

@@ -6,13 +6,13 @@ command that replays it alone.
 
 from __future__ import annotations
 
-import signal
+from contextlib import ExitStack
 from typing import Any
 
 import mutations
 import pytest
 import search
-from acting import Strike
+from acting import Strike, interruptible
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
@@ -93,7 +93,8 @@ class Machine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+        self.stack = ExitStack()
+        self.stack.enter_context(interruptible())
 
     @initialize(seed=picks)
     def begin(self, seed: int) -> None:
@@ -108,9 +109,9 @@ class Machine(RuleBasedStateMachine):
         self.world.step(search.Step(work, seed, tuple(sorted(some))))
 
     def teardown(self) -> None:
-        signal.signal(signal.SIGINT, self.handler)
-        if self.world is not None:
-            self.world.over()
+        with self.stack:
+            if self.world is not None:
+                self.world.over()
 
 
 TestMachine: Any = Machine.TestCase
