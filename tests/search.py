@@ -1,6 +1,6 @@
 """Search for faults: random scripts of work and of what goes wrong, over the real master.
 
-    python tests/search.py --first 0 --count 20000     play so many seeds; stop at the first failure
+    python tests/search.py --first 0 --count 20000     play so many; the first that fails ends it
     python tests/search.py --seed 4711                 replay one, and show its script
     python tests/search.py --seed 4711 --shrink        the same, with what is not needed left out
 
@@ -727,12 +727,15 @@ class Failing(Exception):
         self.seed = seed
 
 
-def search(seeds: Iterable[int], seconds: float = float("inf")) -> Tally:
+def search(
+    seeds: Iterable[int], seconds: float = float("inf"), total: Tally | None = None
+) -> Tally:
     """Play the scripts of these seeds, for so long; raise Failing at the first that fails.
 
-    Seconds are those of this process: other work on the machine does not count.
+    Seconds are those of this process: other work on the machine does not count. What is done is
+    counted in `total`.
     """
-    total = Tally()
+    total = Tally() if total is None else total
     with interruptible():
         for seed in seeds:
             try:
@@ -801,9 +804,13 @@ def main() -> None:
     if args.seed is not None:
         replay(args.seed, args.shrink)
         return
+    seeds, total = range(args.first, args.first + args.count), Tally()
     try:
-        seeds = range(args.first, args.first + args.count)
-        print(search(seeds, args.seconds), f"in {time.process_time():.1f} s")
+        search(seeds, args.seconds, total)
+        print(f"{total} in {time.process_time():.1f} s")
+    except KeyboardInterrupt:
+        print(f"{total} in {time.process_time():.1f} s, and was cut")
+        sys.exit(2)  # as pytest does
     except Failing as failing:
         traceback.print_exception(failing)
         sys.exit(f"{failing}\nfound after {time.process_time():.1f} s")
