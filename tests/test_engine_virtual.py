@@ -14,6 +14,8 @@ import kofn
 from kofn.delays import Exponential, PerUnit, Scaled, Spot
 from kofn.engines.base import Engine
 from kofn.engines.virtual import VirtualEngine
+from kofn.exchange import TASK
+from kofn.model import Failed, Lost, Stored, Task
 from kofn.testing import EngineChecks
 
 
@@ -171,3 +173,25 @@ def test_what_an_iteration_is_to_call_is_looked_at_first() -> None:
         X = cluster.encode(np.eye(6), k=2)
         with pytest.raises(kofn.BadInput, match="on_round must be a function"):
             X.iterate(abs, np.ones(6), rounds=3, on_round=3)  # type: ignore[arg-type]
+
+
+def test_a_worker_that_is_lost_with_a_put_on_its_way_says_nothing_more() -> None:
+    with VirtualEngine(2) as engine:
+        engine.lose(0)
+        engine.put(0, "key", 1)  # it is live until its Lost has been returned
+        engine.put(1, "key", 1)
+        heard = engine.events(1.0)
+        assert heard == [Lost(0.0, 0), Stored(0.0, 1, "key")]
+
+
+def test_a_task_of_an_iteration_that_cannot_begin_fails() -> None:
+    """As one whose worker could not keep what it needs."""
+
+    def body(kept: Any, operand: Any) -> Any:
+        return kept["missing"]
+
+    with VirtualEngine(1) as engine:
+        engine.submit(Task(0, 1, 0, body, what=TASK))
+        (event,) = engine.events(1.0)
+        assert isinstance(event, Failed)
+        assert event.error == "KeyError('missing')"

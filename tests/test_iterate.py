@@ -16,6 +16,7 @@ from typing import Any
 import cloudpickle
 import numpy as np
 import pytest
+from acting import Acting
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -732,3 +733,21 @@ def test_f_of_a_module_that_goes_by_value_is_what_it_is_here() -> None:
     finally:
         cloudpickle.unregister_pickle_by_value(library)
         del sys.modules["library"]
+
+
+@pytest.mark.parametrize("usual", [1e-4, 1.0])
+def test_silence_lasts_up_to_the_limit_however_often_the_master_looks(usual: float) -> None:
+    """Both of two are needed, and one of them does not begin."""
+    engine = Acting(VirtualEngine(2, delays=PerUnit(usual)), [])
+    with kofn.connect(engine, limit=40.0) as cluster:
+        X = cluster.encode(np.eye(4), k=2)
+        X.iterate(same, np.ones(4), rounds=3)
+        engine.refuse(1)
+        engine.frozen[1] = []
+        began = engine.now()
+        with pytest.raises(kofn.Stalled, match=r"workers \[1\] still owe") as caught:
+            X.iterate(same, np.ones(4), rounds=3)
+        assert 40.0 <= caught.value.waited < 41.0
+        assert engine.now() - began < 40.0 + 10 * usual + 1.0
+        assert caught.value.reached is not None
+        assert caught.value.reached[0] == 0

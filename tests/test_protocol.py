@@ -271,7 +271,7 @@ class World:
         self.values = MasterValues()
         self.master = MasterProtocol(self.values)
         self.shown = shown  # whether workers see at once what is cancelled
-        self.clock = self.round = self.broadcasts = 0
+        self.clock = self.round = self.broadcasts = self.heard = 0
         self.sites: dict[int, Site] = {}
         self.gone: set[int] = set()
         self.notices: list[Leaving] = []
@@ -446,6 +446,7 @@ class World:
     # What the master hears.
 
     def hear(self, worker: int, message: Message) -> None:
+        self.heard += 1
         events = self.master.received(worker, typed(plain(message)), self.tick())
         for part in message:
             must(not isinstance(part, Packed) or part.unpacked == 1, "a reply is unpacked", message)
@@ -534,8 +535,8 @@ scripts = st.lists(
 )
 
 
-def play(script: list[tuple[str, int, int]], shown: bool, crowded: bool) -> None:
-    """Play one script. `crowded`: few bodies and operands are remembered."""
+def play(script: list[tuple[str, int, int]], shown: bool, crowded: bool) -> int:
+    """Play one script; how many messages the master heard. `crowded`: it remembers little."""
     bodies, operands = (4, 3) if crowded else (master.BODIES, master.OPERANDS)
     world = World(shown)
     with mock.patch.multiple(master, BODIES=bodies, OPERANDS=operands):
@@ -546,6 +547,7 @@ def play(script: list[tuple[str, int, int]], shown: bool, crowded: bool) -> None
             for site in world.sites.values():
                 site.stop()
             Body.over = False
+    return world.heard
 
 
 @settings(examples(300), phases=set(Phase) - {Phase.explain})

@@ -1,4 +1,7 @@
-"""The master: events in, commands out; then whole runs under random scripts of faults."""
+"""The master: events in, commands out; then one long run with many changes of its workers.
+
+Random scripts of faults are in search.py.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from support import examples
+from search import check_log
 
 import kofn
-from kofn.delays import Change, Delays, Exponential, PerUnit, Script
+from kofn.delays import Change, Exponential, Script
 from kofn.engines.virtual import VirtualEngine
 from kofn.model import (
     Dropped,
@@ -169,75 +170,6 @@ def test_late_is_measured_by_this_rounds_replies() -> None:
     assert round.wake == 22.0
     round.on(reply(round, 1, time=17.0))  # the late one comes after all, and is enough
     assert round.done
-
-
-class Uneven(Delays):
-    """Exponential delays, some workers ten times slower, some far beyond any patience."""
-
-    def seconds(self, rng: np.random.Generator, worker: int, round: int, cost: float) -> float:
-        slow = {1: 10.0, 4: 1e6}.get(worker % 7, 1.0)
-        return slow * (1e-3 * cost + float(rng.exponential(0.05)))
-
-
-@st.composite
-def scripts(draw: st.DrawFn) -> tuple[int, int, Script]:
-    n = draw(st.integers(2, 10))
-    k = draw(st.integers(1, n))
-    # After encode, which takes no time here and needs somebody live.
-    times = draw(st.lists(st.floats(1e-3, 3), max_size=12))
-    changes = []
-    for time in sorted(times):
-        leave = draw(st.booleans())
-        changes.append(Change(time, -1 if leave else None))
-    return n, k, Script((*changes, *(Change(4.0 + i, None) for i in range(n))))
-
-
-@examples(120)
-@given(
-    scripts(),
-    st.integers(0, 2**31),
-    st.sampled_from([Uneven(), Exponential(1e-3, 0.2), PerUnit(1e-3)]),
-)
-def test_every_product_is_right_whatever_the_script(
-    case: tuple[int, int, Script], seed: int, delays: Delays
-) -> None:
-    n, k, script = case
-    A = np.random.default_rng(seed).standard_normal((50, 3))
-    engine = VirtualEngine(n, delays=delays, membership=script, seed=seed)
-    with kofn.connect(engine, wait=100.0, limit=1e8) as cluster:
-        X = cluster.encode(A, k=k, n=n + 3)
-        for i in range(8):
-            w = np.random.default_rng(i).standard_normal(3)
-            y = X @ w
-            report = X.report
-            assert report.error_bound is not None
-            scale = np.linalg.norm(A) * np.linalg.norm(w)
-            assert np.linalg.norm(y - A @ w) <= report.error_bound * scale
-            assert not report.restarted
-        log = cluster.log
-    check_log(log)
-
-
-def check_log(log: Sequence[Any]) -> None:
-    """Every task ends at most once, every round once; no work for the dead; time goes forward."""
-    ended: dict[int, int] = {}
-    dead: set[int] = set()
-    rounds: dict[int, str] = {}
-    for record in log:
-        if record.kind == "send":
-            assert record.worker not in dead
-            assert record.task not in ended
-            ended[record.task] = 0
-        elif record.kind in ("reply", "dropped", "failed"):
-            ended[record.task] += 1
-            assert ended[record.task] == 1
-            assert record.worker not in dead
-        elif record.kind == "lost":
-            dead.add(record.worker)
-        elif record.kind in ("round", "done", "raised"):
-            assert rounds.get(record.round) == (None if record.kind == "round" else "round")
-            rounds[record.round] = record.kind
-    assert set(rounds.values()) == {"done"}
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -1,220 +1,29 @@
-"""The real master on the virtual engine, under random scripts of losses, freezes and joins.
+"""The real master on the virtual engine: losses, freezes and joins, one by one.
 
-Every product is right within the bound that it reports, or ends in an error that is true: too few
-workers only where fewer than k hold shares, a stall only where fewer than k of them answer.
+Random scripts of them are in search.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
+from acting import Act, Acting
 from numpy.typing import NDArray
-from support import seeds
+from support import driver_of
 
 import kofn
 from kofn.arrays.baselines import Replicated
-from kofn.arrays.grid import encode_grid
 from kofn.arrays.plan import Plan
 from kofn.codes.mds import MDSCode
-from kofn.delays import Delays, Exponential, PerUnit
+from kofn.delays import PerUnit
 from kofn.engines.base import Wrapped
 from kofn.engines.virtual import VirtualEngine
-from kofn.model import Event, Lost, ProductReport
+from kofn.model import ProductReport
 from kofn.rounds import Layout
 
-SCRIPTS = seeds(50)  # of each kind of product
 LIMIT = 40.0  # virtual seconds; far more than any patience in these scripts
-
-
-@dataclass(frozen=True)
-class Act:
-    """What happens when: to a worker picked from those it can happen to."""
-
-    time: float
-    what: Literal["lose", "freeze", "thaw", "join", "leave"]
-    pick: int = 0
-    seconds: float = 0.0  # until one that leaves is said to be gone
-
-
-class Acting(Wrapped):
-    """A virtual engine that plays acts. What a frozen worker says is heard when it thaws."""
-
-    name = "acting"
-
-    def __init__(self, engine: VirtualEngine, acts: list[Act]) -> None:
-        super().__init__(engine)
-        self.acts = sorted(acts, key=lambda act: act.time)
-        self.frozen: dict[int, list[Event]] = {}
-
-    def events(self, timeout: float) -> list[Event]:
-        limit = self.now() + max(0.0, timeout)
-        while True:
-            due = self.acts[0].time if self.acts else float("inf")
-            heard = self._heard(self.engine.events(min(limit, due) - self.now()))
-            if not heard and self.now() >= due:
-                heard = self._play(self.acts.pop(0))
-            elif self.now() >= limit or heard:
-                return heard
-            if heard:
-                return heard
-
-    def _heard(self, events: list[Event]) -> list[Event]:
-        found: list[Event] = []
-        for event in events:
-            if type(event) is Lost:
-                self.frozen.pop(event.worker, None)
-            held = self.frozen.get(getattr(event, "worker", -1))
-            (found if held is None else held).append(event)
-        return found
-
-    def _play(self, act: Act) -> list[Event]:
-        frozen = sorted(self.frozen)
-        there = frozen if act.what == "thaw" else [w for w in self.workers if w not in frozen]
-        if act.what == "lose":
-            there = list(self.workers)
-        if act.what == "join":
-            self.join()
-        elif there:
-            worker = there[act.pick % len(there)]
-            if act.what == "lose":
-                self.lose(worker)
-            elif act.what == "freeze":
-                self.frozen[worker] = []
-            elif act.what == "leave":
-                self.announce(worker, act.seconds)
-            else:
-                return self.frozen.pop(worker)
-        return []
-
-
-def acts(rng: np.random.Generator, until: float) -> list[Act]:
-    kinds: list[Any] = ["lose", "freeze", "thaw", "join"]
-    weights = rng.dirichlet([1, 1.5, 0.7, 1])
-    return [
-        Act(float(time), kinds[rng.choice(4, p=weights)], int(rng.integers(1 << 30)))
-        for time in rng.uniform(0, until, int(rng.integers(1, 16)))
-    ]
-
-
-def notices(rng: np.random.Generator, until: float) -> list[Act]:
-    """Some come true, some do not, and some are taken back."""
-    ahead = [0.0, 0.01, 0.05, 0.2, 2.0, float("inf")]
-    return [
-        Act(float(time), "leave", int(rng.integers(1 << 30)), ahead[int(rng.integers(6))])
-        for time in rng.uniform(0, until, int(rng.integers(1, 16)))
-    ]
-
-
-def delays(rng: np.random.Generator) -> Delays:
-    slow = {int(w): float(rng.choice([1.5, 5, 30])) for w in rng.integers(0, 12, 2)}
-    return [PerUnit(1e-3), PerUnit(1e-3, slow), Exponential(5e-4, 0.02)][int(rng.integers(3))]
-
-
-Product = Callable[[], tuple[NDArray[Any], NDArray[Any], float]]  # result, exact, size of terms
-
-KINDS = [
-    *["X @ w", "X @ B", "X.T @ z", "X.T @ Z", "columns @ w", "columns.T @ z", "grid", "grid.T"],
-    *["copies @ w", "copies.T @ z", "backups @ w", "backups.T @ z"],
-]
-
-
-def prepared(
-    kind: str, cluster: kofn.Cluster, rng: np.random.Generator, n: int, k: int
-) -> tuple[Any, Product]:
-    """A coded matrix, and one product with it."""
-    A = rng.standard_normal((int(rng.integers(1, 160)), int(rng.integers(1, 8))))
-    if rng.random() < 0.2:
-        A = A.astype(np.float32)
-    options: dict[str, Any] = {"k": k, "n": n, "margin": min(n - k, int(rng.choice([0, 0, 0, 1])))}
-    if kind.startswith("grid"):
-        X: Any = encode_grid(cluster, A, (2, 2), n=max(n, 6))
-    elif kind.startswith(("copies", "backups")):
-        X = Replicated(cluster, A, min(n, 2), n=n, backup=2.0 if kind[0] == "b" else None)
-    else:
-        axis: Any = 1 if kind.startswith("columns") else 0
-        X = cluster.encode(A, axis=axis, **options)
-    flipped = ".T" in kind
-    Y, target = (X.T, A.T) if flipped else (X, A)
-    width = (int(rng.integers(1, 5)),) if kind[-1] in "BZ" else ()
-
-    def once() -> tuple[NDArray[Any], NDArray[Any], float]:
-        w = rng.standard_normal((target.shape[1], *width)).astype(A.dtype)
-        result = Y @ w
-        wide = target.astype(np.longdouble)
-        size = float(np.linalg.norm(A.astype(float)) * np.linalg.norm(w.astype(float)))
-        return result, wide @ w.astype(np.longdouble), size
-
-    return Y, once
-
-
-def enough(X: Any, workers: Iterable[int], k: int) -> bool:
-    """Whether these are enough for a product."""
-    if not isinstance(X, Replicated):
-        return len(list(workers)) >= k
-    held = {block for w in workers for block in X.slots[X._holders.shares[w]]}
-    return len(held) == X.blocks
-
-
-def play(kind: str, seed: int, announced: bool = False) -> dict[str, int]:
-    """One script; how its products ended."""
-    rng = np.random.default_rng((seed, KINDS.index(kind)))
-    if rng.random() < 0.3:
-        n, k = 20, 10
-        workers = k + int(rng.integers(0, 5))
-    else:
-        n = int(rng.integers(1, 13))
-        k = int(rng.integers(1, n + 1))
-        workers = int(rng.integers(k, n + 1))
-    if kind.startswith("grid"):
-        n, k, workers = max(n, 6), 6, max(workers, 6)
-    engine = Acting(VirtualEngine(workers, delays=delays(rng), seed=seed), [])
-    ended = {"right": 0, "too few": 0, "stalled": 0, "inaccurate": 0}
-    with kofn.connect(engine, limit=LIMIT) as cluster:
-        Y, once = prepared(kind, cluster, rng, n, k)
-        X: Any = Y if hasattr(Y, "_holders") else Y.T
-        until = float(rng.choice([0.1, 0.5]))
-        script = [*acts(rng, until), *(notices(rng, until) if announced else ())]
-        engine.acts = sorted(script, key=lambda act: act.time)
-        for _ in range(6):
-            try:
-                result, exact, size = once()
-            except kofn.TooFewWorkers:
-                ended["too few"] += 1
-                ready = X._holders.ready().keys()
-                assert not enough(X, ready, k), f"{len(ready)} hold shares, {k} are enough"
-            except kofn.Stalled:
-                ended["stalled"] += 1
-                awake = X._holders.ready().keys() - engine.frozen.keys()
-                assert not enough(X, awake, k), f"{len(awake)} answer, {k} are enough"
-            except kofn.Inaccurate:
-                ended["inaccurate"] += 1
-                assert X.report.error_bound > X.tolerance
-            else:
-                ended["right"] += 1
-                bound = Y.report.error_bound
-                assert float(np.linalg.norm(result - exact)) <= bound * size
-    return ended
-
-
-@pytest.mark.parametrize("announced", [False, True], ids=["", "notices"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_result_within_its_bound_or_an_error_that_is_true(kind: str, announced: bool) -> None:
-    total = {"right": 0, "too few": 0, "stalled": 0, "inaccurate": 0}
-    for seed in SCRIPTS:
-        try:
-            for how, times in play(kind, seed, announced).items():
-                total[how] += times
-        except Exception as error:
-            raise AssertionError(f"script {seed} of {kind!r}: {error}") from error
-    assert total["right"] > 2 * len(SCRIPTS), total
-    print(kind, total)
-
-
-# One by one.
 
 
 def right(X: Any, A: NDArray[Any], kind: str = "X @ w") -> ProductReport:
@@ -397,3 +206,80 @@ def test_who_was_behind_takes_part_in_a_sum_as_soon_as_it_answers() -> None:
         assert found.exact
         assert found.value == 6.0
         assert found.report.parts_read[0] == 2
+
+
+@pytest.mark.parametrize("kind", ["X @ w", "X.T @ z", "sum"])
+def test_who_joins_while_another_is_given_its_share_is_given_one_too(kind: str) -> None:
+    """Two are needed and none is waited for: the second comes while the first stores its share."""
+
+    class Meanwhile(Wrapped):
+        joins = 0
+
+        def put(self, worker: int, key: str, value: Any) -> None:
+            if self.joins:
+                self.joins -= 1
+                self.engine.join()
+            self.engine.put(worker, key, value)
+
+    engine = Meanwhile(VirtualEngine(2))
+    with kofn.connect(engine) as cluster:
+        A = np.random.default_rng(0).standard_normal((6, 3))
+        X, parts = cluster.encode(A, k=2, n=4), cluster.parts(list(A), kofn.Uncoded())
+        for worker in cluster.workers:
+            cluster.lose(worker)
+        cluster.join()
+        engine.joins = 1
+        if kind == "sum":
+            assert parts.sum(lambda part, x: part).report.live == (2, 3)
+        else:
+            assert right(X, A, kind).live == (2, 3)
+
+
+def test_who_waited_for_the_lock_looks_again_before_it_waits_for_events() -> None:
+    """The thread that had it may have heard the news: else it holds up rounds, for nothing."""
+    with kofn.connect(VirtualEngine(2)) as cluster:
+        driver = driver_of(cluster)
+        acquire = driver.lock.acquire
+
+        def after_another(blocking: bool = True, timeout: float = -1) -> bool:
+            driver.lock.acquire = acquire  # type: ignore[method-assign]
+            driver.settle()
+            return acquire(blocking, timeout)
+
+        cluster.engine.lose(1)
+        driver.lock.acquire = after_another  # type: ignore[method-assign]
+        driver.await_lost(1)
+        assert driver.roster.workers == (0,)
+        assert cluster.engine.now() == 0.0
+
+
+def test_an_update_ends_with_enough_holders_also_if_they_were_behind() -> None:
+    """Any two of four. Two are stopped in one update, and back in the next, in which the two that
+
+    were ready are stopped: those that nobody waited for are enough.
+    """
+    engine = Acting(VirtualEngine(4, delays=PerUnit(1e-3)), [])
+    with kofn.connect(engine, limit=LIMIT) as cluster:
+        A = np.random.default_rng(0).standard_normal((6, 3))
+        X = cluster.encode(A.copy(), k=2)
+        change = kofn.low_rank(np.ones((6, 1)), np.ones((3, 1)))
+        engine.frozen |= {0: [], 1: []}
+        X += change
+        now = engine.now()
+        engine.frozen |= {2: [], 3: []}  # they have the first, and not the second
+        engine.acts = [Act(now + 1.0, "thaw", 0), Act(now + 1.0, "thaw", 0)]
+        X += change
+        assert engine.now() < now + LIMIT / 2
+        right(X, A + 2)
+
+
+def test_who_is_late_with_an_update_that_enough_have_is_no_reason_to_stall() -> None:
+    """One is enough, and comes late; the other is then waited for, but not up to the limit."""
+    engine = Acting(VirtualEngine(2, delays=PerUnit(1e-3)), [])
+    with kofn.connect(engine, limit=LIMIT) as cluster:
+        A = np.random.default_rng(0).standard_normal((6, 3))
+        X = cluster.encode(A.copy(), k=1)
+        engine.frozen |= {0: [], 1: []}
+        engine.acts = [Act(engine.now() + 0.75 * LIMIT, "thaw", 0)]
+        X += kofn.low_rank(np.ones((6, 1)), np.ones((3, 1)))
+        right(X, A + 1)

@@ -281,3 +281,11 @@ def test_what_cannot_be_looked_at_is_pickled_every_time() -> None:
         assert load("elsewhere", Sent()(module.fn)) is module.fn
     finally:
         del sys.modules["elsewhere"]
+
+
+def test_a_name_that_another_cluster_used_in_this_process_is_not_mistaken() -> None:
+    """A Dask worker serves one cluster after another, and each numbers its functions from 0."""
+    one, two = (Sent()(lambda part, x, by=by: part * by) for by in (2.0, 3.0))
+    assert load("share-0-fn-7", one)(1.0, None) == 2.0
+    assert load("share-0-fn-7", two)(1.0, None) == 3.0
+    assert load("share-0-fn-7", one) is load("share-0-fn-7", one)

@@ -225,10 +225,11 @@ class Observe(NamedTuple):
 
 
 class Publish(NamedTuple):
-    """Write this where workers read it."""
+    """Write this where workers read it; `asks`: of others than before."""
 
     write: Callable[[bytes], None]
     data: bytes
+    asks: bool
 
 
 Command = Send | Supply | Keep | Assign | Observe | Publish

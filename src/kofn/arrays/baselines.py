@@ -134,7 +134,7 @@ class Replicated(Reporting):
         if not self._driver.engine.capabilities.values:
             return {}
         # Pieces of a task come in the order of its rows.
-        found = {b: np.concatenate([v for _, v in round.values[b]]) for b in sorted(round.values)}
+        found = {b: np.concatenate([*round.values[b].values()]) for b in sorted(round.values)}
         if self.lost == "stale":
             for block, value in found.items():
                 self._seen[forward, block] = value

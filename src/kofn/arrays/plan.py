@@ -207,13 +207,16 @@ class Planner:
 
     def _ready(self) -> dict[int, int]:
         """Live workers with their shares; when few, those fetching theirs are waited for."""
-        holders = self._holders
-        holders.enlist()
-        for worker, share in holders.vacant():
-            if len(holders.ready()) >= self._least:
-                self._rebuild(worker, share)
-        ready = holders.ready()
-        if len(ready) < self._need:
-            holders.wait()
+        holders, roster, came = self._holders, self._driver.roster, -1
+        ready: dict[int, int] = {}
+        # Again where somebody has joined meanwhile: it can take part, and nobody else tells it.
+        while len(ready) < self._need and came != (came := roster.joined):
+            holders.enlist()
+            for worker, share in holders.vacant():
+                if len(holders.ready()) >= self._least:
+                    self._rebuild(worker, share)
             ready = holders.ready()
+            if len(ready) < self._need:
+                holders.wait()
+                ready = holders.ready()
         return ready

@@ -159,11 +159,11 @@ class TransportEngine(Engine):
     def events(self, timeout: float) -> list[Event]:
         self._check()
         transport, received = self._transport, self._protocol.received
-        end = time.monotonic() + max(0.0, timeout)
+        end = self.now() + max(0.0, timeout)
         left = 0.0 if self._ready else timeout
         while True:
             arrived = transport.poll(max(0.0, left))
-            now = time.monotonic()  # stamped on receipt: worker clocks disagree
+            now = self.now()  # stamped on receipt: worker clocks disagree
             for worker, message in arrived:
                 self._ready += received(worker, message, now)
             if self._protocol.notices.due:

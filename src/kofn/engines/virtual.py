@@ -111,8 +111,8 @@ class VirtualEngine(Engine):
             self._now += self._pause
             home.ready = max(home.ready, self._links.put(size_of(value), self._now))
             self._fly(home, event, home.ready + self._costs.latency)
-        else:
-            self._at(self._now, lambda: event)
+        else:  # whoever is lost meanwhile says nothing more
+            self._at(self._now, lambda: event if worker in self._workers else None)
 
     def forget(self, key: str) -> None:
         self._check_open()
@@ -345,9 +345,10 @@ class VirtualEngine(Engine):
 
     def _exchanged(self, task: Task, kept: dict[str, Any], home: SimulatedWorker) -> Steps:
         worker, round = task.worker, task.round
-        body = iter(task.body(kept, self._operands.get(round), *task.args))
+        operand, body = self._operands.get(round), None
         while True:
             try:
+                body = body or iter(task.body(kept, operand, *task.args))
                 what, value, read = next(body)
             except StopIteration:
                 yield NOTHING, 0.0, None

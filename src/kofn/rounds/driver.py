@@ -182,8 +182,7 @@ class RoundDriver:
                     end = short + self.wait
                 if now >= end:
                     tried = round.last_resort(now) if short is None else ()
-                    self._obey(round, tried, supply)
-                    if not round.done and not any(type(command) is Send for command in tried):
+                    if not self._obey(round, tried, supply) and not round.done:
                         self._give_up(round, now - (heard if short is None else short))
                     heard = now
                     continue
@@ -205,15 +204,15 @@ class RoundDriver:
                 elif (due := (now := engine.now()) >= round.wake) or not idle:
                     commands = round.on(Tick(now)) if due else round.idle_work(now)
                     assert not due or commands or round.done or round.wake > now, "a wait for ever"
-                    self._obey(round, commands, supply)
-                    heard = engine.now() if commands else heard  # who is asked now has its time
+                    asked = self._obey(round, commands, supply)
+                    heard = engine.now() if asked else heard  # who is asked now has its time
                 self._serve()
         finally:
             self._running, self._unheard = False, []
             engine.cancel(round.id)
             self._ended = round.id
-            kind = "done" if round.done else "raised"
-            log.append(Record(engine.now(), kind, round.id, -1, -1, 0))
+            how = "done" if round.done else "raised"
+            log.append(Record(engine.now(), how, round.id, -1, -1, 0))
 
     def settle(self, timeout: float = 0.0) -> None:
         """Take in what arrived between rounds, waiting at most `timeout` seconds for something."""
@@ -302,17 +301,15 @@ class RoundDriver:
         self._unheard += over if self._running else ()  # the next round is told as it begins
         return self._departures.next()
 
-    def await_stored(self, key: str, workers: Sequence[int], enough: int | None = None) -> None:
+    def await_stored(self, key: str, workers: Sequence[int], enough: Callable[[], bool]) -> None:
         """Wait until each of these keeps `key`, could not, or is lost; a little beyond `enough`."""
-        began = self.engine.now()
-        end = float("inf")
+        began, end = self.engine.now(), float("inf")
 
         def waiting() -> list[int]:
             nonlocal end
-            there = sum(self.roster.keeps(w, key) for w in workers)
             now = self.engine.now()
-            if enough is not None and there >= enough:
-                end = min(end, now + max(PATIENCE, 3 * (now - began)))
+            if enough():  # the rest is not waited for up to the limit
+                end = min(end, now + max(PATIENCE, min(3 * (now - began), self.limit / 2)))
             return [] if now >= end else self.roster.waiting(key, workers)
 
         self._wait(waiting, key)
@@ -341,18 +338,18 @@ class RoundDriver:
         Raises Stalled after `limit` of silence, WorkerError where `key` could not be kept.
         """
         heard = self.engine.now()
-        while late := waiting():
+        while waiting():
             patience = self._patience(PATIENCE)
             if not self.lock.acquire(timeout=LOOK):
                 heard = self.engine.now()  # another thread drives, and keeps watch itself
                 continue
             try:
                 now, end = self.engine.now(), heard + self.limit
-                if now >= end:
+                late = waiting()  # none: another thread had the lock, and has heard of them
+                if late and now >= end:
                     raise Stalled(-1, now - heard, late)
-                events = self._take(min(patience, end - now))
-                if events:
-                    heard = events[-1].time
+                events = self._take(min(patience, end - now) if late else 0.0)
+                heard = events[-1].time if events else heard
                 self._give_up_silent()
                 self._see_off()
                 self._serve()
@@ -375,8 +372,9 @@ class RoundDriver:
             raise TooFewWorkers(round.live, need, waited)
         raise Stalled(round.id, waited, round.owing)
 
-    def _obey(self, round: Round, commands: Sequence[Command], supply: Supplier) -> None:
-        engine, roster, now = self.engine, self.roster, self.engine.now()
+    def _obey(self, round: Round, commands: Sequence[Command], supply: Supplier) -> bool:
+        """Do what a round says; return whether somebody is asked for something by it."""
+        engine, roster, now, asked = self.engine, self.roster, self.engine.now(), False
         for command in commands:
             if type(command) is Send:
                 task, worker = command.task, command.task.worker
@@ -385,6 +383,7 @@ class RoundDriver:
                 self.log.append(Record(now, "send", task.round, worker, task.id, int(task.cost)))
                 engine.submit(task)
                 roster.debts.add(worker, now)
+                asked = True
             elif type(command) is Supply:
                 supply(command.worker)
             elif type(command) is Keep:
@@ -395,6 +394,8 @@ class RoundDriver:
             elif type(command) is Observe:
                 value = command.read()
                 told = round.on(Observed(self.engine.now(), value, command.held))
-                self._obey(round, told, supply)
+                asked |= self._obey(round, told, supply)
             elif type(command) is Publish:
                 command.write(command.data)
+                asked |= command.asks
+        return asked

@@ -93,8 +93,8 @@ class Holders:
         with self.driver.lock:
             self.enlist()
             given = list(self.shares)
-            least = None if enough is None else min(enough, len(given))
-            self.driver.await_stored(self.key, given, least)
+            least = len(given) if enough is None else min(enough, len(given))
+            self.driver.await_stored(self.key, given, lambda: len(self.ready()) >= least)
 
     def enlist(self) -> None:
         """Give a share to each live worker that has none, while there are shares left."""
@@ -103,12 +103,13 @@ class Holders:
         live = self.driver.roster.kept
         if self._twice:
             self._part()
-        if len(self.shares) == len(live):
-            return
-        given = [worker for worker in live if self.supply(worker)]
-        if given:
+        # Somebody may join while another is given its share.
+        while len(self.shares) != len(live):
+            given = [worker for worker in live if self.supply(worker)]
+            if not given:
+                return
             # What came from here is there in a moment; what a worker fetches itself may take long.
-            self.driver.await_stored(self.key, given, enough=0)
+            self.driver.await_stored(self.key, given, enough=lambda: True)
 
     def supply(self, worker: int) -> bool:
         """Give one worker a share, if it has none and one is free; whether it was sent from here.
@@ -216,11 +217,15 @@ class Holders:
         while True:
             try:
                 some = list(self.shares) if workers is None else workers
-                return self.driver.await_stored(self.key, some, enough=self._enough)
+                # Also those that are not waited for may be enough.
+                return self.driver.await_stored(self.key, some, self._have_enough)
             except WorkerError as error:
                 if not self.version.updates:
                     raise
                 self._check(error)
+
+    def _have_enough(self) -> bool:
+        return len(self.ready()) >= self._enough
 
     def _tell(self) -> None:
         """Send the last update to those that have not been sent it; twice does no harm."""

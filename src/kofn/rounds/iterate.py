@@ -136,7 +136,11 @@ class IterateRound(Round):
         return ()
 
     def last_resort(self, time: float) -> Sequence[Command]:
-        return [self._ask()]  # to say who is waited for
+        if self._late is not None and self._progress is not None:
+            # Who lacks a stamp by now is late, however little is known of what is usual.
+            self._flight, asked = self._in_flight(self._progress)
+            self._behind = self._lacking(self._progress, self._flight, asked)
+        return [self._hold()]  # and see who is waited for
 
     @property
     def entering(self) -> bool:  # type: ignore[override]
@@ -245,8 +249,7 @@ class IterateRound(Round):
             self.change = rest[0]
             self._work.heard(round, rest[0])
         elif kind == END:
-            if rest[0] < float("inf"):  # who has just joined does not know
-                self.change = rest[0]
+            self.change = rest[0] if rest[0] < NEVER else self.change  # a joiner does not know
             self.ended, self.done = (share, round), True
             return [self._ask()]
         elif kind == BROKEN:
@@ -360,19 +363,17 @@ class IterateRound(Round):
         self._members = set(windows.work)
         entered = {share: self._entered[share] for share in self._live}
         plan = EpochPlan(epoch, round, first, windows.work, min(leaders), entered, before)
+        others = not self.plans or self.plans[-1].entered != entered
         self.plans.append(plan)
-        return Publish(self._exchange.publish, plan.dumps())
+        return Publish(self._exchange.publish, plan.dumps(), others)
 
     def _in_flight(self, now: Progress) -> tuple[int, Asked]:
         return self.plans[-1].in_flight(now) if self.plans else (0, {})
 
     def _lacking(self, now: Progress, round: int, asked: Asked) -> list[int]:
         """Live shares that have not stamped a round."""
-        return [
-            share
-            for share, (due, _) in asked.items()
-            if share in self._live and not stamped(now, share, due, round)
-        ]
+        those = [(share, due) for share, (due, _) in asked.items() if share in self._live]
+        return [share for share, due in those if not stamped(now, share, due, round)]
 
     # Lateness: seen by looking at the stamps, now and then.
 

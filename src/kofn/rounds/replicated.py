@@ -45,7 +45,7 @@ class ReplicatedRound(WatchedRound):
         blocks = sorted({block for slot in slots for block in slot})
         threshold = 1 if spare else -(-len(blocks) // max(len(slot) for slot in slots))
         super().__init__(id, work.key, threshold, ready, late)
-        self.values: dict[int, list[tuple[Any, Any]]] = {}  # block -> (what, value) of its pieces
+        self.values: dict[int, dict[Any, Any]] = {}  # block -> its pieces: what -> value
         self.asked_again: list[int] = []  # blocks, after a loss or a delay
         self.spent_on: dict[int, float] = {}  # task -> seconds so far
         self._work = work
@@ -57,7 +57,7 @@ class ReplicatedRound(WatchedRound):
         self._at_once, self._spare = late is None, spare
         self._asked: dict[int, set[int]] = {block: set() for block in blocks}  # block -> workers
         self._tasks: dict[int, int] = {}  # task -> block
-        self._pieces: dict[int, list[tuple[Any, Any]]] = {}  # task -> what has come of it
+        self._pieces: dict[int, dict[Any, Any]] = {}  # task -> what has come of it
         self._undone = set(blocks)
         self._orphans: set[int] = set()  # those of them that nobody holds
 
@@ -88,9 +88,9 @@ class ReplicatedRound(WatchedRound):
 
     def _replied(self, event: Reply) -> Sequence[Command]:
         self.spent_on[event.task] = self.spent_on.get(event.task, 0.0) + event.seconds
-        pieces = self._pieces.setdefault(event.task, [])
+        pieces = self._pieces.setdefault(event.task, {})
         if event.what is not None:
-            pieces.append((event.what, event.value))
+            pieces[event.what] = event.value  # what is said twice counts once
         block = self._tasks[event.task]
         if event.last and block in self._undone:
             self._undone.discard(block)

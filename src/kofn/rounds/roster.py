@@ -113,6 +113,7 @@ class Roster:
         self.leaving: dict[int, float] = {}  # who will be gone, and when
         self.unborn: dict[int, str] = {}  # joiners that never came, and why
         self.debts = Debts()  # of tasks and puts
+        self.joined = 0  # so far
         self._gone: set[int] = set()
         self._wanted: set[str] = set()  # keys that were put, and not forgotten since
         self._coming: dict[tuple[int, str], int | None] = {}  # puts without an answer, their slots
@@ -202,6 +203,7 @@ class Roster:
             self.debts.answered(event.worker, event.time, 1)
         elif type(event) is Joined:
             self.kept[event.worker] = set()
+            self.joined += 1
         elif type(event) is Lost:
             self._lost(event.worker, event.reason)
         elif type(event) is Leaving:

@@ -27,7 +27,9 @@ _CLASSES = b"_make_skeleton_"  # in every pickle that has a class in it, and not
 _MOST = 16
 KNOWN = 8  # functions that are remembered at a time
 
-_loaded: dict[str, tuple[Function, bool]] = {}  # by name; and whether it brought classes
+# By name and pickle, and whether it brought classes: the process of a worker may have worked for
+# another cluster before, or at the same time, whose names are the same.
+_loaded: dict[tuple[str, bytes], tuple[Function, bool]] = {}
 
 
 class Look:
@@ -105,8 +107,8 @@ class Sent:
 
 
 def load(name: str, blob: bytes) -> Function:
-    """The function in a pickle; the same object as before for the same name."""
-    known = _loaded.get(name)
+    """The function in a pickle; the same object as before for the same name and pickle."""
+    known = _loaded.get((name, blob))
     if known is None:
         classes = _CLASSES in blob
         # A class is one object in a process, whatever brought it: loading this one makes it what it
@@ -115,7 +117,7 @@ def load(name: str, blob: bytes) -> Function:
             del _loaded[old]
         while len(_loaded) >= _MOST:
             del _loaded[next(iter(_loaded))]
-        known = _loaded[name] = (pickle.loads(blob), classes)
+        known = _loaded[name, blob] = (pickle.loads(blob), classes)
     return known[0]
 
 

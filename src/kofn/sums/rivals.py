@@ -133,7 +133,7 @@ class Backups(_Dealt):
         if not driver.engine.capabilities.values:
             return None
         total, shapes = Total(), None
-        for part, value in (piece for pieces in round.values.values() for piece in pieces):
+        for part, value in (piece for pieces in round.values.values() for piece in pieces.items()):
             new = tuple(leaf.shape for leaf in value)
             shapes = same_shapes(shapes, new, f"part {part}")
             total.add(value)
