@@ -3,8 +3,8 @@
     python tests/soak.py --minutes 20
 
 One pass has five steps: random scripts of rounds and of the protocol, every other property, the
-checks of every engine with their kills, interrupts at random moments, and clusters of several hosts
-(where this is root on Linux). All have ten times as many examples as in `make test`. Passes follow
+checks of every engine with their kills, chaos (kills, freezes and interrupts at random moments of
+all kinds of work), and clusters of several hosts (where this is root on Linux). All have ten times as many examples as in `make test`. Passes follow
 one another, each with other seeds. A step has at most a fifth of the time, so that each has its
 turn. The first failure ends the run; the command that is shown repeats it.
 """
@@ -29,7 +29,7 @@ GRACE = 120.0  # seconds that a step has to end in when its time is over
 SCRIPTS = ("test_rounds_scripts.py", "test_rounds_master.py", "test_protocol.py")
 CHECKS = r"class (\w+)\(EngineChecks\)"
 OTHERS = ("the_engine_checks_pass", "it_measures_all_that_it_prints")  # both of MPI
-ATTACKS = "interrupts_of_any_operation or interrupted_start_or_end"
+CHAOS = "chaos_is_survived or interrupted_start_or_end"
 
 
 def files(pattern: str, content: str, number: int) -> list[str]:
@@ -44,7 +44,9 @@ def steps(number: int) -> dict[str, list[str]]:
     pytest.append(f"--hypothesis-seed={number}")
     engines = files("test_*.py", "|".join((CHECKS, *OTHERS)), number)
     checks = [name for path in engines for name in re.findall(CHECKS, Path(path).read_text())]
-    attacks = [str(TESTS / "test_interrupts.py"), str(TESTS / "test_engine_mpi.py")]
+    names = ("test_chaos.py", "test_interrupts.py", "test_engine_mpi.py", "test_chaos_hosts.py")
+    attacks = [str(TESTS / name) for name in names]
+    attacks = attacks[number % len(attacks) :] + attacks[: number % len(attacks)]
     return {
         "scripts": [*pytest, *(str(TESTS / name) for name in SCRIPTS)],
         "properties": [
@@ -52,7 +54,7 @@ def steps(number: int) -> dict[str, list[str]]:
             *files("test_*.py", "@given", number),
         ],
         "engines": [*pytest, "-k", " or ".join([*checks, *OTHERS]), *engines],
-        "interrupts": [*pytest, "-k", ATTACKS, *attacks],
+        "chaos": [*pytest, "-k", CHAOS, *attacks],
         "hosts": [*pytest, "-k", "every_scenario", str(TESTS / "test_fleet.py")],
     }
 

@@ -58,16 +58,23 @@ class Process(NamedTuple):
 
         Raises OSError where there are no descriptors to tell who it is; it goes on then.
         """
+        self.send(signal.SIGKILL)
+
+    def send(self, signum: int) -> bool:
+        """Send it a signal, and nobody else; return whether it is there. Raises as `kill` does."""
         with contextlib.suppress(ProcessLookupError):
             if hasattr(os, "pidfd_open"):
                 fd = os.pidfd_open(self.pid)  # it stays the same one's, whoever that is by now
                 try:
                     if Process.of(self.pid) == self:
-                        signal.pidfd_send_signal(fd, signal.SIGKILL)
+                        signal.pidfd_send_signal(fd, signum)
+                        return True
                 finally:
                     os.close(fd)
             elif Process.of(self.pid) == self:
-                os.kill(self.pid, signal.SIGKILL)
+                os.kill(self.pid, signum)
+                return True
+        return False
 
 
 def where_pids_count() -> tuple[str, str, str]:
