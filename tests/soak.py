@@ -4,9 +4,10 @@
 
 One pass has five steps: random scripts of rounds and of the protocol, every other property, the
 checks of every engine with their kills, chaos (kills, freezes and interrupts at random moments of
-all kinds of work), and clusters of several hosts (where this is root on Linux). All have ten times as many examples as in `make test`. Passes follow
-one another, each with other seeds. A step has at most a fifth of the time, so that each has its
-turn. The first failure ends the run; the command that is shown repeats it.
+all kinds of work), and clusters of several hosts (where this is root on Linux). All have ten times
+as many examples as in `make test`. Passes follow one another, each with other seeds. A step has at
+most a fifth of the time, so that each has its turn. The first failure ends the run; the command
+that is shown repeats it.
 """
 
 from __future__ import annotations

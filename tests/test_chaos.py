@@ -80,7 +80,7 @@ def test_what_is_wrong_is_found(
     getattr(bench, name)()
     owner, method, broken = WRONG[name]
     monkeypatch.setattr(owner, method, broken(getattr(owner, method)))
-    with pytest.raises(Wrong, match="times as far from NumPy's|X.updates went from"):
+    with pytest.raises(Wrong, match=r"times as far from NumPy's|X\.updates went from"):
         getattr(bench, name)()
 
 
@@ -104,7 +104,7 @@ def test_a_failure_names_the_command_that_repeats_it(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(CodedMatrix, "_product", broken)
     settings = Settings("virtual", 6, 0.05, 7, ("interrupts", "errors"))
-    with pytest.raises(ChaosFailed, match="X @ .* is inf|X @ .* times as far") as failed:
+    with pytest.raises(ChaosFailed, match=r"X @ .* times as far") as failed:
         run(settings, nobody)
     assert failed.value.command in str(failed.value)
     assert failed.value.command == (

@@ -25,6 +25,7 @@ from .errors import (
     Stalled,
     StoreWarning,
     TooFewWorkers,
+    TooLarge,
     UnknownWorker,
     WorkerError,
 )
@@ -77,6 +78,7 @@ __all__ = [
     "SumCode",
     "SumReport",
     "TooFewWorkers",
+    "TooLarge",
     "Uncoded",
     "UnknownWorker",
     "WorkerError",

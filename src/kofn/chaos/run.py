@@ -18,7 +18,7 @@ from ..cluster import Cluster, connect, find
 from ..errors import KofnError
 from .leaks import Footprint, grown, left
 from .strikes import KINDS, LOST_AFTER, Interrupts, Striker
-from .work import Bench, Tally, Wrong, undisturbed
+from .work import Bench, Tally, Wrong
 
 HANG = 120.0  # seconds without an operation's end
 LIMIT = 60.0  # seconds of silence: longer than anything here is frozen for
@@ -144,15 +144,15 @@ class _Chaos:
     def _calm(self) -> Footprint:
         """Do all there is once, in peace, and look at what is held then."""
         for bench in self._benches:
-            bench.run = undisturbed
+            bench.run = bench.undisturbed
             bench.each()
         return Footprint.now()
 
     def _strike(self, end: float) -> None:
         main, *others = self._benches
         threads = [threading.Thread(target=self._work, args=(b,), daemon=True) for b in others]
-        struck = Interrupts(main.dice) if "interrupts" in self._settings.only else None
-        main.run = struck.run if struck else undisturbed
+        struck = Interrupts(main) if "interrupts" in self._settings.only else None
+        main.run = struck.run if struck else main.undisturbed
         self._stop = threading.Event()
         try:
             with self.striker:

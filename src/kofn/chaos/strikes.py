@@ -19,6 +19,7 @@ from typing import Any
 from ..cluster import Cluster
 from ..engines._processes import Process
 from ..errors import CannotDo, Closed, UnknownWorker
+from .work import Bench
 
 KINDS = ("kills", "freezes", "interrupts", "joins", "errors", "memory")
 PAUSE = 0.3  # seconds between two strikes, on average
@@ -33,10 +34,9 @@ class Interrupts:
     a user has pressed Ctrl-C, which the other process feels too.
     """
 
-    def __init__(self, dice: random.Random) -> None:
+    def __init__(self, bench: Bench) -> None:
         self.stopped = False
-        self._dice, self._armed = dice, False
-        self._usual: dict[str, float] = {}  # seconds that an operation takes, undisturbed
+        self._bench, self._dice, self._armed = bench, bench.dice, False
         self._before = signal.signal(signal.SIGINT, self._strike)
         program = Path(__file__).with_name("_ctrl_c.py")
         command = [sys.executable, "-I", "-S", str(program), str(os.getpid())]
@@ -49,10 +49,10 @@ class Interrupts:
 
     def run(self, name: str, action: Callable[[], Any]) -> tuple[bool, Any]:
         """Do it; return whether it was interrupted, and what it gave."""
-        usual, began = self._usual.get(name), time.perf_counter()
-        after = self._moment(usual)
-        if after is not None:
-            self._order(after)
+        usual = self._bench.usual.get(name)
+        if usual is None or self._dice.random() < 0.4:
+            return self._bench.undisturbed(name, action)
+        self._order(self._moment(usual))
         try:
             try:
                 self._armed = True
@@ -61,15 +61,10 @@ class Interrupts:
                 self._armed = False
         except KeyboardInterrupt:
             return True, None
-        if after is None:
-            spent = time.perf_counter() - began
-            self._usual[name] = 0.8 * (spent if usual is None else usual) + 0.2 * spent
         return False, value
 
-    def _moment(self, usual: float | None) -> float | None:
-        """In how many seconds to strike; None: not at all, to see how long it usually takes."""
-        if usual is None or self._dice.random() < 0.4:
-            return None
+    def _moment(self, usual: float) -> float:
+        """In how many seconds to strike what usually takes so many."""
         if self._dice.random() < 0.7:
             return self._dice.uniform(1e-5, 1.5 * usual)  # most of them while it is at work
         return float(10 ** self._dice.uniform(-5, -2.3))
@@ -158,7 +153,8 @@ class Striker:
         if live < self._workers - 1:
             return
         if there:
-            for victim in self._dice.sample(sorted(there), 1 if self._dice.random() < 0.9 else 2):
+            count = 2 if self._dice.random() < 0.1 else 1
+            for victim in self._dice.sample(sorted(there), min(count, len(there))):
                 there[victim].kill()
                 self.counts["kills"] += 1
         elif self._cluster.engine.capabilities.can_lose:  # none are on this machine, or simulated

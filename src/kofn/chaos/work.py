@@ -7,6 +7,7 @@ terms, and the rounding of NumPy's own product besides.
 from __future__ import annotations
 
 import random
+import time
 from collections import Counter
 from collections.abc import Callable, Collection
 from contextlib import suppress
@@ -31,13 +32,6 @@ UPDATES = 30  # of a matrix, before it is encoded again
 JOBS = 20  # of a sequence, before another is opened
 FIT = 1e-8  # gradient of a fit, relative to the first
 EPS = float(np.finfo(np.float64).eps)
-EXACT: tuple[SumCode, ...] = (
-    FractionalRepetition(2),
-    CyclicRepetition(2),
-    Uncoded(),
-    RandomGroups(1),
-    LT(),
-)
 Runner = Callable[[str, Callable[[], Any]], tuple[bool, Any]]
 
 
@@ -67,15 +61,11 @@ class Tally:
         )
 
 
-def undisturbed(_: str, action: Callable[[], Any]) -> tuple[bool, Any]:
-    """Do it: the runner of a bench that nobody interrupts."""
-    return False, action()
-
-
 class Bench:
     """One thread's work on a cluster: what it should hold, and operations on both.
 
-    `run` does an operation, and tells whether it was interrupted (strikes.Interrupts.run).
+    `run` does an operation, and tells whether it was interrupted: strikes.Interrupts.run, or
+    `undisturbed`, which learns how long each usually takes.
     """
 
     def __init__(
@@ -84,22 +74,26 @@ class Bench:
         workers: int,
         seed: tuple[int, ...],
         kinds: Collection[str],
-        run: Runner = undisturbed,
     ) -> None:
-        self.cluster, self.workers, self.run = cluster, workers, run
+        self.cluster, self.workers = cluster, workers
+        self.run: Runner = self.undisturbed
+        self.usual: dict[str, float] = {}  # seconds of an operation, by name
         self.dice, self.rng = random.Random(repr(seed)), np.random.default_rng(seed)
         self.tally = Tally()
         self.doing = "nothing"
+        self.codes: list[SumCode] = [CyclicRepetition(2), Uncoded()]
+        self.codes += [FractionalRepetition(2)] if workers % 2 == 0 else []
         can = cluster.engine.capabilities
         self.acts: list[Callable[[], None]] = [
             *(self.product, self.columns, self.adjoint, self.whole, self.update, self.move),
             *(self.sum, self.sum, self.nearly, self.sequence, self.fit),
         ]
         self.acts += [self.iterate] if can.exchange else []
-        self.acts += [self.come] if can.can_join and "joins" in kinds else []
-        self.acts += [self.leave] if can.can_lose and can.can_join and "kills" in kinds else []
-        self.acts += [self.fail] if "errors" in kinds else []
-        self.acts += [self.grow] if can.processes and "memory" in kinds else []
+        rare = [self.fail] if "errors" in kinds else []
+        rare += [self.come] if can.can_join and "joins" in kinds else []
+        rare += [self.leave] if can.can_lose and can.can_join and "kills" in kinds else []
+        rare += [self.grow] if can.processes and "memory" in kinds else []
+        self.acts = 5 * self.acts + rare
         self.encode()
         self.part()
         self.open()
@@ -112,7 +106,7 @@ class Bench:
 
     def each(self) -> None:
         """Every operation once."""
-        for act in self.acts:
+        for act in dict.fromkeys(self.acts):
             if self.stale:
                 self.encode()
             act()
@@ -162,6 +156,14 @@ class Bench:
                 return made
 
     # How an operation goes.
+
+    def undisturbed(self, name: str, action: Callable[[], Any]) -> tuple[bool, Any]:
+        """Do it, without an interrupt."""
+        began = time.perf_counter()
+        value = action()
+        spent = time.perf_counter() - began
+        self.usual[name] = 0.8 * self.usual.get(name, spent) + 0.2 * spent
+        return False, value
 
     def _attempt(self, name: str, action: Callable[[], Any]) -> tuple[bool, Any]:
         """Return whether it was done, and its value: not if interrupted, or too few were there."""
@@ -266,7 +268,7 @@ class Bench:
 
     def sum(self) -> None:
         """An exact sum, under any code."""
-        code = self.dice.choice(EXACT)
+        code = self.dice.choice([*self.codes, RandomGroups(1), LT()])
         choices: list[Any] = [square, total, both, scaled(self.dice.randint(1, 20))]
         fn, x = self.dice.choice(choices), self.rng.standard_normal(COLUMNS)
         name = f"sum {type(code).__name__}"
@@ -279,7 +281,7 @@ class Bench:
 
     def nearly(self) -> None:
         """An approximate sum: what is there, scaled up to all."""
-        code = self.dice.choice(EXACT[:3])
+        code = self.dice.choice(self.codes)
         few = self.dice.randint(1, self.workers - 1)
         rule = self.dice.choice([stop.first(few), stop.fraction(few / self.workers)])
         x = self.rng.standard_normal(COLUMNS)
@@ -332,8 +334,12 @@ class Bench:
             return
         x = self.rng.standard_normal(COLUMNS)
         operand = (name_of(process), dies, x)
+
+        def action() -> Any:  # without a code: nobody else has its parts, so it is waited for
+            return self.parts.sum(growing, operand, code=Uncoded())
+
         try:
-            done, found = self._attempt("grow", lambda: self.parts.sum(growing, operand))
+            done, found = self._attempt("grow", action)
         except WorkerError as error:
             if "MemoryError" not in str(error):
                 raise
@@ -379,13 +385,11 @@ class Bench:
             return
         worker = self.dice.choice(self.cluster.workers)
         with suppress(UnknownWorker):  # it may be dying, or be gone
-            done, _ = self._attempt("lose", lambda: self.cluster.lose(worker))
-            self.tally.counts["kills"] += done
+            self._attempt("lose", lambda: self.cluster.lose(worker))
 
     def come(self) -> None:
         if len(self.cluster.workers) <= self.workers:
-            done, _ = self._attempt("join", self.cluster.join)
-            self.tally.counts["joins"] += done
+            self._attempt("join", self.cluster.join)
 
 
 def norm(array: Any) -> float:

@@ -92,6 +92,21 @@ def _stat(pid: int) -> list[str]:
     return []
 
 
+def available_memory() -> int | None:
+    """Bytes that this machine, or its container, can still give; None where nobody tells."""
+    found: list[int] = []
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        text = (_PROC / "meminfo").read_text()
+        found.append(int(text[text.index("MemAvailable:") :].split()[1]) * 1024)
+    with contextlib.suppress(OSError, ValueError, KeyError):  # "max": there is no limit
+        group = Path("/sys/fs/cgroup")
+        limit = int((group / "memory.max").read_text())
+        stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        used = int((group / "memory.current").read_text())
+        found.append(limit - used + int(stat["inactive_file"]))  # those pages can be had again
+    return max(0, min(found)) if found else None
+
+
 def family(roots: Iterable[Process]) -> set[Process]:
     """Return these processes, and all that descend from those that are there."""
     parents: dict[Process, int] = {}

@@ -10,8 +10,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..errors import BadInput, CannotDo, CannotWrite
-from ..files import Place
+from ..errors import BadInput, CannotDo
+from ..files import save
 from ..model import Record
 from .spans import Lane, Lanes, State, lanes
 
@@ -102,13 +102,7 @@ def timeline(
     if target is not None:
         picture = io.BytesIO()
         figure.savefig(picture, format=target.suffix[1:].lower())
-        try:
-            Place.of(target).write(picture.getvalue())
-        except OSError as error:
-            problem = f"the picture cannot be written: {error.strerror or error}."
-            raise CannotWrite(
-                str(target), f"{problem} Make room, or name another place."
-            ) from error
+        save(target, picture.getvalue(), "the picture")
     return figure
 
 
