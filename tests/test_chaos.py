@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from support import PASS, SOAK
 
@@ -99,10 +98,8 @@ def test_an_error_has_to_be_true(cluster: kofn.Cluster) -> None:
 
 
 def test_a_failure_names_the_command_that_repeats_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(X: CodedMatrix, w: Any) -> Any:
-        return np.zeros(X.shape[0])
-
-    monkeypatch.setattr(CodedMatrix, "_product", broken)
+    right = CodedMatrix._product
+    monkeypatch.setattr(CodedMatrix, "_product", lambda X, w: 2 * right(X, w))
     settings = Settings("virtual", 6, 0.05, 7, ("interrupts", "errors"))
     with pytest.raises(ChaosFailed, match=r"X @ .* times as far") as failed:
         run(settings, nobody)

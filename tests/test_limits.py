@@ -63,14 +63,17 @@ def test_what_is_copied_out_of_memory_for_another_machine_is_refused(
 
 def test_a_worker_refuses_a_reply_that_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = socket.socketpair()
-    with ours, theirs, memory.Segment(8).map as cancelled:
-        worker = SocketWorker(theirs, cancelled)
+    word = memory.Segment(8)
+    with ours, theirs:
+        worker = SocketWorker(theirs, word.map)
         monkeypatch.setattr(worker.pool, "take", lambda size: None)  # no room in shared memory
         reply = np.zeros(20_000)
         assert worker.pack(reply)[2] is None
         monkeypatch.setattr(memory, "FRAME", 159_999)
         with pytest.raises(TooLarge, match="160,000"):
             worker.pack(reply)
+        worker.word.release()
+    word.close()
 
 
 @engine
@@ -161,7 +164,7 @@ def test_500_workers_work() -> None:
 
 
 @engine
-def test_a_worker_takes_more_descriptors_and_memory_than_is_asked_for_it() -> None:
+def test_a_worker_takes_no_more_than_is_counted_for_it() -> None:
     """Or workers would be started for which there is no room."""
     available = available_memory()
     assert available is None or available > 0

@@ -188,7 +188,7 @@ class _Chaos:
         error = sys.exception()
         traceback.print_exc()
         what = "" if isinstance(error, Wrong) else f"{bench.doing} raised {type(error).__name__}: "
-        return ChaosFailed(f"{what}{error}", self._settings.command)
+        return ChaosFailed(f"{what}{error}".rstrip(".") + ".", self._settings.command)
 
     def _tally(self) -> Tally:
         return sum((bench.tally for bench in self._benches), Tally())
