@@ -19,7 +19,8 @@ from kofn.chaos import leaks, work
 from kofn.chaos.leaks import Footprint, grown, left
 from kofn.chaos.run import ChaosFailed, Settings, run
 from kofn.chaos.strikes import KINDS
-from kofn.chaos.work import Bench, Wrong
+from kofn.chaos.tally import Wrong
+from kofn.chaos.work import Bench
 from kofn.engines._processes import Process
 
 MINUTES = {"local": 0.12, "virtual": 0.05, "ray": 0.08, "dask": 0.08}

@@ -18,7 +18,8 @@ from ..cluster import Cluster, connect, find
 from ..errors import KofnError
 from .leaks import Footprint, grown, left
 from .strikes import KINDS, LOST_AFTER, Interrupts, Striker
-from .work import Bench, Tally, Wrong
+from .tally import Tally, Wrong, both_of
+from .work import Bench
 
 HANG = 120.0  # seconds without an operation's end
 LIMIT = 60.0  # seconds of silence: longer than anything here is frozen for
@@ -168,9 +169,11 @@ class _Chaos:
         finally:
             self._stop.set()
             for thread in threads:
-                thread.join(WAIT)
+                thread.join(HANG)
             if struck:
                 struck.close()
+        if any(thread.is_alive() for thread in threads) and not self._problem:
+            self._problem = f"a thread does not end; it is at {others[0].doing}."
         if self._problem:
             raise ChaosFailed(self._problem, self._settings.command)
 
@@ -196,7 +199,7 @@ class _Chaos:
     def _counts(self) -> dict[str, int]:
         """What is shown while it runs."""
         tally = self._tally()
-        counts = self.striker.counts + tally.counts
+        counts = both_of(self.striker.counts, tally.counts)
         names = ("kills", "freezes", "joins", "killed for memory", "out of memory", "raised")
         return {
             "work": sum(tally.operations.values()),

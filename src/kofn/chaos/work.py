@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import random
 import time
-from collections import Counter
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,11 +19,12 @@ from ..cluster import Cluster
 from ..codes.assignment import SumCode
 from ..codes.rateless import LT, RandomGroups
 from ..codes.repetition import CyclicRepetition, FractionalRepetition, Uncoded
-from ..errors import BadInput, KofnError, SharesLost, TooFewWorkers, UnknownWorker, WorkerError
+from ..errors import BadInput, SharesLost, TooFewWorkers, UnknownWorker, WorkerError
 from ..learn import Ridge
 from ..rounds import stop
 from ..sequence import DIP, IDIP, Polynomial
 from .functions import Array, both, growing, half, name_of, raising, scaled, square, total
+from .tally import Tally, Wrong
 
 SIDE, K, PARTS, COLUMNS, JOB = 48, 3, 12, 8, 12
 UPDATES = 30  # of a matrix, before it is encoded again
@@ -33,32 +32,6 @@ JOBS = 20  # of a sequence, before another is opened
 FIT = 1e-8  # gradient of a fit, relative to the first
 EPS = float(np.finfo(np.float64).eps)
 Runner = Callable[[str, Callable[[], Any]], tuple[bool, Any]]
-
-
-class Wrong(KofnError):
-    """A result that is not NumPy's, or an error that is not true."""
-
-
-@dataclass
-class Tally:
-    """What was done."""
-
-    operations: Counter[str] = field(default_factory=Counter)
-    interrupted: Counter[str] = field(default_factory=Counter)
-    refused: Counter[str] = field(default_factory=Counter)  # errors that say truly why
-    counts: Counter[str] = field(default_factory=Counter)  # of what else happened
-    checked: int = 0
-    worst: float = 0.0  # the largest error, as a fraction of its tolerance
-
-    def __add__(self, other: Tally) -> Tally:
-        return Tally(
-            self.operations + other.operations,
-            self.interrupted + other.interrupted,
-            self.refused + other.refused,
-            self.counts + other.counts,
-            self.checked + other.checked,
-            max(self.worst, other.worst),
-        )
 
 
 class Bench:
@@ -371,7 +344,12 @@ class Bench:
         X = np.concatenate([rows for _, rows in self.D])
         y = self.rng.standard_normal(len(X))
         model = Ridge(cluster=self.cluster, k=K, tol=FIT)
-        done, _ = self._attempt("fit", lambda: model.fit(X, y))
+
+        def action() -> None:
+            self.cluster.wait_for(K)  # fewer shares than that cannot be made
+            model.fit(X, y)
+
+        done, _ = self._attempt("fit", action)
         if done:
             X, y = X - X.mean(axis=0), y - y.mean()
             H, g = X.T @ X + np.eye(COLUMNS), X.T @ y
