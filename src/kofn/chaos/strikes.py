@@ -22,7 +22,7 @@ from ..errors import CannotDo, Closed, UnknownWorker
 from .work import Bench
 
 KINDS = ("kills", "freezes", "interrupts", "joins", "errors", "memory")
-PAUSE = 0.3  # seconds between two strikes, on average
+PAUSE = 0.25  # seconds between two strikes, on average
 FROZEN = 2  # workers at a time
 LOST_AFTER = 6.0  # seconds of silence after which a cluster under chaos gives a worker up
 
@@ -102,8 +102,8 @@ class Striker:
         self._cluster, self._workers, self._dice = cluster, workers, dice
         can = cluster.engine.capabilities
         acts: dict[str, tuple[Callable[[], None], int]] = {
-            "kills": (self._kill, 4 if can.processes or can.can_lose else 0),
-            "freezes": (self._freeze, 7 if can.processes else 0),
+            "kills": (self._kill, 3 if can.processes or can.can_lose else 0),
+            "freezes": (self._freeze, 8 if can.processes else 0),
             "joins": (self._join, 1 if can.can_join else 0),
         }
         self._acts = [act for kind, (act, n) in acts.items() if kind in kinds for _ in range(n)]
