@@ -136,7 +136,7 @@ def test_workers_without_room_are_refused_before_any_is_started(
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if lack == "memory":
         monkeypatch.setattr(local, "available_memory", lambda: 100 << 20)
-        told = r"LocalEngine\(500\).*4000 MB of memory are needed, and 100 are free"
+        told = r"LocalEngine\(500\).*10000 MB of memory are needed, and 100 are free"
     else:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 1000), hard))
         told = r"LocalEngine\(500\).* file descriptors are needed, and 1000 are allowed\. Raise"
