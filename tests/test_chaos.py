@@ -53,7 +53,7 @@ def test_chaos_is_survived(engine: str) -> None:
         assert result["kills"] > 0
         assert result["freezes"] > 0
         assert result["interrupts"] > 0
-        assert result["lost"] >= result["kills"]
+        assert result["processes"] > 6
         assert {"X @ w", "X.T @ z", "iterate", "fit", "result", "X.move"} <= {*result["operations"]}
 
 

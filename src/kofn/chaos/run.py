@@ -126,8 +126,7 @@ class _Chaos:
         finally:
             self._over.set()
             watch.join()
-        log = self._cluster.log
-        if problem := grown(calm, again, len(log)):
+        if problem := grown(calm, again, len(self._cluster.log)):
             raise ChaosFailed(f"the master has {problem}.", self._settings.command)
         tally = self._tally()
         return {
@@ -137,8 +136,7 @@ class _Chaos:
             "operations": dict(sorted(tally.operations.items())),
             "interrupted": dict(sorted(tally.interrupted.items())),
             "refused": dict(tally.refused),
-            "lost": sum(record.kind == "lost" for record in log),
-            "joined": sum(record.kind == "joined" for record in log),
+            "processes": len(self.striker.seen),
             "footprints": {"calm": calm, "calm_again": again},
         }
 

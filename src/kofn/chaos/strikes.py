@@ -155,8 +155,7 @@ class Striker:
         if there:
             count = 2 if self._dice.random() < 0.1 else 1
             for victim in self._dice.sample(sorted(there), min(count, len(there))):
-                there[victim].kill()
-                self.counts["kills"] += 1
+                self.counts["kills"] += there[victim].send(signal.SIGKILL)
         elif self._cluster.engine.capabilities.can_lose:  # none are on this machine, or simulated
             with suppress(UnknownWorker, CannotDo):
                 self._cluster.lose(self._dice.choice(self._cluster.workers))
