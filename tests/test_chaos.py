@@ -23,7 +23,7 @@ from kofn.chaos.tally import Wrong
 from kofn.chaos.work import Bench
 from kofn.engines._processes import Process, family
 
-MINUTES = {"local": 0.12, "virtual": 0.05, "ray": 0.08, "dask": 0.08}
+MINUTES = {"local": 0.1, "virtual": 0.03, "ray": 0.05, "dask": 0.05}
 
 
 def nobody(left: float, counts: dict[str, int]) -> None:

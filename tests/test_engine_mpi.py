@@ -140,7 +140,7 @@ def test_on_one_machine_nobody_outside_can_connect() -> None:
 
 
 def test_chaos_is_survived() -> None:
-    args = ("chaos", "--engine", "mpi", "--seed", str(PASS), "--minutes", str(0.07 * SOAK))
+    args = ("chaos", "--engine", "mpi", "--seed", str(PASS), "--minutes", str(0.05 * SOAK))
     out = finish(mpiexec(7, "mpi_programs/command.py", *args, "--json"), 3600)
     result = json.loads(out[out.index("{") :])
     assert result["checked"] > 0
