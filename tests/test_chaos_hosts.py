@@ -95,7 +95,7 @@ def test_chaos_is_survived_on_hosts(
         disturbing.join()
         fleet.close()
     said = (tmp_path / "master.log").read_text()[-6000:]
-    assert "{" in out, said
+    assert "{" in out, f"exit status {process.returncode}, {dict(counted)}: {said}"
     result = json.loads(out[out.index("{") :])
     print(engine, dict(counted), json.dumps(result), f"{time.monotonic() - began:.0f} s")
     assert result["checked"] > 0
