@@ -3,12 +3,12 @@
     python tests/soak.py --minutes 20
 
 One pass has seven steps: the fault search, its state machines, every other property, altered files
-and command lines, the checks of every engine with their kills, interrupts at random moments, and
-clusters of several hosts (where this is root on Linux). All have ten times as many examples as in
-`make test`. Passes follow one another, each with other seeds. A step has at most its part of the
-time, so that each has its turn. The first failure ends the run; the command that is shown repeats
-it. The fault search takes some twenty minutes of a core for its 200,000 scripts, and says how far
-it came if it is cut.
+and command lines, the checks of every engine with their kills, chaos (kills, freezes and interrupts
+at random moments of all kinds of work), and clusters of several hosts (where this is root on
+Linux). All have ten times as many examples as in `make test`. Passes follow one another, each with
+other seeds. A step has at most its part of the time, so that each has its turn. The first failure
+ends the run; the command that is shown repeats it. The fault search takes some twenty minutes of a
+core for its 200,000 scripts, and says how far it came if it is cut.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SEARCHED = 200_000  # scripts of the fault search in a pass: ten times those of 
 SCRIPTS = ("test_protocol.py", "test_search.py::TestMachine")
 CHECKS = r"class (\w+)\(EngineChecks\)"
 OTHERS = ("the_engine_checks_pass",)  # of MPI
-ATTACKS = "interrupts_of_any_operation or interrupted_start_or_end"
+CHAOS = "chaos_is_survived or interrupted_start_or_end"
 
 
 def files(pattern: str, content: str, number: int) -> list[str]:
@@ -47,8 +47,10 @@ def steps(number: int) -> dict[str, list[str]]:
     pytest.append(f"--hypothesis-seed={number}")
     engines = files("test_*.py", "|".join((CHECKS, *OTHERS)), number)
     checks = [name for path in engines for name in re.findall(CHECKS, Path(path).read_text())]
-    attacks = [str(TESTS / "test_interrupts.py"), str(TESTS / "test_engine_mpi.py")]
     first = ["--first", str(number * SEARCHED), "--count", str(SEARCHED)]
+    names = ("test_chaos.py", "test_interrupts.py", "test_engine_mpi.py", "test_chaos_hosts.py")
+    attacks = [str(TESTS / name) for name in names]
+    attacks = attacks[number % len(attacks) :] + attacks[: number % len(attacks)]
     return {
         "search": [str(TESTS / "search.py"), *first],
         "scripts": [*pytest, *(str(TESTS / name) for name in SCRIPTS)],
@@ -58,7 +60,7 @@ def steps(number: int) -> dict[str, list[str]]:
         ],
         "files": [*pytest, str(TESTS / "test_fuzz.py")],
         "engines": [*pytest, "-k", " or ".join([*checks, *OTHERS]), *engines],
-        "interrupts": [*pytest, "-k", ATTACKS, *attacks],
+        "chaos": [*pytest, "-k", CHAOS, *attacks],
         "hosts": [*pytest, "-k", "every_scenario", str(TESTS / "test_fleet.py")],
     }
 

@@ -16,7 +16,7 @@ import pytest
 import kofn
 
 # The names of an engine are found by entry points; the others are commands.
-WITHOUT_NAMES = {"cli", "engines", "peers", "reproduce"}
+WITHOUT_NAMES = {"chaos", "cli", "engines", "peers", "reproduce"}
 PACKAGES = [
     "kofn",
     *(

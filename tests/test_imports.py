@@ -55,7 +55,12 @@ ALLOWED: dict[str, set[str]] = {
     "testing": {"codes", "engines", "rounds", "delays", "arrays", "cluster"},
 }
 # These may import all the others but what is named.
-MAY_NOT = {"cli": {"testing"}, "reproduce": {"testing", "cli"}, "__init__": {"testing", "cli"}}
+MAY_NOT = {
+    "cli": {"testing"},
+    "chaos": {"testing", "cli", "reproduce"},
+    "reproduce": {"testing", "cli", "chaos"},
+    "__init__": {"testing", "cli", "chaos"},
+}
 
 
 def package_of(path: Path) -> str:

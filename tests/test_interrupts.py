@@ -1,4 +1,4 @@
-"""Interrupts: what is held back, when it comes out, and the attack of interrupts.py, in short."""
+"""Interrupts: what is held back, and when it comes out. Those of any work are in test_chaos.py."""
 
 from __future__ import annotations
 
@@ -179,28 +179,6 @@ def test_other_threads_hold_nothing() -> None:
     finally:
         over.set()
         thread.join()
-
-
-ATTACKS = [("local", 300), ("virtual", 200), ("ray", 8), ("dask", 25)]
-
-
-@pytest.mark.parametrize(("engine", "count"), ATTACKS)
-def test_interrupts_of_any_operation_are_no_harm(engine: str, count: int) -> None:
-    if engine in ("ray", "dask"):
-        module = {"dask": "distributed"}.get(engine, engine)
-        pytest.importorskip(module, reason=f"kofn[{engine}] is not installed")
-    # In a process of its own: pytest and hypothesis run code that must not be interrupted.
-    script = Path(__file__).with_name("interrupts.py")
-    done = subprocess.run(
-        [
-            *(sys.executable, str(script), "--engine", engine),
-            *("--count", str(count * SOAK), "--seed", str(PASS)),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
 
 
 STARTS = """

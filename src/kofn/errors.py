@@ -263,9 +263,24 @@ class OutOfResources(KofnError):
 
     def __str__(self) -> str:
         return (
-            f"{self.what} needs memory and file descriptors of the master's process; the system "
-            f"says: {self.lacks}. Raise the limit (ulimit -n, ulimit -v), use fewer workers, or "
-            f"let go of what is not needed any more."
+            f"{self.what} needs memory, file descriptors or temporary files; the system says: "
+            f"{self.lacks}. Raise the limit (ulimit -n, ulimit -v), use fewer workers, make room "
+            f"(memory, /dev/shm, TMPDIR), or let go of what is not needed any more."
+        )
+
+
+class TooLarge(KofnError):
+    """One array is larger than what this engine can send in one piece; nothing was sent."""
+
+    def __init__(self, what: str, size: int, limit: int) -> None:
+        super().__init__(what, size, limit)
+        self.what, self.size, self.limit = what, size, limit
+
+    def __str__(self) -> str:
+        return (
+            f"{self.what} is sent in one piece of at most {self.limit:,} bytes; this one has "
+            f"{self.size:,}. Make it smaller: encode with a larger k, cut sums into more parts, "
+            f"multiply fewer columns at a time, or let workers read a store (kofn encode)."
         )
 
 

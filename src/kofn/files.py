@@ -159,6 +159,15 @@ class Place:
         return seen.hexdigest()[:32]
 
 
+def save(path: Path, data: bytes, what: str = "it") -> None:
+    """Write a file whole or not at all. Raises CannotWrite."""
+    try:
+        Place.of(path).write(data)
+    except OSError as error:
+        problem = f"{what} cannot be written: {error.strerror or error}."
+        raise CannotWrite(str(path), f"{problem} Make room, or name another place.") from error
+
+
 class Ranges:
     """Read byte ranges of a file into given memory, without mapping it.
 

@@ -103,6 +103,7 @@ class Fleet(ABC):
     address: str | None = None  # for kofn.connect
     rejoins: ClassVar[bool] = False  # whether a host that was given up is used again
     replaces: ClassVar[bool] = False  # whether a worker that died is replaced unasked
+    program: tuple[str, ...] = ("-m", "fleet.master")
 
     def __init__(self, hosts: Hosts, folder: Path) -> None:
         self.hosts, self.folder = hosts, folder
@@ -119,7 +120,7 @@ class Fleet(ABC):
 
     def command(self) -> list[str]:
         """What runs on A as the master."""
-        return [sys.executable, "-m", "fleet.master"]
+        return [sys.executable, *self.program]
 
     def connect(self, room: int = 0, **options: Any) -> Any:
         """Start a master and have it connect to all workers; return what it says of that.

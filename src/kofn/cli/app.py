@@ -168,6 +168,28 @@ def engines(as_json: Json = False) -> None:
     run_command("engines", as_json)
 
 
+@app.command()
+def chaos(
+    minutes: Annotated[float, Option(min=0.02, help="How long.")] = 1.0,
+    engine: Annotated[str, Option(help="Where the workers are.")] = "local",
+    seed: Annotated[int | None, Option(min=0, help="Of operations and strikes.")] = None,
+    workers: Annotated[int | None, Option(min=4, help="How many (default: 6, or all).")] = None,
+    only: Annotated[list[str] | None, Option(help="kills, freezes, …; repeatable.")] = None,
+    address: Annotated[str | None, Option(help="Of a running cluster.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Kill, freeze and interrupt at random; check every result; look for what is left."""
+    become_worker(engine)
+    from ..chaos.run import Settings
+    from ..chaos.strikes import KINDS
+
+    if workers is None and address is None and engine != "mpi":
+        workers = 6
+    seed = int.from_bytes(os.urandom(3)) if seed is None else seed
+    settings = Settings(engine, workers, minutes, seed, tuple(only or KINDS), address)
+    run_command("chaos", as_json, settings, quiet=as_json)
+
+
 @bench.command()
 def overhead(as_json: Json = False, rounds: Rounds = 2000) -> None:
     """Time per tiny coded round against a bare pipe loop, and the price of a large operand."""

@@ -39,14 +39,23 @@ class Launcher:
 
     def __init__(self, module: str, folder: str = "") -> None:
         self.folder = folder
+        try:
+            self._start(module)
+        except BaseException:
+            if folder:
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+    def _start(self, module: str) -> None:
         self.control, theirs = socket.socketpair()
         self._reader = wire.Reader(self.control)
+        start = [sys.executable, "-c", _BOOT, str(theirs.fileno()), module, self.folder, *sys.path]
         # Ctrl-C goes to it too, before it can say that it does not want it.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             with theirs:
                 self.process = subprocess.Popen(
-                    [sys.executable, "-c", _BOOT, str(theirs.fileno()), module, folder, *sys.path],
+                    start,
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
                     env=os.environ | ONE_THREAD,

@@ -25,7 +25,7 @@ from ._mpi_messages import Stream, rest
 from ._mpi_setup import greeted
 from ._processes import where_pids_count
 from ._socket_worker import serve as serve_near
-from .memory import Packed, pack, unpack
+from .memory import Packed, framed, pack, unpack
 from .protocol import Cancel, Message, Values, WorkerProtocol, plain, typed
 
 KNOCK = struct.Struct("<32sq")  # what comes with the end of a socket pair: the secret, the worker
@@ -141,7 +141,8 @@ class _Rank(Values):
             sent = self.stream.push()
 
     def pack(self, value: Any, lasting: bool = False) -> Packed:
-        return pack(value, tidy=True)[0]
+        packed = pack(value, tidy=True)[0]
+        return packed if packed[0] is None else framed(packed)
 
     def unpack(self, packed: Packed) -> Any:
         return unpack(packed, None)

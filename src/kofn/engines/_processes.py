@@ -58,16 +58,23 @@ class Process(NamedTuple):
 
         Raises OSError where there are no descriptors to tell who it is; it goes on then.
         """
+        self.send(signal.SIGKILL)
+
+    def send(self, signum: int) -> bool:
+        """Send it a signal, and nobody else; return whether it is there. Raises as `kill` does."""
         with contextlib.suppress(ProcessLookupError):
             if hasattr(os, "pidfd_open"):
                 fd = os.pidfd_open(self.pid)  # it stays the same one's, whoever that is by now
                 try:
                     if Process.of(self.pid) == self:
-                        signal.pidfd_send_signal(fd, signal.SIGKILL)
+                        signal.pidfd_send_signal(fd, signum)
+                        return True
                 finally:
                     os.close(fd)
             elif Process.of(self.pid) == self:
-                os.kill(self.pid, signal.SIGKILL)
+                os.kill(self.pid, signum)
+                return True
+        return False
 
 
 def where_pids_count() -> tuple[str, str, str]:
@@ -83,6 +90,21 @@ def _stat(pid: int) -> list[str]:
     with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
         return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     return []
+
+
+def available_memory() -> int | None:
+    """Bytes that this machine, or its container, can still give; None where nobody tells."""
+    found: list[int] = []
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        text = (_PROC / "meminfo").read_text()
+        found.append(int(text[text.index("MemAvailable:") :].split()[1]) * 1024)
+    with contextlib.suppress(OSError, ValueError, KeyError):  # "max": there is no limit
+        group = Path("/sys/fs/cgroup")
+        limit = int((group / "memory.max").read_text())
+        stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        used = int((group / "memory.current").read_text())
+        found.append(limit - used + int(stat["inactive_file"]))  # those pages can be had again
+    return max(0, min(found)) if found else None
 
 
 def family(roots: Iterable[Process]) -> set[Process]:

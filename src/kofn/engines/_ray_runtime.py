@@ -28,6 +28,7 @@ from ray._private.services import canonicalize_bootstrap_address
 from ..errors import BadInput, EngineUnavailable
 from ..interrupts import opened
 from ._processes import MARK, ONE_THREAD, end_folder, watch
+from .memory import room_for
 
 RESOURCE = "kofn"  # a machine that offers it says how many workers it takes
 _ANSWER = 5.0  # seconds for an address to be connected to; twice as long to answer
@@ -208,13 +209,17 @@ def _start(undo: ExitStack, workers: int | None) -> str:
     """Start a cluster in a folder of its own; return the folder."""
     # Unix sockets lie below it, whose paths must be short: Ray adds up to 66 bytes, of 107.
     base = tempfile.gettempdir()
-    temp = tempfile.mkdtemp(prefix="kofn-ray-", dir=base if len(base) < 22 else "/tmp")
+    with room_for("a Ray cluster"):
+        temp = tempfile.mkdtemp(prefix="kofn-ray-", dir=base if len(base) < 22 else "/tmp")
     undo.callback(undo.enter_context(watch(temp)).kill)
     undo.callback(end_folder, temp)  # also what Ray does not know of if its start is interrupted
     undo.callback(ray.shutdown)
     # Its own token, in a folder of the user alone: Ray's would be readable by others and stay.
     token = os.path.join(temp, "token")
-    with open(os.open(token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+    with (
+        room_for("a Ray cluster"),
+        open(os.open(token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file,
+    ):
         file.write(secrets.token_hex(32))
     os.environ.setdefault("RAY_AUTH_MODE", "token")
     if "RAY_AUTH_TOKEN" not in os.environ:

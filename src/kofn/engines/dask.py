@@ -20,7 +20,7 @@ from ._dask_worker import Connection, Copies
 from ._launcher import Launcher
 from ._processes import where_pids_count
 from .base import Capabilities
-from .memory import Packed, unpack
+from .memory import Packed, room_for, unpack
 from .protocol import Message, WorkerDown, WorkerUp
 from .transport import Transport, TransportEngine
 
@@ -172,7 +172,7 @@ class DaskEngine(TransportEngine):
         self.capabilities = Capabilities(
             processes=True, can_lose=True, can_join=can_join, copies=True, exchange=True
         )
-        with held():
+        with held(), room_for("a Dask cluster"):
             folder = tempfile.mkdtemp(prefix="kofn-dask-") if own else ""
             launcher = Launcher("kofn.engines._dask_launch", folder) if own else None
             if launcher is not None:

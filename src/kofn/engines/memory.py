@@ -19,9 +19,10 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
-from ..errors import BadInput, OutOfResources
+from ..errors import BadInput, OutOfResources, TooLarge
 
 LARGE = 32 * 1024  # bytes; below this a copy through the socket is cheaper than a mapping
+FRAME = (1 << 31) - 1  # bytes; marshal, which makes frames, counts in 32 bits
 WHOLE = 16 << 20  # bytes; from here on memory is mostly fresh, and written by system calls
 _ALIGN = 64
 _HEADER = 64  # the first word says busy (1) or free (0); see Pool
@@ -255,9 +256,17 @@ def unpack(packed: Packed, memory: mmap.mmap | None = None, copy: bool = False) 
     return np.ndarray(shape, dtype, bytearray(parts[0]) if copy else parts[0], order=order)
 
 
+def framed(packed: Packed) -> Packed:
+    """Return a packed value whose buffers are to go in a frame. Raises TooLarge."""
+    sizes = [part[1] if type(part) is tuple else memoryview(part).nbytes for part in packed[1]]
+    if max(sizes, default=0) > FRAME:
+        raise TooLarge("what cannot go through shared memory", max(sizes), FRAME)
+    return packed
+
+
 def inline(packed: Packed, segment: Segment) -> Packed:
     """Return a packed value with the bytes that lie in its segment: for another machine."""
-    head, parts, _ = packed
+    head, parts, _ = framed(packed)
     data = segment.map
     return head, tuple(data[p[0] : p[0] + p[1]] if type(p) is tuple else p for p in parts), None
 

@@ -18,7 +18,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from .. import __version__
 from ..checks import whole
-from ..errors import Closed, EngineUnavailable
+from ..errors import Closed, EngineUnavailable, OutOfResources
+from ..files import said
 from ..interrupts import held, opened
 from ..model import Joined, Lost
 from ._processes import Process, end, family, where_pids_count
@@ -37,6 +38,7 @@ _GRACE = 2.5  # seconds for Ray to end workers of this machine; a frozen one tak
 # Nothing is reserved, so our workers start whatever else the cluster does; and nothing is ever
 # run twice: a restarted actor would have lost its share.
 _remote: Any = ray.remote
+_errors: Any = ray.exceptions
 _GROUPS = dict.fromkeys(("control", "listen", "nodes", "work"), 1)  # threads
 _ACTOR = _remote(num_cpus=0, max_restarts=0, max_task_retries=0, concurrency_groups=_GROUPS)(Worker)
 
@@ -77,7 +79,12 @@ class RayTransport(Transport):
 
     def pack(self, value: Any, lasting: bool = False) -> Any:
         packed = pack(value, lasting)
-        return ray.put(packed) if packed.large else packed
+        if not packed.large:
+            return packed
+        try:
+            return ray.put(packed)
+        except (_errors.ObjectStoreFullError, _errors.OutOfDiskError) as error:
+            raise OutOfResources("Ray's object store", said(error)) from error
 
     def unpack(self, packed: Packed) -> Any:
         # Copies: what lies in the object store is read-only, and not to be held for long.

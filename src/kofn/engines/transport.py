@@ -13,7 +13,7 @@ from itertools import count
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
-from ..errors import Closed, UnknownWorker
+from ..errors import Closed, TooLarge, UnknownWorker
 from ..exchange import Exchange, ExchangeLayout
 from ..interrupts import held, opened
 from ..model import Event, Lost, Task
@@ -234,7 +234,7 @@ class TransportEngine(Engine):
             for worker, message in messages:
                 send(worker, message)
                 done += 1
-        except (MemoryError, OSError):
+        except (MemoryError, OSError, TooLarge):
             self._protocol.unsent(messages[done:])
             with room_for("what a worker is sent"):
                 raise

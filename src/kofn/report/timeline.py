@@ -10,8 +10,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..errors import BadInput, CannotDo, CannotWrite
-from ..files import Place
+from .. import files
+from ..errors import BadInput, CannotDo
 from ..model import Record
 from .spans import Lane, Lanes, State, lanes
 
@@ -109,11 +109,7 @@ def save(figure: Figure, path: str | PathLike[str]) -> None:
     target = _target(path)
     picture = io.BytesIO()
     figure.savefig(picture, format=target.suffix[1:].lower())
-    try:
-        Place.of(target).write(picture.getvalue())
-    except OSError as error:
-        problem = f"the picture cannot be written: {error.strerror or error}."
-        raise CannotWrite(str(target), f"{problem} Make room, or name another place.") from error
+    files.save(target, picture.getvalue(), "the picture")
 
 
 def ready(path: str | PathLike[str]) -> None:

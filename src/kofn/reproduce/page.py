@@ -5,8 +5,11 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Mapping
 from html import escape
+from io import BytesIO
 from pathlib import Path
 from typing import Any
+
+from ..files import save
 
 Results = Mapping[str, Any]
 # A line of text, or a table: title, the format of each column by its name ("" for text), rows.
@@ -40,8 +43,10 @@ def publish(shown: Any, results: Results, out: Path) -> None:
         figure, path, text = getattr(shown, name)(results), out / f"{name}.png", escape(sentence)
         if quick:
             figure.text(0.995, 0.995, "quick run", ha="right", va="top", color="#b00020", size=9)
-        figure.savefig(path)
-        picture = b64encode(path.read_bytes()).decode()
+        drawn = BytesIO()
+        figure.savefig(drawn)
+        save(path, drawn.getvalue())
+        picture = b64encode(drawn.getvalue()).decode()
         figures.append(
             f'<figure><img alt="{text}" src="data:image/png;base64,{picture}">'
             f"<figcaption>{text}</figcaption></figure>"
@@ -59,4 +64,4 @@ def publish(shown: Any, results: Results, out: Path) -> None:
 <p class="small">All numbers and settings are in results.json beside this page.</p>
 </body></html>
 """
-    (out / "index.html").write_text(page, encoding="utf-8")
+    save(out / "index.html", page.encode())
