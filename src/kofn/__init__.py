@@ -27,6 +27,7 @@ from .errors import (
     TooFewWorkers,
     UnknownWorker,
     WorkerError,
+    WrongReplies,
 )
 from .model import ProductReport, Report, SumReport
 from .rounds import Late, stop
@@ -80,6 +81,7 @@ __all__ = [
     "Uncoded",
     "UnknownWorker",
     "WorkerError",
+    "WrongReplies",
     "connect",
     "deadline",
     "exact",

@@ -15,6 +15,7 @@ from .arrays.matrix import Options
 from .arrays.scales import scales_of
 from .arrays.shares import resolve_source, shares_from, shares_of, threshold
 from .arrays.store import Store
+from .arrays.verify import Verify, check_options
 from .codes import AnyKOfN, SumCode
 from .codes.threshold import check_code
 from .engines.base import Engine
@@ -172,6 +173,7 @@ class Cluster:
         loads: str = "measured",
         tolerance: float | None = None,
         check_finite: bool = True,
+        verify: Verify | None = None,
     ) -> CodedMatrix: ...
 
     @overload
@@ -188,6 +190,7 @@ class Cluster:
         loads: str = "measured",
         tolerance: float | None = None,
         check_finite: bool = True,
+        verify: Verify | None = None,
     ) -> CodedTranspose: ...
 
     def encode(
@@ -203,6 +206,7 @@ class Cluster:
         loads: str = "measured",
         tolerance: float | None = None,
         check_finite: bool = True,
+        verify: Verify | None = None,
     ) -> CodedMatrix | CodedTranspose:
         """Cut A (N x d) into k blocks, code them as n shares, and give every worker one.
 
@@ -220,7 +224,8 @@ class Cluster:
         (None). loads: "measured" gives fast workers more rows, "equal" does not.
         tolerance: raise Inaccurate rather than return a product whose error bound is larger
         (default: 1e-6 for float64, 1e-2 for float32). check_finite: refuse NaN and infinity in A
-        and in operands.
+        and in operands. verify: find wrong replies, and ask others: "probe" by a few secret sums of
+        A, "parity" by those beyond the threshold, of which there are `margin` (docs/verify.md).
 
         Cost: every share is one pass over A; each worker keeps ceil(N / k) rows.
         """
@@ -253,12 +258,14 @@ class Cluster:
                 f"axis must be 0 (cut by rows) or 1 (by columns); got {axis!r}. Leave it out for 0."
             )
         checks.one_of(loads, "loads", ("measured", "equal"))
+        check_options(verify, margin, axis, check_finite)
         options = Options(
             tolerance=tolerance,
             check_finite=check_finite,
             margin=margin,
             late=_late(late),
             measured_loads=loads == "measured",
+            verify=verify,
         )
         if found is not None:
             if axis == 1:

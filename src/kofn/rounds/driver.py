@@ -15,6 +15,7 @@ from .. import interrupts
 from ..engines.base import Engine
 from ..errors import CannotDo, Closed, Stalled, TooFewWorkers, WorkerError
 from ..model import (
+    Accuse,
     Assign,
     Command,
     Event,
@@ -34,6 +35,7 @@ from .base import Round
 from .keep import Keeper
 from .leaving import Departures
 from .roster import Roster
+from .trust import Trust
 
 LOG_LENGTH = 200_000  # records; older ones are dropped
 PATIENCE = 0.25  # seconds between two looks at a wait that events alone do not end
@@ -67,7 +69,7 @@ class RoundDriver:
         self.closed = False
         self.lock = interrupts.Lock()
         self.log: deque[Record] = deque(maxlen=LOG_LENGTH)
-        self.roster = Roster(engine.workers)
+        self.roster, self.trust = Roster(engine.workers), Trust()
         self._departures = Departures(self.roster)
         self.unwanted: deque[str] = deque()  # keys to forget; appended to from anywhere
         # Ids, each larger than all before. They are the engine's: a second cluster on an open
@@ -79,12 +81,12 @@ class RoundDriver:
         self._unheard: list[Event] = []  # events noted that it has not heard of
         self._unnoted: deque[Event] = deque()  # left by an exception
         self._asked: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
-        # Other threads must not wait for long until a round looks up; in virtual time nobody does.
         self._home = os.getpid()
+        # Other threads must not wait for long until a round looks up; in virtual time nobody does.
         self._nap = float("inf") if engine.capabilities.virtual_time else PATIENCE
 
     def check(self) -> None:
-        """Raise Closed where the engine cannot be used any more, or not from this process."""
+        """Raise Closed where the engine cannot be used, or not from this process."""
         if self.closed:
             raise Closed("this cluster is closed; call kofn.connect again.")
         if os.getpid() != self._home:
@@ -368,10 +370,7 @@ class RoundDriver:
         return 0.0
 
     def _give_up(self, round: Round, waited: float) -> NoReturn:
-        if round.missing:
-            need = max(round.threshold, round.live + round.missing)
-            raise TooFewWorkers(round.live, need, waited)
-        raise Stalled(round.id, waited, round.owing)
+        raise round.too_few(waited) if round.missing else Stalled(round.id, waited, round.owing)
 
     def _obey(self, round: Round, commands: Sequence[Command], supply: Supplier) -> None:
         for command in commands:
@@ -379,10 +378,8 @@ class RoundDriver:
                 task = command.task
                 if task.worker not in self.roster.kept:
                     continue  # its Lost is in this very batch; the round is about to hear of it
-                now = self.engine.now()
-                self.log.append(
-                    Record(now, "send", task.round, task.worker, task.id, int(task.cost))
-                )
+                now, rows = self.engine.now(), int(task.cost)
+                self.log.append(Record(now, "send", task.round, task.worker, task.id, rows))
                 self.engine.submit(task)
                 self.roster.debts.add(task.worker, now)
             elif type(command) is Supply:
@@ -392,6 +389,8 @@ class RoundDriver:
                     self.put(command.worker, command.key, command.value)
             elif type(command) is Assign:
                 self.roster.assign(command)
+            elif type(command) is Accuse:
+                self._unnoted += self.trust.accuse(self, round.id, command)
             elif type(command) is Observe:
                 value = command.read()
                 told = round.on(Observed(self.engine.now(), value, command.held))
