@@ -258,7 +258,7 @@ class Cluster:
                 f"axis must be 0 (cut by rows) or 1 (by columns); got {axis!r}. Leave it out for 0."
             )
         checks.one_of(loads, "loads", ("measured", "equal"))
-        check_options(verify, margin, axis, check_finite)
+        check_options(verify, margin, check_finite)
         options = Options(
             tolerance=tolerance,
             check_finite=check_finite,

@@ -18,7 +18,7 @@ from ..errors import BadInput, CannotDo
 from .decode import ETA_WANTED, Code
 from .probes import UNIT, Edges, Probes, begin, edges_of
 from .scales import Scales, change_lengths, factors
-from .sizes import Pieces, Sizes
+from .sizes import Pieces
 from .sources import Source
 from .verify import Finite, FiniteSum, Parity, ProbedProduct, ProbedRows, ProbedSum, Verify
 
@@ -38,8 +38,8 @@ class Checked:
     """How long rows are at most, and with `verify` what replies are checked by.
 
     `longest`: a bound on the lengths of the rows of blocks, found when it is asked for; updates
-    have made it `grown` longer, and move it by `speed`. `rebuilt`: what shares may be off by from the
-    start, relative to |g| L.
+    have made it `grown` longer, and move it by `speed`. `rebuilt`: what shares may be off by from
+    the start, relative to |g| L.
     """
 
     longest: Callable[[], float]
@@ -47,8 +47,8 @@ class Checked:
     grown: float = 0.0
     speed: float = 0.0
     rebuilt: float = 0.0
-    sizes: Sizes | None = None
     probes: Probes | None = None
+    parity: bool = False  # whether X @ w is checked by replies to spare, not by probes
 
     def after(self, U: NDArray[Any], V: NDArray[Any] | None, momentum: float | None) -> Checked:
         """After X += U Vᵀ (or U), or a move with a momentum."""
@@ -56,17 +56,9 @@ class Checked:
         speed = self.speed if momentum is None else momentum * self.speed + change
         grown = self.grown + (change if momentum is None else speed)
         new = replace(self, grown=grown, speed=speed)
-        if self.sizes is None and self.probes is None:
+        if self.probes is None:
             return new
-        lengths = change_lengths(U, V)
-        if self.probes is not None:
-            return replace(new, probes=self.probes.after(U, V, lengths, momentum))
-        assert self.sizes is not None
-        k, rows = self.sizes.k, len(self.sizes.length)
-        by_block = np.zeros(k * rows)
-        by_block[: len(lengths)] = lengths
-        rank = 1 if V is None else V.shape[1]
-        return replace(new, sizes=self.sizes.after(by_block.reshape(k, rows), rank, momentum))
+        return replace(new, probes=self.probes.after(U, V, change_lengths(U, V), momentum))
 
     def watch_product(
         self, round: ElasticRound, code: Code, w: NDArray[Any], off: Mapping[int, float]
@@ -75,11 +67,11 @@ class Checked:
         first, off = Finite(self._reach(code), w, w.shape[1:]), self._off(code, off)
         round.verifier = first
         if self.probes is not None:
-            round.verifier = ProbedProduct(self.probes, code, off, first, w)
             round.has_idle_work = True
-        elif self.sizes is not None:
-            round.verifier = round.jury = Parity(self.sizes, code, off, first, w)
-            round.has_idle_work = True
+            if self.parity:
+                round.verifier = round.jury = Parity(self.probes.sizes, code, off, first, w)
+            else:
+                round.verifier = ProbedProduct(self.probes, code, off, first, w)
 
     def watch_adjoint(
         self, round: SumRound, code: Code, shape: tuple[int, int], off: Mapping[int, float]
@@ -137,10 +129,8 @@ def begun(
             f"verify={verify!r} needs a matrix that is cut by rows; this one is cut another way. "
             f"Use cluster.encode, or leave verify out."
         )
-    edges = edges_of(rows, groups)
-    if verify == "probe":
-        return replace(kept, probes=begin(shares.pieces(edges), shape, shares.dtype, groups))
-    return replace(kept, sizes=Sizes.of(shares.pieces(edges), shape, shares.dtype))
+    probes = begin(shares.pieces(edges_of(rows, groups)), shape, shares.dtype, groups)
+    return replace(kept, probes=probes, parity=verify == "parity")
 
 
 def of_source(source: Source, code: AnyKOfN, scales: Scales | None) -> PiecesOf:
@@ -150,11 +140,11 @@ def of_source(source: Source, code: AnyKOfN, scales: Scales | None) -> PiecesOf:
 
     def block(j: int, first: int, last: int) -> Any:
         a, b = min(N, j * rows + first), min(N, j * rows + last)
-        part = source.rows(a, b)
+        part: Any = source.rows(a, b)
         if scales is None or not scales.exponents[a:b].any():
             return part
         exponents = -scales.exponents[a:b]
-        if sp.issparse(part):
+        if source.sparse:
             each = np.repeat(exponents, np.diff(part.indptr))
             return sp.csr_array(
                 (part.data * factors(each, part.data), part.indices, part.indptr), part.shape

@@ -134,7 +134,7 @@ class Probes:
         worth = np.sqrt((sums.r**2).sum(axis=(1, 2, 3)))
         own = sums.r_off + (d + self.sizes.k + MORE) * worth
         own = own + np.diff(self.edges) * 2 * self._per_group(self.sizes.length / self.size)
-        return self._noisy(self.sizes.noise(d)) + UNIT * own
+        return np.asarray(self._noisy(self.sizes.noise(d)) + UNIT * own)
 
     @cached_property
     def off_tolerance(self) -> Floats:
@@ -177,7 +177,7 @@ class Probes:
 
 def draw(rng: np.random.Generator, *shape: int) -> Floats:
     """Random numbers of size 1 to 2 and either sign."""
-    return rng.uniform(1.0, 2.0, shape) * rng.choice([-1.0, 1.0], shape)
+    return np.asarray(rng.uniform(1.0, 2.0, shape) * rng.choice([-1.0, 1.0], shape))
 
 
 def summing(edges: Edges, length: Floats, more: int = 0) -> Floats:

@@ -58,15 +58,6 @@ class Sizes:
         none = np.zeros_like(length)
         return cls(len(lengths), unit, tiny, length, none, none, none)
 
-    @classmethod
-    def of(cls, pieces: Pieces, shape: tuple[int, int, int], dtype: np.dtype[Any]) -> Sizes:
-        """For a matrix of `shape` (k, rows, d), from one pass over its blocks."""
-        lengths = np.zeros(shape[:2])
-        for first, _, blocks in pieces:
-            for j, block in enumerate(blocks):
-                lengths[j, first : first + block.shape[0]] = row_lengths(block)
-        return cls.begun(lengths, dtype)
-
     def after(self, change: Floats, rank: int, momentum: float | None) -> Sizes:
         """After an update whose rows have these lengths, (k, rows); or a move with a momentum."""
         c = np.asarray(np.linalg.norm(change, axis=0))
@@ -96,16 +87,13 @@ def row_lengths(rows: Any) -> Floats:
     info = np.finfo(np.float64)
     doubtful = np.flatnonzero(~((found > np.sqrt(info.tiny) / info.eps) & (found < np.inf)))
     if len(doubtful):  # squares that left the range of numbers, or lost digits at its lower end
-        some = rows[doubtful]
+        some: Any = rows[doubtful]
         large = abs(some).max(axis=1)
         large = np.asarray(large.toarray() if sp.issparse(some) else large).reshape(-1)
         shift = np.frexp(np.where(large > 0, large, 1.0))[1]
         half = shift // 2  # two to -shift may not be a number
         for e in (half, shift - half):
-            down = np.exp2(-e.astype(np.float64))
-            some = (
-                some.multiply(down[:, None]).tocsr() if sp.issparse(some) else some * down[:, None]
-            )
+            some = (sp.diags_array(np.exp2(-e.astype(np.float64))) @ sp.csr_array(some)).tocsr()
         found[doubtful] = np.ldexp(_lengths(some), shift)
     return found
 

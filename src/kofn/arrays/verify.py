@@ -2,7 +2,8 @@
 
 Every product looks at whether replies are finite. With verify="probe" each is checked as it
 arrives, by secret sums (`probes`); with verify="parity" at the end, against the others
-(`codes.syndrome`). The bounds on rounding are those of `sizes`. No I/O: rounds ask.
+(`codes.syndrome`), but for X.T @ z, of which every reply is needed and none to
+spare. The bounds on rounding are those of `sizes`. No I/O: rounds ask.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from ..codes.syndrome import Syndrome
 from ..errors import BadInput
 from ..model import RowRange
 from .decode import Code, gather, segments
-from .probes import SAFE, SURELY, UNIT, Floats, Probes
-from .sizes import MEASURED, MORE, Sizes
+from .probes import SAFE, SURELY, UNIT, Probes
+from .sizes import MEASURED, MORE, Floats, Sizes
 
 if TYPE_CHECKING:
     from ..rounds import Cover
@@ -32,7 +33,7 @@ Values = Sequence[tuple[int, Runs, Any]]
 HUGE = 1e150  # operands beyond it, or below its inverse, are scaled before they are checked
 
 
-def check_options(verify: object, margin: int, axis: int, check_finite: bool) -> None:
+def check_options(verify: object, margin: int, check_finite: bool) -> None:
     """Refuse what cannot be verified."""
     if verify is None:
         return
@@ -49,11 +50,6 @@ def check_options(verify: object, margin: int, axis: int, check_finite: bool) ->
         raise BadInput(
             f"verify='parity' compares replies beyond the threshold: margin=1 detects a wrong one, "
             f"margin=2 says whose it is; got margin={margin}. Use verify='probe' without a margin."
-        )
-    if verify == "parity" and axis == 1:
-        raise BadInput(
-            "verify='parity' checks products with a matrix that is cut by rows: of one cut by "
-            "columns (axis=1) every reply is needed. Use verify='probe'."
         )
 
 
@@ -100,7 +96,7 @@ class Finite:
 class FiniteSum(Finite):
     """The same for X.T @ z, whose operands are in the items."""
 
-    def wrong(self, slot: int, what: Item, value: Any) -> str | None:  # type: ignore[override]
+    def wrong(self, slot: int, what: Item, value: Any) -> str | None:
         self._operand = np.empty(0) if what.u is None else what.u
         return super().wrong(slot, what, value)
 
@@ -176,7 +172,8 @@ class ProbedProduct(Probed):
             good = apart <= limit[:, None, :]
             if not good.all():
                 g = int(np.flatnonzero(~good.all(axis=(1, 2)))[0])
-                return _story(probes.edges[groups.start + g :][:2], apart[g], limit[g])
+                rows = probes.edges[groups.start + g :][:2].tolist()
+                return _story(rows, apart[g], limit[g])
         return None
 
     def unseen(self, eta: float) -> float:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
-from ..errors import KofnError, TooFewWorkers, WrongReplies
+from ..errors import KofnError, Stalled, TooFewWorkers, WrongReplies
 from ..model import Command, Event, Report
 
 R = TypeVar("R", bound=Report)
@@ -58,8 +58,10 @@ class Round(ABC):
         self._silence = (read, 1 if read > before else count + 1)
         return self._silence[1]
 
-    def too_few(self, waited: float) -> KofnError:
-        """What to raise when nobody joins that is missing."""
+    def gave_up(self, waited: float) -> KofnError:
+        """What to raise after a wait in vain: for joiners, or for those that owe something."""
+        if not self.missing:
+            return Stalled(self.id, waited, self.owing)
         if self.wrong:
             return WrongReplies(self.wrong, self.live, self.missing)
         return TooFewWorkers(self.live, max(self.threshold, self.live + self.missing), waited)

@@ -72,8 +72,8 @@ class RoundDriver:
         self.roster, self.trust = Roster(engine.workers), Trust()
         self._departures = Departures(self.roster)
         self.unwanted: deque[str] = deque()  # keys to forget; appended to from anywhere
-        # Ids, each larger than all before. They are the engine's: a second cluster on an open
-        # engine counts on. Who takes a round's id holds the lock until that round has run.
+        # Ids, each larger than all before, and the engine's: a second cluster on it counts on.
+        # Who takes a round's id holds the lock until that round has run.
         rounds, tasks = engine.counters()
         self.next_round, self.next_task = rounds.__next__, tasks.__next__
         self._running, self._runner = False, 0  # whether a round is; the thread of the last one
@@ -186,7 +186,7 @@ class RoundDriver:
                     tried = round.last_resort(now) if short is None else ()
                     self._obey(round, tried, supply)
                     if not round.done and not any(type(command) is Send for command in tried):
-                        self._give_up(round, now - (heard if short is None else short))
+                        raise round.gave_up(now - (heard if short is None else short))
                     heard = now
                     continue
                 until = min(end, round.wake, next_look, self.keeper.look, now + self._nap)
@@ -283,8 +283,8 @@ class RoundDriver:
 
     def _give_up_silent(self, round: Round | None = None) -> float:
         """End workers that have owed an answer for too long; return when to look again."""
-        if self.lost_after == float("inf"):
-            return self.lost_after  # and a thousand workers need not be gone through an event
+        if self.lost_after == float("inf"):  # a thousand workers need not be gone through an event
+            return self.lost_after
         since = self.roster.debts.since
         for worker in self.roster.silent(self.engine.now(), self.lost_after):
             self.engine.give_up(worker)
@@ -304,8 +304,7 @@ class RoundDriver:
 
     def await_stored(self, key: str, workers: Sequence[int], enough: int | None = None) -> None:
         """Wait until each of these keeps `key`, could not, or is lost; a little beyond `enough`."""
-        began = self.engine.now()
-        end = float("inf")
+        began, end = self.engine.now(), float("inf")
 
         def waiting() -> list[int]:
             nonlocal end
@@ -369,9 +368,6 @@ class RoundDriver:
         time.sleep(LOOK)
         return 0.0
 
-    def _give_up(self, round: Round, waited: float) -> NoReturn:
-        raise round.too_few(waited) if round.missing else Stalled(round.id, waited, round.owing)
-
     def _obey(self, round: Round, commands: Sequence[Command], supply: Supplier) -> None:
         for command in commands:
             if type(command) is Send:
@@ -390,7 +386,12 @@ class RoundDriver:
             elif type(command) is Assign:
                 self.roster.assign(command)
             elif type(command) is Accuse:
-                self._unnoted += self.trust.accuse(self, round.id, command)
+                known = (round.id, self.engine.now(), self.roster, self.log)
+                lost = self.trust.accuse(command, *known)
+                if lost and self.engine.capabilities.can_lose:
+                    self.engine.lose(command.worker)
+                else:
+                    self._unnoted += lost
             elif type(command) is Observe:
                 value = command.read()
                 told = round.on(Observed(self.engine.now(), value, command.held))

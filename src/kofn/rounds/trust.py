@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from typing import TYPE_CHECKING
+from collections import Counter, deque
 
 from ..model import Accuse, Lost, Record
-
-if TYPE_CHECKING:
-    from .driver import RoundDriver
+from .roster import Roster
 
 TWICE = 2  # once may be a cosmic ray; a worker that is caught so often computes wrongly
 
@@ -17,30 +14,29 @@ TWICE = 2  # once may be a cosmic ray; a worker that is caught so often computes
 class Trust:
     """Counts the rounds in which each worker was caught. Caught twice, it is put aside.
 
-    Who is put aside is ended where the engine can do that: a process or a machine that computes
-    wrongly is of no use to anybody. Elsewhere it counts as lost from then on. So its share is free
-    for others, and where workers are kept (`keep`), another is ordered for it.
+    Who is put aside is ended by the driver where the engine can do that: a process or a machine
+    that computes wrongly is of no use to anybody. Elsewhere it counts as lost from then on. So its
+    share is free for others, and where workers are kept (`keep`), another is ordered for it.
     """
 
     def __init__(self) -> None:
         self.caught: Counter[int] = Counter()
         self.aside: set[int] = set()
 
-    def accuse(self, driver: RoundDriver, round: int, command: Accuse) -> list[Lost]:
-        """Write it down; return what the engine will not say: that a worker is lost to us."""
+    def accuse(
+        self, command: Accuse, round: int, now: float, roster: Roster, records: deque[Record]
+    ) -> list[Lost]:
+        """Write it down; return the loss of the worker, if it is put aside now."""
         worker, why = command.worker, command.why
-        now, log = driver.engine.now(), logging.getLogger("kofn")
-        driver.log.append(Record(now, "wrong", round, worker, command.task, 0, why))
+        log = logging.getLogger("kofn")
+        records.append(Record(now, "wrong", round, worker, command.task, 0, why))
         self.caught[worker] += 1
         log.warning("worker %d sent a wrong reply in round %d: %s", worker, round, why)
-        known = worker in self.aside or worker not in driver.roster.kept
+        known = worker in self.aside or worker not in roster.kept
         if self.caught[worker] < TWICE or known:
             return []
         self.aside.add(worker)
         reason = f"put aside: {self.caught[worker]} wrong replies; the last: {why}"
-        driver.log.append(Record(now, "aside", round, worker, -1, 0, reason))
+        records.append(Record(now, "aside", round, worker, -1, 0, reason))
         log.warning("worker %d is given no more work (%s)", worker, reason)
-        if not driver.engine.capabilities.can_lose:
-            return [Lost(now, worker, (), reason)]
-        driver.engine.lose(worker)
-        return []
+        return [Lost(now, worker, (), reason)]
