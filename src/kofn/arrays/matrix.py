@@ -324,9 +324,11 @@ class CodedMatrix(Reporting):
         width = 1 if z.ndim == 1 else z.shape[1]
         shares, resting = self._planner.members(plan)
         shape, worst = (self._rows, self._columns), self._worst(len(z))
-        length = float(np.linalg.norm(z.astype(np.float64, copy=False)))
+        unscaled = self._unscaled(z.reshape(len(z), width))
+        # Of what meets the rows as they were coded: η is relative to that.
+        length = float(np.linalg.norm(unscaled.astype(np.float64, copy=False)))
         work = Adjoint(driver, code, self._holders.key, worst, shape, length)
-        items = plan.items(code.k, self._unscaled(z.reshape(len(z), width)), self.dtype)
+        items = plan.items(code.k, unscaled, self.dtype)
         late = self._options.late
         round = SumRound(driver.next_round(), items, shares, work, late, resting)
         self._planner.prepare(round)

@@ -299,10 +299,9 @@ class Parity:
         gathered = gather(values, places, (len(places), *self._noise.shape))
         for first, last, found, _ in segments(self._code, cover.shares, cover.cuts, cover.have):
             shares = [cover.shares[i] for i in found.tolist()]
-            syndrome = self._syndrome(tuple(shares))
+            syndrome = self.look(tuple(shares))
             if syndrome is None:
                 continue
-            self.sight = min(self.sight, syndrome.sight / math.sqrt(len(shares)))
             noise = self._noise[first:last].reshape(-1)
             replies = gathered[found, first:last].reshape(len(found), -1)
             verdict = syndrome.judge(replies, noise)
@@ -325,9 +324,13 @@ class Parity:
         k = math.sqrt(self._sizes.k)
         return 2 * float(worst.max(initial=0.0)) / self.sight * k * max(1.0, eta)
 
-    def _syndrome(self, shares: tuple[int, ...]) -> Syndrome | None:
-        """The checks of these shares; None where there are none to spare."""
-        return syndrome_of(self._code, shares) if len(shares) > self._code.k else None
+    def look(self, shares: tuple[int, ...]) -> Syndrome | None:
+        """The checks of these shares, and how sharp they are; None where none is to spare."""
+        if len(shares) <= self._code.k:
+            return None
+        found = syndrome_of(self._code, shares)
+        self.sight = min(self.sight, found.sight / math.sqrt(len(shares)))
+        return found
 
 
 def unseen(verifier: object, eta: float) -> float | None:

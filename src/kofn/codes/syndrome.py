@@ -73,7 +73,7 @@ class Syndrome:
         reply raises that, but by some u of its error only.
         """
         m = len(replies)
-        sizes = np.linalg.norm(replies / self.lengths[:, None], axis=0)
+        sizes = np.abs(replies / self.lengths[:, None]).sum(axis=0)  # squares might overflow
         found: Floats = np.sqrt(m) * noise + 2 * m * np.finfo(np.float64).eps * sizes
         return found
 
