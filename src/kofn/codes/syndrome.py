@@ -81,7 +81,9 @@ class Syndrome:
         """None where replies (m, c) agree but for rounding of at most `noise` (c,) each."""
         with np.errstate(over="ignore", invalid="ignore"):
             S, limit = self.of(replies), self.limit(replies, noise)
-            alarm = np.flatnonzero(np.linalg.norm(S, axis=0) > limit)
+            limit = np.maximum(limit, np.finfo(np.float64).tiny)
+            # Divided first: squares of right numbers must not overflow, either.
+            alarm = np.flatnonzero(np.linalg.norm(S / limit, axis=0) > 1)
         if not len(alarm):
             return None
         # Squares of what is left must not overflow, however wrong a reply is.
