@@ -29,7 +29,7 @@ from kofn.testing import Faults
 from kofn.testing.corrupt import KINDS, Kind, corrupted
 
 Floats = NDArray[Any]
-MODES = [("probe", 0), ("parity", 1), ("parity", 2)]
+MODES: list[tuple[Any, int]] = [("probe", 0), ("parity", 1), ("parity", 2)]
 
 
 class Liar(Wrapped):
@@ -69,14 +69,14 @@ def matrix_of(rng: np.random.Generator) -> Floats:
     A = rng.standard_normal((N, d)) * 10.0 ** rng.uniform(-6, 6)
     if rng.random() < 0.3:
         A *= 10.0 ** rng.uniform(-5, 5, (N, 1))  # rows of different size
-    return A.astype(np.float32) if rng.random() < 0.2 else A
+    return np.asarray(A, np.float32 if rng.random() < 0.2 else float)
 
 
 def row_sets(X: kofn.CodedMatrix, A: Floats) -> Floats:
     """The length of the k rows of each place, divided as the shares are."""
     blocks = np.zeros((X.code.k * X._rows, A.shape[1]))
     blocks[: len(A)] = X._scaled(A.astype(float))
-    return np.linalg.norm(blocks.reshape(X.code.k, X._rows, -1), axis=(0, 2))
+    return np.asarray(np.linalg.norm(blocks.reshape(X.code.k, X._rows, -1), axis=(0, 2)))
 
 
 def moved(X: kofn.CodedMatrix, margin: int, reply: Reply, wrong: Floats) -> Floats:
@@ -144,6 +144,8 @@ def test_every_wrong_reply_that_matters_is_found_and_its_worker_named(
                 tried += 1
                 reply, wrong = liar.done
                 report = X.report
+                assert report.unseen is not None
+                assert report.error_bound is not None
                 move = moved(X, margin, reply, wrong)
                 matters = ~np.isfinite(wrong).all() or (move > report.unseen * size).any()
                 assert set(report.wrong) <= {worker}
@@ -178,6 +180,8 @@ def test_wrong_replies_of_the_transpose_are_found_too(verify: Any) -> None:
                 tried += 1
                 reply, wrong = liar.done
                 report = X.report
+                assert report.unseen is not None
+                assert report.error_bound is not None
                 size = np.linalg.norm(A.astype(float)) * np.linalg.norm(z.astype(float), axis=0)
                 with np.errstate(over="ignore", invalid="ignore"):
                     move = np.linalg.norm(wrong.astype(float) - reply.value, axis=0)
@@ -447,7 +451,7 @@ def test_a_value_that_is_not_finite_is_its_workers_fault(bad: float, way: str) -
 def test_an_honest_overflow_is_nobodys_fault() -> None:
     with kofn.connect(VirtualEngine(5)) as cluster:
         for options in ({}, {"verify": "probe"}, {"verify": "parity", "margin": 1}):
-            X = cluster.encode(np.full((50, 4), 1e200), k=3, **options)  # type: ignore[arg-type]
+            X = cluster.encode(np.full((50, 4), 1e200), k=3, **options)
             with pytest.raises(kofn.Overflowed):
                 X @ np.full(4, 1e200)
             assert X.report.wrong == ()
@@ -464,7 +468,7 @@ def test_a_reply_of_the_wrong_shape_is_refused() -> None:
 
     A = np.random.default_rng(0).standard_normal((90, 8))
     with kofn.connect(Short(VirtualEngine(5))) as cluster:
-        X = cluster.encode(A, k=3)
+        X = cluster.encode(A, k=3, verify="probe")
         assert np.allclose(X @ np.ones(8), A.sum(axis=1))
         assert X.report.wrong == (3,)
 
@@ -474,7 +478,7 @@ def test_a_reply_of_the_wrong_shape_is_refused() -> None:
 
 def test_sparse_matrices_and_both_ways_to_cut_are_checked() -> None:
     rng = np.random.default_rng(0)
-    S = scipy.sparse.random_array((300, 40), density=0.1, format="csr", rng=rng)
+    S: Any = scipy.sparse.random_array((300, 40), density=0.1, format="csr", rng=rng)
     for data, axis in ((S, 0), (S, 1), (S.toarray(), 1)):
         for verify, margin in MODES:
             faults = Faults().corrupt(2, "sign", round=2).corrupt(1, "sign", round=3)

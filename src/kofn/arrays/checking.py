@@ -65,9 +65,9 @@ class Checked:
     ) -> None:
         """Have the replies of X @ w checked."""
         first, off = Finite(self._reach(code), w, w.shape[1:]), self._off(code, off)
-        round.verifier = first
+        round.jury = first
         if self.probes is not None:
-            round.has_idle_work = True
+            round.has_idle_work, round.jury = True, None
             if self.parity:
                 round.verifier = round.jury = Parity(self.probes.sizes, code, off, first, w)
             else:

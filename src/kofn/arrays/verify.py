@@ -63,8 +63,7 @@ class Finite:
     """Refuses replies of the wrong shape, and NaN and infinity that cannot be right.
 
     The rows of a share are at most `longest(share)` long, so its products with w are at most that
-    times |w|, and so is every partial sum. What stays below the largest number is finite. This
-    is done for every reply, and takes a microsecond.
+    times |w|, and so is every partial sum. What stays below the largest number is finite.
     """
 
     def __init__(
@@ -80,6 +79,20 @@ class Finite:
         for first, last in what:
             rows += last - first
         return self._judged(slot, value, (rows, *self._shape), self._operand)
+
+    def judge(self, cover: Cover, values: Values) -> tuple[dict[int, str], list[int]]:
+        """The same for all replies at once, where nothing else is checked.
+
+        It is done in every product, and takes half a microsecond a reply.
+        """
+        guilty = {}
+        for share, what, value in values:
+            flat = value if value.ndim == 1 else value.reshape(-1)
+            if not math.isfinite(flat.dot(flat)):  # it is not, or its squares are not
+                why = self.wrong(share, what, value)
+                if why is not None:
+                    guilty[share] = why
+        return guilty, []
 
     def _judged(
         self, slot: int, value: Any, shape: tuple[int, ...], w: NDArray[Any], times: float = 1.0

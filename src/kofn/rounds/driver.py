@@ -66,8 +66,7 @@ class RoundDriver:
     ) -> None:
         self.engine, self.wait, self.limit, self.lost_after = engine, wait, limit, lost_after
         self.keeper = Keeper(keep)
-        self.closed = False
-        self.lock = interrupts.Lock()
+        self.closed, self.lock = False, interrupts.Lock()
         self.log: deque[Record] = deque(maxlen=LOG_LENGTH)
         self.roster, self.trust = Roster(engine.workers), Trust()
         self._departures = Departures(self.roster)
@@ -194,7 +193,8 @@ class RoundDriver:
                 idle = not missed and not round.has_idle_work
                 events = missed + self._noted(max(0.0, until - now) if idle else 0.0)
                 for event in events:  # a second pass: by now we know everyone who is lost
-                    self._obey(round, round.on(event), supply)
+                    if commands := round.on(event):
+                        self._obey(round, commands, supply)
                     # The rest of a batch still tells who lives: no early way out.
                     if type(event) is Failed and event.round == round.id and not round.done:
                         raise WorkerError(event.worker, event.error, event.traceback)
@@ -205,6 +205,7 @@ class RoundDriver:
                     heard = engine.now()
                 elif (due := (now := engine.now()) >= round.wake) or not idle:
                     commands = round.on(Tick(now)) if due else round.idle_work(now)
+                    assert not due or commands or round.done or round.wake > now, "a wait for ever"
                     self._obey(round, commands, supply)
                     heard = engine.now() if commands else heard  # who is asked now has its time
                 self._serve()
@@ -369,15 +370,15 @@ class RoundDriver:
         return 0.0
 
     def _obey(self, round: Round, commands: Sequence[Command], supply: Supplier) -> None:
+        engine, roster, now = self.engine, self.roster, self.engine.now()
         for command in commands:
             if type(command) is Send:
-                task = command.task
-                if task.worker not in self.roster.kept:
+                task, worker = command.task, command.task.worker
+                if worker not in roster.kept:
                     continue  # its Lost is in this very batch; the round is about to hear of it
-                now, rows = self.engine.now(), int(task.cost)
-                self.log.append(Record(now, "send", task.round, task.worker, task.id, rows))
-                self.engine.submit(task)
-                self.roster.debts.add(task.worker, now)
+                self.log.append(Record(now, "send", task.round, worker, task.id, int(task.cost)))
+                engine.submit(task)
+                roster.debts.add(worker, now)
             elif type(command) is Supply:
                 supply(command.worker)
             elif type(command) is Keep:
@@ -386,10 +387,9 @@ class RoundDriver:
             elif type(command) is Assign:
                 self.roster.assign(command)
             elif type(command) is Accuse:
-                known = (round.id, self.engine.now(), self.roster, self.log)
-                lost = self.trust.accuse(command, *known)
-                if lost and self.engine.capabilities.can_lose:
-                    self.engine.lose(command.worker)
+                lost = self.trust.accuse(command, round.id, now, roster, self.log)
+                if lost and engine.capabilities.can_lose:
+                    engine.lose(command.worker)
                 else:
                     self._unnoted += lost
             elif type(command) is Observe:

@@ -60,7 +60,6 @@ class ElasticRound(WatchedRound):
         self.cover = Cover(windows)
         self.values: list[tuple[int, tuple[RowRange, ...], Any]] = []
         self._work = work
-        self._senders: dict[int, set[int]] = {}  # share -> who has delivered some of it
 
     def start(self, time: float) -> list[Command]:
         self._start = self._now = time
@@ -84,8 +83,6 @@ class ElasticRound(WatchedRound):
             self.cover.deliver(share, event.what)
             if event.value is not None:
                 self.values.append((share, event.what, event.value))
-                if self.jury is not None:
-                    self._senders.setdefault(share, set()).add(event.worker)
         return self._finish()
 
     def _finish(self) -> Sequence[Command]:
@@ -113,7 +110,7 @@ class ElasticRound(WatchedRound):
         for share, why in guilty.items():
             self.values = [one for one in self.values if one[0] != share]
             self.cover.forget(share)
-            senders = self._senders.pop(share, set())
+            senders = [w for w, slot in self._slot_of.items() if slot == share and w in self.read]
             # Of two that delivered some of a share nobody knows whose is wrong.
             for worker in senders if len(senders) == 1 else ():
                 commands += self._accuse(worker, -1, why)
