@@ -34,6 +34,7 @@ from .errors import (
     TraceWarning,
     UnknownWorker,
     WorkerError,
+    WrongReplies,
 )
 from .model import ProductReport, Report, SumReport
 from .rounds import Late, stop
@@ -97,6 +98,7 @@ __all__ = [
     "UnknownWorker",
     "Work",
     "WorkerError",
+    "WrongReplies",
     "calibrate",
     "connect",
     "deadline",

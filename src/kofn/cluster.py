@@ -14,6 +14,7 @@ from .arrays.matrix import Options
 from .arrays.scales import scales_of
 from .arrays.shares import resolve_source, shares_from, shares_of, threshold
 from .arrays.store import Store
+from .arrays.verify import Verify, check_options
 from .checkpoint import Checkpoint
 from .codes import AnyKOfN, SumCode
 from .codes.threshold import check_code
@@ -154,6 +155,7 @@ class Cluster:
         loads: str = "measured",
         tolerance: float | None = None,
         check_finite: bool = True,
+        verify: Verify | None = None,
     ) -> CodedMatrix: ...
 
     @overload
@@ -170,6 +172,7 @@ class Cluster:
         loads: str = "measured",
         tolerance: float | None = None,
         check_finite: bool = True,
+        verify: Verify | None = None,
     ) -> CodedTranspose: ...
 
     def encode(
@@ -185,6 +188,7 @@ class Cluster:
         loads: str = "measured",
         tolerance: float | None = None,
         check_finite: bool = True,
+        verify: Verify | None = None,
     ) -> CodedMatrix | CodedTranspose:
         """Cut A (N x d) into k blocks, code them as n shares, and give every worker one.
 
@@ -202,7 +206,8 @@ class Cluster:
         (None). loads: "measured" gives fast workers more rows, "equal" does not.
         tolerance: raise Inaccurate rather than return a product whose error bound is larger
         (default: 1e-6 for float64, 1e-2 for float32). check_finite: refuse NaN and infinity in A
-        and in operands.
+        and in operands. verify: find wrong replies, and ask others: "probe" by a few secret sums of
+        A, "parity" by those beyond the threshold, of which there are `margin` (docs/verify.md).
 
         Cost: every share is one pass over A; each worker keeps ceil(N / k) rows.
         """
@@ -235,12 +240,14 @@ class Cluster:
                 f"axis must be 0 (cut by rows) or 1 (by columns); got {axis!r}. Leave it out for 0."
             )
         checks.one_of(loads, "loads", ("measured", "equal"))
+        check_options(verify, margin, check_finite)
         options = Options(
             tolerance=tolerance,
             check_finite=check_finite,
             margin=margin,
             late=_late(late),
             measured_loads=loads == "measured",
+            verify=verify,
         )
         if found is not None:
             if axis == 1:

@@ -5,7 +5,7 @@ Each keeps its facts as attributes and survives pickling: `args` are the facts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -248,6 +248,31 @@ class UnknownWorker(KofnError, KeyError):
 
     def __str__(self) -> str:
         return f"worker {self.worker} is not live. Use one that is: {self.live}."
+
+
+class WrongReplies(KofnError):
+    """Replies were found wrong, and too few others are left to do without them.
+
+    `workers`: whose they were, and why they cannot be right; empty where nobody can say whose.
+    """
+
+    def __init__(self, workers: Mapping[int, str], live: int, missing: int, rows: int = 0) -> None:
+        self.workers, self.live, self.missing, self.rows = dict(workers), live, missing, rows
+        super().__init__(self.workers, live, missing, rows)
+
+    def __str__(self) -> str:
+        if not self.workers:
+            return (
+                f"replies for the same rows must agree; for {self.rows} rows they do not, and it "
+                f"takes {self.missing} more to say whose are wrong. Multiply again, use a larger "
+                f"margin or more workers, or encode with verify='probe'."
+            )
+        whose = "; ".join(f"worker {worker}: {why}" for worker, why in self.workers.items())
+        return (
+            f"wrong replies are not used, and {self.live} other workers are live; {self.missing} "
+            f"more are needed ({whose}). Call cluster.join(), let rounds wait for joiners "
+            f"(connect(..., wait=60)), or encode with a smaller k."
+        )
 
 
 class EngineUnavailable(KofnError, ImportError):

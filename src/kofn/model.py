@@ -214,6 +214,14 @@ class Assign(NamedTuple):
     slot: int | None
 
 
+class Accuse(NamedTuple):
+    """A reply of this worker cannot be right; the round goes on as if it had not come."""
+
+    worker: int
+    task: int
+    why: str
+
+
 class Observe(NamedTuple):
     """Read memory that workers write; the round is told at once, by Observed.
 
@@ -232,7 +240,7 @@ class Publish(NamedTuple):
     asks: bool
 
 
-Command = Send | Supply | Keep | Assign | Observe | Publish
+Command = Send | Supply | Keep | Assign | Accuse | Observe | Publish
 
 
 class Record(NamedTuple):
@@ -240,7 +248,8 @@ class Record(NamedTuple):
 
     kind: round, send, piece (a streamed part of a task), reply (the end of one), dropped, failed,
     lost, joined, leaving, staying (a notice is taken back), stored, ordered (a worker that is to
-    join), refused (no such worker can be had), done (the end of a round) or raised.
+    join), refused (no such worker can be had), wrong (a reply that was not used), aside (a worker
+    that is given no more work), done (the end of a round) or raised.
     """
 
     time: float
@@ -249,7 +258,7 @@ class Record(NamedTuple):
     worker: int
     task: int
     rows: int
-    why: str = ""  # of lost, leaving, ordered and refused, where it is known
+    why: str = ""  # of lost, leaving, ordered, refused, wrong and aside, where it is known
 
     @classmethod
     def of(cls, event: Event) -> Record:
@@ -285,6 +294,7 @@ class Report:
     # coded together (docs/numerics.md) by themselves, whatever the size of other rows.
     error_bound: float | None
     restarted: bool = False  # some worker had to do again what it had delivered
+    wrong: tuple[int, ...] = ()  # workers whose replies could not be right, and were not used
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -297,6 +307,9 @@ class ProductReport(Report):
     rows_wasted: int = 0  # delivered, and not needed
     rows_topped_up: int = 0  # asked a second time from others, after a loss or a delay
     rows_moved: int = 0  # read now by workers that did not before, beyond what their load has grown
+    # With verify=: a wrong reply that moves the result by more than this, in the units of
+    # error_bound, is seen (docs/verify.md). None where replies were not checked.
+    unseen: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

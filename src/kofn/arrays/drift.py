@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from .checking import Checked
 from .scales import Growth
 
 Floats = NDArray[np.float64]
@@ -37,7 +38,8 @@ class Drift:
     `blocks`: the blocks times the vectors, (k, rows, COLUMNS), or None before the first rebuilding.
     `size`: the largest that each place has been, (rows,). `off`: by share, errors relative to that,
     of the share and of its velocity. `own`: the error of `blocks` itself. `moving`: whether shares
-    carry a velocity. `growth`: what updates have done to rows that are scaled.
+    carry a velocity. `growth`: what updates have done to rows that are scaled. `checked`: what
+    replies are checked by.
     """
 
     moving: bool = False
@@ -47,6 +49,12 @@ class Drift:
     own: float = 0.0
     off: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     growth: Growth | None = None
+    checked: Checked = Checked(lambda: math.inf)  # noqa: RUF009 - frozen
+
+    @property
+    def share_errors(self) -> dict[int, float]:
+        """By how much shares are off that were rebuilt, relative to their rows' lengths."""
+        return {share: own for share, (own, _) in self.off.items()}
 
     def begun(self, seen: Floats, own: float) -> Drift:
         """With what the blocks, and their velocity if they have one, are times the vectors."""

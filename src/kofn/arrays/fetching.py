@@ -42,6 +42,8 @@ def chunks(X: CodedMatrix, columns: int) -> Iterator[tuple[int, int, list[Segmen
         late, (shares, resting) = X._options.late, X._planner.members(plan)
         round = ElasticRound(driver.next_round(), plan.windows, shares, fetch, late, resting)
         X._planner.prepare(round)
+        drift = X._drift
+        drift.checked.watch_rows(round, code, columns, drift.share_errors, first)
         driver.run(round, None, holders.supply)
         X._planner.ended(round)
         if not X._values:

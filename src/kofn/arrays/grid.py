@@ -18,7 +18,7 @@ from .baselines import driver_of
 from .decode import Code
 from .matrix import CodedMatrix, Options
 from .scales import scales_of
-from .shares import Shares
+from .shares import Shares, longest_of
 
 
 class CodedGrid(CodedMatrix):
@@ -37,8 +37,9 @@ class CodedGrid(CodedMatrix):
     ) -> None:
         shape, scales = (A.shape[0], A.shape[1]), scales_of(A, code.m)
         even = A if scales is None else scales.over(A)
-        share_of = partial(code.encode_share, A=even)
-        super().__init__(driver, Shares(code, shape, A.dtype, share_of, scales=scales), options)
+        share_of, longest = partial(code.encode_share, A=even), partial(longest_of, A)
+        grid = Shares(code, shape, A.dtype, share_of, scales=scales, longest=longest)
+        super().__init__(driver, grid, options)
 
     def iterate(self, *_: Any, **__: Any) -> NoReturn:
         """Not with a grid."""

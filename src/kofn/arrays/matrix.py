@@ -19,16 +19,19 @@ from ..model import Body, ProductReport, RowRange, Update
 from ..rounds import ElasticRound, Late, RoundDriver
 from ..rounds.holders import Holders
 from . import fetching, work
+from .checking import Checked, begun
 from .decode import Code
 from .drift import Drift
 from .iterate import iterate
 from .lowrank import as_change
 from .plan import Plan, Planner
+from .probes import group_count
 from .reduce import SumRound
 from .scales import Growth, change_lengths
 from .shares import Shares
 from .tasks import Adjoint, More, Pass
 from .transpose import CodedTranspose, Reporting
+from .verify import Verify, unseen
 from .worker_body import Step
 
 TOLERANCE = {np.dtype(np.float64): 1e-6, np.dtype(np.float32): 1e-2}
@@ -43,6 +46,7 @@ class Options:
     margin: int = 0
     late: Late | None = Late()  # noqa: RUF009 - frozen
     measured_loads: bool = True
+    verify: Verify | None = None
 
 
 class CodedMatrix(Reporting):
@@ -66,6 +70,10 @@ class CodedMatrix(Reporting):
         rebuild = partial(fetching.rebuild, weakref.proxy(self))
         self._planner = Planner(self._holders, rebuild, least, code.k, options.measured_loads)
         self._values = driver.engine.capabilities.values
+        if options.verify == "probe":
+            self._planner.groups = group_count(self._rows, code.n)
+        self._planner.spare = options.verify == "parity"
+        self._drift = Drift(checked=self._begin_checks(shares))
         # A worker that is stopped must not keep the others waiting for long.
         self._holders.place(enough=code.k)
 
@@ -235,6 +243,8 @@ class CodedMatrix(Reporting):
             self._planner.await_enough()
             seen = fetching.change_seen(self, U, V)
             note = self._drift.after(seen, momentum)
+            if self._values:
+                note = replace(note, checked=note.checked.after(U, V, momentum))
             if self._scales is not None:
                 grown = note.growth or Growth.begun(self._scales, self._rows)
                 note = replace(note, growth=grown.after(change_lengths(U, V), momentum or 0.0))
@@ -249,11 +259,18 @@ class CodedMatrix(Reporting):
     def _drift(self, drift: Drift) -> None:
         self._holders.version = replace(self._holders.version, note=drift)
 
+    def _begin_checks(self, shares: Shares) -> Checked:
+        verify = self._options.verify if self._values else None
+        groups = self._planner.groups or 1  # with parity only X.T @ z is checked by probes
+        return begun(verify, shares, (self._stored.k, self._rows, self._columns), groups)
+
     # One product: plan, round, decode.
 
     def _product(self, operand: NDArray[Any]) -> NDArray[Any]:
         N = self.shape[0]
-        blocks = self._pass(self.code, self._rows, operand, work.product)
+        groups = self._planner.groups
+        body, more = (work.grouped, lambda _: (groups,)) if groups else (work.product, None)
+        blocks = self._pass(self.code, self._rows, operand, body, more)
         return self._unscaled(blocks[:N].reshape(N, *operand.shape[1:]))
 
     def _scaled(self, rows: NDArray[Any]) -> NDArray[Any]:
@@ -276,6 +293,9 @@ class CodedMatrix(Reporting):
         work = Pass(driver, code, self._holders.key, body, partial(self._worst, inner), more)
         round = ElasticRound(driver.next_round(), plan.windows, shares, work, late, resting)
         self._planner.prepare(round)
+        if self._check_finite:
+            drift = self._drift
+            drift.checked.watch_product(round, code, operand, drift.share_errors)
         driver.run(round, operand, self._holders.supply)
         gathered = driver.engine.now()
         width = 1 if operand.ndim == 1 else operand.shape[1]
@@ -318,12 +338,17 @@ class CodedMatrix(Reporting):
         width = 1 if z.ndim == 1 else z.shape[1]
         shares, resting = self._planner.members(plan)
         shape, worst = (self._rows, self._columns), self._worst(len(z))
-        length = float(np.linalg.norm(z.astype(np.float64, copy=False)))
+        unscaled = self._unscaled(z.reshape(len(z), width))
+        # Of what meets the rows as they were coded: η is relative to that.
+        length = float(np.linalg.norm(unscaled.astype(np.float64, copy=False)))
         work = Adjoint(driver, code, self._holders.key, worst, shape, length)
-        items = plan.items(code.k, self._unscaled(z.reshape(len(z), width)), self.dtype)
+        items = plan.items(code.k, unscaled, self.dtype)
         late = self._options.late
         round = SumRound(driver.next_round(), items, shares, work, late, resting)
         self._planner.prepare(round)
+        if self._check_finite:
+            drift, shape = self._drift, (self._columns, width)
+            drift.checked.watch_adjoint(round, code, shape, drift.share_errors)
         driver.run(round, None, self._holders.supply)
         gathered = driver.engine.now()
         total = round.total()
@@ -359,6 +384,7 @@ class CodedMatrix(Reporting):
             restarted=isinstance(round, ElasticRound) and round.cover.repeated_rows > 0,
             eta=eta,
             error_bound=bound,
+            unseen=None if eta is None else unseen(round.verifier, eta),
         )
         self._planner.ended(round)
         self._planner.learn(round)

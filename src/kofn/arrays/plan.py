@@ -152,6 +152,7 @@ class Planner:
         self._plans: dict[tuple[Code, int], Plan] = {}  # by code and margin
         self._laggards: set[int] = set()  # late, and still at it
         self.usual = Usual()  # of all rounds of this matrix
+        self.groups, self.spare = 0, False  # of the layouts of its products
 
     def plan(self, code: Code, rows: int, margin: int) -> Plan:
         """The plan for those that can take part now."""
@@ -160,7 +161,9 @@ class Planner:
         plan = self._plans.get((code, margin))
         if plan is None or plan.holders != ready or Paces.differ(plan.layout.fractions, loads):
             values = self._driver.engine.capabilities.values
-            plan = Plan(code, ready, Layout(code.k, margin, loads), rows, plan, values=values)
+            spare = self.spare and margin > 0
+            layout = Layout(code.k, margin, loads, self.groups, spare)
+            plan = Plan(code, ready, layout, rows, plan, values=values)
             self._plans[code, margin] = plan
         return plan
 

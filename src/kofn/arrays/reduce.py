@@ -149,6 +149,12 @@ class SumRound(WatchedRound):
         length = self._work.size(item.share) * _length(item.u)
         return (length / self._work.length) ** 2 if length else 0.0
 
+    def _wrong(self, event: Reply) -> str | None:
+        if self.verifier is None or event.value is None:
+            return None
+        item = self._numbered[event.what]
+        return self.verifier.wrong(item.share, item, event.value)
+
     def _replied(self, event: Reply) -> Sequence[Command]:
         if event.what is not None:
             item = self._numbered[event.what]

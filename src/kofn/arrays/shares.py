@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,11 +19,12 @@ from ..codes.mds import MDSCode
 from ..errors import BadInput, StoreWarning
 from ..model import Blank, Build
 from ..rounds.holders import ShareOf
+from .checking import PiecesOf, of_source, of_store
 from .coding import BUDGET, make_share
 from .decode import DataCode
 from .opened import Store, is_store, open_store
 from .rebuild import enough, spoiled_text
-from .scales import ZERO, Scales, lengths, scales_at
+from .scales import ZERO, Exponents, Scales, lengths, scales_at
 from .sources import Source, open_source
 
 
@@ -29,6 +33,8 @@ class Shares:
     """What a coded matrix must know of its shares, wherever they are.
 
     `share_of(s)` is share s, or a Build of it. `scales`: what rows were divided by before coding.
+    `pieces`: reads the blocks, for what is kept to check replies. `longest`: a bound on the lengths
+    of their rows.
     """
 
     code: DataCode
@@ -37,7 +43,9 @@ class Shares:
     share_of: ShareOf
     sparse: bool = False
     scales: Scales | None = None
-    store: str | None = None  # where they lie, as written
+    store: str | None = None  # where they lie, as written; workers have their shares from there
+    pieces: PiecesOf | None = None
+    longest: Callable[[], float] = lambda: math.inf
 
 
 def shares_of(
@@ -63,7 +71,18 @@ def shares_of(
                 return code.encode_share(share, A)
             return make_share(A, code, share, scales=scales)
 
-    return Shares(code, A.shape, dtype, share_of, sparse, scales)
+    pieces = of_source(open_source(A), code, scales) if values else None
+    longest = partial(longest_of, A)
+    return Shares(code, A.shape, dtype, share_of, sparse, scales, pieces=pieces, longest=longest)
+
+
+def longest_of(A: Any) -> float:
+    """A bound on the lengths of the rows of A, or on those of scaled ones. One pass."""
+    return _longest(lengths(A))
+
+
+def _longest(exponents: Exponents) -> float:
+    return float(np.ldexp(1.0, max(0, int(exponents.max(initial=0)))))
 
 
 def threshold(k: object, n: object) -> MDSCode:
@@ -103,8 +122,8 @@ def shares_from(data: Store | Source, code: AnyKOfN, check_finite: bool = True) 
             text = spoiled_text(spoiled, "rebuilt from others where needed; repair the store")
             warnings.warn(text, StoreWarning, stacklevel=3)
         build, scaled = data.held_build, data.scales()
-        about = (data.code, data.shape, data.dtype)
-        return Shares(*about, build, data.sparse, scaled, data.where.url)
+        about = (data.code, data.shape, data.dtype, build, data.sparse, scaled)
+        return Shares(*about, store=data.where.url, pieces=of_store(data))
     step = rows_at_once(data)
     source = data.ready(step)
     N = source.shape[0]
@@ -122,7 +141,12 @@ def shares_from(data: Store | Source, code: AnyKOfN, check_finite: bool = True) 
             return Build(make_share, (path, code, share, found))
         return make_share(source, code, share, scales=found)
 
-    return Shares(code, source.shape, source.dtype, share_of, source.sparse, found)
+    pieces, most = of_source(source, code, found), _longest(places)
+    return Shares(
+        *(code, source.shape, source.dtype, share_of, source.sparse, found),
+        pieces=pieces,
+        longest=lambda: most,
+    )
 
 
 def rows_at_once(source: Source) -> int:

@@ -50,6 +50,34 @@ def product(kept: Any, operand: Array, key: str, runs: Runs) -> Iterable[Piece]:
     return _product(matrix_of(kept[key], len(operand)), operand, runs)
 
 
+def grouped(kept: Any, operand: Array, key: str, runs: Runs, groups: int) -> Iterable[Piece]:
+    """The same in pieces of whole groups, of which the share has so many: the master checks each.
+
+    `runs` begin and end with groups. A group that is longer than a slice has places to stop at.
+    """
+    share = matrix_of(kept[key], len(operand))
+    step = slice_rows(share, 1 if operand.ndim == 1 else operand.shape[1])
+    if count_rows(runs) <= step:
+        return _product(share, operand, runs)
+    return _grouped(share, operand, runs, step, groups)
+
+
+def _grouped(share: Any, operand: Array, runs: Runs, step: int, groups: int) -> Iterator[Piece]:
+    rows = share.shape[0]
+    for first, last in runs:
+        a = first
+        while a < last:
+            here = (a * groups + groups - 1) // rows  # the group that begins at a
+            b = max((here + 1) * rows // groups, (a + step) * groups // rows * rows // groups)
+            b, parts = min(b, last), []
+            for c, d in slices(((a, b),), step):
+                parts.append(share[c:d] @ operand)
+                if d < b:
+                    yield Piece(None, None, d - c)
+            yield Piece(((a, b),), parts[0] if len(parts) == 1 else np.concatenate(parts), d - c)
+            a = b
+
+
 def mixed(
     kept: Any, operand: Array, key: str, runs: Runs, columns: int, coefficients: Array, turned: bool
 ) -> Iterable[Piece]:

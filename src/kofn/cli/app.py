@@ -196,6 +196,16 @@ def overhead(as_json: Json = False, rounds: Rounds = 2000) -> None:
     run_command("bench_overhead", as_json, rounds)
 
 
+@bench.command()
+def verify(
+    as_json: Json = False,
+    rounds: Annotated[int, Option(min=2, help="Products measured of each kind.")] = 30,
+    rows: Annotated[int, Option(min=100, help="Rows of the matrix, of 2,000 columns.")] = 20_000,
+) -> None:
+    """What checking every reply costs: by probes and by parity, against products without."""
+    run_command("bench_verify", as_json, rounds, rows)
+
+
 @bench.command(name="engines")
 def bench_engines(
     engine: Annotated[list[str] | None, Argument(help="Which (default: all installed).")] = None,

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
+from ..errors import KofnError, Stalled, TooFewWorkers, WrongReplies
 from ..model import Command, Event, Report
 
 R = TypeVar("R", bound=Report)
@@ -31,6 +32,7 @@ class Round(ABC):
         self.late: list[int] = []  # workers that others stood in for, in order
         self.lost: list[int] = []
         self.joined: list[int] = []
+        self.wrong: dict[int, str] = {}  # whose reply could not be right, and why
         self.standby: dict[int, int] = {}  # slot -> who has it too, and can take it over
         self._silence = (0, 0)  # what was read when the last was given up; how many since then
 
@@ -55,6 +57,14 @@ class Round(ABC):
         read, (before, count) = sum(self.read.values()), self._silence
         self._silence = (read, 1 if read > before else count + 1)
         return self._silence[1]
+
+    def gave_up(self, waited: float) -> KofnError:
+        """What to raise after a wait in vain: for joiners, or for those that owe something."""
+        if not self.missing:
+            return Stalled(self.id, waited, self.owing)
+        if self.wrong:
+            return WrongReplies(self.wrong, self.live, self.missing)
+        return TooFewWorkers(self.live, max(self.threshold, self.live + self.missing), waited)
 
     @property
     @abstractmethod
@@ -82,6 +92,7 @@ class Round(ABC):
             late=tuple(dict.fromkeys((*self.late, *self.unanswered))),
             lost=tuple(self.lost),
             joined=tuple(self.joined),
+            wrong=tuple(self.wrong),
             seconds={"wait": gathered - began, "decode": ended - gathered, "total": ended - began},
             **more,
         )

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..model import RowRange
-from .windows import Windows, runs_of
+from .windows import Windows, runs_of, snapped
 
 SMALLEST_PIECE = 16  # rows; a top-up is not cut finer than this
 _NO_FLAGS = np.empty((0, 0), dtype=bool)
@@ -143,6 +143,15 @@ class Cover:
         i = self._place[share]
         self.asked[i] = self._have[i]
 
+    def forget(self, share: int) -> None:
+        """Note that what a share has delivered was wrong: it is to come from others."""
+        i = self._place[share]
+        have = self.have[i]
+        self._count -= have
+        self.delivered_rows -= int(np.diff(self.cuts) @ have)
+        self.asked[i] = have[:] = False
+        self.as_planned = False
+
     def keep(self, shares: Collection[int]) -> None:
         """Bring the shares up to those that are live: retire the others, admit new ones."""
         for share in self.shares:
@@ -217,6 +226,9 @@ class Cover:
         for j in np.flatnonzero((lacking > 0) & (size > piece)):
             parts = -(-int(size[j]) // piece)
             fine += [int(self.cuts[j]) + int(size[j]) * p // parts for p in range(1, parts)]
+        if fine and self._windows.groups:
+            at = np.array(fine, dtype=np.intp)
+            fine = snapped(at, self._windows.rows, self._windows.groups).tolist()
         if fine:
             self._split(fine)
 

@@ -15,6 +15,7 @@ from .. import interrupts
 from ..engines.base import Engine
 from ..errors import CannotDo, Closed, Stalled, TooFewWorkers, WorkerError
 from ..model import (
+    Accuse,
     Assign,
     Command,
     Event,
@@ -34,6 +35,7 @@ from .base import Round
 from .keep import Keeper
 from .leaving import Departures
 from .roster import Roster
+from .trust import Trust
 
 LOG_LENGTH = 200_000  # records; older ones are dropped
 PATIENCE = 0.25  # seconds between two looks at a wait that events alone do not end
@@ -64,14 +66,13 @@ class RoundDriver:
     ) -> None:
         self.engine, self.wait, self.limit, self.lost_after = engine, wait, limit, lost_after
         self.keeper = Keeper(keep)
-        self.closed = False
-        self.lock = interrupts.Lock()
+        self.closed, self.lock = False, interrupts.Lock()
         self.log: deque[Record] = deque(maxlen=LOG_LENGTH)
-        self.roster = Roster(engine.workers)
+        self.roster, self.trust = Roster(engine.workers), Trust()
         self._departures = Departures(self.roster)
         self.unwanted: deque[str] = deque()  # keys to forget; appended to from anywhere
-        # Ids, each larger than all before. They are the engine's: a second cluster on an open
-        # engine counts on. Who takes a round's id holds the lock until that round has run.
+        # Ids, each larger than all before, and the engine's: a second cluster on it counts on.
+        # Who takes a round's id holds the lock until that round has run.
         rounds, tasks = engine.counters()
         self.next_round, self.next_task = rounds.__next__, tasks.__next__
         self._running, self._runner = False, 0  # whether a round is; the thread of the last one
@@ -79,12 +80,12 @@ class RoundDriver:
         self._unheard: list[Event] = []  # events noted that it has not heard of
         self._unnoted: deque[Event] = deque()  # left by an exception
         self._asked: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
-        # Other threads must not wait for long until a round looks up; in virtual time nobody does.
         self._home = os.getpid()
+        # Other threads must not wait for long until a round looks up; in virtual time nobody does.
         self._nap = float("inf") if engine.capabilities.virtual_time else PATIENCE
 
     def check(self) -> None:
-        """Raise Closed where the engine cannot be used any more, or not from this process."""
+        """Raise Closed where the engine cannot be used, or not from this process."""
         if self.closed:
             raise Closed("this cluster is closed; call kofn.connect again.")
         if os.getpid() != self._home:
@@ -183,7 +184,7 @@ class RoundDriver:
                 if now >= end:
                     tried = round.last_resort(now) if short is None else ()
                     if not self._obey(round, tried, supply) and not round.done:
-                        self._give_up(round, now - (heard if short is None else short))
+                        raise round.gave_up(now - (heard if short is None else short))
                     heard = now
                     continue
                 until = min(end, round.wake, next_look, self.keeper.look, now + self._nap)
@@ -282,8 +283,8 @@ class RoundDriver:
 
     def _give_up_silent(self, round: Round | None = None) -> float:
         """End workers that have owed an answer for too long; return when to look again."""
-        if self.lost_after == float("inf"):
-            return self.lost_after  # and a thousand workers need not be gone through an event
+        if self.lost_after == float("inf"):  # a thousand workers need not be gone through an event
+            return self.lost_after
         since = self.roster.debts.since
         for worker in self.roster.silent(self.engine.now(), self.lost_after):
             self.engine.give_up(worker)
@@ -366,12 +367,6 @@ class RoundDriver:
         time.sleep(LOOK)
         return 0.0
 
-    def _give_up(self, round: Round, waited: float) -> NoReturn:
-        if round.missing:
-            need = max(round.threshold, round.live + round.missing)
-            raise TooFewWorkers(round.live, need, waited)
-        raise Stalled(round.id, waited, round.owing)
-
     def _obey(self, round: Round, commands: Sequence[Command], supply: Supplier) -> bool:
         """Do what a round says; return whether somebody is asked for something by it."""
         engine, roster, now, asked = self.engine, self.roster, self.engine.now(), False
@@ -391,6 +386,12 @@ class RoundDriver:
                     self.put(command.worker, command.key, command.value)
             elif type(command) is Assign:
                 self.roster.assign(command)
+            elif type(command) is Accuse:
+                lost = self.trust.accuse(command, round.id, now, roster, self.log)
+                if lost and engine.capabilities.can_lose:
+                    engine.lose(command.worker)
+                else:
+                    self._unnoted += lost
             elif type(command) is Observe:
                 value = command.read()
                 told = round.on(Observed(self.engine.now(), value, command.held))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
+from ..errors import WrongReplies
 from ..model import Command, Reply, RowRange, Task
 from .cover import Cover
 from .lateness import Late
@@ -27,11 +28,23 @@ class Work(Protocol):
         """Segments that decode so poorly that the result would be refused."""
 
 
+class Jury(Protocol):
+    """Looks at all replies together, once every row has as many as it needs."""
+
+    def judge(
+        self, cover: Cover, values: Sequence[tuple[int, tuple[RowRange, ...], Any]]
+    ) -> tuple[Mapping[int, str], Sequence[int]]:
+        """Shares whose replies are wrong, and why; segments where one more has to say whose."""
+
+
 class ElasticRound(WatchedRound):
     """One product over a cover of windows; `work` makes the tasks.
 
-    `shares` tells the share of each worker that holds one. Who has no window is `resting`.
+    `shares` tells the share of each worker that holds one. Who has no window is `resting`. What a
+    `jury` finds wrong at the end is asked of others.
     """
+
+    jury: Jury | None = None
 
     def __init__(
         self,
@@ -74,6 +87,10 @@ class ElasticRound(WatchedRound):
         """End the round, or ask for one more reply where those at hand decode poorly."""
         if not self.cover.done:
             return ()
+        if self.jury is not None and self.values:
+            guilty, doubtful = self.jury.judge(self.cover, self.values)
+            if guilty or doubtful:
+                return self._convict(guilty) if guilty else self._doubtful(doubtful)
         runs: dict[int, tuple[RowRange, ...]] = {}
         if not self.cover.as_planned and (poor := self._work.weak(self.cover)):
             quick, slow = self._counted_on()
@@ -84,6 +101,28 @@ class ElasticRound(WatchedRound):
                 runs, _ = self.cover.top_up([*quick, *slow])
         self.done = self.cover.done
         return self._send(runs) if runs else ()
+
+    def _convict(self, guilty: Mapping[int, str]) -> list[Command]:
+        """Take back what some shares have delivered, and ask others."""
+        commands: list[Command] = []
+        for share, why in guilty.items():
+            self.values = [one for one in self.values if one[0] != share]
+            self.cover.forget(share)
+            senders = [w for w, slot in self._slot_of.items() if slot == share and w in self.read]
+            # Of two that delivered some of a share nobody knows whose is wrong.
+            for worker in senders if len(senders) == 1 else ():
+                commands += self._accuse(worker, -1, why)
+        return [*commands, *self._mend_all()]
+
+    def _doubtful(self, segments: Sequence[int]) -> list[Command]:
+        """Ask for one more reply where those at hand do not agree; or say that there is none."""
+        rows = int(sum(self.cover.cuts[j + 1] - self.cover.cuts[j] for j in segments))
+        quick, slow = self._counted_on()
+        self.cover.require_more(segments)
+        runs, _ = self.cover.top_up([*quick, *slow])
+        if self.cover.done:
+            raise WrongReplies({}, self.live, 1, rows)
+        return self._send(runs)
 
     def _mend(self) -> list[Command]:
         runs, self.missing = self.cover.top_up(*self._counted_on())

@@ -220,7 +220,7 @@ class Roster:
 
     def _lost(self, worker: int, reason: str) -> None:
         self.leaving.pop(worker, None)
-        if self.kept.pop(worker, None) is None:
+        if self.kept.pop(worker, None) is None and worker not in self._gone:
             self.unborn[worker] = reason
         self._gone.add(worker)
         self._coming = {pair: slot for pair, slot in self._coming.items() if pair[0] != worker}

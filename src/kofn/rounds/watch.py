@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 from ..model import (
+    Accuse,
     Command,
     Dropped,
     Event,
@@ -25,6 +27,16 @@ from .leaving import in_time
 from .roster import Debts
 
 
+class Verifier(Protocol):
+    """Knows what replies must be, or what they cannot be."""
+
+    def wrong(self, slot: int, what: Any, value: Any) -> str | None:
+        """Why this cannot be the value of a slot's task, if so."""
+
+    def prepare(self) -> None:
+        """Do what takes long, while nothing arrives; whoever is asked before does it, too."""
+
+
 class WatchedRound(Round):
     """A round that asks others for what the lost and the late owe.
 
@@ -37,9 +49,14 @@ class WatchedRound(Round):
     the work of an earlier round. They are asked only where nobody else can stand in. Whoever of
     them ends something, of whichever round, is counted on again.
 
+    A reply that the `verifier` refuses counts as not delivered, and whoever sent it as lost, for
+    this round. Others are asked.
+
     Slow are also those that will be gone before the round has surely ended: who takes their share
     then stands in for them. They are counted on again when their notice is taken back.
     """
+
+    verifier: Verifier | None = None
 
     def __init__(
         self,
@@ -75,11 +92,14 @@ class WatchedRound(Round):
             # A piece tells nothing: who is slow streams, too.
             if event.last or event.task not in self._open:
                 changed = self._answered(event.worker, self._open.pop(event.task, None) is not None)
-            if event.round == self.id and not self.done:
+            if event.round == self.id and not self.done and event.worker not in self.wrong:
                 worker = event.worker
                 self.read[worker] = self.read.get(worker, 0) + event.read
                 self.spent[worker] = self.spent.get(worker, 0.0) + event.seconds
-                commands = self._replied(event)
+                if (why := self._wrong(event)) is None:
+                    commands = self._replied(event)
+                else:
+                    changed, commands = True, self._accuse(worker, event.task, why)
         elif type(event) is Dropped:
             changed = self._answered(event.worker, self._open.pop(event.task, None) is not None)
         elif type(event) is Tick:
@@ -98,6 +118,12 @@ class WatchedRound(Round):
             mended = self._mend_all()
             commands = [*commands, *mended] if commands else mended
         return commands
+
+    def idle_work(self, time: float) -> Sequence[Command]:
+        self.has_idle_work = False
+        if self.verifier is not None:
+            self.verifier.prepare()
+        return ()
 
     def last_resort(self, time: float) -> Sequence[Command]:
         self._choosy = False
@@ -125,6 +151,19 @@ class WatchedRound(Round):
     @abstractmethod
     def _replied(self, event: Reply) -> Sequence[Command]:
         """Take a reply of this round."""
+
+    def _wrong(self, event: Reply) -> str | None:
+        """Why a reply of this round cannot be right, if so."""
+        if self.verifier is None or event.value is None:
+            return None
+        return self.verifier.wrong(self._slot_of[event.worker], event.what, event.value)
+
+    def _accuse(self, worker: int, task: int, why: str) -> list[Command]:
+        """Have nothing more to do with a worker, in this round."""
+        self.wrong[worker] = why
+        self._vacate(worker)
+        self.standby = {slot: w for slot, w in self.standby.items() if w != worker}
+        return [Accuse(worker, task, why)]
 
     @abstractmethod
     def _mend(self) -> Sequence[Command]:
@@ -181,6 +220,8 @@ class WatchedRound(Round):
         Where somebody has it who is leaving, it is the next to have it.
         """
         worker, slot = event.worker, event.slot
+        if worker in self.wrong:
+            return False
         if event.key != self.key or slot is None or self._holder.get(slot) == worker:
             return False
         holder = self._holder.setdefault(slot, worker)

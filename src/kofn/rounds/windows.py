@@ -38,6 +38,7 @@ class Windows:
     starts: Ints  # (shares,) where each window begins on the circle
     lengths: Ints  # (shares,)
     threshold: int
+    groups: int = 0  # windows begin and end with one of so many groups of rows; 0: anywhere
 
     def __post_init__(self) -> None:
         self.asked.flags.writeable = False  # rounds share it, and copy it when they must
@@ -77,12 +78,15 @@ class Windows:
 class Layout:
     """How windows are laid: the threshold, how many more are asked, and where the circle begins.
 
-    `fractions` say how much of itself each share reads; None lays equal windows.
+    `fractions` say how much of itself each share reads; None lays equal windows. `groups`: see
+    Windows. `spare`: those beyond the threshold are waited for, and at least one of them needed.
     """
 
     threshold: int
     margin: int = 0
     fractions: tuple[float, ...] | None = None
+    groups: int = 0
+    spare: bool = False
 
     def lay(self, shares: Sequence[int], rows: int, offset: int = 0) -> Windows:
         """Return windows that cover every row by exactly threshold + margin shares.
@@ -97,7 +101,25 @@ class Layout:
             lengths = starts[after % max(1, n)] + rows * (after // max(1, n)) - starts
         else:
             starts, lengths = _chain(np.asarray(self.fractions), span, rows)
-        return _windows(shares, rows, (starts + offset) % rows, lengths, self.threshold)
+        starts = (starts + offset) % rows
+        if self.groups:
+            ends = snapped(starts + lengths, rows, self.groups)
+            starts = snapped(starts, rows, self.groups)
+            starts, lengths = starts % rows, ends - starts
+        windows = _windows(shares, rows, starts, lengths, self.threshold + self.spare)
+        need = np.full_like(windows.need, max(span, windows.threshold))
+        need = need if self.spare else windows.need
+        return replace(windows, groups=self.groups, need=need)
+
+
+def snapped(places: Ints, rows: int, groups: int) -> Ints:
+    """The nearest beginnings of groups, ⌊g·rows/groups⌋, to places on the circle of rows.
+
+    What begins where another ends still does, so every row is read by as many as before.
+    """
+    turns, place = np.divmod(places, rows)
+    nearest = (2 * place * groups + rows) // (2 * rows)
+    return np.asarray(nearest * rows // groups + turns * rows, dtype=np.intp)
 
 
 def fill(speeds: Sequence[float], threshold: int) -> tuple[float, ...] | None:

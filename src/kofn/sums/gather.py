@@ -14,7 +14,8 @@ from ..errors import BadInput
 from ..model import Command, Dropped, Event, Reply, Send, Tick
 from ..rounds.stop import RoundStatus, Stop
 from ..rounds.watch import WatchedRound
-from .tally import Tally
+from .audit import Audit, Said
+from .tally import Tally, tally_of
 
 if TYPE_CHECKING:
     from .parts import _Placed
@@ -24,8 +25,10 @@ class GatherRound(WatchedRound):
     """`ready` (worker -> slot) take part from the start.
 
     `resting` are far behind with earlier rounds, and asked when they answer, or when nobody else is
-    left to ask.
+    left to ask. What an `audit` has drawn counts when two have said it, or nobody else will.
     """
+
+    audit: Audit | None = None
 
     def __init__(
         self,
@@ -106,21 +109,58 @@ class GatherRound(WatchedRound):
         ]
 
     def _replied(self, event: Reply) -> Sequence[Command]:
-        slot = self._slot_of[event.worker]
+        slot, commands = self._slot_of[event.worker], list[Command]()
         if event.what is not None:
             first, last = event.what
-            new = self.tally.take(slot, first, last, event.value)
-            self.used += new
-            self.wasted += last - first - new
+            said = Said(event.worker, slot, first, last, event.value)
+            if self.audit is None or event.value is None:
+                self._take(said)
+            else:
+                commands = self._audited(self.audit, said, event.task)
+        if event.worker in self.wrong:
+            return commands
         if event.last and slot not in self._over:  # who leaves and its successor have one slot
             self._over.add(slot)
             self.finished.append(event.worker)
-        return ()
+        return commands
+
+    def _take(self, said: Said) -> None:
+        new = self.tally.take(said.slot, said.first, said.last, said.value)
+        self.used += new
+        self.wasted += said.last - said.first - new
+
+    def _audited(self, audit: Audit, said: Said, task: int) -> list[Command]:
+        """Take a reply, as far as it was not drawn or two agree. Who is wrong has said nothing."""
+        audit.said.append(said)
+        wrong, commands = self._compared(audit, said), list[Command]()
+        while wrong:
+            for worker, why in wrong.items():
+                commands += self._accuse(worker, task if worker == said.worker else -1, why)
+                self._over.discard(self._slot_of[worker])
+            self.finished = [worker for worker in self.finished if worker not in self.wrong]
+            self.tally, self.used, self.wasted = tally_of(self.tally.code), 0, 0
+            audit.waiting.clear()
+            kept = [one for one in audit.said if one.worker not in self.wrong]
+            wrong = {w: why for one in kept for w, why in self._compared(audit, one).items()}
+        return [*commands, *self._mend()] if commands else commands
+
+    def _compared(self, audit: Audit, said: Said) -> dict[int, str]:
+        found: dict[int, str] = {}
+        for part, row in audit.cut(said):
+            value, wrong = (part.value, {}) if row is None else audit.compare(row, part)
+            found |= wrong
+            if value is not None:
+                self._take(part._replace(value=value))
+        return found
 
     def _judge(self) -> list[Command]:
         """Ask the rule; while it is not content and nobody is at work, those that rested."""
         working, resting = len(self._open), self._slow
         idle = not working
+        if idle and not resting and self.audit is not None:
+            for said in self.audit.waiting.values():  # nobody is left who might say it, too
+                self._take(said)
+            self.audit.waiting.clear()
         status = RoundStatus(
             self._seconds,
             len(self._over),

@@ -10,14 +10,15 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 from inspect import signature
 from typing import Any
 
 import numpy as np
 
-from ..checks import one_of
+from ..checks import number, one_of
 from ..codes.assignment import Assignment, SumCode
-from ..codes.linear import error_bound
+from ..codes.linear import Row, error_bound
 from ..codes.repetition import FractionalRepetition, Uncoded
 from ..errors import BadInput, NothingYet, OutOfSymbols, TooFewWorkers
 from ..model import Body, Outline, SumReport, Task
@@ -26,6 +27,7 @@ from ..rounds.holders import Holders
 from ..rounds.leaving import Usual
 from ..rounds.stop import RoundStatus, Stop, exact
 from . import stacked
+from .audit import Audit
 from .data import cut
 from .functions import KNOWN, Sent
 from .gather import GatherRound
@@ -87,6 +89,7 @@ class Parts:
         weights: Kind = "covered",
         code: SumCode | None = None,
         vectorised: bool = False,
+        verify: float = 0.0,
     ) -> Sum:
         """Σ fn(part, x) over all parts, or over those that are there when `stop` closes the round.
 
@@ -99,7 +102,10 @@ class Parts:
         is the sum; only where workers say one sum each), "plain" leaves them out, "least-squares"
         fits the all-ones row. code: another code for this sum; its parts are placed at its first
         use. vectorised: fn takes a stack of parts, one on top of the other (a list, where they are
-        no arrays), and returns a row for each: many small terms then cost few calls.
+        no arrays), and returns a row for each: many small terms then cost few calls. verify: a
+        fraction of the parts, drawn anew for each sum, on which two workers must agree; where they
+        do not, fn is called here, and says who is wrong (docs/verify.md). Needs a code that has
+        parts on two workers.
 
         Returns at once when the rule is met: stragglers drop what they are at. Raises
         TooFewWorkers when the rule cannot be met by those that live and nobody joins in time, and
@@ -121,13 +127,14 @@ class Parts:
             every = (self._part(i) for i in range(self.m))
             stacked.check([getattr(part, "shape", None) for part in every])
             self._stackable = True
+        rate = number(verify, "verify", "in [0, 1]", "It is a fraction of the parts; 0 is none.")
         with self._driver.lock:
             placed = self._place(self.code if code is None else code)
             rule.check(placed.code.n)
             _check_weights(weights, placed.code)
             listed = (self._listed,)
             placed.body = (stacked.worker_body, listed) if vectorised else (worker_body, ())
-            found = placed.sum(fn, x, rule, weights)
+            found = placed.sum(fn, x, rule, weights, rate)
         self._report = found.report
         return found
 
@@ -213,7 +220,7 @@ class _Placed:
     def __init__(
         self, driver: RoundDriver, code: Assignment, slots: Slots, part: Callable[[int], Any]
     ) -> None:
-        self.code, self._driver = code, driver
+        self.code, self._driver, self._part = code, driver, part
 
         def held(slot: int) -> Held:  # without self: whoever holds this keeps the parts only
             return Held({i: part(i) for i in slots[slot]}, code.symbols(slot))
@@ -232,7 +239,15 @@ class _Placed:
         weakref.finalize(self, lambda known: driver.unwanted.extend(known), self._known)
         self._holders.place(enough=code.k)
 
-    def sum(self, fn: Function, x: Any, stop: Stop, kind: Kind) -> Sum:
+    def _evaluate(self, fn: Function, x: Any, row: Row) -> tuple[Any, ...]:
+        """The value of one symbol, found here."""
+        body, more = self.body
+        kept = {self.key: Held({i: self._part(i) for i in row.parts}, (row,))}
+        pieces = list(body(kept, x, self.key, fn, FLUSH, *more))
+        value = next(piece.value for piece in pieces if piece.value is not None)
+        return tuple(leaf[0] for leaf in (value if isinstance(value, tuple) else (value,)))
+
+    def sum(self, fn: Function, x: Any, stop: Stop, kind: Kind, verify: float = 0.0) -> Sum:
         driver, engine = self._driver, self._driver.engine
         driver.settle()
         self._holders.enlist()
@@ -249,6 +264,8 @@ class _Placed:
         tally = tally_of(self.code)
         round = GatherRound(driver.next_round(), ready, self, tally, stop, resting)
         round.usual, round.standby = self._usual.seconds, self._holders.second()
+        if verify and engine.capabilities.values:
+            round.audit = Audit(self.code, verify, partial(self._evaluate, fn, x))
         began = engine.now()
         if driver.wait == 0 and self.code.disjoint and len(self._holders.shares) < self.code.n:
             self._possible(stop)
@@ -261,6 +278,7 @@ class _Placed:
             raise TooFewWorkers(error.live, error.need, error.waited, round.lost) from None
         waited = engine.now()
         self._usual.learn(round.took)
+        tally = round.tally
         value, eta = tally.value(kind, len(round.finished))
         missing = tally.missing
         used = self.code.m - len(missing)

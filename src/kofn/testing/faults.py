@@ -1,4 +1,4 @@
-"""Faults by script: who is lost, slow or frozen in which round. Never by sleep in a test."""
+"""Faults by script: who is lost, slow, frozen or wrong in which round. Never by sleep in a test."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from ..checks import number
+import numpy as np
+
+from ..checks import number, one_of
 from ..engines.base import Engine, Wrapped
 from ..errors import CannotDo
-from ..model import Body, Piece, Task
+from ..model import Body, Event, Piece, Reply, Task
+from .corrupt import KINDS, Kind, corrupted
 
 _LOOK = 0.005  # seconds between two looks of a slowed worker at the current round
 
@@ -25,6 +28,8 @@ class _Fault:
     round: int | None  # None: in every round
     by: float = 1.0
     rounds: int = 1
+    how: Kind = "bit"
+    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +77,18 @@ class Faults:
         """Stop a worker's process, and let it go on when `rounds` more rounds have begun."""
         return self._and(_Fault("freeze", worker, round, rounds=rounds))
 
+    def corrupt(
+        self, worker: int, kind: Kind = "bit", round: int | None = None, seed: int = 0
+    ) -> Faults:
+        """Make what a worker replies wrong, in one round or in all.
+
+        kind: "bit" (one bit of one number, drawn from the seed), "replaced" (all numbers drawn
+        anew), "sign" (all turned), "factor" (one for all) or "other" (what another worker said
+        last; nothing happens before one has).
+        """
+        one_of(kind, "kind", KINDS)
+        return self._and(_Fault("corrupt", worker, round, how=kind, seed=seed))
+
     def on(self, engine: Engine) -> Engine:
         """Return `engine` with these faults; closing it closes `engine`."""
         return _Faulty(engine, self.faults)
@@ -111,6 +128,9 @@ class _Faulty(Wrapped):
         self._numbers: dict[int, int] = {}  # by round id, from 1
         self._slow: dict[tuple[int, float], tuple[Body, _Slow]] = {}
         self._frozen: list[tuple[int, int]] = []  # thaw when this round begins, pid
+        wrong = [fault for fault in faults if fault.kind == "corrupt"]
+        self._wrong = [(fault, np.random.default_rng(fault.seed)) for fault in wrong]
+        self._said: dict[int, Any] = {}  # worker -> its last value, while replies are corrupted
 
     def close(self) -> None:
         self._thaw(float("inf"))
@@ -122,7 +142,9 @@ class _Faulty(Wrapped):
         due = [
             f
             for f in self._waiting
-            if f.kind != "slow" and f.round == number and f.worker in (None, task.worker)
+            if f.kind not in ("slow", "corrupt")
+            and f.round == number
+            and f.worker in (None, task.worker)
         ]
         self._waiting = [f for f in self._waiting if f not in due]
         for fault in due:
@@ -132,6 +154,23 @@ class _Faulty(Wrapped):
         for fault in due:
             if fault.kind != "freeze":
                 self._strike(fault, number)
+
+    def events(self, timeout: float) -> list[Event]:
+        found = super().events(timeout)
+        return [self._spoilt(event) for event in found] if self._wrong else found
+
+    def _spoilt(self, event: Event) -> Event:
+        if type(event) is not Reply or event.value is None:
+            return event
+        others = [value for worker, value in self._said.items() if worker != event.worker]
+        self._said.pop(event.worker, None)
+        self._said[event.worker] = event.value
+        for fault, rng in self._wrong:
+            rounds = (None, self._numbers.get(event.round))
+            if fault.worker == event.worker and fault.round in rounds:
+                other = others[-1] if others else None
+                event = event._replace(value=corrupted(event.value, fault.how, rng, other))
+        return event
 
     def _slowed(self, task: Task, number: int) -> Task:
         for fault in self._waiting:

@@ -1,0 +1,120 @@
+"""Some terms of a sum are asked of two workers, and compared.
+
+fn is the user's: nobody knows what its value should be. But where the code has the same symbol on
+two slots, two workers evaluate it anyway, and the second value is thrown away. An audit draws some
+of the symbols, in secret, and has a sum wait for both values of these. Where they differ, the
+master evaluates the symbol, too: it has the data and fn, and says who is wrong.
+
+fn may be evaluated in another order elsewhere (another BLAS, other threads), so values need not be
+equal to the last bit: each array must agree to half of its digits, √eps of its largest entry.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..codes.assignment import Assignment, Row
+from ..errors import BadInput
+from .scattered import Rows
+
+Leaves = tuple[Any, ...]
+
+
+class Said(NamedTuple):
+    """What a worker said: symbols first..last of a slot, and their values."""
+
+    worker: int
+    slot: int
+    first: int
+    last: int
+    value: Any
+
+    @property
+    def leaves(self) -> Leaves:
+        """The arrays of the first symbol."""
+        value = self.value if isinstance(self.value, tuple) else (self.value,)
+        return tuple(leaf[0] for leaf in value)
+
+
+class Audit:
+    """The symbols of one sum that two workers must agree on, a fraction `rate` of all.
+
+    `evaluate(row)`: the value of a symbol, found here.
+    """
+
+    def __init__(self, code: Assignment, rate: float, evaluate: Callable[[Row], Leaves]) -> None:
+        self._code, self._evaluate = code, evaluate
+        slots = Counter(row for slot in range(code.n) for row in {*code.symbols(slot)})
+        twice = [row for row, count in slots.items() if count > 1]
+        if not twice:
+            raise BadInput(
+                "verify= compares what two workers say of the same parts, and with this code no "
+                "two say the same. Use kofn.FractionalRepetition(c=2)."
+            )
+        chosen = np.random.default_rng().random(len(twice)) < rate  # not from a seed: a secret
+        self._drawn = {row for row, here in zip(twice, chosen, strict=True) if here}
+        self._known: dict[Row, Leaves] = {}  # what was evaluated here
+        self.said: list[Said] = []  # all that came, for a tally anew without the wrong
+        self.waiting: dict[Row, Said] = {}  # drawn, and said by one worker so far
+
+    def cut(self, said: Said) -> Iterator[tuple[Said, Row | None]]:
+        """A reply, cut so that the symbols that were drawn stand alone, each with its row."""
+        symbols, begun = self._code.symbols(said.slot), said.first
+        for i in range(said.first, said.last):
+            if symbols[i] in self._drawn:
+                if begun < i:
+                    yield _part(said, begun, i), None
+                yield _part(said, i, i + 1), symbols[i]
+                begun = i + 1
+        if begun < said.last:
+            yield _part(said, begun, said.last), None
+
+    def compare(self, row: Row, said: Said) -> tuple[Any, dict[int, str]]:
+        """The value to use of a symbol that was drawn, if it is known by now; and who is wrong."""
+        other = self.waiting.get(row)
+        if row not in self._known and (other is None or other.worker == said.worker):
+            self.waiting.setdefault(row, said)
+            return None, {}
+        both = [said] if other is None else [said, other]
+        self.waiting.pop(row, None)
+        if row not in self._known:
+            if agree(*(one.leaves for one in both)):
+                return said.value, {}
+            self._known[row] = self._evaluate(row)
+        right = self._known[row]
+        why = f"its value of parts {list(row.parts)} is not what another worker and the master have"
+        wrong = {one.worker: why for one in both if not agree(one.leaves, right)}
+        several = isinstance(said.value, tuple)
+        made = tuple(np.array(leaf)[None] for leaf in right)
+        return made if several else made[0], wrong
+
+
+def agree(one: Leaves, other: Leaves) -> bool:
+    """Whether two values agree to half of their digits, array by array."""
+    if len(one) != len(other):
+        return False
+    for a, b in zip(map(np.array, one), map(np.array, other), strict=True):
+        if a.shape != b.shape:
+            return False
+        kind = np.result_type(a, b)
+        near = float(np.sqrt(np.finfo(kind).eps)) if kind.kind in "fc" else 0.0
+        with np.errstate(over="ignore", invalid="ignore"):
+            most = near * max(float(np.abs(x[np.isfinite(x)]).max(initial=0)) for x in (a, b))
+            if not np.allclose(a, b, rtol=0.0, atol=most, equal_nan=True):
+                return False
+    return True
+
+
+def _part(said: Said, first: int, last: int) -> Said:
+    a, b = first - said.first, last - said.first
+
+    def cut(leaf: Any) -> Any:
+        return leaf[a:b] if isinstance(leaf, np.ndarray) else Rows(leaf.rows[a:b])
+
+    value = said.value
+    found = tuple(map(cut, value)) if isinstance(value, tuple) else cut(value)
+    return said._replace(first=first, last=last, value=found)
