@@ -24,8 +24,7 @@ from kofn.arrays.sources import open_source
 from kofn.arrays.store import open_store, write_store
 from kofn.cli import tables
 from kofn.codes.mds import MDSCode
-from kofn.delays import read_spot_trace
-from kofn.delays.recorded import read_timings
+from kofn.delays import read_spot_trace, read_timings
 from kofn.learn import LinearSVC, MLPClassifier, Ridge, load, save
 
 rng = np.random.default_rng(0)

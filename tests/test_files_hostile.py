@@ -16,8 +16,7 @@ from kofn.arrays.manifest import checksum
 from kofn.arrays.sources import open_source
 from kofn.arrays.store import open_store, write_store
 from kofn.codes.mds import MDSCode
-from kofn.delays import read_spot_trace
-from kofn.delays.recorded import read_timings
+from kofn.delays import read_spot_trace, read_timings
 from kofn.errors import BadInput, BadStore
 
 CODE = MDSCode(4, 2)

@@ -14,7 +14,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..cluster import Cluster, connect, find
+from ..cluster import Cluster, connect
+from ..engines.base import find
 from ..errors import KofnError
 from .leaks import Footprint, grown, left
 from .strikes import KINDS, LOST_AFTER, Interrupts, Striker
