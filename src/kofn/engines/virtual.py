@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate, count
@@ -50,7 +50,9 @@ class _Worker:
     id: int
     kept: dict[str, Any] = field(default_factory=dict)
     queue: deque[tuple[Task, dict[str, Any]]] = field(default_factory=deque)  # and what was kept
-    steps: Steps = field(default_factory=lambda: iter(()))  # of the first of them
+    steps: Steps | None = None  # of the first of them; None: it has just one piece
+    piece: Piece | Exception = _NOTHING  # that one
+    seconds: float = 0.0  # that it takes
     rows: int = 0  # that it has read since its last reply
     due: float = float("inf")  # when it goes on
     token: int = 0  # steps scheduled under an older token are void
@@ -265,7 +267,7 @@ class VirtualEngine(Engine):
         due = self._now
         if task.round > self._cancelled:
             start = self._exchanging if task.what == TASK else self._timed
-            due, home.steps = start(task, kept, home)
+            due = start(task, kept, home)
         self._step_at(due, home)
 
     def _step_at(self, time: float, home: _Worker) -> None:
@@ -282,7 +284,10 @@ class VirtualEngine(Engine):
         if task.round <= self._cancelled:
             event = Dropped(self._now, home.id, task.round, task.id)
         else:
-            piece, seconds, due = next(home.steps)
+            if home.steps is None:
+                piece, seconds = home.piece, home.seconds
+            else:
+                piece, seconds, due = next(home.steps)
             if isinstance(piece, Exception):
                 event = Failed(self._now, home.id, task.round, task.id, *format_error(piece))
             else:
@@ -300,13 +305,14 @@ class VirtualEngine(Engine):
             self._begin(home)
         return event
 
-    def _timed(self, task: Task, kept: dict[str, Any], _: _Worker) -> tuple[float, Steps]:
-        """Run a task at once; its pieces are due as their rows are read."""
+    def _timed(self, task: Task, kept: dict[str, Any], home: _Worker) -> float:
+        """Run a task at once; its pieces are due as their rows are read. When is the first?"""
         pieces = self._pieces(task, kept)
         wait, work = self._delays.timing(self._rng, task.worker, task.round, task.cost)
         seconds = checked_seconds(self._delays, wait + work)
         if len(pieces) == 1:
-            return self._now + wait + work, iter([(pieces[0], seconds, None)])
+            home.steps, home.piece, home.seconds = None, pieces[0], seconds
+            return self._now + wait + work
         # Where no piece says how many rows it read, at even steps.
         reads = [0 if isinstance(piece, Exception) else piece.read for piece in pieces]
         reads = reads if sum(reads) else [1] * len(pieces)
@@ -314,12 +320,13 @@ class VirtualEngine(Engine):
         spent = [step * read for read in reads]
         dues = [*accumulate(spent, initial=self._now + wait)][1:]
         spent[0] += wait
-        return dues[0], zip(pieces, spent, [*dues[1:], None], strict=True)
+        home.steps = zip(pieces, spent, [*dues[1:], None], strict=True)
+        return dues[0]
 
-    def _pieces(self, task: Task, kept: dict[str, Any]) -> list[Piece | Exception]:
+    def _pieces(self, task: Task, kept: dict[str, Any]) -> Sequence[Piece | Exception]:
         if not self.compute:
             if type(task.what) is Outline:
-                return [Piece(what, None, read) for what, read in task.what]
+                return task.what.pieces
             return [Piece(task.what, None, int(task.cost))]
         pieces: list[Piece | Exception] = []
         try:
@@ -331,12 +338,13 @@ class VirtualEngine(Engine):
             pieces.append(error)
         return pieces or [_NOTHING]
 
-    def _exchanging(self, task: Task, kept: dict[str, Any], home: _Worker) -> tuple[float, Steps]:
+    def _exchanging(self, task: Task, kept: dict[str, Any], home: _Worker) -> float:
         """Run a task that exchanges with others up to its next piece, again and again.
 
         What a worker has written by then others see, so a loss falls between two pieces.
         """
-        return self._now, self._exchanged(task, kept, home)
+        home.steps = self._exchanged(task, kept, home)
+        return self._now
 
     def _exchanged(self, task: Task, kept: dict[str, Any], home: _Worker) -> Steps:
         worker, round = task.worker, task.round
