@@ -221,9 +221,11 @@ def bench_simulate(
     as_json: Json = False,
     rounds: Annotated[int, Option(min=5, help="Rounds of each code.")] = 30,
     codes: Annotated[str | None, Option(help="Only codes whose name has this in it.")] = None,
+    engine: Annotated[str, Option(help="Where the six workers are.")] = "local",
+    address: Annotated[str | None, Option(help="Of a cluster that runs already.")] = None,
 ) -> None:
     """Simulated round times against the wall clock, with the same delays."""
-    run_command("bench_simulate", as_json, rounds, codes, quiet=as_json)
+    run_command("bench_simulate", as_json, rounds, codes, engine, address, quiet=as_json)
 
 
 @bench.command()
