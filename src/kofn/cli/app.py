@@ -25,7 +25,6 @@ app.add_typer(trace, name="trace")
 app.command()(simulate)
 app.command()(calibrate)
 
-Log = Annotated[Path | None, Option(help="Save the event log here, for `kofn trace record`.")]
 Out = Annotated[Path, Option(help="The directory to write.")]
 Rounds = Annotated[int, Option(min=20, help="Rounds measured of each kind.")]
 
@@ -91,10 +90,9 @@ def demo(
     rounds: Annotated[int, Option(min=60, help="Rounds of power iteration.")] = 300,
     size: Annotated[int, Option(min=30, help="Rows and columns of the matrix.")] = 2000,
     seed: Annotated[int, Option(min=0, help="Seed of the matrix.")] = 0,
-    log: Log = None,
 ) -> None:
     """Multiply through real kills: six workers, any three are enough."""
-    run_command("demo", as_json, rounds, size, seed, plot, log, quiet=as_json)
+    run_command("demo", as_json, rounds, size, seed, plot, quiet=as_json)
 
 
 @app.command()
@@ -141,7 +139,6 @@ def fit(
         list[str] | None,
         Option(help="Where it is said that machines will go: aws, slurm, auto, …; repeatable."),
     ] = None,
-    log: Log = None,
     as_json: Json = False,
 ) -> None:
     """Train a model; workers may come and go."""
@@ -150,7 +147,7 @@ def fit(
 
     job = Job(
         *(data, model, workers, k, engine, target, labels, spot, scale, out, hidden, epochs, seed),
-        *(tuple(search or ()), folds, test, test_labels, keep, tuple(notices or ()), log),
+        *(tuple(search or ()), folds, test, test_labels, keep, tuple(notices or ())),
     )
     run_command("fit", as_json, job, quiet=as_json)
 
