@@ -300,7 +300,8 @@ def test_the_command_has_the_best_setting_of_each(tmp_path: Path) -> None:
     file = tmp_path / bench_rivals.FILE
     file.parent.mkdir()
     waits = np.random.default_rng(0).exponential(1.0, (5, 6)) + 0.5
-    np.savez(file, **{"few_load0.0": waits, "few_load1.0": waits + 2.0})
+    tables: dict[str, Any] = {"few_load0.0": waits, "few_load1.0": waits + 2.0}
+    np.savez(file, **tables)
     result = bench_rivals.run(tmp_path, False)
     found = result["recordings"]["few"]
     assert list(found) == ["recorded", "1", "4", "16", "64"]

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import kofn
 from kofn.cli import bench_simulate
 from kofn.cli import simulate as cli_simulate
-from kofn.cli import trace as cli_trace
+from kofn.cli import traces as cli_trace
 from kofn.cli.app import app
 from kofn.cli.sizes import work_of
 from kofn.costs import PIECE
@@ -30,6 +30,7 @@ from kofn.model import Blank, Task
 from kofn.peers.blobs import CHUNK
 from kofn.simulation import CODES, Candidate, Stage, Work, delays_of
 from kofn.simulation.draws import Common, Meter
+from kofn.simulation.logs import write_log
 from kofn.simulation.table import interval
 from kofn.testing import EngineChecks
 
@@ -417,18 +418,25 @@ def test_real_workers_are_as_slow_as_simulated_ones(code: str) -> None:
 
 @pytest.mark.engine
 def test_the_command_prints_what_the_issue_asks_for(tmp_path: Path) -> None:
-    log, costs = tmp_path / "log.csv", tmp_path / "costs.json"
+    log, costs = tmp_path / "run.log", tmp_path / "costs.json"
     kofn_json("calibrate", "--workers", "2", "--out", str(costs))
     assert kofn.Costs.load(costs).latency > 0
-    kofn_json("demo", "--rounds", "60", "--size", "60", "--log", str(log))
+    with kofn.connect(VirtualEngine(3, delays=PerUnit(1e-3))) as cluster:
+        X = cluster.encode(np.eye(60), k=2)
+        X @ np.ones(60)
+        cluster.lose(1)
+        cluster.join()
+        for _ in range(4):
+            X @ np.ones(60)
+        write_log(cluster.log, log)
     timings, machines = tmp_path / "timings.csv", tmp_path / "machines.csv"
     saved = ("--timings", str(timings), "--membership", str(machines))
     told = kofn_json("trace", "record", str(log), *saved)
-    assert (told["rounds"], told["losses"], told["joins"]) == (60, 3, 3)
+    assert (told["rounds"], told["losses"], told["joins"]) == (5, 1, 1)
     shown = kofn_json("trace", "show", str(timings))["traces"]["timings"]
-    assert (shown["kind"], shown["rounds"], shown["workers"]) == ("timings", 60, 6)
+    assert (shown["kind"], shown["rounds"], shown["workers"]) == ("timings", 5, 3)
     picture = tmp_path / "p.png"
-    args = ("--workers", "6", "--rounds", "6", "--costs", str(costs), "--plot", str(picture))
+    args = ("--workers", "3", "--rounds", "6", "--costs", str(costs), "--plot", str(picture))
     found = kofn_json(
         "simulate", "--work", "product", "--timings", str(timings), "--market", str(machines),
         "--codes", "uncoded,mds(k=2)", *args,

@@ -30,6 +30,7 @@ from kofn.delays import (
 from kofn.delays.fits import split
 from kofn.delays.traces import Event, Price
 from kofn.engines.virtual import VirtualEngine
+from kofn.model import Record
 from kofn.simulation import logs, traces
 
 
@@ -320,11 +321,9 @@ def test_the_log_of_a_run_gives_its_traces(tmp_path: Path) -> None:
         for _ in range(2):
             X @ np.ones(6)
         log = cluster.log
-    logs.write_log(log, tmp_path / "log.csv")
-    assert [r._replace(time=0) for r in logs.read_log(tmp_path / "log.csv")] == [
-        r._replace(time=0) for r in log
-    ]
-    found = logs.record(logs.read_log(tmp_path / "log.csv"), whole=6.0)
+    logs.write_log(log, tmp_path / "run.log")
+    assert logs.read_log(tmp_path / "run.log") == log
+    found = logs.record(logs.read_log(tmp_path / "run.log"), whole=6.0)
     # Worker 3 has the column of worker 1, and the times of recorded worker 3 % 3 = 0.
     expected = np.array([*table, *table, [1.0, 1.0, 3.0], [1.5, 1.5, 2.0]])
     np.testing.assert_allclose(found.timings.timings[0], expected, atol=1e-8)
@@ -339,6 +338,17 @@ def test_the_log_of_a_run_gives_its_traces(tmp_path: Path) -> None:
     write_membership(found.membership, tmp_path / "m.csv")
     assert read_timings(tmp_path / "t.csv")["t"].workers == 3
     assert one(tmp_path / "m.csv").at_start == 3
+
+
+def test_a_log_with_a_header_and_one_that_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "run.log"
+    path.write_text('{"kind":"log","format":1,"time":0}\n{"time":1.5,"kind":"lost","worker":2}\n')
+    assert logs.read_log(path) == [Record(1.5, "lost", -1, 2, -1, 0)]
+    path.write_text('{"kind":"round"}\n')
+    with pytest.raises(kofn.BadInput, match=r"line 1 of .* has not"):
+        logs.read_log(path)
+    with pytest.raises(kofn.BadInput, match="cannot be read"):
+        logs.read_log(tmp_path / "none")
 
 
 def test_who_was_stopped_and_who_was_not_there_is_counted() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 # A body runs on a worker: body(kept, operand, *args) -> pieces. `kept` maps the keys of `put` to
@@ -40,6 +41,11 @@ class Outline(tuple[tuple[Any, int], ...]):
 
     An engine that skips values says these, one by one, as if the body had run.
     """
+
+    @cached_property
+    def pieces(self) -> tuple[Piece, ...]:
+        """The pieces, without values."""
+        return tuple(Piece(what, None, read) for what, read in self)
 
 
 @dataclass(frozen=True, slots=True)

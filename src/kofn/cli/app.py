@@ -25,7 +25,6 @@ app.add_typer(trace, name="trace")
 app.command()(simulate)
 app.command()(calibrate)
 
-Log = Annotated[Path | None, Option(help="Save the event log here, for `kofn trace record`.")]
 Out = Annotated[Path, Option(help="The directory to write.")]
 Rounds = Annotated[int, Option(min=20, help="Rounds measured of each kind.")]
 
@@ -91,10 +90,9 @@ def demo(
     rounds: Annotated[int, Option(min=60, help="Rounds of power iteration.")] = 300,
     size: Annotated[int, Option(min=30, help="Rows and columns of the matrix.")] = 2000,
     seed: Annotated[int, Option(min=0, help="Seed of the matrix.")] = 0,
-    log: Log = None,
 ) -> None:
     """Multiply through real kills: six workers, any three are enough."""
-    run_command("demo", as_json, rounds, size, seed, plot, log, quiet=as_json)
+    run_command("demo", as_json, rounds, size, seed, plot, quiet=as_json)
 
 
 @app.command()
@@ -143,7 +141,6 @@ def fit(
         list[str] | None,
         Option(help="Where it is said that machines will go: aws, slurm, auto, …; repeatable."),
     ] = None,
-    log: Log = None,
     checkpoint: Annotated[
         Path | None, Option(help="Save the fit in this folder now and then.")
     ] = None,
@@ -157,7 +154,7 @@ def fit(
     job = Job(
         *(data, model, workers, k, engine, target, labels, spot, scale, out, hidden, epochs, seed),
         *(tuple(search or ()), folds, test, test_labels, keep, tuple(notices or ())),
-        *(log, checkpoint, resume),
+        *(checkpoint, resume),
     )
     run_command("fit", as_json, job, quiet=as_json)
 
@@ -272,9 +269,11 @@ def bench_simulate(
     as_json: Json = False,
     rounds: Annotated[int, Option(min=5, help="Rounds of each code.")] = 30,
     codes: Annotated[str | None, Option(help="Only codes whose name has this in it.")] = None,
+    engine: Annotated[str, Option(help="Where the six workers are.")] = "local",
+    address: Annotated[str | None, Option(help="Of a cluster that runs already.")] = None,
 ) -> None:
     """Simulated round times against the wall clock, with the same delays."""
-    run_command("bench_simulate", as_json, rounds, codes, quiet=as_json)
+    run_command("bench_simulate", as_json, rounds, codes, engine, address, quiet=as_json)
 
 
 @bench.command()

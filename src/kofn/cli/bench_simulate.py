@@ -1,21 +1,23 @@
 """kofn bench simulate: is the simulator right? The same codes and delays, by the wall clock.
 
-Workers are processes of this machine that really wait as long as the delay model says. Each worker
-has the same luck in each round, here and there, so the two runs differ by what is real alone.
+Real workers really wait as long as the delay model says. Each worker has the same luck in each
+round, here and there, so the two runs differ by what is real alone.
 """
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from statistics import mean
 from typing import Any
 
 from rich.console import Console
 
-from ..cluster import Cluster, connect
+from ..cluster import Cluster, connect, find
 from ..costs import Costs
 from ..delays import Delays, Exponential
-from ..engines.local import LocalEngine
+from ..engines.base import Engine
 from ..engines.paced import Paced
+from ..errors import BadInput
 from ..simulation import Candidate, Place, Stage, Work, calibrate
 from ..simulation.draws import Common
 from .output import print_pairs, print_table, print_text, progress
@@ -54,15 +56,21 @@ def simulated(
     return [float(s) for s in stage.play(candidate).seconds[WARM:]]
 
 
-def paced(work: Work, delays: Delays = DELAYS) -> Cluster:
-    """Local workers with these delays, a unit of which is the whole work."""
-    return connect(Paced(LocalEngine(WORKERS), Common(delays, work.units(WORKERS), 0)))
+def start(engine: str, address: str | None) -> Engine:
+    """Six workers of an engine, whose ids are 0 to 5: a worker's luck goes by its id."""
+    found = find(engine)(WORKERS) if address is None else find(engine)(None, address=address)
+    if found.workers != tuple(range(WORKERS)):
+        found.close()
+        raise BadInput(f"{WORKERS} workers are measured; {engine} has {len(found.workers)}.")
+    return found
 
 
-def run(rounds: int, only: str | None, quiet: bool) -> dict[str, Any]:
+def run(
+    rounds: int, only: str | None, engine: str, address: str | None, quiet: bool
+) -> dict[str, Any]:
     """Both for every code."""
-    with connect("local", WORKERS) as cluster:
-        costs = calibrate(cluster)
+    with connect(start(engine, address)) as cluster:
+        costs = calibrate(cluster, joins=0)
     chosen = [
         (work, Candidate.parse(text))
         for work, codes in CASES
@@ -74,7 +82,8 @@ def run(rounds: int, only: str | None, quiet: bool) -> dict[str, Any]:
         for work, candidate in chosen:
             name = f"{work.kind}: {candidate}"
             update(code=name)
-            with paced(work) as cluster:
+            luck = Common(DELAYS, work.units(WORKERS), 0)
+            with connect(Paced(start(engine, address), luck)) as cluster:
                 real = wall(cluster, work, candidate, WORKERS, rounds)
             ours = simulated(work, candidate, WORKERS, rounds, DELAYS, costs)
             off = mean(ours) / mean(real) - 1
@@ -82,10 +91,10 @@ def run(rounds: int, only: str | None, quiet: bool) -> dict[str, Any]:
             update(advance=1)
     worst = max((abs(one["off"]) for one in found.values()), default=0.0)
     return {
+        "engine": engine,
         "workers": WORKERS,
         "rounds": rounds,
-        "latency": costs.latency,
-        "per_event": costs.per_event,
+        "costs": asdict(costs),
         "codes": found,
         "worst": worst,
     }
@@ -98,11 +107,12 @@ def table(console: Console, result: dict[str, Any]) -> None:
         (name, 1e3 * one["wall"], 1e3 * one["simulated"], one["off"])
         for name, one in result["codes"].items()
     ]
-    title = f"mean of {result['rounds']} rounds on {result['workers']} workers"
+    title = f"mean of {result['rounds']} rounds on {result['workers']} workers ({result['engine']})"
     print_table(console, title, columns, rows)
     pairs = {"largest difference": f"{result['worst']:.1%}"}
-    pairs["master, a task or an event"] = f"{1e6 * result['per_event']:.0f} µs"
+    pairs["latency of a message"] = f"{1e6 * result['costs']['latency']:.0f} µs"
+    pairs["master, a task or an event"] = f"{1e6 * result['costs']['per_event']:.0f} µs"
     print_pairs(console, pairs)
-    text = """Wall: processes of this machine that wait as the delay model says. Simulated: the
-        same master, code and delays in virtual time, with the costs measured just before."""
+    text = """Wall: real workers, which wait as the delay model says. Simulated: the same master,
+        code and delays in virtual time, with the costs measured just before."""
     print_text(console, text)

@@ -17,8 +17,6 @@ from rich.console import Console
 
 from .. import CannotWrite, Cluster, connect
 from ..model import ProductReport, Record
-from ..simulation import write_log
-from . import places
 from .output import print_pairs, print_table, print_text, progress
 
 WORKERS, THRESHOLD = 6, 3
@@ -27,22 +25,12 @@ WORKERS, THRESHOLD = 6, 3
 SCRIPT = ((0.15, 1), (0.30, 4), (0.45, 2), (0.60, None), (0.70, None), (0.80, None))
 
 
-def run(
-    rounds: int,
-    size: int,
-    seed: int,
-    plot: Path | None,
-    log_file: Path | None = None,
-    *,
-    quiet: bool,
-) -> dict[str, Any]:
+def run(rounds: int, size: int, seed: int, plot: Path | None, *, quiet: bool) -> dict[str, Any]:
     """Run the demo and return what was measured."""
     if plot is not None:
         from ..report import ready
 
         ready(plot)
-    if log_file is not None:
-        places.file(log_file)
     began = time.perf_counter()
     script = {int(at * rounds): victim for at, victim in SCRIPT}
     A, v = _problem(size, seed)
@@ -71,8 +59,6 @@ def run(
         update(**_newest(cluster))
         log = cluster.log
     trouble = None if plot is None else _draw(log, plot)
-    if log_file is not None:
-        write_log(log, log_file)
     events = _events(log, reports, seconds)
     return {
         "rounds": rounds,

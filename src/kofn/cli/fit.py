@@ -23,7 +23,6 @@ from ..learn import LinearSVC, LogisticRegression, MLPClassifier, Ridge, saving
 from ..market import Market, check
 from ..model import Record
 from ..notices import resolve
-from ..simulation import write_log
 from . import places, search, tables
 from .output import print_pairs
 
@@ -54,7 +53,6 @@ class Job:
     test_labels: Path | None = None
     keep: int | None = None
     notices: tuple[str, ...] = ()
-    log: Path | None = None
     checkpoint: Path | None = None
     resume: bool = False
 
@@ -70,9 +68,8 @@ def run(job: Job, *, quiet: bool) -> dict[str, Any]:
         )
     resolve(job.notices)  # a wrong name is told
     _check_folder(job)
-    for path in (job.out, job.log):
-        if path is not None:
-            places.file(path)  # before the data are read: that may take long
+    if job.out is not None:
+        places.file(job.out)  # before the data are read: that may take long
     k = threshold((job.workers + 1) // 2 if job.k is None else job.k, job.workers).k
     trace = None if job.spot is None else read_spot_trace(job.spot)
     if trace is not None:
@@ -96,8 +93,6 @@ def run(job: Job, *, quiet: bool) -> dict[str, Any]:
         began = time.perf_counter()
         log, events, searched = _fit(job, k, trace, model, values, X, y)
     seconds = time.perf_counter() - began
-    if job.log is not None:
-        write_log(log, job.log)
     result = {
         "model": job.model,
         "rows": int(X.shape[0]),

@@ -66,12 +66,12 @@ def trace_show(
     as_json: Json = False,
 ) -> None:
     """Check a file of timings or membership, describe it, and draw it."""
-    run_command("trace", as_json, file, name, plot)
+    run_command("traces", as_json, file, name, plot)
 
 
 @trace.command(name="record")
 def trace_record(
-    log: Annotated[Path, Argument(help="The log of a run: `--log` of a command.")],
+    log: Annotated[Path, Argument(help="The log of a run, a record a line.")],
     timings: Annotated[Path | None, Option(help="Write the timings here (CSV).")] = None,
     membership: Annotated[Path | None, Option(help="Write who came and went here (CSV).")] = None,
     whole: Annotated[
@@ -80,6 +80,6 @@ def trace_record(
     as_json: Json = False,
 ) -> None:
     """Save the timings and the membership of a real run, from its log."""
-    from . import trace as module
+    from . import traces as module
 
     show(module.record(log, timings, membership, whole), as_json, module.table)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,9 @@ class SimulatedWorker:
     kept: dict[str, Any] = field(default_factory=dict)
     # Each with what was kept then, and when it is there.
     queue: deque[tuple[Task, dict[str, Any], float]] = field(default_factory=deque)
-    steps: Steps = field(default_factory=lambda: iter(()))  # of the first of them
+    steps: Steps | None = None  # of the first of them; None: it has just one piece
+    piece: Piece | Exception = NOTHING  # that one
+    seconds: float = 0.0  # that it takes
     rows: int = 0  # that it has read since its last reply
     due: float = float("inf")  # when it goes on
     token: int = 0  # steps scheduled under an older token are void
@@ -39,11 +41,11 @@ class SimulatedWorker:
 
 def pieces_of(
     task: Task, kept: dict[str, Any], operand: Any, compute: bool
-) -> list[Piece | Exception]:
+) -> Sequence[Piece | Exception]:
     """Run a task, or without `compute` say what it would; its pieces, the last perhaps an error."""
     if not compute:
         if type(task.what) is Outline:
-            return [Piece(what, None, read) for what, read in task.what]
+            return task.what.pieces
         return [Piece(task.what, None, int(task.cost))]
     pieces: list[Piece | Exception] = []
     try:

@@ -264,7 +264,7 @@ class VirtualEngine(Engine):
         due = self._now
         if task.round > self._cancelled:
             start = self._exchanging if task.what == TASK else self._timed
-            due, home.steps = start(task, kept, home, max(self._now, there))
+            due = start(task, kept, home, max(self._now, there))
         self._step_at(due, home)
 
     def _step_at(self, time: float, home: SimulatedWorker) -> None:
@@ -281,7 +281,10 @@ class VirtualEngine(Engine):
         if task.round <= self._cancelled:
             event = Dropped(self._now, home.id, task.round, task.id)
         else:
-            piece, seconds, due = next(home.steps)
+            if home.steps is None:
+                piece, seconds = home.piece, home.seconds
+            else:
+                piece, seconds, due = next(home.steps)
             if isinstance(piece, Exception):
                 event = Failed(self._now, home.id, task.round, task.id, *format_error(piece))
             else:
@@ -317,14 +320,15 @@ class VirtualEngine(Engine):
         self._at(time, arrive)
 
     def _timed(
-        self, task: Task, kept: dict[str, Any], _: SimulatedWorker, start: float
-    ) -> tuple[float, Steps]:
-        """Run a task from `start` on; its pieces are due as their rows are read."""
+        self, task: Task, kept: dict[str, Any], home: SimulatedWorker, start: float
+    ) -> float:
+        """Run a task from `start` on; its pieces are due as rows are read. When is the first?"""
         pieces = pieces_of(task, kept, self._operands.get(task.round), self.compute)
         wait, work = self._delays.timing(self._rng, task.worker, task.round, task.cost)
         seconds = checked_seconds(self._delays, wait + work)
         if len(pieces) == 1:
-            return start + wait + work, iter([(pieces[0], seconds, None)])
+            home.steps, home.piece, home.seconds = None, pieces[0], seconds
+            return start + wait + work
         # Where no piece says how many rows it read, at even steps.
         reads = [0 if isinstance(piece, Exception) else piece.read for piece in pieces]
         reads = reads if sum(reads) else [1] * len(pieces)
@@ -332,16 +336,18 @@ class VirtualEngine(Engine):
         spent = [step * read for read in reads]
         dues = [*accumulate(spent, initial=start + wait)][1:]
         spent[0] += wait
-        return dues[0], zip(pieces, spent, [*dues[1:], None], strict=True)
+        home.steps = zip(pieces, spent, [*dues[1:], None], strict=True)
+        return dues[0]
 
     def _exchanging(
         self, task: Task, kept: dict[str, Any], home: SimulatedWorker, start: float
-    ) -> tuple[float, Steps]:
+    ) -> float:
         """Run a task that exchanges with others up to its next piece, again and again.
 
         What a worker has written by then others see, so a loss falls between two pieces.
         """
-        return start, self._exchanged(task, kept, home)
+        home.steps = self._exchanged(task, kept, home)
+        return start
 
     def _exchanged(self, task: Task, kept: dict[str, Any], home: SimulatedWorker) -> Steps:
         worker, round = task.worker, task.round

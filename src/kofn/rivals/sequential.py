@@ -186,7 +186,8 @@ def _lams(n: int) -> list[int]:
 
 def _usual(seconds: Floats, mu: float) -> Floats:
     """When rounds end at the earliest: 1 + mu times the fastest, or with the last to come."""
-    return np.minimum((1 + mu) * seconds.min(axis=1), seconds.max(axis=1))
+    ends: Floats = np.minimum((1 + mu) * seconds.min(axis=1), seconds.max(axis=1))
+    return ends
 
 
 def _rounds(seconds: Floats, ends: Floats, load: float) -> Rounds:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import csv
+import json
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,7 +11,6 @@ from os import PathLike, fspath
 import numpy as np
 
 from ..delays import Recording, SpotTrace
-from ..delays.tables import read_rows
 from ..delays.traces import Event
 from ..errors import BadInput, CannotWrite
 from ..model import Record
@@ -35,30 +34,36 @@ class Traces:
 
 
 def write_log(log: Iterable[Record], path: str | PathLike[str]) -> None:
-    """Write the log of a cluster (`cluster.log`) as CSV, for `kofn trace record`."""
+    """Write the log of a cluster (`cluster.log`), a JSON object a line, for `kofn trace record`."""
     try:
-        with open(path, "w", encoding="utf-8", newline="") as file:
-            out = csv.writer(file)
-            out.writerow(_FIELDS)
-            out.writerows((f"{record.time:.9f}", *record[1:]) for record in log)
+        with open(path, "w", encoding="utf-8") as file:
+            file.writelines(json.dumps(record._asdict()) + "\n" for record in log)
     except OSError as error:
         problem = f"the log cannot be written: {error.strerror or error}."
         raise CannotWrite(fspath(path), f"{problem} Name another place.") from error
 
 
 def read_log(path: str | PathLike[str]) -> list[Record]:
-    """Read what `write_log` wrote."""
-    found = []
-    for number, row in read_rows(path, "an event log"):
-        try:
-            round, worker, task, rows = (int(row[name]) for name in _FIELDS[2:6])
-            time, kind, why = float(row["time"]), row["kind"], row["why"]
-            found.append(Record(time, kind, round, worker, task, rows, why))
-        except (KeyError, ValueError):
-            raise BadInput(
-                f"an event log has the columns {', '.join(_FIELDS)}; line {number} of "
-                f"{fspath(path)} is {row}."
-            ) from None
+    """Read a log, a JSON object a line; a line of the kind "log" is a header."""
+    found: list[Record] = []
+    number = 0
+    try:
+        with open(path, encoding="utf-8") as file:
+            for line in file:
+                number += 1
+                one = json.loads(line)
+                round, worker, task = (int(one.get(name, -1)) for name in _FIELDS[2:5])
+                time, kind, why = float(one["time"]), str(one["kind"]), str(one.get("why", ""))
+                if kind != "log":
+                    rows = int(one.get("rows", 0))
+                    found.append(Record(time, kind, round, worker, task, rows, why))
+    except OSError as error:
+        raise BadInput(f"{fspath(path)} cannot be read: {error.strerror or error}.") from None
+    except (KeyError, ValueError, TypeError, AttributeError):
+        raise BadInput(
+            f"an event log has a JSON object with {', '.join(_FIELDS)} in each line; line {number} "
+            f"of {fspath(path)} has not."
+        ) from None
     return found
 
 

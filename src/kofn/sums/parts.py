@@ -232,6 +232,7 @@ class _Placed:
         self._processes = driver.engine.capabilities.processes
         self._work: dict[int, tuple[Any, int]] = {}  # slot -> the same in every round
         self._fn_key: Any = ""  # or the function itself: see _function
+        self._args: tuple[Any, ...] = ()  # of the body, in the tasks of a round
         self._tried: Function | None = None
         self._sent = Sent()
         self._usual = Usual()
@@ -256,6 +257,8 @@ class _Placed:
             driver.await_enough(self._enlisted, 1)
             ready = self._holders.ready()
         self._fn_key = self._function(fn)
+        flush = 0.0 if engine.capabilities.given_time else FLUSH
+        self._args = (self.key, self._fn_key, flush, *self.body[1])
         resting = {worker for worker in ready if driver.roster.behind(worker, _BEHIND)}
         if driver.roster.leaving:
             resting |= self._going(ready.keys() - resting)
@@ -329,10 +332,8 @@ class _Placed:
         if known is None:
             known = self._work[slot] = self._work_of(slot)
         what, cost = known
-        given = self._driver.engine.capabilities.given_time
-        body, more = self.body
-        args = (self.key, self._fn_key, 0.0 if given else FLUSH, *more)
-        return Task(self._driver.next_task(), round, worker, body, args, what, cost)
+        args = self._args
+        return Task(self._driver.next_task(), round, worker, self.body[0], args, what, cost)
 
     def _work_of(self, slot: int) -> tuple[Any, int]:
         """What all replies of a slot together carry, and its cost."""
