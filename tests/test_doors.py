@@ -18,6 +18,7 @@ import pytest
 from doors import Door
 from hosts import Host, Hosts
 from mpi_hosts import ENVIRONMENT
+from support import SOAK
 
 HERE = Path(__file__).parent
 NOBODY = 65534
@@ -85,3 +86,39 @@ def test_strangers_get_nowhere(engine: str, make_hosts: Make, tmp_path: Path) ->
     master.stdin.flush()
     out, err = master.communicate(timeout=120)
     assert out.split()[:1] == ["right"], out + err
+
+
+JOINS = """
+import sys, numpy as np, kofn
+try:
+    with kofn.connect("ray", 1, address=sys.argv[1]) as cluster:
+        print(cluster.encode(np.eye(2), k=1) @ np.ones(2))
+except kofn.EngineUnavailable as error:
+    print(error)
+"""
+
+
+@pytest.mark.hosts
+@pytest.mark.skipif(SOAK == 1, reason="Ray takes long to refuse somebody: in `make soak`")
+def test_a_ray_cluster_of_others_takes_who_has_its_token(make_hosts: Make) -> None:
+    pytest.importorskip("ray", reason="kofn[ray] is not installed")
+    hosts = make_hosts("A", "B")
+    head, other = hosts["A"], hosts["B"]
+    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "a" * 64}
+    address = f"{head.address}:6379"
+    memory = "--object-store-memory=200000000"
+    start = ["ray", "start", "--num-cpus=2", "--include-dashboard=false", memory]
+    at = f"--node-ip-address={head.address}"
+    head.run([*start, "--head", "--port=6379", at], token, timeout=120)
+    join = [sys.executable, "-c", JOINS, address]
+    assert head.run(join, token, timeout=120) == "[1. 1.]\n"
+    for wrong in ({}, {**token, "RAY_AUTH_TOKEN": "b" * 64}):
+        assert "[1. 1.]" not in head.run(join, wrong, timeout=120)
+        refused = other.start(
+            [*start[:2], f"--address={address}", f"--node-ip-address={other.address}", memory],
+            wrong,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        assert refused.wait(240) != 0  # nor does another machine become a part of it
+    assert head.run(join, token, timeout=120) == "[1. 1.]\n"
