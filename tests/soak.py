@@ -2,10 +2,10 @@
 
     python tests/soak.py --minutes 20
 
-One pass has five steps: random scripts of rounds and of the protocol, every other property, the
-checks of every engine with their kills, interrupts at random moments, and clusters of several hosts
-(where this is root on Linux). All have ten times as many examples as in `make test`. Passes follow
-one another, each with other seeds. A step has at most a fifth of the time, so that each has its
+One pass has six steps: random scripts of rounds and of the protocol, every other property, the
+checks of every engine with their kills, interrupts at random moments, masters that are killed, and
+clusters of several hosts (where this is root on Linux). All have ten times as many examples as in `make test`. Passes follow
+one another, each with other seeds. A step has at most a sixth of the time, so that each has its
 turn. The first failure ends the run; the command that is shown repeats it.
 """
 
@@ -44,6 +44,7 @@ def steps(number: int) -> dict[str, list[str]]:
     pytest.append(f"--hypothesis-seed={number}")
     engines = files("test_*.py", "|".join((CHECKS, *OTHERS)), number)
     checks = [name for path in engines for name in re.findall(CHECKS, Path(path).read_text())]
+    dying = ["-k", "resumed", str(TESTS / "test_checkpoint_kills.py")]
     attacks = [str(TESTS / "test_interrupts.py"), str(TESTS / "test_engine_mpi.py")]
     return {
         "scripts": [*pytest, *(str(TESTS / name) for name in SCRIPTS)],
@@ -53,6 +54,7 @@ def steps(number: int) -> dict[str, list[str]]:
         ],
         "engines": [*pytest, "-k", " or ".join([*checks, *OTHERS]), *engines],
         "interrupts": [*pytest, "-k", ATTACKS, *attacks],
+        "masters": [*pytest, *dying],
         "hosts": [*pytest, "-k", "every_scenario", str(TESTS / "test_fleet.py")],
     }
 
