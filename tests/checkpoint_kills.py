@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable
 from io import RawIOBase
 from pathlib import Path
@@ -35,20 +36,19 @@ from kofn.learn import LinearSVC, LogisticRegression, MLPClassifier, Ridge
 
 SAME = 1e-12  # relative to the largest coefficient
 PIECE = 512  # bytes of a checkpoint that are written at a time
-ROWS, COLUMNS, WORKERS = 1500, 20, 4
+ROWS, COLUMNS, WORKERS = 1500, 20, 3
 WATCHED = (checkpoint.__file__, files.__file__)
 
-# Each ends in an iteration that rounding does not decide on; or so near to the optimum that it
-# makes no difference. (Descent, which looks at the loss alone, is not so near at its end.)
+# Each ends in an iteration that rounding does not decide on.
 MODELS: dict[str, Callable[[], Any]] = {
-    "ridge-cg": lambda: Ridge(tol=1e-15, max_iter=60),
+    "ridge-cg": lambda: Ridge(tol=1e-12),
     "ridge-gd": lambda: Ridge(solver="gd", tol=1e-8),
-    "ridge-lbfgs": lambda: Ridge(solver="lbfgs", tol=1e-16),
-    "logistic-lbfgs": lambda: LogisticRegression(tol=0.0),
-    "logistic-newton": lambda: LogisticRegression(solver="newton-cg", tol=1e-13),
-    "logistic-sums": lambda: LogisticRegression(solver="coded-gradient", tol=1e-13),
-    "svm": lambda: LinearSVC(tol=1e-10),
-    "mlp": lambda: MLPClassifier((10,), max_epochs=8, random_state=0),
+    "ridge-lbfgs": lambda: Ridge(solver="lbfgs", tol=1e-12),
+    "logistic-lbfgs": lambda: LogisticRegression(tol=1e-12),
+    "logistic-newton": lambda: LogisticRegression(solver="newton-cg", tol=1e-8),
+    "logistic-sums": lambda: LogisticRegression(solver="coded-gradient", tol=1e-6),
+    "svm": lambda: LinearSVC(tol=1e-6),
+    "mlp": lambda: MLPClassifier((10,), max_epochs=6, batch_size=500, random_state=0),
 }
 
 
@@ -127,6 +127,8 @@ class Child:
                 try:
                     fit(name, engine, folder, out, line)
                     status = 0
+                except BaseException:
+                    traceback.print_exc()
                 finally:
                     os._exit(status)
             os.close(write)

@@ -79,12 +79,20 @@ def _measured(model: Any, X: Any, y: Any, seconds: float) -> dict[str, Any]:
     idle = [took for took, wrote in offers if not wrote]
     return {
         "iterations": len(steps),
-        "iteration_seconds": float(np.median(np.diff(steps))),
+        "iteration_seconds": _median(np.diff(steps)),
         "written": len(written),
-        "write_seconds": float(np.median(written)) if written else None,
-        "offer_seconds": float(np.median(idle)) if idle else None,
+        "write_seconds": _median(written),
+        "offer_seconds": _median(idle),
         "share": sum(took for took, _ in offers) / spent,
     }
+
+
+def _median(seconds: Any) -> float | None:
+    return float(np.median(seconds)) if len(seconds) else None
+
+
+def _times(factor: float, seconds: float | None) -> float | None:
+    return None if seconds is None else factor * seconds
 
 
 def table(console: Console, result: dict[str, Any]) -> None:
@@ -96,10 +104,10 @@ def table(console: Console, result: dict[str, Any]) -> None:
         (
             name,
             row["iterations"],
-            1e3 * row["iteration_seconds"],
+            _times(1e3, row["iteration_seconds"]),
             row["written"],
-            None if row["write_seconds"] is None else 1e3 * row["write_seconds"],
-            None if row["offer_seconds"] is None else 1e6 * row["offer_seconds"],
+            _times(1e3, row["write_seconds"]),
+            _times(1e6, row["offer_seconds"]),
             100 * row["share"],
         )
         for name, row in result["models"].items()
