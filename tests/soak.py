@@ -2,13 +2,13 @@
 
     python tests/soak.py --minutes 20
 
-One pass has seven steps: the fault search, its state machines, every other property, altered files
+One pass has eight steps: the fault search, its state machines, every other property, altered files
 and command lines, the checks of every engine with their kills, chaos (kills, freezes and interrupts
-at random moments of all kinds of work), and clusters of several hosts (where this is root on
-Linux). All have ten times as many examples as in `make test`. Passes follow one another, each with
-other seeds. A step has at most its part of the time, so that each has its turn. The first failure
-ends the run; the command that is shown repeats it. The fault search takes some twenty minutes of a
-core for its 200,000 scripts, and says how far it came if it is cut.
+at random moments of all kinds of work), masters that are killed, and clusters of several hosts
+(where this is root on Linux). All have ten times as many examples as in `make test`. Passes follow
+one another, each with other seeds. A step has at most its part of the time, so that each has its
+turn. The first failure ends the run; the command that is shown repeats it. The fault search takes
+some twenty minutes of a core for its 200,000 scripts, and says how far it came if it is cut.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ def steps(number: int) -> dict[str, list[str]]:
     names = ("test_chaos.py", "test_interrupts.py", "test_engine_mpi.py", "test_chaos_hosts.py")
     attacks = [str(TESTS / name) for name in names]
     attacks = attacks[number % len(attacks) :] + attacks[: number % len(attacks)]
+    dying = ["-k", "resumed", str(TESTS / "test_checkpoint_kills.py")]
     return {
         "search": [str(TESTS / "search.py"), *first],
         "scripts": [*pytest, *(str(TESTS / name) for name in SCRIPTS)],
@@ -61,6 +62,7 @@ def steps(number: int) -> dict[str, list[str]]:
         "files": [*pytest, str(TESTS / "test_fuzz.py")],
         "engines": [*pytest, "-k", " or ".join([*checks, *OTHERS]), *engines],
         "chaos": [*pytest, "-k", CHAOS, *attacks],
+        "masters": [*pytest, *dying],
         "hosts": [*pytest, "-k", "every_scenario", str(TESTS / "test_fleet.py")],
     }
 

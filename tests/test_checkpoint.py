@@ -272,6 +272,19 @@ def test_a_store_that_was_updated_is_read_back(tmp_path: Path) -> None:
     np.testing.assert_allclose(kofn.resume(tmp_path / "run")["S"], A + 1, atol=1e-13)
 
 
+def test_a_velocity_can_be_read_back() -> None:
+    rng = np.random.default_rng(0)
+    A, U, V = (rng.standard_normal(shape) for shape in ((20, 4), (20, 2), (4, 2)))
+    with kofn.connect("virtual", 3) as cluster:
+        X = cluster.encode(A, k=2)
+        assert X.velocity() is None
+        X.move(kofn.low_rank(U, V), 0.5)
+        X.move(kofn.low_rank(U, V), 0.5)
+        speed, now = X.velocity(), X.toarray()
+    np.testing.assert_allclose(speed, 1.5 * U @ V.T, atol=1e-13)
+    np.testing.assert_allclose(now, A + 2.5 * U @ V.T, atol=1e-13)
+
+
 # Fits: an exception stands for the kill (see test_checkpoint_kills.py for real ones).
 
 V: dict[str, Any] = {"cluster": "virtual", "workers": 4}

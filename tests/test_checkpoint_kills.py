@@ -8,7 +8,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from support import PASS, SOAK
+
+from kofn.cli import bench_checkpoint
 
 pytestmark = pytest.mark.engine
 HERE = Path(__file__).parent
@@ -32,6 +35,17 @@ def test_a_killed_fit_is_resumed_to_the_same_coefficients() -> None:
     fits = 2 * SOAK
     out = kills("local", fits, fits, PASS)
     assert f"{2 * fits} resumed" in out, out
+
+
+def test_kofn_bench_checkpoint_measures_all_that_it_prints() -> None:
+    result = bench_checkpoint.run(300, 5, workers=2, seconds=1.2)
+    for row in result["models"].values():
+        assert row["iterations"] > 0
+        assert 0.0 <= row["share"] < 1.0
+        assert row["written"] == 0 or row["write_seconds"] > 0
+    console = Console(record=True, width=120)
+    bench_checkpoint.table(console, result)
+    assert all(name in console.export_text() for name in result["models"])
 
 
 @pytest.mark.skipif(SOAK == 1, reason="they take minutes: for `make soak`")
