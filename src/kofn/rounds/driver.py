@@ -191,7 +191,8 @@ class RoundDriver:
                 idle = not missed and not round.has_idle_work
                 events = missed + self._noted(max(0.0, until - now) if idle else 0.0)
                 for event in events:  # a second pass: by now we know everyone who is lost
-                    self._obey(round, round.on(event), supply)
+                    if commands := round.on(event):
+                        self._obey(round, commands, supply)
                     # The rest of a batch still tells who lives: no early way out.
                     if type(event) is Failed and event.round == round.id and not round.done:
                         raise WorkerError(event.worker, event.error, event.traceback)
@@ -202,8 +203,9 @@ class RoundDriver:
                     heard = engine.now()
                 elif (due := (now := engine.now()) >= round.wake) or not idle:
                     commands = round.on(Tick(now)) if due else round.idle_work(now)
-                    asked = self._obey(round, commands, supply)
-                    heard = engine.now() if asked else heard  # who is asked now has its time
+                    assert not due or commands or round.done or round.wake > now, "a wait for ever"
+                    if self._obey(round, commands, supply):
+                        heard = engine.now()  # who is asked now has its time
                 self._serve()
         finally:
             self._running, self._unheard = False, []
@@ -372,27 +374,25 @@ class RoundDriver:
 
     def _obey(self, round: Round, commands: Sequence[Command], supply: Supplier) -> bool:
         """Do what a round says; return whether somebody is asked for something by it."""
-        asked = False
+        engine, roster, now, asked = self.engine, self.roster, self.engine.now(), False
         for command in commands:
             if type(command) is Send:
-                task = command.task
-                if task.worker not in self.roster.kept:
+                task, worker = command.task, command.task.worker
+                if worker not in roster.kept:
                     continue  # its Lost is in this very batch; the round is about to hear of it
-                now = self.engine.now()
-                self.log.append(Record(now, "send", *task[1:3], task.id, int(task.cost)))
-                self.engine.submit(task)
-                self.roster.debts.add(task.worker, now)
+                self.log.append(Record(now, "send", task.round, worker, task.id, int(task.cost)))
+                engine.submit(task)
+                roster.debts.add(worker, now)
                 asked = True
             elif type(command) is Supply:
                 supply(command.worker)
             elif type(command) is Keep:
-                if command.worker in self.roster.kept:
+                if command.worker in roster.kept:
                     self.put(command.worker, command.key, command.value)
             elif type(command) is Assign:
-                self.roster.assign(command)
+                roster.assign(command)
             elif type(command) is Observe:
-                value = command.read()
-                told = round.on(Observed(self.engine.now(), value, command.held))
+                told = round.on(Observed(engine.now(), command.read(), command.held))
                 asked |= self._obey(round, told, supply)
             elif type(command) is Publish:
                 command.write(command.data)
