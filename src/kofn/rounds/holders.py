@@ -181,10 +181,16 @@ class Holders:
             both = [w for w, s in self.shares.items() if s == share]
             if len(both) < 2:
                 self._twice.discard(share)
-            elif free and roster.leaving.keys().isdisjoint(both) and self._keeps(both[-1]):
+            elif free and roster.leaving.keys().isdisjoint(both) and all(map(self._keeps, both)):
                 free -= 1
                 del self.shares[both[-1]]
                 roster.drop(both[-1], {self.key})
+
+    def _refused(self, taken: Collection[int]) -> list[int]:
+        """Shares that nobody could keep of those that were given them: another may."""
+        refused = self.driver.roster.refused
+        could = {share for w, share in self.shares.items() if (w, self.key) not in refused}
+        return sorted({*self.shares.values()} - could - {*taken}) if refused else []
 
     def _keeps(self, worker: int) -> bool:
         return self.driver.roster.keeps(worker, self.key)
@@ -254,6 +260,7 @@ class Holders:
         if worker in self.shares or worker not in live:
             return None
         free = [share for share in self.shares.free() if share not in taken]
+        free = free or self._refused(taken)
         if not free and self.driver.roster.leaving:
             return self._leaving(worker, taken)
         blocks = self._blocks
