@@ -45,7 +45,7 @@ MUTATIONS = (
     Mutation(
         "work-for-the-dead",  # a task for one whose Lost is in the same batch
         "rounds/driver.py",
-        "                if task.worker not in self.roster.kept:\n",
+        "                if worker not in roster.kept:\n",
         "                if False:\n",
     ),
     Mutation(

@@ -283,3 +283,18 @@ def test_who_is_late_with_an_update_that_enough_have_is_no_reason_to_stall() -> 
         engine.acts = [Act(engine.now() + 0.75 * LIMIT, "thaw", 0)]
         X += kofn.low_rank(np.ones((6, 1)), np.ones((3, 1)))
         right(X, A + 1)
+
+
+@pytest.mark.parametrize("kind", ["X @ w", "X.T @ z"])
+def test_a_share_that_one_could_not_keep_is_given_to_another(kind: str) -> None:
+    """Both of two are needed. One is lost, who stood by cannot keep its share; then one joins."""
+    engine = Acting(VirtualEngine(2, delays=PerUnit(1e-3)), [])
+    with kofn.connect(engine, wait=10.0) as cluster:
+        A = np.random.default_rng(0).standard_normal((6, 3))
+        X = cluster.encode(A, k=2)
+        cluster.join()
+        engine.refuse(2)
+        now = engine.now()
+        engine.acts = [Act(now + 1e-3, "lose", 0), Act(now + 1.0, "join")]
+        assert right(X, A, kind).joined == (3,)
+        assert right(X, A, kind).error_bound is not None  # and again, with all that are there

@@ -205,8 +205,8 @@ class RoundDriver:
                 elif (due := (now := engine.now()) >= round.wake) or not idle:
                     commands = round.on(Tick(now)) if due else round.idle_work(now)
                     assert not due or commands or round.done or round.wake > now, "a wait for ever"
-                    asked = self._obey(round, commands, supply)
-                    heard = engine.now() if asked else heard  # who is asked now has its time
+                    if self._obey(round, commands, supply):
+                        heard = engine.now()  # who is asked now has its time
                 self._serve()
         finally:
             self._running, self._unheard = False, []
@@ -382,10 +382,10 @@ class RoundDriver:
             elif type(command) is Supply:
                 supply(command.worker)
             elif type(command) is Keep:
-                if command.worker in self.roster.kept:
+                if command.worker in roster.kept:
                     self.put(command.worker, command.key, command.value)
             elif type(command) is Assign:
-                self.roster.assign(command)
+                roster.assign(command)
             elif type(command) is Accuse:
                 lost = self.trust.accuse(command, round.id, now, roster, self.log)
                 if lost and engine.capabilities.can_lose:
@@ -393,8 +393,7 @@ class RoundDriver:
                 else:
                     self._unnoted += lost
             elif type(command) is Observe:
-                value = command.read()
-                told = round.on(Observed(self.engine.now(), value, command.held))
+                told = round.on(Observed(engine.now(), command.read(), command.held))
                 asked |= self._obey(round, told, supply)
             elif type(command) is Publish:
                 command.write(command.data)

@@ -183,10 +183,16 @@ class Holders:
             both = [w for w, s in self.shares.items() if s == share]
             if len(both) < 2:
                 self._twice.discard(share)
-            elif free and roster.leaving.keys().isdisjoint(both) and self._keeps(both[-1]):
+            elif free and roster.leaving.keys().isdisjoint(both) and all(map(self._keeps, both)):
                 free -= 1
                 del self.shares[both[-1]]
                 roster.drop(both[-1], {self.key})
+
+    def _refused(self, taken: Collection[int]) -> list[int]:
+        """Shares that nobody could keep of those that were given them: another may."""
+        refused = self.driver.roster.refused
+        could = {share for w, share in self.shares.items() if (w, self.key) not in refused}
+        return sorted({*self.shares.values()} - could - {*taken}) if refused else []
 
     def _keeps(self, worker: int) -> bool:
         return self.driver.roster.keeps(worker, self.key)
@@ -260,6 +266,7 @@ class Holders:
         if first is not None and not taken and (blocks is None or len(live) >= self.shares.count):
             return first  # with as many workers all shares are given anyway
         free = [share for share in self.shares.free() if share not in taken]
+        free = free or self._refused(taken)
         if not free:
             return self._leaving(worker, taken) if self.driver.roster.leaving else None
         if blocks is None or len(live) >= self.shares.count:
