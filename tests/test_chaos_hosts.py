@@ -30,23 +30,32 @@ PROGRAM = "from kofn.cli import main; main()"
 
 def workers(host: Host) -> list[int]:
     """The processes of workers on a host, by their numbers outside."""
-    found = []
-    for pid in host.pids():
-        with suppress(OSError):
-            line = Path(f"/proc/{pid}/cmdline").read_bytes()
-            found += [pid] if any(word in line for word in WORKERS) else []
-    return found
+    lines = {pid: command_line(pid) for pid in host.pids()}
+    return [pid for pid, line in lines.items() if any(word in line for word in WORKERS)]
+
+
+def strikes(host: Host) -> bool:
+    """Whether chaos strikes there: before and after it there is peace, and some engines need it."""
+    return any(b"_ctrl_c.py" in line for line in map(command_line, host.pids()))
+
+
+def command_line(pid: int) -> bytes:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
 
 
 def disturb(fleet: Fleet, over: threading.Event, dice: random.Random) -> Counter[str]:
-    """Cut off, freeze and kill on B and C until it is over; all is well then."""
+    """Cut off, freeze and kill on B and C while chaos strikes on A; all is well then."""
     done: Counter[str] = Counter()
+    while not strikes(fleet.hosts["A"]) and not over.wait(0.2):
+        pass
     acts: dict[str, tuple[Callable[[Host], Any], Callable[[Host], Any]]] = {
         "cut off": (Host.cut, Host.heal),
         "frozen": (Host.freeze, Host.thaw),
         "killed": (lambda host: None, lambda host: None),
     }
-    while not over.wait(dice.uniform(1.0, 5.0)):
+    while not over.wait(dice.uniform(1.0, 5.0)) and strikes(fleet.hosts["A"]):
         name = dice.choice([*acts, "cut off"])
         host = fleet.hosts[dice.choice("BC")]
         begin, end = acts[name]

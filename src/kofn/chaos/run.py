@@ -22,7 +22,7 @@ from .strikes import KINDS, LOST_AFTER, Interrupts, Striker
 from .tally import Tally, Wrong, both_of
 from .work import Bench
 
-HANG = 120.0  # seconds without an operation's end
+HANG = 300.0  # seconds without an operation's end: starting a worker of Ray may take a minute
 LIMIT = 60.0  # seconds of silence: longer than anything here is frozen for
 WAIT = 60.0  # seconds that rounds wait for workers to join
 OTHERS_OWN = 16  # descriptors and threads that Ray and Dask keep for themselves
@@ -168,11 +168,9 @@ class _Chaos:
         finally:
             self._stop.set()
             for thread in threads:
-                thread.join(HANG)
+                thread.join()  # a hang is found by `_watch`
             if struck:
                 struck.close()
-        if any(thread.is_alive() for thread in threads) and not self._problem:
-            self._problem = f"a thread does not end; it is at {others[0].doing}."
         if self._problem:
             raise ChaosFailed(self._problem, self._settings.command)
 
