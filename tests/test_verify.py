@@ -515,6 +515,29 @@ def test_rows_that_are_fetched_are_checked() -> None:
         assert wrong == [2, 4]
 
 
+@pytest.mark.parametrize("verify", ["probe", "parity"])
+def test_a_wrong_copy_of_a_share_is_not_kept(verify: Any) -> None:
+    rng = np.random.default_rng(0)
+    A, U, V = rng.standard_normal((90, 6)), rng.standard_normal((90, 1)), rng.standard_normal(6)
+    liar = Liar(VirtualEngine(5))
+    with kofn.connect(liar) as cluster:
+        X = cluster.encode(A, k=2, margin=1 if verify == "parity" else 0, verify=verify)
+        X += kofn.low_rank(U, V[:, None])
+        cluster.join()
+        cluster.announce(3, 1000.0)  # its share is copied to the newcomer
+        liar.tell(3, "sign", rng)
+        for _ in range(3):
+            assert np.allclose(X @ np.ones(6), (A + U @ V[None]).sum(axis=1))
+            assert X.report.wrong == ()
+        assert liar.done is not None
+        reply, _ = liar.done
+        assert reply.value.shape == (45, 6)  # the copy itself
+        cluster.lose(3)
+        assert np.allclose(X @ np.ones(6), (A + U @ V[None]).sum(axis=1))
+        assert X.report.wrong == ()
+        assert 5 in X.shares
+
+
 @pytest.mark.parametrize(
     ("options", "match"),
     [
