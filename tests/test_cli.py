@@ -92,6 +92,20 @@ def test_bench_overhead_json_has_what_it_measured() -> None:
 
 
 @pytest.mark.engine
+def test_bench_verify_json_has_what_it_measured() -> None:
+    done = kofn("bench", "verify", "--json", "--rounds", "2", "--rows", "400")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    for times in result["times"].values():
+        for kind in ("probe", "parity"):
+            both = times[kind]["median_us"] / times["plain"]["median_us"]
+            assert times[kind]["ratio"] == pytest.approx(both)
+            assert times[kind]["cpu_us"] > times[kind]["master_us"] > 0
+    assert 0 < result["unseen"]["parity"] < result["unseen"]["probe"] < 1e-3
+    assert result["kept_of_matrix"]["plain"] == 0
+
+
+@pytest.mark.engine
 def test_bench_reaction_json_has_what_it_measured() -> None:
     done = kofn("bench", "reaction", "--json", "--times", "3")
     assert done.returncode == 0, done.stderr

@@ -82,15 +82,15 @@ class Checked:
         if probes is not None:
             round.verifier = ProbedSum(probes, code, self._off(code, off), first)
 
-    def watch_rows(
-        self, round: ElasticRound, code: Code, columns: int, off: Mapping[int, float], start: int
-    ) -> None:
-        """Have rows of shares checked, which are those from `start` on."""
-        if self.probes is not None:
-            dtype = np.float64 if self.probes.sizes.unit == UNIT else np.float32
-            first = Finite(self._reach(code), np.ones(1, dtype), (columns,))
-            found = round.verifier = ProbedRows(self.probes, code, self._off(code, off), first)
-            found.start = start
+    def of_rows(
+        self, code: Code, columns: int, off: Mapping[int, float], start: int
+    ) -> ProbedRows | None:
+        """What checks rows of shares, which are those from `start` on; None without probes."""
+        if self.probes is None:
+            return None
+        dtype = np.float64 if self.probes.sizes.unit == UNIT else np.float32
+        first = Finite(self._reach(code), np.ones(1, dtype), (columns,))
+        return ProbedRows(self.probes, code, self._off(code, off), first, start)
 
     def _reach(self, code: Code) -> Callable[[int], float]:
         """How long the rows of a share are, at most."""

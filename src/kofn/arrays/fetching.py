@@ -43,7 +43,7 @@ def chunks(X: CodedMatrix, columns: int) -> Iterator[tuple[int, int, list[Segmen
         round = ElasticRound(driver.next_round(), plan.windows, shares, fetch, late, resting)
         X._planner.prepare(round)
         drift = X._drift
-        drift.checked.watch_rows(round, code, columns, drift.share_errors, first)
+        round.verifier = drift.checked.of_rows(code, columns, drift.share_errors, first)
         driver.run(round, None, holders.supply)
         X._planner.ended(round)
         if not X._values:
@@ -81,8 +81,11 @@ def copy(X: CodedMatrix, worker: int, share: int) -> bool:
         copying = CopyRound(task)
         if source in driver.roster.kept:
             driver.run(copying, None, holders.supply)
-        if not copying.whole:
-            return False
+        drift = X._drift
+        checks = drift.checked.of_rows(X._stored, columns, drift.share_errors, first)
+        wrong = checks and any(checks.wrong(share, *one) for one in copying.values)
+        if wrong or not copying.whole:
+            return False  # it is rebuilt from others
         for ((a, b),), rows in copying.values if X._values else ():
             value[first + a : first + b] = rows
     holders.give(worker, share, value if X._values else None)

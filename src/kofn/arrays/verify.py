@@ -246,7 +246,11 @@ class ProbedSum(Probed):
 class ProbedRows(Probed):
     """Rows of shares as they are; those of a round count from `start`."""
 
-    start = 0
+    def __init__(
+        self, probes: Probes, code: Code, off: Mapping[int, float], first: Finite, start: int
+    ) -> None:
+        super().__init__(probes, code, off, first)
+        self.start = start
 
     def wrong(self, slot: int, what: Runs, value: Any) -> str | None:
         if (why := self._first.wrong(slot, what, value)) is not None:

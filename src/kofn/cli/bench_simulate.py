@@ -12,10 +12,10 @@ from typing import Any
 
 from rich.console import Console
 
-from ..cluster import Cluster, connect, find
+from ..cluster import Cluster, connect
 from ..costs import Costs
 from ..delays import Delays, Exponential
-from ..engines.base import Engine
+from ..engines.base import Engine, find
 from ..engines.paced import Paced
 from ..errors import BadInput
 from ..simulation import Candidate, Place, Stage, Work, calibrate

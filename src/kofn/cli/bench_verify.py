@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.console import Console
 
 from ..arrays import CodedMatrix
-from ..cluster import connect
+from ..cluster import Cluster, connect
 from .interleaved import interleaved, ratio, timed
 from .output import print_table
 
@@ -38,9 +39,9 @@ def run(rounds: int, rows: int) -> dict[str, Any]:
             seconds[kind] = time.perf_counter() - began
         tiny = {kind: cluster.encode(small, k=THRESHOLD, **o) for kind, o in KINDS.items()}
         times = {
-            "X @ w": _measured(coded, w, rounds, back=False),
-            "X.T @ z": _measured(coded, z, rounds, back=True),
-            "X @ w, tiny": _measured(tiny, v, 20 * rounds, back=False),
+            "X @ w": _measured(cluster, coded, w, rounds, back=False),
+            "X.T @ z": _measured(cluster, coded, z, rounds, back=True),
+            "X @ w, tiny": _measured(cluster, tiny, v, 20 * rounds, back=False),
         }
         assert np.allclose(coded["probe"] @ w, A @ w)
         unseen = {}
@@ -55,9 +56,9 @@ def run(rounds: int, rows: int) -> dict[str, Any]:
 
 
 def _measured(
-    coded: dict[str, CodedMatrix], operand: Any, rounds: int, back: bool
+    cluster: Cluster, coded: dict[str, CodedMatrix], operand: Any, rounds: int, back: bool
 ) -> dict[str, Any]:
-    # Others of the machine are at work, too: one round of each in turn, and the median.
+    # Others of the machine are at work, too: a few rounds of each in turn, and the median.
     kinds = {
         kind: timed((lambda X=X: X.T @ operand) if back else (lambda X=X: X @ operand))
         for kind, X in coded.items()
@@ -65,11 +66,25 @@ def _measured(
     times = interleaved(kinds, rounds, most=2)
     for kind in ("probe", "parity"):
         times[kind]["ratio"] = ratio(times, kind, "plain")
-    for kind, block in kinds.items():  # what is the master's own does not depend on others
-        began = time.process_time()
-        block(rounds)
-        times[kind]["master_us"] = 1e6 * (time.process_time() - began) / rounds
+    spent = dict.fromkeys(kinds, (0.0, 0.0))  # CPU time hardly depends on who else is at work
+    for _ in range(rounds):
+        for kind, block in kinds.items():
+            began = _cpu(cluster)
+            block(1)
+            pairs = zip(spent[kind], began, _cpu(cluster), strict=True)
+            master, all_of_it = (total + after - before for total, before, after in pairs)
+            spent[kind] = master, all_of_it
+    for kind, (master, all_of_it) in spent.items():
+        times[kind] |= {"master_us": master / rounds, "cpu_us": all_of_it / rounds}
     return times
+
+
+def _cpu(cluster: Cluster) -> tuple[float, float]:
+    """CPU time in µs: of this process, and of it and its workers (Linux; elsewhere its own)."""
+    own = 1e6 * time.process_time()
+    pids = [cluster.engine.pid(worker) for worker in cluster.workers]
+    files = [Path(f"/proc/{pid}/schedstat") for pid in pids]
+    return own, own + sum(int(f.read_text().split()[0]) / 1e3 for f in files if f.exists())
 
 
 def _kept(X: CodedMatrix) -> int:
@@ -85,8 +100,9 @@ def table(console: Console, result: dict[str, Any]) -> None:
     for what, times in result["times"].items():
         plain, probe, parity = (times[kind] for kind in KINDS)
         rows.append((what, plain["median_us"], probe["ratio"], parity["ratio"]))
-        own = [one["master_us"] / plain["master_us"] for one in (probe, parity)]
-        rows.append(("  CPU time of the master", plain["master_us"], *own))
+        for what_of, key in (("all processes", "cpu_us"), ("the master", "master_us")):
+            ratios = [one[key] / plain[key] for one in (probe, parity)]
+            rows.append((f"  CPU time of {what_of}", plain[key], *ratios))
     rows.append(("kept here, of the matrix", "", *list(result["kept_of_matrix"].values())[1:]))
     n, k, r = result["workers"], result["threshold"], result["margin"]
     title = (
