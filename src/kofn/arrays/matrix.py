@@ -230,7 +230,6 @@ class CodedMatrix(Reporting):
                 "a sparse matrix cannot take a low-rank update: its shares would become dense. "
                 "Encode A.toarray() if it fits, or X of the dense part and the rest apart."
             )
-
         U, V = as_change(given, self.shape, self.dtype, self._check_finite, self._scaled)
 
         def change(old: str, share: int) -> Update:
@@ -343,8 +342,7 @@ class CodedMatrix(Reporting):
         length = float(np.linalg.norm(unscaled.astype(np.float64, copy=False)))
         work = Adjoint(driver, code, self._holders.key, worst, shape, length)
         items = plan.items(code.k, unscaled, self.dtype)
-        late = self._options.late
-        round = SumRound(driver.next_round(), items, shares, work, late, resting)
+        round = SumRound(driver.next_round(), items, shares, work, self._options.late, resting)
         self._planner.prepare(round)
         if self._check_finite:
             drift, shape = self._drift, (self._columns, width)
@@ -369,13 +367,12 @@ class CodedMatrix(Reporting):
         inner: int,
     ) -> None:
         """Write the report, learn from it, and refuse a result that is too inaccurate."""
-        ended = self._driver.engine.now()
         bound = None if eta is None else self._bound(inner, eta, round.shares)
         used, wasted, topped_up = rows
         self._report = round.report(
             ProductReport,
             plan.holders,
-            (*times, ended),
+            (*times, self._driver.engine.now()),
             rows_read=dict(round.read),
             rows_used=used,
             rows_wasted=wasted,

@@ -65,8 +65,7 @@ class RoundDriver:
         self, engine: Engine, wait: float, limit: float, lost_after: float, keep: int = 0
     ) -> None:
         self.engine, self.wait, self.limit, self.lost_after = engine, wait, limit, lost_after
-        self.keeper = Keeper(keep)
-        self.closed, self.lock = False, interrupts.Lock()
+        self.closed, self.lock, self.keeper = False, interrupts.Lock(), Keeper(keep)
         self.log: deque[Record] = deque(maxlen=LOG_LENGTH)
         self.roster, self.trust = Roster(engine.workers), Trust()
         self._departures = Departures(self.roster)
