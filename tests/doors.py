@@ -13,6 +13,7 @@ import struct
 import sys
 import time
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -170,8 +171,11 @@ def _connected(door: Door, host: str) -> socket.socket:
 
 
 def attempts(doors: list[Door], host: str, trace: str) -> list[tuple[Door, str]]:
-    """What became of each."""
-    return [(door, knock(door, host, trace)) for door in doors if door.kind != "udp"]
+    """What became of each; all at a time, as those that say nothing are waited for."""
+    chosen = [door for door in doors if door.kind != "udp"]
+    with ThreadPoolExecutor(32) as pool:
+        found = pool.map(lambda door: knock(door, host, trace), chosen)
+        return list(zip(chosen, found, strict=True))
 
 
 def prying(pids: Iterable[int], folders: Iterable[str]) -> list[str]:
