@@ -6,7 +6,7 @@ One pass has six steps: random scripts of rounds and of the protocol, every othe
 checks of every engine with their kills, interrupts at random moments, masters that are killed, and
 clusters of several hosts (where this is root on Linux). All have ten times as many examples as in
 `make test`. Passes follow one another, each with other seeds. A step has at most a sixth of the
-time, so that each has its turn. The first failure ends the run; the command that is shown repeats it.
+time, so that each has its turn. The first failure ends the run; the command shown repeats it.
 """
 
 from __future__ import annotations
