@@ -281,6 +281,7 @@ def test_a_velocity_can_be_read_back() -> None:
         X.move(kofn.low_rank(U, V), 0.5)
         X.move(kofn.low_rank(U, V), 0.5)
         speed, now = X.velocity(), X.toarray()
+    assert speed is not None
     np.testing.assert_allclose(speed, 1.5 * U @ V.T, atol=1e-13)
     np.testing.assert_allclose(now, A + 2.5 * U @ V.T, atol=1e-13)
 
