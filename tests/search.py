@@ -388,9 +388,9 @@ class World:
         """Whether these are enough for a product."""
         X = self.held
         if not isinstance(X, Replicated):
-            return len(list(workers)) >= X.code.k
+            return bool(len(list(workers)) >= X.code.k)
         held = {block for w in workers for block in X.slots[X._holders.shares[w]]}
-        return len(held) == X.blocks
+        return bool(len(held) == X.blocks)
 
     def _could(self) -> bool:
         """Whether those that live, and are given shares, would be enough."""
@@ -399,7 +399,7 @@ class World:
             return False
         live = set(roster.kept) - self.engine.frozen.keys()
         live -= {worker for worker, key in roster.refused if key == X._holders.key}
-        return len(live) >= X.code.k
+        return bool(len(live) >= X.code.k)
 
     def _too_few_parts(self, error: kofn.TooFewWorkers) -> None:
         """A sum that ended for want of workers: those that have parts do not have them all."""
