@@ -42,8 +42,7 @@ from kofn.engines.transport import Transport, TransportEngine
 from kofn.model import Build, Dropped, Event, Failed, Lost, Reply, Stored, Task, Update
 
 What = Literal[
-    *("lose", "freeze", "thaw", "join", "leave", "slow"),
-    *("double", "fail", "refuse", "interrupt"),
+    "lose", "freeze", "thaw", "join", "leave", "slow", "double", "fail", "refuse", "interrupt"
 ]
 CALLS = 10_000  # of an engine in one script; more is a loop without an end
 
@@ -241,8 +240,7 @@ class Acting(Wrapped):
             if event.last:
                 del self.open[event.task]
         elif type(event) is Dropped or (type(event) is Failed and event.task is not None):
-            must(event.task in self.open, "a task ends once", event)
-            del self.open[event.task]
+            must(self.open.pop(event.task or 0, None) is not None, "a task ends once", event)
         elif type(event) is Stored or type(event) is Failed:
             self.puts[event.worker] -= 1
 

@@ -116,16 +116,16 @@ MUTATIONS = (
         "",
     ),
     Mutation(
-        "job-counted-twice",  # a result of a job that comes again counts again
-        "sequence/ledger.py",
-        "        if job is None or job.done or row in job.rows:\n",
-        "        if job is None or job.done:\n",
+        "job-left-behind",  # a job whose submit raised stays in the queue
+        "sequence/stream.py",
+        "                self._queue.pop()  # it is the last,",
+        "                pass  # it is the last,",
     ),
     Mutation(
-        "vector-thrown-away",  # an iteration goes on from the plan's round, whoever has its vector
+        "loss-overlooked",  # an iteration goes on as if a lost worker would still deliver
         "rounds/iterate.py",
-        "            round = int(now.vectors.max())\n",
-        "            round = int(now.vectors.min())\n",
+        "            self._leaving.append(share)\n            commands.append(self._hold())\n",
+        "            self._leaving.append(share)\n",
     ),
     # The protocol.
     Mutation(

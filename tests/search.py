@@ -241,6 +241,7 @@ class World:
         self.driver = self.cluster._driver
         self.tally = Tally(1)
         self.alone = True  # no other thread is at work
+        self.resting = 0  # who lets time pass, and waits for nobody
         self.tickets: list[tuple[Any, Array | None, Array | None]] = []
         self.X: Any = None
         self.parts: Any = None
@@ -257,7 +258,8 @@ class World:
 
     def _patient(self) -> bool:
         """Whether somebody may join, or will be gone at a known time."""
-        return bool(self.script.wait or self.script.keep or self.driver.roster.leaving)
+        script = self.script
+        return bool(self.resting or script.wait or script.keep or self.driver.roster.leaving)
 
     # What is there.
 
@@ -386,9 +388,9 @@ class World:
         """Whether these are enough for a product."""
         X = self.held
         if not isinstance(X, Replicated):
-            return len(list(workers)) >= X.code.k
+            return bool(len(list(workers)) >= X.code.k)
         held = {block for w in workers for block in X.slots[X._holders.shares[w]]}
-        return len(held) == X.blocks
+        return bool(len(held) == X.blocks)
 
     def _could(self) -> bool:
         """Whether those that live, and are given shares, would be enough."""
@@ -397,7 +399,7 @@ class World:
             return False
         live = set(roster.kept) - self.engine.frozen.keys()
         live -= {worker for worker, key in roster.refused if key == X._holders.key}
-        return len(live) >= X.code.k
+        return bool(len(live) >= X.code.k)
 
     def _too_few_parts(self, error: kofn.TooFewWorkers) -> None:
         """A sum that ended for want of workers: those that have parts do not have them all."""
@@ -595,12 +597,12 @@ class World:
     def _rest(self, dice: random.Random) -> None:
         """Let time pass between two rounds."""
         end = self.engine.now() + dice.choice((0.0, 1e-3, 0.1, 3.0, 12.0))
-        patient, self.engine.patient = self.engine.patient, lambda: True
+        self.resting += 1
         try:
             while self.engine.now() < end:
                 self.driver.settle(end - self.engine.now())
         finally:
-            self.engine.patient = patient
+            self.resting -= 1
 
     def _both(self, dice: random.Random) -> None:
         """Two pieces of work, from two threads that take turns."""

@@ -499,8 +499,9 @@ class World:
 
     def settle(self) -> None:
         """Cancel all that is open and deliver everything: nothing may be left."""
-        self.round += 10
-        self.cancel(0, 0)
+        # Just the last round that has tasks: who is not told of that one goes on.
+        last = max((s.task.round for s in self.tasks.values()), default=self.round)
+        self.send(self.master.cancel(last))
         for _ in range(TURNS):
             for worker, site in list(self.sites.items()):
                 site.overtake()
@@ -510,6 +511,8 @@ class World:
                 break
         else:
             raise AssertionError("a cancelled task goes on and on")
+        self.round += 10
+        self.cancel(0, 0)  # and operands of later rounds
         assert [s for s in self.tasks.values() if s.end is None] == []
         assert not any(self.answers[worker] for worker in self.sites)
         assert [packed for packed in self.values.made if packed.released != 1] == []
