@@ -52,8 +52,8 @@ def simulated(
     work: Work, candidate: Candidate, workers: int, rounds: int, delays: Delays, costs: Costs
 ) -> list[float]:
     """The same in simulated time."""
-    stage = Stage(work, workers, delays, rounds=WARM + rounds, costs=costs)
-    return [float(s) for s in stage.play(candidate).seconds[WARM:]]
+    row = Stage(work, workers, delays, costs=costs).play(candidate, WARM + rounds)
+    return [float(s) for s in row.seconds[WARM:]]
 
 
 def start(engine: str, address: str | None) -> Engine:
