@@ -211,9 +211,7 @@ def test_work_counts_what_was_done_until_it_was_dropped() -> None:
     """Five workers; worker 4 is ten times slower, and dropped by the end of each round."""
     work = Work("gradient", 100, 4)
     delays = PerUnit(5.0, {4: 10.0})  # a fifth of the work in a second
-    row = Stage(work, 5, delays, rounds=10, costs=FREE).play(
-        Candidate.parse("uncoded(covered=0.8)")
-    )
+    row = Stage(work, 5, delays, costs=FREE).play(Candidate.parse("uncoded(covered=0.8)"), 10)
     np.testing.assert_allclose(row.seconds, 1.0, atol=0.02)  # it looks up within 10 ms
     assert row.covered == pytest.approx(0.8)
     assert row.exact_share == 0
@@ -277,7 +275,7 @@ def test_notices_of_a_market_come_ahead() -> None:
     plain = SpotTrace((*events, Event(5.5, False, "c")), length=50.0)
     told = SpotTrace((*events, Event(5.5, False, "c", notice=3.0)), length=50.0)
     rows = [
-        Stage(Work("product"), 3, PerUnit(3.0), trace, 8, FREE).play(Candidate.parse("mds(k=2)"))
+        Stage(Work("product"), 3, PerUnit(3.0), trace, FREE).play(Candidate.parse("mds(k=2)"), 8)
         for trace in (plain, told)
     ]
     # Told ahead, c is not asked any more; else what it had half done is lost with it.

@@ -15,7 +15,6 @@ from rich.console import Console
 from ..cluster import Cluster, connect
 from ..costs import Costs
 from ..delays import Delays, Exponential
-from ..engines.base import Engine, find
 from ..engines.paced import Paced
 from ..errors import BadInput
 from ..simulation import Candidate, Place, Stage, Work, calibrate
@@ -52,24 +51,26 @@ def simulated(
     work: Work, candidate: Candidate, workers: int, rounds: int, delays: Delays, costs: Costs
 ) -> list[float]:
     """The same in simulated time."""
-    stage = Stage(work, workers, delays, rounds=WARM + rounds, costs=costs)
-    return [float(s) for s in stage.play(candidate).seconds[WARM:]]
+    row = Stage(work, workers, delays, costs=costs).play(candidate, WARM + rounds)
+    return [float(s) for s in row.seconds[WARM:]]
 
 
-def start(engine: str, address: str | None) -> Engine:
-    """Six workers of an engine, whose ids are 0 to 5: a worker's luck goes by its id."""
+def start(engine: str, address: str | None, luck: Delays | None = None) -> Cluster:
+    """Six workers of an engine, with these delays; a worker's luck goes by its id, 0 to 5."""
     found = find(engine)(WORKERS) if address is None else find(engine)(None, address=address)
-    if found.workers != tuple(range(WORKERS)):
-        found.close()
-        raise BadInput(f"{WORKERS} workers are measured; {engine} has {len(found.workers)}.")
-    return found
+    cluster = connect(found if luck is None else Paced(found, luck))
+    cluster.wait_for(WORKERS)  # those of a cluster that runs already are found one by one
+    if cluster.workers != tuple(range(WORKERS)):
+        cluster.close()
+        raise BadInput(f"{WORKERS} workers are measured; {engine} has {cluster.workers}.")
+    return cluster
 
 
 def run(
     rounds: int, only: str | None, engine: str, address: str | None, quiet: bool
 ) -> dict[str, Any]:
     """Both for every code."""
-    with connect(start(engine, address)) as cluster:
+    with start(engine, address) as cluster:
         costs = calibrate(cluster, joins=0)
     chosen = [
         (work, Candidate.parse(text))
@@ -83,7 +84,7 @@ def run(
             name = f"{work.kind}: {candidate}"
             update(code=name)
             luck = Common(DELAYS, work.units(WORKERS), 0)
-            with connect(Paced(start(engine, address), luck)) as cluster:
+            with start(engine, address, luck) as cluster:
                 real = wall(cluster, work, candidate, WORKERS, rounds)
             ours = simulated(work, candidate, WORKERS, rounds, DELAYS, costs)
             off = mean(ours) / mean(real) - 1

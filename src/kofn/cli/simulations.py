@@ -25,7 +25,7 @@ def simulate(
     ] = None,
     market: Annotated[str | None, Option(help="FILE or FILE:NAME of who comes and goes.")] = None,
     rounds: Annotated[int, Option(min=1, help="Rounds of each code, at most.")] = 100,
-    seconds: Annotated[float | None, Option(help="Simulated time, at most.")] = None,
+    seconds: Annotated[float, Option(help="Simulated time, at most.")] = float("inf"),
     costs: Annotated[Path | None, Option(help="What `kofn calibrate --out` saved.")] = None,
     size: Annotated[str, Option(help="Rows x columns x width of the work.")] = "100000x100x1",
     parts: Annotated[int | None, Option(min=1, help="gradient: parts of the data.")] = None,

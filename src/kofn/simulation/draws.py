@@ -101,11 +101,12 @@ class Meter(Wrapped):
                     self._ended(*key, event.time)
         return events
 
-    def settle(self) -> None:
-        """Count what is still at work, up to now."""
+    def settle(self) -> float:
+        """Count what is still at work, up to now; return all units."""
         now = self.engine.now()
         for worker, round in list(self._begun):
             self._ended(worker, round, now)
+        return self.units
 
     def _ended(self, worker: int, round: int, time: float) -> None:
         some = self._begun.get((worker, round))

@@ -33,7 +33,7 @@ def simulate(
     seed: int = 0,
     grows: float | None = None,
     slope: float | None = None,
-    seconds: float | None = None,
+    seconds: float = float("inf"),
     on_round: Callable[[str], None] | None = None,
 ) -> Table:
     """Play rounds of some work under each code in simulated time, and compare them.
@@ -56,13 +56,10 @@ def simulate(
     chosen = candidates(codes, job.kind)
     delays = delays_of(timings, count, grows=grows, slope=slope)
     trace = None if market is None else market_of(market, count, seed)
-    if trace is not None and seconds is not None:
-        trace = trace.until(seconds)
-    rows = {}
+    rows, stage = {}, Stage(job, count, delays, trace, prices, seed)
     for name, candidate in chosen.items():
         on_step = None if on_round is None else (lambda name=name: on_round(name))
-        stage = Stage(job, count, delays, trace, rounds, prices, seed, seconds)
-        rows[name] = stage.play(candidate, on_step)
+        rows[name] = stage.play(candidate, rounds, seconds, on_step)
     live = () if trace is None else tuple(trace.counts())
     return Table(job, count, rows, live)
 
@@ -76,20 +73,25 @@ class Stage:
         workers: int,
         delays: Delays,
         trace: SpotTrace | None = None,
-        rounds: int = 100,
         costs: Costs = Costs(),  # noqa: B008 - frozen
         seed: int = 0,
-        seconds: float | None = None,
     ) -> None:
-        self.work, self.workers, self.delays, self.trace = work, workers, delays, trace
-        self.rounds, self.costs, self.seed = rounds, costs, seed
-        self.until = float("inf") if seconds is None else seconds
-        if trace is not None:
-            self.until = min(self.until, trace.seconds)
+        self.work, self.workers, self.delays = work, workers, delays
+        self.trace, self.costs, self.seed = trace, costs, seed
 
-    def play(self, candidate: Candidate, on_round: Callable[[], None] | None = None) -> Row:
-        """Play one code."""
+    def play(
+        self,
+        candidate: Candidate,
+        rounds: int = 100,
+        seconds: float = float("inf"),
+        on_round: Callable[[], None] | None = None,
+    ) -> Row:
+        """Play so many rounds of one code, in so much simulated time at most.
+
+        The first rounds are the same however many there are: a longer run goes on from them.
+        """
         work, trace = self.work, self.trace
+        until = seconds if trace is None else min(seconds, trace.seconds)
         whole_work = units(work, candidate, self.workers)
         delays = Common(self.delays, whole_work, self.seed)
         started = None if trace is None else trace.started(self.costs.start_up)
@@ -106,40 +108,42 @@ class Stage:
         meter = Meter(engine, delays)
         wait = 0.0 if trace is None else 2 * trace.seconds + 1.0
         outcomes: list[Outcome] = []
-        problem, began = "", 0.0
+        problem, began, done = "", 0.0, 0.0
         with connect(meter, wait=wait, limit=float("inf")) as cluster:
             try:
-                played = candidate.play(Place(cluster, work, self.workers, self.rounds))
+                played = candidate.play(Place(cluster, work, self.workers, rounds))
                 began = engine.now()
                 meter.units = 0.0
-                while len(outcomes) < self.rounds:
+                while len(outcomes) < rounds:
                     outcome = next(played, None)
                     if outcome is None:
                         break
-                    if outcome.time > self.until:
+                    if outcome.time > until:
                         problem = "the time is over"
                         break
                     outcomes.append(outcome)
+                    done = meter.units  # without what is half done when the time is over
                     if on_round is not None:
                         on_round()
             except (TooFewWorkers, NotDecodable) as error:
                 if trace is None:
                     raise
                 problem = str(error)
-            meter.settle()
-            ended = min(engine.now(), self.until)
+            if len(outcomes) == rounds:
+                done = meter.settle()
+            ended = min(engine.now(), until)
         if not outcomes and not problem:
             problem = "the market ended before the first round"
         ends = np.array([outcome.time for outcome in outcomes])
-        last = float(ends[-1]) if len(outcomes) == self.rounds else ended
+        last = float(ends[-1]) if len(outcomes) == rounds else ended
         return Row(
             ends=ends - began if len(ends) else ends,
             seconds=np.diff(ends, prepend=began) if len(ends) else ends,
             covered=float(np.mean([o.covered for o in outcomes])) if outcomes else 0.0,
             exact_share=float(np.mean([o.exact for o in outcomes])) if outcomes else 0.0,
-            work=meter.units / whole_work / max(1, len(outcomes)),
+            work=done / whole_work / max(1, len(outcomes)),
             machine_seconds=self.workers * last if trace is None else trace.machine_seconds(last),
             usd=None if trace is None else trace.usd(last),
             memory=memory(work, candidate, self.workers, meter.kept),
-            problem=problem if len(outcomes) < self.rounds else "",
+            problem=problem if len(outcomes) < rounds else "",
         )
