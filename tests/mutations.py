@@ -88,7 +88,7 @@ MUTATIONS = (
     Mutation(
         "forgotten-retire",  # what a lost worker owed is still counted on
         "rounds/cover.py",
-        "        self.asked[i] = self.have[i]\n",
+        "        self.asked[i] = self._have[i]\n",
         "        pass\n",
     ),
     Mutation(

@@ -243,7 +243,7 @@ def test_spot_traces_gzipped_unsorted_or_of_another_kind(tmp_path: Path) -> None
     (tmp_path / "twice.csv").write_text("time_ms,event,node\n0,add,a\n9,remove,a\n5,add,a\n")
     with (
         pytest.warns(kofn.TraceWarning, match="steps back at line 4"),
-        pytest.raises(kofn.BadInput, match=r"line 4 .* would add a, which is there already"),
+        pytest.raises(kofn.BadInput, match=r"line 4 .* would add 'a', which is there already"),
     ):
         read_spot_trace(tmp_path / "twice.csv")
     (tmp_path / "nan.csv").write_text("time_ms,event,node\nnan,add,a\n")

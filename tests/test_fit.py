@@ -314,7 +314,7 @@ def test_bad_traces_and_bad_places(tmp_path: Path, trace: Path) -> None:
     with pytest.raises(kofn.BadInput, match="No such file"):
         run(Job(**data, model="svm", workers=3, spot=tmp_path / "no.csv"), quiet=True)
     for text, problem in (
-        ("a,b\n1,2\n", "has the columns time_ms"),
+        ("a,b\n1,2\n", "a trace of machines has a time"),
         ("time_ms,event,node\n0,add,a\n1,add,a\n", "is there already"),
         ("time_ms,event,node\n0,remove,a\n", "is not there"),
         ("time_ms,event,node\n5,add,a\n", "at time 0"),

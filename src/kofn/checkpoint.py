@@ -3,15 +3,11 @@
     checkpoint-00000041     written whole or not at all: beside, then renamed
     checkpoint-00000042     the newest; the one before is kept in case this one is spoiled
 
-A file has arrays and JSON, no pickle: a line that says what it is, the length of the header, the
-header (JSON, which names the arrays), the bytes of the arrays, and the SHA-256 of all before.
+A file has arrays and JSON, no pickle (see saved.py): the arrays by number, and what they are in.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import math
 import re
 import time
 import warnings
@@ -20,17 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from . import checks
+from . import checks, saved
 from .errors import BadCheckpoint, BadInput, CannotWrite, CheckpointWarning
 from .files import Place, said
 
-MAGIC = b"kofn checkpoint 1\n"
 NAME = re.compile(r"checkpoint-(\d{8,})")
 KEPT = 2
 SHARE = 100.0  # so many times as long as it took to write one passes before the next
 FIRST = 0.01  # seconds that the first is thought to take
-KINDS = "biufcSUmM"  # of arrays: numbers, text and times
-_LENGTH, _SUM = 8, 32  # bytes
 
 
 def resume(folder: object) -> dict[str, Any]:
@@ -156,14 +149,8 @@ class Checkpoint:
 def pack(about: Any, state: Mapping[str, Any]) -> bytes:
     """The bytes of a checkpoint. BadInput for what is neither an array nor JSON."""
     arrays: list[np.ndarray[Any, Any]] = []
-    trees = {"about": _tree(about, "about", arrays), "state": _tree(dict(state), "state", arrays)}
-    head = json.dumps({**trees, "arrays": [[a.dtype.str, list(a.shape)] for a in arrays]}).encode()
-    parts = [MAGIC, len(head).to_bytes(_LENGTH, "little"), head]
-    parts += [array.tobytes() for array in arrays]
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(part)
-    return b"".join((*parts, digest.digest()))
+    facts = {"about": _tree(about, "about", arrays), "state": _tree(dict(state), "state", arrays)}
+    return saved.pack({str(i): array for i, array in enumerate(arrays)}, facts)
 
 
 def _tree(value: Any, name: str, arrays: list[np.ndarray[Any, Any]]) -> Any:
@@ -174,7 +161,7 @@ def _tree(value: Any, name: str, arrays: list[np.ndarray[Any, Any]]) -> Any:
         value = value.item()
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in KINDS:
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in saved.KINDS:
         arrays.append(np.asarray(value, order="C"))
         return {"array": len(arrays) - 1}
     if isinstance(value, list | tuple):
@@ -197,30 +184,18 @@ def _load(place: Place) -> tuple[Any, dict[str, Any]]:
         raise
     except OSError as error:
         raise BadCheckpoint(place.url, f"it cannot be read: {said(error)}.") from error
-    if not data.startswith(MAGIC) or hashlib.sha256(data[:-_SUM]).digest() != data[-_SUM:]:
-        raise BadCheckpoint(place.url, "it is not as it was written: cut, altered, or not ours.")
     try:
-        first = len(MAGIC) + _LENGTH
-        at = first + int.from_bytes(data[len(MAGIC) : first], "little")
-        head, arrays, body = json.loads(data[first:at]), [], memoryview(data)[:-_SUM]
-        for text, shape in head["arrays"]:
-            dtype, count = np.dtype(text), math.prod(shape)
-            if dtype.kind not in KINDS or dtype.subdtype or any(size < 0 for size in shape):
-                raise ValueError(f"an array of {text}, {shape}")
-            flat = np.frombuffer(body, np.uint8, count * dtype.itemsize, at)
-            array = flat.copy().view(dtype) if flat.size else np.empty(count, dtype)
-            arrays.append(array.reshape(shape))
-            at += flat.size
-        return _value(head["about"], arrays), dict(_value(head["state"], arrays))
-    except (ValueError, KeyError, TypeError, IndexError, OverflowError, RecursionError) as error:
-        raise BadCheckpoint(place.url, f"kofn did not write it ({said(error)}).") from None
+        arrays, facts = saved.unpack(data)
+        return _value(facts["about"], arrays), dict(_value(facts["state"], arrays))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise BadCheckpoint(place.url, f"it is not as it was written: {said(error)}") from None
 
 
-def _value(tree: Any, arrays: list[np.ndarray[Any, Any]]) -> Any:
+def _value(tree: Any, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Any:
     if isinstance(tree, list):
         return [_value(one, arrays) for one in tree]
     if isinstance(tree, dict):
         if "array" in tree:
-            return arrays[tree["array"]]
+            return arrays[str(tree["array"])]
         return {key: _value(one, arrays) for key, one in tree["dict"].items()}
     return tree

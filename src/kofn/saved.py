@@ -24,7 +24,7 @@ from .files import Place, said
 _MARK = b"kofn saved file, version 1, sha256 "  # and 64 digits: the comment of the zip
 _DIGITS = 64
 _FACTS = "facts.json"
-_KINDS = "biufcSU"  # of dtypes that are their bytes
+KINDS = "biufcSUmM"  # of dtypes that are their bytes
 _REMEDY = "Save it anew, or take another copy"
 
 
@@ -70,7 +70,7 @@ def pack(arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> bytes:
         archive.writestr(zipfile.ZipInfo(_FACTS), text)
         for name, array in arrays.items():
             array = np.asarray(array)
-            if array.dtype.kind not in _KINDS:
+            if array.dtype.kind not in KINDS:
                 raise BadInput(
                     f"a saved file holds arrays of numbers, truth values or text; {name!r} is of "
                     f"dtype {array.dtype}. Convert it first."
@@ -120,7 +120,7 @@ def _array(data: bytes) -> NDArray[Any]:
     if np.lib.format.read_magic(head) != (1, 0):
         raise ValueError("an array in it is of another version")
     shape, fortran, dtype = np.lib.format.read_array_header_1_0(head)
-    if dtype.kind not in _KINDS or min(shape, default=0) < 0:
+    if dtype.kind not in KINDS or min(shape, default=0) < 0:
         raise ValueError("an array in it is not of numbers or text")
     if math.prod(shape) * dtype.itemsize != len(data) - head.tell():
         raise ValueError("an array in it is not as long as it says")

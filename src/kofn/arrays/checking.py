@@ -33,6 +33,12 @@ BUDGET = 32 << 20  # bytes of blocks that are looked at at a time
 PiecesOf = Callable[[Edges], Pieces]
 
 
+def _norm(array: NDArray[Any]) -> float:
+    """The Frobenius norm; infinite where its square is too large for a float64."""
+    with np.errstate(over="ignore"):
+        return float(np.linalg.norm(array.astype(np.float64, copy=False)))
+
+
 @dataclass(frozen=True, eq=False)
 class Checked:
     """How long rows are at most, and with `verify` what replies are checked by.
@@ -52,7 +58,7 @@ class Checked:
 
     def after(self, U: NDArray[Any], V: NDArray[Any] | None, momentum: float | None) -> Checked:
         """After X += U Vᵀ (or U), or a move with a momentum."""
-        change = float(np.linalg.norm(U)) * (1.0 if V is None else float(np.linalg.norm(V)))
+        change = _norm(U) * (1.0 if V is None else _norm(V))
         speed = self.speed if momentum is None else momentum * self.speed + change
         grown = self.grown + (change if momentum is None else speed)
         new = replace(self, grown=grown, speed=speed)

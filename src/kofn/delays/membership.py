@@ -143,7 +143,7 @@ def _events(ordered: list[tuple[float, Line]], path: Path) -> SpotTrace:
         added = kind == "add"
         if added == (node in alive):
             state = "is there already" if added else "is not there"
-            raise BadInput(f"line {number} of {path} would {kind} {node}, which {state}.")
+            raise BadInput(f"line {number} of {path} would {kind} {node!r}, which {state}.")
         (alive.add if added else alive.discard)(node)
         events.append(Event(time, added, node, 0.0 if added else notice))
     return SpotTrace(tuple(events), str(path))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import re
-import zipfile
-import zlib
 from collections import defaultdict
 from collections.abc import Mapping
 from os import PathLike, fspath
@@ -16,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import BadInput, CannotWrite
+from ..files import said
 from .recorded import Recording, Seconds
 from .tables import Line, read_rows
 
@@ -120,9 +119,9 @@ def read_arrays(path: Path, what: str) -> dict[str, NDArray[Any]]:
         # np.load leaves a file of its own open where it fails.
         with open(path, "rb") as file, np.load(file) as arrays:
             return {key: arrays[key] for key in arrays.files}
-    except (OSError, EOFError, ValueError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
+    except Exception as error:  # whatever NumPy and zipfile stumble over
         raise BadInput(
-            f"{what} are an .npz file of numbers; {path} cannot be read: {error}."
+            f"{what} are an .npz file of numbers; {path} cannot be read: {said(error)}."
         ) from None
 
 
@@ -133,12 +132,12 @@ def _from_batches(lines: list[Line], path: Path) -> dict[str, Recording]:
             _, worker, time, spent = (float(row[name]) for name in _BATCHES)
             if not 0 <= spent < np.inf:
                 raise ValueError(spent)
-        except ValueError:
+            times[row["job"]][int(worker)].append((time, spent / 1000))
+        except (KeyError, TypeError, ValueError, OverflowError):
             raise BadInput(
                 f"mini-batch times have the columns {', '.join(_BATCHES)}, all numbers >= 0; line "
                 f"{number} of {path} is {row}."
             ) from None
-        times[row["job"]][int(worker)].append((time, spent / 1000))
     grouped: dict[str, list[tuple[float, Seconds]]] = {}
     for job, workers in times.items():
         rounds = min(len(seen) for seen in workers.values())  # some were seen a little longer
