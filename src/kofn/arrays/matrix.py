@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from .. import checks
 from ..codes.linear import error_bound
 from ..errors import BadInput, CannotDo, Inaccurate, Overflowed
-from ..model import Body, ProductReport, RowRange, Update
+from ..model import Body, ProductReport, Record, RowRange, Update
 from ..rounds import ElasticRound, Late, RoundDriver
 from ..rounds.holders import Holders
 from . import fetching, work
@@ -346,6 +346,7 @@ class CodedMatrix(Reporting):
             eta=eta,
             error_bound=bound,
         )
+        self._driver.log.append(Record.result(ended, self._report))
         self._planner.ended(round)
         self._planner.learn(round)
         plan.rows_moved = 0  # moved once; later rounds on the same windows move nothing

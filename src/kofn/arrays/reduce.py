@@ -88,6 +88,8 @@ class SumRound(WatchedRound):
     stand in beside them.
     """
 
+    what = "X.T @ z"
+
     def __init__(
         self,
         id: int,

@@ -14,6 +14,7 @@ from rich.console import Console
 from typer import Argument, Option
 
 from .. import CannotWrite, KofnError, __version__
+from . import trace
 from .places import HOLDS
 from .ranks import become_worker
 
@@ -22,9 +23,13 @@ bench = typer.Typer(help="Measure, against bare primitives in the same run.", no
 app.add_typer(bench, name="bench")
 reproduce = typer.Typer(help="Measure the papers' figures again.", no_args_is_help=True)
 app.add_typer(reproduce, name="reproduce")
+app.add_typer(trace.app, name="trace")
 
 Json = Annotated[bool, Option("--json", help="Print one JSON object and nothing else.")]
 Out = Annotated[Path, Option(help="The directory to write.")]
+Page = Annotated[bool, Option("--page", help="Show the run on a page in the browser.")]
+Price = Annotated[float | None, Option(min=0, help="--page: of a worker for an hour.")]
+Log = Annotated[Path | None, Option(help="Write the event log here (JSON, a record a line).")]
 Rounds = Annotated[int, Option(min=20, help="Rounds measured of each kind.")]
 
 
@@ -105,9 +110,40 @@ def demo(
     rounds: Annotated[int, Option(min=60, help="Rounds of power iteration.")] = 300,
     size: Annotated[int, Option(min=30, help="Rows and columns of the matrix.")] = 2000,
     seed: Annotated[int, Option(min=0, help="Seed of the matrix.")] = 0,
+    page: Page = False,
+    price: Price = None,
+    log: Log = None,
 ) -> None:
     """Multiply through real kills: six workers, any three are enough."""
-    _run("demo", as_json, rounds, size, seed, plot, quiet=as_json)
+    from .show import Shown
+
+    shown = Shown(page, price, log)
+    _run("demo", as_json, rounds, size, seed, plot, quiet=as_json, shown=shown)
+    shown.stay()
+
+
+@app.command()
+def watch(
+    log: Annotated[Path, Argument(help="A log that connect(..., log=...) writes.")],
+    once: Annotated[bool, Option("--once", help="Print it as it is now, and end.")] = False,
+    price: Annotated[float | None, Option(min=0, help="Of a worker for an hour.")] = None,
+) -> None:
+    """Watch a run in the terminal, by its log; also a copy of the log that is made anew."""
+    from .watch import run as watch_log
+
+    watch_log(log, once, price)
+
+
+@app.command()
+def report(
+    log: Annotated[Path, Argument(help="A log that connect(..., log=...) has written.")],
+    out: Annotated[Path | None, Option(help="The page to write (default: beside the log).")] = None,
+    price: Annotated[float | None, Option(min=0, help="Of a worker for an hour.")] = None,
+) -> None:
+    """Write the page of a run as one file that any browser opens."""
+    from .show import save_page
+
+    print(f"wrote {save_page(log, out, price)}")
 
 
 @app.command()
@@ -154,17 +190,23 @@ def fit(
         list[str] | None,
         Option(help="Where it is said that machines will go: aws, slurm, auto, …; repeatable."),
     ] = None,
+    page: Page = False,
+    price: Price = None,
+    log: Log = None,
     as_json: Json = False,
 ) -> None:
     """Train a model; workers may come and go."""
     become_worker(engine)
     from .fit import Job
+    from .show import Shown
 
+    shown = Shown(page, price, log)
     job = Job(
         *(data, model, workers, k, engine, target, labels, spot, scale, out, hidden, epochs, seed),
         *(tuple(search or ()), folds, test, test_labels, keep, tuple(notices or ())),
     )
-    _run("fit", as_json, job, quiet=as_json)
+    _run("fit", as_json, job, quiet=as_json, shown=shown)
+    shown.stay()
 
 
 @app.command()

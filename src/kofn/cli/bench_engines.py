@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from ..cluster import connect, engines, find
+from ..cluster import connect
 from ..delays import PerUnit
 from ..engines.base import Engine
+from ..engines.known import engines, find
 from ..engines.paced import Paced
 from ..errors import BadInput, KofnError
 from . import bare, bare_mpi

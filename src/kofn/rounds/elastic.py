@@ -33,6 +33,8 @@ class ElasticRound(WatchedRound):
     `shares` tells the share of each worker that holds one. Who has no window is `resting`.
     """
 
+    what = "X @ w"
+
     def __init__(
         self,
         id: int,
@@ -54,6 +56,10 @@ class ElasticRound(WatchedRound):
         if len(self.windows.shares) < int(self.windows.need.max(initial=0)):
             commands += self._mend()
         return [*commands, *self._finish()]
+
+    @property
+    def rule(self) -> str:
+        return f"every row has come from {self.threshold} workers"
 
     @property
     def unanswered(self) -> tuple[int, ...]:
