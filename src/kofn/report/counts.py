@@ -6,6 +6,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
+from .uncoded import Pace
+
 # Seconds; of the histogram of rounds.
 BUCKETS = tuple(float(f"{base}e{power}") for power in range(-4, 3) for base in (1, 2.5, 5))
 
@@ -45,8 +47,16 @@ class Worker:
     tasks: int = 0
     rows: int = 0  # that came in time
     busy: float = 0.0
-    pace: float | None = None  # seconds that it last took for a row
+    pace: Pace | None = None  # of its tasks: seconds for a row in the last, wait on average
+    paced: int = 0  # tasks of which it is known
     states: dict[str, int] = field(default_factory=dict)  # how its tasks ended
+
+    def learn(self, pace: Pace | None) -> None:
+        """Take in the pace of a task, where it is known."""
+        if pace is not None:
+            self.paced += 1
+            before = 0.0 if self.pace is None else self.pace.wait
+            self.pace = Pace(before + (pace.wait - before) / self.paced, pace.row)
 
     def row(self, zero: float) -> Json:
         """What a page is told of it."""
@@ -74,7 +84,7 @@ class Totals:
 
 
 @dataclass(slots=True)
-class Pace:
+class Speed:
     """How quick the last rounds were."""
 
     took: deque[float] = field(default_factory=lambda: deque(maxlen=1_000))  # seconds of each

@@ -41,6 +41,7 @@ class Span:
     used_until: float
     asked: int = field(default=0, compare=False)  # rows of the task
     came: int = field(default=0, compare=False)  # of them, in time
+    first: tuple[float, int] | None = field(default=None, compare=False)  # when, and its rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,7 @@ class _Task:
     sent: Record
     rows: int = 0  # that came in time
     in_time: float | None = None  # of the last piece or reply in time
+    first: tuple[float, int] | None = None  # the first in time that had rows, and how many
     late: bool = False  # its last piece or reply was not in time
     end: Record | None = None  # its reply, dropped or failed
 
@@ -151,7 +153,8 @@ class Follower:
         until = start if task.in_time is None else min(max(task.in_time, start), end)
         until = end if state == "used" else until
         self._free[sent.worker] = end
-        return Span(start, end, sent.round, sent.task, state, until, sent.rows, task.rows)
+        rows = sent.rows, task.rows, task.first
+        return Span(start, end, sent.round, sent.task, state, until, *rows)
 
 
 @dataclass(slots=True)
@@ -219,6 +222,8 @@ def _hear(task: _Task, record: Record, late: bool) -> None:
         if not late:
             task.in_time = record.time
             task.rows += record.rows
+            if task.first is None and record.rows:
+                task.first = (record.time, record.rows)
     if record.kind != "piece":
         task.end = record
 

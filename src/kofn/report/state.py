@@ -13,7 +13,7 @@ from math import isfinite
 from typing import Any
 
 from ..model import Record
-from .counts import BUCKETS, Json, Pace, Series, Totals, Worker, brief
+from .counts import BUCKETS, Json, Series, Speed, Totals, Worker, brief
 from .spans import Follower, Span
 from .uncoded import Asked, Uncoded, pace, uncoded
 from .words import story
@@ -26,7 +26,6 @@ UNSETTLED = 100  # rounds whose last tasks are waited for, at most
 class _Round:
     id: int
     start: float
-    threshold: int
     words: str
     there: list[Worker]  # live workers of which a pace is known
     first: dict[int, float] = field(default_factory=dict)  # tasks sent before any answer
@@ -69,7 +68,7 @@ class RunState:
         self._kept: dict[int, _Round] = {}  # rounds that run, or whose last tasks do
         self._changed: dict[int, _Round] = {}
         self._running: _Round | None = None
-        self._pace = Pace()
+        self._speed = Speed()
         self._worked, self._since = 0.0, 0.0  # worker-seconds until then
         self._before = len(self.live)  # since then
 
@@ -87,21 +86,20 @@ class RunState:
             # By time: a send is stamped later than what came in the same batch.
             self.zero = self._since = min(r.time for r in records)
             self._level(self.zero)
+        passed: set[int] = set()
         if most is not None and len(records) > most:
-            skipped = self._skip(records, most)
-            records = [r for r in records if r[1] not in BULK or r[2] not in skipped]
-            for record in records:
-                if record.round in skipped:
-                    self._count(record)
-                else:
-                    self._one(record)
-        else:
-            for record in records:
+            passed = self._passed_over(records, most)
+            followed = self._kept.keys() | {r.round for r in records if r[1] == "round"} - passed
+            records = [r for r in records if r[1] not in BULK or r[2] in followed]
+        for record in records:
+            if record.kind == "round" and record.round in passed:
+                self._running = self._round(record, [])
+            else:
                 self._one(record)
         self._settle()
         return len(records)
 
-    def _skip(self, records: Sequence[Record], most: int) -> set[int]:
+    def _passed_over(self, records: Sequence[Record], most: int) -> set[int]:
         """The rounds that begin here and are not looked at task by task."""
         rare = [r for r in records if r[1] not in BULK]
         rounds, stirred, current = [], set(), -1
@@ -120,18 +118,6 @@ class RunState:
         step = -(-len(calm) // room) if room else 0
         return set(calm) - set(calm[step - 1 :: step] if step else ())
 
-    def _count(self, record: Record) -> None:
-        """A record of a round that is not followed: only the counts."""
-        self.now = max(self.now, record.time)
-        kind = record.kind
-        if kind == "round":
-            self.threshold = record.rows or self.threshold
-            self._running = _Round(record.round, record.time, record.rows, record.why, [])
-        elif kind in ("done", "raised") and self._running is not None:
-            self._over(self._running, record)
-        elif kind == "result":
-            self._add_up(record)
-
     def _one(self, record: Record) -> None:
         kind, time = record.kind, record.time
         self.now = max(self.now, time)
@@ -140,11 +126,7 @@ class RunState:
         elif kind == "round":
             self._begin(record)
         elif kind in ("done", "raised"):
-            self._follower.take(record)
-            round = self._kept.get(record.round)
-            if round is not None:
-                self._changed[round.id] = round
-                self._over(round, record)
+            self._over(record)
         elif kind == "result":
             self._add_up(record)
             round = self._kept.get(record.round)
@@ -159,18 +141,29 @@ class RunState:
         elif record.worker >= 0 or kind == "refused":
             self._member(record)
 
-    def _begin(self, record: Record) -> None:
-        there = [w for w in map(self.workers.get, self.live) if w is not None and w.pace]
-        round = _Round(record.round, record.time, record.rows, record.why, there)
+    def _round(self, record: Record, there: list[Worker]) -> _Round:
+        """The round that begins with a record."""
         if record.rows and record.rows != self.threshold:
             self.threshold = record.rows
             self._level(record.time)
-        self._kept[round.id] = self._running = round
+        return _Round(record.round, record.time, record.why, there)
+
+    def _begin(self, record: Record) -> None:
+        there = [w for w in map(self._who, self.live) if w.pace]
+        self._kept[record.round] = self._running = self._round(record, there)
         for id in list(self._kept)[: max(0, len(self._kept) - UNSETTLED)]:
             self._forget(self._kept[id])
 
-    def _over(self, round: _Round, record: Record) -> None:
-        """A round has ended."""
+    def _over(self, record: Record) -> None:
+        """A round has ended, followed or not."""
+        round = self._kept.get(record.round)
+        if round is not None:
+            self._follower.take(record)
+            self._changed[round.id] = round
+        elif self._running is not None and self._running.id == record.round:
+            round = self._running
+        else:
+            return  # it began before the log
         round.end, round.done = record.time, record.kind == "done"
         took = record.time - round.start
         totals = self.totals
@@ -178,7 +171,7 @@ class RunState:
         totals.raised += not round.done
         totals.seconds += took
         totals.buckets[next((i for i, b in enumerate(BUCKETS) if took <= b), len(BUCKETS))] += 1
-        self._pace.took.append(took)
+        self._speed.took.append(took)
         if self._running is round:
             self._running = None
         if not round.done:
@@ -222,7 +215,7 @@ class RunState:
             if span.task in round.first:
                 round.ended[span.task] = Asked(round.first[span.task], span, who.pace)
             self._changed[round.id] = round
-        who.pace = pace(span) or who.pace
+        who.learn(pace(span))
 
     def _member(self, record: Record) -> None:
         """Somebody comes, goes, or has stored something."""
@@ -289,7 +282,7 @@ class RunState:
             if round.open <= 0 and (round.result is not None or self._running is not None):
                 self._forget(round)
         self._changed = {}
-        self._pace.counted.append((self.now, self.totals.rounds))
+        self._speed.counted.append((self.now, self.totals.rounds))
 
     def _compare(self, round: _Round, before: Uncoded | None) -> None:
         """Note what the round would have taken without coding, by what is known now."""
@@ -348,9 +341,9 @@ class RunState:
             "round": None if round is None else [round.id, self._at(round.start), round.words],
             "rounds": totals.rounds,
             "raised": totals.raised,
-            "rate": self._pace.rate(self.zero or 0.0),
-            "p50": self._pace.quantile(0.5),
-            "p99": self._pace.quantile(0.99),
+            "rate": self._speed.rate(self.zero or 0.0),
+            "p50": self._speed.quantile(0.5),
+            "p99": self._speed.quantile(0.99),
             "lost": totals.lost,
             "joined": totals.joined,
             "used": totals.used,
