@@ -210,14 +210,15 @@ def test_a_page_of_a_thousand_workers_takes_little_of_the_masters_time() -> None
         X @ w  # what is made once
         stream = Stream(page)
         stream.next()
-        spent, began = page.feed.spent, time.process_time()
+        began, all_threads, mine = time.monotonic(), time.process_time(), time.thread_time()
         rounds = 0
-        while time.process_time() - began < 2.0:
+        while time.thread_time() - mine < 2.0:
             X @ w
             rounds += 1
-        share = (page.feed.spent - spent) / (time.process_time() - began)
+        others = time.process_time() - all_threads - (time.thread_time() - mine)
+        share = others / (time.monotonic() - began)
         until(lambda: page.feed.state.totals.rounds == rounds + 1, "the last round")
         followed = page.feed.state.followed
     print(f"{rounds} rounds, {followed} followed, {100 * share:.2f} % of the time")
     assert 1 <= followed < rounds
-    assert share < 0.03  # measured: 0.8 %; the rest is room for a busy machine
+    assert share < 0.03  # measured: 0.6 %; the rest is room for a busy machine

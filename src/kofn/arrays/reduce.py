@@ -108,6 +108,10 @@ class SumRound(WatchedRound):
         self._terms = [_Terms([_Way(list(items))])]  # the base; then one for each that was late
         self._numbered: list[Item] = []
 
+    @property
+    def rule(self) -> str:
+        return "what every share adds to the sum is here"
+
     def start(self, time: float) -> list[Command]:
         self._start = self._now = time
         self.done = self.rows_used == 0

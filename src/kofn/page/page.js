@@ -98,8 +98,10 @@ function draw() {
   if (detail) details();
 }
 
+let lastRound = null;
 function tiles(h) {
-  const now = h.round ? `round ${h.round[0]}: ${h.round[2]}` : "between two rounds";
+  lastRound = h.round || lastRound;  // between two rounds there is none, for a moment
+  const money = n => Math.abs(n) >= 1 || n === 0 ? n.toFixed(2) : `${+n.toPrecision(2)}`;
   const saved = h.without - h.took;
   const list = [
     ["Workers live", whole(h.live), h.k ? `${h.k} are enough${h.leaving ? `; ${h.leaving} will leave` : ""}` : ""],
@@ -109,12 +111,14 @@ function tiles(h) {
     ["Rows used", whole(h.used), `${percent(h.wasted, h.read)} of those read were wasted; ${whole(h.topped_up)} topped up`],
   ];
   if (h.followed) {
-    list.push(["Coding saved", (saved < 0 ? "−" : h.at_least ? "≥ " : "") + seconds(Math.abs(saved)),
-      `${seconds(h.took)}, not ${seconds(h.without)}${h.restarts ? `; ${plural(h.restarts, "restart")} avoided` : ""}`]);
+    const unknown = h.at_least && saved < 0;  // a bound that says nothing
+    list.push(["Coding saved", unknown ? "not known" : (saved < 0 ? "−" : h.at_least ? "≥ " : "") + seconds(Math.abs(saved)),
+      `${seconds(h.took)}; without coding ${h.at_least ? "at least " : ""}${seconds(h.without)}`
+      + (h.restarts ? ` and ${plural(h.restarts, "restart")}` : "")]);
   }
-  if (h.price != null && h.cost != null) list.push(["Money saved", h.saved.toFixed(2), `spent ${h.cost.toFixed(2)}, at ${h.price} an hour for a worker`]);
+  if (h.price != null && h.cost != null) list.push(["Money saved", h.at_least && saved < 0 ? "not known" : money(h.saved), `spent ${money(h.cost)}, at ${h.price} an hour for a worker`]);
   if (h.error_bound != null) list.push(["Error at most", h.error_bound.toExponential(0), `relative; η = ${+h.eta.toPrecision(2)}`]);
-  if (!h.closed) list.push(["Now", h.round ? `round ${h.round[0]}` : "–", now.replace(/^round \d+: /, "")]);
+  if (!h.closed && lastRound) list.push(["Now", `round ${lastRound[0]}`, lastRound[2]]);
   const box = $("tiles");
   while (box.children.length > list.length) box.lastChild.remove();
   list.forEach((texts, i) => {
@@ -260,14 +264,16 @@ function picture() {
       c.strokeRect(.5, i * height + .5, width - 1, height - 1);
     }
   });
-  $("shown").textContent = `${each > 1 ? `${plural(total, "worker")}, ${each} to a line; click a line to see it closer` : ""}`;
+  const {followed, rounds} = data.head, notes = [];
+  if (each > 1) notes.push(`${plural(total, "worker")}, ${each} to a line: click a line to see it closer`);
+  if (followed && followed < .99 * rounds) notes.push(`tasks of ${plural(followed, "round")} of ${whole(rounds)} are drawn`);
+  $("shown").textContent = notes.join("; ");
   $("back").hidden = view.count == null;
   levels(x, left);
 }
 
 function marks(c, w, [top, h], x, sharing) {
-  if (sharing > 4) return;
-  const y = top + h / 2, size = Math.min(6, Math.max(3, h / 2.4));
+  const y = top + h / 2, size = sharing > 4 ? 3.5 : Math.min(6, Math.max(3, h / 2.4));
   c.lineWidth = 2;
   if (w.joined != null && w.joined >= view.from) {
     const a = x(w.joined);
@@ -312,7 +318,7 @@ function roundLines(c, x, bottom) {
 }
 
 function axis(c, x, top, left, width) {
-  const span = view.to - view.from, unit = span < 2e-3 ? [1e6, "µs"] : span < 2 ? [1e3, "ms"] : [1, "s"];
+  const span = view.to - view.from, unit = view.to < 2e-3 ? [1e6, "µs"] : view.to < 2 ? [1e3, "ms"] : [1, "s"];
   const raw = span * unit[0] / Math.max(2, (width - left) / 110), power = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 5, 10].map(m => m * power).find(s => s >= raw);
   c.fillStyle = ink("soft");
@@ -337,8 +343,9 @@ function levels(x, left) {
     let last = null;
     for (const row of rows) {
       if (row[index] === 0 && index === 2) continue;
-      const at = Math.max(left, Math.min(x(row[0]), width));
-      if (last == null) c.moveTo(left > x(row[0]) ? left : at, y(row[index]));
+      if (row[0] > view.to) break;
+      const at = Math.max(left, x(row[0]));
+      if (last == null || row[0] <= view.from) { c.beginPath(); c.moveTo(at, y(row[index])); }
       else { c.lineTo(at, y(last)); c.lineTo(at, y(row[index])); }
       last = row[index];
     }
@@ -569,8 +576,9 @@ function theme(name) {
 function legend() {
   const item = (sign, colour, text, background) => {
     const li = document.createElement("li"), box = document.createElement("span");
-    box.textContent = sign;
+    box.textContent = background ? "\u00a0" : sign;
     box.style.color = ink(colour);
+    if (background) box.style.lineHeight = "12px";
     if (background) box.style.background = `repeating-linear-gradient(-45deg, ${ink(colour)} 0 3px, ${ink(background)} 3px 4px)`;
     li.append(box, text);
     return li;

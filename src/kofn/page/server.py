@@ -29,7 +29,7 @@ from .html import page, policy
 HOSTS = ("127.0.0.1", "localhost")
 STREAMS = 16  # at once
 ALIVE = 15.0  # seconds after which a stream says something
-WORKERS = 1.0  # seconds between two lists of all workers
+WORKERS = 200  # that are listed a second; who comes and goes is told at once
 
 
 class Page:
@@ -196,7 +196,7 @@ class _Handler(BaseHTTPRequestHandler):
                 state, version = feed.state, feed.version
                 update = {"head": state.head(), "new": cursor is None, **state.since(cursor or ())}
                 cursor = state.cursor()
-                if monotonic() - listed >= WORKERS or state.closed:
+                if monotonic() - listed >= max(1.0, len(state.workers) / WORKERS) or state.closed:
                     update["workers"], listed = state.everyone(), monotonic()
             if new:
                 id = "-".join(map(str, (self.server.run, *cursor)))

@@ -39,7 +39,7 @@ def trace(log: Iterable[Record]) -> dict[str, Any]:
         tid = lane.worker + 1  # 0 is the process itself
         out.append(_name("thread_name", WORKERS, tid, f"worker {lane.worker}"))
         for span in lane.spans:
-            args = {"state": span.state, "asked": span.asked, "in_time": span.came}
+            args: dict[str, Any] = {"state": span.state, "asked": span.asked, "in_time": span.came}
             slice(WORKERS, tid, f"round {span.round}", span.start, span.end, **args)
             if span.start < span.used_until < span.end:
                 slice(WORKERS, tid, "in time", span.start, span.used_until)

@@ -20,10 +20,13 @@ def story(head: Json) -> list[str]:
         said.append(_without(head))
     if head["price"] is not None and head["cost"] is not None:
         saved = head["saved"]
-        what = f"coding saved {saved:,.2f}" if saved >= 0 else f"coding cost {-saved:,.2f} more"
-        said.append(
-            f"At {head['price']:g} an hour for a worker this has cost {head['cost']:,.2f}; {what}."
-        )
+        what = f"coding saved {_money(saved)}"
+        if saved < 0 and head["at_least"]:
+            what = "what coding saved is not known"
+        elif saved < 0:
+            what = f"without coding it would have been {_money(-saved)} less"
+        cost = _money(head["cost"])
+        said.append(f"At {head['price']:g} an hour for a worker this has cost {cost}; {what}.")
     return said
 
 
@@ -43,8 +46,9 @@ def _without(head: Json) -> str:
     if abs(without - took) <= 0.02 * max(took, without) and not restarts:
         return f"{rounds} took {seconds(took)}; without coding it would have been about the same."
     least = "at least " if head["at_least"] else ""
-    again = f", and {_count(restarts, 'restart')}" if restarts else ""
-    return f"{rounds} took {seconds(took)}; without coding: {least}{seconds(without)}{again}."
+    again = f", and work would have been started again {_times(restarts)}" if restarts else ""
+    would = f"Without coding they would have taken {least}{seconds(without)}{again}."
+    return f"{rounds} took {seconds(took)}. {would}"
 
 
 def _workers(count: int, short: bool = False) -> str:
@@ -55,6 +59,14 @@ def _workers(count: int, short: bool = False) -> str:
 
 def _count(count: int, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count:,} times"
+
+
+def _money(amount: float) -> str:
+    return f"{amount:,.2f}" if abs(amount) >= 1 or amount == 0 else f"{amount:.2g}"
 
 
 def seconds(length: float) -> str:
