@@ -20,7 +20,7 @@ pytest.importorskip("mpi4py", reason="kofn[mpi] is not installed")
 from support import PASS, SOAK, until
 
 import kofn
-from kofn.cli import bare, bare_mpi
+from kofn.cli import bare, bare_mpi, bench_engines
 from kofn.engines._mpi_setup import problem
 from kofn.engines.mpi import MPIEngine
 from kofn.errors import BadInput, EngineUnavailable
@@ -226,3 +226,10 @@ def test_the_rival_of_kofn_bench_engines_does_the_same_in_every_way() -> None:
         for way in bare_mpi.WAYS:
             np.testing.assert_allclose(ranks.by(way)(w), A @ w, rtol=0, atol=rounding)
             assert len(ranks.by(way).block(2)) == 2
+
+
+def test_kofn_bench_engines_measures_mpi() -> None:
+    measured = bench_engines.run(["mpi"], rounds=20)["engines"]["mpi"]
+    assert set(measured) == {"tiny", "5_ms", "broadcast"}, measured  # no problem
+    assert measured["tiny"]["kofn"]["rounds"] == 20
+    assert measured["broadcast"]["workers"] == bench_engines.MANY

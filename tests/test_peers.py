@@ -28,10 +28,13 @@ from kofn.engines.base import Wrapped
 from kofn.engines.local import LocalEngine
 from kofn.engines.virtual import VirtualEngine
 from kofn.exchange import Exchange, ExchangeLayout
+from kofn.model import Lost, Reply, Task, Tick
 from kofn.peers import Address, Node
 from kofn.peers.blobs import CHUNK, Blobs
 from kofn.peers.place import in_order, own_addresses
 from kofn.peers.relay import LARGE, Ticket, Unreached, fetch, lay
+from kofn.rounds import Late
+from kofn.rounds.mesh import AskRound
 from kofn.testing import _bodies as bodies
 from kofn.testing.engines import EngineProbe
 
@@ -575,6 +578,22 @@ def test_right_under_any_losses_joins_and_delays(data: st.DataObject) -> None:
         error = float(np.linalg.norm(w - power(A, rounds)) / np.sqrt(size))
         assert error <= rounds * max(limit, 1e-13)
         assert X.report.extra["rounds"] == rounds
+
+
+def test_a_question_that_lost_an_answer_is_not_waited_for_without_end() -> None:
+    def asks(id: int, worker: int, share: int) -> Task:
+        return Task(worker, id, worker, same, ())
+
+    round = AskRound(1, {0: 0, 1: 1, 2: 2}, asks, Late(), 2, "X")
+    round.start(0.0)
+    for worker in (0, 1):
+        round.on(Reply(1.0, worker, 1, worker, None, "here", 0, 0.0, True))
+    due = round.wake
+    assert due < float("inf")  # worker 2 is late then
+    round.on(Lost(1.0, 1, ()))
+    round.on(Tick(due))
+    assert not round.done
+    assert round.wake > due  # or the driver would look again at once, for ever
 
 
 @pytest.mark.parametrize("lost_after", [float("inf"), 30.0])

@@ -259,7 +259,7 @@ class CodedMatrix(Reporting):
         driver.settle()
         plan = self._planner.plan(code, rows, self._options.margin)
         late, (shares, resting) = self._options.late, self._planner.members(plan)
-        work = Pass(driver, code, self._holders.key, body, self._worst(inner), more)
+        work = Pass(driver, code, self._holders.key, body, partial(self._worst, inner), more)
         round = ElasticRound(driver.next_round(), plan.windows, shares, work, late, resting)
         self._planner.prepare(round)
         driver.run(round, operand, self._holders.supply)

@@ -21,7 +21,8 @@ More = Callable[[int], tuple[Any, ...]]
 class Pass:
     """The work of an elastic round: every task is `body` over runs of a share.
 
-    `more(share)`: further arguments of the body. `worst`: the η above which a result is refused.
+    `more(share)`: further arguments of the body. `worst()`: the η above which a result is
+    refused; it is asked for only where replies decode poorly.
     """
 
     def __init__(
@@ -30,7 +31,7 @@ class Pass:
         code: Code,
         key: str,
         body: Body,
-        worst: float = float("inf"),
+        worst: Callable[[], float] = lambda: float("inf"),
         more: More | None = None,
     ) -> None:
         self.key, self._worst = key, worst
@@ -47,7 +48,7 @@ class Pass:
 
     def refused(self, cover: Cover) -> list[int]:
         """Segments that decode so poorly that the result would be refused."""
-        return self._poor(cover, self._worst)
+        return self._poor(cover, self._worst())
 
     def _poor(self, cover: Cover, wanted: float) -> list[int]:
         if not self._driver.engine.capabilities.values:

@@ -39,7 +39,10 @@ def slices(runs: Runs, step: int) -> Iterator[RowRange]:
 
 def count_rows(runs: Runs) -> int:
     """Rows in all runs."""
-    return sum(last - first for first, last in runs)
+    rows = 0
+    for first, last in runs:
+        rows += last - first
+    return rows
 
 
 def product(kept: Any, operand: Array, key: str, runs: Runs) -> Iterable[Piece]:

@@ -177,7 +177,8 @@ class Remote:
         """Return the same ranks, that do it another way."""
         return Remote(self.process, way)
 
-    def _ask(self, question: dict[str, Any]) -> Any:
+    def ask(self, question: dict[str, Any]) -> Any:
+        """Return what rank 0 answers."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(json.dumps({"way": self.way, **question}) + "\n")
@@ -188,17 +189,21 @@ class Remote:
         return json.loads(answer)
 
     def __call__(self, w: Floats) -> Floats:
-        return np.asarray(self._ask({"w": w.tolist()}))
+        return np.asarray(self.ask({"w": w.tolist()}))
 
     def block(self, rounds: int) -> list[float]:
         """Seconds of so many rounds, by rank 0's own clock."""
-        seconds: list[float] = self._ask({"rounds": rounds})
+        seconds: list[float] = self.ask({"rounds": rounds})
         return seconds
 
 
 @contextmanager
 def ranks(
-    main: str, A: Floats, seconds: float, options: Sequence[str] = TOLERANT
+    main: str,
+    A: Floats,
+    seconds: float,
+    options: Sequence[str] = TOLERANT,
+    workers: int = WORKERS,
 ) -> Iterator[Remote]:
     """Run `main` (a module and its function) on a master's rank and on one for each worker.
 
@@ -214,7 +219,7 @@ def ranks(
         np.save(Path(folder) / "A.npy", A)
         module, name = main.split(":")
         program = f"from {module} import {name}; {name}({folder!r}, {seconds!r})"
-        spread = ("--bind-to", "none", "--oversubscribe", "-n", str(WORKERS + 1))
+        spread = ("--bind-to", "none", "--oversubscribe", "-n", str(workers + 1))
         command = [mpiexec, *options, *spread, sys.executable, "-c", program]
         both: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         with subprocess.Popen(command, env=env, **both) as process:
@@ -228,6 +233,15 @@ def ranks(
                 process.wait(30)
 
 
+def questions() -> Iterator[dict[str, Any]]:
+    """As rank 0: what `Remote` asks, until its end."""
+    for line in sys.stdin:
+        question = json.loads(line)
+        if "stop" in question:
+            return
+        yield question
+
+
 def answer(
     product: Callable[[str, Floats], Floats],
     columns: int,
@@ -237,10 +251,7 @@ def answer(
 
     `begin` is called with the way and the number of rounds before a block of them.
     """
-    for line in sys.stdin:
-        question = json.loads(line)
-        if "stop" in question:
-            return
+    for question in questions():
         way, rounds = question["way"], question.get("rounds", 1)
         begin(way, rounds)
         if "w" in question:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -46,24 +48,28 @@ def run(names: list[str], rounds: int) -> dict[str, Any]:
 def _engine(name: str, rounds: int) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     A, w = rng.standard_normal((ROWS, COLUMNS)), rng.standard_normal(COLUMNS)
-    kind = find(name)
     result: dict[str, Any] = {}
-    with kind(WORKERS) as engine:
-        for pace, part, times in ((0.0, "tiny", rounds), (PACE, "5_ms", max(20, rounds // 5))):
-            coded = _coded(engine, A, pace)
-            with bare.PRIMITIVES[name](A, pace) as plain:
+    few = max(20, rounds // 5)
+    with _opened(name, WORKERS) as engine:
+        for pace, part, times in ((0.0, "tiny", rounds), (PACE, "5_ms", few)):
+            with bare.PRIMITIVES[name](A, pace) as plain, _product(engine, A, pace) as coded:
                 result[part] = _against(plain, coded, w, times)
-            if name == "mpi":
-                # A plain process has its ranks one hop further away than rank 0 has, where the
-                # bare primitive runs. Both are measured; the ratio is from like to like.
-                with (
-                    bare.PRIMITIVES[name](A, pace) as plain,
-                    bare.ranks("kofn.cli.bench_engines:mpi_main", A, pace) as ranked,
-                ):
-                    result.setdefault("plain_process", {})[part] = result[part]
-                    result[part] = _against(plain, ranked, w, times)
-    with kind(MANY) as engine:
-        return {**result, "broadcast": broadcast(engine, max(20, rounds // 5))}
+    if name == "mpi":
+        with bare.ranks("kofn.cli.bench_engines:mpi_broadcast", A, 0.0, workers=MANY) as ranked:
+            return {**result, "broadcast": ranked.ask({"rounds": few})}
+    with find(name)(MANY) as engine:
+        return {**result, "broadcast": broadcast(engine, few)}
+
+
+def _opened(name: str, workers: int) -> AbstractContextManager[Engine | None]:
+    """Open an engine; None for MPI, whose master is rank 0 of a program under mpiexec."""
+    return nullcontext() if name == "mpi" else find(name)(workers)
+
+
+def _product(engine: Engine | None, A: Floats, pace: float) -> AbstractContextManager[Product]:
+    if engine is None:
+        return bare.ranks("kofn.cli.bench_engines:mpi_product", A, pace)
+    return nullcontext(_coded(engine, A, pace))
 
 
 def _coded(engine: Engine, A: Floats, pace: float) -> Product:
@@ -73,12 +79,19 @@ def _coded(engine: Engine, A: Floats, pace: float) -> Product:
     return lambda w: X @ w
 
 
-def mpi_main(folder: str, pace: float) -> None:
-    """Every rank of kofn's own program under mpiexec."""
+def mpi_product(folder: str, pace: float) -> None:
+    """Every rank of kofn's own program under mpiexec: products."""
     A = np.load(Path(folder) / "A.npy")
     with find("mpi")(WORKERS) as engine:
         product = _coded(engine, A, pace)
         bare.answer(lambda way, w: product(w), A.shape[1])
+
+
+def mpi_broadcast(folder: str, pace: float) -> None:
+    """Every rank of kofn's own program under mpiexec: operands for many workers."""
+    with find("mpi")(MANY) as engine:
+        for question in bare.questions():
+            print(json.dumps(broadcast(engine, question["rounds"])), flush=True)
 
 
 def _against(plain: Product, coded: Product, w: Floats, rounds: int) -> dict[str, Any]:
@@ -109,8 +122,6 @@ def table(console: Console, result: dict[str, Any]) -> None:
             rows.append([name, measured["problem"]])
             continue
         rows.append([name, *_cells(measured), _cell(measured["broadcast"], "8_B", "800_KB")])
-        if "plain_process" in measured:
-            rows.append([f"{name}, from a plain process", *_cells(measured["plain_process"])])
         for way in measured["tiny"].get("ways", ()):
             times = [measured[part]["ways"][way]["median_us"] for part in ("tiny", "5_ms")]
             rows.append([f"{name}, bare, {way}", *(f"{time:.0f}" for time in times)])

@@ -88,9 +88,10 @@ class Reader:
                 self.fds.extend(array.array("i", fds[: len(fds) // 4 * 4]))
         if flags & _TRUNCATED:  # this process has no room for a descriptor that was passed
             self.fds.append(-1)
-        if not data:
+        size = len(data)
+        if not size:
             return None
-        self.received += len(data)
+        self.received += size
         rest, self.sizes = self._rest, []
         if rest:
             rest += data
@@ -99,8 +100,8 @@ class Reader:
                 return []
             data = bytes(rest)
             rest.clear()
-        elif len(data) >= 8 and len(data) == 8 + _HEAD.unpack_from(data)[0]:
-            self.sizes = [len(data)]  # one whole frame, as almost always
+        elif size >= 8 and size == 8 + _HEAD.unpack_from(data)[0]:
+            self.sizes = [size]  # one whole frame, as almost always
             return [marshal.loads(data[8:])]
         messages = frames(data, self.sizes)
         if (used := sum(self.sizes)) < len(data):

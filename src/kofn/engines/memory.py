@@ -215,7 +215,10 @@ def _marshals(value: Any) -> bool:
         return True
     if type(value) is not tuple or len(value) > _FEW:
         return False
-    return False not in [type(member) in _ATOMS or _marshals(member) for member in value]
+    for member in value:  # for every task: no call that can be left out
+        if type(member) not in _ATOMS and not _marshals(member):
+            return False
+    return True
 
 
 def pack(value: Any, take: _Take = None, tidy: bool = False) -> tuple[Packed, Segment | None]:

@@ -192,7 +192,8 @@ class RoundDriver:
                 idle = not missed and not round.has_idle_work
                 events = missed + self._noted(max(0.0, until - now) if idle else 0.0)
                 for event in events:  # a second pass: by now we know everyone who is lost
-                    self._obey(round, round.on(event), supply)
+                    if commands := round.on(event):
+                        self._obey(round, commands, supply)
                     # The rest of a batch still tells who lives: no early way out.
                     if type(event) is Failed and event.round == round.id and not round.done:
                         raise WorkerError(event.worker, event.error, event.traceback)
@@ -203,6 +204,7 @@ class RoundDriver:
                     heard = engine.now()
                 elif (due := (now := engine.now()) >= round.wake) or not idle:
                     commands = round.on(Tick(now)) if due else round.idle_work(now)
+                    assert not due or commands or round.done or round.wake > now, "a wait for ever"
                     self._obey(round, commands, supply)
                     heard = engine.now() if commands else heard  # who is asked now has its time
                 self._serve()
@@ -374,17 +376,15 @@ class RoundDriver:
         raise Stalled(round.id, waited, round.owing)
 
     def _obey(self, round: Round, commands: Sequence[Command], supply: Supplier) -> None:
+        engine, roster, now = self.engine, self.roster, self.engine.now()
         for command in commands:
             if type(command) is Send:
-                task = command.task
-                if task.worker not in self.roster.kept:
+                task, worker = command.task, command.task.worker
+                if worker not in roster.kept:
                     continue  # its Lost is in this very batch; the round is about to hear of it
-                now = self.engine.now()
-                self.log.append(
-                    Record(now, "send", task.round, task.worker, task.id, int(task.cost))
-                )
-                self.engine.submit(task)
-                self.roster.debts.add(task.worker, now)
+                self.log.append(Record(now, "send", task.round, worker, task.id, int(task.cost)))
+                engine.submit(task)
+                roster.debts.add(worker, now)
             elif type(command) is Supply:
                 supply(command.worker)
             elif type(command) is Keep:

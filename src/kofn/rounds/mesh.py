@@ -121,6 +121,7 @@ class AskRound(Round):
         answered = len(self.answers)
         self.missing = max(0, self.threshold - len(self._holders))
         if self.missing or answered < self.threshold:
+            self.wake = float("inf")  # whoever stands in for one that is lost has its time
             return
         if not self._owing or time >= self.wake:
             self.done = True
