@@ -5,10 +5,13 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+import subprocess
+import sys
 import time
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
@@ -222,3 +225,27 @@ def test_a_page_of_a_thousand_workers_takes_little_of_the_masters_time() -> None
     print(f"{rounds} rounds, {followed} followed, {100 * share:.2f} % of the time")
     assert 1 <= followed < rounds
     assert share < 0.03  # measured: 0.6 %; the rest is room for a busy machine
+
+
+@pytest.mark.engine
+def test_the_demo_waits_for_somebody_to_look_and_ends_where_nobody_can_press_a_key() -> None:
+    args = ["demo", "--page", "--json", "--rounds", "60", "--size", "100", "--price", "1"]
+    code = "from kofn.cli import main; main()"
+    with subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", code, *args],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as demo:
+        assert demo.stderr is not None
+        address = urlsplit(demo.stderr.readline().removeprefix("The page: ").strip())
+        connection = http.client.HTTPConnection("127.0.0.1", address.port, timeout=30)
+        _opened.append(connection)
+        connection.request("GET", f"/metrics?{address.query}")
+        assert b"kofn_workers_live 6.0" in connection.getresponse().read()
+        connection.request("GET", f"/?{address.query}")
+        assert connection.getresponse().read().startswith(b"<!doctype html>")
+        out, _ = demo.communicate(timeout=100)
+    assert json.loads(out)["lost"] == 3
+    assert demo.returncode == 0

@@ -100,10 +100,11 @@ class Speed:
             then, before = zero, 0
         return (rounds - before) / (now - then) if now > then else 0.0
 
-    def quantile(self, q: float) -> float | None:
-        """Seconds that this fraction of the last rounds took at most."""
+    def quantiles(self, *fractions: float) -> list[float | None]:
+        """Seconds that these fractions of the last rounds took at most."""
         took = sorted(self.took)
-        return brief(took[min(len(took) - 1, int(q * len(took)))]) if took else None
+        last = len(took) - 1
+        return [brief(took[min(last, int(q * len(took)))]) if took else None for q in fractions]
 
 
 def brief(seconds: float) -> float:

@@ -17,8 +17,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
-from itertools import islice
+from itertools import compress, count, islice, repeat
 from math import isfinite
+from operator import is_
 from os import PathLike
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -84,7 +85,8 @@ class Tail:
                 newest = list(islice(reversed(self._log), most))
             except RuntimeError:  # it grew meanwhile
                 continue
-            new = next((i for i, record in enumerate(newest) if record is self._last), None)
+            # All in C: who appends must not wait for this.
+            new = next(compress(count(), map(is_, newest, repeat(self._last))), None)
             if new is None and len(newest) == most:
                 most *= 8
                 continue

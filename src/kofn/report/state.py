@@ -13,6 +13,7 @@ from math import isfinite
 from typing import Any
 
 from ..model import Record
+from .choice import passed_over
 from .counts import BUCKETS, Json, Series, Speed, Totals, Worker, brief
 from .spans import Follower, Span
 from .uncoded import Asked, Uncoded, pace, uncoded
@@ -56,6 +57,7 @@ class RunState:
         self.closed = False
         self.workers = {w: Worker(w) for w in workers}
         self.live = set(self.workers)
+        self._leaving: set[int] = set()
         self.threshold = 0
         self.totals = Totals()
         self.followed, self.took, self.without, self.restarts = 0, 0.0, 0.0, 0
@@ -88,9 +90,14 @@ class RunState:
             self._level(self.zero)
         passed: set[int] = set()
         if most is not None and len(records) > most:
-            passed = self._passed_over(records, most)
-            followed = self._kept.keys() | {r.round for r in records if r[1] == "round"} - passed
-            records = [r for r in records if r[1] not in BULK or r[2] in followed]
+            rare = [r for r in records if r[1] not in BULK]
+            began = [r.round for r in rare if r[1] == "round"]
+            passed = passed_over(rare, began, len(records) - len(rare), most)
+            followed = self._kept.keys() | set(began) - passed
+            if followed:
+                records = [r for r in records if r[2] in followed or r[1] not in BULK]
+            else:
+                records = rare
         for record in records:
             if record.kind == "round" and record.round in passed:
                 self._running = self._round(record, [])
@@ -98,25 +105,6 @@ class RunState:
                 self._one(record)
         self._settle()
         return len(records)
-
-    def _passed_over(self, records: Sequence[Record], most: int) -> set[int]:
-        """The rounds that begin here and are not looked at task by task."""
-        rare = [r for r in records if r[1] not in BULK]
-        rounds, stirred, current = [], set(), -1
-        for record in rare:
-            if record.kind == "round":
-                current = record.round
-                rounds.append(current)
-            elif record.kind in ("lost", "joined", "leaving", "raised"):
-                stirred.add(current)
-        if not rounds:
-            return set()
-        each = max(1.0, (len(records) - len(rare)) / len(rounds))
-        room = int(max(0.0, most - len(rare)) / each)
-        calm = [id for id in rounds if id not in stirred]
-        room = max(0, room - (len(rounds) - len(calm)))
-        step = -(-len(calm) // room) if room else 0
-        return set(calm) - set(calm[step - 1 :: step] if step else ())
 
     def _one(self, record: Record) -> None:
         kind, time = record.kind, record.time
@@ -236,6 +224,7 @@ class RunState:
             self._level(time)
         elif kind == "lost":
             who.lost, who.leaving, who.why = time, False, record.why
+            self._leaving.discard(id)
             for round in self._kept.values():
                 round.answered = round.answered or round.end is None
                 round.lost += round.end is None
@@ -248,6 +237,7 @@ class RunState:
                 self._level(time)
         elif kind in ("leaving", "staying"):
             who.leaving, who.why = kind == "leaving", record.why
+            (self._leaving.add if who.leaving else self._leaving.discard)(id)
             words = "will be gone soon" if who.leaving else "stays after all"
             self._say(record, f"worker {id} {words}{why}")
         elif kind == "stored" and who.stored is None:
@@ -330,20 +320,20 @@ class RunState:
         totals = self.totals
         worked = self._worked + len(self.live) * max(0.0, self.now - self._since)
         length = self._at(self.now)
-        round = self._running
+        round, (p50, p99) = self._running, self._speed.quantiles(0.5, 0.99)
         out: Json = {
             "engine": self.engine,
             "time": length,
             "closed": self.closed,
             "live": len(self.live),
             "k": self.threshold,
-            "leaving": sum(w.leaving for w in self.workers.values()),
+            "leaving": len(self._leaving),
             "round": None if round is None else [round.id, self._at(round.start), round.words],
             "rounds": totals.rounds,
             "raised": totals.raised,
             "rate": self._speed.rate(self.zero or 0.0),
-            "p50": self._speed.quantile(0.5),
-            "p99": self._speed.quantile(0.99),
+            "p50": p50,
+            "p99": p99,
             "lost": totals.lost,
             "joined": totals.joined,
             "used": totals.used,
