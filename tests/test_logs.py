@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 import shutil
 from collections import deque
 from pathlib import Path
@@ -217,3 +218,19 @@ def test_a_disk_that_fills_up_ends_the_log_and_not_the_run(
     log.append(note(2.0))
     file.close()
     assert read_log(tmp_path / "run.jsonl") == []
+
+
+@pytest.mark.engine
+def test_a_forked_child_does_not_write_into_the_log(tmp_path: Path) -> None:
+    log: deque[Record] = deque()
+    file = writer(tmp_path / "run.jsonl", log)
+    child = os.fork()
+    if child == 0:
+        log.append(note(1.0))
+        file.flush()
+        file.close()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    log.append(note(2.0))
+    file.close()
+    assert read_log(tmp_path / "run.jsonl") == [note(2.0)]

@@ -172,6 +172,17 @@ def test_the_figure_without_coding_is_that_of_a_run_without_coding(name: str) ->
     assert head["without"] == pytest.approx(without, rel=0.1)
 
 
+def test_what_is_no_product_and_no_sum_is_not_compared() -> None:
+    with kofn.connect(VirtualEngine(4)) as cluster:
+        X = cluster.encode(np.eye(8), k=2)
+        X @ np.ones(8)
+        X.iterate(lambda y: y, np.ones(8), rounds=3)
+        state = RunState("", range(4))
+        state.take(cluster.log)
+    assert state.totals.rounds == 2
+    assert state.followed == 1
+
+
 def test_money_is_workers_times_time_times_price() -> None:
     state = RunState("virtual", range(4), price=3600.0)
     state.take([Record(0.0, "round", 1, -1, -1, 2), Record(10.0, "lost", -1, 0, -1, 0)])

@@ -12,7 +12,7 @@ from ..report.logs import Tail
 from ..report.state import RunState
 
 EVERY = 0.2  # seconds between two updates
-SHARE = 0.003  # of the time may go into looking at tasks one by one
+SHARE = 0.0025  # of the time may go into looking at tasks one by one
 SAVED = 10.0  # seconds for which time that was not used may be used later
 
 

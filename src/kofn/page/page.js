@@ -231,10 +231,10 @@ function picture() {
     const [top, h] = place.get(w.id), begin = x(w.joined ?? 0), end = x(w.lost ?? view.to);
     c.fillStyle = ink("band");
     c.fillRect(begin, top, Math.max(end - begin, 1), h);
-    if (w.joined != null && w.stored !== null) {
+    if (w.joined != null && (w.stored != null || !w.tasks)) {
       c.fillStyle = ink("storing");
       c.globalAlpha = .45;
-      c.fillRect(begin, top, Math.max(x(w.stored) - begin, 1), h);
+      c.fillRect(begin, top, Math.max((w.stored == null ? end : x(w.stored)) - begin, 1), h);
       c.globalAlpha = 1;
     }
   }

@@ -75,11 +75,12 @@ class Tail:
     def __init__(self, log: deque[Record]) -> None:
         self._log = log
         self._last: Record | None = None
+        self._room = 1024  # twice as many as came the last time, to find it at the first try
         self.missed = False  # more came between two looks than the log holds
 
     def take(self) -> list[Record]:
         """The records since the last call, oldest first. O(those)."""
-        most = 1024
+        most = self._room
         while True:
             try:
                 newest = list(islice(reversed(self._log), most))
@@ -95,7 +96,10 @@ class Tail:
                 new = len(newest)
             if new:
                 self._last = newest[0]
-            return newest[:new][::-1]
+            self._room = max(1024, 2 * new)
+            del newest[new:]
+            newest.reverse()
+            return newest
 
 
 class LogWriter:
@@ -124,6 +128,7 @@ class LogWriter:
         self._part, self._size = 0, 0
         self._file: BinaryIO | None = None
         self._turn = threading.Lock()
+        self._home = os.getpid()
         try:
             older(self.path).unlink(missing_ok=True)  # of another run
             self._open(now)
@@ -154,6 +159,8 @@ class LogWriter:
 
     def flush(self) -> None:
         """Write what has come since the last time."""
+        if os.getpid() != self._home:
+            return  # a forked child has the file too, and must not write
         with self._turn:
             records = self._tail.take()
             try:
@@ -190,6 +197,8 @@ class LogWriter:
 
     def close(self) -> None:
         """Write the rest, and end. Idempotent."""
+        if os.getpid() != self._home:
+            return
         self._over.set()
         if self._thread is not threading.current_thread():
             self._thread.join()

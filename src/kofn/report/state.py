@@ -16,7 +16,7 @@ from ..model import Record
 from .choice import passed_over
 from .counts import BUCKETS, Json, Series, Speed, Totals, Worker, brief
 from .spans import Follower, Span
-from .uncoded import Asked, Uncoded, pace, uncoded
+from .uncoded import COMPARED, Asked, Uncoded, pace, uncoded
 from .words import story
 
 BULK = frozenset(("send", "piece", "reply", "dropped"))
@@ -266,7 +266,8 @@ class RunState:
         for round in self._changed.values():
             if round.end is None:
                 continue
-            if round.result is not None and round.first and round.result.rows > 0:
+            what, used = round.words.split(":")[0], round.result.rows if round.result else 0
+            if used > 0 and round.first and what in COMPARED:
                 self._compare(round, round.without)
             self.rounds.add(self._row(round))
             if round.open <= 0 and (round.result is not None or self._running is not None):

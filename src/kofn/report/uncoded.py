@@ -23,6 +23,9 @@ from typing import NamedTuple
 
 from .spans import Span
 
+# The operations for which it can be said; see `Round.what`.
+COMPARED = ("X @ w", "X.T @ z", "sum")
+
 
 class Pace(NamedTuple):
     """Seconds before a worker begins, and for each row."""
