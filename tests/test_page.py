@@ -224,7 +224,7 @@ def test_a_page_of_a_thousand_workers_takes_little_of_the_masters_time() -> None
         followed = page.feed.state.followed
     print(f"{rounds} rounds, {followed} followed, {100 * share:.2f} % of the time")
     assert 1 <= followed < rounds
-    assert share < 0.03  # measured: 0.6 %; the rest is room for a busy machine
+    assert share < 0.03  # measured: 1.0 to 1.6 %; the rest is room for a busy machine
 
 
 @pytest.mark.engine
