@@ -34,8 +34,8 @@ ALLOWED: dict[str, set[str]] = {
     "sequence": {"codes", "rounds"},
     "checkpoint": set(),
     "cluster": {
-        *("arrays", "sums", "sequence", "rounds", "codes", "engines.base", "notices"),
-        "checkpoint",
+        *("arrays", "sums", "sequence", "rounds", "codes", "engines.base", "engines.known"),
+        *("notices", "checkpoint", "report", "page"),
     },
     "market": {"cluster", "delays"},
     "rivals": {"cluster", "codes", "delays", "engines", "rounds", "sums"},
@@ -52,6 +52,7 @@ ALLOWED: dict[str, set[str]] = {
         "rounds",
         "sequence",
     },
+    "page": {"report"},
     "testing": {"codes", "engines", "rounds", "delays", "arrays", "cluster"},
 }
 # These may import all the others but what is named.

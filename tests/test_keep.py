@@ -394,7 +394,7 @@ def test_an_engine_that_cannot_start_workers_is_refused(monkeypatch: pytest.Monk
         def close(self) -> None:
             Fixed.closed = True
 
-    monkeypatch.setattr("kofn.cluster.find", lambda name: Fixed)
+    monkeypatch.setattr("kofn.engines.known.find", lambda name: Fixed)
     with pytest.raises(CannotDo, match="keep=4"):
         kofn.connect("fixed", keep=4)
     assert Fixed.closed

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable
-from inspect import signature
-from typing import Any, Literal, NoReturn, Self, overload
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, overload
 
 from scipy.sparse import issparse
 
@@ -18,14 +19,19 @@ from .arrays.verify import Verify, check_options
 from .checkpoint import Checkpoint
 from .codes import AnyKOfN, SumCode
 from .codes.threshold import check_code
-from .engines.base import Engine, find
+from .engines.base import Engine
+from .engines.known import start
 from .errors import BadInput, CannotDo, EngineUnavailable
 from .model import Record
 from .notices import Source, resolve
+from .report.logs import LogWriter
 from .rounds import Late, RoundDriver
 from .rounds.relayed import Relaying, relaying
 from .sequence import SequenceCode, Stream
 from .sums import Parts
+
+if TYPE_CHECKING:
+    from .page import Page
 
 DEFAULT_LATE = Late()
 
@@ -41,6 +47,7 @@ def connect(
     lost_after: float = float("inf"),
     keep: int | None = None,
     notices: str | Source | Iterable[str | Source] | None = None,
+    log: str | PathLike[str] | None = None,
 ) -> Cluster:
     """Open a cluster on an engine, given by name ("local", "virtual", …) or as an Engine.
 
@@ -53,7 +60,8 @@ def connect(
     straggler, and others do its work). `keep`: order another worker for each one that leaves, so
     that so many are live (docs/fleet.md). `notices`: where it is announced that machines will go:
     "aws", "gcp", "azure", "kubernetes", "slurm", "ray", "dask", "auto" for whatever is there, or a
-    list (default: nowhere; see docs/fleet.md).
+    list (default: nowhere; see docs/fleet.md). `log`: a file that the event log is written to, for
+    `kofn watch` and `kofn report` (default: none; see docs/page.md).
     """
     sources = resolve(notices)
     wait = checks.seconds(wait, "wait")
@@ -66,7 +74,7 @@ def connect(
         keep = checks.whole(keep, "keep", 1, remedy=remedy)
     given = isinstance(engine, Engine)
     if not isinstance(engine, Engine):
-        engine = _start(engine, workers, address=address, security=security)
+        engine = start(engine, workers, address=address, security=security)
     elif any(option is not None for option in (workers, address, security)):
         raise BadInput(
             f"workers=, address= and security= go with an engine's name; got an engine that is "
@@ -80,7 +88,10 @@ def connect(
             f"as it was opened here. Leave keep out; workers that are started elsewhere still join."
         )
     driver = RoundDriver(relaying(engine), wait, limit, lost_after, keep or 0)
+    writer = None
     try:
+        if log is not None:
+            writer = LogWriter(log, driver.log, engine.name, engine.workers, engine.now())
         if sources:
             engine.watch(sources)
         if keep is not None:
@@ -88,21 +99,10 @@ def connect(
     except BaseException:
         if not given:
             engine.close()
+        if writer is not None:
+            writer.close()
         raise
-    return Cluster(driver)
-
-
-def _start(name: str, workers: int | None, **options: Any) -> Engine:
-    if workers is not None:
-        workers = checks.whole(workers, "workers", 1)
-    kind = find(name)
-    given = {option: value for option, value in options.items() if value is not None}
-    if not given:
-        return kind() if workers is None else kind(workers)
-    for option, value in given.items():
-        if option not in signature(kind).parameters:
-            raise BadInput(f"engine {name!r} takes no {option}; got {value!r}. Leave it out.")
-    return kind(workers, **given)
+    return Cluster(driver, writer)
 
 
 def _late(late: Late | float | None) -> Late | None:
@@ -118,10 +118,12 @@ class Cluster:
     Use it in a `with` statement, or call close.
     """
 
-    def __init__(self, driver: RoundDriver) -> None:
+    def __init__(self, driver: RoundDriver, writer: LogWriter | None = None) -> None:
         engine, self._driver = driver.engine, driver
         self.engine = engine.engine if isinstance(engine, Relaying) else engine
         self._saved: dict[str, Checkpoint] = {}  # by folder
+        # Also when nobody closes the cluster: then with it, or when Python ends.
+        self._end_log = None if writer is None else weakref.finalize(self, writer.close)
 
     @property
     def workers(self) -> tuple[int, ...]:
@@ -374,9 +376,32 @@ class Cluster:
         need, limit = checks.whole(workers, "workers", 1), checks.seconds(timeout, "timeout")
         self._driver.await_enough(lambda: len(self.workers), need, limit)
 
+    def page(self, *, port: int = 0, price: float | None = None) -> Page:
+        """Show what this cluster does on a page, at `page.address`, for this machine's browsers.
+
+        `port`: of 127.0.0.1 (default: a free one). `price`: of a worker for an hour, in any
+        currency; the page then says what was spent and saved. It stays when the cluster is closed,
+        until `page.close()`. See docs/page.md.
+        """
+        from .page import Page
+
+        if price is not None:
+            price = checks.number(price, "price", ">= 0", "It is for an hour of one worker.")
+        port = checks.whole(port, "port", 0, 65535)
+        self._driver.check()
+        records = self.log
+        then = {r.worker for r in records if r.kind == "lost"} | set(self._driver.roster.kept)
+        then -= {r.worker for r in records if r.kind == "joined"}  # who was there from the start
+        return Page(self._driver.log, self.engine.name, then, port=port, price=price)
+
     def close(self) -> None:
         """End the workers and free what they held. Idempotent."""
+        if not self._driver.closed:
+            last = Record(self.engine.now(), "closed", -1, -1, -1, 0)
+            self._driver.log.append(last)
         self._driver.close()
+        if self._end_log is not None:
+            self._end_log()
 
     def __enter__(self) -> Self:
         return self

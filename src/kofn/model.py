@@ -255,7 +255,11 @@ class Record(NamedTuple):
     kind: round, send, piece (a streamed part of a task), reply (the end of one), dropped, failed,
     lost, joined, leaving, staying (a notice is taken back), stored, ordered (a worker that is to
     join), refused (no such worker can be had), wrong (a reply that was not used), aside (a worker
-    that is given no more work), done (the end of a round) or raised.
+    that is given no more work), done (the end of a round), raised, result (what came of a round),
+    loss (of a fit, after an iteration) or closed.
+
+    `rows` are rows or parts: asked for (send), read (piece, reply), used (result); of a round they
+    are its threshold, of a loss the iteration.
     """
 
     time: float
@@ -264,7 +268,8 @@ class Record(NamedTuple):
     worker: int
     task: int
     rows: int
-    why: str = ""  # of lost, leaving, ordered, refused, wrong and aside, where it is known
+    why: str = ""  # where it is known, of lost, leaving, ordered, refused, wrong, aside; a rule
+    numbers: tuple[tuple[str, float], ...] = ()  # of a result and a loss, by name
 
     @classmethod
     def of(cls, event: Event) -> Record:
@@ -278,6 +283,19 @@ class Record(NamedTuple):
         round, worker = getattr(event, "round", -1), getattr(event, "worker", -1)
         why = getattr(event, "reason", "")
         return cls(event.time, kind, round, worker, -1 if task is None else task, 0, why)
+
+    @classmethod
+    def result(cls, time: float, report: Report) -> Record:
+        """The line of the log for what came of a round."""
+        used, numbers = report.counts()
+        for name, value in (("eta", report.eta), ("error_bound", report.error_bound)):
+            numbers += () if value is None else ((name, float(value)),)
+        return cls(time, "result", report.round, -1, -1, used, "", numbers)
+
+    @classmethod
+    def loss(cls, time: float, iteration: int, loss: float) -> Record:
+        """The line of the log for the loss of a fit after an iteration."""
+        return cls(time, "loss", -1, -1, -1, iteration, "", (("loss", float(loss)),))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,6 +321,10 @@ class Report:
     wrong: tuple[int, ...] = ()  # workers whose replies could not be right, and were not used
     extra: Mapping[str, Any] = field(default_factory=dict)
 
+    def counts(self) -> tuple[int, tuple[tuple[str, float], ...]]:
+        """Rows or parts that were used; and others by name: read, wasted, topped_up."""
+        return 0, ()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProductReport(Report):
@@ -316,6 +338,11 @@ class ProductReport(Report):
     # With verify=: a wrong reply that moves the result by more than this, in the units of
     # error_bound, is seen (docs/verify.md). None where replies were not checked.
     unseen: float | None = None
+
+    def counts(self) -> tuple[int, tuple[tuple[str, float], ...]]:
+        read = sum(self.rows_read.values())
+        more = (("wasted", self.rows_wasted), ("topped_up", self.rows_topped_up))
+        return self.rows_used, (("read", read), *more)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -331,3 +358,7 @@ class SumReport(Report):
     finished: tuple[int, ...]  # workers that did all the work of their slot first, in that order
     symbols_used: int
     symbols_wasted: int  # delivered, and known already
+
+    def counts(self) -> tuple[int, tuple[tuple[str, float], ...]]:
+        read = sum(self.parts_read.values())
+        return self.parts_used, (("read", read), ("wasted", self.parts_wasted))

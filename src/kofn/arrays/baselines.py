@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from .. import checks
 from ..codes.linear import error_bound
-from ..model import ProductReport, Task
+from ..model import ProductReport, Record, Task
 from ..rounds import Late, RoundDriver
 from ..rounds.holders import HasDriver, Holders
 from ..rounds.replicated import ReplicatedRound
@@ -161,6 +161,7 @@ class Replicated(Reporting):
             error_bound=error_bound(self.shape[1], self.dtype, 1.0) if self.exact else None,
             extra={"missing_rows": self.shape[0] - used},
         )
+        self._driver.log.append(Record.result(self._driver.engine.now(), self._report))
 
     def __repr__(self) -> str:
         return (

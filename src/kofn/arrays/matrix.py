@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from .. import checks
 from ..codes.linear import error_bound
 from ..errors import BadInput, CannotDo, Inaccurate, Overflowed
-from ..model import Body, ProductReport, RowRange, Update
+from ..model import Body, ProductReport, Record, RowRange, Update
 from ..rounds import ElasticRound, Late, RoundDriver
 from ..rounds.holders import Holders
 from . import fetching, work
@@ -369,10 +369,11 @@ class CodedMatrix(Reporting):
         """Write the report, learn from it, and refuse a result that is too inaccurate."""
         bound = None if eta is None else self._bound(inner, eta, round.shares)
         used, wasted, topped_up = rows
+        ended = self._driver.engine.now()
         self._report = round.report(
             ProductReport,
             plan.holders,
-            (*times, self._driver.engine.now()),
+            (*times, ended),
             rows_read=dict(round.read),
             rows_used=used,
             rows_wasted=wasted,
@@ -383,6 +384,7 @@ class CodedMatrix(Reporting):
             error_bound=bound,
             unseen=None if eta is None else unseen(round.verifier, eta),
         )
+        self._driver.log.append(Record.result(ended, self._report))
         self._planner.ended(round)
         self._planner.learn(round)
         plan.rows_moved = 0  # moved once; later rounds on the same windows move nothing

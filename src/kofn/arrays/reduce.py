@@ -88,6 +88,8 @@ class SumRound(WatchedRound):
     stand in beside them.
     """
 
+    what = "X.T @ z"
+
     def __init__(
         self,
         id: int,
@@ -105,6 +107,10 @@ class SumRound(WatchedRound):
             item.first = True
         self._terms = [_Terms([_Way(list(items))])]  # the base; then one for each that was late
         self._numbered: list[Item] = []
+
+    @property
+    def rule(self) -> str:
+        return "what every share adds to the sum is here"
 
     def start(self, time: float) -> list[Command]:
         self._start = self._now = time

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import Inaccurate
 from ..exchange import Exchange
 from ..interrupts import opened
-from ..model import ProductReport
+from ..model import ProductReport, Record
 from ..rounds import Layout, RoundDriver, Windows
 from ..rounds.base import Round
 from .plan import Plan
@@ -123,5 +123,6 @@ def conclude(
         error_bound=bound,
         extra=extra,
     )
+    X._driver.log.append(Record.result(ended, X._report))
     if bound is not None and eta is not None and bound > X.tolerance:
         raise Inaccurate(bound, X.tolerance, eta)

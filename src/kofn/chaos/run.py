@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..cluster import Cluster, connect
-from ..engines.base import find
+from ..engines.known import find
 from ..errors import KofnError
 from .leaks import Footprint, grown, left
 from .strikes import KINDS, LOST_AFTER, Interrupts, Striker

@@ -15,6 +15,7 @@ from .places import HOLDS
 from .ranks import become_worker
 from .running import Json, run_command
 from .simulations import calibrate, simulate, trace
+from .trace import export
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 bench = typer.Typer(help="Measure, against bare primitives in the same run.", no_args_is_help=True)
@@ -22,10 +23,14 @@ app.add_typer(bench, name="bench")
 reproduce = typer.Typer(help="Measure the papers' figures again.", no_args_is_help=True)
 app.add_typer(reproduce, name="reproduce")
 app.add_typer(trace, name="trace")
+trace.command()(export)
 app.command()(simulate)
 app.command()(calibrate)
 
 Out = Annotated[Path, Option(help="The directory to write.")]
+Page = Annotated[bool, Option("--page", help="Show the run on a page in the browser.")]
+Price = Annotated[float | None, Option(min=0, help="--page: of a worker for an hour.")]
+Log = Annotated[Path | None, Option(help="Write the event log here (JSON, a record a line).")]
 Rounds = Annotated[int, Option(min=20, help="Rounds measured of each kind.")]
 
 
@@ -90,9 +95,40 @@ def demo(
     rounds: Annotated[int, Option(min=60, help="Rounds of power iteration.")] = 300,
     size: Annotated[int, Option(min=30, help="Rows and columns of the matrix.")] = 2000,
     seed: Annotated[int, Option(min=0, help="Seed of the matrix.")] = 0,
+    page: Page = False,
+    price: Price = None,
+    log: Log = None,
 ) -> None:
     """Multiply through real kills: six workers, any three are enough."""
-    run_command("demo", as_json, rounds, size, seed, plot, quiet=as_json)
+    from .show import Shown
+
+    shown = Shown(page, price, log)
+    run_command("demo", as_json, rounds, size, seed, plot, quiet=as_json, shown=shown)
+    shown.stay()
+
+
+@app.command()
+def watch(
+    log: Annotated[Path, Argument(help="A log that connect(..., log=...) writes.")],
+    once: Annotated[bool, Option("--once", help="Print it as it is now, and end.")] = False,
+    price: Annotated[float | None, Option(min=0, help="Of a worker for an hour.")] = None,
+) -> None:
+    """Watch a run in the terminal, by its log; also a copy of the log that is made anew."""
+    from .watch import run as watch_log
+
+    watch_log(log, once, price)
+
+
+@app.command()
+def report(
+    log: Annotated[Path, Argument(help="A log that connect(..., log=...) has written.")],
+    out: Annotated[Path | None, Option(help="The page to write (default: beside the log).")] = None,
+    price: Annotated[float | None, Option(min=0, help="Of a worker for an hour.")] = None,
+) -> None:
+    """Write the page of a run as one file that any browser opens."""
+    from .show import save_page
+
+    print(f"wrote {save_page(log, out, price)}")
 
 
 @app.command()
@@ -145,18 +181,24 @@ def fit(
         Path | None, Option(help="Save the fit in this folder now and then.")
     ] = None,
     resume: Annotated[bool, Option(help="Go on from the folder, if it has a checkpoint.")] = False,
+    page: Page = False,
+    price: Price = None,
+    log: Log = None,
     as_json: Json = False,
 ) -> None:
     """Train a model; workers may come and go."""
     become_worker(engine)
     from .fit import Job
+    from .show import Shown
 
+    shown = Shown(page, price, log)
     job = Job(
         *(data, model, workers, k, engine, target, labels, spot, scale, out, hidden, epochs, seed),
         *(tuple(search or ()), folds, test, test_labels, keep, tuple(notices or ())),
         *(checkpoint, resume),
     )
-    run_command("fit", as_json, job, quiet=as_json)
+    run_command("fit", as_json, job, quiet=as_json, shown=shown)
+    shown.stay()
 
 
 @app.command()

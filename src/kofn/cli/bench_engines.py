@@ -12,7 +12,8 @@ from rich.console import Console
 
 from ..cluster import connect
 from ..delays import PerUnit
-from ..engines.base import Engine, engines, find
+from ..engines.base import Engine
+from ..engines.known import engines, find
 from ..engines.paced import Paced
 from ..errors import BadInput, KofnError
 from . import bare, bare_mpi

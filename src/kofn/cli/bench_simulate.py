@@ -15,7 +15,7 @@ from rich.console import Console
 from ..cluster import Cluster, connect
 from ..costs import Costs
 from ..delays import Delays, Exponential
-from ..engines.base import find
+from ..engines.known import find
 from ..engines.paced import Paced
 from ..errors import BadInput
 from ..simulation import Candidate, Place, Stage, Work, calibrate

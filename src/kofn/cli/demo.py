@@ -18,6 +18,7 @@ from rich.console import Console
 from .. import CannotWrite, Cluster, connect
 from ..model import ProductReport, Record
 from .output import print_pairs, print_table, print_text, progress
+from .show import NOT_SHOWN, Shown
 
 WORKERS, THRESHOLD = 6, 3
 # When, as a fraction of the run, and which worker is killed (None: one joins). Three kills leave
@@ -25,7 +26,15 @@ WORKERS, THRESHOLD = 6, 3
 SCRIPT = ((0.15, 1), (0.30, 4), (0.45, 2), (0.60, None), (0.70, None), (0.80, None))
 
 
-def run(rounds: int, size: int, seed: int, plot: Path | None, *, quiet: bool) -> dict[str, Any]:
+def run(
+    rounds: int,
+    size: int,
+    seed: int,
+    plot: Path | None,
+    *,
+    quiet: bool,
+    shown: Shown = NOT_SHOWN,
+) -> dict[str, Any]:
     """Run the demo and return what was measured."""
     if plot is not None:
         from ..report import ready
@@ -39,7 +48,8 @@ def run(rounds: int, size: int, seed: int, plot: Path | None, *, quiet: bool) ->
     worst = 0.0
     known: tuple[int, ...] = ()
     bar = progress("power iteration", rounds, quiet, "live", "news")
-    with connect("local", workers=WORKERS) as cluster, bar as update:
+    with connect("local", workers=WORKERS, log=shown.log) as cluster, bar as update:
+        shown.open(cluster, wait=True)
         X = cluster.encode(A, k=THRESHOLD)
         for i in range(rounds):
             if i in script:

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from ..engines.base import engines, find
+from ..engines.known import engines, find
 from ..errors import EngineUnavailable
 from .output import print_table
 

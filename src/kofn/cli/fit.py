@@ -25,6 +25,7 @@ from ..model import Record
 from ..notices import resolve
 from . import places, search, tables
 from .output import print_pairs
+from .show import NOT_SHOWN, Shown
 
 LINEAR: dict[str, Any] = {"ridge": Ridge, "logistic": LogisticRegression, "svm": LinearSVC}
 MODELS = (*LINEAR, "mlp")
@@ -57,7 +58,7 @@ class Job:
     resume: bool = False
 
 
-def run(job: Job, *, quiet: bool) -> dict[str, Any]:
+def run(job: Job, *, quiet: bool, shown: Shown = NOT_SHOWN) -> dict[str, Any]:
     """Fit, save, and return what happened."""
     if job.model not in MODELS:
         raise BadInput(f"--model must be one of {', '.join(MODELS)}; got {job.model!r}.")
@@ -91,7 +92,7 @@ def run(job: Job, *, quiet: bool) -> dict[str, Any]:
     held_out = None if job.test is None else _held_out(job, X, y)
     with nullcontext() if job.out is None else places.room(job.out, _size(job, X, y)):
         began = time.perf_counter()
-        log, events, searched = _fit(job, k, trace, model, values, X, y)
+        log, events, searched = _fit(job, k, trace, model, values, X, y, shown)
     seconds = time.perf_counter() - began
     result = {
         "model": job.model,
@@ -120,7 +121,14 @@ def run(job: Job, *, quiet: bool) -> dict[str, Any]:
 
 
 def _fit(
-    job: Job, k: int, trace: SpotTrace | None, model: Any, values: search.Grid, X: Any, y: Any
+    job: Job,
+    k: int,
+    trace: SpotTrace | None,
+    model: Any,
+    values: search.Grid,
+    X: Any,
+    y: Any,
+    shown: Shown,
 ) -> tuple[list[Record], Market | None, dict[str, Any] | None]:
     """Fit the model on workers of its own; return their log, what the market did, and the search.
 
@@ -128,7 +136,9 @@ def _fit(
     """
     found = None
     start = job.workers if trace is None else trace.at_start
-    with connect(job.engine, start, wait=300.0, keep=job.keep, notices=job.notices) as cluster:
+    how: dict[str, Any] = {"keep": job.keep, "notices": job.notices, "log": shown.log}
+    with connect(job.engine, start, wait=300.0, **how) as cluster:
+        shown.open(cluster)
         model.set_params(cluster=cluster)
         market = None if trace is None else Market(cluster, trace, job.scale, job.workers, need=k)
         with market or nullcontext():

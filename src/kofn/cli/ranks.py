@@ -8,7 +8,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from ..engines.base import find
+from ..engines.known import find
 
 _LEAVE = 10.0  # seconds for ranks that are not needed to take that in
 

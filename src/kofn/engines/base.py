@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
 from itertools import count
 from operator import attrgetter
 from typing import Any, ClassVar, Self
 
-from ..errors import CannotDo, EngineUnavailable
+from ..errors import CannotDo
 from ..exchange import Exchange, ExchangeLayout
 from ..model import Event, Task
 from ..notices.base import Source
-
-GROUP = "kofn.engines"
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,25 +189,3 @@ class Wrapped(Engine):
     watch = _delegated("watch")
     pid = _delegated("pid")
     close = _delegated("close")
-
-
-def engines() -> dict[str, EntryPoint]:
-    """Every engine known by name, also those of other packages (entry points `kofn.engines`)."""
-    return {point.name: point for point in entry_points(group=GROUP)}
-
-
-def find(name: object) -> Callable[..., Engine]:
-    """Return an engine's class by its name; raise EngineUnavailable when it cannot be loaded."""
-    known = engines()
-    if not isinstance(name, str) or name not in known:
-        raise EngineUnavailable(
-            f"an engine goes by its name; there is no {name!r}. Use {', '.join(sorted(known))}."
-        )
-    try:
-        return known[name].load()  # type: ignore[no-any-return]
-    except EngineUnavailable:
-        raise
-    except ImportError as error:
-        raise EngineUnavailable(
-            f"engine {name!r} is not installed ({error}): pip install 'kofn[{name}]'."
-        ) from error

@@ -21,13 +21,14 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
+from ..arrays import CodedTranspose
 from ..arrays.shares import resolve_source
 from ..arrays.sources import Source
 from ..arrays.store import Store
 from ..checks import unmasked
 from ..cluster import Cluster
 from ..errors import BadInput
-from ..model import Report
+from ..model import Record, Report
 from . import products
 from .clusters import OnCluster
 from .products import Encoded
@@ -173,10 +174,17 @@ class CodedEstimator(OnCluster, BaseEstimator):
 
             def on_step(iteration: int, loss: float, x: NDArray[np.float64], data: Any) -> None:
                 show(iteration, loss, data.report)
+                note_loss(data, iteration, loss)
                 if callback is not None:
                     callback(iteration, loss, data)
 
             yield on_step
+
+
+def note_loss(data: Any, iteration: int, loss: float) -> None:
+    """Write the loss after an iteration into the event log of the cluster that the data are on."""
+    driver = (data.T if isinstance(data, CodedTranspose) else data)._driver
+    driver.log.append(Record.loss(driver.engine.now(), iteration, loss))
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from ..checks import number, one_of, whole
 from ..cluster import Cluster
 from ..errors import BadInput
 from ..model import Report
-from .base import CodedEstimator, progress
+from .base import CodedEstimator, note_loss, progress
 from .network import Floats, Ints, scores
 from .products import Encoded
 from .solvers import check_finite
@@ -184,6 +184,7 @@ class MLPClassifier(ClassifierMixin, CodedEstimator):
                 loss = self._epoch(network, X, codes, order, epoch)
                 self.loss_curve_.append(loss)
                 show(epoch, loss, network.report)
+                note_loss(network.layers[-1].matrix, epoch, loss)
                 if self.callback is not None:
                     self.callback(epoch, loss, network)
                 random = rng.get_state(legacy=False)

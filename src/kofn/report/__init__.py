@@ -1,6 +1,24 @@
-"""Figures from the event log alone."""
+"""Figures, pictures and files from the event log alone."""
 
+from .logs import read_log
+from .perfetto import trace
 from .spans import Lane, Lanes, RoundSpan, Span, lanes
+from .state import RunState
 from .timeline import ready, save, timeline
+from .uncoded import Uncoded, uncoded
 
-__all__ = ["Lane", "Lanes", "RoundSpan", "Span", "lanes", "ready", "save", "timeline"]
+__all__ = [
+    "Lane",
+    "Lanes",
+    "RoundSpan",
+    "RunState",
+    "Span",
+    "Uncoded",
+    "lanes",
+    "read_log",
+    "ready",
+    "save",
+    "timeline",
+    "trace",
+    "uncoded",
+]

@@ -39,6 +39,9 @@ class Span:
     task: int
     state: State
     used_until: float
+    asked: int = field(default=0, compare=False)  # rows of the task
+    came: int = field(default=0, compare=False)  # of them, in time
+    first: tuple[float, int] | None = field(default=None, compare=False)  # when, and its rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,21 +87,84 @@ class _Task:
     sent: Record
     rows: int = 0  # that came in time
     in_time: float | None = None  # of the last piece or reply in time
+    first: tuple[float, int] | None = None  # the first in time that had rows, and how many
     late: bool = False  # its last piece or reply was not in time
     end: Record | None = None  # its reply, dropped or failed
 
 
+class Follower:
+    """Follows a log, record by record, and says what became of each task when it has ended.
+
+    It keeps the tasks that are open, and which rounds have ended; of workers only when each was
+    lost and when it was free. Pieces and ends of tasks whose send it has not seen mean nothing.
+    """
+
+    def __init__(self) -> None:
+        self.ended: set[int] = set()  # rounds; those without open tasks may be taken out
+        self.lost: dict[int, float] = {}
+        self._open: dict[int, dict[int, _Task]] = {}  # worker -> task, in the order sent
+        self._free: dict[int, float] = {}
+
+    def take(self, record: Record) -> tuple[tuple[int, Span], ...]:
+        """Take a record in; return the spans that it ends, each with its worker."""
+        kind, worker = record.kind, record.worker
+        if kind == "send":
+            self._open.setdefault(worker, {})[record.task] = _Task(record)
+            # A send may be stamped after a loss that stood further back in the same batch.
+            return self._cut_off(worker) if worker in self.lost else ()
+        if kind in ("piece", "reply", "dropped", "failed"):
+            task = self._open.get(worker, {}).get(record.task)
+            if task is None:
+                return ()
+            _hear(task, record, late=record.round in self.ended)
+            if task.end is None:
+                return ()
+            del self._open[worker][record.task]
+            return ((worker, self._span(task, record.time)),)
+        if kind == "lost":
+            self.lost[worker] = record.time
+            return self._cut_off(worker)
+        if kind in ("done", "raised"):
+            self.ended.add(record.round)
+        return ()
+
+    def still_open(self, now: float) -> list[tuple[int, Span]]:
+        """The tasks that have not ended, as spans up to now."""
+        free = dict(self._free)
+        spans = []
+        for worker, tasks in self._open.items():
+            spans += [(worker, self._span(task, now)) for task in tasks.values()]
+        self._free = free
+        return spans
+
+    def _cut_off(self, worker: int) -> tuple[tuple[int, Span], ...]:
+        tasks = self._open.pop(worker, {}).values()
+        return tuple((worker, self._span(task, self.lost[worker])) for task in tasks)
+
+    def _span(self, task: _Task, now: float) -> Span:
+        sent = task.sent
+        lost = self.lost.get(sent.worker)
+        state, end = _fate(task, lost, now)
+        start = max(sent.time, self._free.get(sent.worker, float("-inf")))
+        end = max(start, end)
+        if lost is not None:
+            end = min(end, lost)
+            start = min(start, end)
+        until = start if task.in_time is None else min(max(task.in_time, start), end)
+        until = end if state == "used" else until
+        self._free[sent.worker] = end
+        rows = sent.rows, task.rows, task.first
+        return Span(start, end, sent.round, sent.task, state, until, *rows)
+
+
 @dataclass(slots=True)
 class _Seen:
-    """What one pass over the log has gathered."""
+    """What one pass over the log has gathered, besides the spans."""
 
     end: float  # of the log
-    tasks: dict[int, _Task] = field(default_factory=dict)
     rounds: dict[int, RoundSpan] = field(default_factory=dict)
-    ended: set[int] = field(default_factory=set)  # rounds
     workers: set[int] = field(default_factory=set)
     joined: dict[int, float] = field(default_factory=dict)
-    lost: dict[int, float] = field(default_factory=dict)
     notices: dict[tuple[str, int], list[float]] = field(default_factory=dict)  # kind, worker
 
 
@@ -110,24 +176,27 @@ def lanes(log: Iterable[Record]) -> Lanes:
     records = list(log)
     if not records:
         raise BadInput("the log is empty: nothing has run yet. Multiply first, then draw.")
-    seen = _Seen(max(r.time for r in records))
+    seen, follower = _Seen(max(r.time for r in records)), Follower()
+    spans: list[tuple[int, Span]] = []
     for record in records:
         _take(seen, record)
+        spans += follower.take(record)
+    spans += follower.still_open(seen.end)
     # By time, not by place: a send is stamped later than what came in the same batch.
     start = min((r.time for r in records if r.kind != "stored"), default=records[0].time)
-    mine: dict[int, list[_Task]] = {worker: [] for worker in sorted(seen.workers)}
-    for task in seen.tasks.values():
-        mine[task.sent.worker].append(task)
+    mine: dict[int, list[Span]] = {worker: [] for worker in sorted(seen.workers)}
+    for worker, span in spans:
+        mine[worker].append(span)
     workers = (
         Lane(
             w,
-            _spans(tasks, seen.lost.get(w), seen.end),
+            tuple(own),
             seen.joined.get(w),
-            seen.lost.get(w),
+            follower.lost.get(w),
             tuple(seen.notices.get(("leaving", w), ())),
             tuple(seen.notices.get(("staying", w), ())),
         )
-        for w, tasks in mine.items()
+        for w, own in mine.items()
     )
     return Lanes(tuple(workers), tuple(seen.rounds.values()), start, seen.end)
 
@@ -136,15 +205,8 @@ def _take(seen: _Seen, record: Record) -> None:
     time, kind, round = record.time, record.kind, record.round
     if record.worker >= 0 and kind not in ("ordered", "refused"):  # it may never come
         seen.workers.add(record.worker)
-    if kind == "send":
-        seen.tasks[record.task] = _Task(record)
-    elif kind in ("piece", "reply", "dropped", "failed"):
-        if record.task in seen.tasks:
-            _hear(seen.tasks[record.task], record, late=round in seen.ended)
-    elif kind in ("leaving", "staying"):
+    if kind in ("leaving", "staying"):
         seen.notices.setdefault((kind, record.worker), []).append(time)
-    elif kind == "lost":
-        seen.lost[record.worker] = time
     elif kind == "joined":
         seen.joined[record.worker] = time
     elif kind == "round":
@@ -152,7 +214,6 @@ def _take(seen: _Seen, record: Record) -> None:
     elif kind in ("done", "raised"):
         start = seen.rounds[round].start if round in seen.rounds else time
         seen.rounds[round] = RoundSpan(round, start, time, kind == "done")
-        seen.ended.add(round)
 
 
 def _hear(task: _Task, record: Record, late: bool) -> None:
@@ -161,34 +222,16 @@ def _hear(task: _Task, record: Record, late: bool) -> None:
         if not late:
             task.in_time = record.time
             task.rows += record.rows
+            if task.first is None and record.rows:
+                task.first = (record.time, record.rows)
     if record.kind != "piece":
         task.end = record
 
 
-def _spans(tasks: list[_Task], lost: float | None, log_end: float) -> tuple[Span, ...]:
-    """The spans of one worker's tasks, given in the order sent."""
-    spans: list[Span] = []
-    free = float("-inf")
-    for task in tasks:
-        sent = task.sent
-        state, end = _fate(task, lost, log_end)
-        start = max(sent.time, free)
-        end = max(start, end)
-        if lost is not None:
-            # A send may be stamped after a loss that stood further back in the same batch.
-            end = min(end, lost)
-            start = min(start, end)
-        until = start if task.in_time is None else min(max(task.in_time, start), end)
-        until = end if state == "used" else until
-        spans.append(Span(start, end, sent.round, sent.task, state, until))
-        free = end
-    return tuple(spans)
-
-
-def _fate(task: _Task, lost: float | None, log_end: float) -> tuple[State, float]:
+def _fate(task: _Task, lost: float | None, now: float) -> tuple[State, float]:
     """What became of a task, and when."""
     if task.end is None:
-        return ("open", log_end) if lost is None else ("lost", lost)
+        return ("open", now) if lost is None else ("lost", lost)
     time, kind = task.end.time, task.end.kind
     if kind == "failed":
         return "failed", time

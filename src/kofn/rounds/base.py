@@ -19,6 +19,7 @@ class Round(ABC):
     keep to take part; "" where nobody is given it meanwhile.
     """
 
+    what: str = "round"  # which operation it is of, in a word or two
     done: bool = False
     wake: float = float("inf")  # it wants a Tick at this time
     missing: int = 0  # workers without which it cannot end; 0 while those at hand are enough
@@ -65,6 +66,16 @@ class Round(ABC):
         if self.wrong:
             return WrongReplies(self.wrong, self.live, self.missing)
         return TooFewWorkers(self.live, max(self.threshold, self.live + self.missing), waited)
+
+    @property
+    def rule(self) -> str:
+        """When it is over, in words that follow "over when"."""
+        return "enough replies are here"
+
+    @property
+    def words(self) -> str:
+        """What it is, and when it is over: for people who watch."""
+        return f"{self.what}: over when {self.rule}"
 
     @property
     @abstractmethod

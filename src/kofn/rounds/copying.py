@@ -14,6 +14,8 @@ PATIENCE = 5.0  # seconds of silence, after which others are asked instead
 class CopyRound(Round):
     """One task for one worker. It ends with the task, or without it when that would not come."""
 
+    what = "copy of a share"
+
     def __init__(self, task: Task) -> None:
         super().__init__(task.round, threshold=1)
         self.whole = False  # whether all has come

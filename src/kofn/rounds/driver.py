@@ -160,7 +160,7 @@ class RoundDriver:
 
     def _run(self, round: Round, operand: Any, supply: Supplier) -> None:
         engine, log, began = self.engine, self.log, self.engine.now()
-        log.append(Record(began, "round", round.id, -1, -1, 0))
+        log.append(Record(began, "round", round.id, -1, -1, round.threshold, round.words))
         try:
             if operand is not None:
                 engine.broadcast(round.id, operand)

@@ -44,6 +44,7 @@ class ElasticRound(WatchedRound):
     `jury` finds wrong at the end is asked of others.
     """
 
+    what = "X @ w"
     jury: Jury | None = None
 
     def __init__(
@@ -67,6 +68,10 @@ class ElasticRound(WatchedRound):
         if len(self.windows.shares) < int(self.windows.need.max(initial=0)):
             commands += self._mend()
         return [*commands, *self._finish()]
+
+    @property
+    def rule(self) -> str:
+        return f"every row has come from {self.threshold} workers"
 
     @property
     def unanswered(self) -> tuple[int, ...]:

@@ -61,11 +61,12 @@ class Work(Protocol):
 class IterateRound(Round):
     """The whole run, as one round of the engine.
 
-    `windows` are laid for shares of `holders` (worker -> share), each of whom gets one task for the
-    whole run. From then on the master hears a few words now and then, and decides only when
-    somebody is lost, late, or comes: it asks to be told what the exchange says, with everybody
-    held, and publishes a new plan.
+    `windows` are laid for shares of `holders` (worker -> share); each gets one task for the whole
+    run. From then on the master hears a few words, and decides only when somebody is lost, late, or
+    comes: it asks to be told what the exchange says, with everybody held, and publishes a new plan.
     """
+
+    what = "X.iterate"
 
     def __init__(
         self,

@@ -68,6 +68,8 @@ class AskRound(Round):
     It ends when all have answered, or when as many as the threshold have and the rest is late.
     """
 
+    what = "question to all"
+
     def __init__(
         self,
         id: int,
@@ -145,6 +147,8 @@ class EpochRound(Round):
     of them that have. `idle` are the seconds that earlier epochs have run since anything was
     computed; after `limit` of them the epoch ends.
     """
+
+    what = "X.iterate"
 
     def __init__(
         self,

@@ -33,6 +33,8 @@ class ReplicatedRound(WatchedRound):
     round ends without it.
     """
 
+    what = "replicated product"
+
     def __init__(
         self,
         id: int,

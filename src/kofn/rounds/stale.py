@@ -60,6 +60,8 @@ class StaleRound(Round):
     starts out with at a time, as a fraction of its own. Who joins holds nothing, and is left out.
     """
 
+    what = "stale sum"
+
     def __init__(
         self,
         ids: Callable[[], int],

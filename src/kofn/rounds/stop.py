@@ -69,6 +69,9 @@ class Stop(ABC):
 class All(Stop):
     """Every live worker has finished."""
 
+    def __str__(self) -> str:
+        return "every live worker has finished"
+
     def met(self, status: RoundStatus) -> bool:
         return status.owing == 0
 
@@ -76,6 +79,9 @@ class All(Stop):
 @dataclass(frozen=True)
 class Exact(Stop):
     """The exact sum is there."""
+
+    def __str__(self) -> str:
+        return "the exact sum is there"
 
     def met(self, status: RoundStatus) -> bool:
         return status.exact
@@ -92,6 +98,9 @@ class First(Stop):
 
     def __post_init__(self) -> None:
         whole(self.r, "r of first(r)", 1, remedy="It counts workers.")
+
+    def __str__(self) -> str:
+        return f"the first {self.r} workers have finished"
 
     def met(self, status: RoundStatus) -> bool:
         return status.finished >= self.r
@@ -113,6 +122,9 @@ class Fraction(Stop):
     def __post_init__(self) -> None:
         number(self.delta, "d of fraction(d)", "in (0, 1]", "As in fraction(0.9).")
 
+    def __str__(self) -> str:
+        return f"{self.delta:g} of the parts are in the sum"
+
     def met(self, status: RoundStatus) -> bool:
         return status.covered >= self.delta - 1e-12
 
@@ -132,6 +144,9 @@ class Deadline(Stop):
     def after(self, seconds: float) -> float:
         return float("inf") if seconds >= self.seconds else self.seconds
 
+    def __str__(self) -> str:
+        return f"{self.seconds:g} s have passed"
+
     def met(self, status: RoundStatus) -> bool:
         return status.seconds >= self.seconds and status.covered > 0
 
@@ -140,6 +155,9 @@ class Deadline(Stop):
 class _Several(Stop):
     rules: tuple[Stop, ...]
     how: Callable[[Iterable[bool]], bool]  # any of them, or all
+
+    def __str__(self) -> str:
+        return (" or " if self.how is any else " and ").join(map(str, self.rules))
 
     def after(self, seconds: float) -> float:
         return min(rule.after(seconds) for rule in self.rules)

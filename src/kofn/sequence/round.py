@@ -27,6 +27,8 @@ class DeadlineRound(Round):
     is given up, they take the slots of those that were waited for.
     """
 
+    what = "sequence"
+
     def __init__(
         self,
         id: int,

@@ -28,6 +28,7 @@ class GatherRound(WatchedRound):
     left to ask. What an `audit` has drawn counts when two have said it, or nobody else will.
     """
 
+    what = "sum"
     audit: Audit | None = None
 
     def __init__(
@@ -47,6 +48,10 @@ class GatherRound(WatchedRound):
         self._asked: set[int] = set()  # workers
         self._over: set[int] = set()  # slots all of whose work is here
         self._seconds, self._asks_at = 0.0, float("inf")  # that have passed; the rule's next
+
+    @property
+    def rule(self) -> str:
+        return str(self._stop)
 
     def start(self, time: float) -> list[Command]:
         self._start = self._now = time

@@ -21,7 +21,7 @@ from ..codes.assignment import Assignment, SumCode
 from ..codes.linear import Row, error_bound
 from ..codes.repetition import FractionalRepetition, Uncoded
 from ..errors import BadInput, NothingYet, OutOfSymbols, TooFewWorkers
-from ..model import Body, Outline, SumReport, Task
+from ..model import Body, Outline, Record, SumReport, Task
 from ..rounds import RoundDriver
 from ..rounds.holders import Holders
 from ..rounds.leaving import Usual
@@ -298,6 +298,7 @@ class _Placed:
             eta=eta,
             error_bound=self._bound(tally, value, eta),
         )
+        driver.log.append(Record.result(engine.now(), report))
         out = None if value is None else value[0] if not tally.several else value
         exact = tally.exactly(kind, len(round.finished))
         return Sum(out, exact, tally.covered, missing, report)

@@ -1,0 +1,211 @@
+"""The page's server: on this machine alone, and only for those who have its address.
+
+GET / is the page, GET /events a stream of updates, GET /metrics figures for Prometheus. Each needs
+the token: in the address, or as `Authorization: Bearer TOKEN`. A request under another host name
+than this machine's own, or from another origin, is refused: a page of somebody else's that is open
+in the same browser must learn nothing.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import secrets
+import threading
+from collections import deque
+from collections.abc import Iterable
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from time import monotonic
+from typing import Any, Self
+from urllib.parse import parse_qs, urlsplit
+
+from ..errors import CannotDo
+from ..model import Record
+from ..report.metrics import CONTENT_TYPE, metrics
+from .feed import EVERY, Feed
+from .html import page, policy
+
+HOSTS = ("127.0.0.1", "localhost")
+STREAMS = 16  # at once
+ALIVE = 15.0  # seconds after which a stream says something
+WORKERS = 200  # that are listed a second; who comes and goes is told at once
+
+
+class Page:
+    """A page that shows a run; `cluster.page()` makes it. Open `address` in a browser.
+
+    It stays when the cluster is closed, so that the run can be looked at: until `close`, or until
+    this process ends.
+    """
+
+    def __init__(
+        self,
+        log: deque[Record],
+        engine: str,
+        workers: Iterable[int],
+        *,
+        port: int = 0,
+        token: str | None = None,
+        price: float | None = None,
+    ) -> None:
+        self.token = secrets.token_urlsafe(18) if token is None else token
+        try:
+            self._server = _Server(("127.0.0.1", port), _Handler)
+        except OSError as error:
+            raise CannotDo(
+                f"the page needs a free port of this machine; port {port} is not: "
+                f"{error.strerror}. Leave port out, and one is chosen."
+            ) from error
+        self.feed = self._server.feed = Feed(log, engine, workers, price)
+        self._server.page = self
+        self.opened = threading.Event()  # somebody has looked
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.1,), name="kofn-page-server", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def port(self) -> int:
+        """The port that the page is on."""
+        return int(self._server.server_address[1])
+
+    @property
+    def address(self) -> str:
+        """What to open in a browser; whoever has it can look."""
+        return f"http://127.0.0.1:{self.port}/?token={self.token}"
+
+    def close(self) -> None:
+        """End the page. Idempotent."""
+        self._server.over.set()
+        self.feed.close()
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<kofn page at {self.address}>"
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    allow_reuse_address = True
+    feed: Feed
+    page: Page
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.over = threading.Event()
+        self.streams = threading.BoundedSemaphore(STREAMS)
+        self.run = secrets.token_hex(4)  # cursors of another server mean nothing here
+
+    def handle_error(self, *_: Any) -> None:
+        """A browser that has gone away is no error."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    protocol_version = "HTTP/1.1"
+    timeout = 60.0
+
+    def do_GET(self) -> None:
+        """Answer a request, if it may be answered."""
+        url = urlsplit(self.path)
+        if (why := self._refused(url.query)) is not None:
+            self._send(HTTPStatus.FORBIDDEN, f"{why}\n")
+        elif url.path == "/":
+            self.server.page.opened.set()
+            self._send(HTTPStatus.OK, page(), "text/html; charset=utf-8")
+        elif url.path == "/events":
+            self._events()
+        elif url.path == "/metrics":
+            with self.server.feed.changed:
+                text = metrics(self.server.feed.state)
+            self._send(HTTPStatus.OK, text, CONTENT_TYPE)
+        else:
+            self._send(HTTPStatus.NOT_FOUND, "there is /, /events and /metrics\n")
+
+    def _refused(self, query: str) -> str | None:
+        host = self.headers.get("Host", "")
+        if host.rsplit(":", 1)[0] not in HOSTS:
+            return "this page answers to localhost and 127.0.0.1 only"
+        if self.headers.get("Origin", f"http://{host}") != f"http://{host}":
+            return "this page answers to no other origin"
+        given = parse_qs(query).get("token", [""])[0]
+        given = given or self.headers.get("Authorization", "").removeprefix("Bearer ")
+        if not hmac.compare_digest(given.encode(), self.server.page.token.encode()):
+            return "the token is missing or wrong; use the whole address that kofn has printed"
+        return None
+
+    def _send(self, status: HTTPStatus, text: str, kind: str = "text/plain; charset=utf-8") -> None:
+        data = text.encode()
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(data)))
+        self._common()
+        self.wfile.write(data)
+
+    def _common(self) -> None:
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("Content-Security-Policy", policy() + "; frame-ancestors 'none'")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("Referrer-Policy", "no-referrer")
+        self.end_headers()
+
+    def _events(self) -> None:
+        if not self.server.streams.acquire(blocking=False):
+            self._send(HTTPStatus.SERVICE_UNAVAILABLE, f"{STREAMS} look already\n")
+            return
+        try:
+            self.close_connection = True
+            self.send_response(HTTPStatus.OK)
+            self.send_header("Content-Type", "text/event-stream")
+            self.send_header("Connection", "close")
+            self._common()
+            self._stream(self._resume())
+        except OSError:
+            pass  # it has gone away
+        finally:
+            self.server.streams.release()
+
+    def _resume(self) -> tuple[int, ...] | None:
+        """Where a browser that has lost its connection was; None: it begins."""
+        run, *counts = self.headers.get("Last-Event-ID", "").split("-")
+        if run != self.server.run or not all(count.isdigit() for count in counts):
+            return None
+        cursor = tuple(map(int, counts))
+        with self.server.feed.changed:
+            now = self.server.feed.state.cursor()
+        fits = len(cursor) == len(now) and all(a <= b for a, b in zip(cursor, now, strict=False))
+        return cursor if fits else None
+
+    def _stream(self, cursor: tuple[int, ...] | None) -> None:
+        feed, over = self.server.feed, self.server.over
+        version, listed = -1, float("-inf")
+        while not over.is_set():
+            with feed.changed:
+                new = feed.wait(version, ALIVE)
+                if over.is_set():
+                    return
+                state, version = feed.state, feed.version
+                update = {"head": state.head(), "new": cursor is None, **state.since(cursor or ())}
+                cursor = state.cursor()
+                if monotonic() - listed >= max(1.0, len(state.workers) / WORKERS) or state.closed:
+                    update["workers"], listed = state.everyone(), monotonic()
+            if new:
+                id = "-".join(map(str, (self.server.run, *cursor)))
+                data = json.dumps(update, separators=(",", ":"))
+                self.wfile.write(f"retry: 500\nid: {id}\ndata: {data}\n\n".encode())
+            else:
+                self.wfile.write(b": still here\n\n")
+            self.wfile.flush()
+            over.wait(EVERY)
+
+    def log_message(self, *_: Any) -> None:
+        """A program's terminal is not for its page's requests."""

@@ -1,0 +1,388 @@
+"""What a run is doing, from its event log: records in, state out. It reads no clock.
+
+One reader for all who look: the live page, the saved page, the view in the terminal, the metrics.
+All lists are bounded, and each has a count of what was ever added to it. A *cursor* is those
+counts: with it a reader gets what is new since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any
+
+from ..model import Record
+from .choice import passed_over
+from .counts import BUCKETS, Json, Series, Speed, Totals, Worker, brief
+from .spans import Follower, Span
+from .uncoded import COMPARED, Asked, Uncoded, pace, uncoded
+from .words import story
+
+BULK = frozenset(("send", "piece", "reply", "dropped"))
+UNSETTLED = 100  # rounds whose last tasks are waited for, at most
+
+
+@dataclass(slots=True)
+class _Round:
+    id: int
+    start: float
+    words: str
+    there: list[Worker]  # live workers of which a pace is known
+    first: dict[int, float] = field(default_factory=dict)  # tasks sent before any answer
+    asked_first: set[int] = field(default_factory=set)  # their workers
+    answered: bool = False
+    ended: dict[int, Asked] = field(default_factory=dict)  # of the first tasks
+    open: int = 0  # tasks
+    asked: int = 0
+    lost: int = 0  # workers
+    end: float | None = None
+    done: bool = False
+    result: Record | None = None
+    without: Uncoded | None = None
+
+
+class RunState:
+    """Follows a run; `take` records in the order of the log.
+
+    `workers`: those that were there when the log began. `price`: of a worker for an hour.
+    """
+
+    def __init__(
+        self, engine: str = "", workers: Iterable[int] = (), price: float | None = None
+    ) -> None:
+        self.engine, self.price = engine, price
+        self.zero: float | None = None  # the engine's clock at the first record
+        self.now = 0.0
+        self.closed = False
+        self.workers = {w: Worker(w) for w in workers}
+        self.live = set(self.workers)
+        self._leaving: set[int] = set()
+        self.threshold = 0
+        self.totals = Totals()
+        self.followed, self.took, self.without, self.restarts = 0, 0.0, 0.0, 0
+        self.at_least = False
+        self.eta: float | None = None
+        self.error_bound: float | None = None
+        self.spans, self.rounds = Series(40_000), Series(5_000)
+        self.events, self.losses, self.levels = Series(1_000), Series(5_000), Series(5_000)
+        self._follower = Follower()
+        self._kept: dict[int, _Round] = {}  # rounds that run, or whose last tasks do
+        self._changed: dict[int, _Round] = {}
+        self._running: _Round | None = None
+        self._speed = Speed()
+        self._worked, self._since = 0.0, 0.0  # worker-seconds until then
+        self._before = len(self.live)  # since then
+
+    # Records in.
+
+    def take(self, records: Sequence[Record], most: int | None = None) -> int:
+        """Take records in; return how many of them were looked at one by one.
+
+        `most`: about so many may be; of the others, which are tasks of whole rounds, only the
+        figures in their results count. Rounds in which workers come or go are looked at first.
+        """
+        if not records:
+            return 0
+        if self.zero is None:
+            # By time: a send is stamped later than what came in the same batch.
+            self.zero = self._since = min(r.time for r in records)
+            self._level(self.zero)
+        passed: set[int] = set()
+        if most is not None and len(records) > most:
+            rare = [r for r in records if r[1] not in BULK]
+            began = [r.round for r in rare if r[1] == "round"]
+            passed = passed_over(rare, began, len(records) - len(rare), most)
+            followed = self._kept.keys() | set(began) - passed
+            if followed:
+                records = [r for r in records if r[2] in followed or r[1] not in BULK]
+            else:
+                records = rare
+        for record in records:
+            if record.kind == "round" and record.round in passed:
+                self._running = self._round(record, [])
+            else:
+                self._one(record)
+        self._settle()
+        return len(records)
+
+    def _one(self, record: Record) -> None:
+        kind, time = record.kind, record.time
+        self.now = max(self.now, time)
+        if kind in BULK or kind == "failed":
+            self._task(record)
+        elif kind == "round":
+            self._begin(record)
+        elif kind in ("done", "raised"):
+            self._over(record)
+        elif kind == "result":
+            self._add_up(record)
+            round = self._kept.get(record.round)
+            if round is not None:
+                round.result = record
+                self._changed[round.id] = round
+        elif kind == "loss":
+            loss = dict(record.numbers).get("loss", 0.0)
+            self.losses.add((self._at(time), record.rows, loss if isfinite(loss) else None))
+        elif kind == "closed":
+            self.closed = True
+        elif record.worker >= 0 or kind == "refused":
+            self._member(record)
+
+    def _round(self, record: Record, there: list[Worker]) -> _Round:
+        """The round that begins with a record."""
+        if record.rows and record.rows != self.threshold:
+            self.threshold = record.rows
+            self._level(record.time)
+        return _Round(record.round, record.time, record.why, there)
+
+    def _begin(self, record: Record) -> None:
+        there = [w for w in map(self._who, self.live) if w.pace]
+        self._kept[record.round] = self._running = self._round(record, there)
+        for id in list(self._kept)[: max(0, len(self._kept) - UNSETTLED)]:
+            self._forget(self._kept[id])
+
+    def _over(self, record: Record) -> None:
+        """A round has ended, followed or not."""
+        round = self._kept.get(record.round)
+        if round is not None:
+            self._follower.take(record)
+            self._changed[round.id] = round
+        elif self._running is not None and self._running.id == record.round:
+            round = self._running
+        else:
+            return  # it began before the log
+        round.end, round.done = record.time, record.kind == "done"
+        took = record.time - round.start
+        totals = self.totals
+        totals.rounds += round.done
+        totals.raised += not round.done
+        totals.seconds += took
+        totals.buckets[next((i for i, b in enumerate(BUCKETS) if took <= b), len(BUCKETS))] += 1
+        self._speed.took.append(took)
+        if self._running is round:
+            self._running = None
+        if not round.done:
+            self._say(record, f"round {round.id} raised an error")
+
+    def _add_up(self, record: Record) -> None:
+        numbers, totals = dict(record.numbers), self.totals
+        totals.used += record.rows
+        totals.read += numbers.get("read", 0.0)
+        totals.wasted += numbers.get("wasted", 0.0)
+        totals.topped_up += numbers.get("topped_up", 0.0)
+        if isfinite(numbers.get("error_bound", float("inf"))):
+            self.eta, self.error_bound = numbers.get("eta"), numbers["error_bound"]
+
+    def _task(self, record: Record) -> None:
+        round = self._kept.get(record.round)
+        if round is None:
+            return
+        if record.kind == "send":
+            round.asked += 1
+            round.open += 1
+            if not round.answered:
+                round.first[record.task] = record.time
+                round.asked_first.add(record.worker)
+        else:
+            round.answered = True
+        for worker, span in self._follower.take(record):
+            self._ended(worker, span)
+
+    def _ended(self, worker: int, span: Span) -> None:
+        who = self._who(worker)
+        who.tasks += 1
+        who.rows += span.came
+        who.busy += span.end - span.start
+        who.states[span.state] = who.states.get(span.state, 0) + 1
+        at = (self._at(span.start), self._at(span.end), self._at(span.used_until))
+        self.spans.add((worker, *at, span.round, span.state, span.asked, span.came))
+        round = self._kept.get(span.round)
+        if round is not None:
+            round.open -= 1
+            if span.task in round.first:
+                round.ended[span.task] = Asked(round.first[span.task], span, who.pace)
+            self._changed[round.id] = round
+        who.learn(pace(span))
+
+    def _member(self, record: Record) -> None:
+        """Somebody comes, goes, or has stored something."""
+        kind, time, id = record.kind, record.time, record.worker
+        why = f": {record.why}" if record.why else ""
+        if kind == "ordered":  # it may never come
+            self._say(record, f"a new worker, {id}, was ordered{why}")
+            return
+        if kind == "refused":
+            self._say(record, f"no new worker can be had{why}")
+            return
+        who = self._who(id)
+        if kind == "joined":
+            who.joined = time
+            self.live.add(id)
+            self.totals.joined += 1
+            self._say(record, f"worker {id} joined")
+            self._level(time)
+        elif kind == "lost":
+            who.lost, who.leaving, who.why = time, False, record.why
+            self._leaving.discard(id)
+            for round in self._kept.values():
+                round.answered = round.answered or round.end is None
+                round.lost += round.end is None
+            for worker, span in self._follower.take(record):
+                self._ended(worker, span)
+            if id in self.live:
+                self.live.discard(id)
+                self.totals.lost += 1
+                self._say(record, f"worker {id} was lost{why}")
+                self._level(time)
+        elif kind in ("leaving", "staying"):
+            who.leaving, who.why = kind == "leaving", record.why
+            (self._leaving.add if who.leaving else self._leaving.discard)(id)
+            words = "will be gone soon" if who.leaving else "stays after all"
+            self._say(record, f"worker {id} {words}{why}")
+        elif kind == "stored" and who.stored is None:
+            who.stored = time
+
+    def _who(self, id: int) -> Worker:
+        if id not in self.workers:
+            self.workers[id] = Worker(id)
+        return self.workers[id]
+
+    def _say(self, record: Record, text: str) -> None:
+        round = record.round if record.round >= 0 else self._running.id if self._running else None
+        self.events.add((self._at(record.time), record.kind, record.worker, text, round))
+
+    def _level(self, time: float) -> None:
+        """The number of live workers, or the threshold, is another from now on."""
+        self._worked += self._before * max(0.0, time - self._since)
+        self._since, self._before = max(time, self._since), len(self.live)
+        self.levels.add((self._at(time), len(self.live), self.threshold))
+
+    def _at(self, time: float) -> float:
+        return brief(time - (self.zero or 0.0))
+
+    def _settle(self) -> None:
+        """Write down the rounds that have changed; forget those of which all is known."""
+        for round in self._changed.values():
+            if round.end is None:
+                continue
+            what, used = round.words.split(":")[0], round.result.rows if round.result else 0
+            if used > 0 and round.first and what in COMPARED:
+                self._compare(round, round.without)
+            self.rounds.add(self._row(round))
+            if round.open <= 0 and (round.result is not None or self._running is not None):
+                self._forget(round)
+        self._changed = {}
+        self._speed.counted.append((self.now, self.totals.rounds))
+
+    def _compare(self, round: _Round, before: Uncoded | None) -> None:
+        """Note what the round would have taken without coding, by what is known now."""
+        assert round.end is not None
+        assert round.result is not None
+        asked = list(round.ended.values())
+        if len(asked) < len(round.first):
+            for worker, span in self._follower.still_open(self.now):
+                if span.task in round.first:
+                    asked.append(Asked(round.first[span.task], span, self.workers[worker].pace))
+        others = [w.pace for w in round.there if w.id not in round.asked_first and w.pace]
+        round.without = uncoded(round.start, asked, others, round.result.rows)
+        if before is None:
+            self.followed += 1
+            self.took += round.end - round.start
+        self.without += round.without.seconds - (before.seconds if before else 0.0)
+        self.restarts += round.without.restarts - (before.restarts if before else 0)
+        self.at_least = self.at_least or (round.open <= 0 and round.without.at_least)
+
+    def _forget(self, round: _Round) -> None:
+        self._kept.pop(round.id, None)
+        self._follower.ended.discard(round.id)
+
+    def _row(self, round: _Round) -> list[Any]:
+        numbers = dict(round.result.numbers) if round.result else {}
+        end = round.end if round.end is not None else self.now
+        return [
+            round.id,
+            self._at(round.start),
+            self._at(end),
+            int(round.done),
+            round.asked,
+            round.lost,
+            round.result.rows if round.result else 0,
+            numbers.get("wasted", 0),
+            numbers.get("topped_up", 0),
+            brief(round.without.seconds) if round.without else None,
+            round.words,
+        ]
+
+    # State out.
+
+    def head(self) -> Json:
+        """The figures of now, as JSON."""
+        totals = self.totals
+        worked = self._worked + len(self.live) * max(0.0, self.now - self._since)
+        length = self._at(self.now)
+        round, (p50, p99) = self._running, self._speed.quantiles(0.5, 0.99)
+        out: Json = {
+            "engine": self.engine,
+            "time": length,
+            "closed": self.closed,
+            "live": len(self.live),
+            "k": self.threshold,
+            "leaving": len(self._leaving),
+            "round": None if round is None else [round.id, self._at(round.start), round.words],
+            "rounds": totals.rounds,
+            "raised": totals.raised,
+            "rate": self._speed.rate(self.zero or 0.0),
+            "p50": p50,
+            "p99": p99,
+            "lost": totals.lost,
+            "joined": totals.joined,
+            "used": totals.used,
+            "read": totals.read,
+            "wasted": totals.wasted,
+            "topped_up": totals.topped_up,
+            "eta": self.eta,
+            "error_bound": self.error_bound,
+            "followed": self.followed,
+            "took": brief(self.took),
+            "without": brief(self.without),
+            "restarts": self.restarts,
+            "at_least": self.at_least,
+            "price": self.price,
+            "cost": None,
+            "saved": None,
+        }
+        if self.price is not None and length > 0:
+            each = self.price / 3600.0
+            out["cost"] = each * worked
+            out["saved"] = each * (self.without - self.took) * worked / length
+        out["story"] = story(out)
+        return out
+
+    def cursor(self) -> tuple[int, ...]:
+        """How much there has been of each list."""
+        return tuple(series.count for series in self._lists().values())
+
+    def since(self, cursor: Sequence[int] = ()) -> Json:
+        """What has been added to each list since a cursor; all that is kept without one."""
+        counts = [*cursor] or [0] * len(self._lists())
+        pairs = zip(self._lists().items(), counts, strict=True)
+        return {name: series.since(count) for (name, series), count in pairs}
+
+    def everyone(self) -> list[Json]:
+        """What is known of each worker, by id."""
+        zero = self.zero or 0.0
+        return [self.workers[id].row(zero) for id in sorted(self.workers)]
+
+    def whole(self) -> Json:
+        """All that is kept, as JSON: what a saved page has in it."""
+        return {"head": self.head(), "workers": self.everyone(), **self.since()}
+
+    def _lists(self) -> Mapping[str, Series]:
+        return {
+            "events": self.events,
+            "rounds": self.rounds,
+            "spans": self.spans,
+            "losses": self.losses,
+            "levels": self.levels,
+        }

@@ -1,0 +1,98 @@
+"""How long a round would have taken without coding, from what its workers did.
+
+Without coding, each of the n workers that were there would have had 1/n of the rows that the result
+needed, and the round would have been over when the last of them had answered.
+
+- A worker that answered, in time or later, would have taken as long for each row as it did. Where
+  its rows came in pieces, what it took until it began with them does not depend on how many it has.
+- One that was stopped would have gone on at the pace that it had in this round, or else at its
+  usual one. Where neither is known, it would have taken at least until it was stopped.
+- One that was not asked, because it was behind, would have been asked, and had its usual pace.
+- What a lost worker had would have been started again when it was lost, and have taken as long as
+  half of the others took for theirs. That its data would have to be sent first is left out.
+
+So where something is not known the figure errs on the side of the run without coding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import NamedTuple
+
+from .spans import Span
+
+# The operations for which it can be said; see `Round.what`.
+COMPARED = ("X @ w", "X.T @ z", "sum")
+
+
+class Pace(NamedTuple):
+    """Seconds before a worker begins, and for each row."""
+
+    wait: float
+    row: float
+
+    def seconds(self, rows: float) -> float:
+        """Seconds for so many rows."""
+        return self.wait + rows * self.row
+
+
+class Asked(NamedTuple):
+    """One of the first tasks of a round: when it was sent, what became of it (an open one ends
+    now), and its worker's usual pace, where that is known."""
+
+    sent: float
+    span: Span
+    usual: Pace | None
+
+
+@dataclass(frozen=True, slots=True)
+class Uncoded:
+    """Seconds of a round without coding; `at_least` where a worker's end is not known."""
+
+    seconds: float
+    at_least: bool
+    restarts: int
+
+
+def pace(span: Span) -> Pace | None:
+    """The pace of a task, as far as it came; None where nothing came."""
+    whole = span.state in ("used", "late")
+    rows = span.asked if whole else span.came
+    lasted = (span.end if whole else span.used_until) - span.start
+    if rows <= 0 or lasted <= 0:
+        return None
+    if span.first is not None and span.first[1] < rows:
+        began, some = span.first[0] - span.start, span.first[1]
+        row = (lasted - began) / (rows - some)
+        if 0.0 <= some * row <= began:
+            return Pace(began - some * row, row)
+    return Pace(0.0, lasted / rows)
+
+
+def uncoded(start: float, asked: Sequence[Asked], others: Sequence[Pace], used: int) -> Uncoded:
+    """What a round that began at `start` would have taken without coding.
+
+    `others`: the paces of workers that were there and were not asked. `used`: rows of the result.
+    """
+    need = used / (len(asked) + len(others))
+    alone = [one.seconds(need) for one in others]  # seconds for 1/n of the rows, by worker
+    ends = list(alone)
+    at_least = False
+    for sent, span, usual in asked:
+        if span.state == "lost":
+            continue
+        found, sofar = pace(span), span.end - span.start
+        whole = found or usual
+        took = sofar if whole is None else whole.seconds(need)
+        if whole is not None:
+            alone.append(took)
+        if span.state == "open" or (span.state == "wasted" and found is None):
+            at_least = at_least or took <= sofar
+            took = max(took, sofar)
+        ends.append(sent - start + took)
+    lost = [span.end - start for _, span, _ in asked if span.state == "lost"]
+    again = median(alone) if alone else 0.0
+    ends += [at + again for at in lost]
+    return Uncoded(max(ends), at_least or bool(lost and not alone), len(lost))

@@ -1,0 +1,80 @@
+"""A run's state in a few sentences, for people who know nothing of codes."""
+
+from __future__ import annotations
+
+from .counts import Json
+
+
+def story(head: Json) -> list[str]:
+    """What happens, what has happened, and what coding was good for."""
+    said = [_now(head)]
+    if head["lost"] or head["joined"]:
+        went_on = "; the others did their work in the same round, and nothing was started again"
+        said.append(
+            f"{_workers(head['lost'])} lost and {_workers(head['joined'], short=True)} joined"
+            f"{went_on if head['lost'] and not head['raised'] else ''}."
+        )
+    if head["raised"]:
+        said.append(f"{_count(head['raised'], 'round')} raised an error.")
+    if head["followed"]:
+        said.append(_without(head))
+    if head["price"] is not None and head["cost"] is not None:
+        saved = head["saved"]
+        what = f"coding saved {_money(saved)}"
+        if saved < 0 and head["at_least"]:
+            what = "what coding saved is not known"
+        elif saved < 0:
+            what = f"without coding it would have been {_money(-saved)} less"
+        cost = _money(head["cost"])
+        said.append(f"At {head['price']:g} an hour for a worker this has cost {cost}; {what}.")
+    return said
+
+
+def _now(head: Json) -> str:
+    if head["closed"]:
+        return f"The run is over: {_count(head['rounds'], 'round')} in {seconds(head['time'])}."
+    enough = f"; any {head['k']} of them are enough" if head["k"] and head["live"] else ""
+    return f"{_count(head['live'], 'worker')} {'is' if head['live'] == 1 else 'are'} live{enough}."
+
+
+def _without(head: Json) -> str:
+    took, without, restarts = head["took"], head["without"], head["restarts"]
+    rounds = "The rounds"
+    if head["followed"] < head["rounds"]:
+        part = f"{_count(head['followed'], 'round')} of {head['rounds']:,}"
+        rounds = f"{part}, those that were followed task by task,"
+    if abs(without - took) <= 0.02 * max(took, without) and not restarts:
+        return f"{rounds} took {seconds(took)}; without coding it would have been about the same."
+    least = "at least " if head["at_least"] else ""
+    again = f", and work would have been started again {_times(restarts)}" if restarts else ""
+    would = f"Without coding they would have taken {least}{seconds(without)}{again}."
+    return f"{rounds} took {seconds(took)}. {would}"
+
+
+def _workers(count: int, short: bool = False) -> str:
+    if short:
+        return f"{count:,}"
+    return f"{_count(count, 'worker')} {'was' if count == 1 else 'were'}"
+
+
+def _count(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count:,} times"
+
+
+def _money(amount: float) -> str:
+    return f"{amount:,.2f}" if abs(amount) >= 1 or amount == 0 else f"{amount:.2g}"
+
+
+def seconds(length: float) -> str:
+    """A length of time, with three digits at most."""
+    if length >= 3600:
+        return f"{length // 3600:.0f} h {length % 3600 // 60:.0f} min"
+    if length >= 100:
+        return f"{length // 60:.0f} min {length % 60:.0f} s"
+    if length >= 1:
+        return f"{length:.3g} s"
+    return f"{1e3 * length:.3g} ms"

@@ -1,0 +1,225 @@
+"""The state of a run, from logs written by hand and by the virtual engine."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from test_report import LOGS
+
+import kofn
+from kofn.delays import Change, Delays, Exponential, PerUnit, Script
+from kofn.engines.virtual import VirtualEngine
+from kofn.model import Record
+from kofn.report import RunState, Span, lanes, uncoded
+from kofn.report.metrics import metrics
+from kofn.report.uncoded import Asked, Pace
+from kofn.report.words import seconds
+
+SIX = range(6)
+
+
+def state_of(log: list[Record], price: float | None = None, step: int | None = None) -> RunState:
+    state = RunState("virtual", SIX, price)
+    step = step or max(1, len(log))
+    for i in range(0, len(log), step):
+        state.take(log[i : i + step])
+    return state
+
+
+@pytest.mark.parametrize("name", LOGS)
+@pytest.mark.parametrize("step", [1, 7, None])
+def test_the_state_has_what_the_timeline_has(name: str, step: int | None) -> None:
+    log = LOGS[name]()
+    state, seen = state_of(log, step=step), lanes(log)
+    ended = [
+        (lane.worker, span.round, span.state, round(span.end - seen.start, 6))
+        for lane in seen.lanes
+        for span in lane.spans
+        if span.state != "open"
+    ]
+    drawn = [(s[0], s[4], s[5], s[2]) for s in state.spans.items]
+    # A log may begin with storing, which the timeline leaves out.
+    shift = seen.start - (state.zero or 0.0)
+    assert shift == pytest.approx(0.0, abs=1e-9)
+    assert Counter(drawn) == Counter(ended)
+    rows = {row[0]: row for row in state.rounds.items}
+    assert [(r.id, int(r.done)) for r in seen.rounds] == [(id, rows[id][3]) for id in rows]
+    head = state.head()
+    assert head["lost"] == sum(lane.lost is not None for lane in seen.lanes)
+    assert head["joined"] == sum(lane.joined is not None for lane in seen.lanes)
+    assert head["rounds"] == sum(r.done for r in seen.rounds)
+    json.dumps(state.whole(), allow_nan=False)
+
+
+def test_a_log_in_pieces_gives_the_same_figures_as_at_once() -> None:
+    log = LOGS["changes"]()
+    whole, bit = state_of(log, 2.0).head(), state_of(log, 2.0, step=3).head()
+    for name in ("rate", "story"):  # the rate is of the last looks at the log
+        whole[name] = bit[name] = 0
+    assert whole == pytest.approx(bit)
+
+
+def test_a_cursor_has_what_is_new() -> None:
+    log = LOGS["changes"]()
+    state = RunState("virtual", SIX)
+    cursor = state.cursor()
+    gathered: dict[str, list[object]] = {name: [] for name in state.since()}
+    for i in range(0, len(log), 5):
+        state.take(log[i : i + 5])
+        for name, items in state.since(cursor).items():
+            gathered[name] += items
+        cursor = state.cursor()
+    assert gathered == state.since()
+    assert all(not items for items in state.since(cursor).values())
+    assert len(gathered["levels"]) >= 5
+
+
+def test_rounds_that_are_not_followed_count_all_the_same() -> None:
+    with kofn.connect(VirtualEngine(50)) as cluster:
+        X = cluster.encode(np.eye(100), k=5)
+        for i in range(40):
+            X @ np.ones(100)
+            if i == 20:
+                cluster.lose(3)  # after the 21st round, before the next
+        log = cluster.log
+    whole, some = RunState("", range(50)), RunState("", range(50))
+    whole.take(log)
+    looked_at = some.take(log, most=1_000)
+    assert looked_at < 0.35 * len(log)
+    a, b = whole.head(), some.head()
+    same = ("rounds", "lost", "used", "read", "topped_up", "live", "k", "p50", "p99")
+    assert [a[name] for name in same] == [b[name] for name in same]
+    assert 1 <= b["followed"] < a["followed"] == 40
+    assert 21 in {row[0] for row in some.rounds.items}  # a loss is looked at
+    assert "of 40, those that were followed" in " ".join(b["story"])
+
+
+# Without coding.
+
+
+def task(
+    end: float, state: str = "used", asked: int = 10, came: int = 10, until: float = 0
+) -> Asked:
+    used_until = end if state == "used" else until
+    return Asked(0.0, Span(0.0, end, 1, 1, state, used_until, asked, came), None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ([task(1.0), task(2.0)], (2.0, False, 0)),
+        # Late: it answered after the round, and would have been waited for.
+        ([task(1.0), task(9.0, "late", came=0)], (9.0, False, 0)),
+        # Stopped after half of its rows came in 3 s.
+        ([task(1.0), task(4.0, "wasted", came=5, until=3.0)], (6.0, False, 0)),
+        ([task(1.0), task(4.0, "wasted", came=0)], (4.0, True, 0)),
+        ([task(1.0), task(4.0, "open", came=0)], (4.0, True, 0)),
+        # Lost after 0.5 s; the others took 1 s and 2 s.
+        ([task(1.0), task(2.0), task(0.5, "lost", came=0)], (2.0, False, 1)),
+        ([task(1.0), task(2.0), task(1.5, "lost", came=0)], (3.0, False, 1)),
+        ([task(0.5, "lost", came=0)], (0.5, True, 1)),
+        # A fast worker was asked for more than its part: both have 10 rows without coding.
+        ([task(1.0, asked=15), task(1.0, asked=5)], (2.0, False, 0)),
+    ],
+)
+def test_the_time_without_coding_is_that_of_the_last(
+    asked: list[Asked], expected: tuple[float, bool, int]
+) -> None:
+    found = uncoded(0.0, asked, [], 10 * len(asked))
+    assert (found.seconds, found.at_least, found.restarts) == pytest.approx(expected)
+
+
+def test_a_worker_that_rested_would_have_been_asked_without_coding() -> None:
+    found = uncoded(0.0, [task(1.0), task(1.0)], [Pace(1.0, 0.4)], 30)
+    assert found.seconds == pytest.approx(5.0)
+
+
+def multiply(delays: Delays, changes: Script | None, k: int, rounds: int) -> tuple[RunState, float]:
+    """The state after some products on six workers, and how long these took."""
+    A = np.random.default_rng(0).standard_normal((600, 4))
+    engine = VirtualEngine(6, delays=delays, membership=changes, seed=1)
+    with pytest.MonkeyPatch.context() as patch, kofn.connect(engine, wait=60) as cluster:
+        patch.setattr("kofn.arrays.work.SLICE_WORK", 40)  # pieces of ten rows
+        late = None if k == 6 else kofn.Late()
+        loads = "equal" if k == 6 else "measured"
+        X = cluster.encode(A, k=k, n=6, late=late, loads=loads)
+        for _ in range(rounds):
+            X @ np.ones(4)
+        return state_of(cluster.log), engine.now()
+
+
+RUNS: dict[str, Callable[[], tuple[Delays, Script | None]]] = {
+    "equal": lambda: (PerUnit(1e-3), None),
+    "one slow": lambda: (PerUnit(1e-3, slow={5: 6.0}), None),
+    "two slow": lambda: (PerUnit(1e-3, slow={1: 2.0, 5: 9.0}), None),
+    "random": lambda: (Exponential(unit=1e-3, mean=0.1), None),
+    "lost": lambda: (PerUnit(1e-3), Script((Change(0.05, 2), Change(0.051, None)))),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_figure_without_coding_is_that_of_a_run_without_coding(name: str) -> None:
+    """Any 6 of 6 is no code: each worker has a sixth of the rows, and all are waited for."""
+    coded, took = multiply(*RUNS[name](), k=3, rounds=100)
+    _, without = multiply(*RUNS[name](), k=6, rounds=100)
+    head = coded.head()
+    assert head["followed"] == 100
+    assert head["took"] == pytest.approx(took)
+    assert head["without"] == pytest.approx(without, rel=0.1)
+
+
+def test_what_is_no_product_and_no_sum_is_not_compared() -> None:
+    with kofn.connect(VirtualEngine(4)) as cluster:
+        X = cluster.encode(np.eye(8), k=2)
+        X @ np.ones(8)
+        X.iterate(lambda y: y, np.ones(8), rounds=3)
+        state = RunState("", range(4))
+        state.take(cluster.log)
+    assert state.totals.rounds == 2
+    assert state.followed == 1
+
+
+def test_money_is_workers_times_time_times_price() -> None:
+    state = RunState("virtual", range(4), price=3600.0)
+    state.take([Record(0.0, "round", 1, -1, -1, 2), Record(10.0, "lost", -1, 0, -1, 0)])
+    state.take([Record(20.0, "done", 1, -1, -1, 0)])
+    assert state.head()["cost"] == pytest.approx(4 * 10 + 3 * 10)
+
+
+@pytest.mark.parametrize(
+    ("length", "words"),
+    [(0.0012, "1.2 ms"), (2.5, "2.5 s"), (214, "3 min 34 s"), (7300, "2 h 1 min")],
+)
+def test_seconds_in_words(length: float, words: str) -> None:
+    assert seconds(length) == words
+
+
+# Metrics.
+
+
+def test_the_metrics_are_read_by_prometheus_own_parsers() -> None:
+    parser = pytest.importorskip("prometheus_client.parser", reason="needs prometheus_client")
+    strict = pytest.importorskip("prometheus_client.openmetrics.parser")
+    state = state_of(LOGS["changes"]())
+    text = metrics(state)
+    families = {f.name: f for f in parser.text_string_to_metric_families(text)}
+    assert families["kofn_workers_live"].samples[0].value == 6
+    assert families["kofn_workers_lost"].samples[0].value == 2
+    assert families["kofn_workers_lost"].type == "counter"
+    histogram = {
+        s.labels.get("le", s.name): s.value for s in families["kofn_round_seconds"].samples
+    }
+    assert histogram["+Inf"] == histogram["kofn_round_seconds_count"] == 6
+    assert histogram["kofn_round_seconds_sum"] == pytest.approx(state.totals.seconds)
+    # The strict parser takes OpenMetrics, where the type of a counter has no _total.
+    lines = [
+        line.replace("_total", "") if line.startswith("#") else line for line in text.splitlines()
+    ]
+    families = {
+        f.name: f for f in strict.text_string_to_metric_families("\n".join([*lines, "# EOF\n"]))
+    }
+    assert families["kofn_round_seconds"].type == "histogram"
