@@ -30,7 +30,6 @@ from kofn.model import Blank, Task
 from kofn.peers.blobs import CHUNK
 from kofn.simulation import CODES, Candidate, Stage, Work, delays_of
 from kofn.simulation.draws import Common, Meter
-from kofn.simulation.logs import write_log
 from kofn.simulation.table import interval
 from kofn.testing import EngineChecks
 
@@ -419,14 +418,13 @@ def test_the_command_prints_what_the_issue_asks_for(tmp_path: Path) -> None:
     log, costs = tmp_path / "run.log", tmp_path / "costs.json"
     kofn_json("calibrate", "--workers", "2", "--out", str(costs))
     assert kofn.Costs.load(costs).latency > 0
-    with kofn.connect(VirtualEngine(3, delays=PerUnit(1e-3))) as cluster:
+    with kofn.connect(VirtualEngine(3, delays=PerUnit(1e-3)), log=log) as cluster:
         X = cluster.encode(np.eye(60), k=2)
         X @ np.ones(60)
         cluster.lose(1)
         cluster.join()
         for _ in range(4):
             X @ np.ones(60)
-        write_log(cluster.log, log)
     timings, machines = tmp_path / "timings.csv", tmp_path / "machines.csv"
     saved = ("--timings", str(timings), "--membership", str(machines))
     told = kofn_json("trace", "record", str(log), *saved)

@@ -30,7 +30,7 @@ from kofn.delays import (
 from kofn.delays.fits import split
 from kofn.delays.traces import Event, Price
 from kofn.engines.virtual import VirtualEngine
-from kofn.model import Record
+from kofn.report import read_log
 from kofn.simulation import logs, traces
 
 
@@ -181,8 +181,8 @@ def test_availability_with_prices(tmp_path: Path) -> None:
         ("time_s,instances\n0,many\n", r"line 2 of .* has 'many'"),
         ("time_s,instances\n-1,1\n", r"time_s of a trace .* line 2"),
         ("time_local,instances\nnoon,1\n", r"a date and time; line 2"),
-        ("time_s,event,node\n0,add,a\n1,add,a\n", r"line 3 of .* would add a, which is there"),
-        ("time_s,event,node\n0,remove,a\n", r"line 2 of .* would remove a, which is not there"),
+        ("time_s,event,node\n0,add,a\n1,add,a\n", r"line 3 of .* would add 'a', which is there"),
+        ("time_s,event,node\n0,remove,a\n", r"line 2 of .* would remove 'a', which is not there"),
         ("time_s,event,node\n0,stop,a\n", r"add or remove a named node.*line 2"),
         ("time_s,machines\n0,1\n", r"a trace of machines has a time"),
         ("lifetime_s,end_event\n-4,preempted\n", r"lifetime_s .* line 2"),
@@ -312,7 +312,8 @@ def test_wait_and_work_are_taken_apart_where_loads_differ() -> None:
 def test_the_log_of_a_run_gives_its_traces(tmp_path: Path) -> None:
     table = np.array([[1.0, 2.0, 3.0], [1.5, 2.5, 2.0]])
     delays = Recording("t", (1.0,), (table,)).delays(work=0.0)
-    with kofn.connect(VirtualEngine(3, delays=delays)) as cluster:
+    path = tmp_path / "run.jsonl"
+    with kofn.connect(VirtualEngine(3, delays=delays), log=path) as cluster:
         X = cluster.encode(np.eye(6), k=3, late=None, loads="equal")
         for _ in range(4):
             X @ np.ones(6)
@@ -321,9 +322,10 @@ def test_the_log_of_a_run_gives_its_traces(tmp_path: Path) -> None:
         for _ in range(2):
             X @ np.ones(6)
         log = cluster.log
-    logs.write_log(log, tmp_path / "run.log")
-    assert logs.read_log(tmp_path / "run.log") == log
-    found = logs.record(logs.read_log(tmp_path / "run.log"), whole=6.0)
+    *saved, closed = read_log(path)
+    assert saved == log
+    assert closed.kind == "closed"
+    found = logs.record(saved, whole=6.0)
     # Worker 3 has the column of worker 1, and the times of recorded worker 3 % 3 = 0.
     expected = np.array([*table, *table, [1.0, 1.0, 3.0], [1.5, 1.5, 2.0]])
     np.testing.assert_allclose(found.timings.timings[0], expected, atol=1e-8)
@@ -338,17 +340,6 @@ def test_the_log_of_a_run_gives_its_traces(tmp_path: Path) -> None:
     write_membership(found.membership, tmp_path / "m.csv")
     assert read_timings(tmp_path / "t.csv")["t"].workers == 3
     assert one(tmp_path / "m.csv").at_start == 3
-
-
-def test_a_log_with_a_header_and_one_that_is_none(tmp_path: Path) -> None:
-    path = tmp_path / "run.log"
-    path.write_text('{"kind":"log","format":1,"time":0}\n{"time":1.5,"kind":"lost","worker":2}\n')
-    assert logs.read_log(path) == [Record(1.5, "lost", -1, 2, -1, 0)]
-    path.write_text('{"kind":"round"}\n')
-    with pytest.raises(kofn.BadInput, match=r"line 1 of .* has not"):
-        logs.read_log(path)
-    with pytest.raises(kofn.BadInput, match="cannot be read"):
-        logs.read_log(tmp_path / "none")
 
 
 def test_who_was_stopped_and_who_was_not_there_is_counted() -> None:

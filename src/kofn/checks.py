@@ -72,6 +72,17 @@ def one_of(value: object, name: str, options: Collection[str], remedy: str = LEA
         raise BadInput(f"{name} must be one of {', '.join(options)}; got {value!r}. {remedy}")
 
 
+def margin(value: object, n: int, k: int) -> int:
+    """Return how many more than k of n are asked for a row."""
+    extra = whole(value, "margin", 0)
+    if extra > n - k:
+        raise BadInput(
+            f"k + margin must be at most n: no more than {n} can be asked for a row; got k={k}, "
+            f"margin={extra}, n={n}. Use margin <= {n - k}."
+        )
+    return extra
+
+
 def slots(n: object, live: int) -> int:
     """Return n, at least the number of live workers; that number for None."""
     count = live if n is None else whole(n, "n", 1)

@@ -13,12 +13,11 @@ from . import checks
 from .arrays import CodedMatrix, CodedTranspose
 from .arrays.matrix import Options
 from .arrays.scales import scales_of
-from .arrays.shares import resolve_source, shares_from, shares_of, threshold
+from .arrays.shares import choose_code, resolve_source, shares_from, shares_of
 from .arrays.store import Store
 from .arrays.verify import Verify, check_options
 from .checkpoint import Checkpoint
 from .codes import AnyKOfN, SumCode
-from .codes.threshold import check_code
 from .engines.base import Engine
 from .engines.known import start
 from .errors import BadInput, CannotDo, EngineUnavailable
@@ -103,13 +102,6 @@ def connect(
             writer.close()
         raise
     return Cluster(driver, writer)
-
-
-def _late(late: Late | float | None) -> Late | None:
-    if late is None or isinstance(late, Late):
-        return late
-    remedy = "It is a factor; leave it out to judge by the spread of replies."
-    return Late(factor=checks.number(late, "late", "> 1", remedy, infinite=True))
 
 
 class Cluster:
@@ -217,26 +209,10 @@ class Cluster:
         if tolerance is not None:
             tolerance = checks.number(tolerance, "tolerance", "> 0", infinite=True)
         found = resolve_source(A)
-        if code is not None and (k is not None or n is not None or isinstance(found, Store)):
-            given = "a store" if isinstance(found, Store) else f"k={k}, n={n}"
-            raise BadInput(
-                f"a code says how many shares there are and how many are enough; got both "
-                f"code={code!r} and {given}. Leave one of them out."
-            )
-        if isinstance(found, Store):
-            code = found.agree(k, n)  # workers beyond its n shares wait for one to be free
-        elif code is None:
-            code = threshold((usual + 1) // 2 if k is None else k, usual if n is None else n)
-        else:
-            check_code(code)
+        code = choose_code(found, code, k, n, usual)
         if not isinstance(found, Store):
             checks.slots(code.n, live)
-        margin = checks.whole(margin, "margin", 0)
-        if margin > code.n - code.k:
-            raise BadInput(
-                f"k + margin must be at most n: no more than {code.n} can be asked for a row; got "
-                f"k={code.k}, margin={margin}, n={code.n}. Use margin <= {code.n - code.k}."
-            )
+        margin = checks.margin(margin, code.n, code.k)
         if axis not in (0, 1):
             raise BadInput(
                 f"axis must be 0 (cut by rows) or 1 (by columns); got {axis!r}. Leave it out for 0."
@@ -247,7 +223,7 @@ class Cluster:
             tolerance=tolerance,
             check_finite=check_finite,
             margin=margin,
-            late=_late(late),
+            late=Late.of(late),
             measured_loads=loads == "measured",
             verify=verify,
         )

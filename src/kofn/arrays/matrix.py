@@ -60,16 +60,15 @@ class CodedMatrix(Reporting):
     def __init__(self, driver: RoundDriver, shares: Shares, options: Options) -> None:
         self.code, self.shape, self.dtype = shares.code, shares.shape, shares.dtype
         self.sparse, self._scales, self._store = shares.sparse, shares.scales, shares.store
-        wanted, code = options.tolerance, self.code
-        self.tolerance = TOLERANCE[self.dtype] if wanted is None else wanted
+        code, least = self.code, self._stored.k
+        self.tolerance = options.tolerance or TOLERANCE[self.dtype]
         self._driver, self._options = driver, options
+        self._values = driver.engine.capabilities.values
         self._rows = code.block_rows(self.shape[0])
-        least = self._stored.k
         self._holders = Holders(driver, code.n, shares.share_of, None, code.k, least)
         # Weakly: or its shares would stay until the garbage collector comes by.
         rebuild = partial(fetching.rebuild, weakref.proxy(self))
         self._planner = Planner(self._holders, rebuild, least, code.k, options.measured_loads)
-        self._values = driver.engine.capabilities.values
         if options.verify == "probe":
             self._planner.groups = group_count(self._rows, code.n)
         self._planner.spare = options.verify == "parity"
@@ -240,8 +239,7 @@ class CodedMatrix(Reporting):
 
         with self._driver.lock:
             self._planner.await_enough()
-            seen = fetching.change_seen(self, U, V)
-            note = self._drift.after(seen, momentum)
+            note = self._drift.after(fetching.change_seen(self, U, V), momentum)
             if self._values:
                 note = replace(note, checked=note.checked.after(U, V, momentum))
             if self._scales is not None:

@@ -16,6 +16,7 @@ import scipy.sparse
 from .. import checks
 from ..codes import AnyKOfN
 from ..codes.mds import MDSCode
+from ..codes.threshold import check_code
 from ..errors import BadInput, StoreWarning
 from ..model import Blank, Build
 from ..rounds.holders import ShareOf
@@ -104,6 +105,24 @@ def resolve_source(A: object) -> Store | Source | None:
     if isinstance(A, str | os.PathLike):
         return open_store(A) if is_store(A) else open_source(A)
     return open_source(A) if type(A).__module__.split(".")[0] == "zarr" else None
+
+
+def choose_code(
+    found: Store | Source | None, code: AnyKOfN | None, k: int | None, n: int | None, usual: int
+) -> AnyKOfN:
+    """The code of a matrix: as given, as its store has it, or of k and n for `usual` workers."""
+    if code is not None and (k is not None or n is not None or isinstance(found, Store)):
+        given = "a store" if isinstance(found, Store) else f"k={k}, n={n}"
+        raise BadInput(
+            f"a code says how many shares there are and how many are enough; got both "
+            f"code={code!r} and {given}. Leave one of them out."
+        )
+    if isinstance(found, Store):
+        return found.agree(k, n)  # workers beyond its n shares wait for one to be free
+    if code is None:
+        return threshold((usual + 1) // 2 if k is None else k, usual if n is None else n)
+    check_code(code)
+    return code
 
 
 def shares_from(data: Store | Source, code: AnyKOfN, check_finite: bool = True) -> Shares:

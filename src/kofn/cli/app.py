@@ -11,11 +11,11 @@ import typer
 from typer import Argument, Option
 
 from .. import KofnError, __version__
+from .logs import export, report, watch
 from .places import HOLDS
 from .ranks import become_worker
 from .running import Json, run_command
 from .simulations import calibrate, simulate, trace
-from .trace import export
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 bench = typer.Typer(help="Measure, against bare primitives in the same run.", no_args_is_help=True)
@@ -26,6 +26,8 @@ app.add_typer(trace, name="trace")
 trace.command()(export)
 app.command()(simulate)
 app.command()(calibrate)
+app.command()(watch)
+app.command()(report)
 
 Out = Annotated[Path, Option(help="The directory to write.")]
 Page = Annotated[bool, Option("--page", help="Show the run on a page in the browser.")]
@@ -105,30 +107,6 @@ def demo(
     shown = Shown(page, price, log)
     run_command("demo", as_json, rounds, size, seed, plot, quiet=as_json, shown=shown)
     shown.stay()
-
-
-@app.command()
-def watch(
-    log: Annotated[Path, Argument(help="A log that connect(..., log=...) writes.")],
-    once: Annotated[bool, Option("--once", help="Print it as it is now, and end.")] = False,
-    price: Annotated[float | None, Option(min=0, help="Of a worker for an hour.")] = None,
-) -> None:
-    """Watch a run in the terminal, by its log; also a copy of the log that is made anew."""
-    from .watch import run as watch_log
-
-    watch_log(log, once, price)
-
-
-@app.command()
-def report(
-    log: Annotated[Path, Argument(help="A log that connect(..., log=...) has written.")],
-    out: Annotated[Path | None, Option(help="The page to write (default: beside the log).")] = None,
-    price: Annotated[float | None, Option(min=0, help="Of a worker for an hour.")] = None,
-) -> None:
-    """Write the page of a run as one file that any browser opens."""
-    from .show import save_page
-
-    print(f"wrote {save_page(log, out, price)}")
 
 
 @app.command()

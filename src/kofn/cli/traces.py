@@ -10,6 +10,7 @@ from rich.console import Console
 
 from ..delays import write_membership, write_timings
 from ..errors import BadInput, TraceWarning
+from ..report import read_log
 from ..simulation import logs, traces
 from . import places
 from .output import print_pairs, print_table, print_text
@@ -91,7 +92,7 @@ def record(log: Path, timings: Path | None, membership: Path | None, whole: floa
     for path in (timings, membership):
         if path is not None:
             places.file(path)
-    found = logs.record(logs.read_log(log), whole, log.stem)
+    found = logs.record(read_log(log), whole, log.stem)
     saved = {}
     if timings is not None:
         write_timings(found.timings, timings)

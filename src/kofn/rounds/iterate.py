@@ -84,12 +84,11 @@ class IterateRound(Round):
         self.ended: tuple[int, int] | None = None  # the share that has the vector, and the round
         self.change = float("inf")  # of the vector in the last round heard of
         self.broken: tuple[int, int, float] | None = None  # round, entry, its value
-        self._work, self._exchange = work, exchange
+        self._work, self._exchange, self._holders = work, exchange, dict(holders)
         self._late = None if late is None else late.between()
         self._progress: Progress | None = None  # as last told
         self._leaving: list[int] = []  # shares to be left out when everybody is held: of the lost,
         self._behind: list[int] = []  # and of the late, if they still lack a stamp then
-        self._holders = dict(holders)
         self._deadlines: dict[int, float] = {}  # share -> when its holder will be gone
         self._going: set[int] = set()  # shares of those that will be gone too soon
         self._called: set[int] = set()  # newcomers that were sent their task, and are not ready yet

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..checks import number
+
 NEVER = float("inf")
 FEW = 10.0  # with fewer than half in: so many times the seconds of the last reply
 # Equal workers in step do not end in one instant: messages take their time. So much of the fastest
@@ -35,6 +37,14 @@ class Late:
     spreads: float = 4.0
     least: float = 0.02
     after: float | None = None
+
+    @classmethod
+    def of(cls, given: Late | float | None) -> Late | None:
+        """The rule that is given, by itself or by its factor; None for never."""
+        if given is None or isinstance(given, Late):
+            return given
+        remedy = "It is a factor; leave it out to judge by the spread of replies."
+        return cls(factor=number(given, "late", "> 1", remedy, infinite=True))
 
     def allowed(self, took: float, first: float = 0.0) -> float:
         """Seconds to wait, given those of enough others, and of the first of them."""

@@ -2,7 +2,7 @@
 
 from .calibration import calibrate
 from .codes import CODES, Candidate, Outcome, Place, candidates
-from .logs import Traces, read_log, record, write_log
+from .logs import Traces, record
 from .run import Stage, simulate
 from .table import Row, Table
 from .timings import delays_of, market_of
@@ -22,8 +22,6 @@ __all__ = [
     "candidates",
     "delays_of",
     "market_of",
-    "read_log",
     "record",
     "simulate",
-    "write_log",
 ]

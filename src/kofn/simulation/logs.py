@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from os import PathLike, fspath
 
 import numpy as np
 
 from ..delays import Recording, SpotTrace
 from ..delays.traces import Event
-from ..errors import BadInput, CannotWrite
+from ..errors import BadInput
 from ..model import Record
 from ..report import Lanes, lanes
 
@@ -31,40 +29,6 @@ class Traces:
     membership: SpotTrace
     stopped: int
     filled: int
-
-
-def write_log(log: Iterable[Record], path: str | PathLike[str]) -> None:
-    """Write the log of a cluster (`cluster.log`), a JSON object a line, for `kofn trace record`."""
-    try:
-        with open(path, "w", encoding="utf-8") as file:
-            file.writelines(json.dumps(record._asdict()) + "\n" for record in log)
-    except OSError as error:
-        problem = f"the log cannot be written: {error.strerror or error}."
-        raise CannotWrite(fspath(path), f"{problem} Name another place.") from error
-
-
-def read_log(path: str | PathLike[str]) -> list[Record]:
-    """Read a log, a JSON object a line; a line of the kind "log" is a header."""
-    found: list[Record] = []
-    number = 0
-    try:
-        with open(path, encoding="utf-8") as file:
-            for line in file:
-                number += 1
-                one = json.loads(line)
-                round, worker, task = (int(one.get(name, -1)) for name in _FIELDS[2:5])
-                time, kind, why = float(one["time"]), str(one["kind"]), str(one.get("why", ""))
-                if kind != "log":
-                    rows = int(one.get("rows", 0))
-                    found.append(Record(time, kind, round, worker, task, rows, why))
-    except OSError as error:
-        raise BadInput(f"{fspath(path)} cannot be read: {error.strerror or error}.") from None
-    except (KeyError, ValueError, TypeError, AttributeError):
-        raise BadInput(
-            f"an event log has a JSON object with {', '.join(_FIELDS)} in each line; line {number} "
-            f"of {fspath(path)} has not."
-        ) from None
-    return found
 
 
 def record(log: Iterable[Record], whole: float | None = None, name: str = "run") -> Traces:
