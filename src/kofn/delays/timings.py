@@ -18,7 +18,7 @@ from ..files import said
 from .recorded import Recording, Seconds
 from .tables import Line, read_rows
 
-_LOAD = re.compile(r"(.+)_load([0-9.]+)")
+_LOAD = re.compile(r"(.+)_load([0-9]*\.?[0-9]+)")
 _COLUMNS = ("round", "worker", "seconds")
 _BATCHES = ("job", "worker", "time", "batch_time_norm")
 
