@@ -148,7 +148,9 @@ class Acting(Wrapped):
         self.puts[worker] += 1
 
     def give_up(self, worker: int) -> None:
-        owes = worker in self.open.values() or self.puts[worker]
+        # What it has said since it thawed was not told yet.
+        told = all(getattr(event, "worker", -1) != worker for event in self._ready)
+        owes = not told or worker in self.open.values() or self.puts[worker]
         must(owes, "who owes nothing is not given up", worker)
         self.engine.give_up(worker)
 

@@ -29,6 +29,8 @@ from kofn.errors import BadCheckpoint, BadInput, CannotWrite, CheckpointWarning
 from kofn.learn import KernelRidge, LinearSVC, LogisticRegression, MLPClassifier, Ridge
 from kofn.learn.coded import CodedGradient
 
+pytestmark = pytest.mark.slow  # together they take seconds
+
 X, Y = make_classification(200, 6, random_state=0)
 XR, YR = make_regression(200, 6, n_targets=2, noise=3.0, random_state=0)
 

@@ -17,6 +17,8 @@ from kofn.learn.torch import CodedBackward, flat
 from kofn.reproduce.datasets import read_mnist
 from kofn.testing import Faults
 
+pytestmark = pytest.mark.slow  # together they take seconds
+
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 

@@ -47,6 +47,8 @@ from kofn.notices import (
 )
 from kofn.notices.watch import Watcher
 
+pytestmark = pytest.mark.slow  # together they take seconds
+
 Kind = Callable[[str], Source]
 ALL: list[Any] = [
     pytest.param(EC2, lambda base: AWS(base=base), id="aws"),

@@ -26,6 +26,8 @@ from kofn.page import Page, saved
 from kofn.page.html import policy
 from kofn.report import RunState
 
+pytestmark = pytest.mark.slow  # together they take seconds
+
 
 @pytest.fixture
 def log() -> deque[Record]:

@@ -26,6 +26,8 @@ from kofn.rounds.roster import Slots
 from kofn.rounds.windows import Layout
 from kofn.sums.rivals import Backups
 
+pytestmark = pytest.mark.slow  # together they take seconds
+
 FEW, MANY = 40, 400
 FLAT = (
     1.25  # the steps of a worker may differ by so much; those of a loop over all would be 10 times

@@ -31,6 +31,8 @@ from kofn.cli import tables
 from kofn.codes.mds import MDSCode
 from kofn.errors import BadInput, BadStore, CannotWrite, StoreWarning
 
+pytestmark = pytest.mark.slow  # together they take seconds
+
 CODE = MDSCode(6, 4)
 A = np.random.default_rng(1).standard_normal((103, 7))
 

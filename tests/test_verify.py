@@ -29,6 +29,8 @@ from kofn.rounds import Cover, Layout
 from kofn.testing import Faults
 from kofn.testing.corrupt import KINDS, Kind, corrupted
 
+pytestmark = pytest.mark.slow  # together they take seconds
+
 Floats = NDArray[Any]
 MODES: list[tuple[Any, int]] = [("probe", 0), ("parity", 1), ("parity", 2)]
 
