@@ -45,7 +45,8 @@ def test_kofn_bench_checkpoint_measures_all_that_it_prints() -> None:
         assert row["written"] == 0 or row["write_seconds"] > 0
     console = Console(record=True, width=120)
     bench_checkpoint.table(console, result)
-    assert all(name in console.export_text() for name in result["models"])
+    text = console.export_text()
+    assert all(name in text for name in result["models"])
 
 
 @pytest.mark.skipif(SOAK == 1, reason="they take minutes: for `make soak`")
