@@ -15,13 +15,17 @@ demo: $(VENV)/.core
 quick: $(VENV)/.dev
 	$(BIN)/python -m pytest --quick
 
-# Tests with processes mostly wait; those without run beside them, and are shown after them.
-# TESTS=tests/test_arrays.py chooses files; 5 is pytest's status when none of theirs is of a kind.
+# Tests with processes mostly wait, so three runs share the cores: without processes, of engines, and
+# the rest; the first two are shown after the last. TESTS=tests/test_arrays.py chooses files; 5 is
+# pytest's status when there is no such test.
 test: check
-	@$(BIN)/python -m pytest -p no:cacheprovider -m 'not ($(PROCESSES))' $(TESTS) > .tests.log 2>&1 & \
-	beside=$$!; trap 'kill $$beside' INT TERM; \
-	$(BIN)/python -m pytest -m '$(PROCESSES)' $(TESTS); status=$$?; \
-	wait $$beside || test $$? = 5 || status=1; cat .tests.log; test $$status = 5 || exit $$status
+	@pytest="$(BIN)/python -m pytest -p no:cacheprovider $(TESTS)"; status=0; \
+	$$pytest -m 'not ($(PROCESSES))' > .tests.log 2>&1 & beside=$$!; \
+	$$pytest -m '$(PROCESSES)' -k test_engine_ > .engines.log 2>&1 & engines=$$!; \
+	trap 'kill $$beside $$engines' INT TERM; \
+	$$pytest -m '$(PROCESSES)' -k 'not test_engine_' || test $$? = 5 || status=1; \
+	for other in $$engines $$beside; do wait $$other || test $$? = 5 || status=1; done; \
+	cat .engines.log .tests.log; exit $$status
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check src tests examples
@@ -53,4 +57,4 @@ $(VENV)/.dev: $(VENV)/.core
 	touch $@
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .tests.log
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .tests.log .engines.log
