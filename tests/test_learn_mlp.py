@@ -134,9 +134,11 @@ def test_a_frozen_worker_is_not_waited_for_in_every_update(
     waited: list[bool] = []  # for worker 2, by update
     wait = RoundDriver.await_stored
 
-    def noted(driver: RoundDriver, key: str, workers: Sequence[int], *enough: Any) -> None:
+    def noted(
+        driver: RoundDriver, key: str, workers: Sequence[int], enough: Callable[[], bool]
+    ) -> None:
         waited.append(2 in workers)
-        wait(driver, key, workers, *enough)
+        wait(driver, key, workers, enough)
 
     monkeypatch.setattr(RoundDriver, "await_stored", noted)
     model = clone(SMALL).set_params(k=4)
