@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from ..cluster import connect
-from ..errors import CannotWrite
+from ..files import save
 from ..simulation import calibrate
 from . import places
 from .output import print_pairs
@@ -24,10 +24,7 @@ def run(engine: str, workers: int | None, address: str | None, out: Path | None)
         count = len(cluster.workers)
         result = {**asdict(calibrate(cluster)), "engine": engine, "workers": count}
     if out is not None:
-        try:
-            out.write_text(json.dumps(result, indent=2) + "\n")
-        except OSError as error:
-            raise CannotWrite(str(out), f"{error.strerror or error}. Name another.") from error
+        save(out, (json.dumps(result, indent=2) + "\n").encode(), "the costs")
     return result
 
 

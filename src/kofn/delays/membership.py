@@ -5,7 +5,6 @@ docs/simulate.md has the four forms: events, counts, availability with prices, l
 
 from __future__ import annotations
 
-import csv
 import warnings
 from collections.abc import Iterable
 from datetime import datetime
@@ -17,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import BadInput, CannotWrite, TraceWarning
+from ..errors import BadInput, TraceWarning
 from .lifetimes import Lifetimes
-from .tables import Line, read_rows
+from .tables import Line, read_rows, write_rows
 from .timings import read_arrays
 from .traces import Event, Price, SpotTrace
 
@@ -85,15 +84,11 @@ def read_spot_trace(path: str | PathLike[str]) -> SpotTrace:
 
 def write_membership(trace: SpotTrace, path: str | PathLike[str]) -> None:
     """Write a trace as CSV, with the columns time_s, event, node and notice_s."""
-    try:
-        with open(path, "w", encoding="utf-8", newline="") as file:
-            out = csv.writer(file)
-            out.writerow(("time_s", "event", "node", "notice_s"))
-            for time, added, node, notice in trace.events:
-                out.writerow((f"{time:.6f}", "add" if added else "remove", node, f"{notice:g}"))
-    except OSError as error:
-        problem = f"the trace cannot be written: {error.strerror or error}."
-        raise CannotWrite(fspath(path), f"{problem} Name another place.") from error
+    rows = (
+        (f"{time:.6f}", "add" if added else "remove", node, f"{notice:g}")
+        for time, added, node, notice in trace.events
+    )
+    write_rows(path, ("time_s", "event", "node", "notice_s"), rows, "the trace")
 
 
 def _ordered(lines: list[Line], clock: str, path: Path) -> list[tuple[float, Line]]:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import zlib
+from collections.abc import Iterable
 from os import PathLike, strerror
+from pathlib import Path
 from typing import IO, NamedTuple, cast
 
 from ..errors import BadInput
+from ..files import save
 
 _GZIP = b"\x1f\x8b"
 
@@ -55,3 +59,14 @@ def read_rows(path: str | PathLike[str], what: str) -> list[Line]:
                 )
         return lines
     raise BadInput(f"{what} is a CSV file, gzipped or not; {path}: {problem}.")
+
+
+def write_rows(
+    path: str | PathLike[str], header: Iterable[str], rows: Iterable[Iterable[object]], what: str
+) -> None:
+    """Write a CSV file, whole or not at all; CannotWrite names `what` it is."""
+    text = io.StringIO(newline="")
+    out = csv.writer(text)
+    out.writerow(header)
+    out.writerows(rows)
+    save(Path(path), text.getvalue().encode(), what)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections import defaultdict
 from collections.abc import Mapping
@@ -13,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import BadInput, CannotWrite
+from ..errors import BadInput
 from ..files import said
 from .recorded import Recording, Seconds
-from .tables import Line, read_rows
+from .tables import Line, read_rows, write_rows
 
 _LOAD = re.compile(r"(.+)_load([0-9]*\.?[0-9]+)")
 _COLUMNS = ("round", "worker", "seconds")
@@ -50,16 +49,12 @@ def read_timings(path: str | PathLike[str]) -> dict[str, Recording]:
 
 def write_timings(recording: Recording, path: str | PathLike[str]) -> None:
     """Write a recording as CSV, with the columns round, worker, seconds and load."""
-    try:
-        with open(path, "w", encoding="utf-8", newline="") as file:
-            out = csv.writer(file)
-            out.writerow((*_COLUMNS, "load"))
-            for load, table in zip(recording.loads, recording.timings, strict=True):
-                for (round, worker), seconds in np.ndenumerate(table):
-                    out.writerow((round, worker, f"{seconds:.9g}", f"{load:.9g}"))
-    except OSError as error:
-        problem = f"the timings cannot be written: {error.strerror or error}."
-        raise CannotWrite(fspath(path), f"{problem} Name another place.") from error
+    rows = (
+        (round, worker, f"{seconds:.9g}", f"{load:.9g}")
+        for load, table in zip(recording.loads, recording.timings, strict=True)
+        for (round, worker), seconds in np.ndenumerate(table)
+    )
+    write_rows(path, (*_COLUMNS, "load"), rows, "the timings")
 
 
 def _from_table(lines: list[Line], path: Path) -> dict[str, Recording]:
