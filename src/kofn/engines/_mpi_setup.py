@@ -18,7 +18,8 @@ import mpi4py
 from . import _mpi_guard
 from ._processes import ONE_THREAD, where_pids_count
 
-# MPI starts first: a Spawn is over when it has, and the next one need not wait for our imports.
+# MPI starts first: a Spawn is over when it has, and the next one need not wait for our imports. The
+# word that follows (URGENT) has arrived when it is sent: see MPITransport._heard.
 # Who cannot go on is killed: MPI tells of those, not of who exits. If the master dies meanwhile,
 # the start of MPI never ends, and no code of ours runs in it: so the kernel kills it at the end of
 # the master's lifeline, which is found by its process and inode; on another machine an alarm does.
@@ -52,6 +53,7 @@ try:
     mpi4py.rc.finalize = False
     signal.alarm(120)
     from mpi4py import MPI
+    MPI.Comm.Get_parent().Ssend([b'', MPI.BYTE], 0, 3)
     signal.alarm(0)
     from kofn.engines import _mpi_setup, _mpi_worker
     _mpi_setup.bind_to_loopback()

@@ -18,7 +18,7 @@ from ..errors import CannotDo, EngineUnavailable
 from ..exchange import Exchange, ExchangeLayout
 from ..interrupts import held, opened
 from . import _wire as wire
-from ._mpi_messages import Stream, rest
+from ._mpi_messages import URGENT, Stream, rest
 from ._mpi_setup import AGAIN, command, problem, start
 from ._mpi_worker import AFRESH, KNOCK, LEAVE, ROUND, VERSIONS, serve
 from ._sockets import EXCHANGE, Shared, SocketTransport
@@ -27,7 +27,7 @@ from .protocol import Cancel, Message, WorkerDown, WorkerUp, typed
 from .protocol.messages import PutFailed
 from .transport import TransportEngine
 
-_START = 60.0  # seconds for the first workers to come
+_START = 60.0  # seconds for workers to come
 _LEAVE = 10.0  # seconds for MPI to let spawned workers go
 _END = 2.0  # seconds for workers to begin to end
 _SPIN = 0.0005  # seconds of looking without a rest, where each process has a core
@@ -124,6 +124,7 @@ class MPITransport(SocketTransport):
         crowd = int(os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", 0))
         self._spin = _SPIN if crowd <= len(os.sched_getaffinity(0)) else 0.0
         self.far: dict[int, Stream] = {}  # live workers of other machines
+        self._expected: dict[int, tuple[Any, float]] = {}  # spawned, not heard of; until when
         self._greeted: dict[int, Stream] = {}  # who have not answered yet
         self._again: set[int] = set()  # of these and others, who had been given up; nobody asked
         self._streams: list[Stream] = []  # all: MPI may still write to what they hold
@@ -223,7 +224,7 @@ class MPITransport(SocketTransport):
             if any(stream.moved for stream in self.far.values()):
                 began = now  # something large is flowing: there is more to do soon
             left = wait = end - now
-            if self.far or self._greeted or self._spawning:
+            if self.far or self._greeted or self._spawning:  # the expected are among the last
                 wait = min(left, rest(now - began, self._spin))
             arrived += super().poll(0.0 if arrived else max(0.0, wait))
             if arrived and self._spawning:
@@ -239,7 +240,9 @@ class MPITransport(SocketTransport):
             if come is None or isinstance(come, str):
                 arrived.append((worker, WorkerDown(come or "")))
             else:
-                self.greet(worker, come, 0)
+                come.Set_errhandler(self._MPI.ERRORS_RETURN)
+                self._expected[worker] = come, time.perf_counter() + _START
+        arrived += self._heard()
         for worker, stream in [*self._greeted.items(), *self.far.items()]:
             try:
                 stream.push()
@@ -255,6 +258,27 @@ class MPITransport(SocketTransport):
                 if self.far.pop(worker, None) or (greeted and worker not in self._again):
                     arrived.append((worker, WorkerDown()))
         return arrived
+
+    def _heard(self) -> list[tuple[int, Message]]:
+        """Greet who was spawned and has spoken.
+
+        To send to who never spoke, MPI first asks its daemon for the address. Of a process that has
+        ended meanwhile there is no answer, and that call never returns. So the other side begins.
+        """
+        lost: list[tuple[int, Message]] = []
+        for worker, (comm, limit) in list(self._expected.items()):
+            try:
+                if comm.Iprobe(0, URGENT):
+                    comm.Recv([bytearray(), self._MPI.BYTE], 0, URGENT)
+                    del self._expected[worker]
+                    self.greet(worker, comm, 0)
+                elif time.perf_counter() > limit:
+                    lost.append((worker, WorkerDown(f"nothing was heard of it for {_START:.0f} s")))
+            except self._MPI.Exception:
+                lost.append((worker, WorkerDown()))
+        for worker, _ in lost:
+            del self._expected[worker]
+        return lost
 
     def _answered(self, worker: int, host: str, versions: str) -> Message:
         """Take in a worker of another machine."""
