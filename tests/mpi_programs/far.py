@@ -46,8 +46,8 @@ with MPIEngine() as engine:
         engine.broadcast(round, np.full(20_000, float(round)))
         assert probe.value(probe.submit(round % 2, measure, round=round))[2] == round
         engine.cancel(round)
-    # A process that cannot import kofn is a joiner that was lost; the others go on. Where the master
-    # speaks to it first, one of these calls never returns.
+    # A process that cannot import kofn is a joiner that was lost; the others go on. If the master
+    # were the first to speak, one of these calls would never return.
     _mpi_setup._BOOT = _mpi_setup._BOOT.replace("from kofn", "from no_kofn")
     engine._transport._command = _mpi_setup.command(engine._transport.lifeline.fd)
     for _ in range(12):
