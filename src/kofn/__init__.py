@@ -116,10 +116,12 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Simulation is imported when it is asked for: every worker imports kofn, and needs none."""
-    if name in ("Table", "Work", "calibrate", "simulate"):
-        from . import simulation
+if not TYPE_CHECKING:  # a checker knows them, and that there are no others
 
-        return getattr(simulation, name)
-    raise AttributeError(f"module 'kofn' has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        """Simulation is imported when it is asked for: workers import kofn too, and need none."""
+        if name in ("Table", "Work", "calibrate", "simulate"):
+            from . import simulation
+
+            return getattr(simulation, name)
+        raise AttributeError(f"module 'kofn' has no attribute {name!r}")
