@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 EXTRAS := plot,store,ray,dask,mpi,torch
 MINUTES ?= 20
 OTHERS := hosts or docs or papers
+RUN := -m pytest
 
 .PHONY: demo quick test check soak coverage bench clean
 
@@ -19,7 +20,7 @@ quick: $(VENV)/.dev
 # of what stands on engines, and on hosts, docs and papers. The last is shown as it runs, the others
 # after it. TESTS=tests/test_arrays.py chooses files; 5 is pytest's status when there is no such test.
 test: check
-	@pytest="$(BIN)/python -m pytest -p no:cacheprovider $(TESTS)"; status=0; \
+	@pytest="$(BIN)/python $(RUN) -p no:cacheprovider $(TESTS)"; status=0; \
 	$$pytest -m 'not (engine or $(OTHERS))' > .tests-1.log 2>&1 & beside=$$!; \
 	$$pytest -m 'engine and not ($(OTHERS))' -k test_engine_ > .tests-2.log 2>&1 & beside="$$beside $$!"; \
 	$$pytest -m 'engine and not ($(OTHERS))' -k 'not test_engine_' > .tests-3.log 2>&1 & beside="$$beside $$!"; \
@@ -39,7 +40,9 @@ soak: $(VENV)/.dev
 
 # Lines that the tests run; those that only children of engines run are left out (pyproject.toml).
 coverage: $(VENV)/.dev
-	$(BIN)/python -m coverage run -m pytest
+	$(BIN)/python -m coverage erase
+	$(MAKE) test RUN='-m coverage run -p -m pytest'
+	$(BIN)/python -m coverage combine
 	$(BIN)/python -m coverage report
 
 bench: $(VENV)/.core
@@ -58,4 +61,4 @@ $(VENV)/.dev: $(VENV)/.core
 	touch $@
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .tests-?.log
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* .tests-?.log
