@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +155,30 @@ def test_numbers_of_numpy_and_its_random_state_are_saved(tmp_path: Path) -> None
     assert other.normal() == rng.normal()
     assert state["n"] == 3
     assert state["x"] == np.float32(0.1)
+
+
+def test_what_is_text_or_a_number_and_more_comes_back_as_that(tmp_path: Path) -> None:
+    class Colour(IntEnum):
+        RED = 3
+
+    class Real(float):
+        pass
+
+    saved(tmp_path, {"name": np.array(["a", "b"])[1], "colour": Colour.RED, "x": Real(0.5)})
+    assert kofn.resume(tmp_path) == {"name": "b", "colour": 3, "x": 0.5}
+
+
+def test_a_list_within_itself_is_refused(tmp_path: Path) -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(BadInput, match="a list that is in itself"):
+        saved(tmp_path, {"value": endless})
+
+
+@pytest.mark.parametrize("folder", [5, None, b"run", "", "a\0b", "\ud800"])
+def test_what_names_no_folder_is_refused(folder: Any) -> None:
+    with pytest.raises(BadInput, match="a place is a path or a URL"):
+        kofn.resume(folder)
 
 
 # The folder.

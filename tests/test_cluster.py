@@ -317,3 +317,42 @@ def test_a_cluster_may_be_closed_while_another_thread_uses_it(engine: str) -> No
     other.join(60.0)
     assert [type(error) for error in ended] == [kofn.Closed]
     cluster.close()
+
+
+HUGE = 10**400  # more than any float
+AMBIGUOUS = np.array([0, 1])  # has no truth value
+
+
+@pytest.mark.parametrize(
+    "options", [{"wait": HUGE}, {"keep": HUGE}, {"keep": 2**31}, {"workers": 2**31}, {"log": 5}]
+)
+def test_connect_refuses_what_is_no_number_or_no_name(options: dict[str, Any]) -> None:
+    with pytest.raises(kofn.BadInput):
+        kofn.connect("virtual", **options)
+
+
+@pytest.mark.parametrize("log", [".", "a\0b"])
+def test_a_log_needs_a_name(log: str) -> None:
+    with pytest.raises(kofn.KofnError):
+        kofn.connect("virtual", log=log)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"n": 2**31}, {"axis": AMBIGUOUS}, {"loads": AMBIGUOUS}, {"verify": AMBIGUOUS}],
+)
+def test_encode_refuses_what_is_no_option(options: dict[str, Any]) -> None:
+    with kofn.connect("virtual") as cluster, pytest.raises(kofn.BadInput):
+        cluster.encode(A, **options)
+
+
+def test_the_reason_of_a_notice_is_text() -> None:
+    with kofn.connect("virtual") as cluster:
+        with pytest.raises(kofn.BadInput, match="reason must be text"):
+            cluster.announce(1, 3.0, AMBIGUOUS)  # type: ignore[arg-type]
+        assert not [record for record in cluster.log if record.kind == "leaving"]
+
+
+def test_rows_of_unequal_length_are_no_factor() -> None:
+    with pytest.raises(kofn.BadInput, match="rows of equal length"):
+        kofn.low_rank([[1.0], [1.0, 2.0]], [1.0])

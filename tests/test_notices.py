@@ -748,6 +748,15 @@ def test_the_first_of_several_notices_counts() -> None:
     ]
 
 
+def test_a_notice_whose_time_is_long_over_hides_no_later_one() -> None:
+    master = master_of("a", sources=[Scripted()])
+    assert master.received(0, WorkerLeaving(1.0, "announced here"), 0.0) != []
+    # Nobody takes that back: no watcher said it. The worker is there all the same.
+    assert master.received(0, WorkerLeaving(120.0, "AWS", 0, "a"), 60.0) == [
+        Leaving(60.0, 0, 180.0, "AWS")
+    ]
+
+
 def test_who_takes_over_is_told_what_stands() -> None:
     master = master_of("a", "a", "b", sources=[Scripted(), PerCluster()])
     master.watches()

@@ -145,11 +145,23 @@ class Checkpoint:
 
 # The file.
 
+# What is one of these and more, as an np.str_ or an IntEnum, comes back as that alone.
+_PLAIN: dict[type, Any] = {int: int.__int__, float: float.__float__, str: str.__str__}
+
 
 def pack(about: Any, state: Mapping[str, Any]) -> bytes:
     """The bytes of a checkpoint. BadInput for what is neither an array nor JSON."""
     arrays: list[np.ndarray[Any, Any]] = []
-    facts = {"about": _tree(about, "about", arrays), "state": _tree(dict(state), "state", arrays)}
+    try:
+        facts = {
+            "about": _tree(about, "about", arrays),
+            "state": _tree(dict(state), "state", arrays),
+        }
+    except RecursionError:
+        raise BadInput(
+            "a checkpoint holds lists and dicts within each other, some hundred deep at most; this "
+            "state is deeper, or has a list that is in itself. Save the arrays that it is made of."
+        ) from None
     named = {str(i): array for i, array in enumerate(arrays)}
     return saved.pack(named, {**facts, "form": _form(facts["state"], named)})
 
@@ -160,8 +172,11 @@ def _tree(value: Any, name: str, arrays: list[np.ndarray[Any, Any]]) -> Any:
         value = value.__checkpoint__()
     if isinstance(value, np.generic) and value.dtype.kind in "biuf":
         value = value.item()
-    if value is None or isinstance(value, bool | int | float | str):
+    if value is None or isinstance(value, bool):
         return value
+    for kind, plain in _PLAIN.items():
+        if isinstance(value, kind):
+            return plain(value)
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in saved.KINDS:
         arrays.append(np.asarray(value, order="C"))
         return {"array": len(arrays) - 1}

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from .errors import BadInput
 
 AT_ONCE = 1 << 20  # numbers looked at at a time
+WORKERS = 1_000_000  # at most, and slots for them: a slip of the keyboard must not fill the memory
 DEFAULT = "Pass an int, or leave it out for the default."
 LEAVE = "Leave it out for the default."
 RULES: dict[str, Callable[[float], bool]] = {
@@ -54,7 +55,12 @@ def number(
     value: object, name: str, rule: str, remedy: str = LEAVE, *, infinite: bool = False
 ) -> float:
     """Return `value` as a float that keeps one of RULES; NaN never does."""
-    found = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    try:
+        found = (
+            float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+        )
+    except OverflowError:  # a whole number or a fraction that no float is as large as
+        found = math.nan
     if not RULES[rule](found) or (math.isinf(found) and not infinite):
         raise BadInput(f"{name} must be a number {rule}; got {value!r}. {remedy}")
     return found
@@ -68,7 +74,7 @@ def seconds(value: object, name: str) -> float:
 
 def one_of(value: object, name: str, options: Collection[str], remedy: str = LEAVE) -> None:
     """Refuse what is not one of these."""
-    if value not in options:
+    if not isinstance(value, str) or value not in options:
         raise BadInput(f"{name} must be one of {', '.join(options)}; got {value!r}. {remedy}")
 
 
@@ -85,7 +91,7 @@ def margin(value: object, n: int, k: int) -> int:
 
 def slots(n: object, live: int) -> int:
     """Return n, at least the number of live workers; that number for None."""
-    count = live if n is None else whole(n, "n", 1)
+    count = live if n is None else whole(n, "n", 1, WORKERS)
     if count < live:
         raise BadInput(
             f"n must be at least the number of live workers; got n={n} and {live} live. "

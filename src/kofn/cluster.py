@@ -70,7 +70,7 @@ def connect(
     )
     if keep is not None:
         remedy = "Leave it out to go on with those that are left."
-        keep = checks.whole(keep, "keep", 1, remedy=remedy)
+        keep = checks.whole(keep, "keep", 1, checks.WORKERS, remedy)
     given = isinstance(engine, Engine)
     if not isinstance(engine, Engine):
         engine = start(engine, workers, address=address, security=security)
@@ -213,10 +213,7 @@ class Cluster:
         if not isinstance(found, Store):
             checks.slots(code.n, live)
         margin = checks.margin(margin, code.n, code.k)
-        if axis not in (0, 1):
-            raise BadInput(
-                f"axis must be 0 (cut by rows) or 1 (by columns); got {axis!r}. Leave it out for 0."
-            )
+        axis = checks.whole(axis, "axis", 0, 1, "0 cuts by rows, 1 by columns.")
         checks.one_of(loads, "loads", ("measured", "equal"))
         check_options(verify, margin, check_finite)
         options = Options(
@@ -344,6 +341,10 @@ class Cluster:
         remedy = "It is the id of one worker, from cluster.workers."
         worker = checks.whole(worker, "worker", 0, remedy=remedy)
         ahead = checks.seconds(seconds, "seconds")
+        if not isinstance(reason, str):  # who shows it later has no use for anything else
+            raise BadInput(
+                f"reason must be text; got {reason!r}. Pass str(reason), or leave it out."
+            )
         self._driver.call(lambda: self.engine.announce(worker, ahead, reason))
 
     def wait_for(self, workers: int, timeout: float = 60.0) -> None:

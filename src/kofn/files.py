@@ -32,9 +32,7 @@ class Place:
     @classmethod
     def of(cls, where: object) -> Place:
         """Return the place that a str or a PathLike names."""
-        text = os.fspath(where)  # type: ignore[call-overload]
-        if not isinstance(text, str) or not text:
-            raise BadInput(f"a place is a path or a URL, as text; got {where!r}.")
+        text = name_of(where)
         text = text.removeprefix("file://")
         if "://" in text or "::" in text:
             return cls(text.rstrip("/"))
@@ -230,6 +228,17 @@ class Spool:
         if out.size:
             offset = first * self.dtype.itemsize
             read_into(self._file.fileno(), offset, raw(out), "a temporary file")
+
+
+def name_of(where: object) -> str:
+    """The text of a str or a PathLike; BadInput for what no file can be named by."""
+    text = os.fspath(where) if isinstance(where, str | os.PathLike) else None
+    with suppress(UnicodeEncodeError):
+        if isinstance(text, str) and text and b"\0" not in os.fsencode(text):
+            return text
+    raise BadInput(
+        f"a place is a path or a URL, as text; got {where!r}. Pass a str or a pathlib.Path."
+    )
 
 
 def _sync(folder: Path) -> None:

@@ -33,7 +33,7 @@ class LowRank:
 
 def low_rank(U: object, V: object) -> LowRank:
     """Return U Vᵀ for `X += low_rank(U, V)`, not multiplied out: U (N, r), V (d, r), or vectors."""
-    given = np.asarray(U), np.asarray(V)
+    given = plain(U, "U of low_rank(U, V)"), plain(V, "V of low_rank(U, V)")
     u, v = (a[:, None] if a.ndim == 1 else a for a in given)
     if u.ndim != 2 or v.ndim != 2 or u.shape[1] != v.shape[1]:
         raise BadInput(

@@ -38,7 +38,7 @@ def check_options(verify: object, margin: int, check_finite: bool) -> None:
     """Refuse what cannot be verified."""
     if verify is None:
         return
-    if verify not in get_args(Verify):
+    if not isinstance(verify, str) or verify not in get_args(Verify):
         raise BadInput(
             f"verify must be 'probe', 'parity' or None; got {verify!r}. Leave it out for None."
         )

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import BadInput, TraceWarning
+from ..files import name_of
 from .lifetimes import Lifetimes
 from .tables import Line, read_rows, write_rows
 from .timings import read_arrays
@@ -42,7 +43,7 @@ def read_membership(path: str | PathLike[str]) -> dict[str, SpotTrace | Lifetime
     Raises BadInput, which names the line, for whatever is empty, ragged, negative or no number.
     Where the clock steps back the lines are sorted, with a TraceWarning that names the first.
     """
-    where = Path(fspath(path))
+    where = Path(name_of(path))
     if where.suffix == ".npz":
         return dict(_availability(where))
     name = where.name.removesuffix(".gz").removesuffix(".csv")
@@ -64,7 +65,7 @@ def read_spot_trace(path: str | PathLike[str]) -> SpotTrace:
 
     It starts with the machines that are there at time 0.
     """
-    if Path(fspath(path)).suffix == ".npz":
+    if Path(name_of(path)).suffix == ".npz":
         raise BadInput(
             f"a spot trace is a CSV file, gzipped or not; {fspath(path)} may have several. Use "
             f"read_membership(...)."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping
-from os import PathLike, fspath
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import BadInput
-from ..files import said
+from ..files import name_of, said
 from .recorded import Recording, Seconds
 from .tables import Line, read_rows, write_rows
 
@@ -35,7 +35,7 @@ def read_timings(path: str | PathLike[str]) -> dict[str, Recording]:
     Raises BadInput, which names the line or the array, for whatever is empty, ragged, negative or
     no number.
     """
-    where = Path(fspath(path))
+    where = Path(name_of(path))
     if not where.is_file():
         raise BadInput(f"recorded timings are an .npz or .csv file; {where} is not there.")
     if where.suffix == ".npz":

@@ -39,7 +39,7 @@ def find(name: object) -> Callable[..., Engine]:
 def start(name: str, workers: int | None, **options: Any) -> Engine:
     """Open an engine by its name, with so many workers and what it is told (None: its default)."""
     if workers is not None:
-        workers = checks.whole(workers, "workers", 1)
+        workers = checks.whole(workers, "workers", 1, checks.WORKERS)
     kind = find(name)
     given = {option: value for option, value in options.items() if value is not None}
     if not given:

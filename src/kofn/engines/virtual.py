@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import whole
+from ..checks import WORKERS, whole
 from ..costs import Costs
 from ..delays import Change, Delays, Membership, PerUnit
 from ..delays.models import check_delays, checked_seconds
@@ -59,7 +59,7 @@ class VirtualEngine(Engine):
         costs: Costs = Costs(),  # noqa: B008 - frozen
         sizes: Sizes | None = None,
     ) -> None:
-        workers = whole(workers, "workers", 1)
+        workers = whole(workers, "workers", 1, WORKERS)
         if membership is not None and not isinstance(membership, Membership):
             raise BadInput(
                 f"membership is a model of kofn.delays, such as Spot(5.0, 5.0) or Script(...); got "

@@ -46,7 +46,7 @@ def resolve(notices: str | Source | Iterable[str | Source] | None) -> list[Sourc
     for each in notices:
         if isinstance(each, Source):
             found.append(each)
-        elif each == "auto":
+        elif isinstance(each, str) and each == "auto":
             found += [kind(optional=True) for kind in _AUTO]
         elif isinstance(each, str) and each in _NAMES:
             found.append(_NAMES[each]())

@@ -14,6 +14,7 @@ from ..model import Leaving
 from .base import Source
 
 INF = float("inf")
+OVER = 5.0  # seconds after its time from which on a notice says nothing: who lives is there still
 
 
 class Order(NamedTuple):
@@ -124,7 +125,11 @@ class Books:
         events = []
         for worker in workers:
             mine = (worker, self._hosts[worker])
-            stand = [notice for (_, of), notice in self._standing.items() if of in mine]
+            stand = [
+                notice
+                for (_, of), notice in self._standing.items()
+                if of in mine and notice[0] + OVER > now
+            ]
             deadline, why = min(stand, default=(INF, reason))
             if deadline != self._told.get(worker, INF):
                 self._told[worker] = deadline

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ..errors import BadInput, CannotWrite
+from ..files import name_of
 from ..model import Record
 
 FORMAT = 1
@@ -116,7 +117,7 @@ class LogWriter:
         workers: Iterable[int],
         now: float,
     ) -> None:
-        self.path = Path(path)
+        self.path = Path(name_of(path))
         self._tail, self._live = Tail(log), set(workers)
         self._head = {
             "kind": "log",
@@ -132,10 +133,11 @@ class LogWriter:
         try:
             older(self.path).unlink(missing_ok=True)  # of another run
             self._open(now)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # "." has no name
+            why = getattr(error, "strerror", None) or error
             raise CannotWrite(
                 str(self.path),
-                f"log must be a file that can be written: {error.strerror}. Name another place.",
+                f"log must be a file that can be written: {why}. Name another place.",
             ) from error
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._write_on, name="kofn-log", daemon=True)
@@ -216,7 +218,7 @@ class LogReader:
     """Reads a log on disk, also while it grows, is rotated, or is copied anew over itself."""
 
     def __init__(self, path: str | PathLike[str]) -> None:
-        self.path = Path(path)
+        self.path = Path(name_of(path))
         self.head: dict[str, Any] = {}  # of the part that is read now
         self.first: dict[str, Any] = {}  # of the oldest part that was there
         self.anew = False  # the last take began with another run than the one before

@@ -21,6 +21,7 @@ from ..delays.fits import SLOW, split
 from ..delays.tables import read_rows
 from ..delays.timings import read_arrays
 from ..errors import BadInput
+from ..files import name_of
 from ..report import ready, save
 from ..report.timeline import INK, sheet
 from .plots import COLOURS, log_axis, steps, tidy
@@ -34,7 +35,7 @@ Found = Recording | SpotTrace | Lifetimes
 
 def read_trace(path: str | PathLike[str]) -> dict[str, Found]:
     """Read timings or membership, whichever a file has."""
-    where = Path(fspath(path))
+    where = Path(name_of(path))
     if where.suffix == ".npz":
         arrays = read_arrays(where, "traces") if where.is_file() else {}
         membership = any(key.endswith("/available") for key in arrays)
