@@ -89,6 +89,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=20.0)
     whole = 60 * parser.parse_args().minutes
+    # A background job ignores SIGINT, and so would its children, which are cut by it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     last = 0
     began, ran = time.monotonic(), dict.fromkeys(steps(0), 0.0)
     for number in count():

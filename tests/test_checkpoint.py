@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 from enum import IntEnum
@@ -15,15 +16,18 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from sklearn.base import clone
 from sklearn.datasets import make_classification, make_regression
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from support import examples
+from typer.testing import CliRunner
 
 import kofn
 from kofn import checkpoint, files
 from kofn import saved as saved_files
 from kofn.arrays.store import write_store
+from kofn.cli.app import app
 from kofn.cli.fit import Job, run
 from kofn.codes import MDSCode
 from kofn.errors import BadCheckpoint, BadInput, CannotWrite, CheckpointWarning
@@ -469,3 +473,21 @@ def test_the_command_saves_and_goes_on(tmp_path: Path) -> None:
     assert result["iterations"] == plain["iterations"] == len(result["losses"]) + 2
     new = run(Job(**about, checkpoint=tmp_path / "new", resume=True), quiet=True)
     assert new["resumed"] == 0
+
+
+def test_the_command_saves_at_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.save("X.npy", X)
+    np.save("y.npy", Y)
+    url = f"memory://{tmp_path.name}/run"
+    about = ["fit", "X.npy", "--labels", "y.npy", "--model", "svm", "--engine", "virtual"]
+    with kofn.connect("virtual", 4) as cluster:
+        fit = LinearSVC(cluster=cluster, max_iter=3).fit
+        with pytest.warns(ConvergenceWarning):
+            fit(cluster.encode(X, 2), Y, checkpoint=kofn.Checkpoint(url, every=0))
+    refused = CliRunner().invoke(app, [*about, "--checkpoint", url])
+    assert refused.exit_code != 0
+    assert f"{url} has number" in str(refused.exception)
+    gone_on = CliRunner().invoke(app, [*about, "--checkpoint", url, "--resume", "--json"])
+    assert json.loads(gone_on.stdout)["resumed"] > 0
+    assert sorted(os.listdir()) == ["X.npy", "y.npy"]  # no folder that is called memory:

@@ -184,10 +184,10 @@ def _tree(value: Any, name: str, arrays: list[np.ndarray[Any, Any]]) -> Any:
         return [_tree(one, f"{name}[{i}]", arrays) for i, one in enumerate(value)]
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
         return {"dict": {key: _tree(v, f"{name}[{key!r}]", arrays) for key, v in value.items()}}
-    kind = f"array of {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
+    what = f"array of {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
     raise BadInput(
         f"a checkpoint holds arrays of numbers, numbers, text, and lists and dicts of them; {name} "
-        f"is a {kind}. Save the arrays that it is made of, and make it again from them."
+        f"is a {what}. Save the arrays that it is made of, and make it again from them."
     )
 
 

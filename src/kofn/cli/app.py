@@ -156,7 +156,7 @@ def fit(
         Option(help="Where it is said that machines will go: aws, slurm, auto, …; repeatable."),
     ] = None,
     checkpoint: Annotated[
-        Path | None, Option(help="Save the fit in this folder now and then.")
+        str | None, Option(help="Save the fit in this folder now and then; path or URL.")
     ] = None,
     resume: Annotated[bool, Option(help="Go on from the folder, if it has a checkpoint.")] = False,
     page: Page = False,

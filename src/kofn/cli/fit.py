@@ -54,7 +54,7 @@ class Job:
     test_labels: Path | None = None
     keep: int | None = None
     notices: tuple[str, ...] = ()
-    checkpoint: Path | None = None
+    checkpoint: str | Path | None = None  # a Path would spoil a URL
     resume: bool = False
 
 
