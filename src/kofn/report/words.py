@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from .counts import Json
 
 
@@ -67,6 +69,12 @@ def _times(count: int) -> str:
 
 def _money(amount: float) -> str:
     return f"{amount:,.2f}" if abs(amount) >= 1 or amount == 0 else f"{amount:.2g}"
+
+
+def size(count: float) -> str:
+    """A number of bytes, with three digits at most."""
+    power = min(4, max(0, int(math.log10(max(count, 1)) // 3)))
+    return f"{count / 1000**power:.3g} {('B', 'KB', 'MB', 'GB', 'TB')[power]}"
 
 
 def seconds(length: float) -> str:
