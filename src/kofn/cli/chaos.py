@@ -12,11 +12,12 @@ from ..chaos.run import run as play
 from ..chaos.strikes import KINDS
 from ..checks import one_of
 from .output import print_pairs, print_table, print_text, progress
+from .show import NOT_SHOWN, Shown
 
 _SHOWN = 0.1  # seconds between two lines
 
 
-def run(settings: Settings, *, quiet: bool) -> dict[str, Any]:
+def run(settings: Settings, *, quiet: bool, shown: Shown = NOT_SHOWN) -> dict[str, Any]:
     """Run it, and show the counts meanwhile."""
     for kind in settings.only:
         one_of(kind, "only", KINDS)
@@ -30,7 +31,7 @@ def run(settings: Settings, *, quiet: bool) -> dict[str, Any]:
                 text = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
                 update(completed=int(total - left), counts=text)
 
-        return play(settings, show)
+        return play(settings, show, shown.log, shown.open)
 
 
 def table(console: Console, result: dict[str, Any]) -> None:

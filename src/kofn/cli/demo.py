@@ -53,7 +53,7 @@ def run(
         X = cluster.encode(A, k=THRESHOLD)
         for i in range(rounds):
             if i in script:
-                _strike(cluster, script[i], median(seconds))
+                strike(cluster, script[i], median(seconds))
             start = time.perf_counter()
             y = X @ v
             seconds.append(time.perf_counter() - start)
@@ -94,7 +94,7 @@ def _problem(size: int, seed: int) -> tuple[NDArray[np.float64], NDArray[np.floa
     return half + half.T + 3.0 * np.outer(direction, direction), rng.standard_normal(size)
 
 
-def _strike(cluster: Cluster, victim: int | None, usual: float) -> None:
+def strike(cluster: Cluster, victim: int | None, usual: float) -> None:
     """Do what a spot market does: in the middle of the round that is about to begin."""
     if victim is None:
         cluster.engine.join()  # not cluster.join(): the rounds go on while it starts

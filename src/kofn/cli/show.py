@@ -24,14 +24,15 @@ class Shown:
         self._wanted, self._price = page, price
         self._page: Page | None = None
 
-    def open(self, cluster: Cluster, wait: bool = False) -> None:
+    def open(self, cluster: Cluster, wait: bool = False) -> bool:
         """Open the page, if one is wanted, and tell its address; wait until somebody looks."""
         if not self._wanted:
-            return
+            return False
         self._page = cluster.page(price=self._price)
         print(f"The page: {self._page.address}", file=sys.stderr, flush=True)
         if wait:
             self._page.opened.wait(LOOKED_AT)
+        return True
 
     def stay(self) -> None:
         """Leave the page open until Ctrl-C, for a person at a terminal."""
