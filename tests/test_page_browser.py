@@ -88,7 +88,7 @@ def test_a_run_with_kills_and_joins_is_seen_as_it_goes_on(look: Open) -> None:
         for _ in range(20):
             X.T @ (X @ v)
         counts(tab, 6)
-        says(tab, "story", "6 workers are live; any 3 of them are enough.")
+        says(tab, "story", "6 workers are live; any 3 of them are enough, because")
         cluster.lose(2)
         killed = time.monotonic()
         says(tab, "events", "worker 2 was lost")

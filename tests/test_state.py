@@ -121,6 +121,14 @@ def test_a_stretch_of_which_the_marks_alone_are_known_counts_all_the_same() -> N
     assert some.spans.count == drawn
 
 
+def test_wrong_replies_and_who_is_put_aside_are_told_with_the_reason() -> None:
+    state = RunState("local", range(2))
+    state.take([Record(1.0, kind, 3, 1, -1, 0, "a probe") for kind in ("wrong", "aside")])
+    told = [event[3] for event in state.events.items]
+    assert told[0] == "worker 1 sent a wrong reply, which was not used: a probe"
+    assert told[1] == "worker 1 is put aside: a probe"
+
+
 def test_bytes_by_worker_are_shown_until_it_is_lost() -> None:
     state = RunState("local", range(2))
     numbers = (("resident", 3e7), ("moved", 5e6))

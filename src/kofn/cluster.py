@@ -24,7 +24,6 @@ from .errors import BadInput, CannotDo, EngineUnavailable
 from .model import Record
 from .notices import Source, resolve
 from .report.logs import LogWriter
-from .report.usage import Usage
 from .rounds import Late, RoundDriver
 from .rounds.relayed import Relaying, relaying
 from .sequence import SequenceCode, Stream
@@ -91,8 +90,7 @@ def connect(
     writer = None
     try:
         if log is not None:
-            about = engine.name, engine.workers, engine.now(), Usage(engine)
-            writer = LogWriter(log, driver.log, *about)
+            writer = LogWriter(log, driver.log, engine.name, engine.workers, engine.now(), engine)
         if sources:
             engine.watch(sources)
         if keep is not None:
@@ -370,8 +368,7 @@ class Cluster:
         records = self.log
         then = {r.worker for r in records if r.kind == "lost"} | set(self._driver.roster.kept)
         then -= {r.worker for r in records if r.kind == "joined"}  # who was there from the start
-        about = self.engine.name, then, Usage(self.engine)
-        return Page(self._driver.log, *about, port=port, price=price)
+        return Page(self._driver.log, self.engine.name, then, self.engine, port=port, price=price)
 
     def close(self) -> None:
         """End the workers and free what they held. Idempotent."""

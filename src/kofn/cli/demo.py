@@ -16,6 +16,10 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from .. import CannotWrite, Cluster, connect
+from ..delays import PerUnit
+from ..engines.base import Engine
+from ..engines.local import LocalEngine
+from ..engines.paced import Paced
 from ..model import ProductReport, Record
 from .output import print_pairs, print_table, print_text, progress
 from .show import NOT_SHOWN, Shown
@@ -24,6 +28,9 @@ WORKERS, THRESHOLD = 6, 3
 # When, as a fraction of the run, and which worker is killed (None: one joins). Three kills leave
 # just the threshold.
 SCRIPT = ((0.15, 1), (0.30, 4), (0.45, 2), (0.60, None), (0.70, None), (0.80, None))
+# With a page, so that one can look on: the seconds that a sixth of the rows takes, who is how much
+# slower than the others, and vectors at once (tasks of more work come in pieces, as large ones do).
+PACE, SLOW, VECTORS = 0.2, {2: 3.0}, 256
 
 
 def run(
@@ -42,13 +49,16 @@ def run(
         ready(plot)
     began = time.perf_counter()
     script = {int(at * rounds): victim for at, victim in SCRIPT}
-    A, v = _problem(size, seed)
+    A, v = _problem(size, seed, (VECTORS,) if shown.page else ())
     seconds: list[float] = []
     reports: list[ProductReport] = []
     worst = 0.0
     known: tuple[int, ...] = ()
     bar = progress("power iteration", rounds, quiet, "live", "news")
-    with connect("local", workers=WORKERS, log=shown.log) as cluster, bar as update:
+    engine: Engine = LocalEngine(WORKERS)
+    if shown.page:
+        engine = Paced(engine, PerUnit(PACE * WORKERS / size, slow=SLOW))
+    with connect(engine, log=shown.log) as cluster, bar as update:
         shown.open(cluster, wait=True)
         X = cluster.encode(A, k=THRESHOLD)
         for i in range(rounds):
@@ -81,17 +91,21 @@ def run(
         "workers": WORKERS,
         "threshold": THRESHOLD,
         "size": size,
-        "eigenvalue": float(v @ (A @ v)),
+        "eigenvalue": float(np.vdot(v, A @ v)),
         "trouble": trouble,
     }
 
 
-def _problem(size: int, seed: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """A symmetric matrix with one eigenvalue that stands out, and a first guess."""
+def _problem(
+    size: int, seed: int, vectors: tuple[int, ...]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """A symmetric matrix with one eigenvalue that stands out, and a first guess, or several."""
     rng = np.random.default_rng(seed)
     half = rng.standard_normal((size, size)) / np.sqrt(size)
     direction = rng.standard_normal(size) / np.sqrt(size)
-    return half + half.T + 3.0 * np.outer(direction, direction), rng.standard_normal(size)
+    return half + half.T + 3.0 * np.outer(direction, direction), rng.standard_normal(
+        (size, *vectors)
+    )
 
 
 def strike(cluster: Cluster, victim: int | None, usual: float) -> None:

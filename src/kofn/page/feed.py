@@ -9,7 +9,7 @@ from ..model import TASK_KINDS, EventLog
 from ..report.choice import stirred
 from ..report.logs import Tail
 from ..report.state import RunState
-from ..report.usage import Usage
+from ..report.usage import Gauged, Usage
 
 EVERY = 0.2  # seconds between two updates
 SHARE = 0.004  # of the time may go into tasks
@@ -24,12 +24,13 @@ class Feed:
     rounds count all the same.
     """
 
-    def __init__(self, log: EventLog, state: RunState, usage: Usage | None = None) -> None:
+    def __init__(self, log: EventLog, state: RunState, used: Gauged | None = None) -> None:
         self.state = state
         self.changed = threading.Condition()
         self.version = 0
         self.spent = 0.0  # seconds of this thread's processor time
-        self._tail, self._marks, self._usage = Tail(log), Tail(log.marks), usage
+        self._tail, self._marks = Tail(log), Tail(log.marks)
+        self._usage = None if used is None else Usage(used)
         self._each = 5e-6  # seconds for a record that is looked at
         self._enough = 0.0  # seconds for a stretch of the log and one round in it
         self._over = threading.Event()

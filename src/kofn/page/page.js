@@ -108,20 +108,21 @@ function tiles(h) {
   lastRound = h.round || lastRound;  // between two rounds there is none, for a moment
   const money = n => Math.abs(n) >= 1 || n === 0 ? n.toFixed(2) : `${+n.toPrecision(2)}`;
   const saved = h.without - h.took;
+  const same = Math.abs(saved) <= .05 * Math.max(h.took, h.without);
+  const worth = h.at_least && saved < 0 ? "not known" : same ? "next to nothing" : null;  // else the figure
   const list = [
     ["Workers live", whole(h.live), h.k ? `${h.k} are enough${h.leaving ? `; ${h.leaving} will leave` : ""}` : ""],
     ["Lost, joined", `${whole(h.lost)}, ${whole(h.joined)}`, ""],
     ["Rounds", whole(h.rounds), `${+h.rate.toPrecision(3)} a second`],
     ["A round takes", seconds(h.p50), `1 in 100 takes more than ${seconds(h.p99)}`],
-    ["Rows used", whole(h.used), `${percent(h.wasted, h.read)} of those read were wasted; ${whole(h.topped_up)} topped up`],
+    ["Rows used", whole(h.used), `${whole(h.read)} read, ${percent(h.wasted, h.read)} of them wasted; ${whole(h.topped_up)} topped up`],
   ];
   if (h.followed) {
-    const unknown = h.at_least && saved < 0;  // a bound that says nothing
-    list.push(["Coding saved", unknown ? "not known" : (saved < 0 ? "−" : h.at_least ? "≥ " : "") + seconds(Math.abs(saved)),
-      `${seconds(h.took)}; without coding ${h.at_least ? "at least " : ""}${seconds(h.without)}`
+    list.push(["Coding saved", worth ?? (saved < 0 ? "−" : h.at_least ? "≥ " : "") + seconds(Math.abs(saved)),
+      `rounds took ${seconds(h.took)}; without coding ${h.at_least ? "at least " : ""}${seconds(h.without)}`
       + (h.restarts ? ` and ${plural(h.restarts, "restart")}` : "")]);
   }
-  if (h.price != null && h.cost != null) list.push(["Money saved", h.at_least && saved < 0 ? "not known" : money(h.saved), `spent ${money(h.cost)}, at ${h.price} an hour for a worker`]);
+  if (h.price != null && h.cost != null) list.push(["Money saved", worth ?? money(h.saved), `spent ${money(h.cost)}, at ${h.price} an hour for a worker`]);
   if (h.error_bound != null) list.push(["Error at most", h.error_bound.toExponential(0), `relative; η = ${+h.eta.toPrecision(2)}`]);
   if (h.resident != null) list.push(["Memory", bytes(h.resident), `of all workers; at most ${bytes(h.resident_most)} of one`]);
   if (h.moved != null) list.push(["Moved", bytes(h.moved), "to and from workers"]);
@@ -155,7 +156,7 @@ function events() {
   const items = data.events.slice(-200).reverse().map(([time, kind, , text, round]) => {
     const item = document.createElement("li"), at = document.createElement("time"), what = document.createElement("span");
     at.textContent = seconds(time);
-    what.textContent = {lost: "✕ ", joined: "▶ ", leaving: "◆ ", raised: "! "}[kind] || "";
+    what.textContent = {lost: "✕ ", joined: "▶ ", leaving: "◆ ", raised: "! ", wrong: "! ", aside: "! "}[kind] || "";
     what.style.color = ink({lost: "gone", joined: "joined", leaving: "leaving"}[kind] || "ink");
     const rest = document.createElement("span");
     rest.textContent = text + (round == null ? "" : ` (round ${round})`);

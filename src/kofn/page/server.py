@@ -25,7 +25,7 @@ from ..errors import CannotDo
 from ..model import EventLog
 from ..report.metrics import CONTENT_TYPE, metrics
 from ..report.state import RunState
-from ..report.usage import Usage
+from ..report.usage import Gauged
 from .feed import EVERY, Feed
 from .html import page, policy
 
@@ -47,7 +47,7 @@ class Page:
         log: EventLog,
         engine: str,
         workers: Iterable[int],
-        usage: Usage | None = None,
+        used: Gauged | None = None,
         *,
         port: int = 0,
         token: str | None = None,
@@ -61,7 +61,7 @@ class Page:
                 f"the page needs a free port of this machine; port {port} is not: "
                 f"{error.strerror}. Leave port out, and one is chosen."
             ) from error
-        self.feed = self._server.feed = Feed(log, RunState(engine, workers, price), usage)
+        self.feed = self._server.feed = Feed(log, RunState(engine, workers, price), used)
         self._server.page = self
         self.opened = threading.Event()  # somebody has looked
         self._thread = threading.Thread(

@@ -26,7 +26,7 @@ from typing import Any, BinaryIO
 
 from ..errors import BadInput, CannotWrite
 from ..model import Record
-from .usage import Usage
+from .usage import Gauged, Usage
 
 FORMAT = 1
 MOST = 32 << 20  # bytes of a file
@@ -120,9 +120,9 @@ class LogWriter:
         engine: str,
         workers: Iterable[int],
         now: float,
-        usage: Usage | None = None,
+        used: Gauged | None = None,
     ) -> None:
-        self.path, self._usage = Path(path), usage
+        self.path, self._usage = Path(path), None if used is None else Usage(used)
         self._tail, self._live = Tail(log), set(workers)
         self._head = {
             "kind": "log",

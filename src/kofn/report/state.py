@@ -86,7 +86,7 @@ class RunState:
             return 0
         if self.zero is None:
             # By time: a send is stamped later than what came in the same batch.
-            self.zero = self._since = min(r.time for r in records)
+            self.zero = self._since = min(r.time for r in records[:10_000])
             self._level(self.zero)
         passed: set[int] = set()
         if most is not None and len(records) > most:
@@ -265,6 +265,9 @@ class RunState:
             self._say(record, f"worker {id} {words}{why}")
         elif kind == "stored" and who.stored is None:
             who.stored = time
+        elif kind in ("wrong", "aside"):
+            words = "sent a wrong reply, which was not used" if kind == "wrong" else "is put aside"
+            self._say(record, f"worker {id} {words}{why}")
         elif kind == "usage":
             who.usage = dict(record.numbers)
 
