@@ -68,8 +68,9 @@ def run(
             y = X @ v
             seconds.append(time.perf_counter() - start)
             reports.append(X.report)
-            exact = A @ v
-            worst = max(worst, float(np.linalg.norm(y - exact) / np.linalg.norm(exact)))
+            one = (slice(None), i % VECTORS) if shown.page else slice(None)  # of several, one
+            exact = A @ v[one]
+            worst = max(worst, float(np.linalg.norm(y[one] - exact) / np.linalg.norm(exact)))
             v = y / np.linalg.norm(y)
             update(completed=i + 1)
             if cluster.workers != known:
