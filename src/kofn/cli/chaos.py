@@ -21,13 +21,13 @@ def run(settings: Settings, *, quiet: bool, shown: Shown = NOT_SHOWN) -> dict[st
     """Run it, and show the counts meanwhile."""
     for kind in settings.only:
         one_of(kind, "only", KINDS)
-    total, shown = int(60 * settings.minutes), 0.0
+    total, last = int(60 * settings.minutes), 0.0
     with progress("chaos", total, quiet, "counts") as update:
 
         def show(left: float, counts: dict[str, int]) -> None:
-            nonlocal shown
-            if time.monotonic() >= shown + _SHOWN:
-                shown = time.monotonic()
+            nonlocal last
+            if time.monotonic() >= last + _SHOWN:
+                last = time.monotonic()
                 text = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
                 update(completed=int(total - left), counts=text)
 
