@@ -22,6 +22,7 @@ from kofn.chaos.strikes import KINDS
 from kofn.chaos.tally import Wrong
 from kofn.chaos.work import Bench
 from kofn.engines._processes import Process, family
+from kofn.report import read_log
 
 MINUTES = {"local": 0.1, "virtual": 0.03, "ray": 0.05, "dask": 0.05}
 
@@ -38,13 +39,16 @@ def command(*args: str, program: str = "") -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.engine
 @pytest.mark.parametrize("engine", MINUTES)
-def test_chaos_is_survived(engine: str) -> None:
+def test_chaos_is_survived(engine: str, tmp_path: Path) -> None:
     if engine in ("ray", "dask"):
         module = {"dask": "distributed"}.get(engine, engine)
         pytest.importorskip(module, reason=f"kofn[{engine}] is not installed")
     # In a process of its own: pytest and hypothesis run code that must not be interrupted.
     minutes = str(MINUTES[engine] * SOAK)
-    done = command("--engine", engine, "--seed", str(PASS), "--minutes", minutes, "--json")
+    log = tmp_path / "run.jsonl"
+    shown = ("--page", "--log", str(log)) if engine == "local" else ()
+    how = ("--engine", engine, "--seed", str(PASS), "--minutes", minutes, "--json", *shown)
+    done = command(*how)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["checked"] > 0
@@ -54,6 +58,8 @@ def test_chaos_is_survived(engine: str) -> None:
         assert result["freezes"] > 0
         assert result["interrupts"] > 0
         assert result["processes"] > 6
+        assert "The page: http://127.0.0.1:" in done.stderr
+        assert any(record.kind == "lost" for record in read_log(log))
         assert {"X @ w", "X.T @ z", "iterate", "fit", "result", "X.move"} <= {*result["operations"]}
 
 

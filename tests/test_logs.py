@@ -20,7 +20,7 @@ from support import examples, until
 import kofn
 from kofn.engines.virtual import VirtualEngine
 from kofn.errors import BadInput, CannotWrite
-from kofn.model import Record
+from kofn.model import TASK_KINDS, EventLog, Record
 from kofn.report import logs, read_log
 from kofn.report.logs import LogReader, LogWriter, Tail, line, parse
 
@@ -79,6 +79,36 @@ def test_a_tail_has_each_record_once_however_fast_they_come() -> None:
     log.extend(note(0.0) for _ in range(5_001))
     assert len(tail.take()) == 5_000
     assert tail.missed
+
+
+def test_the_marks_of_a_log_are_what_is_not_of_single_tasks() -> None:
+    with kofn.connect(VirtualEngine(4)) as cluster:
+        X = cluster.encode(np.eye(8), k=2)
+        X @ np.ones(8)
+        cluster.lose(1)
+        X @ np.ones(8)
+        log, marks = cluster.log, list(cluster._driver.log.marks)
+    assert {r.kind for r in log} >= {"send", "reply", "round", "done", "result", "lost", "stored"}
+    assert marks == [r for r in log if r.kind not in TASK_KINDS]
+    assert list(EventLog(log).marks) == marks
+
+
+@pytest.mark.engine
+def test_memory_and_bytes_of_local_workers_are_in_the_log_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kofn.report.usage.EVERY", 0.1)
+    path = tmp_path / "run.jsonl"
+    A = np.ones((1000, 1000))
+
+    def told() -> dict[int, dict[str, float]]:
+        return {r.worker: dict(r.numbers) for r in read_log(path) if r.kind == "usage"}
+
+    with kofn.connect("local", workers=2, log=path) as cluster:
+        cluster.encode(A, k=1)  # each keeps all of A
+        until(lambda: all(one["moved"] >= A.nbytes for one in told().values()) and told(), "it")
+    assert told().keys() == {0, 1}
+    assert all(one["resident"] > 1 << 20 for one in told().values())
 
 
 def test_what_a_cluster_writes_is_its_log(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections import deque
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,7 +20,7 @@ from test_report import LOGS
 import kofn
 from kofn.engines.virtual import VirtualEngine
 from kofn.errors import BadInput, CannotDo
-from kofn.model import Record
+from kofn.model import EventLog, Record
 from kofn.page import Page, saved
 from kofn.page.html import policy
 from kofn.report import RunState
@@ -30,12 +29,12 @@ pytestmark = pytest.mark.slow  # together they take seconds
 
 
 @pytest.fixture
-def log() -> deque[Record]:
-    return deque(LOGS["changes"]())
+def log() -> EventLog:
+    return EventLog(LOGS["changes"]())
 
 
 @pytest.fixture
-def page(log: deque[Record]) -> Iterator[Page]:
+def page(log: EventLog) -> Iterator[Page]:
     with Page(log, "virtual", range(6)) as page:
         until(lambda: page.feed.version, "the page to have read the log")
         yield page
@@ -128,9 +127,7 @@ def test_the_page_is_one_file_with_a_policy(page: Page) -> None:
     assert "https://" not in text
 
 
-def test_a_stream_begins_with_all_and_goes_on_with_what_is_new(
-    page: Page, log: deque[Record]
-) -> None:
+def test_a_stream_begins_with_all_and_goes_on_with_what_is_new(page: Page, log: EventLog) -> None:
     stream = Stream(page)
     first, update = stream.next()
     assert update["new"]
@@ -153,7 +150,7 @@ def test_a_stream_begins_with_all_and_goes_on_with_what_is_new(
         assert Stream(page, last=unknown).next()[1]["new"]
 
 
-def test_at_most_five_updates_come_a_second(page: Page, log: deque[Record]) -> None:
+def test_at_most_five_updates_come_a_second(page: Page, log: EventLog) -> None:
     stream = Stream(page)
     stream.next()
     began = time.monotonic()
@@ -163,7 +160,7 @@ def test_at_most_five_updates_come_a_second(page: Page, log: deque[Record]) -> N
     assert time.monotonic() - began >= 3 * 0.2
 
 
-def test_the_end_of_a_page_ends_its_streams(log: deque[Record]) -> None:
+def test_the_end_of_a_page_ends_its_streams(log: EventLog) -> None:
     page = Page(log, "virtual", range(6))
     stream = Stream(page)
     stream.next()
@@ -198,7 +195,7 @@ def test_a_port_that_is_taken_and_a_price_that_is_none_are_said(page: Page) -> N
             cluster.page(price=-1.0)
 
 
-def test_a_saved_page_has_the_run_in_it(log: deque[Record]) -> None:
+def test_a_saved_page_has_the_run_in_it(log: EventLog) -> None:
     state = RunState("virtual", range(6))
     state.take([*log, Record(log[-1].time, "leaving", -1, 1, -1, 0, "</script><b>")])
     text = saved(state)

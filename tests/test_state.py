@@ -13,7 +13,7 @@ from test_report import LOGS
 import kofn
 from kofn.delays import Change, Delays, Exponential, PerUnit, Script
 from kofn.engines.virtual import VirtualEngine
-from kofn.model import Record
+from kofn.model import TASK_KINDS, EventLog, Record
 from kofn.report import RunState, Span, lanes, uncoded
 from kofn.report.metrics import metrics
 from kofn.report.uncoded import Asked, Pace
@@ -96,6 +96,53 @@ def test_rounds_that_are_not_followed_count_all_the_same() -> None:
     assert 1 <= b["followed"] < a["followed"] == 40
     assert 21 in {row[0] for row in some.rounds.items}  # a loss is looked at
     assert "of 40, those that were followed" in " ".join(b["story"])
+
+
+def test_a_stretch_of_which_the_marks_alone_are_known_counts_all_the_same() -> None:
+    log = EventLog(LOGS["changes"]())
+    whole, some, none = (RunState("virtual", SIX) for _ in range(3))
+    whole.take(log)
+    none.pass_over(log.marks)
+    half = next(i for i, r in enumerate(log) if r.kind == "round" and r.round == 3) + 4
+    some.take(list(log)[:half])  # in the middle of a round
+    assert some.unsettled
+    known = sum(r.kind not in TASK_KINDS for r in list(log)[:half])
+    some.pass_over(list(log.marks)[known:])
+    assert not some.unsettled
+    same = ("rounds", "lost", "joined", "used", "read", "topped_up", "live", "k", "p50")
+    want = [whole.head()[name] for name in same]
+    for state in (some, none):
+        assert [state.head()[name] for name in same] == want
+    assert [state.head()["followed"] for state in (whole, some, none)] == [6, 2, 0]
+    # What was open when the stretch began is not drawn, then or later.
+    assert {span[4] for span in some.spans.items} == {1, 2}
+    drawn = some.spans.count
+    some.take([Record(9e9, "lost", -1, w, -1, 0) for w in SIX])
+    assert some.spans.count == drawn
+
+
+def test_wrong_replies_and_who_is_put_aside_are_told_with_the_reason() -> None:
+    state = RunState("local", range(2))
+    state.take([Record(1.0, kind, 3, 1, -1, 0, "a probe") for kind in ("wrong", "aside")])
+    told = [event[3] for event in state.events.items]
+    assert told[0] == "worker 1 sent a wrong reply, which was not used: a probe"
+    assert told[1] == "worker 1 is put aside: a probe"
+
+
+def test_bytes_by_worker_are_shown_until_it_is_lost() -> None:
+    state = RunState("local", range(2))
+    numbers = (("resident", 3e7), ("moved", 5e6))
+    state.take([Record(1.0, "usage", -1, w, -1, 0, "", numbers) for w in range(2)])
+    head, text = state.head(), metrics(state)
+    assert (head["resident"], head["resident_most"], head["moved"]) == (6e7, 3e7, 1e7)
+    assert 'kofn_worker_resident_memory_bytes{worker="1"} 30000000.0' in text
+    assert 'kofn_worker_moved_bytes_total{worker="1"} 5000000.0' in text
+    state.take([Record(2.0, "lost", -1, 1, -1, 0)])
+    head, text = state.head(), metrics(state)
+    assert (head["resident"], head["moved"]) == (3e7, 1e7)
+    assert 'memory_bytes{worker="1"}' not in text
+    assert 'moved_bytes_total{worker="1"}' in text
+    assert [row.get("resident") for row in state.everyone()] == [3e7, None]
 
 
 # Without coding.
@@ -205,11 +252,14 @@ def test_the_metrics_are_read_by_prometheus_own_parsers() -> None:
     parser = pytest.importorskip("prometheus_client.parser", reason="needs prometheus_client")
     strict = pytest.importorskip("prometheus_client.openmetrics.parser")
     state = state_of(LOGS["changes"]())
+    state.take([Record(9.0, "usage", -1, 0, -1, 0, "", (("resident", 3e7), ("moved", 5.0)))])
     text = metrics(state)
     families = {f.name: f for f in parser.text_string_to_metric_families(text)}
     assert families["kofn_workers_live"].samples[0].value == 6
     assert families["kofn_workers_lost"].samples[0].value == 2
     assert families["kofn_workers_lost"].type == "counter"
+    assert families["kofn_worker_resident_memory_bytes"].samples[0].value == 3e7
+    assert families["kofn_worker_moved_bytes"].samples[0].labels == {"worker": "0"}
     histogram = {
         s.labels.get("le", s.name): s.value for s in families["kofn_round_seconds"].samples
     }

@@ -90,7 +90,7 @@ def connect(
     writer = None
     try:
         if log is not None:
-            writer = LogWriter(log, driver.log, engine.name, engine.workers, engine.now())
+            writer = LogWriter(log, driver.log, engine.name, engine.workers, engine.now(), engine)
         if sources:
             engine.watch(sources)
         if keep is not None:
@@ -369,7 +369,7 @@ class Cluster:
         records = self.log
         then = {r.worker for r in records if r.kind == "lost"} | set(self._driver.roster.kept)
         then -= {r.worker for r in records if r.kind == "joined"}  # who was there from the start
-        return Page(self._driver.log, self.engine.name, then, port=port, price=price)
+        return Page(self._driver.log, self.engine.name, then, self.engine, port=port, price=price)
 
     def close(self) -> None:
         """End the workers and free what they held. Idempotent."""

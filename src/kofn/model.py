@@ -6,6 +6,7 @@ part of its task's ``what`` it carries, in the same form; the engine never looks
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -256,7 +257,8 @@ class Record(NamedTuple):
     lost, joined, leaving, staying (a notice is taken back), stored, ordered (a worker that is to
     join), refused (no such worker can be had), wrong (a reply that was not used), aside (a worker
     that is given no more work), done (the end of a round), raised, result (what came of a round),
-    loss (of a fit, after an iteration) or closed.
+    loss (of a fit, after an iteration), usage (bytes that a worker takes; only readers of a run
+    that goes on make these) or closed.
 
     `rows` are rows or parts: asked for (send), read (piece, reply), used (result); of a round they
     are its threshold, of a loss the iteration.
@@ -269,20 +271,7 @@ class Record(NamedTuple):
     task: int
     rows: int
     why: str = ""  # where it is known, of lost, leaving, ordered, refused, wrong, aside; a rule
-    numbers: tuple[tuple[str, float], ...] = ()  # of a result and a loss, by name
-
-    @classmethod
-    def of(cls, event: Event) -> Record:
-        """The line of the log for an event of the engine's."""
-        if type(event) is Reply:
-            kind = "reply" if event.last else "piece"
-            return cls(event.time, kind, event.round, event.worker, event.task, event.read)
-        kind, task = type(event).__name__.lower(), getattr(event, "task", None)
-        if type(event) is Leaving and event.deadline == float("inf"):
-            kind = "staying"
-        round, worker = getattr(event, "round", -1), getattr(event, "worker", -1)
-        why = getattr(event, "reason", "")
-        return cls(event.time, kind, round, worker, -1 if task is None else task, 0, why)
+    numbers: tuple[tuple[str, float], ...] = ()  # of a result, a loss, usage: by name
 
     @classmethod
     def result(cls, time: float, report: Report) -> Record:
@@ -296,6 +285,44 @@ class Record(NamedTuple):
     def loss(cls, time: float, iteration: int, loss: float) -> Record:
         """The line of the log for the loss of a fit after an iteration."""
         return cls(time, "loss", -1, -1, -1, iteration, "", (("loss", float(loss)),))
+
+
+TASK_KINDS = frozenset(("send", "piece", "reply", "dropped"))  # of single tasks: nearly all records
+
+
+class EventLog(deque[Record]):
+    """The newest records. `marks` has those again that are not of single tasks.
+
+    So a reader that falls behind can follow a run without looking at every task. Records of tasks
+    are appended by `add`, which costs no more than with a deque.
+    """
+
+    add = deque.append
+
+    def __init__(self, records: Iterable[Record] = (), most: int | None = None) -> None:
+        super().__init__(maxlen=most)
+        self.marks: deque[Record] = deque(maxlen=most)
+        for record in records:
+            (self.add if record.kind in TASK_KINDS else self.append)(record)
+
+    def append(self, record: Record) -> None:
+        """Append a record that readers must not miss."""
+        super().append(record)  # first: what is in `marks` is here already
+        self.marks.append(record)
+
+    def note(self, event: Event) -> None:
+        """Append the record of an event of the engine's."""
+        if type(event) is Reply:
+            kind = "reply" if event.last else "piece"
+            self.add(Record(event.time, kind, event.round, event.worker, event.task, event.read))
+            return
+        kind, task = type(event).__name__.lower(), getattr(event, "task", None)
+        if type(event) is Leaving and event.deadline == float("inf"):
+            kind = "staying"
+        round, worker = getattr(event, "round", -1), getattr(event, "worker", -1)
+        task, why = -1 if task is None else task, getattr(event, "reason", "")
+        record = Record(event.time, kind, round, worker, task, 0, why)
+        (self.add if type(event) is Dropped else self.append)(record)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from ..cluster import Cluster, connect
@@ -25,7 +26,7 @@ from .work import Bench
 HANG = 300.0  # seconds without an operation's end: starting a worker of Ray may take a minute
 LIMIT = 60.0  # seconds of silence: longer than anything here is frozen for
 WAIT = 60.0  # seconds that rounds wait for workers to join
-OTHERS_OWN = 16  # descriptors and threads that Ray and Dask keep for themselves
+OTHERS_OWN = 16  # descriptors and threads that Ray, Dask and a page keep for themselves
 Show = Callable[[float, dict[str, int]], None]
 
 
@@ -65,17 +66,26 @@ class ChaosFailed(KofnError):
         )
 
 
-def run(settings: Settings, show: Show) -> dict[str, Any]:
-    """Run until the time is over; raise ChaosFailed at the first thing that is wrong."""
+def run(
+    settings: Settings,
+    show: Show,
+    log: Path | None = None,
+    watch: Callable[[Cluster], bool] = lambda cluster: False,
+) -> dict[str, Any]:
+    """Run until the time is over; raise ChaosFailed at the first thing that is wrong.
+
+    `log`: where the event log is written. `watch` may show the cluster on a page, and then says so.
+    """
     began, before = time.monotonic(), Footprint.now()
-    cluster = _open(settings)
+    cluster = _open(settings, log)
     try:
+        page = watch(cluster)
         chaos = _Chaos(cluster, settings, show)
         facts = chaos.run(60 * settings.minutes)
     finally:
         cluster.close()
     seen = chaos.striker.seen if settings.address is None else ()
-    spare = 0 if settings.engine in ("local", "virtual") else OTHERS_OWN
+    spare = 0 if settings.engine in ("local", "virtual") and not page else OTHERS_OWN
     if problem := left(seen, before, spare):
         raise ChaosFailed(f"the cluster is closed, and {problem}.", settings.command)
     footprints = {"before": before, **facts.pop("footprints"), "after": Footprint.now()}
@@ -88,12 +98,12 @@ def run(settings: Settings, show: Show) -> dict[str, Any]:
     }
 
 
-def _open(settings: Settings) -> Cluster:
+def _open(settings: Settings, log: Path | None) -> Cluster:
     given = () if settings.workers is None else (settings.workers,)
     more = {} if settings.address is None else {"address": settings.address}
     engine = find(settings.engine)(*given, **more)
     keep = len(engine.workers) if engine.capabilities.can_join else None
-    return connect(engine, wait=WAIT, limit=LIMIT, lost_after=LOST_AFTER, keep=keep)
+    return connect(engine, wait=WAIT, limit=LIMIT, lost_after=LOST_AFTER, keep=keep, log=log)
 
 
 class _Chaos:

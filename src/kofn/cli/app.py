@@ -11,7 +11,7 @@ import typer
 from typer import Argument, Option
 
 from .. import KofnError, __version__
-from .logs import export, report, watch
+from .logs import bench_page, export, report, watch
 from .places import HOLDS
 from .ranks import become_worker
 from .running import Json, run_command
@@ -26,6 +26,7 @@ app.add_typer(trace, name="trace")
 trace.command()(export)
 app.command()(simulate)
 app.command()(calibrate)
+bench.command(name="page")(bench_page)
 app.command()(watch)
 app.command()(report)
 
@@ -193,18 +194,23 @@ def chaos(
     workers: Annotated[int | None, Option(min=4, help="How many (default: 6, or all).")] = None,
     only: Annotated[list[str] | None, Option(help="kills, freezes, …; repeatable.")] = None,
     address: Annotated[str | None, Option(help="Of a running cluster.")] = None,
+    page: Page = False,
+    log: Log = None,
     as_json: Json = False,
 ) -> None:
     """Kill, freeze and interrupt at random; check every result; look for what is left."""
     become_worker(engine)
     from ..chaos.run import Settings
     from ..chaos.strikes import KINDS
+    from .show import Shown
 
     if workers is None and address is None and engine != "mpi":
         workers = 6
     seed = int.from_bytes(os.urandom(3)) if seed is None else seed
     settings = Settings(engine, workers, minutes, seed, tuple(only or KINDS), address)
-    run_command("chaos", as_json, settings, quiet=as_json)
+    shown = Shown(page, None, log)
+    run_command("chaos", as_json, settings, quiet=as_json, shown=shown)
+    shown.stay()
 
 
 @bench.command()

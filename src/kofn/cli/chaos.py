@@ -12,25 +12,26 @@ from ..chaos.run import run as play
 from ..chaos.strikes import KINDS
 from ..checks import one_of
 from .output import print_pairs, print_table, print_text, progress
+from .show import NOT_SHOWN, Shown
 
 _SHOWN = 0.1  # seconds between two lines
 
 
-def run(settings: Settings, *, quiet: bool) -> dict[str, Any]:
+def run(settings: Settings, *, quiet: bool, shown: Shown = NOT_SHOWN) -> dict[str, Any]:
     """Run it, and show the counts meanwhile."""
     for kind in settings.only:
         one_of(kind, "only", KINDS)
-    total, shown = int(60 * settings.minutes), 0.0
+    total, last = int(60 * settings.minutes), 0.0
     with progress("chaos", total, quiet, "counts") as update:
 
         def show(left: float, counts: dict[str, int]) -> None:
-            nonlocal shown
-            if time.monotonic() >= shown + _SHOWN:
-                shown = time.monotonic()
+            nonlocal last
+            if time.monotonic() >= last + _SHOWN:
+                last = time.monotonic()
                 text = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
                 update(completed=int(total - left), counts=text)
 
-        return play(settings, show)
+        return play(settings, show, shown.log, shown.open)
 
 
 def table(console: Console, result: dict[str, Any]) -> None:

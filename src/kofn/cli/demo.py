@@ -16,6 +16,10 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from .. import CannotWrite, Cluster, connect
+from ..delays import PerUnit
+from ..engines.base import Engine
+from ..engines.local import LocalEngine
+from ..engines.paced import Paced
 from ..model import ProductReport, Record
 from .output import print_pairs, print_table, print_text, progress
 from .show import NOT_SHOWN, Shown
@@ -24,6 +28,9 @@ WORKERS, THRESHOLD = 6, 3
 # When, as a fraction of the run, and which worker is killed (None: one joins). Three kills leave
 # just the threshold.
 SCRIPT = ((0.15, 1), (0.30, 4), (0.45, 2), (0.60, None), (0.70, None), (0.80, None))
+# With a page, so that one can look on: the seconds that a sixth of the rows takes, and who is how
+# much slower than the others.
+PACE, SLOW = 0.1, {2: 5.0}
 
 
 def run(
@@ -48,12 +55,15 @@ def run(
     worst = 0.0
     known: tuple[int, ...] = ()
     bar = progress("power iteration", rounds, quiet, "live", "news")
-    with connect("local", workers=WORKERS, log=shown.log) as cluster, bar as update:
+    engine: Engine = LocalEngine(WORKERS)
+    if shown.page:
+        engine = Paced(engine, PerUnit(PACE * WORKERS / size, slow=SLOW))
+    with connect(engine, log=shown.log) as cluster, bar as update:
         shown.open(cluster, wait=True)
         X = cluster.encode(A, k=THRESHOLD)
         for i in range(rounds):
             if i in script:
-                _strike(cluster, script[i], median(seconds))
+                strike(cluster, script[i], median(seconds))
             start = time.perf_counter()
             y = X @ v
             seconds.append(time.perf_counter() - start)
@@ -94,7 +104,7 @@ def _problem(size: int, seed: int) -> tuple[NDArray[np.float64], NDArray[np.floa
     return half + half.T + 3.0 * np.outer(direction, direction), rng.standard_normal(size)
 
 
-def _strike(cluster: Cluster, victim: int | None, usual: float) -> None:
+def strike(cluster: Cluster, victim: int | None, usual: float) -> None:
     """Do what a spot market does: in the middle of the round that is about to begin."""
     if victim is None:
         cluster.engine.join()  # not cluster.join(): the rounds go on while it starts

@@ -20,18 +20,19 @@ class Shown:
     """How a run is to be shown: on a page, with a price for a worker's hour; in a log."""
 
     def __init__(self, page: bool, price: float | None, log: Path | None) -> None:
-        self.log = log
-        self._wanted, self._price = page, price
+        self.page, self.log = page, log
+        self._price = price
         self._page: Page | None = None
 
-    def open(self, cluster: Cluster, wait: bool = False) -> None:
+    def open(self, cluster: Cluster, wait: bool = False) -> bool:
         """Open the page, if one is wanted, and tell its address; wait until somebody looks."""
-        if not self._wanted:
-            return
+        if not self.page:
+            return False
         self._page = cluster.page(price=self._price)
         print(f"The page: {self._page.address}", file=sys.stderr, flush=True)
         if wait:
             self._page.opened.wait(LOOKED_AT)
+        return True
 
     def stay(self) -> None:
         """Leave the page open until Ctrl-C, for a person at a terminal."""

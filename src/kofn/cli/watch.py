@@ -13,7 +13,7 @@ from rich.text import Text
 from ..report.counts import Json
 from ..report.logs import LogReader
 from ..report.state import RunState
-from ..report.words import seconds
+from ..report.words import seconds, size
 from .show import read
 
 EVERY = 0.5  # seconds
@@ -64,6 +64,11 @@ def _figures(head: Json) -> Table:
         table.add_row("a round takes", took)
     rows = {"used": "used", "wasted": "wasted", "topped_up": "topped up"}
     table.add_row("rows", ", ".join(f"{head[key]:,.0f} {name}" for key, name in rows.items()))
+    if head["resident"] is not None:
+        most = f"{size(head['resident'])}; at most {size(head['resident_most'])} of one"
+        table.add_row("memory", most)
+    if head["moved"] is not None:
+        table.add_row("moved", size(head["moved"]))
     if head["round"] is not None:
         table.add_row("now", f"round {head['round'][0]}, {head['round'][2]}")
     return table

@@ -107,6 +107,15 @@ def available_memory() -> int | None:
     return max(0, min(found)) if found else None
 
 
+def resident(pid: int) -> int | None:
+    """Return the bytes of memory that a process has; None where it, or that figure, is not."""
+    try:
+        pages = int((_PROC / str(pid) / "statm").read_bytes().split()[1])
+    except (OSError, IndexError):
+        return None
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
 def family(roots: Iterable[Process]) -> set[Process]:
     """Return these processes, and all that descend from those that are there."""
     parents: dict[Process, int] = {}

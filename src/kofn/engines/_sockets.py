@@ -71,6 +71,12 @@ class Peer(wire.Channel):
         self.segments: set[int] = set()  # of our pool, that it has mapped
         self.maps: dict[int, mmap.mmap] = {}  # its reply segments, mapped here
         self.posted = 0  # bytes
+        self.copied = 0  # bytes through memory that it and the master share
+
+    @property
+    def moved(self) -> int:
+        """Bytes to and from it, but for operands, which lie where all workers read them."""
+        return self.sent + self.posted + self.received + self.copied
 
     def post(self) -> bool:
         """Put what is unsent into the mailbox, if there is room; wake the worker afterwards."""
@@ -115,8 +121,7 @@ class SocketTransport(Transport):
         self._unsent: dict[int, Peer] = {}  # who have frames to be sent
         # The last operand that was sent; by whether all of it is in the frame.
         self._framed = {False: _NONE, True: _NONE}
-        self._copied = 0  # bytes through memory that one worker and the master share
-        self._before = 0  # bytes through the sockets of workers that are gone
+        self._before = 0  # bytes to and from workers that are gone
         watched.add(self)
 
     # Workers.
@@ -144,7 +149,7 @@ class SocketTransport(Transport):
         del self.peers[peer.fd]
         self._live.pop(peer.id, None)
         self._unsent.pop(peer.id, None)
-        self._before += peer.sent + peer.posted + peer.received
+        self._before += peer.moved
         peer.close()
 
     def end(self, worker: int) -> None:
@@ -153,6 +158,10 @@ class SocketTransport(Transport):
     def pid(self, worker: int) -> int | None:
         peer = self._live.get(worker)
         return peer.process.pid if peer is not None else None
+
+    def moved(self, worker: int) -> int | None:
+        peer = self._live.get(worker)
+        return None if peer is None else peer.moved
 
     # Values.
 
@@ -164,7 +173,6 @@ class SocketTransport(Transport):
             packed, segment = (EXCHANGE, astuple(value.layout), OWN), _Handle(value.owner)
         else:
             packed, segment = pack(value, lambda size: fresh(size, OWN))
-            self._copied += large(packed)
         if segment is None:  # copies: an operand may wait long for its first task
             return (packed[0], tuple(map(bytes, packed[1])), None) if packed[0] else packed
         if lasting:
@@ -177,7 +185,6 @@ class SocketTransport(Transport):
         packed, memory = packed
         if isinstance(memory, OSError):
             raise memory
-        self._copied += large(packed)
         try:
             return unpack(packed, memory, copy=True)
         finally:
@@ -208,8 +215,7 @@ class SocketTransport(Transport):
     @property
     def traffic(self) -> int | None:
         """Bytes over the sockets, and those that lay in shared memory for or from the master."""
-        now = sum(p.sent + p.posted + p.received for p in self.peers.values())
-        return now + self._before + self._copied + self.pool.written
+        return sum(p.moved for p in self.peers.values()) + self._before + self.pool.written
 
     # Messages.
 
@@ -230,6 +236,8 @@ class SocketTransport(Transport):
         if segment is not None and (segment.id == OWN or segment.id not in peer.segments):
             peer.segments.add(segment.id)
             peer.unsent_fds.append(segment.fd)
+            if segment.id == OWN and kind is Put:
+                peer.copied += large(message[1].packed)
         if kind is RunTask and len(peer.unsent_fds) < _FDS:
             self._unsent[worker] = peer
         elif kind not in _WAIT:
@@ -319,6 +327,7 @@ class SocketTransport(Transport):
             except OSError as error:
                 peer.unsent.append(wire.frame(UNPASS, segment))
                 return Shared(packed, error)
+        peer.copied += large(packed)
         return Shared(packed, peer.maps[segment])
 
     def _ended(self, peer: Peer, arrived: list[tuple[int, Message]]) -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from operator import attrgetter
 from typing import Any, ClassVar, Self
 
-from ..errors import CannotDo
+from ..errors import CannotDo, KofnError
 from ..exchange import Exchange, ExchangeLayout
 from ..model import Event, Task
 from ..notices.base import Source
+from ._processes import resident
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +147,20 @@ class Engine(ABC):
         """Process id of a worker on this machine, None where that makes no sense."""
         return None
 
+    def usage(self) -> dict[int, dict[str, float]]:
+        """Bytes by live worker and name, as far as they are known; from any thread.
+
+        resident: memory of its process, where that is on this machine. moved: to and from the
+        master; what lies in memory that all workers share is not counted.
+        """
+        used: dict[int, dict[str, float]] = {}
+        for worker in self.workers:
+            with suppress(KofnError, KeyError):  # it has gone meanwhile
+                pid = self.pid(worker)
+                pages = None if pid is None else resident(pid)
+                used[worker] = {} if pages is None else {"resident": pages}
+        return used
+
     @abstractmethod
     def close(self) -> None:
         """End what this engine started; leave no process, shared memory or file. Idempotent."""
@@ -188,4 +204,5 @@ class Wrapped(Engine):
     exchange = _delegated("exchange")
     watch = _delegated("watch")
     pid = _delegated("pid")
+    usage = _delegated("usage")
     close = _delegated("close")

@@ -8,7 +8,7 @@ import secrets
 import socket
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -127,6 +127,7 @@ class MPITransport(SocketTransport):
         self._expected: dict[int, tuple[Any, float]] = {}  # spawned, not heard of; until when
         self._greeted: dict[int, Stream] = {}  # who have not answered yet
         self._again: set[int] = set()  # of these and others, who had been given up; nobody asked
+        self._streamed: Counter[int] = Counter()  # bytes to and from each of them
         self._streams: list[Stream] = []  # all: MPI may still write to what they hold
         self._dead: list[tuple[int, Message]] = []  # ends that were seen while sending
         self._secret = secrets.token_bytes(32)
@@ -194,6 +195,13 @@ class MPITransport(SocketTransport):
     def exchange(self, layout: ExchangeLayout) -> Exchange | None:
         return None if self.far else super().exchange(layout)
 
+    def moved(self, worker: int) -> int | None:
+        return self._streamed[worker] if worker in self.far else super().moved(worker)
+
+    @property
+    def traffic(self) -> int | None:
+        return (super().traffic or 0) + self._streamed.total()
+
     # Messages.
 
     def send(self, worker: int, message: Message) -> None:
@@ -211,7 +219,7 @@ class MPITransport(SocketTransport):
             if known is not message:
                 data, _ = self._frame(message, whole=True)
             stream.send(data)
-            self._copied += len(data)
+            self._streamed[worker] += len(data)
 
     def poll(self, timeout: float) -> list[tuple[int, Message]]:
         """Return what has arrived. MPI cannot wait: where it is needed, this looks and rests."""
@@ -247,7 +255,7 @@ class MPITransport(SocketTransport):
             try:
                 stream.push()
                 while (data := stream.receive()) is not None:
-                    self._copied += len(data)
+                    self._streamed[worker] += len(data)
                     for fields in wire.frames(data):
                         if worker in self.far:
                             arrived.append((worker, typed(fields)))

@@ -29,7 +29,8 @@ class Transport(Values, ABC):
     """Moves messages between a master and its workers, and never waits for a worker.
 
     `ids` numbers the workers; a transport takes the next one for a worker that joins unasked.
-    `pid`, `exchange` and `traffic` are those of the engine, None where there is none.
+    `pid`, `exchange` and `traffic` are those of the engine, None where there is none. `moved`:
+    bytes to and from a worker, None where nobody counts.
     """
 
     def __init__(self) -> None:
@@ -69,6 +70,9 @@ class Transport(Values, ABC):
         """Raise Closed where this transport has ended by itself."""
 
     def pid(self, worker: int) -> int | None:
+        return None
+
+    def moved(self, worker: int) -> int | None:
         return None
 
     def exchange(self, layout: ExchangeLayout) -> Exchange | None:
@@ -201,6 +205,13 @@ class TransportEngine(Engine):
         self._check()
         self._protocol.peer(worker)
         return self._transport.pid(worker)
+
+    def usage(self) -> dict[int, dict[str, float]]:
+        used = super().usage()
+        for worker, numbers in used.items():
+            if (moved := self._transport.moved(worker)) is not None:
+                numbers["moved"] = moved
+        return used
 
     def exchange(self, layout: ExchangeLayout) -> Exchange | None:
         self._check()

@@ -4,64 +4,88 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
-from collections.abc import Iterable
 
-from ..model import Record
+from ..model import TASK_KINDS, EventLog
+from ..report.choice import stirred
 from ..report.logs import Tail
 from ..report.state import RunState
+from ..report.usage import Gauged, Usage
 
 EVERY = 0.2  # seconds between two updates
-SHARE = 0.0025  # of the time may go into looking at tasks one by one
-SAVED = 10.0  # seconds for which time that was not used may be used later
+SHARE = 0.004  # of the time may go into tasks
+MOST = 10.0 * SHARE  # seconds that may be saved up for later, or be spent beforehand
 
 
 class Feed:
     """The state of a run, kept up to date a few times a second. `changed` guards the state.
 
     Where there are more tasks than SHARE of the time is enough for, some rounds are not looked at
-    task by task; their figures count all the same.
+    task by task, and some stretches of the log not at all but for their marks; the figures of all
+    rounds count all the same.
     """
 
-    def __init__(
-        self, log: deque[Record], engine: str, workers: Iterable[int], price: float | None
-    ) -> None:
-        self.state = RunState(engine, workers, price)
+    def __init__(self, log: EventLog, state: RunState, used: Gauged | None = None) -> None:
+        self.state = state
         self.changed = threading.Condition()
         self.version = 0
         self.spent = 0.0  # seconds of this thread's processor time
-        self._tail = Tail(log)
-        self._each = 5e-6  # seconds for a record
+        self._tail, self._marks = Tail(log), Tail(log.marks)
+        self._usage = None if used is None else Usage(used)
+        self._each = 5e-6  # seconds for a record that is looked at
+        self._enough = 0.0  # seconds for a stretch of the log and one round in it
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="kofn-page", daemon=True)
         self._thread.start()
 
     def _follow(self) -> None:
-        allowed, last = SHARE * SAVED, time.monotonic()
+        allowed, last = MOST, time.monotonic()
         while not self._over.is_set():
             began = time.thread_time()
-            allowed = min(SHARE * SAVED, allowed + SHARE * (time.monotonic() - last))
+            allowed = min(MOST, allowed + SHARE * (time.monotonic() - last))
             last = time.monotonic()
-            allowed -= self.update(int(max(0.0, allowed) / self._each))
+            allowed -= self.update(allowed)
+            if self._usage is not None and (records := self._usage.records()):
+                with self.changed:
+                    self.state.take(records)
+                    self._say()
             self.spent += time.thread_time() - began
             if self.state.closed:
                 return
             self._over.wait(EVERY)
 
-    def update(self, most: int | None = None) -> float:
-        """Take in what is new; return the seconds that looking at tasks took."""
+    def update(self, allowed: float) -> float:
+        """Take in what is new; return the seconds that tasks took. `allowed`: so many may."""
+        marks = self._marks.take()
+        wanted = self.state.unsettled or stirred(marks)
+        if allowed < (-MOST if wanted else min(MOST, self._enough)):
+            if marks:
+                self._tail.seek(marks[-1])
+                with self.changed:
+                    self.state.pass_over(marks)
+                    self._say()
+            return 0.0
+        began = time.thread_time()
         records = self._tail.take()
         if not records:
             return 0.0
+        newest = next((r for r in reversed(records) if r.kind not in TASK_KINDS), None)
+        if newest is not None:
+            self._marks.seek(newest)
+        went_through = time.thread_time() - began
         with self.changed:
-            began = time.thread_time()
-            looked_at = self.state.take(records, most)
+            looked_at = self.state.take(records, int(max(0.0, allowed) / self._each))
             took = time.thread_time() - began
             if looked_at > 100:
-                self._each = 0.8 * self._each + 0.2 * took / looked_at
-            self.version += 1
-            self.changed.notify_all()
+                self._each = 0.8 * self._each + 0.2 * (took - went_through) / looked_at
+            rounds = sum(r.kind == "round" for r in marks)
+            if rounds:
+                self._enough = 2 * went_through + self._each * len(records) / rounds
+            self._say()
         return took
+
+    def _say(self) -> None:
+        self.version += 1
+        self.changed.notify_all()
 
     def wait(self, version: int, seconds: float) -> bool:
         """Wait, with `changed` held, for another version than this; whether there is one."""

@@ -27,6 +27,11 @@ function seconds(s) {
   return `${+(1e6 * s).toPrecision(3)} µs`;
 }
 const whole = n => Math.round(n).toLocaleString("en");
+function bytes(n) {
+  if (n == null) return "–";
+  const i = Math.min(4, Math.max(0, Math.floor(Math.log10(Math.max(n, 1)) / 3)));
+  return `${+(n / 1000 ** i).toPrecision(3)} ${["B", "KB", "MB", "GB", "TB"][i]}`;
+}
 const plural = (n, what) => `${whole(n)} ${what}${n === 1 ? "" : "s"}`;
 const percent = (a, b) => b > 0 ? `${+(100 * a / b).toPrecision(2)} %` : "0 %";
 
@@ -103,21 +108,24 @@ function tiles(h) {
   lastRound = h.round || lastRound;  // between two rounds there is none, for a moment
   const money = n => Math.abs(n) >= 1 || n === 0 ? n.toFixed(2) : `${+n.toPrecision(2)}`;
   const saved = h.without - h.took;
+  const same = Math.abs(saved) <= .05 * Math.max(h.took, h.without);
+  const worth = h.at_least && saved < 0 ? "not known" : same ? "next to nothing" : null;  // else the figure
   const list = [
     ["Workers live", whole(h.live), h.k ? `${h.k} are enough${h.leaving ? `; ${h.leaving} will leave` : ""}` : ""],
     ["Lost, joined", `${whole(h.lost)}, ${whole(h.joined)}`, ""],
     ["Rounds", whole(h.rounds), `${+h.rate.toPrecision(3)} a second`],
     ["A round takes", seconds(h.p50), `1 in 100 takes more than ${seconds(h.p99)}`],
-    ["Rows used", whole(h.used), `${percent(h.wasted, h.read)} of those read were wasted; ${whole(h.topped_up)} topped up`],
+    ["Rows used", whole(h.used), `${whole(h.read)} read, ${percent(h.wasted, h.read)} of them wasted; ${whole(h.topped_up)} topped up`],
   ];
   if (h.followed) {
-    const unknown = h.at_least && saved < 0;  // a bound that says nothing
-    list.push(["Coding saved", unknown ? "not known" : (saved < 0 ? "−" : h.at_least ? "≥ " : "") + seconds(Math.abs(saved)),
-      `${seconds(h.took)}; without coding ${h.at_least ? "at least " : ""}${seconds(h.without)}`
+    list.push(["Coding saved", worth ?? (saved < 0 ? "−" : h.at_least ? "≥ " : "") + seconds(Math.abs(saved)),
+      `rounds took ${seconds(h.took)}; without coding ${h.at_least ? "at least " : ""}${seconds(h.without)}`
       + (h.restarts ? ` and ${plural(h.restarts, "restart")}` : "")]);
   }
-  if (h.price != null && h.cost != null) list.push(["Money saved", h.at_least && saved < 0 ? "not known" : money(h.saved), `spent ${money(h.cost)}, at ${h.price} an hour for a worker`]);
+  if (h.price != null && h.cost != null) list.push(["Money saved", worth ?? money(h.saved), `spent ${money(h.cost)}, at ${h.price} an hour for a worker`]);
   if (h.error_bound != null) list.push(["Error at most", h.error_bound.toExponential(0), `relative; η = ${+h.eta.toPrecision(2)}`]);
+  if (h.resident != null) list.push(["Memory", bytes(h.resident), `of all workers; at most ${bytes(h.resident_most)} of one`]);
+  if (h.moved != null) list.push(["Moved", bytes(h.moved), "to and from workers"]);
   if (!h.closed && lastRound) list.push(["Now", `round ${lastRound[0]}`, lastRound[2]]);
   const box = $("tiles");
   while (box.children.length > list.length) box.lastChild.remove();
@@ -148,7 +156,7 @@ function events() {
   const items = data.events.slice(-200).reverse().map(([time, kind, , text, round]) => {
     const item = document.createElement("li"), at = document.createElement("time"), what = document.createElement("span");
     at.textContent = seconds(time);
-    what.textContent = {lost: "✕ ", joined: "▶ ", leaving: "◆ ", raised: "! "}[kind] || "";
+    what.textContent = {lost: "✕ ", joined: "▶ ", leaving: "◆ ", raised: "! ", wrong: "! ", aside: "! "}[kind] || "";
     what.style.color = ink({lost: "gone", joined: "joined", leaving: "leaving"}[kind] || "ink");
     const rest = document.createElement("span");
     rest.textContent = text + (round == null ? "" : ` (round ${round})`);
@@ -441,7 +449,8 @@ function aboutWorker(id) {
   const ends = Object.entries(w.states).map(([state, n]) => `${whole(n)} ${STATES[state]}`).join(", ");
   $("detail-text").textContent = (w.joined == null ? "There from the start" : `Joined at ${seconds(w.joined)}`)
     + (w.lost == null ? w.leaving ? `; will be gone soon${w.why ? `: ${w.why}` : ""}` : "" : `; lost at ${seconds(w.lost)}${w.why ? `: ${w.why}` : ""}`)
-    + `. ${plural(w.tasks, "task")}${ends ? ` (${ends})` : ""}, ${plural(w.rows, "row")} in time, ${seconds(w.busy)} at work.`;
+    + `. ${plural(w.tasks, "task")}${ends ? ` (${ends})` : ""}, ${plural(w.rows, "row")} in time, ${seconds(w.busy)} at work.`
+    + (w.resident == null ? "" : ` It has ${bytes(w.resident)} of memory.`) + (w.moved == null ? "" : ` ${bytes(w.moved)} went to and from it.`);
   cells(["round", "began at", "took", "rows asked", "came in time", "what became of it"], mine.map(s => [
     {name: s[4], what: {round: s[4]}}, seconds(s[1]), seconds(s[2] - s[1]), whole(s[6]), whole(s[7]), STATES[s[5]]]));
 }

@@ -11,9 +11,10 @@ from __future__ import annotations
 import hmac
 import json
 import secrets
+import socket
 import threading
-from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from time import monotonic
@@ -21,8 +22,10 @@ from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
 from ..errors import CannotDo
-from ..model import Record
+from ..model import EventLog
 from ..report.metrics import CONTENT_TYPE, metrics
+from ..report.state import RunState
+from ..report.usage import Gauged
 from .feed import EVERY, Feed
 from .html import page, policy
 
@@ -41,9 +44,10 @@ class Page:
 
     def __init__(
         self,
-        log: deque[Record],
+        log: EventLog,
         engine: str,
         workers: Iterable[int],
+        used: Gauged | None = None,
         *,
         port: int = 0,
         token: str | None = None,
@@ -57,18 +61,18 @@ class Page:
                 f"the page needs a free port of this machine; port {port} is not: "
                 f"{error.strerror}. Leave port out, and one is chosen."
             ) from error
-        self.feed = self._server.feed = Feed(log, engine, workers, price)
+        self.feed = self._server.feed = Feed(log, RunState(engine, workers, price), used)
         self._server.page = self
         self.opened = threading.Event()  # somebody has looked
         self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.1,), name="kofn-page-server", daemon=True
+            target=self._server.serve, name="kofn-page-server", daemon=True
         )
         self._thread.start()
 
     @property
     def port(self) -> int:
         """The port that the page is on."""
-        return int(self._server.server_address[1])
+        return self._server.port
 
     @property
     def address(self) -> str:
@@ -77,9 +81,8 @@ class Page:
 
     def close(self) -> None:
         """End the page. Idempotent."""
-        self._server.over.set()
+        self._server.end()
         self.feed.close()
-        self._server.shutdown()
         self._thread.join()
         self._server.server_close()
 
@@ -103,7 +106,19 @@ class _Server(ThreadingHTTPServer):
         super().__init__(*args)
         self.over = threading.Event()
         self.streams = threading.BoundedSemaphore(STREAMS)
+        self.port = int(self.server_address[1])
         self.run = secrets.token_hex(4)  # cursors of another server mean nothing here
+
+    def serve(self) -> None:
+        """Answer until `end`, without waking up while nobody asks: a page costs nothing then."""
+        while not self.over.is_set():
+            self.handle_request()
+
+    def end(self) -> None:
+        """Have `serve` return."""
+        self.over.set()
+        with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1.0):
+            pass  # which wakes it
 
     def handle_error(self, *_: Any) -> None:
         """A browser that has gone away is no error."""
@@ -187,7 +202,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _stream(self, cursor: tuple[int, ...] | None) -> None:
         feed, over = self.server.feed, self.server.over
-        version, listed = -1, float("-inf")
+        version, listed, told = -1, float("-inf"), -1
         while not over.is_set():
             with feed.changed:
                 new = feed.wait(version, ALIVE)
@@ -197,7 +212,8 @@ class _Handler(BaseHTTPRequestHandler):
                 update = {"head": state.head(), "new": cursor is None, **state.since(cursor or ())}
                 cursor = state.cursor()
                 if monotonic() - listed >= max(1.0, len(state.workers) / WORKERS) or state.closed:
-                    update["workers"], listed = state.everyone(), monotonic()
+                    update["workers"] = state.everyone(told)
+                    listed, told = monotonic(), state.stamp
             if new:
                 id = "-".join(map(str, (self.server.run, *cursor)))
                 data = json.dumps(update, separators=(",", ":"))

@@ -1,6 +1,7 @@
 """Figures, pictures and files from the event log alone."""
 
 from .logs import read_log
+from .otel import RoundSpans, Telemetry
 from .perfetto import trace
 from .spans import Lane, Lanes, RoundSpan, Span, lanes
 from .state import RunState
@@ -11,8 +12,10 @@ __all__ = [
     "Lane",
     "Lanes",
     "RoundSpan",
+    "RoundSpans",
     "RunState",
     "Span",
+    "Telemetry",
     "Uncoded",
     "lanes",
     "read_log",

@@ -39,6 +39,7 @@ class Worker:
     """What is known of one worker; times are the engine's clock."""
 
     id: int
+    stamp: int = 0  # of its last change
     joined: float | None = None
     stored: float | None = None  # when it first had what it needs, if it joined
     leaving: bool = False
@@ -50,6 +51,7 @@ class Worker:
     pace: Pace | None = None  # of its tasks: seconds for a row in the last, wait on average
     paced: int = 0  # tasks of which it is known
     states: dict[str, int] = field(default_factory=dict)  # how its tasks ended
+    usage: dict[str, float] = field(default_factory=dict)  # bytes: resident, moved
 
     def learn(self, pace: Pace | None) -> None:
         """Take in the pace of a task, where it is known."""
@@ -63,7 +65,7 @@ class Worker:
         at = {name: getattr(self, name) for name in ("joined", "stored", "lost")}
         times = {name: None if t is None else brief(t - zero) for name, t in at.items()}
         other = {"id": self.id, "leaving": self.leaving, "why": self.why, "tasks": self.tasks}
-        more = {"rows": self.rows, "busy": brief(self.busy), "states": self.states}
+        more = {"rows": self.rows, "busy": brief(self.busy), "states": self.states, **self.usage}
         return times | other | more
 
 

@@ -27,6 +27,7 @@ from typing import Any, BinaryIO
 from ..errors import BadInput, CannotWrite
 from ..files import name_of
 from ..model import Record
+from .usage import Gauged, Usage
 
 FORMAT = 1
 MOST = 32 << 20  # bytes of a file
@@ -76,8 +77,12 @@ class Tail:
     def __init__(self, log: deque[Record]) -> None:
         self._log = log
         self._last: Record | None = None
-        self._room = 1024  # twice as many as came the last time, to find it at the first try
+        self._room = 1024  # somewhat more than came the last time, to find it at the first try
         self.missed = False  # more came between two looks than the log holds
+
+    def seek(self, record: Record) -> None:
+        """Go on after this record, which is in the log."""
+        self._last = record
 
     def take(self) -> list[Record]:
         """The records since the last call, oldest first. O(those)."""
@@ -87,19 +92,19 @@ class Tail:
                 newest = list(islice(reversed(self._log), most))
             except RuntimeError:  # it grew meanwhile
                 continue
-            # All in C: who appends must not wait for this.
-            new = next(compress(count(), map(is_, newest, repeat(self._last))), None)
-            if new is None and len(newest) == most:
-                most *= 8
-                continue
-            if new is None:
-                self.missed |= self._last is not None
-                new = len(newest)
-            if new:
-                self._last = newest[0]
-            self._room = max(1024, 2 * new)
-            del newest[new:]
             newest.reverse()
+            # All in C: who appends must not wait for this. The last one is among the oldest.
+            at = next(compress(count(), map(is_, newest, repeat(self._last))), None)
+            if at is None and len(newest) == most:
+                most *= 4
+                continue
+            if at is None:
+                self.missed |= self._last is not None
+                at = -1
+            del newest[: at + 1]
+            if newest:
+                self._last = newest[-1]
+            self._room = max(1024, 5 * len(newest) // 4)
             return newest
 
 
@@ -116,8 +121,9 @@ class LogWriter:
         engine: str,
         workers: Iterable[int],
         now: float,
+        used: Gauged | None = None,
     ) -> None:
-        self.path = Path(name_of(path))
+        self.path, self._usage = Path(name_of(path)), None if used is None else Usage(used)
         self._tail, self._live = Tail(log), set(workers)
         self._head = {
             "kind": "log",
@@ -165,6 +171,7 @@ class LogWriter:
             return  # a forked child has the file too, and must not write
         with self._turn:
             records = self._tail.take()
+            records += () if self._usage is None else self._usage.records()
             try:
                 for start in range(0, len(records), 4096):
                     self._write(records[start : start + 4096])

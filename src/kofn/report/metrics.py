@@ -5,6 +5,10 @@ from __future__ import annotations
 from .counts import BUCKETS
 from .state import RunState
 
+BY_WORKER = (
+    ("worker_resident_memory_bytes", "gauge", "Memory of a worker's process.", "resident"),
+    ("worker_moved_bytes_total", "counter", "Bytes to and from a worker.", "moved"),
+)
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -35,6 +39,10 @@ def metrics(state: RunState) -> str:
             if value is not None:
                 lines += _heading(name, kind, text)
                 lines.append(f"kofn_{name} {float(value)!r}")
+    for name, kind, text, key in BY_WORKER:
+        known = [(w.id, x) for w in state.workers.values() if (x := w.usage.get(key)) is not None]
+        lines += _heading(name, kind, text) if known else ()
+        lines += [f'kofn_{name}{{worker="{id}"}} {float(x)!r}' for id, x in known]
     lines += _heading("round_seconds", "histogram", "How long rounds took.")
     below = 0
     for bound, count in zip((*BUCKETS, None), totals.buckets, strict=True):

@@ -128,6 +128,12 @@ class Follower:
             self.ended.add(record.round)
         return ()
 
+    def forget(self, round: int) -> None:
+        """Say nothing more of tasks of this round."""
+        for tasks in self._open.values():
+            for id in [id for id, task in tasks.items() if task.sent.round == round]:
+                del tasks[id]
+
     def still_open(self, now: float) -> list[tuple[int, Span]]:
         """The tasks that have not ended, as spans up to now."""
         free = dict(self._free)

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from math import isfinite
 from typing import Any
 
-from ..model import Record
+from ..model import TASK_KINDS, Record
 from .choice import passed_over
 from .counts import BUCKETS, Json, Series, Speed, Totals, Worker, brief
+from .figures import figures
 from .spans import Follower, Span
 from .uncoded import COMPARED, Asked, Uncoded, pace, uncoded
-from .words import story
 
-BULK = frozenset(("send", "piece", "reply", "dropped"))
 UNSETTLED = 100  # rounds whose last tasks are waited for, at most
 
 
@@ -55,9 +55,10 @@ class RunState:
         self.zero: float | None = None  # the engine's clock at the first record
         self.now = 0.0
         self.closed = False
+        self.stamp = 0  # of the newest change
         self.workers = {w: Worker(w) for w in workers}
         self.live = set(self.workers)
-        self._leaving: set[int] = set()
+        self.leaving: set[int] = set()
         self.threshold = 0
         self.totals = Totals()
         self.followed, self.took, self.without, self.restarts = 0, 0.0, 0.0, 0
@@ -69,8 +70,8 @@ class RunState:
         self._follower = Follower()
         self._kept: dict[int, _Round] = {}  # rounds that run, or whose last tasks do
         self._changed: dict[int, _Round] = {}
-        self._running: _Round | None = None
-        self._speed = Speed()
+        self.running: _Round | None = None
+        self.speed = Speed()
         self._worked, self._since = 0.0, 0.0  # worker-seconds until then
         self._before = len(self.live)  # since then
 
@@ -86,30 +87,50 @@ class RunState:
             return 0
         if self.zero is None:
             # By time: a send is stamped later than what came in the same batch.
-            self.zero = self._since = min(r.time for r in records)
+            self.zero = self._since = min(r.time for r in islice(records, 10_000))
             self._level(self.zero)
         passed: set[int] = set()
         if most is not None and len(records) > most:
-            rare = [r for r in records if r[1] not in BULK]
-            began = [r.round for r in rare if r[1] == "round"]
-            passed = passed_over(rare, began, len(records) - len(rare), most)
+            marks = [r for r in records if r[1] not in TASK_KINDS]
+            began = [r.round for r in marks if r[1] == "round"]
+            passed = passed_over(marks, began, len(records) - len(marks), most)
             followed = self._kept.keys() | set(began) - passed
             if followed:
-                records = [r for r in records if r[2] in followed or r[1] not in BULK]
+                records = [r for r in records if r[2] in followed or r[1] not in TASK_KINDS]
             else:
-                records = rare
+                records = marks
+        self._each(records, passed)
+        return len(records)
+
+    def pass_over(self, marks: Sequence[Record]) -> None:
+        """Take in the marks of a stretch of the log (see EventLog), and nothing of its tasks.
+
+        What became of tasks that were open before it is not known any more.
+        """
+        for round in list(self._kept.values()):
+            without = round.without
+            self.at_least = self.at_least or (without is not None and without.at_least)
+            self._forget(round)
+        self._each(marks, {r.round for r in marks if r.kind == "round"})
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether there are tasks in rounds that are followed which have not ended."""
+        return bool(self._kept)
+
+    def _each(self, records: Iterable[Record], passed: set[int]) -> None:
+        self.stamp += 1
         for record in records:
             if record.kind == "round" and record.round in passed:
-                self._running = self._round(record, [])
+                self.running = self._round(record, [])
             else:
                 self._one(record)
         self._settle()
-        return len(records)
 
     def _one(self, record: Record) -> None:
         kind, time = record.kind, record.time
         self.now = max(self.now, time)
-        if kind in BULK or kind == "failed":
+        if kind in TASK_KINDS or kind == "failed":
             self._task(record)
         elif kind == "round":
             self._begin(record)
@@ -123,7 +144,7 @@ class RunState:
                 self._changed[round.id] = round
         elif kind == "loss":
             loss = dict(record.numbers).get("loss", 0.0)
-            self.losses.add((self._at(time), record.rows, loss if isfinite(loss) else None))
+            self.losses.add((self.at(time), record.rows, loss if isfinite(loss) else None))
         elif kind == "closed":
             self.closed = True
         elif record.worker >= 0 or kind == "refused":
@@ -138,7 +159,7 @@ class RunState:
 
     def _begin(self, record: Record) -> None:
         there = [w for w in map(self._who, self.live) if w.pace]
-        self._kept[record.round] = self._running = self._round(record, there)
+        self._kept[record.round] = self.running = self._round(record, there)
         for id in list(self._kept)[: max(0, len(self._kept) - UNSETTLED)]:
             self._forget(self._kept[id])
 
@@ -148,8 +169,8 @@ class RunState:
         if round is not None:
             self._follower.take(record)
             self._changed[round.id] = round
-        elif self._running is not None and self._running.id == record.round:
-            round = self._running
+        elif self.running is not None and self.running.id == record.round:
+            round = self.running
         else:
             return  # it began before the log
         round.end, round.done = record.time, record.kind == "done"
@@ -159,9 +180,9 @@ class RunState:
         totals.raised += not round.done
         totals.seconds += took
         totals.buckets[next((i for i, b in enumerate(BUCKETS) if took <= b), len(BUCKETS))] += 1
-        self._speed.took.append(took)
-        if self._running is round:
-            self._running = None
+        self.speed.took.append(took)
+        if self.running is round:
+            self.running = None
         if not round.done:
             self._say(record, f"round {round.id} raised an error")
 
@@ -191,11 +212,12 @@ class RunState:
 
     def _ended(self, worker: int, span: Span) -> None:
         who = self._who(worker)
+        who.stamp = self.stamp
         who.tasks += 1
         who.rows += span.came
         who.busy += span.end - span.start
         who.states[span.state] = who.states.get(span.state, 0) + 1
-        at = (self._at(span.start), self._at(span.end), self._at(span.used_until))
+        at = (self.at(span.start), self.at(span.end), self.at(span.used_until))
         self.spans.add((worker, *at, span.round, span.state, span.asked, span.came))
         round = self._kept.get(span.round)
         if round is not None:
@@ -216,6 +238,7 @@ class RunState:
             self._say(record, f"no new worker can be had{why}")
             return
         who = self._who(id)
+        who.stamp = self.stamp
         if kind == "joined":
             who.joined = time
             self.live.add(id)
@@ -224,7 +247,8 @@ class RunState:
             self._level(time)
         elif kind == "lost":
             who.lost, who.leaving, who.why = time, False, record.why
-            self._leaving.discard(id)
+            who.usage.pop("resident", None)
+            self.leaving.discard(id)
             for round in self._kept.values():
                 round.answered = round.answered or round.end is None
                 round.lost += round.end is None
@@ -237,11 +261,16 @@ class RunState:
                 self._level(time)
         elif kind in ("leaving", "staying"):
             who.leaving, who.why = kind == "leaving", record.why
-            (self._leaving.add if who.leaving else self._leaving.discard)(id)
+            (self.leaving.add if who.leaving else self.leaving.discard)(id)
             words = "will be gone soon" if who.leaving else "stays after all"
             self._say(record, f"worker {id} {words}{why}")
         elif kind == "stored" and who.stored is None:
             who.stored = time
+        elif kind in ("wrong", "aside"):
+            words = "sent a wrong reply, which was not used" if kind == "wrong" else "is put aside"
+            self._say(record, f"worker {id} {words}{why}")
+        elif kind == "usage":
+            who.usage = dict(record.numbers)
 
     def _who(self, id: int) -> Worker:
         if id not in self.workers:
@@ -249,16 +278,21 @@ class RunState:
         return self.workers[id]
 
     def _say(self, record: Record, text: str) -> None:
-        round = record.round if record.round >= 0 else self._running.id if self._running else None
-        self.events.add((self._at(record.time), record.kind, record.worker, text, round))
+        round = record.round if record.round >= 0 else self.running.id if self.running else None
+        self.events.add((self.at(record.time), record.kind, record.worker, text, round))
+
+    def worked(self) -> float:
+        """Seconds that workers were there, added up."""
+        return self._worked + len(self.live) * max(0.0, self.now - self._since)
 
     def _level(self, time: float) -> None:
         """The number of live workers, or the threshold, is another from now on."""
         self._worked += self._before * max(0.0, time - self._since)
         self._since, self._before = max(time, self._since), len(self.live)
-        self.levels.add((self._at(time), len(self.live), self.threshold))
+        self.levels.add((self.at(time), len(self.live), self.threshold))
 
-    def _at(self, time: float) -> float:
+    def at(self, time: float) -> float:
+        """Seconds since the first record."""
         return brief(time - (self.zero or 0.0))
 
     def _settle(self) -> None:
@@ -270,10 +304,10 @@ class RunState:
             if used > 0 and round.first and what in COMPARED:
                 self._compare(round, round.without)
             self.rounds.add(self._row(round))
-            if round.open <= 0 and (round.result is not None or self._running is not None):
+            if round.open <= 0 and (round.result is not None or self.running is not None):
                 self._forget(round)
         self._changed = {}
-        self._speed.counted.append((self.now, self.totals.rounds))
+        self.speed.counted.append((self.now, self.totals.rounds))
 
     def _compare(self, round: _Round, before: Uncoded | None) -> None:
         """Note what the round would have taken without coding, by what is known now."""
@@ -295,6 +329,8 @@ class RunState:
 
     def _forget(self, round: _Round) -> None:
         self._kept.pop(round.id, None)
+        if round.open > 0:
+            self._follower.forget(round.id)
         self._follower.ended.discard(round.id)
 
     def _row(self, round: _Round) -> list[Any]:
@@ -302,8 +338,8 @@ class RunState:
         end = round.end if round.end is not None else self.now
         return [
             round.id,
-            self._at(round.start),
-            self._at(end),
+            self.at(round.start),
+            self.at(end),
             int(round.done),
             round.asked,
             round.lost,
@@ -318,46 +354,7 @@ class RunState:
 
     def head(self) -> Json:
         """The figures of now, as JSON."""
-        totals = self.totals
-        worked = self._worked + len(self.live) * max(0.0, self.now - self._since)
-        length = self._at(self.now)
-        round, (p50, p99) = self._running, self._speed.quantiles(0.5, 0.99)
-        out: Json = {
-            "engine": self.engine,
-            "time": length,
-            "closed": self.closed,
-            "live": len(self.live),
-            "k": self.threshold,
-            "leaving": len(self._leaving),
-            "round": None if round is None else [round.id, self._at(round.start), round.words],
-            "rounds": totals.rounds,
-            "raised": totals.raised,
-            "rate": self._speed.rate(self.zero or 0.0),
-            "p50": p50,
-            "p99": p99,
-            "lost": totals.lost,
-            "joined": totals.joined,
-            "used": totals.used,
-            "read": totals.read,
-            "wasted": totals.wasted,
-            "topped_up": totals.topped_up,
-            "eta": self.eta,
-            "error_bound": self.error_bound,
-            "followed": self.followed,
-            "took": brief(self.took),
-            "without": brief(self.without),
-            "restarts": self.restarts,
-            "at_least": self.at_least,
-            "price": self.price,
-            "cost": None,
-            "saved": None,
-        }
-        if self.price is not None and length > 0:
-            each = self.price / 3600.0
-            out["cost"] = each * worked
-            out["saved"] = each * (self.without - self.took) * worked / length
-        out["story"] = story(out)
-        return out
+        return figures(self)
 
     def cursor(self) -> tuple[int, ...]:
         """How much there has been of each list."""
@@ -369,10 +366,12 @@ class RunState:
         pairs = zip(self._lists().items(), counts, strict=True)
         return {name: series.since(count) for (name, series), count in pairs}
 
-    def everyone(self) -> list[Json]:
-        """What is known of each worker, by id."""
+    def everyone(self, since: int = -1) -> list[Json]:
+        """What is known of each worker, by id; of those that have changed after a stamp."""
         zero = self.zero or 0.0
-        return [self.workers[id].row(zero) for id in sorted(self.workers)]
+        return [
+            self.workers[w].row(zero) for w in sorted(self.workers) if self.workers[w].stamp > since
+        ]
 
     def whole(self) -> Json:
         """All that is kept, as JSON: what a saved page has in it."""

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 from .counts import Json
+
+SAME = 0.05  # by which two figures may differ that are about the same
 
 
 def story(head: Json) -> list[str]:
@@ -23,6 +27,8 @@ def story(head: Json) -> list[str]:
         what = f"coding saved {_money(saved)}"
         if saved < 0 and head["at_least"]:
             what = "what coding saved is not known"
+        elif abs(saved) <= SAME * head["cost"]:
+            what = "without coding it would have been about the same"
         elif saved < 0:
             what = f"without coding it would have been {_money(-saved)} less"
         cost = _money(head["cost"])
@@ -33,8 +39,12 @@ def story(head: Json) -> list[str]:
 def _now(head: Json) -> str:
     if head["closed"]:
         return f"The run is over: {_count(head['rounds'], 'round')} in {seconds(head['time'])}."
-    enough = f"; any {head['k']} of them are enough" if head["k"] and head["live"] else ""
-    return f"{_count(head['live'], 'worker')} {'is' if head['live'] == 1 else 'are'} live{enough}."
+    live = f"{_count(head['live'], 'worker')} {'is' if head['live'] == 1 else 'are'} live"
+    if not head["k"] or not head["live"]:
+        return f"{live}."
+    return (
+        f"{live}; any {head['k']} of them are enough, because each keeps a coded part of the data."
+    )
 
 
 def _without(head: Json) -> str:
@@ -43,11 +53,13 @@ def _without(head: Json) -> str:
     if head["followed"] < head["rounds"]:
         part = f"{_count(head['followed'], 'round')} of {head['rounds']:,}"
         rounds = f"{part}, those that were followed task by task,"
-    if abs(without - took) <= 0.02 * max(took, without) and not restarts:
+    same = abs(without - took) <= SAME * max(took, without)
+    if same and not restarts:
         return f"{rounds} took {seconds(took)}; without coding it would have been about the same."
+    length = "about as long" if same else seconds(without)
     least = "at least " if head["at_least"] else ""
     again = f", and work would have been started again {_times(restarts)}" if restarts else ""
-    would = f"Without coding they would have taken {least}{seconds(without)}{again}."
+    would = f"Without coding they would have taken {least}{length}{again}."
     return f"{rounds} took {seconds(took)}. {would}"
 
 
@@ -66,7 +78,15 @@ def _times(count: int) -> str:
 
 
 def _money(amount: float) -> str:
+    if 0 < abs(amount) < 1e-4:
+        return "less than 0.0001"
     return f"{amount:,.2f}" if abs(amount) >= 1 or amount == 0 else f"{amount:.2g}"
+
+
+def size(count: float) -> str:
+    """A number of bytes, with three digits at most."""
+    power = min(4, max(0, int(math.log10(max(count, 1)) // 3)))
+    return f"{count / 1000**power:.3g} {('B', 'KB', 'MB', 'GB', 'TB')[power]}"
 
 
 def seconds(length: float) -> str:

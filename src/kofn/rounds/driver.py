@@ -19,6 +19,7 @@ from ..model import (
     Assign,
     Command,
     Event,
+    EventLog,
     Failed,
     Keep,
     Leaving,
@@ -66,7 +67,7 @@ class RoundDriver:
     ) -> None:
         self.engine, self.wait, self.limit, self.lost_after = engine, wait, limit, lost_after
         self.closed, self.lock, self.keeper = False, interrupts.Lock(), Keeper(keep)
-        self.log: deque[Record] = deque(maxlen=LOG_LENGTH)
+        self.log = EventLog(most=LOG_LENGTH)
         self.roster, self.trust = Roster(engine.workers), Trust()
         self._departures = Departures(self.roster)
         self.unwanted: deque[str] = deque()  # keys to forget; appended to from anywhere
@@ -247,11 +248,11 @@ class RoundDriver:
         unnoted, noted = self._unnoted, list[Event]()
         unnoted += self.engine.events(0.0 if unnoted else timeout)
         while unnoted:
-            self.log.append(Record.of(event := unnoted[0]))
+            self.log.note(event := unnoted[0])
             noted.append(self.roster.note(event))
             unnoted.popleft()
         for event in self._departures.returned(noted) if self.roster.leaving else ():
-            self.log.append(Record.of(event))
+            self.log.note(event)
             noted.append(self.roster.note(event))
         if self.keeper.keep:
             self._keep(self.keeper)
@@ -270,8 +271,7 @@ class RoundDriver:
         now, roster = self.engine.now(), self.roster
         for _ in range(keeper.orders(roster, now)):
             try:
-                live, leave, come = len(roster.kept), len(roster.leaving), len(keeper.ordered)
-                self.order(f"keep={keeper.keep}; {live} live, {leave} leaving, {come} ordered")
+                self.order(keeper.why(roster))
             except Exception as error:
                 keeper.refused(roster, now, -1, str(error) or repr(error))
                 break
@@ -374,7 +374,7 @@ class RoundDriver:
                 task, worker = command.task, command.task.worker
                 if worker not in roster.kept:
                     continue  # its Lost is in this very batch; the round is about to hear of it
-                self.log.append(Record(now, "send", task.round, worker, task.id, int(task.cost)))
+                self.log.add(Record(now, "send", task.round, worker, task.id, int(task.cost)))
                 engine.submit(task)
                 roster.debts.add(worker, now)
                 asked = True

@@ -69,6 +69,11 @@ class Keeper:
             count += 1
         return count
 
+    def why(self, roster: Roster) -> str:
+        """Why one more is ordered."""
+        live, leave, come = len(roster.kept), len(roster.leaving), len(self.ordered)
+        return f"keep={self.keep}; {live} live, {leave} leaving, {come} ordered"
+
     def refused(self, roster: Roster, now: float, worker: int, why: str) -> None:
         """An order has come to nothing: of this worker, -1 if it never had an id."""
         if now >= self._retry:  # those that were ordered together have failed together

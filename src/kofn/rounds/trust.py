@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter, deque
+from collections import Counter
 
-from ..model import Accuse, Lost, Record
+from ..model import Accuse, EventLog, Lost, Record
 from .roster import Roster
 
 TWICE = 2  # once may be a cosmic ray; a worker that is caught so often computes wrongly
@@ -24,7 +24,7 @@ class Trust:
         self.aside: set[int] = set()
 
     def accuse(
-        self, command: Accuse, round: int, now: float, roster: Roster, records: deque[Record]
+        self, command: Accuse, round: int, now: float, roster: Roster, records: EventLog
     ) -> list[Lost]:
         """Write it down; return the loss of the worker, if it is put aside now."""
         worker, why = command.worker, command.why

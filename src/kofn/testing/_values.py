@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from typing import Any
 
 import numpy as np
@@ -210,6 +211,19 @@ class ValueChecks:
             pytest.skip("nobody counts the bytes of this engine")
         probe.run(echo, "x" * 10_000)
         assert (probe.engine.traffic or 0) >= before + 20_000
+
+    def test_usage_tells_of_live_workers_alone(self, probe: EngineProbe) -> None:
+        engine = probe.engine
+        probe.run(echo, "x" * 10_000)
+        used = engine.usage()
+        assert used.keys() == set(engine.workers)
+        for worker, numbers in used.items():
+            assert numbers.keys() <= {"resident", "moved"}
+            assert all(number > 0 for number in numbers.values())
+            if engine.pid(worker) is not None and sys.platform == "linux":
+                assert numbers["resident"] > 1 << 20  # no Python is smaller
+        if "moved" in used[probe.first]:
+            assert sum(numbers["moved"] for numbers in used.values()) >= 20_000
 
     # Arrays.
 

@@ -1,0 +1,66 @@
+"""The figures of a run as it stands: what pages, the terminal and metrics show."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .counts import Json, brief
+from .words import story
+
+if TYPE_CHECKING:
+    from .state import RunState
+
+
+def figures(state: RunState) -> Json:
+    """All figures by name, as JSON; `story` has them in sentences."""
+    totals, length = state.totals, state.at(state.now)
+    round, (p50, p99) = state.running, state.speed.quantiles(0.5, 0.99)
+    out: Json = {
+        "engine": state.engine,
+        "time": length,
+        "closed": state.closed,
+        "live": len(state.live),
+        "k": state.threshold,
+        "leaving": len(state.leaving),
+        "round": None if round is None else [round.id, state.at(round.start), round.words],
+        "rounds": totals.rounds,
+        "raised": totals.raised,
+        "rate": state.speed.rate(state.zero or 0.0),
+        "p50": p50,
+        "p99": p99,
+        "lost": totals.lost,
+        "joined": totals.joined,
+        "used": totals.used,
+        "read": totals.read,
+        "wasted": totals.wasted,
+        "topped_up": totals.topped_up,
+        **_bytes(state),
+        "eta": state.eta,
+        "error_bound": state.error_bound,
+        "followed": state.followed,
+        "took": brief(state.took),
+        "without": brief(state.without),
+        "restarts": state.restarts,
+        "at_least": state.at_least,
+        "price": state.price,
+        "cost": None,
+        "saved": None,
+    }
+    if state.price is not None and length > 0:
+        each, worked = state.price / 3600.0, state.worked()
+        out["cost"] = each * worked
+        out["saved"] = each * (state.without - state.took) * worked / length
+    out["story"] = story(out)
+    return out
+
+
+def _bytes(state: RunState) -> Json:
+    """Memory of live workers, together and the most of one; bytes moved, those of all that were."""
+    held = [state.workers[w].usage.get("resident") for w in state.live if w in state.workers]
+    known = [x for x in held if x is not None]
+    moved = [x for w in state.workers.values() if (x := w.usage.get("moved")) is not None]
+    return {
+        "resident": sum(known) if known else None,
+        "resident_most": max(known, default=None),
+        "moved": sum(moved) if moved else None,
+    }
