@@ -105,7 +105,8 @@ def test_it_is_an_operator_with_all_its_products() -> None:
         wide = cluster.encode(A.T, k=2, axis=1)
         X: Any
         for X in (cluster.encode(A, k=2), Replicated(cluster, A, 2), wide.T):
-            assert sla.aslinearoperator(X) is X
+            same: Any = sla.aslinearoperator(X)
+            assert same is X
             assert X.shape == (40, 6) == X.T.shape[::-1]
             assert X.dtype == X.T.dtype == np.float64
             near = 100 * EPS * float(np.linalg.norm(A)) ** 2 * 40

@@ -99,7 +99,11 @@ class CodedEstimator(OnCluster, BaseEstimator):
         )
 
     def _check(self, X: Any, y: Any, **options: Any) -> tuple[Any, NDArray[Any]]:
-        """Return the data as fit needs them; what is on workers, or in a store, stays there."""
+        """Return the data as fit needs them; what is on workers, or in a store, stays there.
+
+        y = "no_validation" where there is none, as scikit-learn has it.
+        """
+        alone = isinstance(y, str) and y == "no_validation"
         self._check_parameters()
         unmasked(X, "X")
         unmasked(y, "y")
@@ -107,11 +111,12 @@ class CodedEstimator(OnCluster, BaseEstimator):
             found = resolve_source(X)
             if found is None:
                 dtypes = [np.float64, np.float32]
-                checked: tuple[Any, NDArray[Any]] = validate_data(
-                    self, X, y, accept_sparse="csr", dtype=dtypes, **options
-                )
-                return checked
+                checked = validate_data(self, X, y, accept_sparse="csr", dtype=dtypes, **options)
+                return (checked, y) if alone else checked
             X = found
+        if alone:
+            self.n_features_in_ = X.shape[1]
+            return X, y
         labels = _check_y(y, **{"multi_output": False, **options}, estimator=self)
         if labels.shape[0] != X.shape[0]:
             raise BadInput(
