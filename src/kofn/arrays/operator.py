@@ -25,6 +25,7 @@ class OnWorkers(LinearOperator):  # type: ignore[misc]
 
     shape: tuple[int, int]
     dtype: np.dtype[Any]
+    columns: tuple[str, ...] | None = None  # their names, where it was encoded from a frame
 
     def __matmul__(self, w: object) -> NDArray[Any]:
         """X @ w for a vector (d,) or columns (d, c): exact to `report.error_bound`.
