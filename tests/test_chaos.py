@@ -72,7 +72,7 @@ def cluster() -> Any:
 WRONG: dict[str, tuple[Any, str, Any]] = {
     "product": (CodedMatrix, "_product", lambda right: lambda X, w: right(X, w) * (1 + 1e-11)),
     "columns": (CodedMatrix, "_product", lambda right: lambda X, w: right(X, w)[::-1]),
-    "adjoint": (CodedMatrix, "_adjoint", lambda right: lambda X, z: right(X, z) + 1e-11),
+    "adjoint": (CodedMatrix, "_back", lambda right: lambda X, z: right(X, z) + 1e-11),
     "update": (CodedMatrix, "_update", lambda right: lambda X, change, momentum: None),
     "sum": (work.Bench, "_terms", lambda right: lambda *args: right(*args[:-1], args[-1][1:])),
 }
@@ -120,8 +120,8 @@ def test_a_failure_names_the_command_that_repeats_it(monkeypatch: pytest.MonkeyP
 @pytest.mark.engine
 def test_a_wrong_result_ends_the_command_with_its_seed() -> None:
     breaks = (
-        "from kofn.arrays import CodedMatrix; right = CodedMatrix._adjoint\n"
-        "CodedMatrix._adjoint = lambda X, z: right(X, z) * (1 + 1e-9)"
+        "from kofn.arrays import CodedMatrix; right = CodedMatrix._back\n"
+        "CodedMatrix._back = lambda X, z: right(X, z) * (1 + 1e-9)"
     )
     done = command("--engine", "virtual", "--seed", "11", "--minutes", "0.02", program=breaks)
     assert done.returncode == 1

@@ -393,8 +393,8 @@ def test_a_file_system_that_takes_no_file() -> None:
 
 @pytest.mark.engine
 def test_the_benchmark_compares_with_scikit_learn() -> None:
-    result = bench_learn.run(400, 6, workers=2, times=1)
-    assert set(result["models"]) == {"Ridge", "LogisticRegression", "LinearSVC"}
+    result = bench_learn.run(400, 12, workers=2, times=1)
+    assert set(result["models"]) == {"Ridge", "LogisticRegression", "LinearSVC", "PCA"}
     for row in result["models"].values():
         assert row["our_error"] < 1e-4  # what was fast was also right
         assert row["ratio"] == row["ours_seconds"] / row["theirs_seconds"]

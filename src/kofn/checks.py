@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from numbers import Integral, Real
 from typing import Any
 
@@ -102,15 +103,54 @@ def slots(n: object, live: int) -> int:
 
 
 def plain(value: Any, name: str) -> NDArray[Any]:
-    """Return `value` as a base NumPy array; masks and ragged lists are refused."""
+    """Return `value`, a frame too, as a base NumPy array; masks and ragged lists are refused."""
     unmasked(value, name)
     try:
-        return np.asarray(value)
+        array = np.asarray(value)
+        if array.dtype.kind in "biuf" or (names := column_names(value)) is None:
+            return array
+        return np.stack([_column(value, i, n, name) for i, n in enumerate(names)], axis=1)
+    except BadInput:
+        raise
     except ValueError as error:
         raise BadInput(
             f"{name} must be an array, or rows of equal length; NumPy says: "
             f"{str(error).rstrip('.')}. Check the lengths of its rows."
         ) from None
+
+
+def feature_names(value: Any) -> tuple[str, ...] | None:
+    """Names of the columns of a frame, if all are text, as in scikit-learn; None of all else."""
+    names = column_names(value)
+    return None if names is None or not all(isinstance(one, str) for one in names) else names
+
+
+def column_names(value: Any) -> tuple[Any, ...] | None:
+    """Labels of the columns of a pandas or polars frame or a pyarrow table; None of all else."""
+    names = getattr(value, "column_names", None)  # pyarrow's
+    names = getattr(value, "columns", None) if names is None else names
+    if names is None or not hasattr(value, "__array__"):
+        return None
+    return tuple(names)
+
+
+def _column(frame: Any, i: int, label: object, name: str) -> NDArray[Any]:
+    """One column of a frame as numbers, NaN where one is missing."""
+    if hasattr(frame, "iloc"):  # pandas
+        column = frame.iloc[:, i]
+    else:
+        column = frame.column(i) if hasattr(frame, "column") else frame.to_series(i)
+    array = np.asarray(column)
+    if array.dtype == object:  # pandas, where a number may be missing
+        with suppress(TypeError, ValueError):  # of text, which is told below
+            array = column.to_numpy(dtype=np.float64, na_value=np.nan)
+    if array.dtype.kind not in "biuf":
+        shown = repr(str(array[0])) if len(array) else str(array.dtype)
+        raise BadInput(
+            f"{name} must hold numbers in every column; column {label!r} holds {shown}. Leave it "
+            f"out, or turn it into numbers, with sklearn.preprocessing.OneHotEncoder say."
+        )
+    return array
 
 
 def unmasked(value: Any, name: str) -> None:

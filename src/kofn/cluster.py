@@ -186,9 +186,10 @@ class Cluster:
     ) -> CodedMatrix | CodedTranspose:
         """Cut A (N x d) into k blocks, code them as n shares, and give every worker one.
 
-        A: a NumPy array or a scipy.sparse CSR matrix, float64 or float32; or what need not be in
-        memory here: a Zarr array, a share store, or the path or URL of one or of a .npy, Zarr,
-        Parquet or LIBSVM file (docs/store.md). A store has its own k and n.
+        A: a NumPy array, a pandas or polars frame, a pyarrow table or a scipy.sparse CSR matrix,
+        float64 or float32; or what need not be in memory here: a Zarr array, a share store, or the
+        path or URL of one or of a .npy, Zarr, Parquet or LIBSVM file (docs/store.md). A store has
+        its own k and n.
         k: the threshold, any k live workers are enough (default: half of the workers, rounded
         up). n: shares, at least the live workers (default: just those, or as many as are kept);
         more leave room for workers beyond them. code: an any-k-of-n code of your own in place of
@@ -236,8 +237,10 @@ class Cluster:
         if axis == 1:
             array = array.T.tocsr() if sparse else array.T
         scales, values = scales_of(array, code.k), self.engine.capabilities.values
-        X = CodedMatrix(self._driver, shares_of(array, code, scales, values=values), options)
-        return X if axis == 0 else X.T
+        rows = CodedMatrix(self._driver, shares_of(array, code, scales, values=values), options)
+        X = rows if axis == 0 else rows.T
+        X.columns = checks.feature_names(A)
+        return X
 
     def parts(
         self,
@@ -249,8 +252,8 @@ class Cluster:
     ) -> Parts:
         """Place parts of the data on the workers, for coded sums: `parts.sum(fn, x)`.
 
-        data: an array or a sparse matrix, cut by rows; a tuple of them, cut alongside (a part is
-        then a tuple: features and labels, say); or a list of anything picklable, each a part.
+        data: an array, frame or sparse matrix, cut by rows; a tuple of them, cut alongside (a part
+        is then a tuple: features and labels, say); or a list of anything picklable, each a part.
         code: kofn.FractionalRepetition(c=2), CyclicRepetition, Uncoded, … (default: two copies of
         everything where the number of workers is even, else no code). parts: how many to cut
         into (default: one a worker). n: slots, at least the live workers (default: just those, or

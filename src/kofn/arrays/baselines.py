@@ -18,8 +18,9 @@ from ..rounds.holders import HasDriver, Holders
 from ..rounds.replicated import ReplicatedRound
 from . import work
 from .matrix import CodedMatrix, Options
+from .operator import Reporting
 from .shares import shares_of, threshold
-from .transpose import Reporting, Transpose
+from .transpose import Transpose
 
 LOST = ("wait", "ignore", "stale")
 
@@ -60,8 +61,8 @@ class Replicated(Reporting):
         if backup is not None:
             backup = checks.number(backup, "backup", "> 1", "It is a factor, or None.")
         checks.one_of(lost, "lost", LOST)
-        self.shape: tuple[int, int] = array.shape
-        self.dtype, self.lost = array.dtype, lost
+        super().__init__(array.dtype, array.shape)
+        self.lost = lost
         self._late = None if backup is None else Late(factor=backup)
         self.blocks = count // self.r if backup is None else count
         copies = 1 if backup is None else self.r  # blocks in one slot
@@ -91,8 +92,7 @@ class Replicated(Reporting):
         """The rows of the matrix that are in a block."""
         return self._cuts[block], self._cuts[block + 1]
 
-    def __matmul__(self, w: object) -> NDArray[Any]:
-        """A @ w for a vector (d,) or columns (d, c)."""
+    def _times(self, w: object) -> NDArray[Any]:
         operand = checks.operand(w, self.shape[1], self.dtype, True)
         found = self._pass(_Pass(self, None), operand, operand.shape[1:])
         result = np.full((self.shape[0], *operand.shape[1:]), np.nan, self.dtype)

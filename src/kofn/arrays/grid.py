@@ -74,7 +74,7 @@ class CodedGrid(CodedMatrix):
     def _product(self, operand: NDArray[Any]) -> NDArray[Any]:
         return self._unscaled(self._aligned(self.code.forward, self._rows, operand, self.shape))
 
-    def _adjoint(self, z: NDArray[Any]) -> NDArray[Any]:
+    def _back(self, z: NDArray[Any]) -> NDArray[Any]:
         z = self._unscaled(z)
         return self._aligned(self.code.backward, self._columns, z, self.shape[::-1])
 

@@ -24,13 +24,14 @@ from .decode import Code
 from .drift import Drift
 from .iterate import iterate
 from .lowrank import as_change
+from .operator import Reporting, check_assigned
 from .plan import Plan, Planner
 from .probes import group_count
 from .reduce import SumRound
 from .scales import Growth, change_lengths
 from .shares import Shares
 from .tasks import Adjoint, More, Pass
-from .transpose import CodedTranspose, Reporting
+from .transpose import CodedTranspose
 from .verify import Verify, unseen
 from .worker_body import Step
 
@@ -58,7 +59,8 @@ class CodedMatrix(Reporting):
     """
 
     def __init__(self, driver: RoundDriver, shares: Shares, options: Options) -> None:
-        self.code, self.shape, self.dtype = shares.code, shares.shape, shares.dtype
+        super().__init__(shares.dtype, shares.shape)
+        self.code = shares.code
         self.sparse, self._scales, self._store = shares.sparse, shares.scales, shares.store
         code, least = self.code, self._stored.k
         self.tolerance = options.tolerance or TOLERANCE[self.dtype]
@@ -67,7 +69,8 @@ class CodedMatrix(Reporting):
         self._rows = code.block_rows(self.shape[0])
         self._holders = Holders(driver, code.n, shares.share_of, None, code.k, least)
         # Weakly: or its shares would stay until the garbage collector comes by.
-        rebuild = partial(fetching.rebuild, weakref.proxy(self))
+        this: Any = weakref.proxy(self)
+        rebuild = partial(fetching.rebuild, this)
         self._planner = Planner(self._holders, rebuild, least, code.k, options.measured_loads)
         if options.verify == "probe":
             self._planner.groups = group_count(self._rows, code.n)
@@ -83,12 +86,7 @@ class CodedMatrix(Reporting):
 
     @T.setter
     def T(self, value: CodedTranspose) -> None:
-        # X.T += change ends in this assignment.
-        if not isinstance(value, CodedTranspose) or value.T is not self:
-            raise BadInput(
-                f"X.T is X seen from its other side, and takes nothing but X.T += change; got a "
-                f"{type(value).__name__}. Encode that instead."
-            )
+        check_assigned(isinstance(value, CodedTranspose) and value.T is self, value)
 
     @property
     def updates(self) -> int:
@@ -109,12 +107,7 @@ class CodedMatrix(Reporting):
         runs, places = plan.windows.runs, plan.windows.places
         return {worker: runs[places[share]] for worker, share in plan.holders.items()}
 
-    def __matmul__(self, w: object) -> NDArray[Any]:
-        """X @ w for a vector (d,) or columns (d, c): exact to `report.error_bound`.
-
-        Any k live workers are enough. Raises TooFewWorkers below that, and keeps the matrix
-        usable: the next product works as soon as enough workers have joined.
-        """
+    def _times(self, w: object) -> NDArray[Any]:
         self._driver.check()
         operand = checks.operand(w, self.shape[1], self.dtype, self._check_finite)
         with self._driver.lock, np.errstate(over="ignore", invalid="ignore"):
@@ -311,7 +304,7 @@ class CodedMatrix(Reporting):
         if operand.ndim == 2 and operand.shape[1] == 0:
             return np.empty((self.shape[1], 0), self.dtype)
         with self._driver.lock, np.errstate(over="ignore", invalid="ignore"):
-            return self._finite(self._adjoint(operand))
+            return self._finite(self._back(operand))
 
     def _finite(self, result: NDArray[Any]) -> NDArray[Any]:
         """Refuse infinities that finite data and operands cannot have meant."""
@@ -326,7 +319,7 @@ class CodedMatrix(Reporting):
             )
         return result
 
-    def _adjoint(self, z: NDArray[Any]) -> NDArray[Any]:
+    def _back(self, z: NDArray[Any]) -> NDArray[Any]:
         """Aᵀ z, for z (N,) or (N, c): every reply is needed, and what is lost is re-expressed."""
         driver, code = self._driver, self.code
         began = driver.engine.now()

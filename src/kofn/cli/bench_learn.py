@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import warnings
+from functools import partial
 from typing import Any
 
 import numpy as np
+import sklearn.decomposition
 import sklearn.linear_model
 import sklearn.svm
 from numpy.typing import NDArray
@@ -14,16 +16,22 @@ from rich.console import Console
 from threadpoolctl import threadpool_limits
 
 from ..cluster import Cluster, connect
-from ..learn import LinearSVC, LogisticRegression, Ridge
+from ..learn import PCA, LinearSVC, LogisticRegression, Ridge
 from .interleaved import timed
 from .output import print_table, print_text
 
 TIGHT = {"tol": 1e-10, "max_iter": 10_000}
 # An estimator of ours, its counterpart, both as they come, and what makes the latter most exact.
+TEN: dict[str, Any] = {"n_components": 10, "random_state": 0}
 PAIRS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "Ridge": (Ridge, sklearn.linear_model.Ridge, {"solver": "cholesky"}),
     "LogisticRegression": (LogisticRegression, sklearn.linear_model.LogisticRegression, TIGHT),
     "LinearSVC": (LinearSVC, sklearn.svm.LinearSVC, {"dual": False, **TIGHT}),
+    "PCA": (
+        partial(PCA, **TEN),
+        partial(sklearn.decomposition.PCA, svd_solver="randomized", **TEN),
+        {},
+    ),
 }
 
 
@@ -69,7 +77,7 @@ def _compare(name: str, cluster: Cluster, X: Any, target: Any, times: int) -> di
         "of_which_coding_seconds": medians["coding"],
         "theirs_seconds": medians["theirs"],
         "ratio": medians["ours"] / medians["theirs"],
-        "our_iterations": int(np.max(ours.n_iter_)),
+        "our_iterations": int(np.max(getattr(ours, "n_iter_", 0))),
         "our_error": _apart(ours, best),
         "their_error": _apart(theirs, best),
     }
@@ -77,7 +85,10 @@ def _compare(name: str, cluster: Cluster, X: Any, target: Any, times: int) -> di
 
 def _apart(one: Any, other: Any) -> float:
     """The largest difference of a coefficient, relative to the largest coefficient."""
-    return float(np.abs(one.coef_ - other.coef_).max() / np.abs(other.coef_).max())
+    first, second = (getattr(model, "coef_", None) for model in (one, other))
+    if first is None or second is None:
+        first, second = one.components_, other.components_
+    return float(np.abs(first - second).max() / np.abs(second).max())
 
 
 def table(console: Console, result: dict[str, Any]) -> None:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .coded import CodedGradient
+    from .components import PCA, TruncatedSVD
     from .descent import Constant, Decay, GradientDescent, Nesterov
     from .ensemble import CodedEnsemble
     from .kernel import KernelRidge
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from .saving import load, save
 
 __all__ = [
+    "PCA",
     "CodedEnsemble",
     "CodedGradient",
     "Constant",
@@ -28,6 +30,7 @@ __all__ = [
     "Nesterov",
     "Network",
     "Ridge",
+    "TruncatedSVD",
     "interleave",
     "load",
     "save",
@@ -37,6 +40,7 @@ __all__ = [
 
 _WHERE = {
     "coded": ["CodedGradient"],
+    "components": ["PCA", "TruncatedSVD"],
     "descent": ["Constant", "Decay", "GradientDescent", "Nesterov"],
     "ensemble": ["CodedEnsemble"],
     "kernel": ["KernelRidge"],

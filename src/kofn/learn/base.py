@@ -25,7 +25,7 @@ from ..arrays import CodedTranspose
 from ..arrays.shares import resolve_source
 from ..arrays.sources import Source
 from ..arrays.store import Store
-from ..checks import unmasked
+from ..checks import column_names, plain, unmasked
 from ..cluster import Cluster
 from ..errors import BadInput
 from ..model import Record, Report
@@ -99,7 +99,11 @@ class CodedEstimator(OnCluster, BaseEstimator):
         )
 
     def _check(self, X: Any, y: Any, **options: Any) -> tuple[Any, NDArray[Any]]:
-        """Return the data as fit needs them; what is on workers, or in a store, stays there."""
+        """Return the data as fit needs them; what is on workers, or in a store, stays there.
+
+        y = "no_validation" where there is none, as scikit-learn has it.
+        """
+        alone = isinstance(y, str) and y == "no_validation"
         self._check_parameters()
         unmasked(X, "X")
         unmasked(y, "y")
@@ -107,11 +111,13 @@ class CodedEstimator(OnCluster, BaseEstimator):
             found = resolve_source(X)
             if found is None:
                 dtypes = [np.float64, np.float32]
-                checked: tuple[Any, NDArray[Any]] = validate_data(
-                    self, X, y, accept_sparse="csr", dtype=dtypes, **options
-                )
-                return checked
+                checked = self._valid(X, y, accept_sparse="csr", dtype=dtypes, **options)
+                return (checked, y) if alone else checked
             X = found
+        self._take_names(X)
+        if alone:
+            self.n_features_in_ = X.shape[1]
+            return X, y
         labels = _check_y(y, **{"multi_output": False, **options}, estimator=self)
         if labels.shape[0] != X.shape[0]:
             raise BadInput(
@@ -120,6 +126,21 @@ class CodedEstimator(OnCluster, BaseEstimator):
             )
         self.n_features_in_ = X.shape[1]
         return X, labels
+
+    def _valid(self, X: Any, *y: Any, **options: Any) -> Any:
+        """What scikit-learn makes of the data; where it cannot, the column that is to blame."""
+        try:
+            return validate_data(self, X, *y, **options)
+        except ValueError:
+            if column_names(X) is not None:
+                plain(X, "X")
+            raise
+
+    def _take_names(self, X: Any) -> None:
+        """The names of the features, if this matrix was encoded from a frame."""
+        self.__dict__.pop("feature_names_in_", None)
+        if isinstance(X, Encoded) and X.columns is not None:
+            self.feature_names_in_ = np.array(X.columns, dtype=object)
 
     def _classes(self, y: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.intp]]:
         """The classes in y, at least two, and which of them each label is."""
@@ -141,7 +162,7 @@ class CodedEstimator(OnCluster, BaseEstimator):
                 f"it first, in pieces if it is large."
             )
         unmasked(X, "X")
-        return validate_data(self, X, reset=False, **options)
+        return self._valid(X, reset=False, **options)
 
     def _weight(self, sample_weight: Any, X: Any) -> NDArray[np.float64]:
         """Weights (N, 1), none negative; ones if there are none, or of one number for all."""

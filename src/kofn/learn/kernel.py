@@ -8,7 +8,6 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import MultiOutputMixin, RegressorMixin
-from sklearn.utils.validation import validate_data
 
 from ..checks import number, one_of, unmasked, whole
 from ..codes.assignment import SumCode
@@ -53,7 +52,7 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, CodedTerms, CodedEstimator):
         self._check_parameters()
         unmasked(X, "X")
         unmasked(y, "y")
-        X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
+        X, y = self._valid(X, y, dtype=np.float64, multi_output=True, y_numeric=True)
         kernel = self._kernel(X.shape[1])
         targets = np.asarray(y, np.float64).reshape(len(y), -1)
         root = np.sqrt(self._weight(sample_weight, X))

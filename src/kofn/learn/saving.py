@@ -16,6 +16,7 @@ from ..cluster import Cluster
 from ..errors import BadFile, BadInput
 from ..files import said
 from .clusters import LeftBehind
+from .components import PCA, TruncatedSVD
 from .kernel import KernelRidge
 from .linear import LinearRegression, LinearSVC, LogisticRegression, Ridge
 from .mlp import MLPClassifier
@@ -24,7 +25,7 @@ KINDS: dict[str, Any] = {
     kind.__name__: kind
     for kind in (
         *(Ridge, LinearRegression, LogisticRegression, LinearSVC),
-        *(MLPClassifier, KernelRidge),
+        *(MLPClassifier, KernelRidge, PCA, TruncatedSVD),
     )
 }
 KIND = "model"
@@ -156,6 +157,12 @@ def _check(model: Any) -> None:
         expected = [*pairwise(widths), *((width,) for width in widths[1:])]
         found = [*model.coefs_, *model.intercepts_]
         right = len(widths) > 1 and widths[-1] == len(model.classes_)
+    elif isinstance(model, PCA | TruncatedSVD):
+        found = [model.components_, model.singular_values_, model.explained_variance_]
+        count = len(model.components_)
+        expected, right = [(count, features), (count,), (count,)], count > 0
+        if isinstance(model, PCA):
+            found, expected = [*found, model.mean_], [*expected, (features,)]
     elif isinstance(model, KernelRidge):
         rows = len(model.X_fit_)
         expected = [(rows, features), (rows, *model.dual_coef_.shape[1:2])]

@@ -8,15 +8,16 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from ..checks import whole
+from ..checks import plain, whole
 from ..errors import BadInput
 
 
 def cut(data: Any, parts: int | None, least: int) -> tuple[int, Callable[[int], Any]]:
     """Return how many parts there are, and how to get each. Nothing is copied here.
 
-    A list is its parts. An array or sparse matrix is cut by rows into `parts` (default: `least`)
-    of nearly equal length; a tuple of such, of equal length, is cut alongside, each part a tuple.
+    A list is its parts. An array, frame or sparse matrix is cut by rows into `parts` (default:
+    `least`) of nearly equal length; a tuple of such, of equal length, is cut alongside, each part a
+    tuple.
     """
     if isinstance(data, list):
         if parts is not None and parts != len(data):
@@ -56,15 +57,15 @@ def _rows(one: Any, i: int, several: bool) -> Any:
         isinstance(one, np.ndarray | Sequence) or hasattr(one, "__array__")
     ):
         raise BadInput(
-            f"data must be an array, a sparse matrix, a tuple of those, or a list of parts; "
-            f"{name} is {type(one).__name__}."
+            f"data must be an array, a frame, a sparse matrix, a tuple of those, or a list of "
+            f"parts; {name} is {type(one).__name__}."
         )
     if isinstance(one, np.ma.MaskedArray) and np.ma.is_masked(one):
         raise BadInput(
             f"parts of an array would lose its mask; {name} is masked. Fill it (one.filled(0)), or "
             f"pass a list of parts."
         )
-    found = np.asarray(one)
+    found = plain(one, name)
     if found.ndim == 0 or found.dtype == object or not len(found):
         raise BadInput(
             f"an array is cut into parts by rows, so it needs some; {name} has shape "
