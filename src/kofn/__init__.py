@@ -37,6 +37,7 @@ from .errors import (
     WrongReplies,
 )
 from .model import ProductReport, Report, SumReport
+from .planning import Plan, plan
 from .rounds import Late, stop
 from .rounds.stop import Stop, deadline, exact, first, fraction
 from .sequence import DIP, IDIP, Polynomial
@@ -78,6 +79,7 @@ __all__ = [
     "OutOfSymbols",
     "Overflowed",
     "Parts",
+    "Plan",
     "Polynomial",
     "ProductReport",
     "RandomGroups",
@@ -106,6 +108,7 @@ __all__ = [
     "first",
     "fraction",
     "low_rank",
+    "plan",
     "resume",
     "simulate",
     "stop",
