@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from rich.console import Console
+from support import DataFolder
 from typer.testing import CliRunner
 
 import kofn
@@ -25,9 +26,11 @@ from kofn.planning.risk import need, risk
 from kofn.planning.search import _rungs
 from kofn.planning.why import why
 from kofn.simulation import Candidate, Stage, Work, delays_of
+from kofn.simulation.timings import markets_of
 
 SLOW = "markov(unit=6, alpha=8, enter=0.1, leave=0.5)"
 CALM = "perunit(unit=6)"
+COSTS = kofn.Costs(start_up=60.0)
 SMALL: dict[str, Work] = {
     "product": Work("product", 600, 10),
     "gradient": Work("gradient", 600, 10),
@@ -328,6 +331,21 @@ def test_the_lines_of_python_do_what_the_plan_does(kind: str) -> None:
     else:
         assert names["parts"].code == found.arguments("parts")[0]
         assert names["r"].exact
+
+
+# Recorded markets.
+
+
+def test_prices_hold_on_every_market_that_has_them(data_folder: DataFolder) -> None:
+    path = data_folder("spot_traces") / "spot_traces/aws_gcp_spot_availability_2022_2023.npz"
+    priced = [one for one in markets_of(path).values() if isinstance(one, SpotTrace) and one.prices]
+    assert len(priced) == 6
+    work, timings, costs = Work("product", 1_000_000, 100), "exponential(unit=2400, mean=3)", COSTS
+    for one in priced:
+        best = kofn.plan(work, 1, timings, one, rounds=60, costs=costs).best
+        for seed in range(3):
+            stage = Stage(work, 1, delays_of(timings, 1), one.offer(1, seed), costs, seed)
+            assert best.price == pytest.approx(stage.play(best.candidate, 60).usd, rel=0.1)
 
 
 # The command.
