@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 EXTRAS := plot,store,ray,dask,mpi,torch
 MINUTES ?= 20
-PROCESSES := engine or hosts or docs or papers
+OTHERS := hosts or docs or papers
 
 .PHONY: demo quick test check soak coverage bench clean
 
@@ -13,19 +13,20 @@ demo: $(VENV)/.core
 
 # Tests that start no process: codes, rounds, the protocol, simulated engines.
 quick: $(VENV)/.dev
-	$(BIN)/python -m pytest --quick
+	$(BIN)/python -m pytest --quick -n 2 --dist loadfile
 
-# Tests with processes mostly wait, so three runs share the cores: without processes, of engines, and
-# the rest; the first two are shown after the last. TESTS=tests/test_arrays.py chooses files; 5 is
-# pytest's status when there is no such test.
+# Tests with processes mostly wait, so four runs share the cores: without processes, of each engine,
+# of what stands on engines, and on hosts, docs and papers. The last is shown as it runs, the others
+# after it. TESTS=tests/test_arrays.py chooses files; 5 is pytest's status when there is no such test.
 test: check
 	@pytest="$(BIN)/python -m pytest -p no:cacheprovider $(TESTS)"; status=0; \
-	$$pytest -m 'not ($(PROCESSES))' > .tests.log 2>&1 & beside=$$!; \
-	$$pytest -m '$(PROCESSES)' -k test_engine_ > .engines.log 2>&1 & engines=$$!; \
-	trap 'kill $$beside $$engines' INT TERM; \
-	$$pytest -m '$(PROCESSES)' -k 'not test_engine_' || test $$? = 5 || status=1; \
-	for other in $$engines $$beside; do wait $$other || test $$? = 5 || status=1; done; \
-	cat .engines.log .tests.log; exit $$status
+	$$pytest -m 'not (engine or $(OTHERS))' > .tests-1.log 2>&1 & beside=$$!; \
+	$$pytest -m 'engine and not ($(OTHERS))' -k test_engine_ > .tests-2.log 2>&1 & beside="$$beside $$!"; \
+	$$pytest -m 'engine and not ($(OTHERS))' -k 'not test_engine_' > .tests-3.log 2>&1 & beside="$$beside $$!"; \
+	trap 'kill $$beside' INT TERM; \
+	$$pytest -m '$(OTHERS)' || test $$? = 5 || status=1; \
+	for other in $$beside; do wait $$other || test $$? = 5 || status=1; done; \
+	cat .tests-?.log; exit $$status
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check src tests examples
@@ -57,4 +58,4 @@ $(VENV)/.dev: $(VENV)/.core
 	touch $@
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .tests.log .engines.log
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .tests-?.log

@@ -120,7 +120,7 @@ def alter(path: Path, dice: np.random.Generator, others: list[bytes]) -> bool:
     if path.suffix == ".json" and dice.random() < 0.6:
         path.write_text(json.dumps(altered_json(json.loads(data), dice)))
         return False
-    if path.suffix == ".kofn" and dice.random() < 0.6:
+    if (path.suffix == ".kofn" or path.name.startswith("checkpoint-")) and dice.random() < 0.6:
         arrays, facts = saved.unpack(data)
         if dice.random() < 0.7:
             facts = altered_json(facts, dice)
@@ -184,6 +184,7 @@ class Bench:
         with limited(), warnings.catch_warnings():
             warnings.simplefilter("error")
             warnings.simplefilter("ignore", kofn.StoreWarning)
+            warnings.simplefilter("ignore", kofn.CheckpointWarning)
             warnings.simplefilter("ignore", ConvergenceWarning)
             if name == COMMAND:
                 words = altered_line(dice)

@@ -143,8 +143,8 @@ def scores(folder: Path) -> Any:
     return np.asarray(found, float)
 
 
-def reseal_saved(folder: Path) -> None:
-    for path in folder.glob("*.kofn"):
+def reseal_saved(folder: Path, pattern: str = "*.kofn") -> None:
+    for path in folder.glob(pattern):
         data = path.read_bytes()
         path.write_bytes(data[:-64] + saved._digest(memoryview(data)[:-64]))
 
@@ -156,6 +156,33 @@ def no_object(value: Any) -> bool:
 
 def equal(good: Any, value: Any, folder: Path) -> bool:
     return bool(np.array_equal(good, value))
+
+
+# Checkpoints.
+
+
+def make_checkpoints(folder: Path) -> Any:
+    """Two of a loop of somebody's own."""
+    where = kofn.Checkpoint(folder / "loop", every=0)
+    for step in (1, 2):
+        assert where.offer({"step": step, "w": W * step})
+    return W
+
+
+def own_loop_right(good: Any, state: Any, folder: Path) -> bool:
+    """The newest, or the one before."""
+    step = state.get("step")
+    return type(step) is int and step in (1, 2) and np.array_equal(state.get("w"), good * step)
+
+
+def fitted(folder: Path) -> Any:
+    """Coefficients of a fit with checkpoints; of one that has ended, by reading them."""
+    model = Ridge(cluster="virtual", solver="gd", tol=0.1)
+    where = kofn.Checkpoint(folder / "fit", every=0)
+    return np.append(model.fit(X, X @ W, checkpoint=where).coef_, model.intercept_)
+
+
+reseal_checkpoints = partial(reseal_saved, pattern="*/checkpoint-*")
 
 
 # Tables and matrices, with readers of their own to compare with.
@@ -349,6 +376,11 @@ KINDS: dict[str, Kind] = {
     "linear model": model(LinearSVC(cluster="virtual"), Y),
     "ridge model": model(Ridge(cluster="virtual"), X @ W),
     "network": model(NET, Y),
+    "checkpoints": Kind(
+        *(make_checkpoints, lambda folder: kofn.resume(folder / "loop"), own_loop_right),
+        *(reseal_checkpoints, lambda state: isinstance(state, dict), "loop/*"),
+    ),
+    "fit to resume": Kind(fitted, fitted, equal, reseal_checkpoints, no_object, "fit/*"),
     "csv": Kind(make_csv, table("data.csv"), csv_right),
     "libsvm": Kind(make_libsvm, table("data.svm"), libsvm_right),
     "npy": Kind(make_npy, table("data.npy", "labels.npy"), npy_right),

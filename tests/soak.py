@@ -63,7 +63,10 @@ def steps(number: int) -> dict[str, list[str]]:
         "engines": [*pytest, "-k", " or ".join([*checks, *OTHERS]), *engines],
         "chaos": [*pytest, "-k", CHAOS, *attacks],
         "masters": [*pytest, *dying],
-        "hosts": [*pytest, "-k", "every_scenario", str(TESTS / "test_fleet.py")],
+        "hosts": [
+            *(*pytest, "-k", "every_scenario or has_its_token"),
+            *(str(TESTS / name) for name in ("test_doors.py", "test_fleet.py")),
+        ],
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -35,6 +36,7 @@ def run(code: str, folder: Path) -> Done:
         capture_output=True,
         text=True,
         cwd=folder,
+        env={**os.environ},  # a copy: an import in another thread may set variables meanwhile
         timeout=120,
         check=False,
     )

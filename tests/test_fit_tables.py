@@ -182,3 +182,9 @@ def test_a_target_that_is_no_class_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("\n".join(["a,b", *lines]) + "\n")
     with pytest.raises(kofn.BadInput, match=r"takes classes; the target has 20 .* --model ridge"):
         run(Job(tmp_path / "a.csv", "logistic", workers=2, k=1), quiet=True)
+
+
+def test_a_zero_byte_is_no_part_of_a_number(tmp_path: Path) -> None:
+    path = csv(tmp_path, "1,0", "0.35\0,1")
+    with pytest.raises(kofn.BadInput, match=r"line 3 has a zero byte"):
+        tables.load(path, None, None)

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 import kofn
 
@@ -147,3 +151,22 @@ def test_the_master_reads_no_clock_and_opens_nothing() -> None:
         }
         forbidden = {"time", "os", "socket", "threading", "multiprocessing", "asyncio"}
         assert not modules & forbidden, path
+
+
+@pytest.mark.engine
+def test_import_kofn_is_light() -> None:
+    """Every worker and every command pays for it; scipy.stats alone had doubled it."""
+    told = "import sys, kofn; print(*sorted({name.split('.')[0] for name in sys.modules}));"
+    told += "print(*(name for name in sys.modules if name.count('.') == 1))"
+    run = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
+    heavy = {
+        "kofn.simulation",
+        "scipy.stats",
+        "scipy.optimize",
+        "sklearn",
+        "pandas",
+        "matplotlib",
+        "rich",
+        "typer",
+    }
+    assert not heavy & set(run.stdout.split())

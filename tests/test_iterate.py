@@ -20,7 +20,7 @@ from acting import Acting
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from support import driver_of, examples
+from support import driver_of, examples, until
 
 import kofn
 from kofn import exchange
@@ -56,6 +56,14 @@ def kill(cluster: kofn.Cluster, worker: int) -> None:
     pid = cluster.engine.pid(worker)
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
+    until(lambda: ended(pid), f"the end of worker {worker}")  # it takes a while on a busy machine
+
+
+def ended(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
 
 
 # On processes.

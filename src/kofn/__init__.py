@@ -1,5 +1,7 @@
 """kofn: any k of n workers are enough."""
 
+from typing import TYPE_CHECKING, Any
+
 from .arrays import CodedMatrix, CodedTranspose, LowRank, low_rank
 from .checkpoint import Checkpoint, resume
 from .cluster import Cluster, connect
@@ -41,8 +43,10 @@ from .planning import Plan, plan
 from .rounds import Late, stop
 from .rounds.stop import Stop, deadline, exact, first, fraction
 from .sequence import DIP, IDIP, Polynomial
-from .simulation import Table, Work, calibrate, simulate
 from .sums import Parts, Scattered, Sum
+
+if TYPE_CHECKING:
+    from .simulation import Table, Work, calibrate, simulate
 
 __version__ = "0.1.0"
 
@@ -113,3 +117,14 @@ __all__ = [
     "simulate",
     "stop",
 ]
+
+
+if not TYPE_CHECKING:  # a checker knows them, and that there are no others
+
+    def __getattr__(name: str) -> Any:
+        """Simulation is imported when it is asked for: workers import kofn too, and need none."""
+        if name in ("Table", "Work", "calibrate", "simulate"):
+            from . import simulation
+
+            return getattr(simulation, name)
+        raise AttributeError(f"module 'kofn' has no attribute {name!r}")

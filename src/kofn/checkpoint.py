@@ -150,7 +150,8 @@ def pack(about: Any, state: Mapping[str, Any]) -> bytes:
     """The bytes of a checkpoint. BadInput for what is neither an array nor JSON."""
     arrays: list[np.ndarray[Any, Any]] = []
     facts = {"about": _tree(about, "about", arrays), "state": _tree(dict(state), "state", arrays)}
-    return saved.pack({str(i): array for i, array in enumerate(arrays)}, facts)
+    named = {str(i): array for i, array in enumerate(arrays)}
+    return saved.pack(named, {**facts, "form": _form(facts["state"], named)})
 
 
 def _tree(value: Any, name: str, arrays: list[np.ndarray[Any, Any]]) -> Any:
@@ -186,6 +187,8 @@ def _load(place: Place) -> tuple[Any, dict[str, Any]]:
         raise BadCheckpoint(place.url, f"it cannot be read: {said(error)}.") from error
     try:
         arrays, facts = saved.unpack(data)
+        if _form(facts["state"], arrays) != facts["form"]:
+            raise ValueError("its state has another form.")
         return _value(facts["about"], arrays), dict(_value(facts["state"], arrays))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadCheckpoint(place.url, f"it is not as it was written: {said(error)}") from None
@@ -199,3 +202,15 @@ def _value(tree: Any, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Any:
             return arrays[str(tree["array"])]
         return {key: _value(one, arrays) for key, one in tree["dict"].items()}
     return tree
+
+
+def _form(tree: Any, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Any:
+    """What kinds of things a state is made of, and their sizes: who goes on relies on it."""
+    if isinstance(tree, list):
+        return [_form(one, arrays) for one in tree]
+    if isinstance(tree, dict):
+        if "array" in tree:
+            array = arrays[str(tree["array"])]
+            return f"{array.dtype} {array.shape}"
+        return {key: _form(one, arrays) for key, one in tree["dict"].items()}
+    return type(tree).__name__

@@ -212,18 +212,25 @@ def floats(array: Any, name: str) -> Any:
     )
 
 
+def is_finite(array: NDArray[Any]) -> bool:
+    """Whether all numbers are. One pass; squares of large numbers make a second one."""
+    if array.dtype.char in "fd" and array.flags.forc:  # by BLAS: half a microsecond for a few
+        flat = array if array.ndim == 1 else array.reshape(-1, order="A")
+        if math.isfinite(np.vdot(flat, flat)):  # unlike `dot`, it warns of nothing
+            return True
+    return bool(np.isfinite(array).all())
+
+
 def finite(array: Any, name: str, first: int = 0) -> None:
     """Refuse NaN and infinity, naming the entry; rows are numbered from `first` on."""
     sparse = bool(scipy.sparse.issparse(array))
     values = array.data if sparse else array
+    if values.size <= AT_ONCE and is_finite(values):
+        return
     rows = max(1, AT_ONCE // max(1, values[0].size if len(values) else 1))
     for start in range(0, len(values), rows):
         part = values[start : start + rows]
-        # The sum is finite unless an entry is not (or it overflows): one cheap pass first.
-        with np.errstate(over="ignore", invalid="ignore"):
-            if np.isfinite(part.sum()):
-                continue
-        if not np.isfinite(part).all():
+        if not is_finite(part):
             bad = np.argwhere(~np.isfinite(part))[0]
             at = [int(bad[0]) + start, *(int(i) for i in bad[1:])]
             if sparse:

@@ -20,7 +20,7 @@ def writable(kept: Any, operand: Any, argument: Any) -> Iterator[Piece]:
     yield Piece(None, [a.flags.writeable for a in (operand, kept["key"], argument)])
 
 
-_mpi_messages.PIECE = 1001  # on every rank
+_mpi_messages.PIECE = 100_001  # on every rank
 refuse_all()
 with MPIEngine() as engine:
     assert engine.capabilities.exchange

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import checks
-from ..codes.linear import error_bound
+from ..codes.linear import error_bound, round_off
 from ..errors import BadInput, CannotDo, Inaccurate, Overflowed
 from ..model import Body, ProductReport, Record, RowRange, Update
 from ..rounds import ElasticRound, Late, RoundDriver
@@ -317,7 +317,7 @@ class CodedMatrix(Reporting):
         """Refuse infinities that finite data and operands cannot have meant."""
         if not (self._check_finite and self._values):
             return result
-        if not np.isfinite(result.sum()) and not np.isfinite(result).all():
+        if not checks.is_finite(result):
             most = np.finfo(self.dtype).max
             raise Overflowed(
                 f"coded products of finite numbers must stay below {most:.1e}; this one, or a "
@@ -396,5 +396,5 @@ class CodedMatrix(Reporting):
     def _bound(self, inner: int, eta: float, shares: Collection[int]) -> float:
         """Bound on the relative error of products of this inner dimension, decoded with such η."""
         least = error_bound(inner, self.dtype, eta)
-        rounding = float(np.finfo(self.dtype).eps) / 2 * math.sqrt(self.updates)
+        rounding = round_off(self.dtype) * math.sqrt(self.updates)
         return self._drift.widened(least, max(1.0, eta), rounding, self.code.k, shares)

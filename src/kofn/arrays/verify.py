@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from ..checks import is_finite
 from ..codes.syndrome import Syndrome
 from ..errors import BadInput
 from ..model import RowRange
@@ -51,12 +52,6 @@ def check_options(verify: object, margin: int, check_finite: bool) -> None:
             f"verify='parity' compares replies beyond the threshold: margin=1 detects a wrong one, "
             f"margin=2 says whose it is; got margin={margin}. Use verify='probe' without a margin."
         )
-
-
-def is_finite(value: NDArray[Any]) -> bool:
-    """Whether all numbers are. One pass; squares of large numbers make a second one."""
-    flat = value if value.ndim == 1 else value.reshape(-1)
-    return math.isfinite(flat.dot(flat)) or bool(np.isfinite(flat).all())
 
 
 class Finite:

@@ -89,7 +89,7 @@ def mpi_product(folder: str, pace: float) -> None:
 
 def mpi_broadcast(folder: str, pace: float) -> None:
     """Every rank of kofn's own program under mpiexec: operands for many workers."""
-    with find("mpi")(MANY) as engine:
+    with find("mpi")() as engine:
         for question in bare.questions():
             print(json.dumps(broadcast(engine, question["rounds"])), flush=True)
 

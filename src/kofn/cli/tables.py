@@ -142,6 +142,8 @@ def _csv(path: Path) -> list[Column]:
                 f"every line of {path} must have {len(names)} fields, as its first one; line {at} "
                 f"has {len(row)}."
             )
+        if "\0" in "".join(row):  # NumPy would cut it off
+            raise BadInput(f"{path.name} must be text; line {at} has a zero byte. Save it anew.")
     columns = zip(names, *(row for _, row in lines), strict=True)
     return [Column(name, np.asarray(cells), text=True) for name, *cells in columns]
 

@@ -6,9 +6,11 @@ rows as replies arrive, says when what is wanted lies in their span, and yields 
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -30,7 +32,17 @@ def error_bound(d: int, dtype: DTypeLike, eta: float) -> float:
     (16 + sqrt(d) / 2) u eta, u the unit round-off. An eta below one counts as one: replies from
     equal shares make equal errors, which do not average out.
     """
-    return float((16 + np.sqrt(d) / 2) * (np.finfo(dtype).eps / 2) * max(1.0, eta))
+    return (16 + math.sqrt(d) / 2) * round_off(dtype) * max(1.0, eta)
+
+
+def round_off(dtype: DTypeLike) -> float:
+    """The unit round-off of a type."""
+    return _round_off(np.dtype(dtype))
+
+
+@cache
+def _round_off(dtype: np.dtype[Any]) -> float:
+    return float(np.finfo(dtype).eps) / 2
 
 
 def amplification(rows: Floats, matrix: Floats) -> float:

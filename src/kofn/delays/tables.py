@@ -38,6 +38,8 @@ def read_rows(path: str | PathLike[str], what: str) -> list[Line]:
             reader = csv.DictReader(file)
             lines = [Line(reader.line_num, row) for row in reader]
             names = reader.fieldnames
+        if any(not name.isprintable() for name in names or ()):
+            raise csv.Error
     except (UnicodeDecodeError, csv.Error):
         problem = "this is no text"
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:

@@ -16,7 +16,7 @@ from ._forks import reseed, tie
 from ._processes import Process
 from ._sockets import EXCHANGE, GONE, HELLO, UNMAP, UNPASS, VALUE_AT, Shared
 from ._wakeup import Mailbox
-from .memory import OWN, Packed, Pool, Segment, attach, framed, pack, unpack
+from .memory import OWN, Packed, Pool, Segment, attach, pack, unpack
 from .protocol import Message, Values, WorkerProtocol, plain, typed
 from .protocol.messages import TaskReply
 
@@ -125,7 +125,7 @@ class SocketWorker(Values):
         packed, segment = pack(value, self.pool.take, tidy=True)
         if segment is not None:
             self.taken.append(segment)
-        return packed if packed[0] is None or segment is not None else framed(packed)
+        return packed
 
     def reply(self, message: Message) -> None:
         """Send a message, and the descriptors of segments that it is the first to use."""

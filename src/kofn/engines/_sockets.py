@@ -21,7 +21,7 @@ from . import _wire as wire
 from ._forks import Lifeline, watched
 from ._processes import Process, where_pids_count
 from ._wakeup import MAILBOXES, BroadcastWaker, Mailbox
-from .memory import OWN, Packed, Pool, Segment, attach, framed, fresh, inline, large, pack, unpack
+from .memory import OWN, Packed, Pool, Segment, attach, fresh, inline, large, pack, unpack
 from .protocol import KINDS, NEVER, Cancel, Message, WorkerDown, WorkerUp, plain, typed
 from .protocol.messages import AddBody, AddOperand, DropOperand, Put, RunTask, TaskReply
 from .transport import Transport
@@ -166,7 +166,7 @@ class SocketTransport(Transport):
             packed, segment = pack(value, lambda size: fresh(size, OWN))
             self._copied += large(packed)
         if segment is None:  # copies: an operand may wait long for its first task
-            return (packed[0], tuple(map(bytes, framed(packed)[1])), None) if packed[0] else packed
+            return (packed[0], tuple(map(bytes, packed[1])), None) if packed[0] else packed
         if lasting:
             self._lasting.add(segment)
         return Shared(packed, segment)

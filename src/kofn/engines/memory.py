@@ -223,7 +223,10 @@ def _marshals(value: Any) -> bool:
 
 
 def pack(value: Any, take: _Take = None, tidy: bool = False) -> tuple[Packed, Segment | None]:
-    """Pack a value; buffers of LARGE bytes or more are written to one segment from `take`."""
+    """Pack a value; buffers of LARGE bytes or more are written to one segment from `take`.
+
+    Raises TooLarge where `take` has none, and they are too large to go in a frame instead.
+    """
     if _marshals(value):
         return (None, (value,), None), None
     head, views = _buffers(value, tidy)
@@ -232,7 +235,7 @@ def pack(value: Any, take: _Take = None, tidy: bool = False) -> tuple[Packed, Se
     sizes = [-(-view.nbytes // _ALIGN) * _ALIGN for view in views if view.nbytes >= LARGE]
     segment = take(sum(sizes)) if sizes else None
     if segment is None:
-        return (head, tuple(views), None), None
+        return framed((head, tuple(views), None)), None
     parts, at = list[Any](views), _HEADER
     for i, view in enumerate(views):
         if view.nbytes >= LARGE:

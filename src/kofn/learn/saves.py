@@ -45,6 +45,7 @@ class Saves:
 
 
 NOWHERE = Saves()
+_STRANGE = "they were not written by an estimator"
 
 
 def saves(
@@ -59,7 +60,11 @@ def saves(
     where = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
     found = where.read()
     about = _about(estimator, X, targets, weight)
-    if found is not None and (other := _difference(found[0], about)):
+    try:
+        other = "" if found is None else _difference(found[0], about)
+    except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError):
+        other = _STRANGE
+    if other:
         raise BadInput(
             f"checkpoints go on with the same data and settings; those in {where.place.url} are of "
             f"another fit: {other}. Choose another folder, or remove this one to begin anew."
@@ -115,7 +120,7 @@ def _hash(array: NDArray[Any]) -> str:
 def _difference(theirs: Any, ours: dict[str, Any]) -> str:
     """In what two fits differ, in words; "" where they are the same."""
     if not isinstance(theirs, dict) or theirs.keys() != ours.keys():
-        return "they were not written by an estimator"
+        return _STRANGE
     for name in ("estimator", "shape", "targets", "weights"):
         if theirs[name] != ours[name]:
             if name in ("targets", "weights"):

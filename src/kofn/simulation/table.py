@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 from ..errors import CannotDo
 from .work import Work
@@ -31,7 +31,7 @@ def interval(values: Floats) -> tuple[float, float]:
     if len(values) < 4:
         return float("nan"), float("nan")
     means = np.array([b.mean() for b in np.array_split(values, min(BATCHES, len(values) // 2))])
-    half = float(student.ppf((1 + SURE) / 2, len(means) - 1)) * means.std(ddof=1)
+    half = float(stdtrit(len(means) - 1, (1 + SURE) / 2)) * means.std(ddof=1)
     half /= np.sqrt(len(means))
     return float(values.mean() - half), float(values.mean() + half)
 
