@@ -37,9 +37,10 @@ ALLOWED: dict[str, set[str]] = {
     "sums": {"codes", "rounds"},
     "sequence": {"codes", "rounds"},
     "checkpoint": set(),
+    "choice": set(),
     "cluster": {
         *("arrays", "sums", "sequence", "rounds", "codes", "engines.base", "engines.known"),
-        *("notices", "checkpoint", "report", "page"),
+        *("notices", "checkpoint", "choice", "report", "page"),
     },
     "market": {"cluster", "delays"},
     "rivals": {"cluster", "codes", "delays", "engines", "rounds", "sums"},
@@ -55,6 +56,9 @@ ALLOWED: dict[str, set[str]] = {
         "rivals",
         "rounds",
         "sequence",
+    },
+    "planning": {
+        *("choice", "codes", "delays", "report", "rivals", "rounds", "sequence", "simulation"),
     },
     "page": {"report"},
     "testing": {"codes", "engines", "rounds", "delays", "arrays", "cluster"},

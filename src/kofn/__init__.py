@@ -1,5 +1,6 @@
 """kofn: any k of n workers are enough."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .arrays import CodedMatrix, CodedTranspose, LowRank, low_rank
@@ -45,6 +46,7 @@ from .sequence import DIP, IDIP, Polynomial
 from .sums import Parts, Scattered, Sum
 
 if TYPE_CHECKING:
+    from .planning import Plan, plan
     from .simulation import Table, Work, calibrate, simulate
 
 __version__ = "0.1.0"
@@ -82,6 +84,7 @@ __all__ = [
     "OutOfSymbols",
     "Overflowed",
     "Parts",
+    "Plan",
     "Polynomial",
     "ProductReport",
     "RandomGroups",
@@ -110,6 +113,7 @@ __all__ = [
     "first",
     "fraction",
     "low_rank",
+    "plan",
     "resume",
     "simulate",
     "stop",
@@ -117,11 +121,11 @@ __all__ = [
 
 
 if not TYPE_CHECKING:  # a checker knows them, and that there are no others
+    _later = dict.fromkeys(("Table", "Work", "calibrate", "simulate"), "simulation")
+    _later |= dict.fromkeys(("Plan", "plan"), "planning")
 
     def __getattr__(name: str) -> Any:
         """Simulation is imported when it is asked for: workers import kofn too, and need none."""
-        if name in ("Table", "Work", "calibrate", "simulate"):
-            from . import simulation
-
-            return getattr(simulation, name)
+        if name in _later:
+            return getattr(import_module(f".{_later[name]}", __name__), name)
         raise AttributeError(f"module 'kofn' has no attribute {name!r}")

@@ -17,6 +17,7 @@ from .arrays.shares import choose_code, resolve_source, shares_from, shares_of
 from .arrays.store import Store
 from .arrays.verify import Verify, check_options
 from .checkpoint import Checkpoint
+from .choice import Choice, chosen
 from .codes import AnyKOfN, SumCode
 from .engines.base import Engine
 from .engines.known import start
@@ -37,7 +38,7 @@ DEFAULT_LATE = Late()
 
 def connect(
     engine: str | Engine = "local",
-    workers: int | None = None,
+    workers: int | Choice | None = None,
     *,
     address: Any = None,
     security: Any = None,
@@ -50,8 +51,8 @@ def connect(
 ) -> Cluster:
     """Open a cluster on an engine, given by name ("local", "virtual", …) or as an Engine.
 
-    `workers`: how many to start (default: the engine's own, or all that a running cluster
-    offers). `address`: of a running cluster, where the engine has such a thing; `security`: the
+    `workers`: how many to start, or a kofn.plan (default: the engine's own, or all that a running
+    cluster offers). `address`: of a running cluster, where there is such a thing; `security`: the
     keys to reach it with (a distributed.Security). `wait`: seconds that a round below the threshold
     waits for workers to join before it raises TooFewWorkers. `limit`: seconds that a round waits in
     silence for workers that are live before it raises Stalled. `lost_after`: a worker that owes an
@@ -59,21 +60,18 @@ def connect(
     straggler, and others do its work). `keep`: order another worker for each one that leaves, so
     that so many are live (docs/fleet.md). `notices`: where it is announced that machines will go:
     "aws", "gcp", "azure", "kubernetes", "slurm", "ray", "dask", "auto" for whatever is there, or a
-    list (default: nowhere; see docs/fleet.md). `log`: a file that the event log is written to, for
-    `kofn watch` and `kofn report` (default: none; see docs/page.md).
+    list (default: nowhere; docs/fleet.md). `log`: a file for the event log (docs/page.md).
     """
-    sources = resolve(notices)
+    sources, (count,) = resolve(notices), chosen(workers, "connect", workers)
     wait = checks.seconds(wait, "wait")
     limit = checks.number(limit, "limit", "> 0", "Leave it out for 300 seconds.", infinite=True)
-    lost_after = checks.number(
-        lost_after, "lost_after", "> 0", "Leave it out for never.", infinite=True
-    )
+    never = "Leave it out for never."
+    lost_after = checks.number(lost_after, "lost_after", "> 0", never, infinite=True)
     if keep is not None:
-        remedy = "Leave it out to go on with those that are left."
-        keep = checks.whole(keep, "keep", 1, checks.WORKERS, remedy)
+        keep = checks.whole(keep, "keep", 1, checks.WORKERS, "Leave it out to order nobody.")
     given = isinstance(engine, Engine)
     if not isinstance(engine, Engine):
-        engine = start(engine, workers, address=address, security=security)
+        engine = start(engine, count, address=address, security=security)
     elif any(option is not None for option in (workers, address, security)):
         raise BadInput(
             f"workers=, address= and security= go with an engine's name; got an engine that is "
@@ -139,7 +137,7 @@ class Cluster:
     def encode(
         self,
         A: object,
-        k: int | None = None,
+        k: int | Choice | None = None,
         *,
         n: int | None = None,
         code: AnyKOfN | None = None,
@@ -156,7 +154,7 @@ class Cluster:
     def encode(
         self,
         A: object,
-        k: int | None = None,
+        k: int | Choice | None = None,
         *,
         n: int | None = None,
         code: AnyKOfN | None = None,
@@ -172,7 +170,7 @@ class Cluster:
     def encode(
         self,
         A: object,
-        k: int | None = None,
+        k: int | Choice | None = None,
         *,
         n: int | None = None,
         code: AnyKOfN | None = None,
@@ -186,11 +184,10 @@ class Cluster:
     ) -> CodedMatrix | CodedTranspose:
         """Cut A (N x d) into k blocks, code them as n shares, and give every worker one.
 
-        A: a NumPy array, a pandas or polars frame, a pyarrow table or a scipy.sparse CSR matrix,
-        float64 or float32; or what need not be in memory here: a Zarr array, a share store, or the
-        path or URL of one or of a .npy, Zarr, Parquet or LIBSVM file (docs/store.md). A store has
-        its own k and n.
-        k: the threshold, any k live workers are enough (default: half of the workers, rounded
+        A: a NumPy array, a frame (pandas, polars, pyarrow) or a scipy.sparse CSR matrix, float64 or
+        float32; or what need not be in memory here: a Zarr array, a share store, or the path or URL
+        of one or of a .npy, Zarr, Parquet or LIBSVM file (docs/store.md). A store has its own k, n.
+        k: the threshold, any k live workers are enough; or a kofn.plan (default: half, rounded
         up). n: shares, at least the live workers (default: just those, or as many as are kept);
         more leave room for workers beyond them. code: an any-k-of-n code of your own in place of
         k and n (docs/extending.md); where it has a decoder of its own, that is used.
@@ -207,10 +204,11 @@ class Cluster:
         Cost: every share is one pass over A; each worker keeps ceil(N / k) rows.
         """
         live, usual = self._count()
+        need, n, margin, late, loads = chosen(k, "encode", k, n, margin, late, loads)
         if tolerance is not None:
             tolerance = checks.number(tolerance, "tolerance", "> 0", infinite=True)
         found = resolve_source(A)
-        code = choose_code(found, code, k, n, usual)
+        code = choose_code(found, code, need, n, usual)
         if not isinstance(found, Store):
             checks.slots(code.n, live)
         margin = checks.margin(margin, code.n, code.k)
@@ -245,7 +243,7 @@ class Cluster:
     def parts(
         self,
         data: object,
-        code: SumCode | None = None,
+        code: SumCode | Choice | None = None,
         *,
         parts: int | None = None,
         n: int | None = None,
@@ -254,17 +252,17 @@ class Cluster:
 
         data: an array, frame or sparse matrix, cut by rows; a tuple of them, cut alongside (a part
         is then a tuple: features and labels, say); or a list of anything picklable, each a part.
-        code: kofn.FractionalRepetition(c=2), CyclicRepetition, Uncoded, … (default: two copies of
-        everything where the number of workers is even, else no code). parts: how many to cut
-        into (default: one a worker). n: slots, at least the live workers (default: just those, or
+        code: kofn.FractionalRepetition(c=2), CyclicRepetition, …, or a kofn.plan (default: two
+        copies of everything where the number of workers is even, else no code). parts: how many
+        to cut into (default: one a worker). n: slots, at least the live workers (default: those, or
         as many as are kept).
 
         Each worker keeps its own parts, c times 1/n of the data; the data are kept here too, for
         those that join.
         """
         live, usual = self._count()
-        slots = checks.slots(usual if n is None else n, live)
-        return Parts(self._driver, data, code, parts, slots)
+        held, parts, n = chosen(code, "parts", code, parts, usual if n is None else n)
+        return Parts(self._driver, data, held, parts, checks.slots(n, live))
 
     def _count(self) -> tuple[int, int]:
         """How many workers are live, and how many there should be."""
@@ -273,7 +271,7 @@ class Cluster:
 
     def sequence(
         self,
-        code: SequenceCode,
+        code: SequenceCode | Choice,
         slack: float = 0.25,
         *,
         tolerance: float | None = None,
@@ -281,14 +279,15 @@ class Cluster:
     ) -> Stream:
         """Open a stream of products X Y under a code: submit(X, Y) returns a ticket.
 
-        code: kofn.DIP, kofn.IDIP, kofn.Polynomial or kofn.sequence.Uncoded, for the workers that
-        are live now. slack: workers that take more than (1 + slack) times as long as the fastest
-        are stragglers of that round, and not waited for if the code allows it. tolerance: a job
+        code: kofn.DIP, kofn.IDIP, kofn.Polynomial, kofn.sequence.Uncoded or a kofn.plan, for those
+        live now. slack: workers that take more than (1 + slack) times as long as the fastest are
+        stragglers of that round, and not waited for if the code allows it. tolerance: a job
         takes more replies rather than have an error bound larger than this (default: 1e-6 for
         float64, 1e-2 for float32). check_finite: refuse NaN and infinity.
         """
         self._driver.check()
-        return Stream(self._driver, code, slack, tolerance, check_finite)
+        order, slack = chosen(code, "sequence", code, slack)
+        return Stream(self._driver, order, slack, tolerance, check_finite)
 
     def checkpoint(self, folder: object, /, every: float | None = None, **state: Any) -> bool:
         """Save the state of a loop of yours in a folder, if it is due; whether it was.

@@ -15,7 +15,7 @@ from .logs import bench_page, export, report, watch
 from .places import HOLDS
 from .ranks import become_worker
 from .running import Json, run_command
-from .simulations import calibrate, simulate, trace
+from .simulations import calibrate, plan, simulate, trace
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 bench = typer.Typer(help="Measure, against bare primitives in the same run.", no_args_is_help=True)
@@ -25,6 +25,7 @@ app.add_typer(reproduce, name="reproduce")
 app.add_typer(trace, name="trace")
 trace.command()(export)
 app.command()(simulate)
+app.command()(plan)
 app.command()(calibrate)
 bench.command(name="page")(bench_page)
 app.command()(watch)

@@ -46,6 +46,42 @@ def simulate(
     run_command("simulate", as_json, *args, quiet=as_json)
 
 
+def plan(
+    work: Annotated[str, Option(help="product, gradient, sequence or sum.")],
+    workers: Annotated[int, Option(min=1, help="Machines, at most.")],
+    timings: Annotated[
+        str, Option(help="FILE, FILE:NAME, or a model, as 'exponential(unit=10,mean=0.5)'.")
+    ],
+    market: Annotated[
+        str | None, Option(help="FILE or FILE:NAME of who comes and goes; several are kinds.")
+    ] = None,
+    price: Annotated[float | None, Option(min=0, help="USD for an hour of a machine.")] = None,
+    memory_per_worker: Annotated[
+        str | None, Option(help="Of the data that a worker can keep, as 4GB.")
+    ] = None,
+    tolerance: Annotated[float, Option(help="The part of a sum that may be missing.")] = 0.0,
+    deadline: Annotated[float | None, Option(help="Seconds, for all rounds.")] = None,
+    rounds: Annotated[int, Option(min=1, help="Rounds of the work.")] = 100,
+    costs: Annotated[Path | None, Option(help="What `kofn calibrate --out` saved.")] = None,
+    size: Annotated[str, Option(help="Rows x columns x width of the work.")] = "100000x100x1",
+    parts: Annotated[int | None, Option(min=1, help="gradient: parts of the data.")] = None,
+    grows: Annotated[
+        float | None, Option(help="Of a recorded time, what grows with the load, 0 to 1.")
+    ] = None,
+    slope: Annotated[float | None, Option(help="Seconds of the whole work on one worker.")] = None,
+    plot: Annotated[Path | None, Option(help="Draw the knee: .png, .svg or .pdf.")] = None,
+    seed: Annotated[int, Option(min=0, help="Of all that is drawn.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Choose a code, its parameters and how many machines, in simulated time."""
+    from .sizes import work_of
+
+    asked = {"price": price, "tolerance": tolerance, "deadline": deadline, "rounds": rounds}
+    asked |= {"seed": seed, "grows": grows, "slope": slope}
+    args = (work_of(work, size, parts), workers, timings, market, memory_per_worker, costs)
+    run_command("plan", as_json, *args, asked, plot, quiet=as_json)
+
+
 def calibrate(
     engine: Annotated[str, Option(help="Where the workers are.")] = "local",
     workers: Annotated[int | None, Option(min=1, help="How many to start.")] = None,

@@ -141,8 +141,9 @@ class SpotTrace:
                 mine[node] = None
                 events.append(Event(event.time, True, node))
         found = replace(self, events=tuple(events), length=self.seconds)
-        wanted = min(workers, found.most)
-        start = next(time for time, live in found.counts() if live >= wanted)
+        counts = found.counts()
+        wanted = min(workers, max(live for _, live in counts))
+        start = next(time for time, live in counts if live >= wanted)
         return found.since(start) if start > 0 else found
 
     def started(self, seconds: float) -> SpotTrace:

@@ -146,4 +146,5 @@ class Stage:
             usd=None if trace is None else trace.usd(last),
             memory=memory(work, candidate, self.workers, meter.kept),
             problem=problem if len(outcomes) < rounds else "",
+            began=began,
         )

@@ -42,7 +42,8 @@ class Row:
 
     `ends` are the times at which rounds ended, `seconds` how long they took. `work` counts all that
     workers did, `wasted` what of it was not needed. `memory` is the largest share of a worker, as a
-    part of the data. `usd` is None where the market has no prices.
+    part of the data. `usd` is None where the market has no prices. `began`: when the data lay on
+    the workers, and the first round began.
     """
 
     ends: Floats
@@ -54,6 +55,7 @@ class Row:
     usd: float | None
     memory: float | None
     problem: str = ""  # why there are fewer rounds than were asked for
+    began: float = 0.0
 
     @property
     def wasted(self) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from fnmatch import fnmatchcase
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,22 @@ def market_of(market: Market, workers: int, seed: int) -> SpotTrace:
         market = _named(read_membership, fspath(market), "traces")
     assert isinstance(market, SpotTrace | Lifetimes)
     return market.offer(workers, seed)
+
+
+def markets_of(market: Market) -> dict[str, SpotTrace | Lifetimes]:
+    """A market by its kinds of machines: those of a file, or of it FILE:NAME, where * fits all."""
+    if isinstance(market, SpotTrace | Lifetimes):
+        return {market.name: market}
+    text = fspath(market)
+    path, _, name = (text, "", "") if Path(text).is_file() else text.partition(":")
+    found = read_membership(path)
+    wanted = {one: found[one] for one in found if fnmatchcase(one, name or "*")}
+    if not wanted:
+        raise BadInput(
+            f"FILE:NAME names traces of the file, with * for any letters; {path} has "
+            f"{', '.join(found)}, and got {name!r}."
+        )
+    return wanted
 
 
 def _made(text: str) -> Delays:

@@ -1,0 +1,402 @@
+"""Plans: what is tried, what is chosen and why, and that clusters take it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+from support import DataFolder
+from typer.testing import CliRunner
+
+import kofn
+from kofn.cli import plan as cli_plan
+from kofn.cli.app import app
+from kofn.delays import Lifetimes, PerUnit, SpotTrace
+from kofn.delays.traces import Event, Price
+from kofn.planning import Option, Plan
+from kofn.planning.calls import call_of, runs
+from kofn.planning.goal import Goal
+from kofn.planning.grid import counts, grid, steps, thinned
+from kofn.planning.replays import replays
+from kofn.planning.risk import need, risk
+from kofn.planning.search import _rungs
+from kofn.planning.why import why
+from kofn.simulation import Candidate, Stage, Work, delays_of
+from kofn.simulation.timings import markets_of
+
+SLOW = "markov(unit=6, alpha=8, enter=0.1, leave=0.5)"
+CALM = "perunit(unit=6)"
+COSTS = kofn.Costs(start_up=60.0)
+SMALL: dict[str, Work] = {
+    "product": Work("product", 600, 10),
+    "gradient": Work("gradient", 600, 10),
+    "sequence": Work("sequence", 60, 10, 20),
+    "sum": Work("sum", 60, 10),
+}
+
+
+def market(losses: int, usd: tuple[float, ...] = (), length: float = 4000.0) -> SpotTrace:
+    """Six machines; every so often one is lost, and another comes after a while."""
+    events = [Event(0.0, True, f"m{i}") for i in range(6)]
+    for i in range(losses):
+        time = (i + 0.5) * length / losses
+        lost, comes = (f"m{i}", f"m{i + 6}")
+        events += [Event(time, False, lost), Event(time + length / 100, True, comes)]
+    prices = tuple(Price(i * length / len(usd), one) for i, one in enumerate(usd))
+    events.sort(key=lambda event: event.time)
+    return SpotTrace(tuple(events), "made up", prices, length)
+
+
+# What is tried.
+
+
+def test_numbers_to_try_are_dense_at_first() -> None:
+    assert steps(1, 12) == [1, 2, 3, 4, 5, 6, 7, 8, 10, 12]
+    assert counts(20) == [20, 16, 13, 10, 7, 5]
+    assert counts(1) == [1]
+
+
+@pytest.mark.parametrize("kind", SMALL)
+@pytest.mark.parametrize("n", [1, 2, 5, 6])
+def test_every_candidate_can_be_played_and_has_a_call(kind: str, n: int) -> None:
+    work = SMALL[kind]
+    stage = Stage(work, n, delays_of("exponential(unit=3, mean=0.2)", n))
+    found = grid(work, n, 0.2)
+    assert len(set(found)) == len(found)
+    for one in thinned(found, 12):
+        assert len(stage.play(one, 1).seconds) == 1
+        assert 1 <= need(work, n, one) <= n
+        if runs(work, one):
+            assert call_of(work, n, one).name in ("encode", "parts", "sequence")
+
+
+def test_many_are_tried_for_many_workers() -> None:
+    wide = Work("sequence", 10_000, 100, 1_000)
+    for work in (Work("product"), Work("gradient"), wide):
+        assert len(grid(work, 256, 0.0)) >= 50
+    assert len(grid(Work("product"), 256, 0.0)) >= 100
+
+
+def test_ever_fewer_are_played_for_ever_more_rounds() -> None:
+    assert _rungs(130, 100, 1170) == [(130, 3), (33, 12), (9, 48), (5, 78)]
+    assert _rungs(10, 100, 10_000) == [(10, 100)]  # all can be afforded
+    assert _rungs(3, 5, 1) == [(3, 3)]
+    assert thinned([Candidate(str(i)) for i in range(9)], 3) == [
+        Candidate("0"), Candidate("4"), Candidate("8"),
+    ]  # fmt: skip
+
+
+# What is chosen.
+
+
+@pytest.mark.parametrize("kind", SMALL)
+def test_with_stragglers_a_code_is_chosen_and_with_none_it_is_not(kind: str) -> None:
+    slow = kofn.plan(SMALL[kind], 6, SLOW, rounds=16)
+    calm = kofn.plan(SMALL[kind], 6, CALM, rounds=3)
+    assert slow.coded
+    assert not calm.coded
+    assert calm.why[0].startswith("Do not code: ")
+    plain = next(o for o in slow.options if not o.coded)
+    assert slow.best.seconds < 0.97 * plain.seconds
+    assert f"{slow.best.code} takes {slow.best.row.seconds.mean():.4g} s a round" in slow.why[0]
+    assert f"without a code it is {plain.row.seconds.mean():.4g} s" in slow.why[0]
+
+
+def test_two_runs_agree_and_the_prediction_is_what_a_simulation_gives() -> None:
+    work, trace, rounds = SMALL["product"], market(8, (0.5, 1.5, 1.0), 60.0), 10
+    waits = "exponential(unit=6, mean=1)"
+    first, second = (kofn.plan(work, 6, waits, trace, rounds=rounds, seed=3) for _ in range(2))
+    assert first.to_dict() == second.to_dict()
+    best = first.best
+    assert best.price is not None
+    delays = delays_of(waits, 6)  # of one worker of six, however many there are
+    table = kofn.simulate(work, best.code, best.workers, delays, trace, rounds=rounds, seed=3)
+    (row,) = table.rows.values()
+    assert row.usd == pytest.approx(best.price)
+    assert row.began + row.ends[-1] == pytest.approx(best.seconds)
+    assert row.memory == best.memory
+    # With other luck it costs about the same: as far off as seeds differ.
+    others = []
+    for seed in range(10):
+        stage = Stage(work, best.workers, delays, trace.offer(best.workers, seed), seed=seed)
+        others.append(stage.play(best.candidate, rounds).usd or 0.0)
+    assert abs(best.price - np.mean(others)) < 4 * np.std(others)
+
+
+def test_a_price_makes_fewer_machines_an_option_and_a_deadline_the_cheapest_win() -> None:
+    waits = "exponential(unit=6, mean=1)"  # more machines hardly save time
+    dear = kofn.plan(SMALL["product"], 8, waits, price=3.6, rounds=6)
+    assert {option.workers for option in dear.tried} == set(counts(8))
+    assert dear.goal == "the least time x price"
+    assert dear.best.price == pytest.approx(dear.best.machine_seconds * 3.6 / 3600)
+    quick = kofn.plan(SMALL["product"], 8, waits, rounds=6)
+    assert quick.best.workers == 8
+    assert quick.goal == "the least time"
+    late = 0.5 * (quick.best.seconds + dear.tried[-1].seconds)
+    cheap = kofn.plan(SMALL["product"], 8, waits, price=3.6, deadline=late, rounds=6)
+    assert cheap.best.seconds <= late
+    fits = [o for o in cheap.options if o.seconds <= late]
+    assert cheap.best.cost <= 1.03 * min(o.cost for o in fits)
+    never = kofn.plan(SMALL["product"], 4, waits, deadline=1e-3, rounds=5)
+    assert "Nothing is done within 0.001 s; this is the quickest." in never.why
+
+
+def test_memory_leaves_options_out() -> None:
+    work = SMALL["gradient"]
+    free = kofn.plan(work, 6, SLOW, rounds=8)
+    assert free.best.memory is not None
+    assert free.best.memory > 0.3
+    tight = kofn.plan(work, 6, SLOW, rounds=8, memory_per_worker=0.2 * work.data_bytes)
+    assert tight.best.memory is not None
+    assert tight.best.memory <= 0.2
+    assert "were left out" in tight.why[-1]
+    with pytest.raises(kofn.BadInput, match=r"the least is 0\.16\d* of the data"):
+        kofn.plan(work, 6, SLOW, rounds=5, memory_per_worker=10)
+    with pytest.raises(kofn.BadInput, match="workers keep no data of a sequence"):
+        kofn.plan("sequence", 6, SLOW, memory_per_worker=10)
+
+
+def test_tolerance_lets_a_sum_be_closed_early() -> None:
+    exact = kofn.plan(SMALL["gradient"], 6, SLOW, rounds=8)
+    assert exact.stop is None
+    assert all(option.row.exact_share == 1 for option in exact.options)
+    near = kofn.plan(SMALL["gradient"], 6, SLOW, rounds=8, tolerance=0.34)
+    assert near.best.seconds < exact.best.seconds
+    assert near.best.row.covered >= 0.66
+    assert near.stop is not None
+    assert "stop=kofn.fraction(0.66)" in near.python
+
+
+def test_the_kind_of_machine_is_chosen(tmp_path: Path) -> None:
+    good, bad = np.full(60, 4, dtype=np.int8), np.tile([4, 1], 30).astype(np.int8)
+    prices = np.full(60, 2.0)
+    kinds = {"a": (bad, prices), "b": (good, prices), "c": (good, 9 * prices)}
+    arrays: dict[str, Any] = {}
+    for name, (available, usd) in kinds.items():
+        arrays |= {f"{name}/available": available, f"{name}/price_usd_per_h": usd}
+        arrays[f"{name}/gap_seconds"] = 3.0
+    np.savez(tmp_path / "m.npz", **arrays)
+    found = kofn.plan(SMALL["product"], 4, CALM, tmp_path / "m.npz", rounds=8)
+    assert found.best.machine == "b"
+    assert {option.machine for option in found.tried} == {"a", "b", "c"}
+    some = kofn.plan(SMALL["product"], 4, CALM, f"{tmp_path / 'm.npz'}:[ac]", rounds=4)
+    assert some.best.machine in ("a", "c")
+    with pytest.raises(kofn.BadInput, match=r"has a, b, c, and got 'd\*'"):
+        kofn.plan("product", 4, CALM, f"{tmp_path / 'm.npz'}:d*")
+
+
+def option(code: str, seconds: float, memory: float, **more: Any) -> Option:
+    row = Stage(SMALL["product"], 1, PerUnit(1.0)).play(Candidate("uncoded"), 1)
+    object.__setattr__(row, "memory", memory)
+    return Option(
+        Candidate.parse(code), 6, "", row, seconds, 6 * seconds, more.get("price"),
+        more.get("risk"), more.get("runs", True),
+    )  # fmt: skip
+
+
+def test_no_code_unless_it_is_worth_it_and_little_risk_and_memory_where_it_is_all_one() -> None:
+    goal = Goal(None, False)
+    plain, large = option("uncoded", 102.0, 0.1), option("mds(k=2)", 100.0, 0.5)
+    small, rival = option("mds(k=3)", 100.9, 0.3), option("gc(s=1)", 90.0, 0.1, runs=False)
+    assert goal.pick([large, plain]) is plain  # two percent
+    worse = option("uncoded", 104.0, 0.1)
+    assert goal.pick([large, worse, rival]) is large
+    assert goal.pick([large, worse, small]) is small
+    risky = option("mds(k=3)", 100.9, 0.3, risk=0.4)
+    assert goal.pick([risky, large]) is large
+    in_time = Goal(101.0, False)
+    assert in_time.pick([large, plain]) is large  # without a code it is too late
+    assert [in_time.late(one) for one in (plain, large)] == [True, False]
+
+
+# Risk.
+
+
+def test_risk_is_the_part_of_the_starts_from_which_too_few_are_met() -> None:
+    events = [Event(0.0, True, "a"), Event(0.0, True, "b"), Event(50.0, False, "b")]
+    trace = SpotTrace((*events, Event(60.0, True, "b")), length=100.0)
+    assert risk(trace, 1, 20.0) == 0.0
+    # Of the starts from 0 to 80, those from 30 to 60.
+    assert risk(trace, 2, 20.0) == pytest.approx(30 / 80)
+    assert risk(trace, 3, 20.0) == pytest.approx(1.0)
+    assert risk(trace, 2, 100.0) == 1.0
+    found = kofn.plan(SMALL["product"], 6, CALM, market(40), rounds=8).best
+    assert found.risk is not None
+    assert 0 <= found.risk <= 1
+
+
+def test_lifetimes_are_a_market_too() -> None:
+    lives = Lifetimes((30.0, 60.0, 90.0, 500.0), (True, True, True, False))
+    found = kofn.plan(SMALL["product"], 4, CALM, lives, rounds=6, price=1.0)
+    assert found.best.risk is not None
+    assert found.best.price is not None
+
+
+# Rivals.
+
+
+def test_sequential_gradient_codes_are_options_where_nobody_leaves() -> None:
+    stage = Stage(SMALL["gradient"], 6, delays_of("exponential(unit=60, mean=1)", 6))
+    rows, tried = replays(stage, 12)
+    assert [one.code for one in rows] == ["gc", "sr_sgc", "m_sgc"]
+    assert tried > 20
+    assert all(len(row.seconds) == 12 for row in rows.values())
+    # Any 6 - 0 of 6 is the work without a code: the same luck, and the same time.
+    (gc,) = (row for one, row in rows.items() if one == Candidate("gc", (("s", 0),)))
+    plain = stage.play(Candidate("uncoded"), 12)
+    np.testing.assert_allclose(gc.seconds, plain.seconds, rtol=1e-3)
+
+
+def test_a_rival_that_would_be_better_is_named() -> None:
+    work, goal = SMALL["gradient"], Goal(None, False)
+    ours, plain = option("cyclic(c=2)", 100.0, 0.3), option("uncoded", 120.0, 0.2)
+    rival = option("m_sgc(B=1, W=2, lam=2)", 90.0, 0.2, runs=False)
+    words = why(work, ours, [ours, plain, rival], goal, None)
+    assert words[-1].startswith(
+        "m_sgc(B=1, W=2, lam=2) would be better by 10.0%; its gradients come "
+    )
+    assert "so 2 models are trained in turn; kofn has no master for it" in words[-1]
+    assert len(why(work, ours, [ours, plain], goal, None)) == 1
+    found = kofn.plan(work, 6, SLOW, rounds=10)
+    assert {o.candidate.code for o in found.options if not o.runs} >= {"gc", "sr_sgc", "m_sgc"}
+    assert found.best.runs
+    gone = kofn.plan(work, 6, SLOW, market(3), rounds=3)
+    assert not any(o.candidate.code in ("gc", "sr_sgc", "m_sgc") for o in gone.tried)
+
+
+# Clusters take it.
+
+
+def first(n: int, kind: str, **more: Any) -> Plan:
+    return kofn.plan(SMALL[kind], n, SLOW, rounds=6, **more)
+
+
+def test_a_cluster_takes_a_plan() -> None:
+    rng = np.random.default_rng(0)
+    A, w = rng.standard_normal((60, 8)), rng.standard_normal(8)
+    scale = float(np.linalg.norm(A) * np.linalg.norm(w))
+    product = first(6, "product")
+    k, n, margin, _, loads = product.arguments("encode")
+    with kofn.connect("virtual", product) as cluster:
+        assert len(cluster.workers) == product.workers == n == 6
+        X = cluster.encode(A, product)
+        assert (X.code.k, X.code.n) == (k, n)
+        assert f"k={k}" in product.python
+        found, bound = X @ w, X.report.error_bound
+        assert bound is not None
+        np.testing.assert_allclose(found, A @ w, rtol=0, atol=bound * scale)
+        assert margin <= n - k
+        assert loads == "measured"
+        gradient = first(6, "gradient", tolerance=0.3)
+        parts = cluster.parts(A, gradient)
+        assert type(parts.code).__name__ in gradient.python
+        assert parts.sum(add, w, stop=gradient.stop).covered >= 0.7
+        sequence = first(6, "sequence")
+        jobs = cluster.sequence(sequence)
+        ticket = jobs.submit(A, A.T)
+        far = np.linalg.norm(ticket.result() - A @ A.T) / np.linalg.norm(A) ** 2
+        assert far <= (ticket.error_bound or 0.0)
+        terms = cluster.parts([np.ones(2)] * 60, first(6, "sum"))
+        assert terms.sum(plain_term).value == pytest.approx(np.full(2, 60.0))
+        with pytest.raises(kofn.BadInput, match=r"for a product, and got to cluster\.parts"):
+            cluster.parts(A, product)
+
+
+def add(part: Any, x: Any) -> Any:
+    """A gradient."""
+    return part.T @ (part @ x)
+
+
+def plain_term(part: Any, x: Any) -> Any:
+    """A term that is the part itself."""
+    return part
+
+
+@pytest.mark.parametrize("kind", SMALL)
+def test_the_lines_of_python_do_what_the_plan_does(kind: str) -> None:
+    found = first(6, kind)
+    lines = found.python.replace('"local"', '"virtual"')
+    names: dict[str, Any] = {
+        "kofn": kofn, "A": np.ones((60, 4)), "data": [np.ones(2)] * 60, "fn": plain_term, "x": None,
+    }  # fmt: skip
+    exec(lines, names)
+    if kind == "product":
+        assert names["X"].code.k == found.arguments("encode")[0]
+    elif kind == "sequence":
+        assert names["jobs"] is not None
+    else:
+        assert names["parts"].code == found.arguments("parts")[0]
+        assert names["r"].exact
+
+
+# Recorded markets.
+
+
+def test_prices_hold_on_every_market_that_has_them(data_folder: DataFolder) -> None:
+    path = data_folder("spot_traces") / "spot_traces/aws_gcp_spot_availability_2022_2023.npz"
+    priced = [one for one in markets_of(path).values() if isinstance(one, SpotTrace) and one.prices]
+    assert len(priced) == 6
+    work, timings, costs = Work("product", 1_000_000, 100), "exponential(unit=2400, mean=3)", COSTS
+    for one in priced:
+        best = kofn.plan(work, 1, timings, one, rounds=60, costs=costs).best
+        for seed in range(3):
+            stage = Stage(work, 1, delays_of(timings, 1), one.offer(1, seed), costs, seed)
+            assert best.price == pytest.approx(stage.play(best.candidate, 60).usd, rel=0.1)
+
+
+# The command.
+
+
+def test_the_command_prints_a_plan(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "knee.png"
+    line = ["plan", "--work", "product", "--workers", "6", "--timings", SLOW, "--rounds", "4"]
+    line += ["--size", "600x10", "--price", "0.9", "--memory-per-worker", "1MB"]
+    shown = CliRunner().invoke(app, [*line, "--json", "--plot", str(picture)])
+    assert shown.exit_code == 0, shown.output
+    result = json.loads(shown.stdout)
+    assert result["best"]["price"] > 0
+    assert result["options"][0]["code"]
+    assert result["settings"] >= 10
+    assert picture.stat().st_size > 10_000
+    assert result == kofn.plan(SMALL["product"], 6, SLOW, rounds=4, price=0.9).to_dict()
+    console = Console(record=True, width=160)
+    cli_plan.table(console, result)
+    text = console.export_text()
+    assert result["why"][0] in text
+    assert "with kofn.connect(" in text
+    assert "uncoded" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("4GB", 4e9), ("4e9", 4e9), ("512 M", 512e6), ("10", 10.0)]
+)
+def test_sizes_of_memory(text: str, size: float) -> None:
+    assert cli_plan.size_of(text) == size
+
+
+@pytest.mark.parametrize("text", ["much", "4 XB", "1.2.3G", ""])
+def test_no_sizes_of_memory(text: str) -> None:
+    with pytest.raises(kofn.BadInput, match="as 4e9 or 4GB"):
+        cli_plan.size_of(text)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"tolerance": 1.0}, "tolerance"),
+        ({"price": -1}, "price"),
+        ({"deadline": 0}, "deadline"),
+        ({"rounds": 0}, "rounds"),
+        ({"workers": 0}, "workers"),
+        ({"market": SpotTrace((Event(0.0, True, "a"), Event(0.0, False, "a")), length=9.0)}, "any"),
+    ],
+)
+def test_what_cannot_be_planned(change: dict[str, Any], problem: str) -> None:
+    given: dict[str, Any] = {"work": "product", "workers": 3, "timings": CALM}
+    with pytest.raises(kofn.BadInput, match=problem):
+        kofn.plan(**(given | change))
