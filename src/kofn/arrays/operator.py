@@ -34,6 +34,11 @@ class OnWorkers(LinearOperator):  # type: ignore[misc]
         usable: the next product works as soon as enough workers have joined.
         """
         if isinstance(w, LinearOperator):
+            if w.shape[0] != self.shape[1]:
+                raise BadInput(
+                    f"an operator on the right must have {self.shape[1]} rows, as many as this has "
+                    f"columns; got a {type(w).__name__} of shape {w.shape}. Was X.T @ X meant?"
+                )
             return self.dot(w)  # type: ignore[no-any-return] # an operator, and used as an array is
         return self._times(w)
 
