@@ -372,7 +372,7 @@ def test_a_round_that_waits_for_joiners_gets_them() -> None:
 
 @pytest.mark.parametrize("keep", [0, -1, 2.5, "6", True])
 def test_a_wrong_number_is_refused(keep: Any) -> None:
-    with pytest.raises(BadInput, match=r"keep must be a whole number from 1 to 1000000; got .* Leave it out"):
+    with pytest.raises(BadInput, match=r"keep .* from 1 to 1000000; got .* Leave it out"):
         kofn.connect("virtual", keep=keep)
 
 
