@@ -73,15 +73,13 @@ def steps(number: int) -> dict[str, list[str]]:
 def run(command: list[str], env: dict[str, str], seconds: float) -> int:
     """Run a step, at most so long; return its exit status."""
     with subprocess.Popen([sys.executable, *command], env={**os.environ, **env}) as process:
-        try:
-            return process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGINT)
-        try:
-            return process.wait(GRACE)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            return process.wait()
+        for patience in (seconds, *[GRACE / 4] * 4):
+            try:
+                return process.wait(patience)
+            except subprocess.TimeoutExpired:  # a script may take a signal for one of its own
+                process.send_signal(signal.SIGINT)
+        process.kill()
+        return process.wait()
 
 
 def main() -> None:
