@@ -296,7 +296,7 @@ BAD_MATRICES: dict[str, tuple[Any, dict[str, Any], str]] = {
         {"code": kofn.codes.MDSCode(4, 3)},
         r"Give 6.*, the n of a code,",
     ),
-    "axis": (np.eye(4), {"axis": 2}, r"got 2\. Leave it out for 0\."),
+    "axis": (np.eye(4), {"axis": 2}, r"got 2\. 0 cuts by rows"),
     "loads": (np.eye(4), {"loads": "no"}, r"got 'no'\. Leave it out for the default\."),
     "tolerance": (np.ones((4, 4)), {"tolerance": -1}, r"tolerance"),
 }

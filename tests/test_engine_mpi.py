@@ -198,8 +198,8 @@ def test_the_end_of_rank_0_at_any_time_is_that_of_all(
     env = ENVIRONMENT | {"KOFN_TEST_MARK": str(tmp_path)}
     process = mpiexec(3, "mpi_programs/dies.py", when, how, str(later), env=env)
     assert process.stdout is not None
-    line = process.stdout.readline()
-    assert line.startswith("ends"), line
+    # What it raises with goes another way, and may be here first.
+    assert any(line.startswith("ends") for line in process.stdout)
     try:
         until(lambda: not marked(mark), "the end of all ranks and of mpiexec", 5.0 * PATIENCE)
     finally:

@@ -25,7 +25,7 @@ STRUCK = 5  # iteration of a fit in which the master ends
 CALM = 30  # operations before a disturbance
 NOTICE = 75.0  # seconds in which a loss that is not healed should have been noticed
 CLUSTERS_OWN = 20.0  # seconds of silence after which Dask and Ray may give up a host themselves
-AGAIN = 45.0  # seconds in which a host that is back should be used again
+AGAIN = 90.0  # seconds in which a host that is back should be used again
 
 
 @dataclass
