@@ -8,7 +8,6 @@ from typing import Any
 
 from rich.console import Console
 
-from ..costs import Costs
 from ..errors import BadInput
 from ..planning import plan
 from ..report import ready
@@ -45,7 +44,6 @@ def run(
     """Plan, and draw if asked to."""
     if plot is not None:
         ready(plot)
-    prices = None if costs is None else Costs.load(costs)
     with progress("plan", None, quiet, "code") as update:
         found = plan(
             work,
@@ -53,7 +51,7 @@ def run(
             timings,
             market,
             memory_per_worker=size_of(memory),
-            costs=prices,
+            costs=costs,
             on_round=lambda total, code: update(advance=1, total=total, code=code),
             **asked,
         )

@@ -7,7 +7,6 @@ from typing import Any
 
 from rich.console import Console
 
-from ..costs import Costs
 from ..report import ready
 from ..simulation import CODES, Work, candidates, simulate
 from .output import print_table, print_text, progress
@@ -48,7 +47,6 @@ def run(
         ready(plot)
     text = defaults(work, workers) if codes is None else codes
     chosen = candidates(text, work.kind)
-    prices = None if costs is None else Costs.load(costs)
     with progress("simulate", len(chosen) * rounds, quiet, "code") as update:
         table = simulate(
             work,
@@ -57,7 +55,7 @@ def run(
             timings,
             market,
             rounds=rounds,
-            costs=prices,
+            costs=costs,
             seed=seed,
             on_round=lambda name: update(advance=1, code=name),
             **recorded,

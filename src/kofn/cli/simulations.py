@@ -13,28 +13,38 @@ from .running import Json, run_command, show
 
 trace = typer.Typer(help="Recorded timings, and who came and went.", no_args_is_help=True)
 
+# What `simulate` and `plan` are told alike.
+Kind = Annotated[str, Option(help="product, gradient, sequence or sum.")]
+Timings = Annotated[
+    str, Option(help="FILE, FILE:NAME, or a model, as 'exponential(unit=10,mean=0.5)'.")
+]
+Costs = Annotated[Path | None, Option(help="What `kofn calibrate --out` saved.")]
+Size = Annotated[str, Option(help="Rows x columns x width of the work.")]
+Parts = Annotated[int | None, Option(min=1, help="gradient: parts of the data.")]
+Grows = Annotated[
+    float | None, Option(help="Of a recorded time, what grows with the load, 0 to 1.")
+]
+Slope = Annotated[float | None, Option(help="Seconds of the whole work on one worker.")]
+Seed = Annotated[int, Option(min=0, help="Of all that is drawn.")]
+
 
 def simulate(
-    work: Annotated[str, Option(help="product, gradient, sequence or sum.")],
+    work: Kind,
     workers: Annotated[int, Option(min=1, help="Workers; of a market, so many are wanted.")],
-    timings: Annotated[
-        str, Option(help="FILE, FILE:NAME, or a model, as 'exponential(unit=10,mean=0.5)'.")
-    ],
+    timings: Timings,
     codes: Annotated[
         str | None, Option(help="As 'uncoded,mds(k=12)' (default: some); see docs/simulate.md.")
     ] = None,
     market: Annotated[str | None, Option(help="FILE or FILE:NAME of who comes and goes.")] = None,
     rounds: Annotated[int, Option(min=1, help="Rounds of each code, at most.")] = 100,
     seconds: Annotated[float, Option(help="Simulated time, at most.")] = float("inf"),
-    costs: Annotated[Path | None, Option(help="What `kofn calibrate --out` saved.")] = None,
-    size: Annotated[str, Option(help="Rows x columns x width of the work.")] = "100000x100x1",
-    parts: Annotated[int | None, Option(min=1, help="gradient: parts of the data.")] = None,
-    grows: Annotated[
-        float | None, Option(help="Of a recorded time, what grows with the load, 0 to 1.")
-    ] = None,
-    slope: Annotated[float | None, Option(help="Seconds of the whole work on one worker.")] = None,
+    costs: Costs = None,
+    size: Size = "100000x100x1",
+    parts: Parts = None,
+    grows: Grows = None,
+    slope: Slope = None,
     plot: Annotated[Path | None, Option(help="Draw it: .png, .svg or .pdf.")] = None,
-    seed: Annotated[int, Option(min=0, help="Of all that is drawn.")] = 0,
+    seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
     """Compare codes in simulated time: the real master, recorded delays and markets."""
@@ -47,11 +57,9 @@ def simulate(
 
 
 def plan(
-    work: Annotated[str, Option(help="product, gradient, sequence or sum.")],
+    work: Kind,
     workers: Annotated[int, Option(min=1, help="Machines, at most.")],
-    timings: Annotated[
-        str, Option(help="FILE, FILE:NAME, or a model, as 'exponential(unit=10,mean=0.5)'.")
-    ],
+    timings: Timings,
     market: Annotated[
         str | None, Option(help="FILE or FILE:NAME of who comes and goes; several are kinds.")
     ] = None,
@@ -62,15 +70,13 @@ def plan(
     tolerance: Annotated[float, Option(help="The part of a sum that may be missing.")] = 0.0,
     deadline: Annotated[float | None, Option(help="Seconds, for all rounds.")] = None,
     rounds: Annotated[int, Option(min=1, help="Rounds of the work.")] = 100,
-    costs: Annotated[Path | None, Option(help="What `kofn calibrate --out` saved.")] = None,
-    size: Annotated[str, Option(help="Rows x columns x width of the work.")] = "100000x100x1",
-    parts: Annotated[int | None, Option(min=1, help="gradient: parts of the data.")] = None,
-    grows: Annotated[
-        float | None, Option(help="Of a recorded time, what grows with the load, 0 to 1.")
-    ] = None,
-    slope: Annotated[float | None, Option(help="Seconds of the whole work on one worker.")] = None,
+    costs: Costs = None,
+    size: Size = "100000x100x1",
+    parts: Parts = None,
+    grows: Grows = None,
+    slope: Slope = None,
     plot: Annotated[Path | None, Option(help="Draw the knee: .png, .svg or .pdf.")] = None,
-    seed: Annotated[int, Option(min=0, help="Of all that is drawn.")] = 0,
+    seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
     """Choose a code, its parameters and how many machines, in simulated time."""
