@@ -7,7 +7,7 @@ MINUTES ?= 20
 OTHERS := hosts or docs or papers
 RUN := -m pytest
 
-.PHONY: demo quick test check soak coverage bench clean
+.PHONY: demo quick test check soak coverage bench bench-check peers docs release-check clean
 
 demo: $(VENV)/.core
 	$(BIN)/kofn demo
@@ -30,8 +30,8 @@ test: check
 	cat .tests-?.log; exit $$status
 
 check: $(VENV)/.dev
-	$(BIN)/ruff check src tests examples
-	$(BIN)/ruff format --check src tests examples
+	$(BIN)/ruff check src tests examples site
+	$(BIN)/ruff format --check src tests examples site
 	$(BIN)/mypy
 
 # Long runs: many more random scripts, examples, kills and interrupts than `make test` has time for.
@@ -45,9 +45,25 @@ coverage: $(VENV)/.dev
 	$(BIN)/python -m coverage combine
 	$(BIN)/python -m coverage report
 
-bench: $(VENV)/.core
-	$(BIN)/kofn bench overhead
-	$(BIN)/kofn bench reaction
+# The documentation site, without the network; warnings are errors. It is in build/site.
+docs: $(VENV)/.docs
+	$(BIN)/python site/build.py
+
+# Builds what would be published, and tries it in a clean environment of every Python that is here.
+release-check: $(VENV)/.docs
+	$(BIN)/python site/release.py
+
+# All benchmarks, small: under five minutes on a quiet machine. `kofn bench NAME` is the full size.
+bench: $(VENV)/.dev
+	$(BIN)/kofn bench all --quick --out benchmarks/history
+
+# Fails where a ratio is more than 20 % worse than benchmarks/recorded.json in three tries.
+bench-check: $(VENV)/.dev
+	$(BIN)/kofn bench check benchmarks/recorded.json
+
+# The peers of `kofn bench peers` that no extra installs: Spark (needs Java) and dask-ml.
+peers: $(VENV)/.dev
+	$(BIN)/python -m pip install --quiet --group peers
 
 $(VENV)/.core: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kofn needs Python 3.11 or later: make PYTHON=python3.11")'
@@ -60,5 +76,9 @@ $(VENV)/.dev: $(VENV)/.core
 	$(BIN)/python -m pip install --quiet -e '.[$(EXTRAS)]' --group dev
 	touch $@
 
+$(VENV)/.docs: $(VENV)/.core
+	$(BIN)/python -m pip install --quiet --group docs
+	touch $@
+
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* .tests-?.log
+	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* .tests-?.log

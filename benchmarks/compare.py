@@ -6,11 +6,11 @@
 `kofn bench NAME --json` runs in a process of its own, with the one tree and then with the other on
 PYTHONPATH, in turn: A, B, A, B. A noisy minute hits both. What follows `--` goes to the benchmark.
 
-A figure is a number of the JSON object, by its path: tiny_round.kofn.median_us. For each, the run
+A figure is a number of the JSON object, by its path: figures.NAME.value. For each, the run
 with B is divided by the run with A just before it. The median of these ratios is printed, with the
 least and the largest. Numbers that no run changes (rows, workers) are left out, and so are those
-that are not above zero in every run. B is slower where the ratio of a time (_us, _ms, _seconds) is
-above 1.
+that are not above zero in every run. B is slower where the ratio of a time is above 1. `machine` and
+`seconds` are no figures.
 """
 
 from __future__ import annotations
@@ -100,7 +100,10 @@ def main() -> None:
         for tree, found in zip(trees, runs, strict=True):
             print(f"run {repeat + 1} of {options.repeats}: {tree}", file=sys.stderr)
             output = python(tree, START, "bench", options.bench, "--json", *more)
-            found.append(dict(figures(json.loads(output))))
+            result = json.loads(output)
+            for key in ("machine", "seconds", "settings"):
+                result.pop(key, None)
+            found.append(dict(figures(result)))
     rows = compare(*runs)
     if options.json:
         print(json.dumps({"bench": options.bench, "repeats": options.repeats, "figures": rows}))

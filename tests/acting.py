@@ -41,9 +41,8 @@ from kofn.engines.protocol.messages import TaskDropped, TaskFailed, TaskReply
 from kofn.engines.transport import Transport, TransportEngine
 from kofn.model import Build, Dropped, Event, Failed, Lost, Reply, Stored, Task, Update
 
-What = Literal[
-    "lose", "freeze", "thaw", "join", "leave", "slow", "double", "fail", "refuse", "interrupt"
-]
+One = Literal["lose", "freeze", "thaw", "leave", "slow", "double", "fail", "refuse"]
+What = One | Literal["join", "interrupt", "leave-all"]
 CALLS = 10_000  # of an engine in one script; more is a loop without an end
 
 
@@ -285,6 +284,10 @@ class Acting(Wrapped):
             self.joins += 1
         elif act.what == "interrupt":
             self._interrupt(opened=True)
+        elif act.what == "leave-all":
+            for worker in self.workers:
+                self.engine.announce(worker, act.size)
+                self.notices += 1
         elif there:
             worker = there[act.pick % len(there)]
             match act.what:

@@ -143,13 +143,13 @@ MUTATIONS = (
     Mutation(
         "newest-put",  # an answer to a put is taken for that of a later one
         "engines/protocol/master.py",
-        "            at = next(i for i, put in enumerate(peer.puts) if put.key == key)\n",
-        "            at = max(i for i, put in enumerate(peer.puts) if put.key == key)\n",
+        "self._end_put(peer, next(i for i, put in enumerate(peer.puts) if put.key == key))",
+        "self._end_put(peer, max(i for i, put in enumerate(peer.puts) if put.key == key))",
     ),
     Mutation(
         "puts-of-the-dead",  # what was on its way to a lost worker is not let go
         "engines/protocol/master.py",
-        "        for put in peer.puts:\n            self._values.release(put.value)\n",
+        "        while peer.puts:\n            self._end_put(peer, -1)\n",
         "",
     ),
     Mutation(

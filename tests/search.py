@@ -174,6 +174,19 @@ def _step(rng: random.Random, work: Sequence[str], weights: Sequence[float]) -> 
     return Step(rng.choice(work), rng.randrange(1 << 30), tuple(sorted(strikes)))
 
 
+def evacuated(script: Script) -> Script:
+    """The same, but whenever one is told to leave, or to stay, all are, and so in each step."""
+    rng, steps = random.Random(script.seed), []
+    for step in script.steps:
+        calls, seconds = rng.randint(1, 20), rng.choice((0.0, 0.0, 1e-4, 2e-3, 0.3))
+        pick, size = rng.randrange(1 << 20), rng.choice((0.0, 0.002, 0.02, 0.2, 3.0, float("inf")))
+        told = sorted([*step.strikes, Strike(calls, seconds, "leave", pick, size)])
+        all_told = (s._replace(what="leave-all") if s.what == "leave" else s for s in told)
+        steps.append(step._replace(strikes=tuple(all_told)))
+    keep = script.workers if script.seed % 2 else None
+    return replace(script, steps=tuple(steps), keep=keep)
+
+
 # Work.
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,13 @@ def driver_of(cluster: kofn.Cluster) -> RoundDriver:
     """What a cluster's rounds go through. A Cluster has no public call that lets time pass between
     rounds, that waits for one event, or that says who owes what; only tests need them."""
     return cluster._driver
+
+
+def command_line(pid: int) -> bytes:
+    """What a process was started by; nothing if it is gone, also while this is read."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
 
 
 def over_the_network() -> int:

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 import kofn
-from kofn.cli import bench_fleet
+from kofn.cli.bench import fleet as bench_fleet
 from kofn.delays.traces import Event, SpotTrace
 from kofn.reproduce import datasets
 

@@ -11,14 +11,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fleet.clusters import EACH, FLEETS, Fleet
 from hosts import Host, Hosts
-from support import PASS, SOAK
+from support import PASS, SOAK, command_line
 from test_fleet import LETTERS, needs
 
 pytestmark = [pytest.mark.hosts, pytest.mark.timeout(1800)]
@@ -37,12 +36,6 @@ def workers(host: Host) -> list[int]:
 def strikes(host: Host) -> bool:
     """Whether chaos strikes there: before and after it there is peace, and some engines need it."""
     return any(b"_ctrl_c.py" in line for line in map(command_line, host.pids()))
-
-
-def command_line(pid: int) -> bytes:
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    return b""
 
 
 def disturb(fleet: Fleet, over: threading.Event, dice: random.Random) -> Counter[str]:

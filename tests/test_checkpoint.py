@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import threading
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
@@ -301,15 +302,17 @@ def test_a_velocity_can_be_read_back() -> None:
 # Fits: an exception stands for the kill (see test_checkpoint_kills.py for real ones).
 
 V: dict[str, Any] = {"cluster": "virtual", "workers": 4}
+# Of few columns a ridge is found in one iteration.
+WIDE = np.random.default_rng(5).standard_normal((len(YR), 520))
 FITS: dict[str, tuple[Any, Any, Any]] = {
     "logistic, lbfgs": (LogisticRegression(tol=1e-10, **V), X, Y),
     "logistic, newton": (LogisticRegression(solver="newton-cg", tol=1e-10, **V), X, Y),
     "logistic, descent": (LogisticRegression(solver="gd", tol=1e-5, **V), X, Y),
     "logistic, sums": (LogisticRegression(solver="coded-gradient", tol=1e-9, **V), X, Y),
     "svm": (LinearSVC(**V), X, Y),
-    "ridge, two targets": (Ridge(**V), XR, YR),
+    "ridge, two targets": (Ridge(**V), WIDE, YR),
     "ridge, descent": (Ridge(solver="gd", **V), XR, YR),
-    "ridge, lbfgs": (Ridge(solver="lbfgs", **V), XR, YR),
+    "ridge, lbfgs": (Ridge(solver="lbfgs", **V), WIDE, YR),
     "ridge, batches": (
         Ridge(solver=CodedGradient(batch=0.5), max_iter=20, tol=0.0, **V),
         *(XR, YR[:, 0]),
@@ -491,3 +494,80 @@ def test_the_command_saves_at_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     gone_on = CliRunner().invoke(app, [*about, "--checkpoint", url, "--resume", "--json"])
     assert json.loads(gone_on.stdout)["resumed"] > 0
     assert sorted(os.listdir()) == ["X.npy", "y.npy"]  # no folder that is called memory:
+
+
+# Two in one folder.
+
+
+def test_two_that_write_one_file_at_once_do_not_mix(tmp_path: Path) -> None:
+    place, refused = files.Place.of(tmp_path / "file"), list[str]()
+    contents = [bytes([i]) * (1 << 16) for i in range(4)]
+
+    def write(data: bytes) -> None:
+        for _ in range(50):
+            try:
+                place.write(data)
+            except OSError as error:
+                refused.append(str(error.strerror))
+
+    threads = [threading.Thread(target=write, args=(data,)) for data in contents]
+    for thread in threads:
+        thread.start()
+    seen = set[bytes]()
+    while any(thread.is_alive() for thread in threads):
+        if place.exists():
+            seen.add((tmp_path / "file").read_bytes())
+    assert seen <= {*contents}
+    assert set(refused) <= {"another process is just writing it"}
+    assert (tmp_path / "file").read_bytes() in contents
+    assert names(tmp_path) == ["file"]
+
+
+def test_a_file_that_another_is_writing_is_left_to_it(tmp_path: Path) -> None:
+    part = tmp_path / "file.part"
+    with files._alone(part) as file:
+        file.write(b"half")
+        with pytest.raises(OSError, match="another process is just writing it"):
+            files.Place.of(tmp_path / "file").write(b"whole")
+        assert part.read_bytes() == b"half"
+    files.Place.of(tmp_path / "file").write(b"whole")  # what was left half-written is no trouble
+    assert (tmp_path / "file").read_bytes() == b"whole"
+    assert names(tmp_path) == ["file"]
+
+
+def test_of_two_runs_in_one_folder_one_goes_on_saving(tmp_path: Path) -> None:
+    first, second = (checkpoint.Checkpoint(tmp_path, every=0) for _ in range(2))
+    assert first.read() is None
+    assert second.read() is None
+    assert first.offer({"run": 1})
+    with pytest.raises(CannotWrite, match="another run has written number 1 there"):
+        second.offer({"run": 2})
+    assert first.offer({"run": 1, "round": 2})
+    assert kofn.resume(tmp_path) == {"run": 1, "round": 2}
+    for name in names(tmp_path):
+        (tmp_path / name).unlink()
+    assert first.offer({"run": 1})  # it was only emptied
+
+
+def test_a_run_that_is_stopped_while_it_writes_keeps_nobody_from_going_on(tmp_path: Path) -> None:
+    second = checkpoint.Checkpoint(tmp_path, every=0)
+    assert second.read() is None
+    with files._alone(tmp_path / "checkpoint-00000001.part"):  # by the one that is stopped
+        assert second.offer({"run": 2})
+        assert second.offer({"run": 2, "round": 2})
+    assert kofn.resume(tmp_path) == {"run": 2, "round": 2}
+
+
+def test_a_fit_that_is_not_alone_in_its_folder_goes_on_and_warns(tmp_path: Path) -> None:
+    intruder = checkpoint.Checkpoint(tmp_path, every=0)
+
+    def intrude(iteration: int, *_: object) -> None:
+        if iteration == 2:
+            intruder.offer({"another": "run"})
+
+    own = checkpoint.Checkpoint(tmp_path, every=0)
+    with pytest.warns(CheckpointWarning, match="another run has written"):
+        model = LogisticRegression(callback=intrude, **V).fit(X, Y, checkpoint=own)
+    alone = LogisticRegression(**V).fit(X, Y)
+    np.testing.assert_allclose(coefficients(model), coefficients(alone), rtol=1e-12)
+    assert kofn.resume(tmp_path) == {"another": "run"}

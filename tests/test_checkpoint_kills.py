@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 from support import PASS, SOAK
 
-from kofn.cli import bench_checkpoint
+from kofn.cli.bench import checkpoint as bench_checkpoint
 
 pytestmark = pytest.mark.engine
 HERE = Path(__file__).parent

@@ -204,7 +204,7 @@ def test_a_model_is_written_whole_or_not_at_all(
 def test_a_picture_on_a_full_disk(tmp_path: Path, disk: Path) -> None:
     pytest.importorskip("matplotlib", reason="pictures need matplotlib")
     (disk / "rest").write_bytes(bytes(250_000))
-    done = command("demo", "--rounds", 60, "--size", 60, "--json", "--plot", disk / "run.png")
+    done = command("demo", "--pace", 0.01, "--size", 60, "--json", "--plot", disk / "run.png")
     is_one_line(done, "the picture cannot be written: No space left on device")
     assert json.loads(done.stdout)["rounds"] == 60
     assert [p.name for p in disk.iterdir()] == ["rest"]

@@ -178,7 +178,7 @@ def test_workers_end_with_their_master_even_if_a_forked_child_of_it_lives_on(
 def alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
+    except OSError:
         return False
 
 

@@ -16,6 +16,7 @@ from kofn.codes import inactivation
 from kofn.codes.inactivation import InactivationDecoder
 from kofn.codes.linear import CountingDecoder, Decoder, EliminationDecoder, Row, error_bound
 from kofn.codes.peeling import PeelingDecoder, SparseDecoder
+from kofn.codes.raptor import Raptor, check_members, checks_for
 from kofn.codes.rateless import (
     LT,
     DenseMDS,
@@ -351,3 +352,62 @@ def test_running_out_advises_only_what_helps() -> None:
 def test_too_few_symbols_says_how_many_are_missing() -> None:
     with pytest.raises(BadInput, match="200 too few"):
         LT(r=2, symbols=300).assign(1000, 4)
+
+
+# Raptor.
+
+
+@pytest.mark.parametrize("groups", [64, 200, 1000])
+def test_every_group_is_in_three_checks(groups: int) -> None:
+    members = check_members(groups)
+    assert len(members) == checks_for(groups)
+    held = np.zeros((len(members), groups), int)
+    for check, those in enumerate(members):
+        np.add.at(held[check], those, 1)
+    assert held.max() == 1
+    assert (held.sum(axis=0) == 3).all()
+    assert (checks_for(200), checks_for(1000)) == (23, 59)
+
+
+@quick
+@given(st.integers(64, 300), st.integers(1, 3), st.booleans(), st.integers(0, 10**6))
+def test_raptor_gives_the_sum_in_any_order(groups: int, r: int, own: bool, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    m = groups * r - int(rng.integers(r))
+    code = Raptor(r=r, systematic=own, symbols=3 * groups, seed=seed).assign(m, 4)
+    rows = {key: code.row(key) for slot in range(4) for key in _keys(code, slot)}
+    assert all(row.parts for row in rows.values())
+    terms = rng.standard_normal(m) + 0.5
+    values = {key: np.asarray(row.dense(m) @ terms) for key, row in rows.items()}
+    decoder = code.decoder()
+    count = needed(decoder, rng.permutation(sorted(rows)).tolist())
+    assert count >= groups
+    assert len(decoder.arrived) == count
+    weights = decoder.weights()
+    used = np.array([rows[key].dense(m) for key in weights.keys])
+    np.testing.assert_allclose(weights.matrix @ used, np.ones((1, m)), atol=1e-9)
+    error = abs(float(weights.combine(values)) - terms.sum())
+    assert error <= error_bound(m, float, weights.eta) * np.abs(terms).sum()
+
+
+def _keys(code: Any, slot: int) -> range:
+    return range(slot, slot + len(code.symbols(slot)) * code.n, code.n)
+
+
+def test_raptor_needs_hardly_a_symbol_more_than_terms() -> None:
+    """And as many as terms, where the symbols of a systematic code come in order."""
+    over = []
+    for seed in range(12):
+        code = Raptor(seed=seed).assign(500, 1)
+        over.append(needed(code.decoder(), list(range(2000))) - 500)
+    assert max(over) <= 5
+    first = Raptor(systematic=True).assign(500, 1)
+    assert needed(first.decoder(), list(range(2000))) == 500
+    assert pickle.loads(pickle.dumps(first)).symbols(0) == first.symbols(0)
+
+
+def test_raptor_says_what_is_wrong() -> None:
+    with pytest.raises(BadInput, match="64 groups at least"):
+        Raptor(r=2).assign(100, 4)
+    with pytest.raises(BadInput, match="Use symbols=200"):
+        Raptor(symbols=50).assign(100, 4)

@@ -39,7 +39,11 @@ CYCLIC: list[Any] = [
     (3, 7, "whole", "random"),
 ]
 SMALL: list[tuple[SumCode, int, int]] = [
-    *((FractionalRepetition(c, s), m, n) for c, n, s in FRACTIONAL for m in (n, n + 3)),
+    *(
+        (FractionalRepetition(c, s), m, n)
+        for c, n, s in FRACTIONAL
+        for m in (n // c, n - 1, n, n + 3)
+    ),
     *((CyclicRepetition(c, s, kind), m, n) for c, n, s, kind in CYCLIC for m in (n, n + 4)),
 ]
 
@@ -152,7 +156,7 @@ def test_a_straggler_of_a_group_begins_elsewhere() -> None:
     [
         (FractionalRepetition(4), 6, 6, r"c to divide.*c=4 and 6.*c=1 or 2 or 3 or 6"),
         (FractionalRepetition(7), 6, 6, r"from 1 to 6; got 7"),
-        (FractionalRepetition(2), 2, 6, "a part for each of the 6 workers; got 2"),
+        (FractionalRepetition(2), 2, 6, "a part for each of the 3 groups of 2 workers; got 2"),
         (Uncoded(), 3, 6, "a part for each of the 6 workers; got 3 parts"),
         (CyclicRepetition(2), 3, 6, "a part for each of the 6"),
         (CyclicRepetition(4, "whole"), 6, 6, r"c=1 or 2 or 3 or 6, or stream='parts'"),

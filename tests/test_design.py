@@ -29,7 +29,7 @@ from kofn.model import Piece, Reply, Task
 PAGE = (Path(__file__).parent.parent / "docs" / "design.md").read_text()
 ROOT = str(Path(kofn.__file__).parent) + "/"
 # Entered from everywhere: they are no step of the way.
-ASIDE = {"errors", "interrupts", "model", "delays.models"}
+ASIDE = {"errors", "events", "interrupts", "model", "delays.models"}
 
 Visits = dict[str, int]  # module -> how many functions of other modules entered it
 

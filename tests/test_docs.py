@@ -1,90 +1,138 @@
-"""Every Python example in the README and the docs runs as it stands."""
+"""Every Python example in the README and the docs runs: as a script, as lines, as a cell."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
+from codeop import compile_command
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
 
 import pytest
 
 pytestmark = pytest.mark.docs
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 EXAMPLES = [
     pytest.param(code, id=f"{page.stem}-{number}")
     for page in PAGES
     for number, code in enumerate(BLOCK.findall(page.read_text()), 1)
 ]
+# All in three ways takes minutes: KOFN_WAYS=all. Else every one as a script, and by turns as pasted
+# lines or as a cell; that it can be pasted is seen for all of them without running it.
+ALL = os.environ.get("KOFN_WAYS") == "all"
+OTHERS = ("lines", "cell")
+RUNS = [
+    pytest.param(example.values[0], way, id=f"{example.id}-{way}")
+    for number, example in enumerate(EXAMPLES)
+    for way in ("script", *(OTHERS if ALL else OTHERS[number % 2 :][:1]))
+]
+NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
+
+Done = dict[str, str]
 
 
-Done = subprocess.CompletedProcess[str]
+class Runner:
+    """Runs examples in processes of their own, two at a time; see ways.py."""
 
+    def __init__(self, folders: pytest.TempPathFactory) -> None:
+        self._folders = folders
+        self._free: SimpleQueue[subprocess.Popen[str]] = SimpleQueue()
+        self._servers = [
+            subprocess.Popen(
+                [sys.executable, str(ROOT / "tests" / "ways.py")],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                env={**os.environ},
+            )
+            for _ in range(2)
+        ]
+        for server in self._servers:
+            self._free.put(server)
+        self.pool = ThreadPoolExecutor(len(self._servers))
 
-def run(code: str, folder: Path) -> Done:
-    """Run an example as a script of its own, in an empty folder."""
-    script = folder / "example.py"
-    script.write_text(code)
-    return subprocess.run(
-        [sys.executable, "-W", "error", str(script)],
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        env={**os.environ},  # a copy: an import in another thread may set variables meanwhile
-        timeout=120,
-        check=False,
-    )
+    def run(self, way: str, code: str, cells: list[str] | None = None) -> Done:
+        task = {"way": way, "code": code, "cells": cells}
+        server = self._free.get()
+        try:
+            assert server.stdin is not None
+            assert server.stdout is not None
+            folder = str(self._folders.mktemp("example"))
+            server.stdin.write(json.dumps(task | {"folder": folder}) + "\n")
+            server.stdin.flush()
+            done: Done = json.loads(server.stdout.readline())
+            return done
+        finally:
+            self._free.put(server)
+
+    def submit(self, *task: Any) -> Future[Done]:
+        return self.pool.submit(self.run, *task)
+
+    def close(self) -> None:
+        self.pool.shutdown(cancel_futures=True)
+        for server in self._servers:
+            server.communicate()
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[ThreadPoolExecutor]:
-    """Two examples at a time: a good part of each is the start of Python on one core."""
-    with ThreadPoolExecutor(2) as pool:
-        yield pool
-        pool.shutdown(cancel_futures=True)
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
+    runner = Runner(tmp_path_factory)
+    yield runner
+    runner.close()
 
 
 @pytest.fixture(scope="module")
-def runs(
-    request: pytest.FixtureRequest,
-    pool: ThreadPoolExecutor,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> dict[str, Future[Done]]:
+def runs(request: pytest.FixtureRequest, runner: Runner) -> dict[tuple[str, str], Future[Done]]:
     """The runs of all the examples that are to be run this time."""
     chosen = [
-        str(item.callspec.params["code"])
+        (str(item.callspec.params["way"]), str(item.callspec.params["code"]))
         for item in request.session.items
         if isinstance(item, pytest.Function)
         and item.path == request.path
         and "runs" in item.fixturenames
     ]
-    return {code: pool.submit(run, code, tmp_path_factory.mktemp("example")) for code in chosen}
+    return {task: runner.submit(*task) for task in chosen}
 
 
 @pytest.mark.parametrize("code", EXAMPLES)
-def test_the_example_runs(code: str, runs: dict[str, Future[Done]]) -> None:
-    if "import torch" in code:
-        pytest.importorskip("torch")
-    done = runs[code].result()
-    assert done.returncode == 0, done.stderr
+def test_the_example_can_be_pasted(code: str) -> None:
+    """A blank line ends a block at Python's prompt, and a block needs one to end."""
+    pasted: list[str] = []
+    for line in [*code.splitlines(), ""]:
+        pasted.append(line)
+        if compile_command("\n".join(pasted), symbol="single") is not None:
+            pasted = []
+    assert not "".join(pasted)
 
 
-@pytest.mark.parametrize("code", EXAMPLES)
-def test_the_example_can_be_a_cell_of_a_notebook(code: str) -> None:
-    # What ends the process ends the notebook.
-    assert not re.search(r"SystemExit|\bexit\(|\bquit\(", code)
+@pytest.mark.parametrize(("code", "way"), RUNS)
+def test_the_example_runs(code: str, way: str, runs: dict[tuple[str, str], Future[Done]]) -> None:
+    for module in ("torch", "opentelemetry", "distributed"):
+        if f"import {module}" in code or f"from {module}" in code:
+            pytest.importorskip(module)
+    assert not runs[way, code].result()["failed"]
 
 
-def test_the_sum_of_the_readme_says_the_same_each_time(
-    pool: ThreadPoolExecutor, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    (code,) = (code for code in BLOCK.findall(PAGES[0].read_text()) if "kofn.first(4)" in code)
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_the_notebook_runs(path: Path, runner: Runner) -> None:
+    cells = json.loads(path.read_text())["cells"]
+    sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    assert sources
+    assert not runner.run("cell", "", sources)["failed"]
+
+
+def test_the_sum_of_the_guide_says_the_same_each_time(runner: Runner) -> None:
+    page = (ROOT / "docs" / "start.md").read_text()
+    (code,) = (code for code in BLOCK.findall(page) if "kofn.first(4)" in code)
     head = "from kofn.engines.local import LocalEngine\nfrom kofn.testing import Faults\n"
     scripts = []
     # Nobody is slow in its second sum, or both holders of some parts, or one of two pairs each.
@@ -92,9 +140,8 @@ def test_the_sum_of_the_readme_says_the_same_each_time(
         faults = "".join(f".slow({worker}, by=1e5, round=2)" for worker in slow)
         engine = f"Faults(){faults}.on(LocalEngine(6))"
         scripts.append(head + code.replace('"local", workers=6', engine))
-    folders = [tmp_path_factory.mktemp("example") for _ in scripts]
-    for done in pool.map(run, scripts, folders):
-        assert done.stdout == "True True\nTrue\n", done.stderr
+    for done in [runner.submit("script", one) for one in scripts]:
+        assert done.result() == {"failed": "", "out": "True True\nTrue\n"}
 
 
 def test_there_are_examples_to_run() -> None:

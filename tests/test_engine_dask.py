@@ -23,12 +23,14 @@ import pytest
 from doors import doors
 from support import SOAK, until
 from turns import Turn, Turns
+from typer.testing import CliRunner
 
 pytest.importorskip("distributed", reason="kofn[dask] is not installed")
 
 import distributed
 
 import kofn
+from kofn.cli.app import app
 from kofn.engines import _launcher
 from kofn.engines.base import Engine
 from kofn.engines.dask import DaskEngine
@@ -421,6 +423,19 @@ def test_a_users_client_and_cluster_are_left_as_they_were(running: str, A: Matri
         assert settled(client, before)
     with pytest.raises(EngineUnavailable, match="this one is closed"):
         DaskEngine(address=client)
+
+
+def test_the_command_fits_on_a_running_cluster(running: str, tmp_path: Path) -> None:
+    X, out = np.random.default_rng(0).standard_normal((60, 3)), tmp_path / "model"
+    np.savetxt(
+        tmp_path / "data.csv", np.c_[X, X @ [1.0, 2.0, 3.0]], delimiter=",", header="a,b,c,y"
+    )
+    words = [tmp_path / "data.csv", "--model", "ridge", "--k", 2, "--out", out, "--json"]
+    words += ["--engine", "dask", "--address", running]
+    found = CliRunner().invoke(app, ["fit", *map(str, words)])
+    assert found.exit_code == 0, found.output
+    assert json.loads(found.stdout)["engine"] == "dask"
+    assert len(kofn.learn.load(out).coef_) == 3
 
 
 def test_some_of_the_workers_and_two_masters_at_a_time(running: str) -> None:

@@ -304,7 +304,7 @@ class TestRunningCluster:
             with RayEngine(address=running.address) as engine:
                 assert 0 < len(engine.workers) <= 6
                 assert "They join when they answer" in caplog.text
-                probe = EngineProbe(engine, 30)
+                probe = EngineProbe(engine, 90)
                 probe.wait(Joined, worker=engine.join())  # where somebody answers
                 os.kill(pid, signal.SIGCONT)
                 probe.until(lambda: len(engine.workers) == 9, "the workers of that machine")

@@ -1,8 +1,9 @@
-"""Lemma 2, Lemma 8 and Theorem 3, corrected, against counting and against chance."""
+"""The lemmas and theorems of Wang et al., 2019, corrected, against counting and against chance."""
 
 from __future__ import annotations
 
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -96,6 +97,105 @@ def test_as_printed_theorem_3_is_too_low() -> None:
     n, c = 30, 10
     printed = (c * np.log(n / c) + c + 1) / n
     assert theory.seconds_by_load(n, c, 11, 1 / c).exact > printed
+
+
+def estimates(gradients: np.ndarray, c: int, r: int, draws: int, seed: int) -> np.ndarray:
+    """The published estimate g, (draws, d), when r of as many workers as parts have replied."""
+    n = len(gradients)
+    rng = np.random.default_rng(seed)
+    here = rng.random((draws, n)).argsort(axis=1)[:, :r] // c
+    covered = (here[:, None] == np.arange(n // c)[None, :, None]).any(axis=2)
+    return np.asarray(covered @ gradients.reshape(n // c, c, -1).sum(axis=1) / n)
+
+
+@pytest.mark.parametrize(("n", "c", "r"), [(30, 2, 11), (30, 3, 11), (12, 2, 3)])
+def test_lemmas_3_and_4(n: int, c: int, r: int) -> None:
+    gradients = np.random.default_rng(1).standard_normal((n, 4)) + 0.5
+    drawn = np.square(estimates(gradients, c, r, DRAWS, 2)).sum(axis=1)
+    stated = theory.second_moment(n, c, r, gradients)
+    agree(drawn, stated)
+    assert drawn.mean() == pytest.approx(stated, rel=0.03)
+    norm = float(np.linalg.norm(gradients.mean(axis=0)))
+    sigma = float(np.linalg.norm(gradients, axis=1).max())
+    assert stated <= theory.second_moment_bound(n, n, c, r, norm, sigma)
+    # Equal gradients of length σ are what Lemma 4 is tight for.
+    alike = np.ones((n, 4))
+    bound = theory.second_moment_bound(n, n, c, r, 2.0, 2.0)
+    assert theory.second_moment(n, c, r, alike) == pytest.approx(bound, rel=1e-12)
+
+
+@given(codes(), st.data())
+def test_lemma_5_bounds_lemma_2(code: tuple[int, int, int], data: st.DataObject) -> None:
+    n, k, c = code
+    r = data.draw(st.integers(0, k))
+    # With fewer workers than parts a reply stands for more parts: the exponent has ℓ/k = c/n.
+    assert theory.moments(n, k, c, r).p <= np.exp(-c * r / n) * (1 + 1e-12)
+    if k == n:
+        assert theory.missing_bound(n, c, r) == pytest.approx(np.exp(-c * r / n), rel=1e-15)
+
+
+@pytest.mark.parametrize("step", ["long", "short"])
+def test_theorem_1_by_descents(step: Any) -> None:
+    n, c, r, rounds, draws = 12, 2, 5, 6, 20_000
+    centres = np.random.default_rng(3).standard_normal((n, 8))
+    mean, start = centres.mean(axis=0), centres[0] + 3.0
+    gap = 0.5 * float(np.square(start - mean).sum())
+    p, _ = theory.moments(n, n, c, r)
+    size = 1.0 if step == "long" else 1 - p
+    x, gaps, sigma = np.tile(start, (draws, 1)), [gap], 0.0
+    for t in range(rounds):
+        here = np.random.default_rng((4, t)).random((draws, n)).argsort(axis=1)[:, :r] // c
+        seen = np.repeat((here[:, None] == np.arange(n // c)[None, :, None]).any(axis=2), c, axis=1)
+        sigma = max(sigma, float(np.sqrt(np.square(x[:, None] - centres).sum(axis=2)).max()))
+        x = x - size / (1 - p) * (seen.sum(axis=1)[:, None] * x - seen @ centres) / n
+        gaps.append(0.5 * float(np.square(x - mean).sum(axis=1).mean()))
+    for t, found in enumerate(gaps):
+        stated = theory.isotropic_gap(n, c, r, centres, t, gap, size)
+        assert found == pytest.approx(stated, rel=0.03)
+    on = theory.Objective(1.0, 1.0, sigma, gap)
+    one, two = theory.theorem_1(n, n, c, r, on, step), theory.theorem_2(n, c, r, on, step)
+    for t, found in enumerate(gaps):
+        assert found <= one.after(t, gap) <= two.after(t, gap) * (1 + 1e-12)
+
+
+@given(
+    st.integers(1, 8), st.integers(2, 10), st.floats(0.05, 0.95), st.floats(0.01, 1), st.booleans()
+)
+def test_theorem_2_bounds_theorem_1(
+    c: int, blocks: int, delta: float, kappa: float, long: bool
+) -> None:
+    n, step = c * blocks, "long" if long else "short"
+    r = max(1, round(delta * n))
+    on = theory.Objective(2.0, 2.0 * kappa, 3.0, 5.0)
+    if c < n * np.log(2) / r:
+        with pytest.raises(kofn.BadInput, match="Theorem 2 needs"):
+            theory.theorem_2(n, c, r, on, step)  # type: ignore[arg-type]
+        return
+    one, two = (
+        theory.theorem_1(n, n, c, r, on, step),  # type: ignore[arg-type]
+        theory.theorem_2(n, c, r, on, step),  # type: ignore[arg-type]
+    )
+    for T in (0, 1, 5, 50):
+        assert one.after(T, on.gap) <= two.after(T, on.gap) * (1 + 1e-12)
+    assert theory.gradient_descent(on).rate <= one.rate
+
+
+def test_theorem_3_is_iterations_times_seconds() -> None:
+    on = theory.Objective(1.0, 0.2, 1.0, 10.0)
+    within = 1.0
+    steps, seconds = theory.iterations_to(6, 0.8, on, within), theory.factors(30, 6, 0.8)
+    found = theory.theorem_3(30, 6, 0.8, on, within)
+    assert found == pytest.approx([a * b for a, b in zip(steps, seconds, strict=True)])
+    assert theory.noise_floor(30, 6, 0.8, on) < within
+    # After as many iterations as are stated the bounds are at ε: Lemma 1 just so, Theorem 2 below.
+    exactly, two = theory.gradient_descent(on), theory.theorem_2(30, 6, 24, on)
+    assert on.gap * exactly.rate**steps.exact == pytest.approx(within)
+    assert on.gap * two.rate**steps.approximate + two.floor <= within
+    assert theory.theorem_3(30, 6, 0.8, on, 1e-3).approximate == np.inf
+    assert exactly.iterations(on.gap, within) == pytest.approx(steps.exact)
+    assert two.iterations(on.gap, two.floor / 2) == np.inf
+    with pytest.raises(kofn.BadInput, match="below the gap"):
+        theory.iterations_to(6, 0.8, on, 20.0)
 
 
 def test_bad_input() -> None:

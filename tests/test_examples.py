@@ -19,6 +19,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
         "pagerank.py 2000",
         "power_method.py 200",
         "simulate.py --out=picture.png",
+        "taylor.py 400",
         "timeline.py picture.png",
     ],
 )

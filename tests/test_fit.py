@@ -14,7 +14,8 @@ from sklearn.datasets import dump_svmlight_file, make_classification
 from support import driver_of
 
 import kofn
-from kofn.cli import bench_learn, places, reproduce, tables
+from kofn.cli import places, reproduce, tables
+from kofn.cli.bench import learn as bench_learn
 from kofn.cli.fit import Job, run
 from kofn.delays import read_spot_trace
 from kofn.engines.virtual import VirtualEngine
@@ -397,7 +398,8 @@ def test_the_benchmark_compares_with_scikit_learn() -> None:
     assert set(result["models"]) == {"Ridge", "LogisticRegression", "LinearSVC", "PCA"}
     for row in result["models"].values():
         assert row["our_error"] < 1e-4  # what was fast was also right
-        assert row["ratio"] == row["ours_seconds"] / row["theirs_seconds"]
+        assert row["their_error"] < 1e-2
+    assert all(figure.ratio > 0 for figure in result["figures"].values())
     console = Console(width=120, record=True)
     bench_learn.table(console, result)
     assert "LogisticRegression" in console.export_text()

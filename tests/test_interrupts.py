@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import PASS, SOAK
+from support import PASS, SOAK, driver_of
 
+import kofn
 from kofn import interrupts
 from kofn.interrupts import Lock, due, held, opened
 
@@ -223,3 +224,34 @@ def test_tests_that_interrupt_work_where_sigint_is_ignored() -> None:
     ) as process:
         out, _ = process.communicate()
     assert "1 passed" in out
+
+
+def test_an_interrupt_in_what_another_thread_wanted_is_not_handed_to_that_thread() -> None:
+    with kofn.connect("virtual", workers=2) as cluster:
+        driver, calls, came = driver_of(cluster), list[int](), list[object]()
+
+        def action() -> str:
+            calls.append(threading.get_ident())
+            if len(calls) == 1:
+                with opened():  # as an engine does where it waits
+                    signal.raise_signal(signal.SIGUSR1)
+            return "done"
+
+        def other() -> None:
+            try:
+                came.append(driver.call(action))
+            except BaseException as error:
+                came.append(error)
+
+        asking = threading.Thread(target=other)
+
+        def serve() -> None:
+            asking.start()  # while the lock is held here
+            while not calls:
+                driver.settle()
+
+        with driver.lock, pytest.raises(Rung):
+            serve()
+        asking.join()
+        assert came == ["done"]
+        assert calls == [threading.get_ident(), asking.ident]

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from joblib import parallel_config  # type: ignore[import-untyped]
-from joblib.externals.loky import get_reusable_executor  # type: ignore[import-untyped]
+from joblib import parallel_config
+from joblib.externals.loky import get_reusable_executor
 from sklearn.base import clone
 from sklearn.ensemble import RandomForestRegressor
 from sklearn.model_selection import GridSearchCV, cross_val_score

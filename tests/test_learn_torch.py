@@ -109,6 +109,27 @@ def test_approximate_gradients_train_too() -> None:
     assert losses[-1] < losses[0] / 2
 
 
+def test_batches_are_the_same_wherever_a_part_lies() -> None:
+    data = made()
+
+    def train(code: kofn.SumCode, batch: float | None, seed: int = 0) -> Any:
+        engine = VirtualEngine(6, delays=Exponential(mean=1.0), seed=seed)
+        with kofn.connect(engine) as cluster:
+            return coded(cluster, network(), data, 6, code=code, parts=6, batch=batch)[0]
+
+    drawn = train(kofn.Uncoded(), 0.25)
+    # float32 sums in another order.
+    assert np.abs(drawn - train(kofn.FractionalRepetition(3), 0.25, 1)).max() <= 1e-6
+    assert np.abs(drawn - train(kofn.FractionalRepetition(2), 0.25, 2)).max() <= 1e-6
+    assert np.abs(drawn - train(kofn.Uncoded(), None)).max() > 1e-3
+    # A batch of everything is everything, in another order of the rows.
+    assert np.abs(train(kofn.Uncoded(), 1.0) - train(kofn.Uncoded(), None)).max() <= 1e-5
+    with kofn.connect("virtual", workers=2) as cluster:
+        loss = torch.nn.functional.cross_entropy
+        with pytest.raises(kofn.BadInput, match="batch"):
+            CodedBackward(network(), loss, cluster, data, batch=0.0)
+
+
 @pytest.mark.slow
 def test_random_layers_draw_alike_on_every_holder() -> None:
     data = made()

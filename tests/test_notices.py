@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from math import inf
 from types import SimpleNamespace
 from typing import Any, ClassVar, Literal
@@ -872,3 +873,42 @@ def test_a_worker_speaks_for_its_place() -> None:
     watcher.thread.join(30)
     leaving = [message for message in sent if isinstance(message, WorkerLeaving)]
     assert [(m.source, m.place, m.reason) for m in leaving] == [(1, "a", "spot"), (1, "b", "far")]
+
+
+@pytest.mark.parametrize("every", [0, -1.0, float("nan"), inf, "5", None, True])
+def test_how_often_a_source_is_asked_is_a_number_of_seconds(every: Any) -> None:
+    with pytest.raises(BadInput, match=r"every of AWS must be a number > 0; got"):
+        AWS(every=every)
+
+
+def test_the_other_settings_of_sources_are_numbers_too() -> None:
+    for make in (
+        lambda: AWS(rebalance=float("nan")),
+        lambda: GCP(seconds=-1.0),
+        lambda: SigTerm(grace="30"),  # type: ignore[arg-type]
+        lambda: Slurm(lead=inf),
+        lambda: Azure(linger=-1.0),
+    ):
+        with pytest.raises(BadInput, match="must be a number >= 0; got"):
+            make()
+    assert SigTerm(every=0.0).every == 0.0  # it waits by itself
+
+
+def test_a_source_may_be_asked_once_in_a_thousand_years() -> None:
+    looked, failed = threading.Event(), list[str]()
+
+    @dataclass(kw_only=True)
+    class Rare(Source):
+        name: ClassVar[str] = "rare"
+
+        def look(self) -> Sequence[Notice]:
+            looked.set()
+            return []
+
+    watcher = Watcher(Rare(every=1e12), lambda *_: None, failed.append)
+    watcher.start(None)
+    assert looked.wait(30)
+    watcher.stop()
+    watcher.thread.join(30)
+    assert not watcher.thread.is_alive()
+    assert failed == []

@@ -20,7 +20,8 @@ from test_report import LOGS
 import kofn
 from kofn.engines.virtual import VirtualEngine
 from kofn.errors import BadInput, CannotDo
-from kofn.model import EventLog, Record
+from kofn.events import EventLog
+from kofn.model import Record
 from kofn.page import Page, saved
 from kofn.page.html import policy
 from kofn.report import RunState
@@ -150,6 +151,20 @@ def test_a_stream_begins_with_all_and_goes_on_with_what_is_new(page: Page, log: 
         assert Stream(page, last=unknown).next()[1]["new"]
 
 
+def test_a_long_run_comes_bit_by_bit_and_whole() -> None:
+    log = EventLog(Record(0.1 * i, "joined", -1, i, -1, 0) for i in range(900))
+    with pytest.MonkeyPatch.context() as patch, Page(log, "virtual", ()) as page:
+        patch.setattr("kofn.page.server.PIECE", 400)
+        stream = Stream(page)
+        id, first = stream.next()
+        assert first["head"]["joined"] == 900
+        assert len(first["events"]) == 400
+        told = first["events"] + stream.next()[1]["events"] + stream.next()[1]["events"]
+        assert [event[2] for event in told] == [*range(900)]
+        # Who has lost the connection in between goes on there.
+        assert Stream(page, last=id).next()[1]["events"] == told[400:800]
+
+
 def test_at_most_five_updates_come_a_second(page: Page, log: EventLog) -> None:
     stream = Stream(page)
     stream.next()
@@ -204,31 +219,30 @@ def test_a_saved_page_has_the_run_in_it(log: EventLog) -> None:
     assert json.loads(data) == json.loads(json.dumps(state.whole()))
 
 
-def test_a_page_of_a_thousand_workers_takes_little_of_the_masters_time() -> None:
-    """The rounds come as fast as the virtual engine makes them: 2,000 records each."""
+def test_a_page_of_a_thousand_workers_does_not_follow_every_task() -> None:
+    """The rounds come as fast as the virtual engine makes them: 2,000 records each.
+
+    How little of the master's time that takes is measured by `kofn bench page`.
+    """
     with kofn.connect(VirtualEngine(1_000)) as cluster, cluster.page() as page:
         X = cluster.encode(np.zeros((2_000, 1)), k=20)
         w = np.ones(1)
         X @ w  # what is made once
         stream = Stream(page)
         stream.next()
-        began, all_threads, mine = time.monotonic(), time.process_time(), time.thread_time()
-        rounds = 0
+        mine, rounds = time.thread_time(), 0
         while time.thread_time() - mine < 2.0:
             X @ w
             rounds += 1
-        others = time.process_time() - all_threads - (time.thread_time() - mine)
-        share = others / (time.monotonic() - began)
         until(lambda: page.feed.state.totals.rounds == rounds + 1, "the last round")
         followed = page.feed.state.followed
-    print(f"{rounds} rounds, {followed} followed, {100 * share:.2f} % of the time")
     assert 1 <= followed < rounds
-    assert share < 0.03  # measured: 1.0 to 1.6 %; the rest is room for a busy machine
 
 
 @pytest.mark.engine
 def test_the_demo_waits_for_somebody_to_look_and_ends_where_nobody_can_press_a_key() -> None:
     args = ["demo", "--page", "--json", "--rounds", "60", "--size", "100", "--price", "1"]
+    args += ["--pace", "0.01"]
     code = "from kofn.cli import main; main()"
     with subprocess.Popen(
         [sys.executable, "-W", "error", "-c", code, *args],

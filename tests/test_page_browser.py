@@ -18,7 +18,8 @@ from test_cli import kofn as command
 from test_report import LOGS
 
 import kofn
-from kofn.model import EventLog, Record
+from kofn.events import EventLog
+from kofn.model import Record
 from kofn.page import Page, saved
 from kofn.report import RunState
 
@@ -283,7 +284,7 @@ def test_a_saved_page_needs_no_server_and_fits(
 
 def test_the_commands_write_a_log_and_make_a_page_of_it(look: Open, tmp_path: Path) -> None:
     log = tmp_path / "run.jsonl"
-    done = command("demo", "--json", "--rounds", "60", "--size", "300", "--log", str(log))
+    done = command("demo", "--json", "--pace", "0.01", "--size", "300", "--log", str(log))
     assert done.returncode == 0, done.stderr
     done = command("report", str(log), "--price", "0.5")
     assert done.returncode == 0, done.stderr

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from hosts import Host, Hosts
 from mpi_hosts import MPIHosts
-from support import until
+from support import command_line, until
 
 pytestmark = pytest.mark.hosts
 Make = Callable[..., Hosts]
@@ -83,7 +83,7 @@ def test_iterate_on_mpi_over_three_hosts(make_hosts: Make, tmp_path: Path) -> No
 
 
 def _runs(pid: int, name: str) -> bool:
-    words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    words = command_line(pid).split(b"\0")
     return len(words) > 1 and words[1].endswith(name.encode())
 
 

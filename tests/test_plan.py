@@ -23,10 +23,10 @@ from kofn.planning.goal import Goal
 from kofn.planning.grid import counts, grid, steps, thinned
 from kofn.planning.replays import replays
 from kofn.planning.risk import need, risk
-from kofn.planning.search import _rungs
+from kofn.planning.search import STARTS, _rungs
 from kofn.planning.why import why
-from kofn.simulation import Candidate, Stage, Work, delays_of
-from kofn.simulation.timings import markets_of
+from kofn.simulation import Candidate, Row, Stage, Work, delays_of
+from kofn.simulation.timings import begun, markets_of
 
 SLOW = "markov(unit=6, alpha=8, enter=0.1, leave=0.5)"
 CALM = "perunit(unit=6)"
@@ -107,24 +107,43 @@ def test_with_stragglers_a_code_is_chosen_and_with_none_it_is_not(kind: str) -> 
 
 
 def test_two_runs_agree_and_the_prediction_is_what_a_simulation_gives() -> None:
-    work, trace, rounds = SMALL["product"], market(8, (0.5, 1.5, 1.0), 60.0), 10
+    work, trace, rounds = SMALL["product"], market(8, (0.5, 1.5, 1.0), 600.0), 10
     waits = "exponential(unit=6, mean=1)"
     first, second = (kofn.plan(work, 6, waits, trace, rounds=rounds, seed=3) for _ in range(2))
     assert first.to_dict() == second.to_dict()
     best = first.best
     assert best.price is not None
     delays = delays_of(waits, 6)  # of one worker of six, however many there are
-    table = kofn.simulate(work, best.code, best.workers, delays, trace, rounds=rounds, seed=3)
-    (row,) = table.rows.values()
-    assert row.usd == pytest.approx(best.price)
-    assert row.began + row.ends[-1] == pytest.approx(best.seconds)
-    assert row.memory == best.memory
+
+    def rows(seed: int) -> list[Row]:
+        """From every start that a plan plays."""
+        starts = [begun(trace, best.workers, part, seed) for part in STARTS]
+        stages = [Stage(work, best.workers, delays, one, seed=seed) for one in starts]
+        return [stage.play(best.candidate, rounds) for stage in stages]
+
+    played = rows(3)
+    assert np.mean([row.usd for row in played if row.usd]) == pytest.approx(best.price)
+    ends = [row.began + row.ends[-1] for row in played]
+    assert np.mean(ends) == pytest.approx(best.seconds)
+    assert played[0].memory == best.memory
     # With other luck it costs about the same: as far off as seeds differ.
-    others = []
-    for seed in range(10):
-        stage = Stage(work, best.workers, delays, trace.offer(best.workers, seed), seed=seed)
-        others.append(stage.play(best.candidate, rounds).usd or 0.0)
+    others = [float(np.mean([row.usd or 0.0 for row in rows(seed)])) for seed in range(10)]
     assert abs(best.price - np.mean(others)) < 4 * np.std(others)
+
+
+def test_losses_that_come_late_in_a_market_are_met(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calm for an hour, then a loss every 40 s: from its start alone nobody would code."""
+    events = [Event(0.0, True, f"n{i}") for i in range(6)]
+    for i in range(130):
+        events += [
+            Event(3600.0 + 40 * i, False, f"n{i}"),
+            Event(3600.0 + 40 * i, True, f"n{i + 6}"),
+        ]
+    late = SpotTrace(tuple(events), "late")
+    given: Any = (SMALL["product"], 6, "perunit(unit=60)", late)
+    assert kofn.plan(*given, rounds=8, costs=COSTS).coded
+    monkeypatch.setattr("kofn.planning.search.STARTS", (0.0,))
+    assert not kofn.plan(*given, rounds=8, costs=COSTS).coded
 
 
 def test_a_price_makes_fewer_machines_an_option_and_a_deadline_the_cheapest_win() -> None:
@@ -344,8 +363,10 @@ def test_prices_hold_on_every_market_that_has_them(data_folder: DataFolder) -> N
     for one in priced:
         best = kofn.plan(work, 1, timings, one, rounds=60, costs=costs).best
         for seed in range(3):
-            stage = Stage(work, 1, delays_of(timings, 1), one.offer(1, seed), costs, seed)
-            assert best.price == pytest.approx(stage.play(best.candidate, 60).usd, rel=0.1)
+            starts = [begun(one, 1, part, seed) for part in STARTS]
+            stages = [Stage(work, 1, delays_of(timings, 1), s, costs, seed) for s in starts]
+            usd = [stage.play(best.candidate, 60).usd or 0.0 for stage in stages]
+            assert best.price == pytest.approx(np.mean(usd), rel=0.1)
 
 
 # The command.

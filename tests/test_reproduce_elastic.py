@@ -15,8 +15,9 @@ from support import DataFolder
 
 from kofn.cli import reproduce
 from kofn.errors import BadInput
-from kofn.reproduce import elastic, linear, moved
+from kofn.reproduce import elastic, elastic_more, linear, moved
 from kofn.reproduce.datasets import house_prices
+from kofn.reproduce.inventory import claims, unresolved
 
 pytestmark = pytest.mark.papers
 
@@ -32,6 +33,9 @@ TINY = replace(
     sequences=20,
     linear=replace(
         linear.QUICK, iterations=8, share_seconds=0.004, timed=1, timed_share_seconds=0.02
+    ),
+    more=elastic_more.Settings(
+        widths=(784, 12, 10), batch=20, steps=1, repeats=1, iterations=6, trials=3, codes=1
     ),
 )
 MACHINES = [str(n) for n in range(10, 21)]
@@ -58,6 +62,28 @@ def test_every_key_that_is_promised_is_there(results: Any) -> None:
     assert results["settings"]["rounds"] == 1
     assert "sleeps" in results["stood_in"]
     assert results["largest_relative_error"] < 1e-10
+    for row in results["theorem_2_2"]:
+        assert row["kept_over_bound"] == 1.0
+        assert row["used_over_bound"] == 1.0
+        assert row["used_by_one_over_bound"] < 1.03
+    assert results["remark_4"]["ours"] == pytest.approx(1.0, rel=0.03)
+    assert results["remark_4"]["matdot"] == pytest.approx(1.8, rel=0.03)
+    assert {"here", "rows, no code", "2 x 2", "3 x 3", "4 x 4"} == set(results["grids"])
+    for run in results["grids"].values():
+        assert run.get("weights_apart", 0.0) < 1e-8
+    for row in results["stop_the_world"]:
+        assert row["coded"] >= row["stop_the_world"] > 0
+    rows = results["rateless_rows"]
+    assert rows["ideal"]["mean"] <= rows["lt"]["mean"] <= rows["uncoded"]["mean"]
+    assert rows["lt_symbols"] >= 10_000
+    stay = results["windows_that_stay"]
+    assert all(row["moved"] == 0 for n in ("6-3", "20-10") for row in stay[n].values())
+    assert all(row["load"] < 1.1 for row in stay["6-3"].values())
+    assert results["distr_bgd_without_newcomers"]["final_loss_over_noiseless"]["coded"] < 1 + 1e-9
+
+
+def test_every_claim_of_the_paper_has_a_value_or_a_reason(results: Any) -> None:
+    assert unresolved(claims("elastic"), results) == []
 
 
 def test_the_simulated_ratio_is_the_bound(results: Any) -> None:
@@ -138,7 +164,7 @@ def test_data_that_are_not_there(tmp_path: Path) -> None:
 
 
 def test_pictures_and_page(out: Path, results: Any) -> None:
-    names = ["figure_2a.png", "figure_2b.png", "figure_2cd.png"]
+    names = ["distr_bgd.png", "figure_2a.png", "figure_2b.png", "figure_2cd.png", "grids.png"]
     names += ["rows_moved.png", "speeds.png", "straggler.png"]
     assert sorted(path.name for path in out.iterdir()) == sorted(
         [*names, "index.html", "results.json"]

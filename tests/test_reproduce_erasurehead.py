@@ -21,9 +21,18 @@ from test_datasets import (
 
 import kofn
 from kofn.cli import reproduce
-from kofn.reproduce import datasets, erasurehead, figures, straggling
+from kofn.reproduce import (
+    datasets,
+    erasure_theory,
+    erasurehead,
+    erasures,
+    figures,
+    network,
+    straggling,
+)
 from kofn.reproduce.datasets import Dataset
 from kofn.reproduce.erasurehead import Settings, lemmas, simulated
+from kofn.reproduce.inventory import claims, unresolved
 from kofn.reproduce.training import Run, reached
 
 pytestmark = pytest.mark.papers
@@ -38,6 +47,9 @@ SMALL = Settings(
     simulated=20,
     draws=20_000,
     rivals=straggling.Grid(6, (1.0, 0.5), (0.5,), (2,), (4,), (3.0,)),
+    theory=erasure_theory.Sizes(iterations=4, repeats=2, draws=500),
+    more=erasures.Sizes(iterations=3, fractions=(0.5,), rounds=5),
+    network=network.Sizes(steps=2, batch=0.5, every=1, fresh=(2,)),
 )
 METHODS = {"uncoded", "ignore", "egc2", "egc3", "agc2", "agc3"}
 
@@ -48,11 +60,18 @@ def made(where: Path) -> Path:
     made_houses(where, 40)
     (where / "straggler_traces").mkdir()
     rng = np.random.default_rng(0)
-    name = straggling.RECORDING
     loads = {
         f"{name}_load{load:.3f}": (1 + load + rng.exponential(0.3, (4, 8))).astype(np.float32)
+        for name in (straggling.RECORDING, network.RECORDING)
         for load in (0.0, 0.25, 0.5, 1.0)
     }
+    (where / "mnist").mkdir()
+    for part, rows in (("train", 48), ("t10k", 20)):
+        labels = rng.integers(0, 10, rows, dtype=np.uint8)
+        images = rng.integers(0, 256, (rows, 28, 28), dtype=np.uint8)
+        for kind, array in (("images-idx3", images), ("labels-idx1", labels)):
+            head = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">i4").tobytes()
+            (where / f"mnist/{part}-{kind}-ubyte").write_bytes(head + array.tobytes())
     np.savez(where / datasets.TIMINGS, **loads)  # type: ignore[arg-type]
     return where
 
@@ -102,6 +121,24 @@ def test_it_writes_its_results_and_pictures(
     for kind in ("kofn", "dsag", "backups"):
         each = [found[kind] for found in rivals["by_portion"].values() if found[kind] is not None]
         assert rivals["best"][kind] is None or rivals["best"][kind]["seconds"] == min(each)
+    assert unresolved(claims("erasurehead"), found) == []
+    descents = found["theory"]["more"]  # of several methods, each below its bound
+    assert max(descents["largest_over_bound"].values()) <= 1 + 1e-9
+    assert found["theory"]["lemmas"]["2"]["lemma_3"]["stated"] > 0
+    for name in found["shapes"]:
+        assert set(found["estimates"][name]) == {"wait", "uncoded", *erasures.ESTIMATES}
+        assert set(found["sweep"][name]["by_copies"]) == {"1", "2", "3"}
+        assert found["cyclic"][name]["cyclic_exact"]["mean_covered"] == 1.0
+        assert set(found["recorded"][name]["methods"]) == METHODS
+    assert set(found["figure_1"]["recordings"]) == {straggling.RECORDING, network.RECORDING}
+    if "problem" not in found["network"]:  # torch is here
+        learnt = found["network"]["curves"]
+        assert {"uncoded", "egc2", "agc3", "dsag_2"} <= set(learnt)
+        # Exact sums of the same batches learn the same, whoever holds them.
+        assert learnt["egc2"]["accuracy"] == learnt["uncoded"]["accuracy"]
+        assert (out / "network.png").stat().st_size > 5_000
+    for name in ("theory", "estimates", "sweep", "figure_1", "figure_4_recorded"):
+        assert (out / f"{name}.png").stat().st_size > 5_000
     text = StringIO()
     reproduce.table(Console(file=text, width=160), found)
     assert "settings tried in all" in text.getvalue()

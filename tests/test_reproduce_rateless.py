@@ -13,10 +13,13 @@ from rich.console import Console
 from support import DataFolder
 from typer.testing import CliRunner
 
-from kofn.cli import bench_decode, reproduce
+from kofn.cli import reproduce
 from kofn.cli.app import app
+from kofn.cli.bench import decode as bench_decode
+from kofn.delays import Exponential
 from kofn.errors import BadInput
-from kofn.reproduce import datasets, decoding, rateless, rateless_page
+from kofn.reproduce import datasets, decoding, rateless, rateless_own, rateless_page
+from kofn.reproduce.inventory import claims, unresolved
 
 pytestmark = pytest.mark.papers
 
@@ -28,6 +31,8 @@ TINY = rateless.Settings(
     decodes=3,
     orders=6,
     rounds=2,
+    own_trials=3,
+    precoded=4,
     scale=0.02,
 )
 
@@ -47,6 +52,7 @@ def written(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
         patch.setattr(rateless, "M", 100)  # a tenth of the paper's size
         patch.setattr(rateless, "WORKERS", 4)
         patch.setattr(decoding, "CASES", SMALL)
+        patch.setattr(rateless_own, "R_VALUES", (1, 4))
         result = reproduce.run("rateless", out, data, True, quiet=True, settings=TINY)
     return out, result
 
@@ -76,6 +82,20 @@ def test_results_have_what_they_must(written: tuple[Path, dict[str, Any]]) -> No
         assert set(found[said["default_decoder"]]) == {"wall", "cpu"}
     assert max(result["decoders_agree"]["worst_relative_error"].values()) <= 1e-12
     assert result["wall_clock"]["worst_relative_error"] <= 1e-12
+    assert {"one", "lt1"} <= set(result["wall_clock"])
+    own = result["own_experiment"]
+    assert own["uncoded"]["mean"] >= own["lt1"]["mean"] > 0
+    assert {row["code"] for row in result["precoded"]["rows"]} == set(decoding.PRECODED)
+    for row in result["precoded"]["rows"]:
+        assert row["symbols_median"] >= 200
+        assert row["worst_relative_error"] < 1e-9
+    assert set(result["by_r"]) == {"1", "4"}
+
+
+def test_every_claim_of_the_paper_has_a_value_or_a_reason(
+    written: tuple[Path, dict[str, Any]],
+) -> None:
+    assert unresolved(claims("rateless"), written[1]) == []
 
 
 def test_figures_and_page_are_drawn_from_the_results(
@@ -86,7 +106,7 @@ def test_figures_and_page_are_drawn_from_the_results(
     for name, text in rateless_page.sentences(result).items():
         assert (out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         assert text.split("'")[0][:60] in page
-    assert page.count("data:image/png;base64,") == 3
+    assert page.count("data:image/png;base64,") == 4
 
 
 def test_only_latencies_without_a_mean_are_marked(written: tuple[Path, dict[str, Any]]) -> None:
@@ -109,6 +129,19 @@ def test_the_propositions_at_the_paper_s_size() -> None:
     assert theory["theorem_1_lt1"] == pytest.approx(5 + 0.01 * 10.534, abs=0.001)
 
 
+def test_latency_by_formula_is_what_is_simulated() -> None:
+    """At mₑ = 2m and without a limit: within 3 %, for as many symbols as really came."""
+    settings = rateless.Settings(codes=1)
+    delays = Exponential(unit=rateless.TAU, mean=1 / rateless.MU)
+    for each in (2, 32):
+        times, _, came = rateless.latencies("lt1", each * 1000, delays, 8, settings)
+        args = (each, 1, 1000, 1000, rateless.TAU, rateless.MU)
+        known = np.mean([rateless_own.latency(count, *args) for count in came])
+        error = np.std(times) / 8**0.5
+        assert abs(np.mean(times) - known) <= 0.03 * known + 2 * error
+    assert rateless_own.latency(2000, 2, 1, 1000, 1000, rateless.TAU, rateless.MU) == np.inf
+
+
 def test_data_that_is_not_there_is_told_before_the_run(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="straggler_traces"):
         reproduce.run("rateless", tmp_path / "out", tmp_path, True, quiet=True)
@@ -117,7 +150,7 @@ def test_data_that_is_not_there_is_told_before_the_run(tmp_path: Path) -> None:
 
 def test_bench_decode_takes_the_time_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoding, "CASES", SMALL)
-    ran = CliRunner().invoke(app, ["bench", "decode", "--times", "3", "--json"])
+    ran = CliRunner().invoke(app, ["bench", "decode", "--times", "3", "--rows", "200", "--json"])
     assert ran.exit_code == 0, ran.output
     found = json.loads(ran.stdout)["decode"]
     for kinds in found.values():

@@ -19,6 +19,7 @@ from kofn.delays import Fritchman, Independent, Stratified
 from kofn.errors import BadInput
 from kofn.reproduce import sequential, sequential_runs, sequential_search, sequential_theory
 from kofn.reproduce.datasets import read_mnist
+from kofn.reproduce.inventory import claims, unresolved
 from kofn.sequence import DIP, IDIP, Polynomial, Uncoded
 
 pytestmark = pytest.mark.papers
@@ -35,6 +36,10 @@ TINY = sequential.Settings(
     widths=(784, 20, 10, 10),
     batch=64,
     largest=0.02,
+    full_widths=(784, 20, 20, 10),
+    full_steps=1,
+    full_batch=32,
+    repeats=1,
     deltas=(0.1, 0.4),
 )
 
@@ -82,7 +87,13 @@ def small_products(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small_products")
 def test_without_data_the_images_are_made_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("figure_1", "table", "wall_table", "figure_2"):  # those need no images
+    for name in (
+        "figure_1",
+        "table",
+        "wall_table",
+        "figure_2",
+        "burst_variant",
+    ):  # those need no images
         monkeypatch.setattr(sequential, name, lambda *_: {})
     monkeypatch.setattr("kofn.reproduce.sequential_search.chosen", lambda *_: {})
     monkeypatch.setattr("kofn.reproduce.sequential_runs.engines", lambda *_: nullcontext())
@@ -98,16 +109,17 @@ def test_everything_is_measured_and_written(tmp_path: Path) -> None:
     out = tmp_path / "out"
     results = reproduce.run("sequential", out, tmp_path, False, quiet=True, settings=TINY)
     assert results["training_data"] == "MNIST"
+    assert unresolved(claims("sequential"), results) == []
     assert "few jobs" in results["few_jobs"]
     assert results["iid"]["parameters"]["delta"] == 0.3
     chain = results["fritchman"]["parameters"]
     assert "delta" not in chain
     assert (chain["enter"], chain["leave"], chain["bad"]) == (0.2, 0.5, 2)
     assert json.loads((out / "results.json").read_text()) == json.loads(json.dumps(results))
-    for name in ("figure_1", "table_1", "figure_2", "training"):
+    for name in ("figure_1", "table_1", "figure_2", "training", "full_size"):
         assert (out / f"{name}.png").stat().st_size > 10_000
     page = (out / "index.html").read_text()
-    assert page.count("data:image/png") == 4
+    assert page.count("data:image/png") == 5
     for side in ("a", "b"):
         points = results["figure1"][side]
         assert [p["delta"] for p in points] == [0.1, 0.4]
@@ -120,9 +132,33 @@ def test_everything_is_measured_and_written(tmp_path: Path) -> None:
     for run in results["training"]["codes"].values():
         assert run["largest_loss_difference"] <= 1e-6
         assert 0 <= run["held_share"] < 1
+    for run in results["training_bursts"]["codes"].values():
+        assert run["largest_loss_difference"] <= 1e-6
+    for model in ("iid", "fritchman"):
+        times = results["table1_parts"][model]
+        assert times["whole_job_seconds"] > 0
+        assert times["codes"]["uncoded"]["encode_seconds"] == 0
+        assert all(times["codes"][kind]["decode_seconds"] > 0 for kind in ("poly", "dip", "idip"))
+    for row in results["theorem_3_1"]:
+        assert row["dip"] == pytest.approx(row["bound"]) == row["idip"]
+    variants = results["burst_variant"]["mu_0"]
+    assert sum(name.startswith("BurstIDIP") for name in variants) == 8
+    assert min(variants.values()) > 0
     console = Console(record=True, width=120)
     reproduce.table(console, results)
     assert "bursts" in console.export_text()
+
+
+def test_no_load_below_that_of_theorem_3_1_keeps_every_deadline() -> None:
+    """The adversary of the proof: of every W rounds the first hold N stragglers in all."""
+    for P, N, W in ((2, 1, 2), (3, 4, 3), (4, 4, 4), (4, 10, 4)):
+        pattern = np.zeros((40 * W, P), dtype=bool)
+        for first in range(0, len(pattern), W):
+            pattern.reshape(-1)[first * P : first * P + N] = True
+        left = (~pattern).sum() / len(pattern)  # results in a round, each 1/k of a job
+        # One job begins in a round and takes k results, so k <= left; the load is W / (W left).
+        assert 1 / left == pytest.approx(sequential_theory.least_load(P, N, W))
+        assert 1 / left == pytest.approx(W / (P * W - N))
 
 
 def test_the_command_says_what_is_wrong(tmp_path: Path) -> None:

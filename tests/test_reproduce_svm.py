@@ -19,6 +19,7 @@ from support import DataFolder
 import kofn
 from kofn.cli import reproduce
 from kofn.reproduce import averaging
+from kofn.reproduce.inventory import claims, unresolved
 from kofn.reproduce.svm import REPORTED, Settings
 
 pytestmark = pytest.mark.papers
@@ -44,6 +45,7 @@ def check(data: Path, out: Path) -> dict[str, Any]:
     result = reproduce.run("svm", out, data, quiet=True)
     assert json.loads((out / "results.json").read_text()) == result
     assert sorted(result["killed"]) == [1, 3]
+    assert unresolved(claims("svm"), result) == []
     assert result["joined"] == [4]
     assert result["max_coef_difference"] <= 1e-8
     assert abs(result["accuracy"] - result["sklearn_accuracy"]) <= 0.003

@@ -15,7 +15,7 @@ from rich.console import Console
 from support import DataFolder, examples
 
 import kofn
-from kofn.cli import bench_rivals
+from kofn.cli.bench import rivals as bench_rivals
 from kofn.codes.repetition import CyclicRepetition, FractionalRepetition
 from kofn.delays import Recording, read_timings
 from kofn.engines.virtual import SLICE
@@ -310,6 +310,8 @@ def test_the_command_has_the_best_setting_of_each(tmp_path: Path) -> None:
     for name in RIVALS:
         means = [found[slope][name]["mean"] for slope in ("1", "recorded", "4", "16", "64")]
         assert means == sorted(means)
+    rows = {name: figure.row() for name, figure in result["figures"].items()}
+    assert min(row["ratio"] for row in rows.values()) == 1  # the quickest
     console = Console(record=True, width=200)
     bench_rivals.table(console, result)
     assert "few" in console.export_text()

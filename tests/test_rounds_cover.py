@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import examples
 
+import kofn
 from kofn.rounds import Cover, Layout, fill
+from kofn.rounds.still import rows_taken_up, still
 from kofn.rounds.windows import with_extra
 
 
@@ -177,3 +179,49 @@ def test_fewer_live_than_needed_read_everything(n: int) -> None:
     assert all(runs == ((0, 10),) for runs in windows.runs)
     _, missing = Cover(windows).top_up(range(n))
     assert missing == 6 - n
+
+
+@examples(60)
+@given(st.integers(2, 8), st.data())
+def test_windows_that_stay_move_nothing(n: int, data: st.DataObject) -> None:
+    """Whoever leaves and comes: every row is read by k shares, and nobody takes rows up in vain."""
+    k, rows = data.draw(st.integers(1, n - 1)), data.draw(st.integers(1, 400))
+    layout = Layout(k, still=True)
+    shares = list(range(n))
+    windows = layout.lay(shares, rows)
+    for _ in range(6):
+        away = [share for share in range(n) if share not in shares]
+        if len(shares) > k and (not away or data.draw(st.booleans())):
+            shares.remove(data.draw(st.sampled_from(shares)))
+        elif away:
+            shares = sorted([*shares, data.draw(st.sampled_from(away))])
+        after = still(windows, layout, shares, 10**6)
+        assert after is not None
+        assert after.shares == tuple(shares)
+        assert (after.asked.sum(axis=0) == k).all()
+        assert after.rows == rows
+        assert sum(after.loads) == k * rows
+        assert rows_taken_up(windows, after) == 0
+        windows = after
+    assert still(windows, layout, shares, 0) is None  # more runs than are allowed
+
+
+def test_a_matrix_whose_windows_stay_multiplies_while_machines_come_and_go() -> None:
+    rng = np.random.default_rng(0)
+    A, w = rng.standard_normal((200, 6)), rng.standard_normal(6)
+    with kofn.connect("virtual", workers=6) as cluster:
+        X = cluster.encode(A, k=3, loads="still")
+        np.testing.assert_allclose(X @ w, A @ w)
+        for lost in (4, 1):
+            before = X.windows()
+            cluster.lose(lost)
+            np.testing.assert_allclose(X @ w, A @ w)
+            np.testing.assert_allclose(X.T @ (A @ w), A.T @ (A @ w))
+            assert X.report.rows_moved == 0
+            for worker, runs in X.windows().items():
+                now = {row for first, last in runs for row in range(first, last)}
+                then = {row for first, last in before[worker] for row in range(first, last)}
+                assert then <= now  # it reads what it has read, and more
+        cluster.join()
+        np.testing.assert_allclose(X @ w, A @ w)
+        assert X.report.rows_moved == 0

@@ -52,6 +52,7 @@ CODES: list[SequenceCode] = [
     kofn.DIP(2, 2, delay=2, lam=2, z=2),
     kofn.IDIP(2, 3, delay=3, N=10, W=4),
     kofn.IDIP(4, 3, delay=3, N=4, W=4, burst=2),
+    kofn.sequence.BurstIDIP(2, 6, delay=3, B=2, W=3, lam=2),
 ]
 UNIT = 1e4 / 1e9  # simulated seconds a multiply-add: rounds of hours, so that slices do not count
 

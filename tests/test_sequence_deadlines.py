@@ -18,8 +18,9 @@ from support import examples
 from kofn.delays import adversary
 from kofn.delays.stragglers import Pattern
 from kofn.errors import BadInput
-from kofn.sequence import DIP, IDIP, Polynomial, Uncoded
+from kofn.sequence import DIP, IDIP, BurstIDIP, Polynomial, Uncoded
 from kofn.sequence.ledger import Diagonal, Improved, Ledger, Mini
+from kofn.sequence.models import Arbitrary, Bursts
 
 
 class Outcome:
@@ -143,16 +144,67 @@ def test_bursts_let_more_mini_tasks_be_uncoded_and_none_fails(
             pattern[t, worker] = False
     assert adversary.conforms(pattern, N, W, burst)
     k = P * W - N
-    plain = Outcome(Improved(k, P, N, W), pattern)
-    tailored = Outcome(Improved(k, P, N, W, burst), pattern)
+    plain = Outcome(Improved(k, P, Arbitrary(N, W)), pattern)
+    tailored = Outcome(Improved(k, P, Arbitrary(N, W, burst)), pattern)
     for found in (plain, tailored):
         assert found.late == []
         assert found.failed_uncoded == set()
     assert tailored.uncoded >= plain.uncoded
 
 
+def bursty(pattern: Pattern, B: int, W: int, lam: int) -> bool:
+    """The definition, window by window: at most lam workers, each within a span of B rounds."""
+    for first in range(max(1, len(pattern) - W + 1)):
+        window = pattern[first : first + W]
+        if window.any(axis=0).sum() > lam:
+            return False
+        for worker in window.T:
+            at = np.flatnonzero(worker)
+            if len(at) and at[-1] - at[0] + 1 > B:
+                return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("P", "B", "W", "lam", "rounds"),
+    [(2, 1, 2, 1, 5), (2, 1, 3, 2, 5), (2, 2, 3, 1, 6), (2, 2, 3, 2, 6), (3, 1, 2, 2, 4)],
+)
+def test_every_pattern_of_bursts_meets_every_deadline(
+    P: int, B: int, W: int, lam: int, rounds: int
+) -> None:
+    """And the model says of each pattern what the definition says: all patterns there are."""
+    life = W - 1 + B
+    code = BurstIDIP(*factors(life * P - B * lam), delay=life - 1, B=B, W=W, lam=lam)
+    count = 0
+    for bits in range(2 ** (rounds * P)):
+        pattern = np.array([bits >> i & 1 for i in range(rounds * P)], dtype=bool)
+        pattern = pattern.reshape(rounds, P)
+        late = [frozenset(np.flatnonzero(row).tolist()) for row in pattern]
+        model = Bursts(B, W, lam)
+        fits = all(model.conforms(late[:r], now) for r, now in enumerate(late))
+        assert fits == bursty(pattern, B, W, lam)
+        if fits:
+            count += 1
+            found = Outcome(code.ledger(P), pattern)
+            assert found.late == []
+            assert found.failed_uncoded == set()
+            assert found.most <= life
+    assert count > 1
+
+
+def test_idip_for_bursts_says_what_is_wrong() -> None:
+    with pytest.raises(BadInput, match="B < W; got B=3 and W=3"):
+        BurstIDIP(3, 4, delay=4, B=3, W=3, lam=2)
+    with pytest.raises(BadInput, match=r"Use delay=3\."):
+        BurstIDIP(3, 4, delay=4, B=2, W=3, lam=2)
+    with pytest.raises(BadInput, match="Choose x·y = 12"):
+        BurstIDIP(2, 5, delay=3, B=2, W=3, lam=2).ledger(4)
+    with pytest.raises(BadInput, match="Use lam <= 4"):
+        BurstIDIP(2, 3, delay=3, B=2, W=3, lam=5).ledger(4)
+
+
 def test_idip_waits_until_the_pattern_conforms() -> None:
-    ledger = Improved(6, 4, 10, 4)
+    ledger = Improved(6, 4, Arbitrary(10, 4))
     for round in range(3):
         ledger.begin(round)
         assert ledger.conforms([0])
@@ -163,7 +215,7 @@ def test_idip_waits_until_the_pattern_conforms() -> None:
 
 
 def test_idip_for_bursts_waits_for_one_that_lasts_too_long() -> None:
-    ledger = Improved(12, 4, 4, 4, burst=2)
+    ledger = Improved(12, 4, Arbitrary(4, 4, burst=2))
     for round in range(2):
         ledger.begin(round)
         ledger.end([1, 2, 3])
@@ -192,7 +244,7 @@ def test_dip_gives_the_due_job_what_it_lacks() -> None:
 def test_what_a_round_will_hold_is_known_before_where_it_is_sure() -> None:
     for ledger in (
         Diagonal(6, 4, 3, 1),
-        Improved(13, 4, 3, 4),
+        Improved(13, 4, Arbitrary(3, 4)),
         Polynomial(2, 1).ledger(4),
         Uncoded(2, 2).ledger(4),
     ):

@@ -13,10 +13,10 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import kofn
-from kofn.cli import bench_simulate
 from kofn.cli import simulate as cli_simulate
 from kofn.cli import traces as cli_trace
 from kofn.cli.app import app
+from kofn.cli.bench import simulate as bench_simulate
 from kofn.cli.sizes import work_of
 from kofn.costs import PIECE
 from kofn.delays import PerUnit, Recording, SpotTrace
@@ -350,7 +350,7 @@ def test_timings_of_one_load_are_those_without_a_code() -> None:
     [
         ({"codes": "mds"}, r"mds needs k; got mds\. Say mds\(k=2\)"),
         ({"codes": "mds(k=2, q=1)"}, r"mds takes k, margin, late, loads; got q"),
-        ({"codes": "lt"}, r"a product is simulated with uncoded, mds, whole; got 'lt'"),
+        ({"codes": "lt"}, r"a product is simulated with auto, uncoded, mds, whole; got 'lt'"),
         ({"codes": "mds(2)"}, r"Every argument has its name"),
         ({"codes": []}, r"at least one code"),
         ({"timings": "fast(unit=1)"}, r"one of perunit, exponential, byload, pareto, markov"),

@@ -13,11 +13,12 @@ from test_report import LOGS
 import kofn
 from kofn.delays import Change, Delays, Exponential, PerUnit, Script
 from kofn.engines.virtual import VirtualEngine
-from kofn.model import TASK_KINDS, EventLog, Record
+from kofn.events import TASK_KINDS, EventLog
+from kofn.model import Record
 from kofn.report import RunState, Span, lanes, uncoded
 from kofn.report.metrics import metrics
 from kofn.report.uncoded import Asked, Pace
-from kofn.report.words import seconds
+from kofn.report.words import headline, seconds
 
 SIX = range(6)
 
@@ -273,3 +274,45 @@ def test_the_metrics_are_read_by_prometheus_own_parsers() -> None:
         f.name: f for f in strict.text_string_to_metric_families("\n".join([*lines, "# EOF\n"]))
     }
     assert families["kofn_round_seconds"].type == "histogram"
+
+
+def test_a_task_in_one_piece_that_was_stopped_says_how_far_it_had_come() -> None:
+    """Workers whose tasks come in one piece, one of them six times as slow: it never answers."""
+    delays = PerUnit(1e-3, slow={5: 6.0})
+    A = np.random.default_rng(0).standard_normal((600, 4))
+    with kofn.connect(VirtualEngine(6, delays=delays, seed=1)) as cluster:
+        X = cluster.encode(A, k=3, loads="equal")
+        for _ in range(5):
+            X @ np.ones(4)
+        head = state_of(cluster.log).head()
+    assert head["without"] == pytest.approx(5 * 0.6, rel=0.1)
+    assert not head["at_least"]
+
+
+def test_the_wait_of_a_stopped_task_is_no_part_of_its_pace() -> None:
+    # A wait of 3 s and then a row a second; stopped at 5 s of the 13 that it would have taken.
+    span = Span(0.0, 5.0, 1, 1, "wasted", 0.0, 10, 0, None, 2, 5.0, 3.0)
+    found = uncoded(0.0, [task(1.0), Asked(0.0, span, None)], [], 20)
+    assert found.seconds == pytest.approx(13.0)
+    assert not found.at_least
+
+
+@pytest.mark.parametrize(
+    ("lost", "without", "at_least", "words"),
+    [
+        (0, 10.0, False, "Nobody is slow, and nobody died so far."),
+        (1, 10.2, False, "1 worker died, and the work went on. No time was lost."),
+        (
+            3,
+            40.0,
+            False,
+            "3 workers died, and the work went on. Saved so far: 30 s, 75 % of the time.",
+        ),
+        (0, 20.0, True, "Saved so far: at least 10 s, 50 % of the time."),
+    ],
+)
+def test_the_headline_says_what_happened_and_what_it_saved(
+    lost: int, without: float, at_least: bool, words: str
+) -> None:
+    head = {"lost": lost, "took": 10.0, "without": without, "at_least": at_least}
+    assert headline(head) == words

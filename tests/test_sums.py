@@ -608,3 +608,14 @@ def test_who_stands_by_takes_a_lost_slot_within_the_round() -> None:
         found = parts.sum(gradient, w)
         assert found.report.lost == (2,)
         assert close(found.value)
+
+
+def test_fewer_parts_than_workers_under_fractional_repetition() -> None:
+    """FRC(n, k, c) of Wang et al., 2019 with n < k: three parts, each on two of six workers."""
+    with kofn.connect("virtual", workers=6) as cluster:
+        parts = cluster.parts([1.0, 2.0, 4.0], kofn.FractionalRepetition(2))
+        for lost in (0, 3, 4):  # one of each group
+            cluster.lose(lost)
+            found = parts.sum(lambda part, x: part)
+            assert found.exact
+            assert found.value == 7.0

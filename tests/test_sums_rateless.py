@@ -28,6 +28,8 @@ CODES: tuple[Any, ...] = (
     LT(r=2, decoder="peeling", neighbours="uniform"),
     LT(r=20),
     RandomGroups(d=7),
+    kofn.Raptor(),
+    kofn.Raptor(r=2, systematic=True, seed=3),
     DenseMDS(k=3),
     kofn.Uncoded(),
 )

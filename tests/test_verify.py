@@ -84,7 +84,7 @@ def row_sets(X: kofn.CodedMatrix, A: Floats) -> Floats:
 
 def moved(X: kofn.CodedMatrix, margin: int, reply: Reply, wrong: Floats) -> Floats:
     """By how much each place of the result would move if a wrong reply were used, (rows, width)."""
-    plan = X._planner._plans[X.code, margin]
+    plan = X._planner._plans[X.code, margin, X._rows]
     share = plan.holders[reply.worker]
     error = np.zeros((X._rows, *wrong.shape[1:]))
     with np.errstate(over="ignore", invalid="ignore"):
@@ -101,7 +101,7 @@ def moved(X: kofn.CodedMatrix, margin: int, reply: Reply, wrong: Floats) -> Floa
 
 def stated(X: kofn.CodedMatrix, margin: int, w: Floats) -> float:
     """The bound of a product by parity, where it raised and has no report."""
-    probes, plan = X._drift.checked.probes, X._planner._plans[X.code, margin]
+    probes, plan = X._drift.checked.probes, X._planner._plans[X.code, margin, X._rows]
     assert probes is not None
     assert plan.eta is not None
     parity = Parity(probes.sizes, X.code, {}, Finite(lambda share: 1.0, w, ()), w)
@@ -162,6 +162,31 @@ def test_every_wrong_reply_that_matters_is_found_and_its_worker_named(
     print(tried, "wrong replies", caught, "that matter, all found")
     assert tried > 300
     assert caught > 0.6 * tried
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("verify", "margin"), [("probe", 0), ("parity", 2)])
+def test_of_zeros_only_what_underflow_makes_is_not_seen(
+    verify: Any, margin: int, dtype: Any
+) -> None:
+    d, rng, unseen, liar = 50, np.random.default_rng(0), 0, Liar(VirtualEngine(5))
+    least = 3e-308 if dtype is np.float64 else 3e-39 * d  # as docs/verify.md has it
+    with kofn.connect(liar) as cluster:
+        X = cluster.encode(np.zeros((900, d), dtype), k=3, verify=verify, margin=margin)
+        for flipped in range(100):
+            driver_of(cluster).trust.caught.clear()
+            liar.tell(flipped % 5, "bit", rng)
+            Y = X.T if flipped % 2 else X
+            try:
+                Y @ np.ones(Y.shape[1], dtype)
+            except kofn.WrongReplies:
+                assert verify == "parity"  # seen, but too small to say whose it is
+                continue
+            assert liar.done is not None
+            if not Y.report.wrong:
+                unseen += 1
+                assert np.abs(liar.done[1]).max() <= least
+    assert 0 < unseen < 100
 
 
 @pytest.mark.parametrize("verify", ["probe", "parity"])
@@ -553,9 +578,17 @@ def test_what_cannot_be_verified_is_refused(options: Any, match: str) -> None:
         cluster.encode(np.eye(8), k=2, **options)
 
 
+@pytest.mark.parametrize("verify", ["probe", "parity"])
+def test_an_iteration_is_not_verified_and_says_so(verify: Any) -> None:
+    with kofn.connect("virtual", workers=4) as cluster:
+        X = cluster.encode(np.eye(6), k=2, margin=1, verify=verify)
+        with pytest.raises(kofn.CannotDo, match=f"verify='{verify}'.* round by round"):
+            X.iterate(abs, np.ones(6), rounds=3)
+
+
 def test_a_grid_is_not_verified() -> None:
     from kofn.arrays.grid import encode_grid
-    from kofn.arrays.matrix import Options
+    from kofn.arrays.options import Options
 
     options = Options(verify="probe")
     with kofn.connect("virtual", workers=8) as cluster, pytest.raises(kofn.CannotDo, match="cut"):

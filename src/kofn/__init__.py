@@ -1,4 +1,28 @@
-"""kofn: any k of n workers are enough."""
+"""kofn: any k of n workers are enough.
+
+Results are exact while workers are lost, late or new:
+
+    import numpy as np
+    import kofn
+
+    A, w = np.random.rand(1000, 20), np.random.rand(20)
+    with kofn.connect("local", workers=4) as cluster:
+        X = cluster.encode(A, k=2)          # any 2 of 4 workers are enough
+        cluster.lose(3)                     # as if a machine were gone
+        assert np.allclose(X @ w, A @ w)
+        print(X.report)
+
+Where to go on:
+
+    connect      open a cluster on an engine: local, ray, dask, mpi, virtual
+    Cluster      encode (products X @ w, X.T @ z), parts (sums of any function), sequence
+    kofn.learn   scikit-learn's estimators, trained through losses
+    plan         which code, and how many machines; simulate: codes in simulated time
+    kofn.delays, kofn.testing, kofn.report    recorded markets; faults by script; pictures
+
+Events (who was lost, who has joined) go to the logger "kofn" at INFO. All errors are KofnError.
+The command is `kofn`; try `kofn demo`.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -7,6 +31,7 @@ from .arrays import CodedMatrix, CodedTranspose, LowRank, low_rank
 from .checkpoint import Checkpoint, resume
 from .cluster import Cluster, connect
 from .codes.assignment import SumCode
+from .codes.raptor import Raptor
 from .codes.rateless import LT, DenseMDS, RandomGroups
 from .codes.repetition import CyclicRepetition, FractionalRepetition, Uncoded
 from .costs import Costs
@@ -88,6 +113,7 @@ __all__ = [
     "Polynomial",
     "ProductReport",
     "RandomGroups",
+    "Raptor",
     "Report",
     "Scattered",
     "SharesLost",

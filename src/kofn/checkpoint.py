@@ -8,6 +8,7 @@ A file has arrays and JSON, no pickle (see saved.py): the arrays by number, and 
 
 from __future__ import annotations
 
+import errno
 import re
 import time
 import warnings
@@ -49,6 +50,7 @@ class Checkpoint:
         self.every = None if every is None else checks.seconds(every, "every")
         self.about: Any = None  # what a state belongs to, as it is saved beside it
         self._last, self._cost = time.monotonic(), FIRST
+        self._newest: int | None = None  # the number of the newest that was read or written here
 
     def __repr__(self) -> str:
         return f"Checkpoint({self.place.url!r}, every={self.every})"
@@ -65,7 +67,9 @@ class Checkpoint:
     def read(self) -> tuple[Any, dict[str, Any]] | None:
         """What the newest whole checkpoint is about, and its state; None where there is none."""
         spoiled: list[BadCheckpoint] = []
-        for number in reversed(self.numbers()):
+        there = self.numbers()
+        self._newest = there[-1] if there else 0
+        for number in reversed(there):
             try:
                 found = _load(self._file(number))
             except FileNotFoundError:  # whoever writes here has removed it
@@ -135,7 +139,18 @@ class Checkpoint:
         self.place.make_dir()
         there = self.numbers()
         number = there[-1] + 1 if there else 1
-        self._file(number).write(data)
+        if self._newest is not None and number > self._newest + 1:
+            raise OSError(
+                f"another run has written number {number - 1} there since, and a folder is for one"
+            )
+        for tried in (number, number + 1):  # the first may be one's that was stopped while writing
+            self._newest = tried  # before it is written: who is interrupted in it has written it
+            try:
+                self._file(tried).write(data)
+                break
+            except OSError as error:
+                if error.errno != errno.EBUSY or tried > number:
+                    raise
         for old in there[: len(there) + 1 - KEPT]:
             self._file(old).remove()
 

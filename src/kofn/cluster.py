@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
+from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, overload
 
-from scipy.sparse import issparse
-
 from . import checks
 from .arrays import CodedMatrix, CodedTranspose
-from .arrays.matrix import Options
-from .arrays.scales import scales_of
-from .arrays.shares import choose_code, resolve_source, shares_from, shares_of
+from .arrays.options import Options
+from .arrays.placing import placed
+from .arrays.shares import choose_code, resolve_source, scaled_shares, shares_from
 from .arrays.store import Store
 from .arrays.verify import Verify, check_options
 from .checkpoint import Checkpoint
 from .choice import Choice, chosen
 from .codes import AnyKOfN, SumCode
+from .display import Displayed
 from .engines.base import Engine
 from .engines.known import start
 from .errors import BadInput, CannotDo, EngineUnavailable
@@ -28,6 +28,7 @@ from .report.logs import LogWriter
 from .rounds import Late, RoundDriver
 from .rounds.relayed import Relaying, relaying
 from .sequence import SequenceCode, Stream
+from .sequence.schemes import usual
 from .sums import Parts
 
 if TYPE_CHECKING:
@@ -102,11 +103,10 @@ def connect(
     return Cluster(driver, writer)
 
 
-class Cluster:
-    """Workers under one engine, as `connect` returns it.
+class Cluster(Displayed):
+    """Workers under one engine, as `connect` returns it: for a `with` statement, or call close."""
 
-    Use it in a `with` statement, or call close.
-    """
+    _displayed = ("workers", "keep")
 
     def __init__(self, driver: RoundDriver, writer: LogWriter | None = None) -> None:
         engine, self._driver = driver.engine, driver
@@ -187,19 +187,18 @@ class Cluster:
         A: a NumPy array, a frame (pandas, polars, pyarrow) or a scipy.sparse CSR matrix, float64 or
         float32; or what need not be in memory here: a Zarr array, a share store, or the path or URL
         of one or of a .npy, Zarr, Parquet or LIBSVM file (docs/store.md). A store has its own k, n.
-        k: the threshold, any k live workers are enough; or a kofn.plan (default: half, rounded
-        up). n: shares, at least the live workers (default: just those, or as many as are kept);
-        more leave room for workers beyond them. code: an any-k-of-n code of your own in place of
-        k and n (docs/extending.md); where it has a decoder of its own, that is used.
+        k: the threshold, any k live workers are enough; or a kofn.plan (default: half, rounded up;
+        the margin is then learnt, docs/plan.md). n: shares, at least the live workers (default:
+        those, or as many as are kept); more leave room. code: an any-k-of-n code of your own in
+        place of k and n (docs/extending.md).
         axis: 0 cuts A by rows, 1 by columns (for a wide A).
         margin: ask so many more workers for every row than are needed, so that as many stragglers
         cost nothing. late: when others take over the rows of a worker that is late: judged by the
         spread of the round's replies, or at so many times the time of half of them, or never
-        (None). loads: "measured" gives fast workers more rows, "equal" does not.
-        tolerance: raise Inaccurate rather than return a product whose error bound is larger
-        (default: 1e-6 for float64, 1e-2 for float32). check_finite: refuse NaN and infinity in A
-        and in operands. verify: find wrong replies, and ask others: "probe" by a few secret sums of
-        A, "parity" by those beyond the threshold, of which there are `margin` (docs/verify.md).
+        (None). loads: "measured" gives fast workers more rows, "equal" not; "still" neither, and
+        rows stay with their readers when others leave. tolerance: Inaccurate is raised beyond it
+        (default: 1e-6 for float64, 1e-2 for float32). check_finite: refuse NaN, infinity. verify:
+        find wrong replies: "probe" by secret sums of A, "parity" by `margin` more (docs/verify.md).
 
         Cost: every share is one pass over A; each worker keeps ceil(N / k) rows.
         """
@@ -208,12 +207,13 @@ class Cluster:
         if tolerance is not None:
             tolerance = checks.number(tolerance, "tolerance", "> 0", infinite=True)
         found = resolve_source(A)
+        left = k is None and code is None and verify is None and late is DEFAULT_LATE
         code = choose_code(found, code, need, n, usual)
         if not isinstance(found, Store):
             checks.slots(code.n, live)
-        margin = checks.margin(margin, code.n, code.k)
+        left = (margin := checks.margin(margin, code.n, code.k)) == 0 and left
         axis = checks.whole(axis, "axis", 0, 1, "0 cuts by rows, 1 by columns.")
-        checks.one_of(loads, "loads", ("measured", "equal"))
+        checks.one_of(loads, "loads", ("measured", "equal", "still"))
         check_options(verify, margin, check_finite)
         options = Options(
             tolerance=tolerance,
@@ -221,6 +221,7 @@ class Cluster:
             margin=margin,
             late=Late.of(late),
             measured_loads=loads == "measured",
+            still=loads == "still",
             verify=verify,
         )
         if found is not None:
@@ -229,13 +230,13 @@ class Cluster:
                     "axis=1 cuts a matrix in memory by columns; a file or a store is cut by rows. "
                     "Leave axis out and use X.T, or load the matrix first."
                 )
-            return CodedMatrix(self._driver, shares_from(found, code, check_finite), options)
-        array = checks.matrix(A, check_finite)
-        sparse = issparse(array)
+            make = partial(shares_from, found, check_finite=check_finite)
+            return placed(self._driver, make, code, options, left)
+        array: Any = checks.matrix(A, check_finite)
         if axis == 1:
-            array = array.T.tocsr() if sparse else array.T
-        scales, values = scales_of(array, code.k), self.engine.capabilities.values
-        rows = CodedMatrix(self._driver, shares_of(array, code, scales, values=values), options)
+            array = array.T.tocsr() if hasattr(array, "tocsr") else array.T
+        make = partial(scaled_shares, array, can=self.engine.capabilities)
+        rows = placed(self._driver, make, code, options, left)
         X = rows if axis == 0 else rows.T
         X.columns = checks.feature_names(A)
         return X
@@ -253,12 +254,10 @@ class Cluster:
         data: an array, frame or sparse matrix, cut by rows; a tuple of them, cut alongside (a part
         is then a tuple: features and labels, say); or a list of anything picklable, each a part.
         code: kofn.FractionalRepetition(c=2), CyclicRepetition, …, or a kofn.plan (default: two
-        copies of everything where the number of workers is even, else no code). parts: how many
-        to cut into (default: one a worker). n: slots, at least the live workers (default: those, or
-        as many as are kept).
-
-        Each worker keeps its own parts, c times 1/n of the data; the data are kept here too, for
-        those that join.
+        copies of everything, a few more with many workers, and whatever the delays of this cluster
+        show to be better, docs/plan.md). parts: how many to cut into (default: one a worker; up
+        to four where the code is left out too). n: slots, at least the live workers (default:
+        those, or as many as are kept). The data are kept here too, for those that join.
         """
         live, usual = self._count()
         held, parts, n = chosen(code, "parts", code, parts, usual if n is None else n)
@@ -271,7 +270,7 @@ class Cluster:
 
     def sequence(
         self,
-        code: SequenceCode | Choice,
+        code: SequenceCode | Choice | None = None,
         slack: float = 0.25,
         *,
         tolerance: float | None = None,
@@ -280,13 +279,14 @@ class Cluster:
         """Open a stream of products X Y under a code: submit(X, Y) returns a ticket.
 
         code: kofn.DIP, kofn.IDIP, kofn.Polynomial, kofn.sequence.Uncoded or a kofn.plan, for those
-        live now. slack: workers that take more than (1 + slack) times as long as the fastest are
-        stragglers of that round, and not waited for if the code allows it. tolerance: a job
-        takes more replies rather than have an error bound larger than this (default: 1e-6 for
-        float64, 1e-2 for float32). check_finite: refuse NaN and infinity.
+        live now (default: DIP over two rounds, for stragglers up to a quarter). slack: who takes
+        more than (1 + slack) times as long as the fastest is a straggler of that round, and not
+        waited for if the code allows it. tolerance: a job takes more replies rather than have an
+        error bound larger than this (default: 1e-6, float32 1e-2). check_finite: refuse NaN.
         """
         self._driver.check()
         order, slack = chosen(code, "sequence", code, slack)
+        order = usual(len(self._driver.some_workers())) if order is None else order
         return Stream(self._driver, order, slack, tolerance, check_finite)
 
     def checkpoint(self, folder: object, /, every: float | None = None, **state: Any) -> bool:

@@ -55,6 +55,13 @@ class Costs:
         chain, tree = 1 + (machines - 1) / pieces, 2 + 2 * levels / pieces
         return min(chain, tree) * self.transfer(size) + self.latency * min(machines, levels + 1)
 
+    @classmethod
+    def of(cls, given: Costs | str | PathLike[str] | None) -> Costs:
+        """Those that are given, or are in a file; else the usual ones."""
+        if given is None:
+            return cls()
+        return given if isinstance(given, Costs) else cls.load(given)
+
     def save(self, path: str | PathLike[str]) -> None:
         """Write them as JSON."""
         try:

@@ -5,6 +5,8 @@ A place is named by a URL and pickles as such: whoever receives it opens it for 
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import hashlib
 import io
 import os
@@ -98,21 +100,16 @@ class Place:
                 write_all(file, memoryview(data))
             return
         part = target.with_name(target.name + ".part")
-        try:
-            with part.open("wb", buffering=0) as file:
+        with _alone(part) as file:
+            try:
                 write_all(file, memoryview(data))
                 os.fsync(file.fileno())
-            part.replace(target)
-            _sync(target.parent)
-        except OSError:
-            part.unlink(missing_ok=True)
-            raise
+                part.replace(target)
+            except OSError:
+                part.unlink(missing_ok=True)
+                raise
         with suppress(OSError):  # not every file system knows it; the file is there either way
-            folder = os.open(target.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)  # or a power cut could undo the new name
-            finally:
-                os.close(folder)
+            _sync(target.parent)
 
     def make_dir(self) -> None:
         """Make the directory and those above it."""
@@ -239,6 +236,31 @@ def name_of(where: object) -> str:
     raise BadInput(
         f"a place is a path or a URL, as text; got {where!r}. Pass a str or a pathlib.Path."
     )
+
+
+def _alone(part: Path) -> io.FileIO:
+    """Open a file to write it anew. OSError where another is writing it; what one left is used."""
+    while True:
+        file = io.FileIO(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666), "w")
+        try:
+            _lock(file)
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(file.fileno()), part.stat()):
+                    file.truncate()
+                    return file
+        except OSError:
+            file.close()
+            raise
+        file.close()  # it got its name just now: begin another
+
+
+def _lock(file: io.FileIO) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise OSError(errno.EBUSY, "another process is just writing it") from error
+    except OSError:  # a file system without locks
+        pass
 
 
 def _sync(folder: Path) -> None:

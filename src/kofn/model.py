@@ -6,11 +6,12 @@ part of its task's ``what`` it carries, in the same form; the engine never looks
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
+
+from .display import Displayed
 
 # A body runs on a worker: body(kept, operand, *args) -> pieces. `kept` maps the keys of `put` to
 # their values, `operand` is the round's broadcast (None if there was none). Between two pieces the
@@ -131,12 +132,17 @@ class Failed(NamedTuple):
 
 
 class Dropped(NamedTuple):
-    """A cancelled task ended without finishing: the worker is free again."""
+    """A cancelled task ended without finishing: the worker is free again.
+
+    `read`: rows that it had read and not delivered; `wait`: seconds before, where they are known.
+    """
 
     time: float
     worker: int
     round: int
     task: int
+    read: int = 0
+    wait: float | None = None
 
 
 class Lost(NamedTuple):
@@ -256,12 +262,12 @@ class Record(NamedTuple):
     kind: round, send, piece (a streamed part of a task), reply (the end of one), dropped, failed,
     lost, joined, leaving, staying (a notice is taken back), stored, ordered (a worker that is to
     join), refused (no such worker can be had), wrong (a reply that was not used), aside (a worker
-    that is given no more work), done (the end of a round), raised, result (what came of a round),
-    loss (of a fit, after an iteration), usage (bytes that a worker takes; only readers of a run
-    that goes on make these) or closed.
+    that is given no more work), tuned (what is done otherwise from now on, and why), done (the end
+    of a round), raised, result (what came of a round), loss (of a fit, after an iteration), usage
+    (bytes that a worker takes; only readers of a run that goes on make these) or closed.
 
-    `rows` are rows or parts: asked for (send), read (piece, reply), used (result); of a round they
-    are its threshold, of a loss the iteration.
+    `rows` are rows or parts: asked for (send), read (piece, reply), read and not delivered
+    (dropped), used (result); of a round they are its threshold, of a loss the iteration.
     """
 
     time: float
@@ -270,8 +276,8 @@ class Record(NamedTuple):
     worker: int
     task: int
     rows: int
-    why: str = ""  # where it is known, of lost, leaving, ordered, refused, wrong, aside; a rule
-    numbers: tuple[tuple[str, float], ...] = ()  # of a result, a loss, usage: by name
+    why: str = ""  # where known, of lost, leaving, ordered, refused, wrong, aside, tuned; a rule
+    numbers: tuple[tuple[str, float], ...] = ()  # of a result, a loss, usage, a drop: by name
 
     @classmethod
     def result(cls, time: float, report: Report) -> Record:
@@ -287,46 +293,8 @@ class Record(NamedTuple):
         return cls(time, "loss", -1, -1, -1, iteration, "", (("loss", float(loss)),))
 
 
-TASK_KINDS = frozenset(("send", "piece", "reply", "dropped"))  # of single tasks: nearly all records
-
-
-class EventLog(deque[Record]):
-    """The newest records. `marks` has those again that are not of single tasks.
-
-    So a reader that falls behind can follow a run without looking at every task. Records of tasks
-    are appended by `add`, which costs no more than with a deque.
-    """
-
-    add = deque.append
-
-    def __init__(self, records: Iterable[Record] = (), most: int | None = None) -> None:
-        super().__init__(maxlen=most)
-        self.marks: deque[Record] = deque(maxlen=most)
-        for record in records:
-            (self.add if record.kind in TASK_KINDS else self.append)(record)
-
-    def append(self, record: Record) -> None:
-        """Append a record that readers must not miss."""
-        super().append(record)  # first: what is in `marks` is here already
-        self.marks.append(record)
-
-    def note(self, event: Event) -> None:
-        """Append the record of an event of the engine's."""
-        if type(event) is Reply:
-            kind = "reply" if event.last else "piece"
-            self.add(Record(event.time, kind, event.round, event.worker, event.task, event.read))
-            return
-        kind, task = type(event).__name__.lower(), getattr(event, "task", None)
-        if type(event) is Leaving and event.deadline == float("inf"):
-            kind = "staying"
-        round, worker = getattr(event, "round", -1), getattr(event, "worker", -1)
-        task, why = -1 if task is None else task, getattr(event, "reason", "")
-        record = Record(event.time, kind, round, worker, task, 0, why)
-        (self.add if type(event) is Dropped else self.append)(record)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class Report(Displayed):
     """What one round did; seconds are the engine's clock.
 
     A worker is late when the round did not wait for its answer: others stood in for it, enough had
@@ -346,6 +314,7 @@ class Report:
     error_bound: float | None
     restarted: bool = False  # some worker had to do again what it had delivered
     wrong: tuple[int, ...] = ()  # workers whose replies could not be right, and were not used
+    tuned: tuple[str, ...] = ()  # what was changed before the round, of what was left to kofn; why
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def counts(self) -> tuple[int, tuple[tuple[str, float], ...]]:

@@ -269,7 +269,10 @@ class MPIFleet(Fleet):
 
     def start_master(self, **options: Any) -> subprocess.Popen[Any]:
         ranks = {host.letter: EACH for host in self.hosts}
-        return self._mpi.start(self.command(), {**ranks, "A": EACH + 1}, **options)
+        # What mpiexec is given in its environment does not reach the ranks of other hosts.
+        given = [f"{name}={value}" for name, value in METADATA.items()]
+        command = ["env", *given, *self.command()]
+        return self._mpi.start(command, {**ranks, "A": EACH + 1}, **options)
 
     def serve(self, *hosts: Host) -> None:
         raise NotImplementedError("mpiexec takes in no host that was not there from the start")

@@ -302,7 +302,6 @@ SCENARIOS = {
         'switched off 30 s after a notice, `notices="aws"`',
         lambda f: told(f, 31.0),
         options={"notices": "aws"},
-        engines=BY_HOST,
     ),
     "add": Scenario("a host added", add_host, room=EACH, engines=BY_HOST),
     "join": Scenario("a worker started by `cluster.join()`", join, room=1, engines=("mpi",)),

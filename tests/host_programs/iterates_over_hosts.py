@@ -27,18 +27,40 @@ def rotation(size: int) -> NDArray[np.float64]:
     return np.asarray(first - 2 * np.outer(first @ v, v))
 
 
+class Unchanged:
+    """f(y) = y. With a folder, from the 45th call on it waits there for the kill.
+
+    The master is told of rounds later than workers do them: they must not be done before the kill.
+    """
+
+    def __init__(self, folder: str | None) -> None:
+        self.folder, self.calls = folder, 0
+
+    def __call__(self, y: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        self.calls += 1
+        while self.folder and self.calls > 45 and not Path(self.folder, "killed").exists():
+            time.sleep(0.01)
+        return y
+
+
 def run(cluster: kofn.Cluster, size: int, rounds: int, kill: bool) -> dict[str, Any]:
     A = rotation(size)
     X = cluster.encode(A, k=3)
 
     def on_round(round: int, change: float) -> None:
-        if kill and round == rounds // 3:
+        if kill and round == 10:
             Path(folder, "kill").touch()
             while not Path(folder, "killed").exists():
                 time.sleep(0.01)
 
     before, began = over_the_network(), time.monotonic()
-    w = X.iterate(lambda y: y, np.ones(size), rounds=rounds, report_every=10, on_round=on_round)
+    w = X.iterate(
+        Unchanged(folder if kill else None),
+        np.ones(size),
+        rounds=rounds,
+        report_every=10,
+        on_round=on_round,
+    )
     seconds, passed = time.monotonic() - began, over_the_network() - before
     right = np.ones(size)
     for _ in range(rounds):

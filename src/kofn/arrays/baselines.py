@@ -17,8 +17,9 @@ from ..rounds import Late, RoundDriver
 from ..rounds.holders import HasDriver, Holders
 from ..rounds.replicated import ReplicatedRound
 from . import work
-from .matrix import CodedMatrix, Options
+from .matrix import CodedMatrix
 from .operator import Reporting
+from .options import Options
 from .shares import shares_of, threshold
 from .transpose import Transpose
 

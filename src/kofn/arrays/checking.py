@@ -12,6 +12,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from ..checks import length
 from ..codes import AnyKOfN
 from ..codes.polydot import PolyDotPass
 from ..errors import BadInput, CannotDo
@@ -36,7 +37,7 @@ PiecesOf = Callable[[Edges], Pieces]
 def _norm(array: NDArray[Any]) -> float:
     """The Frobenius norm; infinite where its square is too large for a float64."""
     with np.errstate(over="ignore"):
-        return float(np.linalg.norm(array.astype(np.float64, copy=False)))
+        return length(array)
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +104,7 @@ class Checked:
 
         def longest(share: int) -> float:
             most = self.longest() + self.grown
-            if isinstance(code, PolyDotPass):  # coefficients of at most 1, of share and operand
+            if isinstance(code, PolyDotPass):  # coefficients of share and operand, added up
                 m, p = code.code.m, code.code.p
                 return most * m * p * max(m, p) * self.across
             return float(np.abs(code.row(share)).sum()) * most

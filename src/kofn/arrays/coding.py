@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ..checks import finite
 from ..codes import AnyKOfN
+from ..threads import cores, each
 from .formats import filled
 from .scales import ZERO, Exponents, Scales, balanced, factors, lengths
 from .sources import Source, csr, open_source
@@ -161,6 +162,32 @@ class Coder:
             total = sp.csr_array(where, shape=(m, m * len(pieces))) @ stack
             total.sort_indices()
             yield share, total.astype(self.source.dtype)
+
+
+def mixed(code: AnyKOfN, shares: Sequence[int], A: NDArray[Any]) -> list[NDArray[Any]]:
+    """Several shares of a contiguous array of floats in one pass over it, by several threads."""
+    B, k = code.block_rows(len(A)), code.k
+    out = [np.empty((B, A.shape[1]), A.dtype) for _ in shares]
+    G, width = np.array([code.row(share) for share in shares]), max(1, A.shape[1])
+    full = len(A) // B  # blocks that A fills; the next one may be filled in part
+    flat = A[: full * B].reshape(full, -1)
+    step = max(1, PRODUCT // (len(out) * k * width))
+
+    def some(start: int, end: int) -> None:
+        for first in range(start, end, step):
+            last = min(first + step, end)
+            # Sums of huge entries may overflow: products look at what comes out.
+            with np.errstate(over="ignore", invalid="ignore"):
+                total = G[:, :full] @ flat[:, first * width : last * width]
+                rest = A[full * B + first : full * B + last].reshape(-1)
+                if len(rest):
+                    total[:, : len(rest)] += G[:, full : full + 1] * rest
+            for share, rows in zip(out, total, strict=True):
+                share[first:last] = rows.reshape(last - first, -1)
+
+    ends = [B * i // cores() for i in range(cores() + 1)]
+    each(some, ends[:-1], ends[1:])
+    return out
 
 
 def make_share(data: object, code: AnyKOfN, share: int, scales: Scales | None = None) -> Any:

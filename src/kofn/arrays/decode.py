@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -14,6 +14,9 @@ from ..codes.linear import Weights
 from ..codes.polydot import PolyDotCode, PolyDotPass
 from ..model import RowRange
 
+# Multiply-adds in one product: below this OpenBLAS stays on one thread. Its others would go on
+# burning cores for some 25 ms after the call, which the workers need.
+PRODUCT = 200_000
 FEW = 1 << 14  # numbers that are decoded at once
 ETA_WANTED = 100.0  # above it, one more reply is worth its cost (docs/numerics.md)
 
@@ -114,6 +117,14 @@ def recode(plan: Sequence[Segment], shares: int, z: NDArray[Any]) -> NDArray[Any
     k, rows, width = z.shape
     out = np.zeros((shares, rows, width), z.dtype)
     for first, last, found, weights in plan:
-        part = weights.matrix.T @ z[:, first:last].reshape(k, -1)
-        out[found, first:last] = part.reshape(len(found), last - first, width)
+        for a, b in steps(first, last, k * len(found) * width):
+            part = weights.matrix.T @ z[:, a:b].reshape(k, -1)
+            out[found, a:b] = part.reshape(len(found), b - a, width)
     return out
+
+
+def steps(first: int, last: int, work: int) -> Iterator[RowRange]:
+    """Rows in steps of at most PRODUCT multiply-adds, of which each takes `work`."""
+    step = max(1, PRODUCT // max(1, work))
+    for a in range(first, last, step):
+        yield a, min(a + step, last)

@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..model import Task
+from ..model import RowRange, Task
 from ..rounds import ElasticRound, Layout
 from ..rounds.copying import CopyRound
 from . import work
 from .decode import Segment, combine, gather, segments
 from .drift import COLUMNS, vectors
 from .plan import Plan
+from .scales import Scales
 from .tasks import Pass
 
 if TYPE_CHECKING:
     from .matrix import CodedMatrix
 
 FETCH = 16 << 20  # bytes of a share that are fetched at a time
+WINDOWS = 8  # runs of places that a sample is had from, if they have MANY rows each
+MANY = 16
 
 
-def chunks(X: CodedMatrix, columns: int) -> Iterator[tuple[int, int, list[Segment], NDArray[Any]]]:
-    """Fetch all rows up to a column: yields rows first..last, how to decode them, and the replies.
+def chunks(
+    X: CodedMatrix, columns: int, wanted: Sequence[RowRange] | None = None
+) -> Iterator[tuple[int, int, list[Segment], NDArray[Any]]]:
+    """Fetch rows up to a column: yields rows first..last, how to decode them, and the replies.
 
-    Each time those are asked that can take part then. Yields nothing where values are skipped.
+    `wanted`: which rows of the shares (default: all). Each time those are asked that can take part
+    then. Yields nothing where values are skipped.
     """
     code, driver, holders = X._stored, X._driver, X._holders
     step = max(1, FETCH // max(1, columns * X.dtype.itemsize))
@@ -34,8 +41,8 @@ def chunks(X: CodedMatrix, columns: int) -> Iterator[tuple[int, int, list[Segmen
     def where(share: int) -> tuple[int, int]:
         return first, columns
 
-    for first in range(0, X._rows, step):
-        rows = min(step, X._rows - first)
+    for first, last in work.slices(wanted or ((0, X._rows),), step):
+        rows = last - first
         ready = X._planner.answering(holders.ready(), code.k)
         plan = Plan(code, ready, Layout(code.k), rows, values=X._values)
         fetch = Pass(driver, code, holders.key, work.fetch, more=where)
@@ -52,7 +59,34 @@ def chunks(X: CodedMatrix, columns: int) -> Iterator[tuple[int, int, list[Segmen
         places = {share: i for i, share in enumerate(cover.shares)}
         replies = gather(round.values, places, (len(places), rows, columns))
         parts = segments(code, cover.shares, cover.cuts, cover.have)
-        yield first, first + rows, parts, replies
+        yield first, last, parts, replies
+
+
+def sampled(X: CodedMatrix, count: int) -> tuple[NDArray[np.intp], NDArray[Any]] | None:
+    """About `count` rows of the matrix, and which they are: (s,) and (s, d); they are fetched.
+
+    Rows that lie at the same places of all blocks cost least. So they are had from WINDOWS runs of
+    places, far apart. None where values are skipped, or rows lie in pieces.
+    """
+    if not X._values or X._stored is not X.code:
+        return None
+    X._driver.check()
+    k, most, d = X.code.k, X._rows, X.shape[1]
+    places = min(most, -(-count // k))
+    runs = max(1, min(WINDOWS, places // MANY))
+    edges = [i * most // runs for i in range(runs + 1)]
+    wanted = [(a, min(b, a + -(-places // runs))) for a, b in pairwise(edges)]
+    index, rows = [], []
+    with X._driver.lock, np.errstate(over="ignore", invalid="ignore"):
+        X._planner.await_enough()
+        for first, last, parts, replies in chunks(X, d, wanted):
+            index.append(np.arange(k)[:, None] * most + np.arange(first, last))
+            rows.append(combine(parts, replies))
+    which = np.concatenate(index, axis=1).ravel()
+    values = np.concatenate(rows, axis=1).reshape(-1, d)
+    which, values = which[which < X.shape[0]], values[which < X.shape[0]]
+    scales = X._scales
+    return which, values if scales is None else Scales(scales.exponents[which]).times(values)
 
 
 def blocks(X: CodedMatrix, velocity: bool = False) -> NDArray[Any]:

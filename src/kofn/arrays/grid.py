@@ -16,7 +16,8 @@ from ..rounds.holders import HasDriver
 from . import work
 from .baselines import driver_of
 from .decode import Code
-from .matrix import CodedMatrix, Options
+from .matrix import CodedMatrix
+from .options import Options
 from .scales import scales_of
 from .shares import Shares, longest_of
 
@@ -47,6 +48,10 @@ class CodedGrid(CodedMatrix):
             "iterate needs a matrix cut by rows: in a grid every worker's operand is coded apart. "
             "Use cluster.encode."
         )
+
+    def rows(self, index: Any) -> NoReturn:
+        """Not with a grid."""
+        raise CannotDo("rows of a grid are spread over all its columns. Use cluster.encode.")
 
     @property
     def _columns(self) -> int:

@@ -46,6 +46,12 @@ def iterate(
             f"on_round must be a function of (round, change), or None; got {on_round!r}."
         )
     job = _job(X, f, w, rounds, tol, report_every)
+    if X._options.verify is not None:
+        raise CannotDo(
+            f"X.iterate cannot check replies: workers pass them on among themselves. X was encoded "
+            f"with verify={X._options.verify!r}. Go round by round, w = f(X @ w), or encode the "
+            f"matrix without verify."
+        )
     if not engine.capabilities.exchange:
         raise CannotDo(
             f"X.iterate needs workers that exchange pieces among themselves; engine "

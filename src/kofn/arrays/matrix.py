@@ -4,53 +4,42 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from functools import partial
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from .. import checks
 from ..codes.linear import error_bound, round_off
-from ..errors import BadInput, CannotDo, Inaccurate, Overflowed
+from ..display import Displayed
+from ..errors import BadInput, Inaccurate
 from ..model import Body, ProductReport, Record, RowRange, Update
-from ..rounds import ElasticRound, Late, RoundDriver
+from ..rounds import ElasticRound, RoundDriver
 from ..rounds.holders import Holders
 from . import fetching, work
+from .batches import CodedRows, aligned
 from .checking import Checked, begun
 from .decode import Code
 from .drift import Drift
 from .iterate import iterate
 from .lowrank import as_change
 from .operator import Reporting, check_assigned
+from .options import TOLERANCE, Options
 from .plan import Plan, Planner
-from .probes import group_count
+from .recoding import MOST, with_fewer
 from .reduce import SumRound
 from .scales import Growth, change_lengths
 from .shares import Shares
 from .tasks import Adjoint, More, Pass
 from .transpose import CodedTranspose
-from .verify import Verify, unseen
+from .verify import unseen
 from .worker_body import Step
 
-TOLERANCE = {np.dtype(np.float64): 1e-6, np.dtype(np.float32): 1e-2}
 
-
-@dataclass(frozen=True)
-class Options:
-    """How a coded matrix multiplies; see Cluster.encode."""
-
-    tolerance: float | None = None
-    check_finite: bool = True
-    margin: int = 0
-    late: Late | None = Late()  # noqa: RUF009 - frozen
-    measured_loads: bool = True
-    verify: Verify | None = None
-
-
-class CodedMatrix(Reporting):
+class CodedMatrix(Displayed, Reporting):
     """A matrix of which any `k` of `n` shares are enough. Made by `Cluster.encode`.
 
     Every live worker holds one share of ceil(N / k) rows and reads about N / n of them per
@@ -58,26 +47,35 @@ class CodedMatrix(Reporting):
     is kept (not copied) to make the shares of workers that join later.
     """
 
+    _displayed = ("shape", "dtype", "code", "shares", "updates", "columns")
+
     def __init__(self, driver: RoundDriver, shares: Shares, options: Options) -> None:
         super().__init__(shares.dtype, shares.shape)
+        self._driver, self._options = driver, options
+        self.tolerance = options.tolerance or TOLERANCE[self.dtype]
+        self._values = driver.engine.capabilities.values
+        self._fewest = -(-shares.code.k // MOST)  # if its k is left to kofn
+        self._begin(shares)
+
+    def _begin(self, shares: Shares) -> None:
+        """Place these shares, in place of others if there are any."""
+        driver, options, began = self._driver, self._options, self._driver.engine.now()
         self.code = shares.code
         self.sparse, self._scales, self._store = shares.sparse, shares.scales, shares.store
         code, least = self.code, self._stored.k
-        self.tolerance = options.tolerance or TOLERANCE[self.dtype]
-        self._driver, self._options = driver, options
-        self._values = driver.engine.capabilities.values
         self._rows = code.block_rows(self.shape[0])
         self._holders = Holders(driver, code.n, shares.share_of, None, code.k, least)
         # Weakly: or its shares would stay until the garbage collector comes by.
         this: Any = weakref.proxy(self)
         rebuild = partial(fetching.rebuild, this)
         self._planner = Planner(self._holders, rebuild, least, code.k, options.measured_loads)
-        if options.verify == "probe":
-            self._planner.groups = group_count(self._rows, code.n)
-        self._planner.spare = options.verify == "parity"
+        self._planner.configure(options, self._rows, code)
         self._drift = Drift(checked=self._begin_checks(shares))
         # A worker that is stopped must not keep the others waiting for long.
         self._holders.place(enough=code.k)
+        shares.clear()
+        if options.recode is not None and self._store is None:  # see recoding
+            self._planner.wait = driver.engine.now() - began
 
     @property
     def T(self) -> CodedTranspose:
@@ -103,7 +101,9 @@ class CodedMatrix(Reporting):
         """Rows of its share that each live worker reads in the next product, as runs."""
         with self._driver.lock:
             self._driver.settle()
-            plan = self._planner.plan(self.code, self._rows, self._options.margin)
+            tuner = self._planner.tuner
+            margin = self._options.margin if tuner is None else tuner.margin
+            plan = self._planner.plan(self.code, self._rows, margin)
         runs, places = plan.windows.runs, plan.windows.places
         return {worker: runs[places[share]] for worker, share in plan.holders.items()}
 
@@ -111,7 +111,7 @@ class CodedMatrix(Reporting):
         self._driver.check()
         operand = checks.operand(w, self.shape[1], self.dtype, self._check_finite)
         with self._driver.lock, np.errstate(over="ignore", invalid="ignore"):
-            return self._finite(self._product(operand))
+            return self._finite(with_fewer(self, partial(self._product, operand)))
 
     def __iadd__(self, change: object) -> Self:
         """X += kofn.low_rank(U, V): add U Vᵀ to the matrix, in place, on the workers.
@@ -153,9 +153,18 @@ class CodedMatrix(Reporting):
         Workers exchange their pieces among themselves, once a round. What passes here a round is
         some hundred bytes, whatever the length of w; w0 and the last w pass once each. A round that
         loses a worker is repaired by the others; who joins takes part as soon as it has its share.
-        Raises CannotDo on engines whose workers cannot exchange, Diverged when w is not finite.
+        Raises CannotDo on engines whose workers cannot exchange, and with `verify`, as nobody could
+        check what they exchange. Raises Diverged when w is not finite.
         """
         return iterate(self, f, w0, rounds, tol, report_every, on_round)
+
+    def rows(self, index: ArrayLike) -> CodedRows:
+        """Some rows as a matrix: X.rows(index) @ w reads only their places of every share."""
+        return CodedRows(self, index)
+
+    def batches(self, size: int, seed: Any = None) -> Iterator[NDArray[np.intp]]:
+        """Row numbers in random batches of about `size`, each row once; see docs/arrays.md."""
+        return aligned(self.shape[0], self._rows, size, seed)
 
     def toarray(self) -> NDArray[Any]:
         """The matrix as it is now, updates included: (N, d), decoded from live shares."""
@@ -178,12 +187,6 @@ class CodedMatrix(Reporting):
     def __checkpoint__(self) -> NDArray[Any] | str:
         """What a checkpoint has of it, and `encode` takes: its store's path, or all its numbers."""
         return self._store if self._store is not None and not self.updates else self.toarray()
-
-    def __reduce__(self) -> NoReturn:
-        raise CannotDo(
-            "a coded matrix cannot be pickled: its shares stay with its workers. Encode it there, "
-            "or write a store (kofn encode) and pass its path."
-        )
 
     def __repr__(self) -> str:
         return (
@@ -278,7 +281,7 @@ class CodedMatrix(Reporting):
         driver, inner = self._driver, len(operand)
         began = driver.engine.now()
         driver.settle()
-        plan = self._planner.plan(code, rows, self._options.margin)
+        plan = self._planner.plan(code, rows, self._planner.margin(self._options.margin))
         late, (shares, resting) = self._options.late, self._planner.members(plan)
         work = Pass(driver, code, self._holders.key, body, partial(self._worst, inner), more)
         round = ElasticRound(driver.next_round(), plan.windows, shares, work, late, resting)
@@ -304,48 +307,47 @@ class CodedMatrix(Reporting):
         if operand.ndim == 2 and operand.shape[1] == 0:
             return np.empty((self.shape[1], 0), self.dtype)
         with self._driver.lock, np.errstate(over="ignore", invalid="ignore"):
-            return self._finite(self._back(operand))
+            return self._finite(with_fewer(self, partial(self._back, operand)))
 
     def _finite(self, result: NDArray[Any]) -> NDArray[Any]:
         """Refuse infinities that finite data and operands cannot have meant."""
-        if not (self._check_finite and self._values):
-            return result
-        if not checks.is_finite(result):
-            most = np.finfo(self.dtype).max
-            raise Overflowed(
-                f"coded products of finite numbers must stay below {most:.1e}; this one, or a "
-                f"coded sum on the way to it, does not. Scale the data or the operand down, or "
-                f"pass check_finite=False to encode."
-            )
-        return result
+        return checks.not_overflowed(result) if self._check_finite and self._values else result
 
     def _back(self, z: NDArray[Any]) -> NDArray[Any]:
-        """Aᵀ z, for z (N,) or (N, c): every reply is needed, and what is lost is re-expressed."""
+        """Aᵀ z, for z (N,) or (N, c)."""
+        return self._sum(self._unscaled(z[:, None] if z.ndim == 1 else z), z.shape[1:])
+
+    def _sum(
+        self, unscaled: NDArray[Any], shape: tuple[int, ...], places: NDArray[Any] | None = None
+    ) -> NDArray[Any]:
+        """Aᵀ z in `shape`, z (rows, width): every reply is needed, what is lost is re-expressed.
+
+        With `places` of the shares, z has a row for each of them in each block.
+        """
         driver, code = self._driver, self.code
         began = driver.engine.now()
         self._planner.await_enough()
-        plan = self._planner.plan(code, self._rows, 0)
-        width = 1 if z.ndim == 1 else z.shape[1]
+        rows, width = self._rows if places is None else len(places), unscaled.shape[1]
+        plan = self._planner.plan(code, rows, 0)
         shares, resting = self._planner.members(plan)
-        shape, worst = (self._rows, self._columns), self._worst(len(z))
-        unscaled = self._unscaled(z.reshape(len(z), width))
+        sizes, worst = (rows, self._columns), self._worst(len(unscaled))
         # Of what meets the rows as they were coded: η is relative to that.
-        length = float(np.linalg.norm(unscaled.astype(np.float64, copy=False)))
-        work = Adjoint(driver, code, self._holders.key, worst, shape, length)
+        length = checks.length(unscaled)
+        work = Adjoint(driver, code, self._holders.key, worst, sizes, length, places)
         items = plan.items(code.k, unscaled, self.dtype)
         round = SumRound(driver.next_round(), items, shares, work, self._options.late, resting)
         self._planner.prepare(round)
         if self._check_finite:
-            drift, shape = self._drift, (self._columns, width)
-            drift.checked.watch_adjoint(round, code, shape, drift.share_errors)
+            drift, sizes = self._drift, (self._columns, width)
+            drift.checked.watch_adjoint(round, code, sizes, drift.share_errors)
         driver.run(round, None, self._holders.supply)
         gathered = driver.engine.now()
         total = round.total()
         made = np.full(self.shape[1] * width, np.nan) if total is None else np.asarray(total)
-        result = made.reshape(self.shape[1], *z.shape[1:]).astype(self.dtype, copy=False)
-        rows = (round.rows_used, 0, round.rows_topped_up)
+        result = made.reshape(self.shape[1], *shape).astype(self.dtype, copy=False)
+        counts = (round.rows_used, 0, round.rows_topped_up)
         eta = None if plan.eta is None else float(np.sqrt(plan.eta**2 + round.strain))
-        self._conclude(round, plan, eta, rows, (began, gathered), self.shape[0])
+        self._conclude(round, plan, eta, counts, (began, gathered), len(unscaled))
         return result
 
     def _conclude(
@@ -374,11 +376,12 @@ class CodedMatrix(Reporting):
             eta=eta,
             error_bound=bound,
             unseen=None if eta is None else unseen(round.verifier, eta),
+            tuned=self._planner.tuned,
         )
         self._driver.log.append(Record.result(ended, self._report))
         self._planner.ended(round)
-        self._planner.learn(round)
-        plan.rows_moved = 0  # moved once; later rounds on the same windows move nothing
+        self._planner.learn(round, tuple(plan.holders))
+        plan.rows_moved, self._planner.tuned = 0, ()  # moved, and changed, once
         if bound is not None and eta is not None and bound > self.tolerance:
             raise Inaccurate(bound, self.tolerance, eta)
 

@@ -58,6 +58,12 @@ class OnWorkers(LinearOperator):  # type: ignore[misc]
 
     _matmat, _rmatmat, _transpose = _matvec, _rmatvec, _adjoint
 
+    def __reduce__(self) -> NoReturn:
+        raise CannotDo(
+            "a coded matrix cannot be pickled: its shares stay with its workers. Encode it there, "
+            "or write a store (kofn encode) and pass its path."
+        )
+
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
         raise CannotDo(
             f"a matrix on workers takes products and += alone; this {type(self).__name__} was "

@@ -9,20 +9,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..codes import AnyKOfN
+from ..model import Record
 from ..rounds import ElasticRound, Layout, Windows, fill, rows_moved, shifted
 from ..rounds.base import Round
 from ..rounds.holders import Holders
 from ..rounds.iterate import IterateRound
 from ..rounds.leaving import Usual
+from ..rounds.still import rows_taken_up, still
 from ..rounds.windows import with_extra
 from . import decode
 from .decode import Code, Segment
+from .options import Options
+from .probes import group_count
 from .reduce import Item, SumRound
+from .tuning import MarginTuner
+from .wide import decode as in_place
 
 MEANINGFUL = 3e-3  # seconds: shorter tasks say more about the machine's mood than its speed
 BEST_OF, ENOUGH = 8, 4  # replies looked at, and how many there must be
 BLEND = 0.5  # weight of the newest in the moving average
 SILENT = 0.25  # seconds: who owes an answer from an earlier round for so long is left out
+RUNS = 16  # of a window that stays where it is; then windows are laid anew
+PLANS = 16  # kept: of whole products and of batches of a few sizes
 CHANGED = 0.10  # loads that differ by less are left as they are
 
 
@@ -47,8 +56,10 @@ class Plan:
             self.windows: Windows = layout.lay(shares, rows)
             self.rows_moved = 0
         else:
-            self.windows = shifted(before.windows, layout, shares)
-            self.rows_moved = rows_moved(before.windows, self.windows)
+            same = still(before.windows, layout, shares, RUNS) if layout.still else None
+            self.windows = same or shifted(before.windows, layout, shares)
+            moved = rows_taken_up if layout.still else rows_moved
+            self.rows_moved = moved(before.windows, self.windows)
         self.segments: list[Segment] = []
         self.at_once: NDArray[np.float64] | None = None
         self.eta: float | None = None
@@ -77,6 +88,10 @@ class Plan:
             parts = decode.segments(code, cover.shares, cover.cuts, cover.have)
             places = {share: i for i, share in enumerate(cover.shares)}
             eta = max(s.weights.eta for s in parts)
+        many = len(places) * rows * width > decode.FEW
+        if many and isinstance(code, AnyKOfN):
+            wide = in_place(code, parts, tuple(places), round.values, (rows, width))
+            return wide.reshape(-1, width), eta
         replies = decode.gather(round.values, places, (len(places), rows, width))
         if parts is self.segments and self.at_once is not None and replies.size <= decode.FEW:
             return decode.combine_at_once(self.at_once, replies).reshape(-1, width), eta
@@ -149,23 +164,45 @@ class Planner:
         self._driver, self._holders, self._rebuild = holders.driver, holders, rebuild
         self._least, self._need = least, need
         self._paces = Paces() if measured else None
-        self._plans: dict[tuple[Code, int], Plan] = {}  # by code and margin
+        self._plans: dict[tuple[Code, int, int], Plan] = {}  # by code, margin and rows
         self._laggards: set[int] = set()  # late, and still at it
         self.usual = Usual()  # of all rounds of this matrix
-        self.groups, self.spare = 0, False  # of the layouts of its products
+        self.groups, self.spare, self.still = 0, False, False  # of the layouts of its products
+        self.tuner: MarginTuner | None = None  # where the margin is left to kofn
+        self.tuned: tuple[str, ...] = ()  # what was changed before the last product
+        self.wait = float("inf")  # seconds that joiners are waited for, if less than the cluster's
+
+    def configure(self, options: Options, rows: int, code: Code) -> None:
+        """How rows are laid out, and whether the margin is learnt."""
+        self.groups = group_count(rows, code.n) if options.verify == "probe" else 0
+        self.spare, self.still = options.verify == "parity", options.still
+        if options.recode is not None and options.late is not None:
+            self.tuner = MarginTuner(code.k, options.late)
 
     def plan(self, code: Code, rows: int, margin: int) -> Plan:
         """The plan for those that can take part now."""
         ready = self.answering(self._ready(), code.k)
         loads = None if self._paces is None else self._paces.loads(ready, code.k + margin)
-        plan = self._plans.get((code, margin))
+        plan = self._plans.pop((code, margin, rows), None)
         if plan is None or plan.holders != ready or Paces.differ(plan.layout.fractions, loads):
             values = self._driver.engine.capabilities.values
             spare = self.spare and margin > 0
-            layout = Layout(code.k, margin, loads, self.groups, spare)
+            layout = Layout(code.k, margin, loads, self.groups, spare, self.still)
             plan = Plan(code, ready, layout, rows, plan, values=values)
-            self._plans[code, margin] = plan
+        self._plans[code, margin, rows] = plan  # the one used last is the last
+        while len(self._plans) > PLANS:
+            del self._plans[next(iter(self._plans))]
         return plan
+
+    def margin(self, given: int) -> int:
+        """The margin of the next product: the one that was given, or what the tuner finds best."""
+        if (tuner := self.tuner) is None:
+            return given
+        if (change := tuner.change()) is not None:
+            self.tuned = (change.why,)
+            now = self._driver.engine.now()
+            self._driver.log.append(Record(now, "tuned", -1, -1, -1, 0, change.why))
+        return tuner.margin
 
     def members(self, plan: Plan) -> tuple[dict[int, int], Collection[int]]:
         """Live workers with their shares, and those among them that have no part in a plan."""
@@ -176,7 +213,7 @@ class Planner:
 
     def prepare(self, round: ElasticRound | SumRound | IterateRound) -> None:
         """Tell a round how long others took, and who holds shares besides those in it."""
-        round.usual = self.usual.seconds
+        round.usual, round.wait = self.usual.seconds, self.wait
         round.standby = self._holders.second()
 
     def ended(self, round: Round) -> None:
@@ -185,10 +222,12 @@ class Planner:
             self.usual.learn(round.took)
         self._laggards = self._driver.roster.owing([*self._laggards, *round.late])
 
-    def learn(self, round: ElasticRound | SumRound) -> None:
-        """Take in how fast each worker was."""
+    def learn(self, round: ElasticRound | SumRound, workers: tuple[int, ...]) -> None:
+        """Take in how fast each worker was; `workers` had windows."""
         if self._paces is not None:
             self._paces.learn(round.read, round.spent)
+        if self.tuner is not None and isinstance(round, ElasticRound):
+            self.tuner.learn(round, workers)
 
     def answering(self, ready: dict[int, int], need: int) -> dict[int, int]:
         """Those that owe no answer from an earlier round, and will not be gone before the end.
@@ -206,7 +245,8 @@ class Planner:
     def await_enough(self) -> None:
         """Wait for joiners until a product can begin; or raise TooFewWorkers."""
         self._driver.settle()
-        self._driver.await_enough(lambda: len(self._ready()), self._need)
+        limit = min(self._driver.wait, self.wait)
+        self._driver.await_enough(lambda: len(self._ready()), self._need, limit)
 
     def _ready(self) -> dict[int, int]:
         """Live workers with their shares; when few, those fetching theirs are waited for."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..checks import length
 from ..model import Command, Reply, RowRange, Send
 from ..rounds.lateness import Late
 from ..rounds.watch import WatchedRound
@@ -279,7 +280,7 @@ class SumRound(WatchedRound):
 
 
 def _length(u: NDArray[Any] | None) -> float:
-    return 0.0 if u is None else float(np.linalg.norm(u.astype(np.float64, copy=False)))
+    return 0.0 if u is None else length(u)
 
 
 def _merged(items: Sequence[Item]) -> Item:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse
+from numpy.typing import NDArray
 
 from .. import checks
 from ..codes import AnyKOfN
@@ -21,12 +22,13 @@ from ..errors import BadInput, StoreWarning
 from ..model import Blank, Build
 from ..rounds.holders import ShareOf
 from .checking import PiecesOf, of_source, of_store
-from .coding import BUDGET, make_share
+from .coding import BUDGET, make_share, mixed
 from .decode import DataCode
 from .opened import Store, is_store, open_store
 from .rebuild import enough, spoiled_text
-from .scales import ZERO, Exponents, Scales, lengths, scales_at
+from .scales import ZERO, Exponents, Scales, lengths, scales_at, scales_of
 from .sources import Source, open_source
+from .wide import plain
 
 
 @dataclass(frozen=True)
@@ -48,18 +50,58 @@ class Shares:
     pieces: PiecesOf | None = None
     longest: Callable[[], float] = lambda: math.inf
 
+    def clear(self) -> None:
+        """Let go of what was made ahead, when all have their shares."""
+        if isinstance(self.share_of, Plain):
+            self.share_of.clear()
+
+
+class Plain:
+    """Shares of an array of floats in one piece, one after the other.
+
+    A share that is a block is no copy: whoever puts it must make one. The others are made two at a
+    time, where they are asked for in their order: the array is then read half as often.
+    """
+
+    def __init__(self, A: NDArray[Any], code: AnyKOfN) -> None:
+        self._A, self._code, self._rows = A, code, code.block_rows(len(A))
+        self._last, self._ahead = -1, dict[int, NDArray[Any]]()
+
+    def __call__(self, share: int) -> NDArray[Any]:
+        block, before = plain(self._code, share), self._last
+        self._last = share
+        if block is not None and (block + 1) * self._rows <= len(self._A):
+            return self._A[block * self._rows : (block + 1) * self._rows]
+        made = self._ahead.pop(share, None)
+        if made is not None:
+            return made
+        self._ahead.clear()
+        if share != before + 1 or share + 1 == self._code.n or self._code.k == 1:
+            return mixed(self._code, [share], self._A)[0]
+        made, self._ahead[share + 1] = mixed(self._code, [share, share + 1], self._A)
+        return made
+
+    def clear(self) -> None:
+        """Let go of what was made and not asked for."""
+        self._ahead.clear()
+
 
 def shares_of(
-    A: Any, code: AnyKOfN, scales: Scales | None = None, *, values: bool = True
+    A: Any,
+    code: AnyKOfN,
+    scales: Scales | None = None,
+    *,
+    values: bool = True,
+    copied: bool = False,
 ) -> Shares:
     """Return the shares of A, its rows divided by `scales`. It is kept, not copied.
 
     A sparse parity share holds the non-zeros of up to k blocks: it is that much denser. Without
     `values` A may be a Blank, and shares are blank: nobody looks at them, and making thousands
-    takes long.
+    takes long. `copied`: whoever is given a share copies it at once, so it may be a view of A.
     """
     sparse = bool(scipy.sparse.issparse(A))
-    plain = scales is None and not sparse
+    unscaled = scales is None and not sparse
     dtype = np.dtype(np.float64) if isinstance(A, Blank) else A.dtype
     blank = Blank(code.block_rows(A.shape[0]), A.shape[1], dtype.itemsize)
 
@@ -68,13 +110,21 @@ def shares_of(
             return blank
         # Sums of huge entries may overflow: products look at what comes out.
         with np.errstate(over="ignore", invalid="ignore"):
-            if plain:
+            if unscaled:
                 return code.encode_share(share, A)
             return make_share(A, code, share, scales=scales)
 
     pieces = of_source(open_source(A), code, scales) if values else None
     longest = partial(longest_of, A)
-    return Shares(code, A.shape, dtype, share_of, sparse, scales, pieces=pieces, longest=longest)
+    make: ShareOf = share_of
+    if copied and values and unscaled and A.dtype.char == "d" and A.flags.c_contiguous:
+        make = Plain(A, code)
+    return Shares(code, A.shape, dtype, make, sparse, scales, pieces=pieces, longest=longest)
+
+
+def scaled_shares(A: Any, code: AnyKOfN, *, can: Any) -> Shares:
+    """The same, with rows divided as this code needs it, for an engine that `can` do so much."""
+    return shares_of(A, code, scales_of(A, code.k), values=can.values, copied=can.processes)
 
 
 def longest_of(A: Any) -> float:

@@ -57,19 +57,30 @@ class Pass:
 
 
 class Adjoint:
-    """The work of X.T @ z, z of this norm: tasks over runs of a share, each with its operand."""
+    """The work of X.T @ z, z of this norm: tasks over runs of a share, each with its operand.
+
+    With `places` runs count these, and not the rows of a share.
+    """
 
     wanted = ETA_WANTED  # η up to which nothing more is done for accuracy
 
     def __init__(
-        self, driver: RoundDriver, code: Code, key: str, worst: float, shape: RowRange, norm: float
+        self,
+        driver: RoundDriver,
+        code: Code,
+        key: str,
+        worst: float,
+        shape: RowRange,
+        norm: float,
+        places: NDArray[Any] | None = None,
     ) -> None:
         self.key, self.threshold, self.worst, self.length = key, code.k, worst, norm
-        self._driver, self._code = driver, code
+        self._driver, self._code, self._places = driver, code, places
         self.rows, self._columns = shape  # of a share
 
     def task(self, round: int, worker: int, number: int, item: Item) -> Task:
-        args = (self.key, number, item.runs, item.u, self._columns)
+        args: tuple[Any, ...] = (self.key, number, item.runs, item.u, self._columns)
+        args = args if self._places is None else (*args, self._places)
         task = self._driver.next_task()
         return Task(task, round, worker, work.adjoint, args, number, item.rows)
 

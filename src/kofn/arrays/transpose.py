@@ -13,9 +13,10 @@ from .operator import OnWorkers, check_assigned
 
 if TYPE_CHECKING:
     from .baselines import Replicated
+    from .batches import CodedRows
     from .matrix import CodedMatrix
 
-M = TypeVar("M", "CodedMatrix", "Replicated")
+M = TypeVar("M", "CodedMatrix", "Replicated", "CodedRows")
 
 
 class Transpose(OnWorkers, Generic[M]):

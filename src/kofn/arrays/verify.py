@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from ..checks import is_finite
+from ..checks import is_finite, squares
 from ..codes.syndrome import Syndrome
 from ..errors import BadInput
 from ..model import RowRange
@@ -82,8 +82,7 @@ class Finite:
         """
         guilty = {}
         for share, what, value in values:
-            flat = value if value.ndim == 1 else value.reshape(-1)
-            if not math.isfinite(flat.dot(flat)):  # it is not, or its squares are not
+            if not math.isfinite(squares(value)):  # it is not, or its squares are not
                 why = self.wrong(share, what, value)
                 if why is not None:
                     guilty[share] = why

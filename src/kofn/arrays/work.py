@@ -86,6 +86,17 @@ def mixed(
     return _product(share.T if turned else share, mix(coefficients, operand), runs)
 
 
+def picked(kept: Any, operand: Array, key: str, runs: Runs, places: Array) -> Iterable[Piece]:
+    """The product of some rows of the share: those at `places`, of which `runs` are to be read."""
+    share = matrix_of(kept[key], len(operand))
+    step = slice_rows(share, 1 if operand.ndim == 1 else operand.shape[1])
+    if count_rows(runs) <= step:
+        rows = np.concatenate([places[first:last] for first, last in runs])
+        with np.errstate(over="ignore", invalid="ignore"):
+            return (Piece(runs, share[rows] @ operand, len(rows)),)
+    return (Piece(((a, b),), share[places[a:b]] @ operand, b - a) for a, b in slices(runs, step))
+
+
 def matrix_of(share: Any, columns: int | None) -> Any:
     """The share without its velocity, if it has one."""
     moving = columns is not None and share.shape[1] == 2 * columns
@@ -103,27 +114,40 @@ def _product(share: Any, operand: Array, runs: Runs) -> Iterable[Piece]:
 
 
 def adjoint(
-    kept: Any, operand: None, key: str, item: int, runs: Runs, u: Array, columns: int | None = None
+    kept: Any,
+    operand: None,
+    key: str,
+    item: int,
+    runs: Runs,
+    u: Array,
+    columns: int | None = None,
+    places: Array | None = None,
 ) -> Iterable[Piece]:
-    """Σ share[r]ᵀ u[r] over the rows of `runs`; u holds just those rows, in order."""
+    """Σ share[r]ᵀ u[r] over the rows of `runs`; u holds just those rows, in order.
+
+    With `places` runs count these.
+    """
     share = matrix_of(kept[key], columns)
     step = slice_rows(share, 1 if u.ndim == 1 else u.shape[1])
     rows = count_rows(runs)
     if rows <= step:
-        return (Piece(item, np.asarray(reduce(np.add, _terms(share, runs, u))), rows),)
-    return _long_adjoint(share, item, list(slices(runs, step)), u)
+        return (Piece(item, np.asarray(reduce(np.add, _terms(share, runs, u, places))), rows),)
+    return _long_adjoint(share, item, list(slices(runs, step)), u, places)
 
 
-def _terms(share: Any, runs: Runs, u: Array) -> Iterator[Any]:
+def _terms(share: Any, runs: Runs, u: Array, places: Array | None) -> Iterator[Any]:
     done = 0
     for first, last in runs:
-        yield share[first:last].T @ u[done : done + last - first]
+        rows = share[first:last] if places is None else share[places[first:last]]
+        yield rows.T @ u[done : done + last - first]
         done += last - first
 
 
-def _long_adjoint(share: Any, item: int, runs: Runs, u: Array) -> Iterator[Piece]:
+def _long_adjoint(
+    share: Any, item: int, runs: Runs, u: Array, places: Array | None
+) -> Iterator[Piece]:
     total: Any = 0.0
-    for (a, b), term in zip(runs, _terms(share, runs, u), strict=True):
+    for (a, b), term in zip(runs, _terms(share, runs, u, places), strict=True):
         total = total + term
         yield Piece(None, None, b - a)
     yield Piece(item, total, 0)

@@ -24,6 +24,7 @@ from .tally import Tally, Wrong, both_of
 from .work import Bench
 
 HANG = 300.0  # seconds without an operation's end: starting a worker of Ray may take a minute
+LAST = 60  # records of the log that are shown of a hang
 LIMIT = 60.0  # seconds of silence: longer than anything here is frozen for
 WAIT = 60.0  # seconds that rounds wait for workers to join
 OTHERS_OWN = 16  # descriptors and threads that Ray, Dask and a page keep for themselves
@@ -222,6 +223,11 @@ class _Chaos:
             if ended == before:
                 doing = " and ".join(bench.doing for bench in self._benches)
                 faulthandler.dump_traceback(all_threads=True)
+                driver = self._cluster._driver
+                print(f"live and keeping: {driver.roster.kept}", file=sys.stderr)
+                print(f"owing since: {driver.roster.debts.since}", file=sys.stderr)
+                for record in list(driver.log)[-LAST:]:
+                    print(record, file=sys.stderr)
                 problem = f"nothing has ended for {HANG:.0f} s; it is at {doing}."
                 print(f"kofn: {ChaosFailed(problem, self._settings.command)}", file=sys.stderr)
                 os._exit(3)

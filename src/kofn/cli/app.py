@@ -8,34 +8,36 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
-from typer import Argument, Option
+from typer import Option
 
 from .. import KofnError, __version__
-from .logs import bench_page, export, report, watch
+from .bench import many
+from .fitting import Log, Page, Price, encode, fit, predict
+from .logs import export, report, watch
+from .papers import reproduce_all
 from .places import HOLDS
 from .ranks import become_worker
 from .running import Json, run_command
-from .simulations import calibrate, plan, simulate, trace
+from .simulations import calibrate, plan, reproduce_plan, simulate, trace
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-bench = typer.Typer(help="Measure, against bare primitives in the same run.", no_args_is_help=True)
-app.add_typer(bench, name="bench")
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+app.add_typer(many.bench, name="bench")
 reproduce = typer.Typer(help="Measure the papers' figures again.", no_args_is_help=True)
 app.add_typer(reproduce, name="reproduce")
 app.add_typer(trace, name="trace")
 trace.command()(export)
+app.command()(encode)
+app.command()(fit)
+app.command()(predict)
 app.command()(simulate)
 app.command()(plan)
 app.command()(calibrate)
-bench.command(name="page")(bench_page)
+reproduce.command(name="plan")(reproduce_plan)
+reproduce.command(name="all")(reproduce_all)
 app.command()(watch)
 app.command()(report)
 
 Out = Annotated[Path, Option(help="The directory to write.")]
-Page = Annotated[bool, Option("--page", help="Show the run on a page in the browser.")]
-Price = Annotated[float | None, Option(min=0, help="--page: of a worker for an hour.")]
-Log = Annotated[Path | None, Option(help="Write the event log here (JSON, a record a line).")]
-Rounds = Annotated[int, Option(min=20, help="Rounds measured of each kind.")]
 
 
 def main() -> None:
@@ -96,9 +98,10 @@ def _root(version: Annotated[bool, Version] = False) -> None:
 def demo(
     as_json: Json = False,
     plot: Annotated[Path | None, Option(help="Draw a timeline: .png, .svg or .pdf.")] = None,
-    rounds: Annotated[int, Option(min=60, help="Rounds of power iteration.")] = 300,
+    rounds: Annotated[int, Option(min=60, help="Rounds of power iteration.")] = 60,
     size: Annotated[int, Option(min=30, help="Rows and columns of the matrix.")] = 2000,
     seed: Annotated[int, Option(min=0, help="Seed of the matrix.")] = 0,
+    pace: Annotated[float, Option(min=0, help="Seconds of a sixth of the rows.")] = 0.08,
     page: Page = False,
     price: Price = None,
     log: Log = None,
@@ -107,77 +110,7 @@ def demo(
     from .show import Shown
 
     shown = Shown(page, price, log)
-    run_command("demo", as_json, rounds, size, seed, plot, quiet=as_json, shown=shown)
-    shown.stay()
-
-
-@app.command()
-def encode(
-    source: Annotated[str, Argument(help=".npy, .npz, Zarr, Parquet or LIBSVM; path or URL.")],
-    store: Annotated[str, Argument(help="The directory to write; path or URL.")],
-    n: Annotated[int, Option("--n", help="Shares to write.")],
-    k: Annotated[int, Option("--k", help="Shares that are enough.")],
-    fmt: Annotated[str, Option("--format", help="npy or zarr.")] = "npy",
-    dtype: Annotated[str | None, Option(help="float64 or float32 (default: as it is).")] = None,
-    overwrite: Annotated[bool, Option(help="Begin anew, over what is there.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Write a matrix as n coded shares, any k of which are enough; a stopped run goes on."""
-    run_command("encode", as_json, source, store, n, k, fmt, dtype, overwrite, quiet=as_json)
-
-
-@app.command()
-def fit(
-    data: Annotated[
-        Path, Argument(help="CSV (first line: names), Parquet, .npy or LIBSVM; .gz is fine.")
-    ],
-    model: Annotated[str, Option(help="ridge, logistic, svm or mlp.")],
-    workers: Annotated[int, Option(min=1, help="Shares, and workers at most.")] = 4,
-    k: Annotated[int | None, Option(help="How many workers must be enough.")] = None,
-    engine: Annotated[str, Option(help="Where the workers are.")] = "local",
-    target: Annotated[str | None, Option(help="Column to predict (default: last).")] = None,
-    labels: Annotated[Path | None, Option(help="y.npy, beside X.npy or a table.")] = None,
-    spot: Annotated[Path | None, Option(help="Kill and add workers as this trace says.")] = None,
-    scale: Annotated[float, Option(help="Trace seconds per second.")] = 600.0,
-    out: Annotated[
-        Path | None, Option(help="Save the model here; kofn.learn.load reads it.")
-    ] = None,
-    hidden: Annotated[str, Option(help="mlp: widths of the hidden layers.")] = "100",
-    epochs: Annotated[int, Option(min=1, help="mlp: passes over the data.")] = 20,
-    seed: Annotated[int, Option(min=0, help="Of folds, and of an mlp's first weights.")] = 0,
-    search: Annotated[
-        list[str] | None,
-        Option(help="Values to choose from by cross-validation, as C=0.01,0.1,1; repeatable."),
-    ] = None,
-    folds: Annotated[int, Option(min=2, help="Folds of the cross-validation.")] = 5,
-    test: Annotated[Path | None, Option(help="More data, which the model is tested on.")] = None,
-    test_labels: Annotated[Path | None, Option(help="y.npy of --test.")] = None,
-    keep: Annotated[int | None, Option(min=1, help="Keep so many workers live.")] = None,
-    notices: Annotated[
-        list[str] | None,
-        Option(help="Where it is said that machines will go: aws, slurm, auto, …; repeatable."),
-    ] = None,
-    checkpoint: Annotated[
-        str | None, Option(help="Save the fit in this folder now and then; path or URL.")
-    ] = None,
-    resume: Annotated[bool, Option(help="Go on from the folder, if it has a checkpoint.")] = False,
-    page: Page = False,
-    price: Price = None,
-    log: Log = None,
-    as_json: Json = False,
-) -> None:
-    """Train a model; workers may come and go."""
-    become_worker(engine)
-    from .fit import Job
-    from .show import Shown
-
-    shown = Shown(page, price, log)
-    job = Job(
-        *(data, model, workers, k, engine, target, labels, spot, scale, out, hidden, epochs, seed),
-        *(tuple(search or ()), folds, test, test_labels, keep, tuple(notices or ())),
-        *(checkpoint, resume),
-    )
-    run_command("fit", as_json, job, quiet=as_json, shown=shown)
+    run_command("demo", as_json, rounds, size, seed, pace, plot, quiet=as_json, shown=shown)
     shown.stay()
 
 
@@ -212,125 +145,6 @@ def chaos(
     shown = Shown(page, None, log)
     run_command("chaos", as_json, settings, quiet=as_json, shown=shown)
     shown.stay()
-
-
-@bench.command()
-def overhead(as_json: Json = False, rounds: Rounds = 2000) -> None:
-    """Time per tiny coded round against a bare pipe loop, and the price of a large operand."""
-    run_command("bench_overhead", as_json, rounds)
-
-
-@bench.command()
-def verify(
-    as_json: Json = False,
-    rounds: Annotated[int, Option(min=2, help="Products measured of each kind.")] = 30,
-    rows: Annotated[int, Option(min=100, help="Rows of the matrix, of 2,000 columns.")] = 20_000,
-) -> None:
-    """What checking every reply costs: by probes and by parity, against products without."""
-    run_command("bench_verify", as_json, rounds, rows)
-
-
-@bench.command(name="engines")
-def bench_engines(
-    engine: Annotated[list[str] | None, Argument(help="Which (default: all installed).")] = None,
-    as_json: Json = False,
-    rounds: Annotated[int, Option(min=20, help="Tiny rounds measured of each kind.")] = 500,
-) -> None:
-    """Each engine: kofn's round against the engine's own fastest primitive, in the same run."""
-    run_command("bench_engines", as_json, engine or [], rounds)
-
-
-@bench.command()
-def learn(
-    as_json: Json = False,
-    rows: Annotated[int, Option(min=100, help="Rows of the data.")] = 100_000,
-    columns: Annotated[int, Option(min=2, help="Columns of the data.")] = 200,
-    workers: Annotated[int, Option(min=1, help="Workers, and threads of the other.")] = 2,
-    times: Annotated[int, Option(min=1, help="How often each is fitted.")] = 3,
-) -> None:
-    """Our estimators against scikit-learn's, no faults: seconds of a fit, and how right."""
-    run_command("bench_learn", as_json, rows, columns, workers, times)
-
-
-@bench.command(name="checkpoint")
-def bench_checkpoint(
-    as_json: Json = False,
-    rows: Annotated[int, Option(min=100, help="Rows of the data.")] = 20_000,
-    columns: Annotated[int, Option(min=2, help="Columns of the data.")] = 200,
-    workers: Annotated[int, Option(min=1, help="Workers.")] = 4,
-    seconds: Annotated[float, Option(min=1, help="How long each is fitted.")] = 20,
-) -> None:
-    """How much of a fit goes into its checkpoints, at the default interval."""
-    run_command("bench_checkpoint", as_json, rows, columns, workers, seconds)
-
-
-@bench.command()
-def reaction(
-    as_json: Json = False,
-    times: Annotated[int, Option(min=3, help="How often each is measured.")] = 30,
-) -> None:
-    """How soon a cancelled worker is free, and how soon a kill -9 is noticed."""
-    run_command("bench_reaction", as_json, times)
-
-
-@bench.command()
-def decode(
-    as_json: Json = False,
-    times: Annotated[int, Option(min=3, help="Decodes measured of each kind.")] = 100,
-) -> None:
-    """Rateless sums: milliseconds to decode from scratch, taken apart."""
-    run_command("bench_decode", as_json, times)
-
-
-@bench.command()
-def scale(
-    as_json: Json = False,
-    most: Annotated[int, Option(min=10, help="Workers, at most.")] = 10_000,
-) -> None:
-    """A round with up to 10,000 workers: the real master, a simulated network."""
-    run_command("bench_scale", as_json, most)
-
-
-@bench.command(name="simulate")
-def bench_simulate(
-    as_json: Json = False,
-    rounds: Annotated[int, Option(min=5, help="Rounds of each code.")] = 30,
-    codes: Annotated[str | None, Option(help="Only codes whose name has this in it.")] = None,
-    engine: Annotated[str, Option(help="Where the six workers are.")] = "local",
-    address: Annotated[str | None, Option(help="Of a cluster that runs already.")] = None,
-) -> None:
-    """Simulated round times against the wall clock, with the same delays."""
-    run_command("bench_simulate", as_json, rounds, codes, engine, address, quiet=as_json)
-
-
-@bench.command()
-def sums(
-    data: Annotated[Path | None, _data("sums")] = None,
-    as_json: Json = False,
-    rounds: Rounds = 500,
-) -> None:
-    """A coded sum of gradients against a plain mpi4py loop, and the price of a wide model."""
-    run_command("bench_sums", as_json, rounds, data, quiet=as_json)
-
-
-@bench.command()
-def fleet(
-    data: Annotated[Path | None, _data("fleet")] = None,
-    as_json: Json = False,
-    seconds: Annotated[float, Option(min=5, help="How long the market takes, each time.")] = 240,
-) -> None:
-    """A spot market with and without notices, and what others do about losses."""
-    run_command("bench_fleet", as_json, data, seconds, quiet=as_json)
-
-
-@bench.command()
-def rivals(
-    data: Annotated[Path, _data("rivals")],
-    as_json: Json = False,
-    quick: Annotated[bool, Option(help="Two of the recordings: about a minute.")] = False,
-) -> None:
-    """Gradient codes, backup tasks and others on recorded times, each with its best settings."""
-    run_command("bench_rivals", as_json, data, quick, quiet=as_json)
 
 
 @reproduce.command()

@@ -15,34 +15,38 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from .. import CannotWrite, Cluster, connect
+from .. import CannotWrite, Cluster, KofnError, connect
 from ..delays import PerUnit
-from ..engines.base import Engine
 from ..engines.local import LocalEngine
 from ..engines.paced import Paced
 from ..model import ProductReport, Record
-from .output import print_pairs, print_table, print_text, progress
+from .demo_view import Lanes, View
+from .output import print_pairs, print_table, print_text
 from .show import NOT_SHOWN, Shown
 
 WORKERS, THRESHOLD = 6, 3
 # When, as a fraction of the run, and which worker is killed (None: one joins). Three kills leave
 # just the threshold.
 SCRIPT = ((0.15, 1), (0.30, 4), (0.45, 2), (0.60, None), (0.70, None), (0.80, None))
-# With a page, so that one can look on: the seconds that a sixth of the rows takes, and who is how
-# much slower than the others.
-PACE, SLOW = 0.1, {2: 5.0}
+# Who is how much slower than the others. It is asked all the same, and waited for by plain workers.
+SLOW = {2: 4.0}
 
 
 def run(
     rounds: int,
     size: int,
     seed: int,
+    pace: float,
     plot: Path | None,
     *,
     quiet: bool,
     shown: Shown = NOT_SHOWN,
 ) -> dict[str, Any]:
-    """Run the demo and return what was measured."""
+    """Run the demo and return what was measured.
+
+    `pace`: seconds that a sixth of the rows takes a worker. Few cores stand in for six machines,
+    and a round is longer with fewer of them.
+    """
     if plot is not None:
         from ..report import ready
 
@@ -53,30 +57,27 @@ def run(
     seconds: list[float] = []
     reports: list[ProductReport] = []
     worst = 0.0
-    known: tuple[int, ...] = ()
-    bar = progress("power iteration", rounds, quiet, "live", "news")
-    engine: Engine = LocalEngine(WORKERS)
-    if shown.page:
-        engine = Paced(engine, PerUnit(PACE * WORKERS / size, slow=SLOW))
-    with connect(engine, log=shown.log) as cluster, bar as update:
+    delays = PerUnit(pace * WORKERS / size, slow=SLOW)
+    engine, other = (Paced(LocalEngine(WORKERS), delays) for _ in range(2))
+    with connect(engine, log=shown.log) as cluster, _Plain(connect(other), A, v, rounds) as plain:
         shown.open(cluster, wait=True)
         X = cluster.encode(A, k=THRESHOLD)
-        for i in range(rounds):
-            if i in script:
-                strike(cluster, script[i], median(seconds))
-            start = time.perf_counter()
-            y = X @ v
-            seconds.append(time.perf_counter() - start)
-            reports.append(X.report)
-            exact = A @ v
-            worst = max(worst, float(np.linalg.norm(y - exact) / np.linalg.norm(exact)))
-            v = y / np.linalg.norm(y)
-            update(completed=i + 1)
-            if cluster.workers != known:
-                known = cluster.workers
-                update(**_newest(cluster))
-        cluster.wait_for(WORKERS)  # as many come as are killed; the last may just be starting
-        update(**_newest(cluster))
+        coded, beside = (Lanes(c._driver.log, c.workers) for c in (cluster, plain.cluster))
+        with View(coded, beside, rounds, quiet or shown.page) as view:
+            plain.start()
+            for i in range(rounds):
+                if i in script:
+                    strike(cluster, script[i], median(seconds))
+                    plain.strike(script[i])
+                start = time.perf_counter()
+                y = X @ v
+                seconds.append(time.perf_counter() - start)
+                reports.append(X.report)
+                exact = A @ v
+                worst = max(worst, float(np.linalg.norm(y - exact) / np.linalg.norm(exact)))
+                v = y / np.linalg.norm(y)
+                view.died = plain.died
+            cluster.wait_for(WORKERS)  # as many come as are killed; the last may just be starting
         log = cluster.log
     trouble = None if plot is None else _draw(log, plot)
     events = _events(log, reports, seconds)
@@ -92,8 +93,60 @@ def run(
         "threshold": THRESHOLD,
         "size": size,
         "eigenvalue": float(v @ (A @ v)),
+        "plain_rounds": plain.rounds,
+        "plain_died": plain.died,
+        "plain_seconds_per_round": plain.seconds / max(1, plain.rounds),
+        "seconds_per_round": median(seconds),
         "trouble": trouble,
     }
+
+
+class _Plain:
+    """The same work on workers of which none may be missing: any 6 of 6 is no code.
+
+    In a thread; a worker is killed here when one is killed there.
+    """
+
+    def __init__(
+        self, cluster: Cluster, A: NDArray[np.float64], v: NDArray[np.float64], rounds: int
+    ) -> None:
+        self.cluster = cluster
+        self.rounds, self.seconds, self.died = 0, 0.0, ""
+        self._A, self._v, self._most = A, v, rounds
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._multiply, name="kofn-plain", daemon=True)
+
+    def start(self) -> None:
+        """Begin; before that nothing is coded, and nobody waits."""
+        self._thread.start()
+
+    def _multiply(self) -> None:
+        v, began = self._v, time.perf_counter()
+        try:
+            X = self.cluster.encode(self._A, k=WORKERS, late=None, loads="equal")
+            while self.rounds < self._most and not self._over.is_set():
+                v = X @ v
+                v /= np.linalg.norm(v)
+                self.rounds += 1
+                self.seconds = time.perf_counter() - began
+        except KofnError as error:
+            self.died = "" if self._over.is_set() else str(error)
+
+    def strike(self, victim: int | None) -> None:
+        """Kill the worker here, too, if it is still there."""
+        if victim is not None and not self.died:
+            strike(self.cluster, victim, 0.0)
+
+    def __enter__(self) -> _Plain:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        for worker in self.cluster.engine.workers:  # a round may be waiting for one
+            self.cluster.engine.lose(worker)
+        if self._thread.is_alive():
+            self._thread.join()
+        self.cluster.close()
 
 
 def _problem(size: int, seed: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -110,8 +163,8 @@ def strike(cluster: Cluster, victim: int | None, usual: float) -> None:
         cluster.engine.join()  # not cluster.join(): the rounds go on while it starts
         return
     pid = cluster.engine.pid(victim)
-    assert pid is not None  # local workers are processes
-    threading.Timer(usual / 3, os.kill, (pid, signal.SIGKILL)).start()
+    if pid is not None:  # else it is gone already
+        threading.Timer(usual / 3, os.kill, (pid, signal.SIGKILL)).start()
 
 
 def _events(
@@ -167,13 +220,6 @@ def _draw(log: list[Record], path: Path) -> tuple[str, str] | None:
     return None
 
 
-def _newest(cluster: Cluster) -> dict[str, str]:
-    """What last became of a worker; reports lack what happened between two rounds."""
-    said = {"lost": "[red]worker {} killed[/]", "joined": "[green]worker {} joined[/]"}
-    news = (said[r.kind].format(r.worker) for r in reversed(cluster.log) if r.kind in said)
-    return {"live": f"{len(cluster.workers)} workers live", "news": next(news, "")}
-
-
 def table(console: Console, result: dict[str, Any]) -> None:
     """Print the demo's result for a person."""
     pairs = {
@@ -193,7 +239,15 @@ def table(console: Console, result: dict[str, Any]) -> None:
         what = f"worker {e['worker']} {'killed' if e['event'] == 'lost' else 'joined'}"
         rows.append((e["round"], what, *(e[key] for key in keys)))
     print_table(console, "time per round (median, ms)", columns, rows)
-    text = """{lost} of {workers} workers were killed in the middle of a product and {joined} new
-        ones came; any {threshold} are enough, so all {rounds} products came out right and none was
-        started again."""
-    print_text(console, text, result)
+    text = """A round took {ms:.0f} ms with coding. Plain workers took {plain_ms:.0f} ms: each of
+        them has a sixth of the rows, and one is {slow:g} times as slow as the others."""
+    more = {"ms": 1e3 * result["seconds_per_round"], "slow": max(SLOW.values())}
+    print_text(console, text, more | {"plain_ms": 1e3 * result["plain_seconds_per_round"]})
+    console.print(closing(result), highlight=False, style="bold")
+
+
+def closing(result: dict[str, Any]) -> str:
+    """What happened, in one line of 80 columns."""
+    said = "Coded: {rounds} of {rounds} products right, {lost} workers killed. Plain: "
+    how = "dead after {plain_rounds}." if result["plain_died"] else "{plain_rounds} products."
+    return (said + how).format_map(result)

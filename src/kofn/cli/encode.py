@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import resource
 import sys
@@ -10,13 +11,15 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 
-from ..arrays.sources import Recast, open_source
+from ..arrays.sources import Recast, Source, open_source
 from ..arrays.store import write_store
 from ..codes.mds import MDSCode
 from ..errors import BadInput, StoreWarning
 from ..files import Place
+from . import places, tables
 from .output import progress
 
 
@@ -28,6 +31,8 @@ def run(
     fmt: str = "npy",
     dtype: str | None = None,
     overwrite: bool = False,
+    target: str | None = None,
+    labels: Path | None = None,
     quiet: bool = False,
 ) -> dict[str, Any]:
     """Write the store; return sizes, seconds and the peak of this process's memory."""
@@ -35,7 +40,7 @@ def run(
     if dtype not in (None, "float64", "float32"):
         raise BadInput(f"--dtype is float64 or float32; got {dtype!r}.")
     began = time.perf_counter()
-    opened = open_source(source)
+    opened = _opened(source, target, labels)
     if dtype is not None and opened.dtype.name != dtype:
         opened = Recast(opened, dtype)
     recorded = warnings.catch_warnings(record=True)
@@ -58,6 +63,25 @@ def run(
         "peak_memory_bytes": _peak(),
         "mended": [str(warning.message) for warning in said],
     }
+
+
+def _opened(source: str, target: str | None, labels: Path | None) -> Source:
+    """The matrix; of a CSV file, its columns but the target, whose labels are written beside."""
+    if not source.removesuffix(".gz").lower().endswith(".csv"):
+        if target is not None or labels is not None:
+            raise BadInput(f"--target and --labels are for CSV; got {source}. Leave them out.")
+        return open_source(source)
+    if labels is not None and (target is None or labels.suffix != ".npy"):
+        raise BadInput(
+            f"--labels is a .npy file for the column of --target; got --labels {labels}, --target "
+            f"{target}."
+        )
+    X, y = tables.table(Path(source), target)
+    if labels is not None:
+        file = io.BytesIO()
+        np.save(file, np.asarray(y))
+        places.save(labels, file.getvalue())
+    return open_source(X)
 
 
 def _peak() -> int:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,16 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 from sklearn.base import clone
+from sklearn.model_selection import train_test_split
 from sklearn.utils.multiclass import type_of_target
 
 from .. import BadInput, CannotWrite, Checkpoint, connect
 from ..arrays.shares import threshold
-from ..delays import SpotTrace, read_spot_trace
+from ..delays import SpotTrace, read_membership, read_spot_trace
 from ..learn import LinearSVC, LogisticRegression, MLPClassifier, Ridge, saving
 from ..market import Market, check
 from ..model import Record
 from ..notices import resolve
-from . import places, search, tables
+from ..simulation.timings import market_of
+from . import places, scaling, search, tables
 from .output import print_pairs
 from .show import NOT_SHOWN, Shown
 
@@ -42,7 +45,7 @@ class Job:
     engine: str = "local"
     target: str | None = None
     labels: Path | None = None
-    spot: Path | None = None
+    spot: str | Path | None = None  # FILE, or FILE:NAME
     scale: float = 600.0
     out: Path | None = None
     hidden: str = "100"
@@ -56,6 +59,11 @@ class Job:
     notices: tuple[str, ...] = ()
     checkpoint: str | Path | None = None  # a Path would spoil a URL
     resume: bool = False
+    address: str | None = None  # of a running cluster
+    given: Mapping[str, float | None] = field(default_factory=dict)  # C, alpha, max_iter, tol
+    standardise: bool = False
+    hold_out: float | None = None
+    at_most: int | None = None
 
 
 def run(job: Job, *, quiet: bool, shown: Shown = NOT_SHOWN) -> dict[str, Any]:
@@ -72,7 +80,7 @@ def run(job: Job, *, quiet: bool, shown: Shown = NOT_SHOWN) -> dict[str, Any]:
     if job.out is not None:
         places.file(job.out)  # before the data are read: that may take long
     k = threshold((job.workers + 1) // 2 if job.k is None else job.k, job.workers).k
-    trace = None if job.spot is None else read_spot_trace(job.spot)
+    trace = _market(job)
     if trace is not None:
         check(trace, job.workers, k, job.scale)
     seen: list[tuple[float, Any]] = []  # loss and report after each iteration
@@ -89,10 +97,12 @@ def run(job: Job, *, quiet: bool, shown: Shown = NOT_SHOWN) -> dict[str, Any]:
     _check_data(job, X, y)
     if values:
         search.check(job.folds, y, classes)
-    held_out = None if job.test is None else _held_out(job, X, y)
+    X, y, held_out = _divided(job, X, y)
+    columns = scaling.Columns.of(X, model, job.standardise)
     with nullcontext() if job.out is None else places.room(job.out, _size(job, X, y)):
         began = time.perf_counter()
-        log, events, searched = _fit(job, k, trace, model, values, X, y, shown)
+        log, events, searched = _fit(job, k, trace, model, values, columns.scaled(X), y, shown)
+    columns.unscale(model)
     seconds = time.perf_counter() - began
     result = {
         "model": job.model,
@@ -104,6 +114,8 @@ def run(job: Job, *, quiet: bool, shown: Shown = NOT_SHOWN) -> dict[str, Any]:
         "search": searched,
         "score": float(model.score(X, y)),
         "test_score": None if held_out is None else float(model.score(*held_out)),
+        "test": None if job.test is None else str(job.test),
+        "test_rows": 0 if held_out is None else int(held_out[0].shape[0]),
         "iterations": int(np.max(model.n_iter_)),
         "resumed": first[0] - 1 if first and job.resume else 0,
         "rounds": seen[-1][1].round if seen else 0,
@@ -137,7 +149,7 @@ def _fit(
     found = None
     start = job.workers if trace is None else trace.at_start
     how: dict[str, Any] = {"keep": job.keep, "notices": job.notices, "log": shown.log}
-    with connect(job.engine, start, wait=300.0, **how) as cluster:
+    with connect(job.engine, start, address=job.address, wait=300.0, **how) as cluster:
         shown.open(cluster)
         model.set_params(cluster=cluster)
         market = None if trace is None else Market(cluster, trace, job.scale, job.workers, need=k)
@@ -149,6 +161,44 @@ def _fit(
             data = X if job.model == "mlp" else cluster.encode(X, k, n=job.workers)
             model.fit(data, y, checkpoint=job.checkpoint)
         return cluster.log, market, found
+
+
+def _market(job: Job) -> SpotTrace | None:
+    """The trace of --spot: as it is, or what it offers to somebody who wants so many workers."""
+    if job.spot is None:
+        if job.at_most is not None:
+            raise BadInput(
+                f"--at-most limits the machines of --spot; got --at-most {job.at_most} and no "
+                f"trace. Use --workers."
+            )
+        return None
+    if job.at_most is None and Path(job.spot).is_file():
+        found = list(read_membership(job.spot).values())
+        if len(found) == 1 and isinstance(found[0], SpotTrace):
+            return read_spot_trace(job.spot)
+    return market_of(str(job.spot), min(job.at_most or job.workers, job.workers), job.seed)
+
+
+def _divided(
+    job: Job, X: Any, y: NDArray[Any]
+) -> tuple[Any, NDArray[Any], tuple[Any, NDArray[Any]] | None]:
+    """The rows to fit to, and those to test on: of --test, or held out of the data."""
+    if job.hold_out is None:
+        return X, y, None if job.test is None else _held_out(job, X, y)
+    if job.test is not None or not 0.0 < job.hold_out < 1.0:
+        raise BadInput(
+            f"--hold-out is a part of the rows between 0 and 1, and stands in for --test; got "
+            f"{job.hold_out:g}{' and --test' if job.test is not None else ''}. Try 0.2, alone."
+        )
+    classes = job.model != "ridge"
+    try:
+        parts = train_test_split(
+            X, y, test_size=job.hold_out, random_state=job.seed, stratify=y if classes else None
+        )
+    except ValueError as error:
+        raise BadInput(f"--hold-out {job.hold_out:g} leaves too few rows: {error}") from None
+    X, test, y, labels = parts
+    return X, y, (test, labels)
 
 
 def _check_folder(job: Job) -> None:
@@ -196,8 +246,22 @@ def _size(job: Job, X: Any, y: NDArray[Any]) -> int:
 
 
 def _model(job: Job, k: int) -> Any:
+    given = {name: value for name, value in job.given.items() if value is not None}
     if job.model in LINEAR:
-        return LINEAR[job.model]()
+        known = LINEAR[job.model]().get_params()
+        for name in given:
+            if name not in known:
+                right = "ridge" if name == "alpha" else "logistic and svm"
+                raise BadInput(f"--{name} is for {right}; got it with --model {job.model}.")
+        model = LINEAR[job.model](**given)
+        model._check_parameters()
+        return model
+    if given:
+        name = next(iter(given)).replace("_", "-")
+        raise BadInput(
+            f"--{name} is for linear models; got it with --model mlp. Use --epochs, or --search "
+            f"learning_rate=0.1."
+        )
     return MLPClassifier(
         _hidden(job), max_epochs=job.epochs, random_state=job.seed, k=k, workers=job.workers
     )
@@ -291,7 +355,9 @@ def table(console: Console, result: dict[str, Any]) -> None:
     if result["resumed"]:
         pairs["went on after"] = f"{result['resumed']} {what}, from a checkpoint"
     if result["test_score"] is not None:
-        pairs["score on --test"] = f"{result['test_score']:.4f}"
+        rows = result["test_rows"]
+        where = "--test" if result["test"] else "rows held out"
+        pairs[f"score on {where}"] = f"{result['test_score']:.4f} ({rows} rows)"
     if result["out"] is not None and not result["trouble"]:
         pairs["saved"] = f"{result['out']} (and .report.json)"
     print_pairs(console, pairs)

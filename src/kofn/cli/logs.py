@@ -14,17 +14,6 @@ from ..files import Place
 from ..report.logs import read_log
 from ..report.perfetto import trace as perfetto_trace
 from . import places
-from .running import Json, run_command
-
-
-def bench_page(
-    as_json: Json = False,
-    workers: Annotated[int, Option(min=20, help="Simulated workers.")] = 1000,
-    blocks: Annotated[int, Option(min=1, help="Stretches with a page, and without.")] = 5,
-    rounds: Annotated[int, Option(min=6, help="Products of each comparison.")] = 30,
-) -> None:
-    """What a page costs, how soon it answers, and whether its figure without coding is right."""
-    run_command("bench_page", as_json, workers, blocks, rounds, quiet=as_json)
 
 
 def export(

@@ -15,9 +15,12 @@ from ..files import Place
 
 # What the directory of --data holds, by command; where it may be left out, data are made up.
 HOLDS = {
+    "all": "the data of all papers (docs/reproduce.md)",
     "elastic": "kc_house/ and spot_traces/",
     "erasurehead": "amazon_access/, covtype/, kc_house/ and straggler_traces/",
     "fleet": "spot_traces/",
+    "peers": "covtype/ and straggler_traces/",
+    "plan": "straggler_traces/ and spot_traces/",
     "rateless": "straggler_traces/",
     "rivals": "straggler_traces/",
     "sequential": "mnist/",

@@ -22,7 +22,7 @@ def _modules(name: str, shows: str) -> tuple[Any, Any]:
 # What measures (`measure`, `QUICK`, `FULL`), and what shows (`sentences`, `tables`, figures).
 PAPERS = {"svm": _modules("svm", "svm")} | {
     name: _modules(name, f"{name}_page")
-    for name in ("elastic", "erasurehead", "rateless", "sequential")
+    for name in ("elastic", "erasurehead", "plan", "rateless", "sequential")
 }
 
 
@@ -52,7 +52,8 @@ def run(
         figures.sheet(1, 1)
     places.directory(out)
     with progress(f"reproduce {name}", settings.progress_steps, quiet, "what") as update:
-        results = paper.measure(data, settings, lambda what: update(advance=1, what=what))
+        more = (out,) if getattr(paper, "RESUMES", False) else ()
+        results = paper.measure(data, settings, lambda what: update(advance=1, what=what), *more)
     return publish(out, {"paper": name, **results}, quick, shown)
 
 

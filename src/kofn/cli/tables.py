@@ -62,6 +62,42 @@ def load(
     )
 
 
+def table(path: Path, target: str | None) -> tuple[NDArray[Any], NDArray[Any] | None]:
+    """Return all columns of a CSV file, or all but the target and that one: (X, y)."""
+    if not path.is_file():
+        raise BadInput(f"the data must be a file that is there; {path} is not. Check the path.")
+    found = _csv(path)
+    return (_features(path, found), None) if target is None else _split(path, found, target, True)
+
+
+def rows(
+    path: Path, target: str | None, labels: Path | None, columns: int, *, classes: bool
+) -> tuple[Any, NDArray[Any] | None]:
+    """Return X with so many columns, and y where the file has one column more, or its own labels.
+
+    That column is the target, by name or the last one.
+    """
+    kind = Path(path.name.removesuffix(".gz")).suffix.lower()
+    X: Any
+    y: NDArray[Any] | None
+    if kind == ".npy" and labels is None and target is None and path.is_file():
+        X, y = _npy(path), None
+    elif (kind in (".csv", ".parquet") and target is None and labels is None) and path.is_file():
+        found = _csv(path) if kind == ".csv" else _parquet(path)
+        alone = len(found) == columns
+        X, y = (_features(path, found), None) if alone else _split(path, found, None, classes)
+    else:
+        X, y = load(path, target, labels, classes=classes)
+        if hasattr(X, "indptr") and X.shape[1] < columns:
+            X.resize((X.shape[0], columns))  # LIBSVM text: the last columns are all zeros
+    if X.ndim != 2 or X.shape[1] != columns:
+        raise BadInput(
+            f"the model was fitted to {columns} columns; {path.name} has {X.shape[-1]} beside the "
+            f"target. Check that they belong together, and --target."
+        )
+    return X, y
+
+
 def _npy(path: Path) -> NDArray[Any]:
     try:
         with _reading(path, "rb") as file:

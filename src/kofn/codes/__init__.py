@@ -1,6 +1,7 @@
 """Codes: pure mathematics, no I/O and no clock."""
 
 from .assignment import Assignment, Listed, SumCode
+from .graph import GraphCode
 from .linear import (
     CountingDecoder,
     Decoder,
@@ -11,7 +12,9 @@ from .linear import (
     error_bound,
     solve,
 )
+from .lowweight import LowWeightCode
 from .mds import MDSCode
+from .reliable import ReliableRepetition
 from .threshold import AnyKOfN
 
 __all__ = [
@@ -20,8 +23,11 @@ __all__ = [
     "CountingDecoder",
     "Decoder",
     "EliminationDecoder",
+    "GraphCode",
     "Listed",
+    "LowWeightCode",
     "MDSCode",
+    "ReliableRepetition",
     "Row",
     "SumCode",
     "Weights",

@@ -196,6 +196,13 @@ class Decoder(ABC):
         """The rows that arrived, (m, k), in the order of `arrived`."""
         return np.array(list(self._rows.values())).reshape(-1, self.k)
 
+    def nearest(self, kind: str) -> Weights | None:
+        """Weights of a sum that is not there, in a way of the code's own; None: least squares.
+
+        `kind` is what `parts.sum` has as weights; "covered" is scaled by whoever asks.
+        """
+        return None
+
     @abstractmethod
     def find_weights(self) -> Weights:
         """The weights over all rows that arrived, or some of them. Called only when ready."""

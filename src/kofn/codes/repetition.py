@@ -31,7 +31,8 @@ Stream = Literal["parts", "whole"]
 class FractionalRepetition(SumCode):
     """Each part on c workers, in n/c groups that hold the same parts. c must divide the workers.
 
-    Exact from any n-c+1 workers, and whenever one of every group is there.
+    There may be fewer parts than workers, down to one a group. Exact from any n-c+1 workers, and
+    whenever one of every group is there.
     """
 
     c: int = 2
@@ -42,7 +43,7 @@ class FractionalRepetition(SumCode):
         one_of(self.stream, "stream", get_args(Stream))
 
     def assign(self, m: int, n: int) -> Assignment:
-        _check("fractional repetition", self.c, m, n)
+        _check("fractional repetition", self.c, m, n, -(-n // self.c))
         if n % self.c:
             raise BadInput(
                 f"fractional repetition needs c to divide the number of workers; got c={self.c} "
@@ -89,8 +90,10 @@ class CyclicRepetition(SumCode):
             if random:
                 weight = _tandon(n, self.c)[slot]
                 rows.append((Row(parts, tuple(float(weight[i]) for i in held for _ in pieces[i])),))
+            elif self.stream == "whole":
+                rows.append(_symbols(parts, "whole"))
             else:
-                rows.append(_symbols(parts, self.stream))
+                rows.append(_symbols(_in_turn([pieces[i] for i in held]), "parts"))
         return Listed(m, n, tuple(rows), n - self.c + 1, repr(self))
 
 
@@ -113,9 +116,20 @@ def _fractional(m: int, n: int, c: int, stream: Stream, name: str) -> Listed:
     rows = []
     for slot in range(n):
         group, turn = divmod(slot, c)
-        start = turn * len(groups[group]) // c if stream == "parts" else 0
-        rows.append(_symbols([*groups[group][start:], *groups[group][:start]], stream))
+        pieces = [groups[group]]
+        if stream == "parts":
+            cut = [[groups[group][i] for i in piece] for piece in _cut(len(groups[group]), c)]
+            pieces = [*cut[turn:], *cut[:turn]]
+        rows.append(_symbols(_in_turn(pieces), stream))
     return Listed(m, n, tuple(rows), n - c + 1, name)
+
+
+def _in_turn(pieces: Sequence[list[int]]) -> list[int]:
+    """One piece after the other, every second one from its end on.
+
+    So the holders of a piece, who come to it at different times, meet in its middle.
+    """
+    return [part for i, piece in enumerate(pieces) for part in piece[:: -1 if i % 2 else 1]]
 
 
 def _symbols(parts: Sequence[int], stream: Stream) -> tuple[Row, ...]:
@@ -123,12 +137,14 @@ def _symbols(parts: Sequence[int], stream: Stream) -> tuple[Row, ...]:
     return (Row(tuple(parts)),) if stream == "whole" else tuple(Row((part,)) for part in parts)
 
 
-def _check(kind: str, c: int, m: int, n: int) -> None:
+def _check(kind: str, c: int, m: int, n: int, least: int | None = None) -> None:
     whole(c, f"c, how many of the {n} workers hold a part,", 1, n)
-    if m < n:
+    least = n if least is None else least
+    if m < least:
+        whom = f"{least} groups of {c} workers" if least < n else f"{n} workers"
         raise BadInput(
-            f"{kind} needs a part for each of the {n} workers; got {m} parts. Cut the data into "
-            f"{n} parts or more, or connect fewer workers."
+            f"{kind} needs a part for each of the {whom}; got {m} parts. Cut the data into "
+            f"{least} parts or more, or connect fewer workers."
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sized
+from collections.abc import Generator, Iterator, Sized
 from typing import Any
 
 from ..model import Body, Last, Piece
@@ -18,7 +18,7 @@ def pace(
     wait, seconds = timing
     yield from _until(time.perf_counter() + wait)
     start = time.perf_counter()
-    read = 0
+    read, since = 0, start
     pieces = body(kept, operand, *args)
     left = len(pieces) if isinstance(pieces, Sized) else -1
     for piece in pieces:
@@ -26,14 +26,24 @@ def pace(
         read += rows
         # A piece that counts no rows may hold all the work: it waits for the end.
         part = min(1.0, read / cost) if rows and cost > 0 else 1.0
-        yield from _until(start + part * seconds)
+        told = yield from _until(start + part * seconds, rows, since)
+        since = start + part * seconds
+        piece = Piece(*piece)._replace(read=rows - told)
         # Where the body would have ended without a message of its own, so does this.
         yield Last(*piece) if left == 0 and part == 1.0 else piece
     yield from _until(start + seconds)
 
 
-def _until(due: float) -> Iterator[Piece]:
-    """Sleep in steps; after each, the worker may look whether the round is stale."""
+def _until(due: float, rows: int = 0, since: float = 0.0) -> Generator[Piece, None, int]:
+    """Sleep in steps; after each, the worker may look whether the round is stale.
+
+    `rows` are read evenly `since` then. Returns how many of them the steps have counted.
+    """
+    told = 0
     while (left := due - time.perf_counter()) > 0:
         time.sleep(min(left, LOOK))
-        yield Piece(None, None)
+        part = (time.perf_counter() - since) / (due - since) if rows else 0.0
+        done = min(rows, int(part * rows))
+        yield Piece(None, None, done - told)
+        told = done
+    return told

@@ -55,7 +55,7 @@ def join(messages: Iterable[Message], number: int = 0) -> tuple[Any, ...]:
     def inside(field: Any) -> Any:
         if isinstance(field, ray.ObjectRef) or (type(field) is Packed and field.large):
             beside.append(field)
-            return None  # which is no field of any message
+            return ...  # which is no field of any message
         return field
 
     fields = [tuple(map(inside, plain(message))) for message in messages]
@@ -66,7 +66,7 @@ def split(data: bytes, *beside: Any) -> tuple[int, list[Message]]:
     """Return the number and the messages that `join` was given."""
     rest = iter(beside)
     number, plains = pickle.loads(data)
-    return number, [typed(tuple(next(rest) if f is None else f for f in p)) for p in plains]
+    return number, [typed(tuple(next(rest) if f is ... else f for f in p)) for p in plains]
 
 
 class _WorkerValues(Values):

@@ -13,12 +13,15 @@ from typing import Any
 from ..exchange import Exchange, ExchangeLayout
 from . import _wire as wire
 from ._forks import reseed, tie
+from ._pages import Gathering
 from ._processes import Process
 from ._sockets import EXCHANGE, GONE, HELLO, UNMAP, UNPASS, VALUE_AT, Shared
 from ._wakeup import Mailbox
-from .memory import OWN, Packed, Pool, Segment, attach, pack, unpack
+from .memory import OWN, Memory, Packed, Pool, Segment, attach, attach_own, large, pack, unpack
 from .protocol import Message, Values, WorkerProtocol, plain, typed
 from .protocol.messages import TaskReply
+
+IDLE = 1.0  # seconds without a message, after which a worker does what can wait
 
 
 def serve(fds: list[int]) -> None:
@@ -49,6 +52,7 @@ class SocketWorker(Values):
         self.maps: dict[int, mmap.mmap] = {}
         self.pool = Pool(keep=64 << 20)
         self.passed: set[int] = set()  # segments of the pool that the master has mapped
+        self.gathering = Gathering()
         self.taken: list[Segment] = []  # segments that the next message is about
 
     def serve(self) -> None:
@@ -67,7 +71,11 @@ class SocketWorker(Values):
         """Wait for frames of the socket, handling those of the mailbox meanwhile."""
         while self.mailbox is not None:
             self.open_mailbox()
-            if self.fd in dict(self.poll.poll()):
+            found = self.poll.poll(IDLE if self.gathering.left else None)
+            while not found and self.gathering.left:
+                self.gathering.step()
+                found = self.poll.poll(0)
+            if self.fd in dict(found):
                 break
         return self.reader.receive()
 
@@ -79,8 +87,7 @@ class SocketWorker(Values):
 
     def handle(self, fields: tuple[Any, ...]) -> None:
         kind = fields[0]
-        if kind in VALUE_AT:
-            at = VALUE_AT[kind]
+        if (at := VALUE_AT.get(kind)) is not None:
             if (packed := fields[at])[2] is not None:
                 # Also if the task is stale: its descriptor has come.
                 value = Shared(packed, self.memory(packed))
@@ -98,11 +105,17 @@ class SocketWorker(Values):
         for message in self.protocol.handle(typed(fields)):
             self.reply(message)
 
-    def memory(self, packed: Packed) -> mmap.mmap:
+    def memory(self, packed: Packed) -> Memory:
         # An OSError here ends the worker: the two sides would disagree on what is mapped.
         segment: Any = packed[2]
         if segment == OWN:
-            return attach(self.reader.fds.popleft(), write=packed[0] == EXCHANGE)
+            fd = self.reader.fds.popleft()
+            if packed[0] == EXCHANGE:
+                return attach(fd, write=True)
+            own = attach_own(fd)
+            if isinstance(own, memoryview):
+                self.gathering.add(own, large(packed))
+            return own
         if segment not in self.maps:
             self.maps[segment] = attach(self.reader.fds.popleft())
         return self.maps[segment]

@@ -173,11 +173,16 @@ class SocketTransport(Transport):
             packed, segment = (EXCHANGE, astuple(value.layout), OWN), _Handle(value.owner)
         else:
             packed, segment = pack(value, lambda size: fresh(size, OWN))
-        if segment is None:  # copies: an operand may wait long for its first task
-            return (packed[0], tuple(map(bytes, packed[1])), None) if packed[0] else packed
+        if segment is None:
+            return packed
         if lasting:
             self._lasting.add(segment)
         return Shared(packed, segment)
+
+    def own(self, packed: Packed | Shared) -> Packed | Shared:
+        if type(packed) is Shared or packed[0] is None:
+            return packed
+        return packed[0], tuple(map(bytes, packed[1])), None
 
     def unpack(self, packed: Any) -> Any:
         if type(packed) is not Shared:

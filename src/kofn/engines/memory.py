@@ -20,10 +20,13 @@ import cloudpickle
 import numpy as np
 
 from ..errors import BadInput, OutOfResources, TooLarge
+from ..threads import each
+from ._pages import aligned
 
 LARGE = 32 * 1024  # bytes; below this a copy through the socket is cheaper than a mapping
 FRAME = (1 << 31) - 1  # bytes; marshal, which makes frames, counts in 32 bits
 WHOLE = 16 << 20  # bytes; from here on memory is mostly fresh, and written by system calls
+PIECE = 4 << 20  # bytes of one such call, of which several threads make some
 _ALIGN = 64
 _HEADER = 64  # the first word says busy (1) or free (0); see Pool
 
@@ -37,6 +40,7 @@ _ATOMS = frozenset({int, float, bool, str, type(None)})
 _FEW = 16  # members of a tuple that are looked at
 _PLAIN = frozenset("?bBhHiIlLqQefdgFDG")  # dtypes that are their bytes
 _Take = Callable[[int], "Segment | None"] | None  # gives a segment of so many bytes, or None
+Memory = mmap.mmap | memoryview
 OWN = -1  # the id of a segment that the receiver keeps for itself
 
 _ids = count()
@@ -81,8 +85,12 @@ class Segment:
             self.map[at : at + view.nbytes] = view
             return
         # The system call fills fresh pages twice as fast as a fault for each of them does.
+        pieces = [view[a : a + PIECE] for a in range(0, view.nbytes, PIECE)]
+        each(self._write, range(at, at + view.nbytes, PIECE), pieces)
+
+    def _write(self, at: int, view: memoryview) -> None:
         while view.nbytes:
-            done = os.pwrite(self.fd, view[:WHOLE], at)
+            done = os.pwrite(self.fd, view, at)
             at, view = at + done, view[done:]
 
     def close(self) -> None:
@@ -107,6 +115,16 @@ def attach(fd: int, write: bool = False) -> mmap.mmap:
         return mmap.mmap(fd, 0, access=mmap.ACCESS_WRITE if write else mmap.ACCESS_READ)
     finally:
         os.close(fd)
+
+
+def attach_own(fd: int) -> Memory:
+    """The same for what this process alone will read: where huge pages can be, if it is large."""
+    if fd >= 0 and (size := os.fstat(fd).st_size) > WHOLE:
+        view = aligned(fd, size)
+        if view is not None:
+            os.close(fd)
+            return view
+    return attach(fd)
 
 
 class Pool:
@@ -245,7 +263,7 @@ def pack(value: Any, take: _Take = None, tidy: bool = False) -> tuple[Packed, Se
     return (head, tuple(parts), segment.id), segment
 
 
-def unpack(packed: Packed, memory: mmap.mmap | None = None, copy: bool = False) -> Any:
+def unpack(packed: Packed, memory: Memory | None = None, copy: bool = False) -> Any:
     """Return the value: views of `memory`, or with `copy` private writable arrays."""
     head, parts, _ = packed
     if head is None:

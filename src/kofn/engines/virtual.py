@@ -260,7 +260,7 @@ class VirtualEngine(Engine):
     def _begin(self, home: SimulatedWorker) -> None:
         """Start the first task of the queue."""
         task, kept, there = home.queue[0]
-        home.rows = 0
+        home.rows, home.reads = 0, (0.0, 0.0)
         due = self._now
         if task.round > self._cancelled:
             start = self._exchanging if task.what == TASK else self._timed
@@ -279,7 +279,7 @@ class VirtualEngine(Engine):
         event: Event | None = None
         due = None
         if task.round <= self._cancelled:
-            event = Dropped(self._now, home.id, task.round, task.id)
+            event = Dropped(self._now, home.id, task.round, task.id, *home.undelivered(self._now))
         else:
             if home.steps is None:
                 piece, seconds = home.piece, home.seconds
@@ -328,6 +328,7 @@ class VirtualEngine(Engine):
         seconds = checked_seconds(self._delays, wait + work)
         if len(pieces) == 1:
             home.steps, home.piece, home.seconds = None, pieces[0], seconds
+            home.reads, home.waited = (start + wait, start + wait + work), wait
             return start + wait + work
         # Where no piece says how many rows it read, at even steps.
         reads = [0 if isinstance(piece, Exception) else piece.read for piece in pieces]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .coded import CodedGradient
     from .components import PCA, TruncatedSVD
-    from .descent import Constant, Decay, GradientDescent, Nesterov
+    from .descent import SVRG, Constant, Decay, GradientDescent, Nesterov
     from .ensemble import CodedEnsemble
     from .kernel import KernelRidge
     from .linear import LinearRegression, LinearSVC, LogisticRegression, Ridge
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PCA",
+    "SVRG",
     "CodedEnsemble",
     "CodedGradient",
     "Constant",
@@ -41,7 +42,7 @@ __all__ = [
 _WHERE = {
     "coded": ["CodedGradient"],
     "components": ["PCA", "TruncatedSVD"],
-    "descent": ["Constant", "Decay", "GradientDescent", "Nesterov"],
+    "descent": ["SVRG", "Constant", "Decay", "GradientDescent", "Nesterov"],
     "ensemble": ["CodedEnsemble"],
     "kernel": ["KernelRidge"],
     "linear": ["LinearRegression", "LinearSVC", "LogisticRegression", "Ridge"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from sklearn.utils.validation import (
     check_is_fitted,
     validate_data,
 )
+from threadpoolctl import threadpool_limits
 
 from ..arrays import CodedTranspose
 from ..arrays.shares import resolve_source
@@ -28,15 +30,15 @@ from ..arrays.store import Store
 from ..checks import column_names, plain, unmasked
 from ..cluster import Cluster
 from ..errors import BadInput
-from ..model import Record, Report
+from ..model import Record
 from . import products
 from .clusters import OnCluster
 from .products import Encoded
+from .progress import progress
 from .saves import Saves, saves
 
 # Called after every iteration with (iteration, loss, matrix).
 Callback = Callable[[int, float, Any], None]
-Show = Callable[[int, float, Report], None]  # iteration (or epoch), loss, the last product's report
 
 
 @dataclass(repr=False, eq=False)
@@ -69,9 +71,10 @@ class CodedEstimator(OnCluster, BaseEstimator):
     def _placed(self, X: Any, kind: str) -> Iterator[Encoded]:
         """The data on workers, on a cluster that is open for as long as it takes."""
         if isinstance(X, Encoded):
-            yield X
+            with ONE_THREAD:
+                yield X
         else:
-            with self._opened() as cluster:
+            with self._opened() as cluster, ONE_THREAD:
                 yield products.place(kind, cluster, X, self.k, self._most)
 
     def _saves(
@@ -202,35 +205,34 @@ class CodedEstimator(OnCluster, BaseEstimator):
             yield on_step
 
 
+class _OneThread:
+    """BLAS of this process at one thread, while any fit is going on.
+
+    The cores are the workers'. What is left to do here is small, and threads that wait for one
+    another by turning in a loop take the cores away from those that work.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._fits = threading.Lock(), 0
+        self._limit: Any = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._fits == 0:
+                self._limit = threadpool_limits(1, "blas")
+            self._fits += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._fits -= 1
+            if self._fits == 0:
+                self._limit.restore_original_limits()
+
+
+ONE_THREAD = _OneThread()
+
+
 def note_loss(data: Any, iteration: int, loss: float) -> None:
     """Write the loss after an iteration into the event log of the cluster that the data are on."""
     driver = (data.T if isinstance(data, CodedTranspose) else data)._driver
     driver.log.append(Record.loss(driver.engine.now(), iteration, loss))
-
-
-@contextmanager
-def progress(wanted: bool, what: str = "iteration", total: int | None = None) -> Iterator[Show]:
-    """Yield what to call after every iteration; nothing is shown unless stderr is a terminal."""
-    if not wanted:
-        yield lambda iteration, loss, report: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    bar = Progress(
-        SpinnerColumn(),
-        TextColumn(f"[bold]{what} {{task.completed}}"),
-        BarColumn(),
-        TextColumn("loss {task.fields[loss]:.6g}"),
-        TextColumn("{task.fields[live]} workers live"),
-        TextColumn("round {task.fields[round]}"),
-        TimeElapsedColumn(),
-        console=console,
-        disable=not console.is_terminal,
-    )
-    with bar:
-        task = bar.add_task("fit", total=total, loss=float("nan"), live=0, round=0)
-        yield lambda iteration, loss, report: bar.update(
-            task, completed=iteration, loss=loss, live=len(report.live), round=report.round
-        )

@@ -54,6 +54,7 @@ class OnCluster:
         base: Any = super()
         state: dict[str, Any] = dict(base.__getstate__())
         state.pop("_kept", None)  # what lies on workers
+        state.pop("_last", None)  # what training goes on from, in this process
         if isinstance(cluster := state.get("cluster"), Cluster):
             state["cluster"] = _Here(cluster, LeftBehind(cluster.engine.name))
         if state.get("callback") is not None:

@@ -19,9 +19,9 @@ from ..cluster import Cluster
 from ..codes.assignment import SumCode
 from ..errors import BadInput
 from ..rounds.stop import Stop
-from ..sums import Parts
+from ..sums import Parts, Sum
 from ..sums.tally import Kind
-from .descent import Constant, Nesterov, descend
+from .descent import SVRG, Constant, Nesterov, descend
 from .losses import LossOf, Problem, logistic, multinomial, squared, squared_hinge
 from .saves import Saves
 from .solvers import Floats, Solution, check_finite
@@ -44,10 +44,10 @@ class CodedGradient:
     """How gradients are had, and what is done with them; `solver="coded-gradient"` is the default.
 
     code, stop, weights: see `cluster.parts` and `parts.sum` (default: two copies and exact sums).
-    optimiser: GradientDescent or Nesterov, given the gradient of the *mean* loss over the rows plus
-    the penalty's (default: Nesterov with restarts, at one over the largest curvature). parts: how
-    many to cut the rows into (default: one a worker). batch: the stochastic variant, a fraction of
-    the rows of each part, drawn anew each iteration, the same ones wherever the part lies.
+    optimiser: GradientDescent, Nesterov or SVRG, given the gradient of the *mean* loss over the
+    rows plus the penalty's (default: Nesterov with restarts, at one over the largest curvature).
+    parts: how many to cut the rows into (default: one a worker). batch: the stochastic variant, a
+    fraction of the rows of each part, drawn anew each iteration, the same wherever the part lies.
     """
 
     code: SumCode | None = None
@@ -63,6 +63,11 @@ class CodedGradient:
         if self.optimiser is not None and not isinstance(self.optimiser, Nesterov):
             raise BadInput(
                 f"optimiser must be GradientDescent or Nesterov; got {self.optimiser!r}."
+            )
+        if isinstance(self.optimiser, SVRG) and self.batch is None:
+            raise BadInput(
+                "SVRG corrects the gradients of batches; got batch=None. Give batch=, a fraction "
+                "of each part, or use GradientDescent."
             )
 
 
@@ -87,6 +92,12 @@ class Axes:
         W = W / self.scale[:, None]
         return np.append(W.ravel(), b / self.base - self.mean @ W) if self.intercept else W.ravel()
 
+    def point(self, x: Floats) -> Floats:
+        """The point at which these are the parameters."""
+        W, b = self._split(x)
+        p = (W * self.scale[:, None]).ravel()
+        return np.append(p, (b + self.mean @ W) * self.base) if self.intercept else p
+
     def slope(self, gradient: Floats) -> Floats:
         """The gradient by the point, from that by the parameters."""
         W, b = self._split(gradient)
@@ -103,7 +114,7 @@ class Axes:
 
 def axes(problem: Problem, curvature: float) -> Axes:
     """Axes for scores X W + b; `curvature`: the most that the scaled loss curves by score."""
-    X, weight, penalty = problem.X, problem.weight.ravel(), problem.penalty
+    X, weight, penalty = problem.X, problem.weight.max(axis=1), problem.penalty
     total = float(weight.sum())
     free = not problem.penalise_intercept
     centred = problem.intercept and free and total > 0
@@ -129,7 +140,7 @@ def axes(problem: Problem, curvature: float) -> Axes:
 
 def _largest_curvature(problem: Problem, where: Axes, by_score: float) -> float:
     """The largest curvature in those coordinates: some products with X, here."""
-    X, weight, at = problem.X, problem.weight[:, 0], replace(where, targets=1)
+    X, weight, at = problem.X, problem.weight.max(axis=1), replace(where, targets=1)
     penalties = problem.penalties()[:: problem.targets.shape[1]]
     v = np.random.default_rng(0).standard_normal(X.shape[1] + problem.intercept)
     largest = 0.0
@@ -153,10 +164,11 @@ def solve(
     max_iter: int,
     show: Show,
     saves: Saves,
+    start: Floats,
 ) -> Solution:
     """Descend until an exact gradient is within `tol`, or at the level of rounding.
 
-    From zero, or from where the saved state was.
+    From `start`, or from where the saved state was.
     An optimiser of the user's own walks in the parameters; ours in coordinates that suit it better.
     """
     rows = int(problem.X.shape[0])
@@ -175,9 +187,15 @@ def solve(
     seen = {"loss": float("nan")}
     floor = _Floor(*saves.state.get("floor", ()))
 
+    options: Any = {"stop": how.stop, "weights": how.weights}
+    reduced = _Reduced(parts, term, optimiser.every) if isinstance(optimiser, SVRG) else None
+
     def gradient(p: Floats, t: int) -> tuple[NDArray[Any], bool]:
         x = p if where is None else where.parameters(p)
-        found = parts.sum(term, (x, t), stop=how.stop, weights=how.weights)
+        if reduced is None:
+            found = parts.sum(term, (x, t), **options)
+        else:
+            found = reduced.sum(x, t, **options)
         slope, loss = found.value
         seen["loss"] = problem.scale * float(loss) + 0.5 * float(penalties @ (x * x))
         check_finite(t, seen["loss"], slope)
@@ -196,10 +214,29 @@ def solve(
         show(t, seen["loss"], p if where is None else where.parameters(p), parts)
 
     within = tol / rows if where is None else float(np.finfo(float).tiny)
-    begin, saves = np.zeros(problem.size), saves.beside(floor=floor)
+    begin = start if where is None else where.point(start)
+    saves = saves.beside(floor=floor)
     found = descend(gradient, begin, optimiser, max_iter, within, at_point, saves)
     x = found.x if where is None else where.parameters(found.x)
     return Solution(x, found.iterations, found.converged or how.optimiser is not None)
+
+
+class _Reduced:
+    """Gradients of batches, corrected by the exact one of all rows at a point some steps back."""
+
+    def __init__(self, parts: Parts, term: Term, every: int) -> None:
+        self.parts, self.term, self.every = parts, term, every
+        self._all = replace(term, batch=None)
+        self._at: Floats | None = None
+        self._slope: Any = None
+
+    def sum(self, x: Floats, t: int, **options: Any) -> Sum:
+        """As `parts.sum` has it: (gradient, loss). A fit that goes on begins with all rows."""
+        if self._at is None or (t - 1) % self.every == 0:
+            self._slope, self._at = self.parts.sum(self._all, (x, t)).value[0], x
+        found = self.parts.sum(self.term.change, (x, t, self._at), **options)
+        slope, loss = found.value
+        return replace(found, value=(self._slope + slope, loss))
 
 
 @dataclass

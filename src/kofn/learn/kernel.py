@@ -92,10 +92,10 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, CodedTerms, CodedEstimator):
             def apply(p: Floats) -> Floats:
                 return np.asarray(K @ p) + self.alpha * p
 
-            def count(t: int, iteration: int, r: Floats, x: Floats) -> None:
-                Kx = y[:, t] - r - self.alpha * x
-                losses[t] = ((Kx - y[:, t]) ** 2).sum() + self.alpha * (x @ Kx)
-                show(iteration, float(losses.sum()), x, K)
+            def count(iteration: int, R: Floats, A: Floats) -> None:
+                KA = y - R - self.alpha * A
+                losses[:] = ((KA - y) ** 2 + self.alpha * A * KA).sum(axis=0)
+                show(iteration, float(losses.sum()), A, K)
 
             dual, steps, unmet = solve_columns(apply, y, self.tol, self.max_iter, count, saves)
         if unmet:

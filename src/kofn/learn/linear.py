@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, ClassVar, Self
@@ -11,13 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
+from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.extmath import safe_sparse_dot
 
 from ..checks import number, one_of, whole
+from ..errors import BadInput
 from .base import CodedEstimator
 from .coded import CodedGradient
 from .coded import solve as descend
 from .losses import LinearObjective, LossOf, Problem, logistic, multinomial, squared, squared_hinge
+from .precondition import Sample, sample_of
 from .products import Encoded, check, sums_alone
 from .saves import Saves
 from .solvers import SOLVERS, Floats, OnStep, Solution, solve_columns
@@ -58,31 +61,35 @@ class _Linear(CodedEstimator):
             return self.solver
         return CodedGradient() if self.solver == "coded-gradient" else None
 
-    def _minimise(self, problem: Problem, tol: float, checkpoint: object) -> tuple[Floats, Floats]:
+    def _minimise(
+        self, problem: Problem, tol: float, checkpoint: object, start: Floats | None = None
+    ) -> tuple[Floats, Floats]:
         """W (d, m) and b (m,), through products with X or by sums of gradients."""
         given = problem.X
+        start = np.zeros(problem.size) if start is None else start
         if (how := self._gradients) is not None:
             with self._opened() as cluster, self._shown() as show:
                 saves = self._saves(checkpoint, given, None, problem.targets, problem.weight)
-                found = descend(cluster, problem, how, tol, self.max_iter, show, saves)
+                found = descend(cluster, problem, how, tol, self.max_iter, show, saves, start)
         else:
             with self._placed(given, self.products) as matrix, self._shown() as show:
                 saves = self._saves(checkpoint, given, matrix, problem.targets, problem.weight)
-                objective = LinearObjective(replace(problem, X=matrix))
+                preconditioned = self.solver in ("lbfgs", "newton-cg")
+                sample = sample_of(given, matrix, problem.intercept) if preconditioned else None
+                objective = LinearObjective(replace(problem, X=matrix), sample)
 
                 def on_step(iteration: int, loss: float, x: Floats) -> None:
                     show(iteration, loss, x, matrix)
 
-                found = self._solve(objective, tol, on_step, saves)
+                found = self._solve(objective, start, tol, on_step, saves)
         if not found.converged:
             self._unmet(f"max_iter={self.max_iter}", self.tol, "", "or scale the data")
         self.n_iter_ = found.iterations
         return problem.split(found.x)
 
     def _solve(
-        self, objective: LinearObjective, tol: float, on_step: OnStep, saves: Saves
+        self, objective: LinearObjective, start: Floats, tol: float, on_step: OnStep, saves: Saves
     ) -> Solution:
-        start = np.zeros(objective.problem.size)
         return SOLVERS[str(self.solver)](objective, start, tol, self.max_iter, on_step, saves)
 
     def _scores(self, X: Any) -> Any:
@@ -132,7 +139,8 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Linear):
         if self.solver == "cg":
             with self._placed(X, self.products) as matrix:
                 saves = self._saves(checkpoint, X, matrix, targets, weight)
-                W, b, self.n_iter_ = self._normal_equations(matrix, targets, weight, saves)
+                sample = sample_of(X, matrix, False)
+                W, b, self.n_iter_ = self._normal_equations(matrix, targets, weight, sample, saves)
         else:
             intercept, penalty = self.fit_intercept, float(self.alpha)
             problem = Problem(X, targets, weight, squared, 1.0, penalty, intercept)
@@ -157,17 +165,17 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Linear):
             yield lambda iteration, loss, x, data: on_step(iteration, 2.0 * loss, x, data)
 
     def _solve(
-        self, objective: LinearObjective, tol: float, on_step: OnStep, saves: Saves
+        self, objective: LinearObjective, start: Floats, tol: float, on_step: OnStep, saves: Saves
     ) -> Solution:
         # Relative to the gradient at 0, as conjugate gradients have it.
-        _, first = objective.value_and_gradient(np.zeros(objective.problem.size))
+        _, first = objective.value_and_gradient(start)
         scale = max(1.0, float(np.abs(first).max(initial=0.0)))
-        return super()._solve(objective, tol * scale, on_step, saves)
+        return super()._solve(objective, start, tol * scale, on_step, saves)
 
     def _normal_equations(
-        self, X: Encoded, y: Floats, weight: Floats, saves: Saves
+        self, X: Encoded, y: Floats, weight: Floats, sample: Sample | None, saves: Saves
     ) -> tuple[Floats, Floats, int]:
-        """Solve (Xcᵀ D Xc + alpha) w = Xcᵀ D yc with X and y centred, never forming either."""
+        """Solve (Xcᵀ D Xc + alpha) W = Xcᵀ D yc with X and y centred, never forming either."""
         total = float(weight.sum())
         mean, shift = np.zeros(X.shape[1]), np.zeros(y.shape[1])
         if self.fit_intercept:
@@ -177,23 +185,31 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Linear):
         losses = saves.state.get("losses", start.copy())
         saves = saves.beside(losses=losses)
 
-        def back(r: Floats) -> Floats:
-            r = weight[:, 0] * r
-            return np.asarray(X.T @ r, dtype=np.float64) - mean * float(r.sum())
+        def back(R: Floats) -> Floats:
+            R = weight * R
+            G = X.T @ (R[:, 0].copy() if R.shape[1] == 1 else R)  # one travels best as a vector
+            return np.asarray(G, dtype=np.float64).reshape(-1, R.shape[1]) - np.outer(
+                mean, R.sum(axis=0)
+            )
 
-        def apply(p: Floats) -> Floats:
-            scores = np.asarray(X @ p, dtype=np.float64) - float(mean @ p)
-            return back(scores) + self.alpha * p
+        def apply(P: Floats) -> Floats:
+            S = X @ (P[:, 0].copy() if P.shape[1] == 1 else np.ascontiguousarray(P))
+            scores = np.asarray(S, dtype=np.float64).reshape(-1, P.shape[1]) - mean @ P
+            return back(scores) + self.alpha * P
 
-        B = np.stack([back(column) for column in (y - shift).T], axis=1)
+        B = back(y - shift)
+        near = None
+        if sample is not None:
+            penalties = np.full((X.shape[1], 1), float(self.alpha))
+            near = sample.centred(mean).inverse(lambda: weight, penalties)
         with self._shown() as show:
 
-            def count(t: int, iteration: int, r: Floats, x: Floats) -> None:
-                # With H x = b - r the loss y'Dy - 2 b'x + x'Hx needs no product of its own.
-                losses[t] = max(0.0, start[t] - float(x @ (B[:, t] + r)))
-                show(iteration, 0.5 * float(losses.sum()), x, X)
+            def count(iteration: int, R: Floats, W: Floats) -> None:
+                # With H W = B - R the loss y'Dy - 2 b'w + w'Hw needs no product of its own.
+                losses[:] = np.maximum(0.0, start - (W * (B + R)).sum(axis=0))
+                show(iteration, 0.5 * float(losses.sum()), W, X)
 
-            W, steps, unmet = solve_columns(apply, B, self.tol, self.max_iter, count, saves)
+            W, steps, unmet = solve_columns(apply, B, self.tol, self.max_iter, count, saves, near)
         if unmet and steps == self.max_iter:
             self._unmet(f"max_iter={self.max_iter}", self.tol, "", "or scale the data")
         return W, shift - mean @ W, steps
@@ -210,16 +226,30 @@ class LinearRegression(Ridge):
 @dataclass(repr=False, eq=False)
 class _LinearClassifier(ClassifierMixin, _Linear):
     C: float = 1.0
+    _: KW_ONLY
+    class_weight: Mapping[Any, float] | str | None = None
+    warm_start: bool = False
     hinge: ClassVar[bool] = False
     classes_: NDArray[Any] = field(init=False)
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
         number(self.C, "C", "> 0")
+        given = self.class_weight
+        if given is not None and given != "balanced" and not isinstance(given, Mapping):
+            raise BadInput(
+                f"class_weight is 'balanced', a dict with the weight of each class, or None; got "
+                f"{given!r}."
+            )
 
     def _model(self, codes: NDArray[np.intp], classes: int) -> tuple[LossOf, Floats]:
         """The loss, and its targets for labels as numbers."""
         raise NotImplementedError
+
+    @property
+    def _strengths(self) -> tuple[float, float]:
+        """What multiplies the loss, and ½‖w‖²."""
+        return float(self.C), 1.0
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, *, checkpoint: object = None) -> Self:
         """Fit to X (N, d): an array, CSR matrix, CodedMatrix or store path, and labels y (N,).
@@ -227,17 +257,47 @@ class _LinearClassifier(ClassifierMixin, _Linear):
         checkpoint: a folder that the fit is saved in, and goes on from; see Ridge.fit.
         """
         X, y = self._check(X, y)
+        before = vars(self).get("classes_")
         self.classes_, codes = self._classes(y)
         weight = self._weight(sample_weight, X)
         loss, targets = self._model(codes, len(self.classes_))
-        scale = float(self.C)
+        if self.class_weight is not None:
+            weight = self._by_class(y, codes, weight, targets)
+        scale, penalty = self._strengths
         # Of the gradient of the mean loss, where that is scikit-learn's rule.
         tol = self.tol if self.hinge else self.tol * scale * float(weight.sum())
-        problem = Problem(X, targets, weight, loss, scale, 1.0, self.fit_intercept, self.hinge)
-        W, b = self._minimise(problem, tol, checkpoint)
+        problem = Problem(X, targets, weight, loss, scale, penalty, self.fit_intercept, self.hinge)
+        W, b = self._minimise(problem, tol, checkpoint, self._start(problem, before))
         self.coef_ = W.T.copy()
         self.intercept_ = b.copy()
         return self
+
+    def _by_class(self, y: Any, codes: NDArray[np.intp], weight: Floats, targets: Floats) -> Floats:
+        """The weights of the rows, (N, 1), times those of their classes."""
+        try:
+            found = compute_class_weight(
+                self.class_weight, classes=self.classes_, y=y, sample_weight=weight[:, 0]
+            )
+        except ValueError as error:
+            raise BadInput(f"class_weight does not go with the labels: {error}") from None
+        if not (np.isfinite(found).all() and (found >= 0.0).all()):
+            raise BadInput(f"class_weight must not be negative or NaN; got {self.class_weight!r}.")
+        if self.hinge and targets.shape[1] > 1:
+            # One against the rest: the one is weighted, the rest is not, as in scikit-learn.
+            return np.asarray(weight * np.where(targets > 0.0, found, 1.0))
+        return np.asarray(weight * found[codes][:, None])
+
+    def _start(self, problem: Problem, classes: NDArray[Any] | None) -> Floats | None:
+        """Where the last fit ended: with `warm_start`, for the same classes and columns."""
+        if not self.warm_start or classes is None or not np.array_equal(classes, self.classes_):
+            return None
+        W, b = self.coef_.T, np.atleast_1d(self.intercept_)
+        if self.coef_.size != problem.targets.shape[1] * problem.X.shape[1]:
+            return None
+        start = np.append(W.ravel(), b) if problem.intercept else W.ravel().copy()
+        if problem.loss is multinomial:  # the best parameters add up to zero over the classes
+            start = (start.reshape(-1, len(b)) - start.reshape(-1, len(b)).mean(1)[:, None]).ravel()
+        return start
 
     def decision_function(self, X: Any) -> Any:
         """Scores: (N,) for two classes, (N, classes) for more."""
@@ -266,7 +326,25 @@ class LogisticRegression(_LinearClassifier):
     descent with line search), or "coded-gradient". The intercept is not penalised. tol: of the
     largest entry of the gradient of the mean loss, as in scikit-learn (whose default is 1e-4). See
     Ridge for the rest.
+
+    penalty: "l2", or None for none (C then says nothing). class_weight: "balanced", or a dict with
+    the weight of each class. warm_start: begin where the last fit ended.
     """
+
+    _: KW_ONLY
+    penalty: str | None = "l2"
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        if self.penalty not in ("l2", None):
+            raise BadInput(
+                f"penalty is 'l2' or None; got {self.penalty!r}. Products with X serve smooth "
+                f"penalties alone."
+            )
+
+    @property
+    def _strengths(self) -> tuple[float, float]:
+        return super()._strengths if self.penalty == "l2" else (1.0, 0.0)
 
     def _model(self, codes: NDArray[np.intp], classes: int) -> tuple[LossOf, Floats]:
         if classes == 2:
@@ -292,7 +370,8 @@ class LinearSVC(_LinearClassifier):
 
     The primal problem, one against the rest beyond two classes; the intercept is penalised, as in
     scikit-learn's LinearSVC. solver: "newton-cg" (the default, to the last digits), "lbfgs",
-    "gd" or "coded-gradient". tol: the largest entry of the gradient. See Ridge for the rest.
+    "gd" or "coded-gradient". tol: the largest entry of the gradient. See LogisticRegression for
+    class_weight and warm_start, Ridge for the rest.
     """
 
     _: KW_ONLY

@@ -22,9 +22,11 @@ from ..checks import number, one_of, whole
 from ..cluster import Cluster
 from ..errors import BadInput
 from ..model import Report
-from .base import CodedEstimator, note_loss, progress
+from .base import CodedEstimator, note_loss
 from .network import Floats, Ints, scores
 from .products import Encoded
+from .progress import progress
+from .saves import Saves
 from .solvers import check_finite
 
 Encode = Callable[[Floats], CodedMatrix]
@@ -166,8 +168,57 @@ class MLPClassifier(ClassifierMixin, CodedEstimator):
             )
         X, y = self._check(X, y)
         self.classes_, codes = self._classes(y)
-        saves = self._saves(checkpoint, X, None, codes)
-        state, epochs = saves.state, int(self.max_epochs)
+        self._last: dict[str, Any] | None = None
+        return self._train(X, codes, int(self.max_epochs), self._saves(checkpoint, X, None, codes))
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
+        """Go on for one epoch over these rows: from the weights and their velocity as they are.
+
+        classes: all labels that will ever come, in the first call (default: those of its y). So
+        many calls with the same rows are a fit of so many epochs.
+        """
+        first = not hasattr(self, "classes_")
+        if not first and classes is not None and not np.array_equal(classes, self.classes_):
+            raise BadInput(
+                f"classes stay as the first call of partial_fit had them, "
+                f"{self.classes_.tolist()}; got {np.asarray(classes).tolist()}. Leave them out."
+            )
+        self._check_parameters()
+        if isinstance(X, Encoded) or resolve_source(X) is not None:
+            raise BadInput(f"partial_fit takes rows in memory; got {X!r}. Load them first.")
+        names = None if first else vars(self).get("feature_names_in_")
+        width = None if first else self.n_features_in_
+        X, y = self._check(X, y)
+        if width is not None and X.shape[1] != width:
+            raise BadInput(  # the words of scikit-learn
+                f"X has {X.shape[1]} features, but {type(self).__name__} is expecting {width} "
+                f"features as input. Pass the columns of the first call."
+            )
+        if names is not None:
+            self.feature_names_in_ = names
+        if first:
+            self.classes_ = self._classes(y if classes is None else np.asarray(classes))[0]
+        if not np.isin(y, self.classes_).all():
+            strange = y[~np.isin(y, self.classes_)][0]
+            raise BadInput(
+                f"labels are among the classes, {self.classes_.tolist()}; got {strange!r}. Name "
+                f"all of them in the first call: partial_fit(X, y, classes=...)."
+            )
+        codes = np.searchsorted(self.classes_, y)
+        state: Mapping[str, Any] = {} if first else (vars(self).get("_last") or self._known())
+        return self._train(X, codes, len(state.get("losses", ())) + 1, Saves(state))
+
+    def _known(self) -> dict[str, Any]:
+        """What a model that was saved or pickled goes on from: its velocity is not known."""
+        layers = [
+            {"weights": W.T, "moving": None, "bias": b, "velocity": np.zeros_like(b)}
+            for W, b in zip(self.coefs_, self.intercepts_, strict=True)
+        ]
+        random = check_random_state(self.random_state).get_state(legacy=False)
+        return {"layers": layers, "losses": self.loss_curve_, "random": random}
+
+    def _train(self, X: Any, codes: Ints, epochs: int, saves: Saves) -> Self:
+        state = saves.state
         rng = check_random_state(0 if state else self.random_state)
         if state:
             rng.set_state(state["random"])
@@ -189,7 +240,11 @@ class MLPClassifier(ClassifierMixin, CodedEstimator):
                     self.callback(epoch, loss, network)
                 random = rng.get_state(legacy=False)
                 saves.offer(losses=self.loss_curve_, layers=network.layers, random=random)
-            self.coefs_, self.intercepts_ = network.coefs(), network.intercepts()
+            layers = [layer.__checkpoint__() for layer in network.layers]
+        random = rng.get_state(legacy=False)
+        self._last = {"layers": layers, "losses": list(self.loss_curve_), "random": random}
+        self.coefs_ = [np.ascontiguousarray(layer["weights"].T) for layer in layers]
+        self.intercepts_ = [layer["bias"].copy() for layer in layers]
         self.n_iter_ = len(self.loss_curve_)
         return self
 

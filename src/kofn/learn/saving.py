@@ -29,6 +29,7 @@ KINDS: dict[str, Any] = {
     )
 }
 KIND = "model"
+_PAIRS = "pairs"  # of `class_weight`: classes and weights
 _LEFT_BEHIND = "left behind"  # of `cluster`: the engine of one that was open
 _OPTIONAL = "feature_names_in_"
 _COUNT = "arrays"  # of a fitted list: how many arrays there are
@@ -94,6 +95,9 @@ def _parameter(name: str, value: Any) -> Any:
         return {_LEFT_BEHIND: value.engine}
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
+    if name == "class_weight" and isinstance(value, Mapping):
+        # In JSON a key would become text.
+        return {_PAIRS: [[_parameter("a class", k), float(v)] for k, v in value.items()]}
     if isinstance(value, tuple | list):
         return [_parameter(name, member) for member in value]
     if not isinstance(value, str | int | float | None):
@@ -138,6 +142,8 @@ def _model(arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> Any:
 
 
 def _given(value: Any) -> Any:
+    if isinstance(value, dict) and _PAIRS in value:
+        return {label: weight for label, weight in value[_PAIRS]}  # noqa: C416
     if isinstance(value, dict):
         return LeftBehind(value[_LEFT_BEHIND])
     return tuple(value) if isinstance(value, list) else value

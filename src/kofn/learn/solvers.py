@@ -7,7 +7,7 @@ here knows of workers: a loss in the middle of a fit is the products' business.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +17,7 @@ from ..errors import NotFinite
 from .saves import NOWHERE, Saves
 
 if TYPE_CHECKING:
+    from .losses import Line
     from .losses import LinearObjective as Objective
 
 HALVINGS = 10  # of the last step that helped, where products are not exact
@@ -25,13 +26,15 @@ MEMORY = 10  # steps that L-BFGS remembers
 IDLE = 10  # iterations without a smaller gradient or value
 SEARCHES = 60  # trials of a line search
 LEVEL = 1e-12  # relative: values that differ by less may differ by rounding
+SHORTEST, LONGEST = 1e-10, 16.0  # steps of Newton's
 POINT = ("iteration", "x", "value", "gradient")  # of a state
 
 Floats = NDArray[np.float64]
 OnStep = Callable[[int, float, Floats], None]  # iteration, loss, parameters
-Step = Callable[[int, Floats, Floats], None]  # iteration, residual, x; both change later
-ColumnStep = Callable[[int, int, Floats, Floats], None]  # and which column, first
-Linear = Callable[[Floats], Floats]
+ColumnStep = Callable[[int, Floats, Floats], None]  # iteration, residuals, X; both change later
+Linear = Callable[[Floats], Floats]  # columns in, as many out
+# Some of the columns, and which they are -> H P, and what adds up along the way.
+Apply = Callable[[Floats, NDArray[np.intp]], tuple[Floats, Floats]]
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,8 @@ def _begun(f: Objective, x: Floats, saves: Saves) -> tuple[int, Floats, float, F
     """Iterations done, the point, and value and gradient there: as saved, or at the start."""
     if saves.state:
         iteration, x, value, gradient = (saves.state[name] for name in POINT)
+        if "known" in saves.state:
+            f.restore(x, saves.state["known"])
         return iteration, x, value, gradient
     value, gradient = f.value_and_gradient(x)
     check_finite(0, value, gradient)
@@ -116,32 +121,44 @@ def lbfgs(
         best, idle = (size, 0) if size < best else (best, idle + 1)
         if size <= tol or idle > IDLE:  # or it wanders about in rounding
             return Solution(x, iteration - 1, True)
-        found = _line_search(f, x, value, gradient, _direction(gradient, S, Y), len(S) > 0)
-        if found is None and len(S):  # what was learnt may mislead: begin anew
+        near = f.inverse(x)
+        if near is not None and f.whole:
+            S, Y = none, none  # nothing that was learnt before is as good
+        p = _direction(gradient, S, Y, near, f)
+        found = _line_search(f, x, value, gradient, p, len(S) > 0 or near is not None)
+        if found is None and (len(S) or near is not None):  # that may mislead: begin anew
             S, Y = none, none
             found = _line_search(f, x, value, gradient, -gradient, False)
         if found is None:
             return Solution(x, iteration, True)  # rounding: no step makes it better
-        s, old, before = found[0], gradient, value
-        x, value, gradient = x + s, found[1], found[2]
+        old, before, here = gradient, value, x
+        x = found
+        value, gradient = f.value_and_gradient(x)
+        check_finite(iteration, value, gradient)
         idle = idle if before - value <= LEVEL * abs(value) else 0
+        s = x - here
         if float(s @ (gradient - old)) > 0.0:
             S, Y = np.vstack([S, s])[-MEMORY:], np.vstack([Y, gradient - old])[-MEMORY:]
         on_step(iteration, value, x)
         at = {"iteration": iteration, "x": x, "value": value, "gradient": gradient}
-        saves.offer(**at, S=S, Y=Y, best=best, idle=idle)
+        saves.offer(**at, S=S, Y=Y, best=best, idle=idle, known=f)
     return Solution(x, max_iter, False)
 
 
-def _direction(gradient: Floats, S: Floats, Y: Floats) -> Floats:
-    """-H gradient by the two loops of L-BFGS: O(len(S) · d)."""
+def _direction(gradient: Floats, S: Floats, Y: Floats, near: Linear | None, f: Objective) -> Floats:
+    """-H gradient by the two loops of L-BFGS, from `near` on: O(len(S) · d), and near's own."""
+
+    def inverse(v: Floats) -> Floats:
+        return v if near is None else near(v.reshape(-1, f.m)).ravel()
+
     p, along = -gradient, []
     for s, y in zip(S[::-1], Y[::-1], strict=True):
         a = float(s @ p) / float(s @ y)
         p = p - a * y
         along.append(a)
-    if len(S):
-        p = p * (float(S[-1] @ Y[-1]) / float(Y[-1] @ Y[-1]))
+    p = inverse(p)
+    if len(S) and not f.sharp:
+        p = p * (float(S[-1] @ Y[-1]) / float(Y[-1] @ inverse(Y[-1])))
     for s, y, a in zip(S, Y, along[::-1], strict=True):
         p = p + (a - float(y @ p) / float(s @ y)) * s
     return p
@@ -149,27 +166,30 @@ def _direction(gradient: Floats, S: Floats, Y: Floats) -> Floats:
 
 def _line_search(
     f: Objective, x: Floats, value: float, gradient: Floats, p: Floats, scaled: bool
-) -> tuple[Floats, float, Floats] | None:
-    """A step along p, and value and gradient there; None where rounding hides the way down.
+) -> Floats | None:
+    """A point along p; None where rounding hides the way down. One pass, however many trials.
 
     Wolfe's conditions, or near the end, where values differ by rounding only, those of Hager and
     Zhang (2005), which judge by slopes. `scaled`: whether p has a length that can be trusted.
     """
     slope = float(gradient @ p)
+    if not slope < 0.0:
+        return None
     t = 1.0 if scaled else min(1.0, 1.0 / (float(np.linalg.norm(p)) or 1.0))
     low: tuple[float, float, float] = (0.0, value, slope)
     high: tuple[float, float, float] | None = None
-    for _ in range(SEARCHES if slope < 0.0 else 0):
-        trial, at = f.value_and_gradient(x + t * p)
-        along = float(at @ p)
+    line = f.line(x, p)
+    for _ in range(SEARCHES):
+        with np.errstate(over="ignore", invalid="ignore"):
+            trial, along = line.value_and_slope(t)
         falls = trial <= value + 1e-4 * t * slope
         level = trial <= value + LEVEL * abs(value) and along <= -0.8 * slope
-        if not (falls or level) or not np.isfinite(at).all():
+        if not (falls or level) or not np.isfinite(along):
             high = (t, trial, along)
         elif along < 0.9 * slope:
             low = (t, trial, along)
         else:
-            return t * p, float(trial), at
+            return line.arrive(t)
         t = 4.0 * t if high is None else _between(low, high)
         if np.array_equal(x + t * p, x + low[0] * p):
             break
@@ -190,70 +210,137 @@ def _between(low: tuple[float, float, float], high: tuple[float, float, float]) 
 def newton_cg(
     f: Objective, x: Floats, tol: float, max_iter: int, on_step: OnStep, saves: Saves = NOWHERE
 ) -> Solution:
-    """Newton steps, halved until the loss falls (Armijo); converges to the last digits.
+    """Newton steps, each as long as it helps; converges to the last digits.
 
     Far from the optimum conjugate gradients stop early, so that a step costs what it is worth.
+    Columns that stand alone have residuals and steps of their own, in the same products.
     """
     done, x, value, gradient = _begun(f, x, saves)
-    start = saves.state.get("start") or float(np.linalg.norm(gradient)) or 1.0
+    start = saves.state.get("start")
+    best, idle = saves.state.get("best", np.inf), saves.state.get("idle", 0)
     for iteration in range(done + 1, max_iter + 1):
-        size = float(np.linalg.norm(gradient))
-        if float(np.abs(gradient).max(initial=0.0)) <= tol:
+        size = float(np.abs(gradient).max(initial=0.0))
+        best, idle = (size, 0) if size < best else (best, idle + 1)
+        if size <= tol or idle > IDLE:  # or it wanders about in rounding
             return Solution(x, iteration - 1, True)
-        hessian = f.curvature(x)
-        within = min(0.5, np.sqrt(size / start)) * size
-        p = conjugate_gradients(hessian, -gradient, within, 50 + len(x))
-        slope, step = float(gradient @ p), 1.0
-        while True:
-            trial, next_gradient = f.value_and_gradient(x + step * p)
-            if trial <= value + 1e-4 * step * slope or step < 1e-10:
-                break
-            step /= 2.0
-        check_finite(iteration, trial, next_gradient)
-        if step < 1e-10 or not trial <= value + LEVEL * abs(value):
+        near, G = f.inverse(x), gradient.reshape(-1, f.m)
+        left = np.sqrt(_dots(G, G if near is None else near(G), f.joint))
+        start = np.where(left > 0.0, left, 1.0) if start is None else start
+        within = np.minimum(0.5, np.sqrt(left / start)) * left
+        if not f.joint:  # whoever is there already waits for the others
+            within = np.where(np.abs(G).max(axis=0, initial=0.0) <= tol, np.inf, within)
+        found = conjugate_gradients(f.curvature(x), -G, within, 50 + len(x), near, f.joint)
+        line = f.line(x, found.X.ravel(), found.reached)
+        step = _along(line, _dots(G, found.X, f.joint))
+        if not step.any():
             return Solution(x, iteration, True)  # rounding: no step makes it better
-        stuck = bool(np.array_equal(x + step * p, x))
-        x, value, gradient = x + step * p, trial, next_gradient
+        here, before = x, value
+        x = line.arrive(step)
+        value, gradient = f.value_and_gradient(x)
+        check_finite(iteration, value, gradient)
+        if not value <= before + LEVEL * abs(before):
+            return Solution(here, iteration, True)
+        idle = idle if before - value <= LEVEL * abs(value) else 0
         on_step(iteration, value, x)
-        if stuck:
+        if np.array_equal(x, here):
             return Solution(x, iteration, True)
         at = {"iteration": iteration, "x": x, "value": value, "gradient": gradient}
-        saves.offer(**at, start=start)
+        saves.offer(**at, start=start, best=best, idle=idle, known=f)
     return Solution(x, max_iter, False)
 
 
-def conjugate_gradients(
-    apply: Linear,
-    b: Floats,
-    within: float,
-    max_iter: int,
-    on_step: Step | None = None,
-    saves: Saves = NOWHERE,
-) -> Floats:
-    """Solve H x = b for positive definite H, to a residual of norm `within`."""
-    state = saves.state or {"iteration": 0, "x": np.zeros_like(b), "r": b.copy(), "p": b.copy()}
-    x: Floats = state["x"]
-    r, p = state["r"], state["p"]
-    rr = float(r @ r)
-    for iteration in range(state["iteration"], max_iter):
-        if not np.isfinite(rr):
-            raise NotFinite("residual", iteration, rr)
-        if np.sqrt(rr) <= within:
+def _along(line: Line, slope: Floats) -> Floats:
+    """How far to go, for each column that stands alone: (m,) or (1,); 0 where nothing helps.
+
+    To where a tenth of the slope is left, of either sign. By slopes, because near the end values
+    differ by rounding only; no trial costs a pass.
+    """
+    low, high = np.zeros_like(slope), np.full_like(slope, np.inf)
+    at_low, at_high = slope.copy(), np.ones_like(slope)
+    step = np.where(slope < 0.0, 1.0, 0.0)
+    for _ in range(SEARCHES):
+        with np.errstate(over="ignore", invalid="ignore"):
+            now = line.slopes(step)
+        far = ~(np.abs(now) <= -0.1 * slope) & (step > 0.0) & (step < LONGEST)
+        far &= high - low > 1e-3 * step
+        if not far.any():
             break
-        Hp = apply(p)
-        curve = float(p @ Hp)
-        if not np.isfinite(curve):
-            raise NotFinite("curvature", iteration + 1, curve)
-        if curve <= 0.0:
-            break  # rounding: nothing more to gain in this direction
-        x += (rr / curve) * p
-        r -= (rr / curve) * Hp
-        rr, old = float(r @ r), rr
-        p = r + (rr / old) * p
+        past = far & ~(now < 0.0)
+        high, at_high = np.where(past, step, high), np.where(past, now, at_high)
+        low, at_low = np.where(far & ~past, step, low), np.where(far & ~past, now, at_low)
+        with np.errstate(invalid="ignore"):
+            part = np.where(np.isfinite(at_high), at_low / (at_low - at_high), 0.1)
+            between = low + np.clip(part, 0.1, 0.9) * (high - low)
+        step = np.where(far, np.where(np.isinf(high), 2.0 * step, between), step)
+        step = np.where(far & (step < SHORTEST), 0.0, step)
+    return step
+
+
+@dataclass(frozen=True)
+class Solved:
+    """Columns X, the residuals, which of them are small enough, and what added up on the way."""
+
+    X: Floats
+    met: NDArray[np.bool_]
+    iterations: int
+    reached: Floats | None
+
+
+def _dots(a: Floats, b: Floats, joint: bool) -> Floats:
+    """Inner products, column by column (m,), or of all columns together (1,)."""
+    each = np.einsum("ij,ij->j", a, b)
+    return np.asarray(each.sum(keepdims=True) if joint else each)
+
+
+def conjugate_gradients(
+    apply: Apply,
+    B: Floats,
+    within: Floats,
+    max_iter: int,
+    near: Linear | None = None,
+    joint: bool = False,
+    on_step: ColumnStep | None = None,
+    saves: Saves = NOWHERE,
+) -> Solved:
+    """Solve H X = B for positive definite H, all columns in the same products.
+
+    `near`: about the inverse of H (default: 1). Residuals are measured by it, √(rᵀ near r), and
+    must become at most `within`. joint: columns are one vector, not several problems.
+    """
+    solve: Linear = near or np.copy
+    state = saves.state or {"iteration": 0, "X": 0.0 * B, "R": B.copy(), "P": solve(B.copy())}
+    X, R, P = (np.asarray(state[name]) for name in ("X", "R", "P"))
+    iteration, reached = int(state["iteration"]), None
+    size = _dots(R, solve(R), joint)
+    going = np.ones(len(size), dtype=bool)
+    while True:
+        if not np.isfinite(size).all():
+            raise NotFinite("residual", iteration, float(size[~np.isfinite(size)][0]))
+        going &= size > within**2
+        if not going.any() or iteration == max_iter:
+            break
+        at = np.arange(B.shape[1]) if joint else np.flatnonzero(going)
+        some = P[:, at]
+        HP, extra = apply(some, at)
+        curve = _dots(some, HP, joint)
+        if not np.isfinite(curve).all():
+            raise NotFinite("curvature", iteration + 1, float(curve[~np.isfinite(curve)][0]))
+        good = curve > 0.0  # or rounding: nothing more to gain in this direction
+        step = np.where(good, size[going] / np.where(good, curve, 1.0), 0.0)
+        X[:, at] += step * some
+        R[:, at] -= step * HP
+        if extra.size:
+            reached = np.zeros((len(extra), B.shape[1])) if reached is None else reached
+            reached[:, at] += step * extra
+        Z = solve(R)
+        old, size = size, _dots(R, Z, joint)
+        P[:, at] = Z[:, at] + (size[going] / old[going]) * some
+        going[going] = good
+        iteration += 1
         if on_step is not None:
-            on_step(iteration + 1, r, x)
-        saves.offer(iteration=iteration + 1, x=x, r=r, p=p)
-    return x
+            on_step(iteration, R, X)
+        saves.offer(iteration=iteration, X=X, R=R, P=P)
+    return Solved(X, size <= within**2, iteration, reached)
 
 
 def solve_columns(
@@ -263,30 +350,18 @@ def solve_columns(
     max_iter: int,
     on_step: ColumnStep,
     saves: Saves = NOWHERE,
+    near: Linear | None = None,
 ) -> tuple[Floats, int, int]:
-    """Solve H X = B column by column, each to a residual of `tol` times its right side.
+    """Solve H X = B, each column to a residual of `tol` times its right side.
 
-    Returns X, the most iterations that a column took, and how many columns have not met `tol`.
+    Returns X, the iterations taken, and how many columns have not met `tol`.
     """
-    state = saves.state or {"column": 0, "X": np.zeros_like(B), "steps": 0, "unmet": 0}
-    X, steps, unmet = state["X"], state["steps"], state["unmet"]
-    for t in range(state["column"], B.shape[1]):
-        b = B[:, t]
-        inner = saves.beside(column=t, X=X, steps=steps, unmet=unmet)
-        if t > state["column"]:
-            inner = replace(inner, state={})
-        size = float(np.linalg.norm(b))
-        left = float(np.linalg.norm(inner.state.get("r", b)))
-
-        def count(iteration: int, r: Floats, x: Floats, t: int = t) -> None:
-            nonlocal steps, left
-            steps, left = max(steps, iteration), float(np.linalg.norm(r))
-            on_step(t, iteration, r, x)
-
-        X[:, t] = conjugate_gradients(apply, b, tol * size, max_iter, count, inner)
-        steps = max(steps, inner.state.get("iteration", 0))
-        unmet += left > tol * size
-    return X, steps, unmet
+    within = tol * np.sqrt(_dots(B, B if near is None else near(B), False))
+    nothing = np.zeros((0, 0))
+    found = conjugate_gradients(
+        lambda P, at: (apply(P), nothing), B, within, max_iter, near, False, on_step, saves
+    )
+    return found.X, found.iterations, int((~found.met).sum())
 
 
 SOLVERS = {"gd": gradient_descent, "lbfgs": lbfgs, "newton-cg": newton_cg}

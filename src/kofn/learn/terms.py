@@ -83,6 +83,16 @@ class Term:
             return gradient, value
         return Scattered(self._places(columns, width, m), gradient, len(point)), value
 
+    def change(self, part: Any, x: Any) -> tuple[Any, Floats]:
+        """By how much the gradient of the batch of iteration t differs between two points.
+
+        x is (point, t, other point); the loss is that of the first.
+        """
+        point, t, other = x
+        here, loss = self(part, (point, t))
+        there, _ = self(part, (other, t))
+        return here + (-1.0) * there, loss
+
     def _places(self, columns: NDArray[np.intp], width: int, m: int) -> NDArray[np.intp]:
         """Where in the flat parameters the entries of a Narrow part's gradient are."""
         at = columns if m == 1 else (columns[:, None] * m + np.arange(m)).ravel()

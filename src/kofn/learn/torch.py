@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..checks import number
 from ..cluster import Cluster
 from ..codes.assignment import SumCode
 from ..errors import BadInput, CannotDo
@@ -60,7 +61,8 @@ class CodedBackward:
     data: (inputs, …, targets), arrays or tensors with equally many rows; a part's rows go through
     module(*inputs) at once. loss(outputs, targets) must be the mean over the rows it is given: no
     reduction="sum", no class weights (what can be seen of that is refused). code, parts: see
-    `cluster.parts`. device: where workers compute.
+    `cluster.parts`. device: where workers compute. batch: a step takes this fraction of the rows of
+    each part, drawn anew, the same ones wherever the part lies (default: all rows).
 
     Workers compute with the module as it is at each call: an attribute that was set, a layer that
     was replaced or put into eval(), a frozen parameter that was changed are noticed and sent.
@@ -79,12 +81,15 @@ class CodedBackward:
         code: SumCode | None = None,
         parts: int | None = None,
         device: str = "cpu",
+        batch: float | None = None,
     ) -> None:
+        if batch is not None:
+            batch = number(batch, "batch", "in (0, 1]", "It is a fraction of each part.")
         _check_module(module)
         arrays = _check_data(data)
         _check_loss(loss, _copied(module), arrays)
         self.module, self.rows, self.steps = module, len(arrays[0]), 0
-        self._loss, self._device = loss, device
+        self._loss, self._device, self._batch = loss, device, batch
         self._known: tuple[Look, Term] | None = None
         self._frozen = _frozen(module)
         self.parts: Parts = cluster.parts((*arrays, np.arange(self.rows)), code, parts=parts)
@@ -118,7 +123,8 @@ class CodedBackward:
         """What workers evaluate: the module as it is now, copied and sent when it has changed."""
         look = Look(_still(self.module))
         if self._known is None or not look.same(self._known[0]):
-            term = Term(Fixed(_copied(self.module)), self._loss, self._device)
+            module = Fixed(_copied(self.module))
+            term = Term(module, self._loss, self._device, self._batch)
             self._known = look.kept(), term
         return self._known[1]
 
@@ -131,15 +137,16 @@ class CodedBackward:
 
 @dataclass(eq=False)
 class Term:
-    """fn of a sum: what a module makes of one part.
+    """fn of a sum: what a module makes of one part, or of a batch of its rows.
 
-    Flat gradient and loss, both times the rows; which parameters have a gradient; the rows; and, if
-    there are buffers, by how much they moved, times the rows.
+    Flat mean gradient and mean loss, both times the part's rows; which parameters have a gradient;
+    the rows; and, if there are buffers, by how much they moved, times the rows.
     """
 
     module: Fixed
     loss: Loss
     device: str = "cpu"
+    batch: float | None = None
 
     def __call__(self, part: Any, x: Any) -> tuple[Any, ...]:
         torch = _torch()
@@ -152,6 +159,11 @@ class Term:
             for buffer, value in zip(module.buffers(), buffers, strict=True):
                 buffer.copy_(_tensor(value))
         *inputs, targets, rows = part
+        if self.batch is not None:
+            take = max(1, round(self.batch * len(rows)))
+            # By the step and the part alone: every holder of a part draws the same rows.
+            drawn = np.random.default_rng((step, int(rows[0]))).permutation(len(rows))[:take]
+            *inputs, targets = (one[drawn] for one in (*inputs, targets))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(step * 1_000_003 + int(rows[0]))
             outputs = module(*(_tensor(one).to(self.device) for one in inputs))

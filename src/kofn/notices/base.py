@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, NamedTuple
 
+from ..checks import number
 from ..errors import KofnError
 
 
@@ -43,6 +44,14 @@ class Source(ABC):
     every: float = 5.0
     linger: float = 5.0
     optional: bool = False
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            if one.type in ("float", "int"):
+                # Who may look again at once waits in `look`, and says so by its default.
+                often = one.name == "every" and type(self).every > 0
+                name = f"{one.name} of {type(self).__name__}"
+                number(getattr(self, one.name), name, "> 0" if often else ">= 0")
 
     def attach(self, worker: Any) -> None:  # noqa: B027 - most need nothing of the worker
         """Get ready, in the worker's own thread; raise NotHere if that cannot be. Must not wait.

@@ -65,7 +65,7 @@ class Watcher:
     def run(self) -> None:
         """Look, tell, wait, and again."""
         try:
-            while not self._stop.wait(self.turn()):
+            while not self._stop.wait(min(self.turn(), threading.TIMEOUT_MAX)):
                 pass
         except Exception as error:
             if not self._stop.is_set():

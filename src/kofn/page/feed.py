@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from ..model import TASK_KINDS, EventLog
+from ..events import TASK_KINDS, EventLog
 from ..report.choice import stirred
 from ..report.logs import Tail
 from ..report.state import RunState

@@ -96,11 +96,24 @@ function draw() {
   }
   $("engine").textContent = `${head.engine} · ${seconds(head.time)}`;
   $("story").textContent = head.story.join(" ");
+  race(head);
   tiles(head);
   events();
   picture();
   losses();
   if (detail) details();
+}
+
+// Two bars: what the rounds took, and what they would have taken without coding.
+function race(h) {
+  $("race").hidden = !h.followed;
+  if (!h.followed) return;
+  $("headline").textContent = h.headline;
+  const most = Math.max(h.took, h.without, 1e-9), again = h.restarts ? `, begun anew ${h.restarts} ×` : "";
+  $("with").style.width = `${50 * h.took / most}%`;
+  $("without").style.width = `${50 * h.without / most}%`;
+  $("with-time").textContent = seconds(h.took);
+  $("without-time").textContent = `${h.at_least ? "at least " : ""}${seconds(h.without)}${again}`;
 }
 
 let lastRound = null;
@@ -156,7 +169,7 @@ function events() {
   const items = data.events.slice(-200).reverse().map(([time, kind, , text, round]) => {
     const item = document.createElement("li"), at = document.createElement("time"), what = document.createElement("span");
     at.textContent = seconds(time);
-    what.textContent = {lost: "✕ ", joined: "▶ ", leaving: "◆ ", raised: "! ", wrong: "! ", aside: "! "}[kind] || "";
+    what.textContent = {lost: "✕ ", joined: "▶ ", leaving: "◆ ", raised: "! ", wrong: "! ", aside: "! ", tuned: "↻ "}[kind] || "";
     what.style.color = ink({lost: "gone", joined: "joined", leaving: "leaving"}[kind] || "ink");
     const rest = document.createElement("span");
     rest.textContent = text + (round == null ? "" : ` (round ${round})`);

@@ -22,7 +22,7 @@ from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
 from ..errors import CannotDo
-from ..model import EventLog
+from ..events import EventLog
 from ..report.metrics import CONTENT_TYPE, metrics
 from ..report.state import RunState
 from ..report.usage import Gauged
@@ -31,6 +31,9 @@ from .html import page, policy
 
 HOSTS = ("127.0.0.1", "localhost")
 STREAMS = 16  # at once
+PIECE = (
+    2_000  # of each list in one update: who comes late gets a long run bit by bit, from its start
+)
 ALIVE = 15.0  # seconds after which a stream says something
 WORKERS = 200  # that are listed a second; who comes and goes is told at once
 
@@ -205,12 +208,14 @@ class _Handler(BaseHTTPRequestHandler):
         version, listed, told = -1, float("-inf"), -1
         while not over.is_set():
             with feed.changed:
-                new = feed.wait(version, ALIVE)
+                behind = cursor is not None and cursor != feed.state.cursor()
+                new = behind or feed.wait(version, ALIVE)
                 if over.is_set():
                     return
                 state, version = feed.state, feed.version
-                update = {"head": state.head(), "new": cursor is None, **state.since(cursor or ())}
-                cursor = state.cursor()
+                some = state.since(cursor or (), PIECE)
+                update = {"head": state.head(), "new": cursor is None, **some}
+                cursor = state.cursor(cursor or (), PIECE)
                 if monotonic() - listed >= max(1.0, len(state.workers) / WORKERS) or state.closed:
                     update["workers"] = state.everyone(told)
                     listed, told = monotonic(), state.stamp

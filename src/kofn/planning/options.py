@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..choice import Choice
+from ..display import Displayed
 from ..errors import BadInput
 from ..rounds.stop import Stop
 from ..simulation import Candidate, Row, Work
@@ -76,7 +77,7 @@ class Option:
 
 
 @dataclass(frozen=True, eq=False)
-class Plan(Choice):
+class Plan(Displayed, Choice):
     """How to run some work: pass it to connect, encode, parts or sequence, as `kofn.plan` made it.
 
     `best` is what these calls use. `options`: the last few that were compared, the best first; some
@@ -92,6 +93,7 @@ class Plan(Choice):
     settings: int  # how many there were of codes, parameters and machines
     goal: str
     why: tuple[str, ...]
+    _displayed: ClassVar[tuple[str, ...]] = ("workers", "coded", "goal", "why", "python")
 
     @property
     def workers(self) -> int:

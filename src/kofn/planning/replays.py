@@ -61,7 +61,7 @@ def _candidate(rival: Rival) -> Candidate:
 def _drawn(stage: Stage, load: float, rounds: int) -> np.ndarray:
     """Seconds (rounds, workers) of tasks of a load, with what task and reply cost."""
     luck, rng = Common(stage.delays, 1.0, stage.seed), np.random.default_rng(0)
-    task, reply, _ = message_sizes(stage.work, Candidate("uncoded"))
+    task, reply, _ = message_sizes(stage.work, Candidate("uncoded"), stage.workers)
     costs = stage.costs
     moved = 2 * (costs.latency + costs.per_event) + costs.transfer(task + reply)
     return np.array(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from os import PathLike
+from statistics import mean
 from typing import NamedTuple
 
 from ..checks import number, whole
@@ -11,7 +12,8 @@ from ..costs import Costs
 from ..delays import SpotTrace
 from ..errors import BadInput
 from ..simulation import Candidate, Row, Stage, Work, delays_of
-from ..simulation.timings import Market, Timings, markets_of
+from ..simulation.table import merged
+from ..simulation.timings import Market, Timings, begun, markets_of
 from ..simulation.work import Kind
 from .calls import runs
 from .goal import Goal, plain
@@ -26,15 +28,30 @@ PER_WORKER, PER_TERM = 1e-4, 2e-5  # seconds of a core for a round: a worker, a 
 FIRST = 3  # rounds that every option is played for, at least
 KEPT = 4  # of so many options one goes on, for so many times the rounds
 FINAL = 5  # options that are played to the end, at least
+STARTS = (0.0, 1 / 3, 2 / 3)  # parts of a market at which a run is begun
 EACH = 4  # options of each kind and number of machines, at least
 
 
 class Lot(NamedTuple):
-    """Options that share machines: of a kind (or ""), so many, and their luck."""
+    """Options that share machines: of a kind (or ""), so many, and their luck.
+
+    A run is played from several moments of a market, each a stage.
+    """
 
     machine: str
-    stage: Stage
+    stages: tuple[Stage, ...]
     candidates: list[Candidate]
+
+    @property
+    def stage(self) -> Stage:
+        """The first, from the market's start on."""
+        return self.stages[0]
+
+    def play(
+        self, candidate: Candidate, rounds: int, told: Callable[[], None] | None = None
+    ) -> list[Row]:
+        """The rounds of a candidate, from each start."""
+        return [stage.play(candidate, rounds, on_round=told) for stage in self.stages]
 
     @property
     def trace(self) -> SpotTrace | None:
@@ -81,8 +98,7 @@ def plan(
     if deadline is not None:
         deadline = number(deadline, "deadline", "> 0", "It counts seconds, for all rounds.")
     limit = _limit(memory_per_worker, job)
-    known = Costs() if costs is None else costs
-    known = known if isinstance(known, Costs) else Costs.load(known)
+    known = Costs.of(costs)
     delays = delays_of(timings, most, grows=grows, slope=slope)
     kinds = {"": None} if market is None else markets_of(market)
     own = any(isinstance(one, SpotTrace) and one.prices for one in kinds.values())
@@ -95,9 +111,9 @@ def plan(
         if isinstance(one, SpotTrace):
             there = min(most, max(live for _, live in one.counts()))
         for n in (counts(there) if fewer else [there]) if there else []:
-            trace = None if one is None else one.offer(n, seed)
-            stage = Stage(job, n, delays, trace, known, seed)
-            lots.append(Lot(name if len(kinds) > 1 else "", stage, grid(job, n, tolerance)))
+            starts = [None] if one is None else [begun(one, n, part, seed) for part in STARTS]
+            stages = tuple(Stage(job, n, delays, trace, known, seed) for trace in starts)
+            lots.append(Lot(name if len(kinds) > 1 else "", stages, grid(job, n, tolerance)))
     if not lots:
         raise BadInput("a plan needs machines; this market never has any. Name another one.")
     search = _Search(job, rounds, price, limit, tolerance, goal)
@@ -136,21 +152,21 @@ class _Search:
 
     def run(self, lots: list[Lot], on_round: Callable[[int, str], None] | None) -> None:
         """Try all, then ever fewer, for ever more rounds."""
-        cost = max(PER_WORKER * lot.stage.workers for lot in lots)
+        starts = max(len(lot.stages) for lot in lots)
+        cost = starts * max(PER_WORKER * lot.stage.workers for lot in lots)
         cost += PER_TERM * self.work.rows if self.work.kind == "sum" else 0.0
         afford = int(BUDGET / cost)
         each = max(EACH, afford // (3 * FIRST * len(lots)))
         going = [(lot, one) for lot in lots for one in thinned(lot.candidates, each)]
         rungs = _rungs(len(going), self.rounds, afford)
-        total = sum(count * rounds for count, rounds in rungs)
+        total = starts * sum(count * rounds for count, rounds in rungs)
         self.settings += len(going)
         self.traces = {(lot.machine, lot.stage.workers): lot.trace for lot in lots}
         for at, (_, rounds) in enumerate(rungs):
             found = []
             for lot, one in going:
                 told = None if on_round is None else (lambda c=str(one): on_round(total, c))
-                row = lot.stage.play(one, rounds, on_round=told)
-                option = self._option(lot, one, row, rounds)
+                option = self._option(lot, one, lot.play(one, rounds, told), rounds)
                 self.tried[_key(option)] = option
                 if self._fits(option):
                     found.append((lot, option))
@@ -182,7 +198,7 @@ class _Search:
         without = uncoded(self.work, best.workers)
         if without is None or any((*key, without) == _key(one) for one in able):
             return
-        option = self._option(lot, without, lot.stage.play(without, rounds), rounds)
+        option = self._option(lot, without, lot.play(without, rounds), rounds)
         self.tried[_key(option)] = option
         if self._fits(option):
             self.final.append(option)
@@ -191,7 +207,7 @@ class _Search:
         rows, tried = replays(lot.stage, self.rounds)
         self.settings += tried
         for candidate, row in rows.items():
-            option = self._option(lot, candidate, row, self.rounds)
+            option = self._option(lot, candidate, [row], self.rounds)
             self.tried[_key(option)] = option
             if self._fits(option):
                 self.final.append(option)
@@ -201,19 +217,16 @@ class _Search:
             return False
         return option.row.covered >= 1 - self.tolerance - 1e-9
 
-    def _option(self, lot: Lot, candidate: Candidate, row: Row, asked: int) -> Option:
-        """What all rounds take, by those that were played."""
-        done, n = len(row.seconds), lot.stage.workers
-        until = float("inf") if lot.trace is None else lot.trace.seconds
-        played = row.began + float(row.ends[-1]) if done == asked else until
-        each = (played - row.began) / max(done, 0.5)
-        seconds = row.began + each * self.rounds
-        able = runs(self.work, candidate)
-        if not able:  # rivals place no data in simulation; that the others do must not tell
-            kept = n * (row.memory or 0.0) * self.work.data_bytes
-            seconds += lot.stage.costs.transfer(kept)
-        used = row.machine_seconds * seconds / played
-        usd = None if row.usd is None else row.usd * seconds / played
+    def _option(self, lot: Lot, candidate: Candidate, rows: list[Row], asked: int) -> Option:
+        """What all rounds take, by those that were played: in the mean over the starts."""
+        n, able = lot.stage.workers, runs(self.work, candidate)
+        row, each = merged(rows), []
+        for stage, one in zip(lot.stages, rows, strict=len(rows) > 1):
+            until = float("inf") if stage.trace is None else stage.trace.seconds
+            each.append(self._scaled(one, asked, until, lot.stage.costs, 0 if able else n))
+        seconds, used = mean(one[0] for one in each), mean(one[1] for one in each)
+        prices = [one[2] for one in each if one[2] is not None]
+        usd = mean(prices) if len(prices) == len(each) else None
         if self.price is not None:
             usd = self.price * used / 3600
         chance = None
@@ -221,6 +234,21 @@ class _Search:
             up = lot.trace.started(lot.stage.costs.start_up)
             chance = risk(up, need(self.work, n, candidate), seconds)
         return Option(candidate, n, lot.machine, row, seconds, used, usd, chance, able)
+
+    def _scaled(
+        self, row: Row, asked: int, until: float, costs: Costs, placed: int
+    ) -> tuple[float, float, float | None]:
+        """Seconds, machine seconds and USD of all rounds, by those that were played.
+
+        Rivals place no data in simulation; that others do must not tell, so `placed` of them do.
+        """
+        done = len(row.seconds)
+        played = row.began + float(row.ends[-1]) if done == asked else until
+        seconds = row.began + (played - row.began) / max(done, 0.5) * self.rounds
+        seconds += costs.transfer(placed * (row.memory or 0.0) * self.work.data_bytes)
+        more = seconds / played
+        usd = None if row.usd is None else row.usd * more
+        return seconds, row.machine_seconds * more, usd
 
     def plan(self) -> Plan:
         """What was chosen."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from .uncoded import Pace
@@ -28,10 +29,15 @@ class Series:
         self.items.append(item)
         self.count += 1
 
-    def since(self, count: int) -> list[Any]:
-        """Those after the first `count`, as far as they are kept."""
-        new = min(self.count - count, len(self.items))
-        return [self.items[i] for i in range(len(self.items) - new, len(self.items))]
+    def since(self, count: int, most: int | None = None) -> list[Any]:
+        """Those after the first `count`, as far as they are kept; the oldest `most` of them."""
+        first = len(self.items) - min(self.count - count, len(self.items))
+        return [*islice(self.items, first, None if most is None else first + most)]
+
+    def reached(self, count: int, most: int | None = None) -> int:
+        """How many there were up to the last that `since` returns."""
+        first = max(count, self.count - len(self.items))
+        return self.count if most is None else min(self.count, first + most)
 
 
 @dataclass(slots=True)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .counts import Json, brief
-from .words import story
+from .words import headline, story
 
 if TYPE_CHECKING:
     from .state import RunState
 
 
 def figures(state: RunState) -> Json:
-    """All figures by name, as JSON; `story` has them in sentences."""
+    """All figures by name, as JSON; `headline` and `story` have them in sentences."""
     totals, length = state.totals, state.at(state.now)
     round, (p50, p99) = state.running, state.speed.quantiles(0.5, 0.99)
     out: Json = {
@@ -50,7 +50,7 @@ def figures(state: RunState) -> Json:
         each, worked = state.price / 3600.0, state.worked()
         out["cost"] = each * worked
         out["saved"] = each * (state.without - state.took) * worked / length
-    out["story"] = story(out)
+    out["headline"], out["story"] = headline(out), story(out)
     return out
 
 

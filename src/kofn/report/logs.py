@@ -42,7 +42,7 @@ _PLAIN = {
 
 def line(record: Record) -> str:
     """A record as a line of the log."""
-    if (form := _PLAIN.get(record.kind)) is not None:
+    if not record.numbers and (form := _PLAIN.get(record.kind)) is not None:
         return form % (record.time, *record[2:6])
     out: dict[str, Any] = {"time": round(record.time, 9), "kind": record.kind}
     numbered = zip(("round", "worker", "task"), record[2:5], strict=True)

@@ -42,6 +42,9 @@ class Span:
     asked: int = field(default=0, compare=False)  # rows of the task
     came: int = field(default=0, compare=False)  # of them, in time
     first: tuple[float, int] | None = field(default=None, compare=False)  # when, and its rows
+    read: int = field(default=0, compare=False)  # rows in all, delivered or not, in time or not
+    read_until: float = field(default=0.0, compare=False)
+    wait: float | None = field(default=None, compare=False)  # seconds before it read any
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +90,10 @@ class _Task:
     sent: Record
     rows: int = 0  # that came in time
     in_time: float | None = None  # of the last piece or reply in time
-    first: tuple[float, int] | None = None  # the first in time that had rows, and how many
+    first: tuple[float, int] | None = None  # the first that had rows, and how many
     late: bool = False  # its last piece or reply was not in time
+    read: int = 0  # rows, whenever they came, and those of a stopped task that did not
+    read_until: float = 0.0
     end: Record | None = None  # its reply, dropped or failed
 
 
@@ -159,7 +164,9 @@ class Follower:
         until = start if task.in_time is None else min(max(task.in_time, start), end)
         until = end if state == "used" else until
         self._free[sent.worker] = end
-        rows = sent.rows, task.rows, task.first
+        wait = dict(task.end.numbers).get("wait") if task.end is not None else None
+        read_until = min(max(task.read_until, start), end)
+        rows = sent.rows, task.rows, task.first, task.read, read_until, wait
         return Span(start, end, sent.round, sent.task, state, until, *rows)
 
 
@@ -223,13 +230,16 @@ def _take(seen: _Seen, record: Record) -> None:
 
 
 def _hear(task: _Task, record: Record, late: bool) -> None:
+    if record.rows:
+        task.read += record.rows
+        task.read_until = record.time
+        if task.first is None and record.kind != "dropped":
+            task.first = (record.time, record.rows)
     if record.kind in ("piece", "reply"):
         task.late = late
         if not late:
             task.in_time = record.time
             task.rows += record.rows
-            if task.first is None and record.rows:
-                task.first = (record.time, record.rows)
     if record.kind != "piece":
         task.end = record
 

@@ -13,12 +13,13 @@ from itertools import islice
 from math import isfinite
 from typing import Any
 
-from ..model import TASK_KINDS, Record
+from ..events import TASK_KINDS
+from ..model import Record
 from .choice import passed_over
 from .counts import BUCKETS, Json, Series, Speed, Totals, Worker, brief
 from .figures import figures
 from .spans import Follower, Span
-from .uncoded import COMPARED, Asked, Uncoded, pace, uncoded
+from .uncoded import COMPARED, Asked, Pace, Uncoded, pace, uncoded
 
 UNSETTLED = 100  # rounds whose last tasks are waited for, at most
 
@@ -28,11 +29,12 @@ class _Round:
     id: int
     start: float
     words: str
-    there: list[Worker]  # live workers of which a pace is known
+    there: list[Worker]  # live workers
     first: dict[int, float] = field(default_factory=dict)  # tasks sent before any answer
     asked_first: set[int] = field(default_factory=set)  # their workers
     answered: bool = False
     ended: dict[int, Asked] = field(default_factory=dict)  # of the first tasks
+    others: list[Pace] = field(default_factory=list)  # of live workers that were not asked
     open: int = 0  # tasks
     asked: int = 0
     lost: int = 0  # workers
@@ -147,6 +149,8 @@ class RunState:
             self.losses.add((self.at(time), record.rows, loss if isfinite(loss) else None))
         elif kind == "closed":
             self.closed = True
+        elif kind == "tuned":
+            self._say(record, record.why)
         elif record.worker >= 0 or kind == "refused":
             self._member(record)
 
@@ -158,7 +162,7 @@ class RunState:
         return _Round(record.round, record.time, record.why, there)
 
     def _begin(self, record: Record) -> None:
-        there = [w for w in map(self._who, self.live) if w.pace]
+        there = [*map(self._who, self.live)]
         self._kept[record.round] = self.running = self._round(record, there)
         for id in list(self._kept)[: max(0, len(self._kept) - UNSETTLED)]:
             self._forget(self._kept[id])
@@ -169,6 +173,9 @@ class RunState:
         if round is not None:
             self._follower.take(record)
             self._changed[round.id] = round
+            # As known by now: a log that is read in one go has later paces as well.
+            idle = (w for w in round.there if w.id not in round.asked_first)
+            round.others = [w.pace for w in idle if w.pace]
         elif self.running is not None and self.running.id == record.round:
             round = self.running
         else:
@@ -224,8 +231,9 @@ class RunState:
             round.open -= 1
             if span.task in round.first:
                 round.ended[span.task] = Asked(round.first[span.task], span, who.pace)
+                # Not of a top-up: so few rows that its time is mostly what it took to begin.
+                who.learn(pace(span, who.pace))
             self._changed[round.id] = round
-        who.learn(pace(span))
 
     def _member(self, record: Record) -> None:
         """Somebody comes, goes, or has stored something."""
@@ -318,8 +326,7 @@ class RunState:
             for worker, span in self._follower.still_open(self.now):
                 if span.task in round.first:
                     asked.append(Asked(round.first[span.task], span, self.workers[worker].pace))
-        others = [w.pace for w in round.there if w.id not in round.asked_first and w.pace]
-        round.without = uncoded(round.start, asked, others, round.result.rows)
+        round.without = uncoded(round.start, asked, round.others, round.result.rows)
         if before is None:
             self.followed += 1
             self.took += round.end - round.start
@@ -356,15 +363,18 @@ class RunState:
         """The figures of now, as JSON."""
         return figures(self)
 
-    def cursor(self) -> tuple[int, ...]:
-        """How much there has been of each list."""
-        return tuple(series.count for series in self._lists().values())
+    def cursor(self, since: Sequence[int] = (), most: int | None = None) -> tuple[int, ...]:
+        """How much there has been of each list; with `most`, how much after that of `since`."""
+        lists = self._lists().values()
+        counts = [*since] or [0] * len(lists)
+        return tuple(s.reached(count, most) for s, count in zip(lists, counts, strict=True))
 
-    def since(self, cursor: Sequence[int] = ()) -> Json:
-        """What has been added to each list since a cursor; all that is kept without one."""
+    def since(self, cursor: Sequence[int] = (), most: int | None = None) -> Json:
+        """What has been added to each list since a cursor, the oldest `most` of each; all that is
+        kept without one."""
         counts = [*cursor] or [0] * len(self._lists())
         pairs = zip(self._lists().items(), counts, strict=True)
-        return {name: series.since(count) for (name, series), count in pairs}
+        return {name: series.since(count, most) for (name, series), count in pairs}
 
     def everyone(self, since: int = -1) -> list[Json]:
         """What is known of each worker, by id; of those that have changed after a stamp."""

@@ -157,7 +157,16 @@ def sheet(width: float, height: float) -> Figure:
         raise CannotDo(
             "drawing needs matplotlib, which is not installed: pip install 'kofn[plot]'"
         ) from None
-    figure = Figure(figsize=(width, height), dpi=150, layout="constrained", facecolor="white")
+
+    class Picture(Figure):
+        """A figure that a notebook shows by itself, without pyplot."""
+
+        def _repr_png_(self) -> bytes:
+            picture = io.BytesIO()
+            self.savefig(picture, format="png")
+            return picture.getvalue()
+
+    figure = Picture(figsize=(width, height), dpi=150, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     return figure
 

@@ -5,8 +5,9 @@ needed, and the round would have been over when the last of them had answered.
 
 - A worker that answered, in time or later, would have taken as long for each row as it did. Where
   its rows came in pieces, what it took until it began with them does not depend on how many it has.
-- One that was stopped would have gone on at the pace that it had in this round, or else at its
-  usual one. Where neither is known, it would have taken at least until it was stopped.
+- One that was stopped would have gone on at the pace that it had in this round: it says how many
+  rows it had read when it was stopped, delivered or not. Where it had read none, it would have had
+  its usual pace; where that is not known, it would have taken at least until it was stopped.
 - One that was not asked, because it was behind, would have been asked, and had its usual pace.
 - What a lost worker had would have been started again when it was lost, and have taken as long as
   half of the others took for theirs. That its data would have to be sent first is left out.
@@ -56,11 +57,18 @@ class Uncoded:
     restarts: int
 
 
-def pace(span: Span) -> Pace | None:
-    """The pace of a task, as far as it came; None where nothing came."""
-    whole = span.state in ("used", "late")
-    rows = span.asked if whole else span.came
-    lasted = (span.end if whole else span.used_until) - span.start
+def pace(span: Span, usual: Pace | None = None) -> Pace | None:
+    """The pace of a task, as far as it came; None where nothing came.
+
+    Where a part of it came and no more is known, it has the rows of the `usual` pace: the rest was
+    a wait.
+    """
+    rows, until, whole = span.came, span.used_until, span.state in ("used", "late")
+    if whole:
+        rows, until = span.asked, span.end
+    elif span.state == "wasted" and span.read > span.came:
+        rows, until = span.read, span.read_until  # it said how far it was when it was stopped
+    lasted = until - span.start
     if rows <= 0 or lasted <= 0:
         return None
     if span.first is not None and span.first[1] < rows:
@@ -68,7 +76,11 @@ def pace(span: Span) -> Pace | None:
         row = (lasted - began) / (rows - some)
         if 0.0 <= some * row <= began:
             return Pace(began - some * row, row)
-    return Pace(0.0, lasted / rows)
+    wait = span.wait
+    if wait is None:
+        wait = 0.0 if whole or usual is None else max(0.0, lasted - rows * usual.row)
+    wait = min(wait, lasted)
+    return Pace(wait, (lasted - wait) / rows)
 
 
 def uncoded(start: float, asked: Sequence[Asked], others: Sequence[Pace], used: int) -> Uncoded:
@@ -83,7 +95,7 @@ def uncoded(start: float, asked: Sequence[Asked], others: Sequence[Pace], used: 
     for sent, span, usual in asked:
         if span.state == "lost":
             continue
-        found, sofar = pace(span), span.end - span.start
+        found, sofar = pace(span, usual), span.end - span.start
         whole = found or usual
         took = sofar if whole is None else whole.seconds(need)
         if whole is not None:

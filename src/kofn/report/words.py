@@ -9,6 +9,17 @@ from .counts import Json
 SAME = 0.05  # by which two figures may differ that are about the same
 
 
+def headline(head: Json) -> str:
+    """What happened and what it saved, as short as can be."""
+    died = f"{_count(head['lost'], 'worker')} died, and the work went on. " if head["lost"] else ""
+    took, without = head["took"], head["without"]
+    if without <= (1.0 + SAME) * took:
+        return f"{died}No time was lost." if died else "Nobody is slow, and nobody died so far."
+    least = "at least " if head["at_least"] else ""
+    share = f"{100 * (without - took) / without:.0f} %"
+    return f"{died}Saved so far: {least}{seconds(without - took)}, {share} of the time."
+
+
 def story(head: Json) -> list[str]:
     """What happens, what has happened, and what coding was good for."""
     said = [_now(head)]

@@ -52,7 +52,10 @@ def read(data: Path, name: str, remedy: str) -> bytes:
 
 def recording(data: Path, name: str) -> Recording:
     """Return what AWS Lambda workers really took, one of the recordings of TIMINGS."""
-    return read_timings(find(data, TIMINGS))[name]
+    known = read_timings(find(data, TIMINGS))
+    if name not in known:
+        raise BadInput(f"{TIMINGS} must hold the recording {name}; it has {sorted(known)}.")
+    return known[name]
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,15 +120,20 @@ def covtype(data: Path) -> Dataset:
     return _split("covtype", table[:, :54].T, np.where(table[:, 54] == 2, 1.0, -1.0))
 
 
-def kc_house(data: Path) -> Dataset:
-    """House sales in King County, 18 fields; price in million USD; 17,290 x 27,654."""
+def house_fields(data: Path) -> tuple[Floats, Floats]:
+    """House sales in King County: the 18 fields as numbers, and prices in million USD."""
     origin = "kaggle.com/datasets/harlfoxem/housesalesprediction (needs a login)"
     names, rows = _csv(data, "kc_house/kc_house_data.csv", origin)
     if "price" not in names or "bedrooms" not in names:
         raise BadInput(f"kc_house_data.csv has columns price and bedrooms; got {names}.")
-    fields = rows[:, names.index("bedrooms") :].astype(np.float64).T
-    price = rows[:, names.index("price")].astype(np.float64)
-    return _split("kc_house", fields, price / 1e6, regression=True)
+    fields = rows[:, names.index("bedrooms") :].astype(np.float64)
+    return fields, rows[:, names.index("price")].astype(np.float64) / 1e6
+
+
+def kc_house(data: Path) -> Dataset:
+    """House sales in King County, 18 fields; price in million USD; 17,290 x 27,654."""
+    fields, price = house_fields(data)
+    return _split("kc_house", fields.T, price, regression=True)
 
 
 LOADERS = {"amazon": amazon, "covtype": covtype, "kc_house": kc_house}

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from ..codes.inactivation import InactivationDecoder
-from ..codes.linear import Decoder
+from ..codes.linear import Decoder, Floats, Row
 from ..codes.peeling import PeelingDecoder, SparseDecoder
+from ..codes.raptor import Raptor
 from ..codes.rateless import LT, LTAssignment, TableElimination
 from ..codes.soliton import Table
 
@@ -20,6 +21,13 @@ STEPS = ("note", "solve", "weights", "combine")
 PEELING = LT(neighbours="uniform", decoder="peeling")
 INACTIVATION = LT(neighbours="deck", decoder="inactivation")
 RECIPES = {"peeling": PEELING, "inactivation": INACTIVATION}
+PRECODED: dict[str, LT | Raptor] = {
+    "LT, peeling": PEELING,
+    "LT, inactivation": INACTIVATION,
+    "Raptor": Raptor(),
+    "LT, systematic": replace(INACTIVATION, systematic=True),
+    "Raptor, systematic": Raptor(systematic=True),
+}
 CASES = (("lt1", 1000, 1), ("lt2", 1000, 2), ("lt1_10000", 10_000, 1))  # name, m, r
 
 
@@ -114,6 +122,60 @@ def bench(times: int, on_step: Callable[[str], None] = lambda what: None) -> dic
             many = times if m <= 1000 else max(3, times // 8)
             details[name][kind] = decode_times(case, many)
     return details
+
+
+def precodes(times: int, needed: int, on_step: Callable[[str], None] = lambda what: None) -> Any:
+    """LT and Raptor at m = 1000, plain and systematic: symbols, terms and decode times.
+
+    `symbols_99`: enough in 99 % of codes. Of a systematic code the first symbols are the terms; it
+    is asked for symbols in random order out of 2m, so that a part of the terms is missing.
+    """
+    m, rows = CASES[0][1], []
+    for name, recipe in PRECODED.items():
+        on_step(f"symbols and decoding, {name}")
+        counts, wall, cpu, errors, terms_read, etas = [], [], [], [], [], []
+        for trial in range(needed):
+            code = replace(recipe, seed=trial, symbols=2 * m).assign(m, 1)
+            rng, symbols, decoder = np.random.default_rng(trial), code.symbols(0), code.decoder()
+            order = rng.permutation(2 * m) if recipe.systematic else np.arange(2 * m)
+            spent, start = time.process_time(), time.perf_counter()
+            used = _until_ready(decoder, order.tolist())
+            weights = decoder.weights()
+            took, own = time.perf_counter() - start, time.process_time() - spent
+            counts.append(used)
+            if trial >= times:
+                continue
+            wall.append(1e3 * took)
+            cpu.append(1e3 * own)
+            etas.append(weights.eta)
+            terms = rng.random(m)
+            values = {key: _value(symbols[key], terms) for key in weights.keys}
+            errors.append(abs(float(weights.combine(values)) - terms.sum()) / terms.sum())
+            terms_read.append(np.mean([len(symbols[key].parts) for key in order[:used].tolist()]))
+        rows.append(
+            {
+                "code": name,
+                "symbols_median": float(np.median(counts)),
+                "symbols_99": int(np.ceil(np.quantile(counts, 0.99))),
+                "symbols_most": int(max(counts)),
+                "terms_a_symbol": float(np.mean(terms_read)),
+                "wall_ms": float(np.median(wall)),
+                "cpu_ms": float(np.median(cpu)),
+                "eta": float(np.median(etas)),
+                "worst_relative_error": float(max(errors)),
+                "codes": needed,
+            }
+        )
+    return {"m": m, "rows": rows}
+
+
+def _until_ready(decoder: Decoder, order: list[int]) -> int:
+    return next(count for count, key in enumerate(order, 1) if decoder.offer(key, ()))
+
+
+def _value(row: Row, terms: Floats) -> Floats:
+    some = terms[list(row.parts)]
+    return np.asarray(some.sum() if row.coefficients is None else some @ row.coefficients)
 
 
 def decode_ms(details: dict[str, Any]) -> dict[str, Any]:

@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 
 from ..arrays.baselines import Replicated, uncoded, whole_shares
-from ..arrays.matrix import CodedMatrix, Options
+from ..arrays.matrix import CodedMatrix
+from ..arrays.options import Options
 from ..arrays.shares import Shares
 from ..cluster import Cluster, connect
 from ..codes.mds import MDSCode
 from ..delays import Delays, Exponential, PerUnit
 from ..engines.virtual import VirtualEngine
-from . import linear, moved
-from .datasets import house_prices
+from . import elastic_more, linear, moved
+from .datasets import house_prices, made_up_images, read_mnist
 from .linear import MACHINES, THRESHOLD
 from .timing import OnStep, Timer, drain, machine, paced, summary
 
@@ -48,13 +49,14 @@ class Settings:
     sequences: int = 400  # orders of leaving, 20 to 10
     seed: int = 0
     linear: linear.Settings = linear.FULL
+    more: elastic_more.Settings = elastic_more.FULL
 
     @property
     def progress_steps(self) -> int:
         """How often `measure` calls `on_step`."""
         live = MACHINES - THRESHOLD + 1
         products = (1 + live * self.rounds) + (1 + self.rounds) + (LEARN + self.rounds) + 2
-        return products + self.linear.progress_steps
+        return products + self.linear.progress_steps + elastic_more.STEPS
 
 
 FULL = Settings()
@@ -66,6 +68,7 @@ QUICK = Settings(
     virtual_rounds=3,
     sequences=40,
     linear=linear.QUICK,
+    more=elastic_more.QUICK,
 )
 LEARN = 5  # rounds in which speeds are learnt, uncounted
 
@@ -73,6 +76,8 @@ LEARN = 5  # rounds in which speeds are learnt, uncounted
 def measure(data: Path | None, settings: Settings, on_step: OnStep) -> dict[str, Any]:
     """Run everything and return what goes to results.json; `data` is for the linear models."""
     prices = house_prices(data)
+    known = data is not None and (data / "mnist").is_dir()
+    images = read_mnist(data, "train") if data and known else made_up_images(4096, 1)
     rng = np.random.default_rng(settings.seed)
     A = rng.standard_normal((settings.rows, settings.columns))
     w = rng.standard_normal(settings.columns)
@@ -86,6 +91,8 @@ def measure(data: Path | None, settings: Settings, on_step: OnStep) -> dict[str,
     results |= moved.tables(settings.sequences, settings.seed)
     on_step("rows moved")
     results |= linear.measure(prices, settings.linear, on_step)
+    results |= elastic_more.measure(images, prices, settings.more, on_step)
+    results["grids_data"] = "MNIST" if known else "made-up images"
     results["largest_relative_error"] = timer.worst
     results["settings"] = asdict(settings) | machine()
     return results

@@ -83,7 +83,7 @@ def speeds(results: Results) -> Figure:
 
 
 def rows_moved(results: Results) -> Figure:
-    figure, (small, large) = panels(11, 3.8, 1, 2, width_ratios=(1, 2.6))
+    figure, (small, large, cost) = panels(13, 3.8, 1, 3, width_ratios=(1, 2.4, 1.2))
     table, total = results["rows_moved"], results["rows_moved_total"]
     for axes, top, sum_of, k in ((small, 6, "6-3", 3), (large, 20, "20-10", 10)):
         steps = [f"{n}-{n - 1}" for n in range(top, k, -1)]
@@ -96,6 +96,17 @@ def rows_moved(results: Results) -> Figure:
         dress(axes, "machines", "rows moved, % of N", title, "y")
     legend(large, ncols=2, loc="upper right")
     large.set_ylim(0, 1.2 * max(100 * row["cyclic"] for row in list(table.values())[3:]))
+    stay = results["windows_that_stay"]["20-10"]
+    out = [stay[f"{n}-{n - 1}"]["runs"] for n in range(20, 10, -1)]
+    back = [stay[f"{n - 1}-{n}"]["runs"] for n in range(11, 21)]
+    cost.plot(range(19, 9, -1), out, color=GREEN, marker="o", label="leaving")
+    cost.plot(range(11, 21), back, color=GREEN, marker="s", ls="--", label="coming back")
+    cost.axhline(2, color=INK, lw=1.0, ls=":")
+    cost.text(15, 2.2, "cyclic and ours: 2", color=INK, fontsize=9, ha="center")
+    cost.set_ylim(bottom=0)
+    orders = results["windows_that_stay"]["orders"]["20-10"]
+    dress(cost, "machines", "most runs of a window", f"Windows that stay ({orders} orders)", "y")
+    legend(cost)
     return figure
 
 
@@ -151,6 +162,43 @@ def figure_2cd(results: Results) -> Figure:
     return figure
 
 
+def distr_bgd(results: Results) -> Figure:
+    figure, axes = panels(8, 3.8)
+    bad = results["distr_bgd_without_newcomers"]
+    looks: Any = {
+        "noiseless": {"color": INK, "lw": 4, "alpha": 0.35},
+        "coded": {"color": BLUE, "lw": 1.4},
+        "distr_bgd": {"color": ORANGE, "lw": 1.6, "ls": "--", "label": "Distr-BGD"},
+    }
+    for name, curve in bad["curves"].items():
+        axes.plot(range(1, len(curve) + 1), curve, **{"label": name} | looks[name])
+    axes.set_yscale("log")
+    title = f"{bad['lost']} of 20 machines gone for good after {bad['after']} iterations"
+    dress(axes, "iteration", "test error, (million USD)²", title, "both")
+    legend(axes)
+    return figure
+
+
+def grids(results: Results) -> Figure:
+    figure, (left, right) = panels(11, 3.4, 1, 2)
+    runs = results["grids"]
+    label = {kind: f"{kind} ({run['workers']})" for kind, run in runs.items()}
+    colors = [GREY, ORANGE, *[BLUE] * (len(runs) - 2)]
+    times = [
+        (label[k], run["ms_a_step"], c) for (k, run), c in zip(runs.items(), colors, strict=True)
+    ]
+    across(left, times, ".0f")
+    size = results["grids_settings"]
+    dress(left, f"ms a step, median of {size['steps']}", "", "Wall clock (workers, on few cores)")
+    coded = {kind: run for kind, run in runs.items() if "threshold" in run}
+    right.bar(list(coded), [run["weights_apart"] for run in coded.values()], color=BLUE, width=0.5)
+    right.axhline(1e-8, color=INK, ls="--", lw=1.2)
+    right.text(0, 1.3e-8, "1e-8", color=INK, fontsize=9)
+    right.set_yscale("log")
+    dress(right, "grid", "relative", "Weights after training, against NumPy's", "y")
+    return figure
+
+
 SENTENCES = {
     "figure_2a": """
         With 20 machines and a threshold of 10, a product that gives every live machine its part of
@@ -166,7 +214,9 @@ SENTENCES = {
     "rows_moved": """
         As machines leave one by one, turned windows move {rows_moved_total[6-3][ratio]:.2f} (from 6
         to 3) and {rows_moved_total[20-10][ratio]:.2f} (from 20 to 10) of the rows that plain cyclic
-        windows move; rows that must be taken over are not counted.""",
+        windows move; rows that must be taken over are not counted. Windows that stay move none, in
+        up to {stay_runs:.0f} runs instead of 2; the largest load is then at most
+        {stay_load:.3f} of the mean.""",
     "figure_2b": """
         With half of the machines an iteration of gradient descent takes {virtual_half_over_all:.2f}
         times as long in simulated time, and {half_over_all:.2f} times by the wall clock.""",
@@ -177,6 +227,17 @@ SENTENCES = {
         rounds were restarted. The test error ends at {coded[final_test_error]:.4f}; ignoring what
         is lost, at {ignore[final_test_error]:.4f}, keeping its last gradient (Distr-BGD), at
         {stale}.""",
+    "distr_bgd": """
+        Where {gone[lost]} machines leave for good after {gone[after]} iterations and nobody comes,
+        Distr-BGD ends at {gone[final_loss_over_noiseless][distr_bgd]:.2f} times the noiseless loss,
+        coded descent at {gone[final_loss_over_noiseless][coded]:.6f} times.""",
+    "grids": """
+        A network trained on {grids_data} with its weights in grids of blocks (PolyDot): {steps}
+        on this machine's few cores; the weights differ from NumPy's by at most {apart:.0e}. All
+        workers together multiply up to {most_work:.2f} times as much as without a code. Theorem
+        2.2: machines keep {kept:.3f} and read {used:.3f} times the least there is, at every n.
+        Remark 4: a machine multiplies {remark_4[ours]:.2f} times what it would without a code, with
+        MatDot {remark_4[matdot]:.2f} times (2 - 1/L = {remark_4[matdot_formula]:.2f}).""",
 }
 
 
@@ -188,6 +249,14 @@ def sentences(results: Results) -> dict[str, str]:
     more = {
         "at_20": results["adaptive_over_nonadaptive"]["20"],
         "stale": low if low == high else f"{low} to {high}",
+        "gone": results["distr_bgd_without_newcomers"],
+        "steps": ", ".join(f"{k} {run['ms_a_step']:.0f} ms" for k, run in results["grids"].items()),
+        "apart": max(run.get("weights_apart", 0.0) for run in results["grids"].values()),
+        "most_work": max(run.get("work_in_all", 1.0) for run in results["grids"].values()),
+        "kept": max(row["kept_over_bound"] for row in results["theorem_2_2"]),
+        "used": max(row["used_by_one_over_bound"] for row in results["theorem_2_2"]),
+        "stay_runs": max(row["runs"] for row in results["windows_that_stay"]["20-10"].values()),
+        "stay_load": max(row["load"] for row in results["windows_that_stay"]["20-10"].values()),
     }
     return fill(SENTENCES, results, runs, more)
 
@@ -208,3 +277,16 @@ def tables(results: Results) -> Iterator[Printed]:
     rows = [(name, *(run[key] for key in keys)) for name, run in results["linear_runs"].items()]
     columns |= dict.fromkeys(("killed", "joined", "restarted"), "d")
     yield f"gradient descent, {results['linear_data']}", columns, rows
+    columns = {"coded in groups": "d", "any": "", "decode, ms": ".3f", "multiply-adds a row": "d"}
+    columns |= {"losses of a group": "d"}
+    names = ("groups", "any", "ms", "multiply_adds_a_row", "losses_of_a_group")
+    rows = [tuple(row[name] for name in names) for row in results["remark_1"]]
+    yield "Remark 1: 120,000 rows, L = 20 of 40 machines in all", columns, rows
+    columns = {"download of all data, s": ".0f", "coded": ".0f", "stop the world": ".0f"}
+    three = ("download_seconds", "coded", "stop_the_world")
+    rows = [tuple(row[name] for name in three) for row in results["stop_the_world"]]
+    yield "iterations in 5 hours of the market, 20 s each on one machine", columns, rows
+    known = {k: row for k, row in results["rateless_rows"].items() if isinstance(row, dict)}
+    rows = [(name, row["mean"], row["error"]) for name, row in known.items()]
+    columns = {"ten machines, exponential start": "", "mean, s": ".2f", "error": ".2f"}
+    yield f"section 2.6, {results['rateless_rows']['trials']} trials", columns, rows

@@ -1,4 +1,4 @@
-"""Wang et al., 2019 (ErasureHead): Figures 2, 3 and 4 on real data, its lemmas against chance."""
+"""Wang et al., 2019 (ErasureHead): figures on real data, theorems, and what it left to others."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from ..engines.base import Engine
 from ..engines.local import LocalEngine
 from ..engines.paced import Paced
 from ..engines.virtual import VirtualEngine
-from . import datasets, straggling
+from . import datasets, erasure_theory, erasures, network, straggling
 from .datasets import Dataset
-from .timing import OnStep, machine, unvalued
+from .timing import OnStep, machine
 from .training import Method, Run, curve, methods, metric, parted, reached, simulate, term, train
 
 MEAN = 2.0  # seconds of delay in Wang et al., 2019
@@ -47,6 +47,9 @@ class Settings:
     simulated: int = 1000  # iterations whose time alone is simulated
     draws: int = 200_000  # Monte Carlo
     rivals: straggling.Grid = field(default_factory=straggling.Grid)
+    theory: erasure_theory.Sizes = field(default_factory=erasure_theory.Sizes)
+    more: erasures.Sizes = field(default_factory=erasures.Sizes)
+    network: network.Sizes = field(default_factory=network.Sizes)
     rivals_data: str = "kc_house"
     unequal_data: str = "amazon"
     seed: int = 0
@@ -54,7 +57,10 @@ class Settings:
     @property
     def progress_steps(self) -> int:
         """How often `measure` calls `on_step`."""
-        return 1 + 3 * (1 + 3 * METHODS) + self.rivals.progress_steps + straggling.UNEQUAL_STEPS
+        once = (self.rivals, self.theory, self.network)
+        each = 1 + 3 * METHODS + self.more.progress_steps
+        known = sum(one.progress_steps for one in once)
+        return 2 + len(datasets.LOADERS) * each + known + straggling.UNEQUAL_STEPS
 
 
 FULL = Settings()
@@ -66,6 +72,9 @@ QUICK = Settings(
     simulated=300,
     draws=20_000,
     rivals=straggling.Grid(12, (1.0, 0.25), (0.25, 0.5), (2, 4), (16, 64), (2.0, 3.0)),
+    theory=erasure_theory.Sizes(iterations=12, repeats=2, draws=2000),
+    more=erasures.Sizes(iterations=8, fractions=(0.1, 11 / 30, 0.75), rounds=20),
+    network=network.Sizes(steps=20, fresh=(11,)),
 )
 
 
@@ -74,11 +83,18 @@ def measure(data: Path, settings: Settings, on_step: OnStep) -> dict[str, Any]:
     results: dict[str, Any] = {"stood_in": STOOD_IN}
     results |= lemmas(settings) | simulated(settings)
     on_step("the lemmas")
+    n, wait = settings.workers, settings.wait
+    results["theory"] = erasure_theory.table(data, n, wait, settings.theory, on_step)
+    results["figure_1"] = erasures.completion(data, n, wait, settings.more)
+    on_step("completion times")
+    results["network"] = network.table(data, n, wait, settings.network, on_step)
     with LocalEngine(settings.workers) as engine:
         for name in datasets.LOADERS:
             loaded = datasets.load(name, data)
             on_step(f"{name}: read")
-            for key, value in one(loaded, settings, engine, on_step).items():
+            found = one(loaded, settings, engine, on_step)
+            found |= erasures.one(loaded, data, n, wait, settings.more, on_step)
+            for key, value in found.items():
                 results.setdefault(key, {})[name] = value
             if name == settings.rivals_data:
                 results["rivals"] = straggling.table(loaded, data, settings.rivals, on_step)
@@ -91,13 +107,18 @@ def measure(data: Path, settings: Settings, on_step: OnStep) -> dict[str, Any]:
         "mean seconds of an iteration against another method's on kc_house, where computing and "
         "replies are small against the delay; the other data sets are in wall_speedups"
     )
-    grid = asdict(settings.rivals).items()
-    results["settings"] = asdict(settings) | {
-        "rivals": {k: list(v) if isinstance(v, tuple) else v for k, v in grid},
+    results["settings"] = _listed(asdict(settings)) | {
         "mean_delay_seconds": MEAN * settings.time_scale,
         **machine(),
     }
     return results
+
+
+def _listed(value: Any) -> Any:
+    """Settings as JSON has them."""
+    if isinstance(value, dict):
+        return {key: _listed(one) for key, one in value.items()}
+    return [_listed(one) for one in value] if isinstance(value, tuple) else value
 
 
 def lemmas(settings: Settings) -> dict[str, Any]:
@@ -146,7 +167,8 @@ def simulated(settings: Settings) -> dict[str, Any]:
     }
 
     def times(delays: Delays, known: Mapping[str, Method]) -> dict[str, float]:
-        return {name: _only_time(delays, method, settings) for name, method in known.items()}
+        n, rounds, seed = settings.workers, settings.simulated, settings.seed
+        return {m: erasures.only_time(delays, how, n, rounds, seed) for m, how in known.items()}
 
     return {
         "virtual_seconds_per_iteration": times(Exponential(0.0, MEAN), whole),
@@ -156,17 +178,6 @@ def simulated(settings: Settings) -> dict[str, Any]:
         "the load, no compute (section 5). by_load: c of n parts take c/n (1 + E/λ) s, λ = 1/2 "
         "(section 4). streamed: the same, and every part counts as soon as it is done",
     }
-
-
-def _only_time(delays: Delays, method: Method, settings: Settings) -> float:
-    n = settings.workers
-    engine = VirtualEngine(n, delays=delays, compute=False, seed=settings.seed)
-    with connect(engine) as cluster:
-        parts = cluster.parts(list(range(n)), method.code)
-        start = engine.now()
-        for _ in range(settings.simulated):
-            parts.sum(unvalued, stop=method.stop)
-        return (engine.now() - start) / settings.simulated
 
 
 def one(data: Dataset, settings: Settings, engine: Engine, on_step: OnStep) -> dict[str, Any]:

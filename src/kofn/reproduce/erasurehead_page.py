@@ -5,6 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from . import erasurehead_more
+from .erasurehead_more import estimates as estimates
+from .erasurehead_more import figure_1 as figure_1
+from .erasurehead_more import network as network
+from .erasurehead_more import sweep as sweep
+from .erasurehead_more import theory as theory
 from .figures import BLUE, GREEN, GREY, INK, ORANGE, Figure, across, dress, legend, panels
 from .page import Printed, Results, fill
 
@@ -81,7 +87,8 @@ def sentences(results: Results) -> dict[str, str]:
         more |= {"best": best, "data": DATA[rivals["data"]]}
     else:
         del texts["rivals"]
-    return fill(texts, results, more)
+    others, values = erasurehead_more.texts(results)
+    return fill(texts, results, more) | fill(others, results, values)
 
 
 def _final(row: Results | None) -> str:
@@ -100,15 +107,26 @@ def figure_4(results: Results) -> Figure:
     return _runs(results, "no_delay_curves", "no_delay_seconds_per_iteration")
 
 
-def _runs(results: Results, curves: str, seconds: str) -> Figure:
+def _runs(results: Results, curves: str, seconds: str, clock: str = "wall") -> Figure:
     """Above the metric against time, below the time of an iteration; one column a data set."""
     names = list(results[curves])
     figure, grid = panels(4.2 * len(names), 6.4, 2, len(names), squeeze=False)
     for i, name in enumerate(names):
-        _curves(grid[0][i], results[curves][name], name, i == 0)
+        _curves(grid[0][i], results[curves][name], name, i == 0, clock)
         times = {method: 1e3 * spent for method, spent in results[seconds][name].items()}
         _bars(grid[1][i], times, "ms per iteration", ".0f")
     return figure
+
+
+def figure_4_recorded(results: Results) -> Figure:
+    """Figure 4 under recorded delays in simulated time."""
+    kept = {name: one for name, one in results["recorded"].items() if "curves" in one}
+    curves = {name: one["curves"] for name, one in kept.items()}
+    seconds = {
+        name: {method: row["seconds_per_iteration"] for method, row in one["methods"].items()}
+        for name, one in kept.items()
+    }
+    return _runs({"curves": curves, "seconds": seconds}, "curves", "seconds", "simulated")
 
 
 def figure_2_simulated(results: Results) -> Figure:

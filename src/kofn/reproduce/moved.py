@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..rounds import Layout, rows_moved, shifted
+from ..rounds.still import balance, most_runs, rows_taken_up, still
 
 ROWS = lcm(*range(1, 21))  # of a share: every cut falls on a row, so the counts are exact
 
@@ -41,6 +42,35 @@ def transitions(machines: int, threshold: int, orders: Iterable[Sequence[int]]) 
     return {step: {"cyclic": float(m[0]), "ours": float(m[1])} for step, m in means.items()}
 
 
+def staying(machines: int, threshold: int, orders: Iterable[Sequence[int]]) -> dict[str, Any]:
+    """The same with windows that move nothing (Dau et al., 2023): rows moved, runs and balance.
+
+    Machines leave in each order and then come back: `out` and `back`, by step. `runs`: mean over
+    the orders of the most runs of a window. `load`: the worst largest load over the mean load.
+    """
+    steps: dict[str, list[tuple[float, float, float]]] = {}
+    for order in orders:
+        shares = list(range(machines))
+        windows = Layout(threshold).lay(shares, ROWS)
+        for share in [*order, *order]:
+            before = len(shares)
+            shares = sorted({*shares} ^ {share})
+            after = still(windows, Layout(threshold), shares, ROWS)
+            assert after is not None
+            moved = rows_taken_up(windows, after) / (threshold * ROWS)
+            seen = (moved, float(most_runs(after)), balance(after))
+            steps.setdefault(f"{before}-{len(shares)}", []).append(seen)
+            windows = after
+    return {
+        step: {
+            "moved": float(max(row[0] for row in seen)),
+            "runs": float(np.mean([row[1] for row in seen])),
+            "load": float(max(row[2] for row in seen)),
+        }
+        for step, seen in steps.items()
+    }
+
+
 def tables(sequences: int, seed: int = 0) -> dict[str, Any]:
     """Both tables of the report: 6 to 3 at threshold 3, 20 to 10 at threshold 10."""
     rng = np.random.default_rng(seed)
@@ -49,7 +79,13 @@ def tables(sequences: int, seed: int = 0) -> dict[str, Any]:
     orders = [(order + turn) % 20 for order in drawn for turn in range(20)]
     small = transitions(6, 3, permutations(range(6), 3))
     large = transitions(20, 10, [order.tolist() for order in orders])
+    some = [order.tolist() for order in orders[: max(2, sequences // 10)]]
     return {
+        "windows_that_stay": {
+            "6-3": staying(6, 3, permutations(range(6), 3)),
+            "20-10": staying(20, 10, some),
+            "orders": {"6-3": 120, "20-10": len(some)},
+        },
         "rows_moved": small | large,
         "rows_moved_total": {"6-3": _total(small), "20-10": _total(large)},
         "rows_moved_means": {

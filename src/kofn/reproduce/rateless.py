@@ -21,7 +21,7 @@ from ..engines.paced import Paced
 from ..engines.virtual import VirtualEngine
 from ..rounds.stop import all as every
 from ..sums.kernels import Kernel, values
-from . import decoding
+from . import decoding, rateless_own
 from .datasets import TIMINGS, recording
 from .timing import OnStep, Timer, drain, machine, unvalued
 
@@ -53,18 +53,30 @@ class Settings:
     decodes: int = 100
     orders: int = 1000  # random orders of arrival in which all decoders are compared
     rounds: int = 40  # by the wall clock
+    own_trials: int = 500  # of their own experiment
+    precoded: int = 500  # codes with and without a precode
     scale: float = 0.8  # of the recorded seconds, by the wall clock
     seed: int = 0
 
     @property
     def progress_steps(self) -> int:
         """How often `measure` calls `on_step`."""
-        return 3 * len(KINDS) + 3 + 4 + 6 + 1 + self.rounds
+        own = len(rateless_own.TAKEN) + len(rateless_own.R_VALUES) + len(decoding.PRECODED)
+        return 3 * len(KINDS) + 3 + 4 + 6 + 1 + own + self.rounds
 
 
 FULL = Settings()
 QUICK = Settings(
-    trials=10, recorded_trials=10, codes=1, needed=60, decodes=10, orders=60, rounds=6, scale=0.2
+    trials=10,
+    recorded_trials=10,
+    codes=1,
+    needed=60,
+    decodes=10,
+    orders=60,
+    rounds=6,
+    own_trials=20,
+    precoded=20,
+    scale=0.2,
 )
 
 
@@ -90,10 +102,16 @@ def measure(data: Path, settings: Settings, on_step: OnStep) -> dict[str, Any]:
                 # One worker alone is cheap to simulate, and its mean varies most.
                 many = trials * (20 if kind == "one" else 1)
                 symbols = HELD.get(kind, 1) * M
-                times, spent = latencies(kind, symbols, delays, many, settings)
-                result[name][kind] = {**summary(times), "workers_through": spent}
+                times, spent, needed = latencies(kind, symbols, delays, many, settings)
+                found = {**summary(times), "workers_through": spent}
+                result[name][kind] = found | {"symbols_came": float(np.mean(needed))}
         result["by_m_e"] = _by_symbols(settings, on_step)
         result["theory"] = theory()
+        result["by_r"] = _by_r(settings, on_step)
+        result["own_experiment"] = rateless_own.two_symbols_each(
+            waits, M, TAU, settings.own_trials, settings.seed, on_step
+        )
+        result["precoded"] = decoding.precodes(settings.decodes, settings.precoded, on_step)
         result |= _decoding(settings, on_step)
         result["wall_clock"] = _wall_clock(settings, waits, on_step)
     model = {"m": M, "tau": TAU, "mu": MU, "soliton": (0.03, 0.5), "symbols_per_worker": HELD}
@@ -115,24 +133,25 @@ def code_of(kind: str, symbols: int, seed: int) -> SumCode:
         "one": lambda: Uncoded(stream="whole"),
         "uncoded": Uncoded,
         "replication2": lambda: FractionalRepetition(2, stream="whole"),
-        "lt1": lambda: LT(symbols=symbols, seed=seed),
-        "lt2": lambda: LT(r=2, symbols=symbols, seed=seed),
         "groups": lambda: RandomGroups(10, symbols=symbols, seed=seed),
         "dense": lambda: DenseMDS(M // 2, seed=seed),
     }
+    if kind.startswith("lt"):
+        return LT(r=int(kind[2:]), symbols=symbols, seed=seed)
     return makers[kind]()
 
 
 def latencies(
     kind: str, symbols: int, delays: Delays, trials: int, settings: Settings
-) -> tuple[list[float], float]:
+) -> tuple[list[float], float, list[int]]:
     """Seconds of simulated time to the sum, trial by trial; delays are drawn anew each time.
 
-    And how many workers, on average, got through all that they hold.
+    And how many workers, on average, got through all that they hold; and the symbols that came.
     """
     times: list[float] = []
+    came: list[int] = []
     through = 0
-    codes = settings.codes if kind in ("lt1", "lt2", "groups") else 1
+    codes = settings.codes if kind.startswith(("lt", "groups")) else 1
     for part in range(codes):
         workers, seed = 1 if kind == "one" else M, settings.seed + part
         engine = VirtualEngine(workers, delays=delays, compute=False, seed=seed)
@@ -142,8 +161,9 @@ def latencies(
                 report = parts.sum(unvalued).report
                 times.append(report.seconds["total"])
                 through += len(report.finished)
+                came.append(report.symbols_used + report.symbols_wasted)
                 drain(cluster)
-    return times, through / len(times)
+    return times, through / len(times), came
 
 
 def summary(times: list[float], points: int = 100) -> dict[str, Any]:
@@ -185,8 +205,36 @@ def _by_symbols(settings: Settings, on_step: OnStep) -> dict[str, Any]:
         ("dense_mds", "dense", 0, min(few, 20)),
     ):
         on_step(f"exp, {name}")
-        times, _ = latencies(kind, symbols, delays, trials, replace(settings, codes=1))
-        result[name] = summary(times, 20)
+        times, _, came = latencies(kind, symbols, delays, trials, replace(settings, codes=1))
+        result[name] = summary(times, 20) | _by_formula(times, came, symbols, 1)
+    return result
+
+
+def _by_formula(times: list[float], came: list[int], symbols: int, r: int) -> dict[str, float]:
+    """The mean's standard error, and the latency by formula for as many symbols as came.
+
+    How many come varies, the more the larger r is: the mean is over ten quantiles of that.
+    """
+    error = float(np.std(times) / np.sqrt(len(times)))
+    each, groups = symbols // M, -(-M // r)
+    if not each:
+        return {"error": error}
+    some = np.quantile(came, np.arange(0.05, 1.0, 0.1))
+    known = [rateless_own.latency(s, each, r, M, groups, TAU, MU) for s in some.tolist()]
+    return {"error": error, "symbols_came": float(np.mean(came)), "formula": float(np.mean(known))}
+
+
+def _by_r(settings: Settings, on_step: OnStep) -> dict[str, Any]:
+    """LT-r for several r, exponential start-up: simulated, by formula, and Theorem 1's bound."""
+    delays, result = Exponential(unit=TAU, mean=1 / MU), {}
+    for r in rateless_own.R_VALUES:
+        on_step(f"exp, LT-{r}")
+        symbols = max(1, HELD["lt1"] // r) * M
+        trials = max(5, settings.trials // 5)
+        times, _, came = latencies(f"lt{r}", symbols, delays, trials, replace(settings, codes=1))
+        bound = TAU * (r + 1) * mean_degree(M // r) + 1 / MU
+        found = summary(times, 20) | _by_formula(times, came, symbols, r)
+        result[str(r)] = found | {"theorem_1": bound, "mean_degree": mean_degree(M // r)}
     return result
 
 
@@ -224,6 +272,7 @@ def _wall_clock(settings: Settings, waits: NDArray[np.float64], on_step: OnStep)
         "uncoded": Uncoded(),
         "replication2": FractionalRepetition(2, stream="whole"),
         # Each worker could do it alone: mₑ is sixteen times what is needed.
+        "lt1": LT(symbols=WORKERS * (M + 20)),
         "lt2": LT(r=2, symbols=WORKERS * (M // 2 + 20)),
         "groups": RandomGroups(10),
     }
@@ -232,18 +281,28 @@ def _wall_clock(settings: Settings, waits: NDArray[np.float64], on_step: OnStep)
     engine = Paced(LocalEngine(WORKERS), Sampled(drawn, unit=0.0), seed=settings.seed)
     # Only the start waits; the work takes the time it takes.
     engine.capabilities = replace(engine.capabilities, given_time=False)
-    with connect(engine) as cluster:
+    alone = Paced(LocalEngine(1), Sampled(drawn, unit=0.0), seed=settings.seed + 1)
+    alone.capabilities = replace(alone.capabilities, given_time=False)
+    with connect(engine) as cluster, connect(alone) as one:
         parts = cluster.parts(X, codes["uncoded"], parts=M)
+        all_at_one = one.parts(X, Uncoded(stream="whole"), parts=M)
         sums = {
             kind: partial(parts.sum, values, x, code=code, vectorised=True)
             for kind, code in codes.items()
         }
         for warm_up in sums.values():
             warm_up(stop=every())
+        alone_sum = partial(all_at_one.sum, values, x, vectorised=True)
+        alone_sum()
         drawn[:] = settings.scale * waits
         timer = Timer(exact)
-        kinds = {kind: (cluster, lambda sum=sum: sum().value) for kind, sum in sums.items()}
+        where = {kind: (cluster, call) for kind, call in sums.items()} | {"one": (one, alone_sum)}
+        kinds = {kind: (on, partial(_value, call)) for kind, (on, call) in where.items()}
         seconds = timer.rounds(kinds, settings.rounds, lambda: on_step("wall clock"), warm=0)
     sizes = {"workers": WORKERS, "terms": M, "dimension": DIMENSION, "scale": settings.scale}
     result = {kind: summary(times, 40) for kind, times in seconds.items()}
     return {**result, **sizes, "worst_relative_error": timer.worst}
+
+
+def _value(call: Callable[[], Any]) -> Any:
+    return call().value

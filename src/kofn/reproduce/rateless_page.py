@@ -11,12 +11,12 @@ from .page import Printed, Results, fill
 TITLE = "Rateless codes for sums of non-linear functions, measured again"
 RED = "#d55e00"
 LOOKS = {
-    "one": ("all at one", GREY, "-"),
+    "one": ("all at one", GREY, ":"),
     "uncoded": ("uncoded", ORANGE, "-"),
-    "replication2": ("2-replication", RED, "-"),
+    "replication2": ("2-replication", RED, "-."),
     "lt1": ("LT-1", BLUE, "-"),
     "lt2": ("LT-2", BLUE, "--"),
-    "groups": ("random groups of 10", GREEN, "-"),
+    "groups": ("random groups of 10", GREEN, (0, (6, 1, 1, 1, 1, 1))),
 }
 MODELS = {
     "exp": "X exponential, mean 5 s",
@@ -63,7 +63,7 @@ def wall_clock(results: Results) -> Figure:
     _tail(axes, runs)
     title = f"{runs['workers']} processes, {runs['terms']} Gaussian kernels: wall clock"
     dress(axes, "t, seconds", "fraction of rounds longer than t", title, "both")
-    legend(axes)
+    legend(figure, *axes.get_legend_handles_labels(), loc="outside lower center", ncols=6)
     return figure
 
 
@@ -95,6 +95,39 @@ def decoding(results: Results) -> Figure:
     return figure
 
 
+def own_experiment(results: Results) -> Figure:
+    figure, (left, middle, right) = panels(13, 3.6, 1, 3)
+    own = results["own_experiment"]
+    kinds = [kind for kind in LOOKS if kind in own]
+    names, colors = ([LOOKS[kind][at] for kind in kinds] for at in (0, 1))
+    mean, error = ([own[kind][key] for kind in kinds] for key in ("mean", "error"))
+    left.barh(names, mean, color=colors, height=0.65, xerr=error, ecolor=INK)
+    for y, (value, off) in enumerate(zip(mean, error, strict=True)):
+        left.text(value + off, y, f" {value:.2f}", va="center", color=INK)
+    left.invert_yaxis()
+    left.set_xlim(0, 1.2 * max(mean))
+    dress(left, "seconds, mean and its error", "", f"Two symbols a worker, {own['trials']} trials")
+    by_r = results["by_r"]
+    x = [int(r) for r in by_r]
+    mean, error = ([row[key] for row in by_r.values()] for key in ("mean", "error"))
+    middle.errorbar(x, mean, error, color=BLUE, marker="o", label="simulated")
+    known = [row["formula"] for row in by_r.values()]
+    middle.plot(x, known, color=ORANGE, ls="--", marker="x", label="by formula")
+    middle.set_xscale("log", base=2)
+    middle.set_xticks(x, [str(r) for r in x])
+    middle.set_ylim(bottom=0)
+    trials = next(iter(by_r.values()))["trials"]
+    dress(middle, "r", "seconds, mean", f"LT-r, exponential, {trials} trials", "both")
+    legend(middle)
+    coded = results["precoded"]["rows"]
+    shades = (ORANGE, BLUE, GREEN, BLUE, GREEN)
+    bars = [(row["code"], row["symbols_99"], c) for row, c in zip(coded, shades, strict=True)]
+    across(right, bars, ".0f")
+    count = coded[0]["codes"]
+    dress(right, f"symbols enough in 99 % of {count} codes", "", "With and without a precode")
+    return figure
+
+
 SENTENCES = {
     "tails": """
         Mean latency with exponential start-up and m_e = ∞: uncoded {exp[uncoded][mean]:.1f} s
@@ -118,6 +151,16 @@ SENTENCES = {
         shuffled deck {symbols_99[inactivation_lt1]} and {symbols_99[inactivation_lt2]}.
         Milliseconds to decode LT-1 and LT-2 by the wall clock, as in Mallick et al., 2021 (55 and
         29), CPU time in brackets: {decode_times}.""",
+    "own_experiment": """
+        Their own experiment, two symbols for each of {own_experiment[workers]} workers and the
+        fastest M'/2 of them, on recorded start-up times: LT-1 {own_experiment[lt1][mean]:.2f} s,
+        LT-2 {own_experiment[lt2][mean]:.2f} s, 2-replication
+        {own_experiment[replication2][mean]:.2f} s, uncoded {own_experiment[uncoded][mean]:.2f} s,
+        all at one {own_experiment[one][mean]:.2f} s. Peeling then decodes in
+        {own_experiment[lt1][decodes_peeling]:.1%} and {own_experiment[lt2][decodes_peeling]:.1%}
+        of the trials, inactivation in {own_experiment[lt1][decodes_inactivation]:.1%} and
+        {own_experiment[lt2][decodes_inactivation]:.1%}. Latency by formula is within {gap:.1%} of
+        the simulated mean for every r.""",
 }
 
 
@@ -130,8 +173,9 @@ def sentences(results: Results) -> dict[str, str]:
     more = {
         "wall_times": ", ".join(
             f"{LOOKS[kind][0]} {wall[kind]['median']:.3f} and {wall[kind]['p99']:.3f} s"
-            for kind in ("uncoded", "replication2", "lt2", "groups")
+            for kind in ("one", "uncoded", "replication2", "lt1", "lt2", "groups")
         ),
+        "gap": max(abs(row["formula"] / row["mean"] - 1) for row in results["by_r"].values()),
         "decode_times": ", ".join(
             f"{label} " + (both.replace("%s", kind)).format_map(times)
             for kind, label in decoders.items()
@@ -151,3 +195,14 @@ def tables(results: Results) -> Iterator[Printed]:
     columns = {"": "", **dict.fromkeys(MODELS.values(), ">")}
     yield "latency, seconds: mean / median / 99 %", columns, rows
     yield "* of this sample: the mean of what it is drawn from is infinite."
+    columns = {"code": "", "symbols": ".0f", "99 %": "d", "most": "d", "terms a symbol": ".1f"}
+    columns |= {"decode, ms": ".2f", "CPU, ms": ".2f", "error": ".0e"}
+    keys = ["code", "symbols_median", "symbols_99", "symbols_most", "terms_a_symbol"]
+    keys += ["wall_ms", "cpu_ms", "worst_relative_error"]
+    rows = [tuple(row[key] for key in keys) for row in results["precoded"]["rows"]]
+    yield f"LT and Raptor, m = {results['precoded']['m']}", columns, rows
+    finite = {name: row for name, row in results["by_m_e"].items() if "formula" in row}
+    known = finite | {f"LT-{r}": row for r, row in results["by_r"].items()}
+    columns = {"exponential start-up": "", "simulated": ".3f", "error": ".3f", "by formula": ".3f"}
+    keys = ["mean", "error", "formula"]
+    yield "latency, seconds", columns, [(n, *(row[k] for k in keys)) for n, row in known.items()]

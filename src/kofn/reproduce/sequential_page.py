@@ -11,6 +11,9 @@ from .page import Printed, Results, fill
 TITLE = "Coded sequential matrix multiplication, measured again"
 COLORS = {"uncoded": GREY, "poly": ORANGE, "dip": BLUE, "idip": GREEN}
 NAMES = {"uncoded": "uncoded", "poly": "polynomial", "dip": "DIP", "idip": "IDIP"}
+LINES = {"uncoded": ":", "poly": "--", "dip": "-", "idip": "-."}
+WIDTHS = {"uncoded": 1.4, "poly": 1.4, "dip": 3.2, "idip": 1.4}  # IDIP may lie on DIP
+MARKERS = {"uncoded": "x", "poly": "s", "dip": "o", "idip": "^"}
 MODELS = {"iid": "independent stragglers", "fritchman": "bursts (Fritchman)"}
 
 
@@ -82,14 +85,33 @@ def figure_2(results: Results) -> Figure:
 
 
 def training(results: Results) -> Figure:
-    figure, axes = panels(8, 3.8)
-    for kind, run in results["training"]["codes"].items():
-        x, y = zip(*run["test_loss_over_time"], strict=True)
-        label = f"{NAMES[kind]}, {run['seconds']:.0f} s in all"
-        axes.plot(x, y, marker="o", ms=4, color=COLORS[kind], label=label)
-    title = f"Five networks on {results['training_data']}, four workers: test loss of the first"
-    dress(axes, "seconds, wall clock", "test loss", title, "both")
-    legend(axes, fontsize=9)
+    figure, every = panels(11, 3.8, 1, 2, sharey=True)
+    runs = (results["training"], results["training_bursts"])
+    for axes, run, title in zip(every, runs, MODELS.values(), strict=True):
+        for kind, code in run["codes"].items():
+            x, y = zip(*code["test_loss_over_time"], strict=True)
+            label = f"{NAMES[kind]}, {code['seconds']:.0f} s in all"
+            look: Any = {"marker": MARKERS[kind], "ls": LINES[kind], "lw": WIDTHS[kind]}
+            axes.plot(x, y, color=COLORS[kind], label=label, **look)
+        label = "test loss of the first network" if title == MODELS["iid"] else ""
+        dress(axes, "seconds, wall clock", label, f"{title}, {results['training_data']}", "both")
+        legend(axes, fontsize=9)
+    return figure
+
+
+def full_size(results: Results) -> Figure:
+    figure, every = panels(11, 3.8, 1, 2, sharey=True)
+    loss = results["full_size"]["test_loss"]
+    widths = "-".join(map(str, results["full_size"]["widths"]))
+    for axes, (model, title) in zip(every, MODELS.items(), strict=True):
+        whole = results["table1_parts"][model]["whole_job_seconds"]
+        for kind, curve in results["figure2"][model].items():
+            ends = [whole * end for end in curve["step_ends"][: len(loss)]]
+            look: Any = {"marker": MARKERS[kind], "ls": LINES[kind], "lw": WIDTHS[kind]}
+            axes.plot(ends, loss[: len(ends)], color=COLORS[kind], label=NAMES[kind], **look)
+        label = "test loss of one of five" if model == "iid" else ""
+        dress(axes, "seconds, simulated", label, f"{title}, {widths}", "both")
+        legend(axes, fontsize=9)
     return figure
 
 
@@ -118,7 +140,15 @@ SENTENCES = {
         with delays take {uncoded[seconds]:.0f} s uncoded, {poly[seconds]:.0f} s with a polynomial
         code and {dip[seconds]:.0f} s with DIP; the losses differ from plain NumPy training by at
         most {differs:.1e} at any step. The master held everything up for {dip[held_share]:.1%} of
-        the time.""",
+        the time. Under bursts: {b[uncoded][seconds]:.0f}, {b[poly][seconds]:.0f} and
+        {b[dip][seconds]:.0f} s.""",
+    "full_size": """
+        At {size} a whole job takes one core {table1_parts[iid][whole_job_seconds]:.2f} s in the
+        mean. Training really runs here, on plain NumPy; when each step is done is simulated, with
+        that time. Encoding a job takes {e[poly][encode_seconds]:.3f} s (polynomial),
+        {e[dip][encode_seconds]:.3f} s (DIP) and {e[idip][encode_seconds]:.3f} s (IDIP), decoding
+        {e[poly][decode_seconds]:.3f}, {e[dip][decode_seconds]:.3f} and
+        {e[idip][decode_seconds]:.3f} s.""",
 }
 
 
@@ -130,6 +160,9 @@ def sentences(results: Results) -> dict[str, str]:
         "gap": max(abs(p["measured"][k] / p[k] - 1) for p in points for k in ("uncoded", "poly")),
         "close": max(p["measured"]["idip"] / p["idip_bound"] for p in points),
         "differs": max(run["largest_loss_difference"] for run in codes.values()),
+        "b": results["training_bursts"]["codes"],
+        "e": results["table1_parts"]["iid"]["codes"],
+        "size": "-".join(map(str, results["full_size"]["widths"])),
     }
     return fill(SENTENCES, results, codes, more)
 
@@ -143,4 +176,17 @@ def tables(results: Results) -> Iterator[Printed]:
                 ratios = (side if mu == "0" else side["mu_0.25"])["over_poly"]
                 rows.append((title, mu, clock, *(ratios[kind] for kind in NAMES)))
     columns = {"stragglers": "", "μ": ">", "clock": "", **dict.fromkeys(NAMES.values(), ".3f")}
+    yield "time per job / polynomial code", columns, rows
+    rows = []
+    for model, title in MODELS.items():
+        times = results["table1_parts"][model]
+        for kind, row in times["codes"].items():
+            spent = row["encode_seconds"], row["decode_seconds"]
+            rows.append((title, NAMES[kind], *spent, *times["published"].get(kind, (0.0, 0.0))))
+    columns = {"stragglers": "", "code": "", "encode, s": ".4f", "decode, s": ".4f"}
+    columns |= {"published: encode": ".3f", "decode": ".3f"}
+    yield "Table 1: the master's seconds for a job", columns, rows
+    at = results["burst_variant"]
+    columns = {"code, on the chain of bursts": "", "μ = 0": ".3f", "μ = 0.25": ".3f"}
+    rows = [(name, ratio, at["mu_0.25"][name]) for name, ratio in at["mu_0"].items()]
     yield "time per job / polynomial code", columns, rows

@@ -25,6 +25,19 @@ def uncoded(alpha: float, P: int, delta: float) -> float:
     return polynomial(alpha, 0, P, delta)
 
 
+def least_load(P: int, N: int, W: int) -> float:
+    """Theorem 3.1: no scheme has a smaller load, at most N stragglers being in any W rounds.
+
+    Of N stragglers in the first of every W rounds P W - N results are left, for W jobs.
+    """
+    return 1.0 / (P - N / W)
+
+
+def least_burst_load(P: int, B: int, W: int, lam: int) -> float:
+    """The load of IDIP for bursts: W - 1 + B mini-tasks a round, of which B·lam may be lost."""
+    return (W - 1 + B) / ((W - 1 + B) * P - B * lam)
+
+
 def idip_bound(
     alpha: float, N: int, W: int, P: int, delta: float, as_printed: bool = False
 ) -> float:

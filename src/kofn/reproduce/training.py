@@ -16,6 +16,7 @@ from ..learn.descent import Constant, Decay, GradientDescent, Rate, descend
 from ..learn.losses import logistic, squared
 from ..learn.terms import Term, cut
 from ..sums.rivals import Backups, Stale
+from ..sums.tally import Kind
 from .datasets import Dataset
 
 Vector = NDArray[np.float64]
@@ -25,10 +26,11 @@ RATES: dict[str, Rate] = {"amazon": Constant(10), "covtype": Constant(0.1), "kc_
 
 
 class Method(NamedTuple):
-    """A code, and when to stop."""
+    """A code, when to stop, and what stands for parts that are missing."""
 
     code: SumCode
     stop: Stop
+    weights: Kind = "covered"
 
 
 def methods(wait: int) -> dict[str, Method]:
@@ -115,7 +117,8 @@ def train(
     """Descend as Wang et al., 2019 do, from zero; the clock is read after each update."""
 
     def gradient(x: Vector, t: int) -> tuple[Vector, float]:
-        result = parts.sum(fn, (x, t), stop=method.stop, code=method.code)
+        how: Any = {"stop": method.stop, "code": method.code, "weights": method.weights}
+        result = parts.sum(fn, (x, t), **how)
         return result.value[0], result.covered
 
     return _descend(gradient, data, iterations, clock)

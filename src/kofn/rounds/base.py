@@ -25,6 +25,7 @@ class Round(ABC):
     missing: int = 0  # workers without which it cannot end; 0 while those at hand are enough
     entering: bool = False  # a newcomer that has all it needs is about to take part
     usual: float = 0.0  # seconds that a round of this kind takes; 0 where unknown
+    wait: float = float("inf")  # seconds that it waits for joiners, if less than the cluster's
     has_idle_work: bool = False  # there is work of the master's own to do while nothing arrives
 
     def __init__(self, id: int, threshold: int, key: str = "") -> None:
@@ -34,7 +35,7 @@ class Round(ABC):
         self.lost: list[int] = []
         self.joined: list[int] = []
         self.wrong: dict[int, str] = {}  # whose reply could not be right, and why
-        self.standby: dict[int, int] = {}  # slot -> who has it too, and can take it over
+        self.standby: dict[int, int] = {}  # worker -> a slot that it has too, and can take over
         self._silence = (0, 0)  # what was read when the last was given up; how many since then
 
     @abstractmethod

@@ -71,6 +71,7 @@ class Cover:
                 self._count[a:b] += 1
                 self.delivered_rows += last - first
             have[:] = True
+            self.asked[i, a:b] = True  # also what came after it was given up: not to be asked again
 
     def _unfold(self) -> None:
         """Bring the arrays up to what was noted."""

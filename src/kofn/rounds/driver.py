@@ -7,19 +7,18 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from threading import get_ident
 from typing import Any, NoReturn
 
 from .. import interrupts
 from ..engines.base import Engine
 from ..errors import CannotDo, Closed, Stalled, TooFewWorkers, WorkerError
+from ..events import EventLog
 from ..model import (
     Accuse,
     Assign,
     Command,
     Event,
-    EventLog,
     Failed,
     Keep,
     Leaving,
@@ -32,6 +31,7 @@ from ..model import (
     Supply,
     Tick,
 )
+from .asked import Asked
 from .base import Round
 from .keep import Keeper
 from .leaving import Departures
@@ -79,8 +79,7 @@ class RoundDriver:
         self._ended = -1  # the last one that has; later ones have larger ids
         self._unheard: list[Event] = []  # events noted that it has not heard of
         self._unnoted: deque[Event] = deque()  # left by an exception
-        self._asked: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
-        self._home = os.getpid()
+        self._asked, self._home = Asked(), os.getpid()
         # Other threads must not wait for long until a round looks up; in virtual time nobody does.
         self._nap = float("inf") if engine.capabilities.virtual_time else PATIENCE
 
@@ -103,8 +102,7 @@ class RoundDriver:
 
     def call(self, action: Callable[[], Any]) -> Any:
         """Do something to the engine, in whichever thread is driving it now."""
-        done: Future[Any] = Future()
-        self._asked.append((action, done))
+        done = self._asked.add(action)
         while not done.done():
             if self.lock.acquire(timeout=LOOK):
                 try:
@@ -115,19 +113,13 @@ class RoundDriver:
 
     def close(self) -> None:
         """Close the engine, by the hand of whoever drives it. Idempotent."""
-        self.closed = True
-        if os.getpid() == self._home:
-            self.call(self.engine.close)
-        else:
-            self.engine.close()  # nobody drives it in this process, whatever the lock says
+        self.closed, ours = True, os.getpid() == self._home
+        # In another process nobody drives it, whatever the lock says.
+        self.call(self.engine.close) if ours else self.engine.close()
 
     def _serve(self) -> None:
-        while self._asked:
-            action, done = self._asked.popleft()
-            try:
-                done.set_result(action())
-            except BaseException as error:
-                done.set_exception(error)
+        if self._asked.waiting:  # a turn of the loop makes no call for nothing
+            self._asked.serve()
         while self.unwanted and not self.closed:
             self.forget(self.unwanted.popleft())
 
@@ -180,10 +172,11 @@ class RoundDriver:
                     short, end = None, heard + max(self.limit, self.wait)
                 else:
                     short = now if short is None else short
-                    end = short + self.wait
+                    end = short + min(self.wait, round.wait)
                 if now >= end:
                     tried = round.last_resort(now) if short is None else ()
-                    if not self._obey(round, tried, supply) and not round.done:
+                    given = self.roster.overdue(round.key) and self._offer(round, supply)
+                    if not self._obey(round, tried, supply) and not given and not round.done:
                         raise round.gave_up(now - (heard if short is None else short))
                     heard = now
                     continue
@@ -197,9 +190,8 @@ class RoundDriver:
                     # The rest of a batch still tells who lives: no early way out.
                     if type(event) is Failed and event.round == round.id and not round.done:
                         raise WorkerError(event.worker, event.error, event.traceback)
-                if not round.done and not {Lost, Leaving}.isdisjoint(map(type, events)):
-                    for worker in list(self.roster.kept):  # one that stood by may have a slot now
-                        supply(worker)
+                if not round.done and not {Lost, Leaving, Failed}.isdisjoint(map(type, events)):
+                    self._offer(round, supply)
                 if events:
                     heard = engine.now()
                 elif (due := (now := engine.now()) >= round.wake) or not idle:
@@ -214,6 +206,13 @@ class RoundDriver:
             self._ended = round.id
             how = "done" if round.done else "raised"
             log.append(Record(engine.now(), how, round.id, -1, -1, 0))
+
+    def _offer(self, round: Round, supply: Supplier) -> bool:
+        """Let those that stand by have what slots there are for them; whether one has one now."""
+        before = self.roster.coming(round.key)
+        for worker in list(self.roster.kept):
+            supply(worker)
+        return self.roster.coming(round.key) > before
 
     def settle(self, timeout: float = 0.0) -> None:
         """Take in what arrived between rounds, waiting at most `timeout` seconds for something."""
@@ -284,8 +283,8 @@ class RoundDriver:
         """End workers that have owed an answer for too long; return when to look again."""
         if self.lost_after == float("inf"):  # a thousand workers need not be gone through an event
             return self.lost_after
-        since = self.roster.debts.since
-        for worker in self.roster.silent(self.engine.now(), self.lost_after):
+        since, now = self.roster.debts.since, self.engine.now()
+        for worker in self.roster.silent(now, self.lost_after):
             self.engine.give_up(worker)
             del since[worker]  # once is enough; its Lost is on the way
             most = len(self.roster.kept) + 2 * self.keeper.keep

@@ -60,6 +60,7 @@ class ElasticRound(WatchedRound):
         self.windows = windows
         self.cover = Cover(windows)
         self.values: list[tuple[int, tuple[RowRange, ...], Any]] = []
+        self.firsts: dict[int, tuple[float, int]] = {}  # seconds and rows of a worker's first reply
         self._work = work
 
     def start(self, time: float) -> list[Command]:
@@ -82,6 +83,7 @@ class ElasticRound(WatchedRound):
 
     def _replied(self, event: Reply) -> Sequence[Command]:
         if event.what is not None:
+            self.firsts.setdefault(event.worker, (event.seconds, event.read))
             share = self._slot_of[event.worker]
             self.cover.deliver(share, event.what)
             if event.value is not None:

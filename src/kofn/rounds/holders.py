@@ -11,7 +11,7 @@ from math import inf
 from typing import Any, Protocol
 
 from .. import interrupts
-from ..errors import SharesLost, UnknownWorker, WorkerError
+from ..errors import SharesLost, Stalled, UnknownWorker, WorkerError
 from ..model import Build, Update
 from .driver import RoundDriver
 
@@ -151,12 +151,11 @@ class Holders:
             self.shares[worker] = share
 
     def second(self) -> dict[int, int]:
-        """Share -> a live worker that holds it as it is now, too, but is not the one to ask."""
+        """Live workers that hold a share as it is now, too, but are not the ones to ask."""
         if not self._twice:
             return {}
         asked = self.ready()
-        others = [w for w in self.shares if w not in asked and self._keeps(w)]
-        return {self.shares[worker]: worker for worker in others}
+        return {w: s for w, s in self.shares.items() if w not in asked and self._keeps(w)}
 
     def _one_each(self, held: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         """One holder of each share: of two the one that stays, or stays longer."""
@@ -189,8 +188,8 @@ class Holders:
                 roster.drop(both[-1], {self.key})
 
     def _refused(self, taken: Collection[int]) -> list[int]:
-        """Shares that nobody could keep of those that were given them: another may."""
-        refused = self.driver.roster.refused
+        """Shares that nobody could keep of those that were given them, or not yet: another may."""
+        refused = self.driver.roster.refused | self.driver.roster.late
         could = {share for w, share in self.shares.items() if (w, self.key) not in refused}
         return sorted({*self.shares.values()} - could - {*taken}) if refused else []
 
@@ -229,6 +228,17 @@ class Holders:
                 if not self.version.updates:
                     raise
                 self._check(error)
+            except Stalled:
+                if not self._pass_on():
+                    raise
+
+    def _pass_on(self) -> bool:
+        """Give shares that are on their way to the silent to others too; whether there are any."""
+        given = len(self.shares)
+        if self.driver.roster.overdue(self.key):
+            for worker in list(self.driver.roster.kept):
+                self.supply(worker)
+        return len(self.shares) > given
 
     def _have_enough(self) -> bool:
         return len(self.ready()) >= self._enough

@@ -125,7 +125,7 @@ class IterateRound(Round):
             return [Supply(event.worker)]
         if type(event) is Stored and event.key == self.key and event.slot is not None:
             if event.slot in self._live or event.slot in self._out:
-                self.standby[event.slot] = event.worker
+                self.standby[event.worker] = event.slot
             elif event.worker not in self._holders:
                 return self._call(event.worker, event.slot)
         elif type(event) is Leaving:
@@ -188,7 +188,7 @@ class IterateRound(Round):
 
     def _lost(self, worker: int) -> Sequence[Command]:
         self._called.discard(worker)
-        self.standby = {share: w for share, w in self.standby.items() if w != worker}
+        self.standby.pop(worker, None)
         share = self._holders.get(worker, -1)
         commands: list[Command] = []
         if self._live.get(share) == worker:
@@ -201,8 +201,8 @@ class IterateRound(Round):
         self.lost.append(worker)
         self._deadlines.pop(share, None)
         self._going.discard(share)
-        if share in self.standby:
-            commands += self._call(self.standby.pop(share), share)
+        for other in [w for w, slot in self.standby.items() if slot == share][:1]:
+            commands += self._call(other, self.standby.pop(other))
         return commands
 
     def _call(self, worker: int, share: int) -> list[Command]:

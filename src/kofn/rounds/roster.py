@@ -110,6 +110,7 @@ class Roster:
     def __init__(self, workers: Iterable[int]) -> None:
         self.kept: dict[int, set[str]] = {worker: set() for worker in workers}  # of the live: keys
         self.refused: set[tuple[int, str]] = set()  # puts that failed: worker, key
+        self.late: set[tuple[int, str]] = set()  # puts whose answer is not waited for any more
         self.leaving: dict[int, float] = {}  # who will be gone, and when
         self.unborn: dict[int, str] = {}  # joiners that never came, and why
         self.debts = Debts()  # of tasks and puts
@@ -134,9 +135,15 @@ class Roster:
         """Whether a worker is live, or was lost."""
         return worker in self.kept or worker in self._gone
 
-    def coming(self, key: str) -> bool:
-        """Whether what is to be kept under a key is on its way to somebody."""
-        return any(k == key for _, k in self._coming)
+    def coming(self, key: str) -> int:
+        """To how many what is to be kept under a key is on its way."""
+        return sum(k == key for _, k in self._coming)
+
+    def overdue(self, key: str) -> bool:
+        """Count no longer on those to whom it is on its way; whether there are any more of them."""
+        new = {pair for pair in self._coming if pair[1] == key} - self.late
+        self.late |= new
+        return bool(new)
 
     def waiting(self, key: str, workers: Iterable[int]) -> list[int]:
         """Those of these workers that are live, do not keep a key and have not refused it."""
@@ -148,7 +155,10 @@ class Roster:
 
     def silent(self, now: float, seconds: float) -> set[int]:
         """Workers that owe an answer and have said nothing for so many seconds."""
-        return {worker for worker, last in self.debts.since.items() if last + seconds <= now}
+        since = self.debts.since
+        if not since or min(since.values()) + seconds > now:
+            return set()  # as almost always
+        return {worker for worker, last in since.items() if last + seconds <= now}
 
     def behind(self, worker: int, tasks: int) -> bool:
         """Whether a worker owes answers to so many tasks or puts: more would only pile up."""
@@ -170,6 +180,7 @@ class Roster:
         """Something to be kept has been sent, with which a worker fills a slot if there is one."""
         self._wanted.add(key)
         self.refused.discard((worker, key))
+        self.late.discard((worker, key))
         self._coming[worker, key] = slot
         self.debts.add(worker, time)
 
@@ -188,6 +199,7 @@ class Roster:
         """Nobody keeps this key any more, nor will."""
         self._wanted.discard(key)
         self.refused = {pair for pair in self.refused if pair[1] != key}
+        self.late = {pair for pair in self.late if pair[1] != key}
         self._coming = {pair: slot for pair, slot in self._coming.items() if pair[1] != key}
         for kept in self.kept.values():
             kept.discard(key)
@@ -224,6 +236,7 @@ class Roster:
             self.unborn[worker] = reason
         self._gone.add(worker)
         self._coming = {pair: slot for pair, slot in self._coming.items() if pair[0] != worker}
+        self.late = {pair for pair in self.late if pair[0] != worker}
         self.debts.drop(worker)
         for slots in self._slots:
             slots.pop(worker, None)
@@ -232,6 +245,7 @@ class Roster:
         worker, key = event.worker, event.key
         self.debts.answered(worker, event.time, 1)
         slot = None if key is None else self._coming.pop((worker, key), None)
+        self.late.discard((worker, key or ""))
         if key is None or key not in self._wanted or worker not in self.kept:
             return event
         if type(event) is Stored:

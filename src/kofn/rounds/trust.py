@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections import Counter
 
-from ..model import Accuse, EventLog, Lost, Record
+from ..events import EventLog
+from ..model import Accuse, Lost, Record
 from .roster import Roster
 
 TWICE = 2  # once may be a cosmic ray; a worker that is caught so often computes wrongly

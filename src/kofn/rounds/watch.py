@@ -162,7 +162,7 @@ class WatchedRound(Round):
         """Have nothing more to do with a worker, in this round."""
         self.wrong[worker] = why
         self._vacate(worker)
-        self.standby = {slot: w for slot, w in self.standby.items() if w != worker}
+        self.standby.pop(worker, None)
         return [Accuse(worker, task, why)]
 
     @abstractmethod
@@ -228,25 +228,35 @@ class WatchedRound(Round):
         if holder == worker:
             self._slot_of[worker] = slot
             return True
-        self.standby[slot] = worker
+        self.standby[worker] = slot
         return True
 
     def _make_room(self) -> None:
-        """Let who goes, or is slow, change places with one that stands by and does not."""
-        out = self._slow | self._going
-        for slot, worker in self.standby.items():
+        """Let who goes, or is slow, change places with one that stands by and does not.
+
+        Who was slow stays so until it says something: two that are silent would take turns.
+        """
+        slow, out = set(self._slow), self._slow | self._going
+        for worker, slot in self.standby.items():
             holder = self._holder.get(slot)
-            if holder in out and worker not in out and self._vacate(holder):
+            if holder in out and worker not in out and self._step_aside(holder):
                 self._aside[slot] = holder
+        self._slow |= slow
+
+    def _step_aside(self, worker: int) -> bool:
+        """Take its slot from one that another will have; whether it had it."""
+        return self._vacate(worker)
 
     def _succeed(self) -> bool:
         """Let those that stand by have slots that nobody has; whether there are any."""
-        free = [slot for slot in self.standby if slot not in self._holder]
-        for slot in free:
-            worker = self.standby.pop(slot)
+        free = {s: w for w, s in reversed(self.standby.items()) if s not in self._holder}
+        out = self._slow | self._going
+        free |= {s: w for w, s in self.standby.items() if s in free and w not in out}
+        for slot, worker in free.items():
+            del self.standby[worker]
             self._slot_of[worker], self._holder[slot] = slot, worker
             if slot in self._aside:
-                self.standby[slot] = self._aside.pop(slot)
+                self.standby[self._aside.pop(slot)] = slot
         return bool(free)
 
     def _notice(self, event: Leaving) -> bool:
@@ -274,7 +284,7 @@ class WatchedRound(Round):
 
     def _leave(self, worker: int) -> bool:
         left = self._vacate(worker)
-        self.standby = {slot: w for slot, w in self.standby.items() if w != worker}
+        self.standby.pop(worker, None)
         if left:
             self.lost.append(worker)
         return left

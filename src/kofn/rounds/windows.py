@@ -34,7 +34,7 @@ class Windows:
     cuts: Ints  # (segments + 1,), strictly rising from 0 to the rows of a share
     asked: NDArray[np.bool_]  # (shares, segments)
     need: Ints  # (segments,)
-    runs: tuple[tuple[RowRange, ...], ...]  # at most two a share
+    runs: tuple[tuple[RowRange, ...], ...]  # at most two a share, unless windows stay still
     starts: Ints  # (shares,) where each window begins on the circle
     lengths: Ints  # (shares,)
     threshold: int
@@ -80,6 +80,7 @@ class Layout:
 
     `fractions` say how much of itself each share reads; None lays equal windows. `groups`: see
     Windows. `spare`: those beyond the threshold are waited for, and at least one of them needed.
+    `still`: when shares leave or come, the others' windows stay where they are (still.py).
     """
 
     threshold: int
@@ -87,6 +88,7 @@ class Layout:
     fractions: tuple[float, ...] | None = None
     groups: int = 0
     spare: bool = False
+    still: bool = False
 
     def lay(self, shares: Sequence[int], rows: int, offset: int = 0) -> Windows:
         """Return windows that cover every row by exactly threshold + margin shares.

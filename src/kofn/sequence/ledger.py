@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ..codes.product import POOR
+from .models import StragglerModel
 
 
 class Mini(NamedTuple):
@@ -221,36 +222,33 @@ class Diagonal(Ledger):
 
 
 class Improved(Ledger):
-    """Algorithm 2 (IDIP), for patterns with at most N stragglers in any W rounds.
+    """Algorithm 2 (IDIP), for the stragglers of a model.
 
     A mini-task that failed is given to the same slot again. A new one is uncoded where the model
     says that the slot cannot straggle until the job is due. Line 9 is read once a job and round.
-    With `burst` nobody straggles more than so many rounds in a row either (our own restriction, not
-    that of Krishnan et al., 2020): longer bursts are waited for, more mini-tasks can be uncoded.
     """
 
-    def __init__(
-        self, k: int, slots: int, N: int, W: int, burst: int | None = None, eta: Eta = perfect
-    ) -> None:
-        super().__init__(k, slots, W - 1, eta)
-        self._N, self._W, self._burst = N, W, burst
-        self._counts: deque[int] = deque(maxlen=W - 1)  # stragglers of the rounds before
-        self._runs = [0] * slots  # rounds in a row that each slot has straggled, up to now
+    def __init__(self, k: int, slots: int, model: StragglerModel, eta: Eta = perfect) -> None:
+        super().__init__(k, slots, model.life - 1, eta)
+        self._model = model
+        # Stragglers of the rounds before. A run of them may be longer than any window.
+        self._before: deque[frozenset[int]] = deque(maxlen=2 * model.W)
         self._given: dict[int, Batch] = {}  # job -> its mini-tasks of the round before
 
     def _assign(self) -> list[Batch]:
         batches: list[Batch] = []
         given: dict[int, Batch] = {}
+        before = tuple(self._before)
         for ago in range(self.delay + 1):
             job = self.begun(ago)
             if job is None:
                 continue
-            before = self._given.get(job.number, {})
-            batch = {slot: mini for slot, mini in before.items() if mini.row not in job.rows}
+            last = self._given.get(job.number, {})
+            batch = {slot: mini for slot, mini in last.items() if mini.row not in job.rows}
             free = [slot for slot in range(self.slots) if slot not in batch]
-            enough = self.k - job.units >= len(free)
+            enough, left = self.k - job.units >= len(free), self._model.life - ago
             for slot in free:
-                safe = enough and self.cannot_straggle(slot, self._W - ago)
+                safe = enough and self._model.cannot_straggle(before, slot, left)
                 batch[slot] = job.unit() if safe else job.fresh()
             batches.append(batch)
             given[job.number] = batch
@@ -258,38 +256,21 @@ class Improved(Ledger):
         return batches
 
     def ahead(self, job: int | None) -> list[Batch]:
-        # Who gets what depends on who straggles in this round, unless nobody can for W rounds.
-        always = min(self._N, self._W if self._burst is None else self._burst) < self._W
-        if job is None or not always or self.k < self.slots:
+        # Who gets what depends on who straggles in this round, unless nobody can for so long.
+        if job is None or self.k < self.slots:
             return []
-        return [self._uncoded(job)]
-
-    def cannot_straggle(self, slot: int, rounds: int) -> bool:
-        """Whether the model rules out that a slot straggles in this round and all of the next.
-
-        `rounds` counts this one. It would take a window of W rounds with more than N, or a run
-        longer than a burst.
-        """
-        if self._burst is not None and self._runs[slot] + rounds > self._burst:
-            return True
-        before = list(self._counts)
-        for s in range(min(rounds, self._W)):
-            past = sum(before[len(before) - (self._W - 1 - s) :]) if s < self._W - 1 else 0
-            if past + s + 1 > self._N:
-                return True
-        return False
+        always = all(
+            self._model.cannot_straggle((), s, self._model.life) for s in range(self.slots)
+        )
+        return [self._uncoded(job)] if always else []
 
     def may_end(self, finished: Collection[int]) -> bool:
         return super().may_end(finished) and self.conforms(finished)
 
     def conforms(self, finished: Collection[int]) -> bool:
         late = [slot for slot in range(self.slots) if slot not in finished]
-        if sum(self._counts) + len(late) > self._N:
-            return False
-        return self._burst is None or all(self._runs[slot] < self._burst for slot in late)
+        return self._model.conforms(tuple(self._before), late)
 
     def end(self, finished: Collection[int]) -> None:
         super().end(finished)
-        self._counts.append(len(self.stragglers))
-        for slot in range(self.slots):
-            self._runs[slot] = self._runs[slot] + 1 if slot in self.stragglers else 0
+        self._before.append(self.stragglers)

@@ -10,6 +10,7 @@ from ..checks import whole_fields
 from ..codes.product import Points, ProductCode
 from ..errors import BadInput
 from .ledger import Diagonal, Eta, Improved, Ledger, OneRound, perfect
+from .models import Arbitrary, Bursts
 
 
 class SequenceCode(ABC):
@@ -116,7 +117,7 @@ class IDIP(SequenceCode):
 
     xy must be PW - N and delay W - 1. Mini-tasks that cannot fail under the model are uncoded.
     `burst`: nobody straggles more than so many rounds in a row either. That is a restriction of our
-    own; Krishnan et al., 2020 have another variant for bursts, in a supplement.
+    own; the variant for bursts of Krishnan et al., 2020 is `BurstIDIP`.
     """
 
     x: int
@@ -161,4 +162,71 @@ class IDIP(SequenceCode):
                 f"deadline, and x·y must be as many; got x·y = {self.x * self.y}, N={self.N}, "
                 f"W={self.W}. {remedy}"
             )
-        return Improved(self.product.k, slots, self.N, self.W, self.burst, eta)
+        return Improved(self.product.k, slots, Arbitrary(self.N, self.W, self.burst), eta)
+
+
+@dataclass(frozen=True)
+class BurstIDIP(SequenceCode):
+    """IDIP for bursts: in any W rounds at most `lam` workers straggle, each within a span of B.
+
+    So from a worker's first to its last straggle in these rounds there are at most B rounds, both
+    counted. xy must be (W - 1 + B)P - B·lam, and delay W - 2 + B. Krishnan et al., 2020 describe it
+    in a supplement, where `lam` is ε. Longer bursts, and more of them, are waited for.
+    """
+
+    x: int
+    y: int
+    delay: int
+    B: int
+    W: int
+    lam: int
+    points: Points | None = None
+    asks_again: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole_fields(self, delay=0, B=1, W=2, lam=0)
+        if not self.B < self.W:
+            raise BadInput(
+                f"a burst is shorter than the window it is in, B < W; got B={self.B} and "
+                f"W={self.W}. Use W >= {self.B + 1}."
+            )
+        if self.delay != self.W - 2 + self.B:
+            raise BadInput(
+                f"delay of BurstIDIP is W - 2 + B; got delay={self.delay}, W={self.W}, B={self.B}. "
+                f"Use delay={self.W - 2 + self.B}."
+            )
+
+    def ledger(self, slots: int, eta: Eta = perfect) -> Ledger:
+        model = Bursts(self.B, self.W, self.lam)
+        if self.lam > slots:
+            raise BadInput(
+                f"lam of BurstIDIP is how many workers may straggle in a window, 0 to the number "
+                f"of workers; got lam={self.lam} and {slots} workers. Use lam <= {slots}."
+            )
+        most = slots * model.life - model.lost()
+        if self.x * self.y != most:
+            raise BadInput(
+                f"{slots} workers surely deliver (W - 1 + B)P - B·lam = {most} results by a job's "
+                f"deadline, and x·y must be as many; got x·y = {self.x * self.y}. Choose x·y = "
+                f"{most}."
+            )
+        return Improved(self.product.k, slots, model, eta)
+
+
+def usual(slots: int) -> SequenceCode:
+    """The code for so many workers where none is named: DIP over two rounds, for a quarter of them.
+
+    Of the numbers of stragglers from a quarter to a half of the workers, in two rounds together,
+    the one for which blocks are most nearly as many one way as the other: least is sent then.
+    """
+    if slots == 1:
+        return Uncoded(1, 1)
+    stragglers = range(max(1, slots // 4), max(1, slots // 2) + 1)
+
+    def cut(products: int) -> int:
+        return max(x for x in range(1, products + 1) if products % x == 0 and x * x <= products)
+
+    products = max((2 * slots - late for late in stragglers), key=lambda k: (cut(k) ** 2 / k, k))
+    x = cut(products)
+    return DIP(x, products // x, delay=1, lam=slots)

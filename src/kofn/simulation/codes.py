@@ -9,11 +9,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..arrays.matrix import CodedMatrix, Options
+from ..arrays.matrix import CodedMatrix
+from ..arrays.options import Options
+from ..arrays.placing import placed
 from ..arrays.shares import shares_of, threshold
 from ..cluster import Cluster
 from ..codes import SumCode
@@ -25,6 +28,8 @@ from ..rivals.masters import DSAG, BackupTasks, Hedged, Ignore, MasterRival, Rep
 from ..rounds import Late, stop
 from ..sequence import DIP, IDIP, Polynomial, SequenceCode
 from ..sequence import Uncoded as UncodedSequence
+from ..sequence.schemes import usual
+from ..sums.data import finer
 from .calls import parse_call, split_calls
 from .work import ITEM, Kind, Work
 
@@ -142,6 +147,11 @@ def mds(
     return _products(place, _matrix(place, k, options))
 
 
+def auto_product(place: Place) -> Iterator[Outcome]:
+    """What kofn does where no k is named: `cluster.encode(A)`."""
+    return _products(place, _matrix(place, (place.workers + 1) // 2, Options(), left=True))
+
+
 def uncoded_product(place: Place) -> Iterator[Outcome]:
     """Every worker has a block, and all must answer."""
     options = Options(late=None, measured_loads=False)
@@ -154,13 +164,13 @@ def whole_product(place: Place, *, k: int) -> Iterator[Outcome]:
     return _products(place, _matrix(place, k, options))
 
 
-def _matrix(place: Place, k: int, options: Options) -> CodedMatrix:
+def _matrix(place: Place, k: int, options: Options, left: bool = False) -> CodedMatrix:
     work, code = place.work, threshold(k, place.workers)
     A: Any = Blank(work.rows, work.columns)
     if place.values:
         A = np.random.default_rng(0).standard_normal((work.rows, work.columns))
-    shares = shares_of(A, code, values=place.values)
-    return CodedMatrix(place.cluster._driver, shares, options)
+    make = partial(shares_of, A, values=place.values)
+    return placed(place.cluster._driver, make, code, options, left)
 
 
 # Sums.
@@ -171,8 +181,9 @@ def term(part: Any, x: Any) -> Any:
     return part.T @ (part @ x)
 
 
-def _sums(place: Place, code: SumCode, covered: float = 1.0) -> Iterator[Outcome]:
-    work, m = place.work, place.work.cut(place.workers)
+def _sums(place: Place, code: SumCode | None, covered: float = 1.0) -> Iterator[Outcome]:
+    work = place.work
+    m = work.cut(place.workers) if code is not None else _cut_by_auto(work, place.workers)
     rows = max(1, work.rows // m)
     if place.values:
         rng = np.random.default_rng(0)
@@ -180,7 +191,7 @@ def _sums(place: Place, code: SumCode, covered: float = 1.0) -> Iterator[Outcome
     else:
         data = [Blank(rows, work.columns)] * m
     parts = place.cluster.parts(data, code, n=place.workers)
-    rule = stop.exact() if covered >= 1 else stop.fraction(covered)
+    rule = None if covered >= 1 else stop.fraction(covered)
     x = np.zeros(work.columns)
 
     def rounds() -> Iterator[Outcome]:
@@ -189,6 +200,11 @@ def _sums(place: Place, code: SumCode, covered: float = 1.0) -> Iterator[Outcome
             yield place.outcome(found.covered, found.exact)
 
     return rounds()
+
+
+def auto_sum(place: Place) -> Iterator[Outcome]:
+    """What kofn does where no code is named: `cluster.parts(data)`."""
+    return _sums(place, None)
 
 
 def uncoded_sum(place: Place, *, covered: float = 1.0) -> Iterator[Outcome]:
@@ -267,6 +283,11 @@ def _sequence(place: Place, code: SequenceCode, slack: float) -> Iterator[Outcom
     return rounds()
 
 
+def auto_sequence(place: Place) -> Iterator[Outcome]:
+    """What kofn does where no code is named: `cluster.sequence()`."""
+    return _sequence(place, usual(place.workers), 0.25)
+
+
 def uncoded_sequence(place: Place, *, x: int, y: int, slack: float = 0.25) -> Iterator[Outcome]:
     """One block product for each of xy workers, all of which are waited for."""
     return _sequence(place, UncodedSequence(x, y), slack)
@@ -294,20 +315,33 @@ def idip(
 
 
 CODES: Mapping[Kind, Mapping[str, Player]] = {
-    "product": {"uncoded": uncoded_product, "mds": mds, "whole": whole_product},
+    "product": {
+        "auto": auto_product,
+        "uncoded": uncoded_product,
+        "mds": mds,
+        "whole": whole_product,
+    },
     "gradient": {
+        "auto": auto_sum,
         "uncoded": uncoded_sum,
         "fractional": fractional,
         "cyclic": cyclic,
         **{name: _rival(kind) for name, kind in MASTERS.items()},
     },
     "sequence": {
+        "auto": auto_sequence,
         "uncoded": uncoded_sequence,
         "polynomial": polynomial,
         "dip": dip,
         "idip": idip,
     },
-    "sum": {"uncoded": uncoded_sum, "fractional": fractional, "lt": lt, "groups": groups},
+    "sum": {
+        "auto": auto_sum,
+        "uncoded": uncoded_sum,
+        "fractional": fractional,
+        "lt": lt,
+        "groups": groups,
+    },
 }
 
 
@@ -318,8 +352,17 @@ def _as_rival(work: Work, candidate: Candidate) -> MasterRival | None:
     return MASTERS[candidate.code](**dict(candidate.parameters))
 
 
+def _cut_by_auto(work: Work, workers: int) -> int:
+    """How many terms a sum has where kofn cuts the data."""
+    if work.kind == "gradient" and work.parts is None:
+        return finer(Blank(work.rows, work.columns), workers) or workers
+    return work.cut(workers)
+
+
 def units(work: Work, candidate: Candidate, workers: int) -> float:
     """All of the work in the units in which this code's tasks are counted."""
+    if candidate.code == "auto" and work.kind == "gradient":
+        return float(_cut_by_auto(work, workers))
     rival = _as_rival(work, candidate)
     return work.units(workers) if rival is None else float(workers * rival.pieces)
 
@@ -332,13 +375,16 @@ def memory(work: Work, candidate: Candidate, workers: int, most: float) -> float
     return most / work.data_bytes if work.data_bytes else None
 
 
-def message_sizes(work: Work, candidate: Candidate) -> tuple[float, float, float]:
+def message_sizes(work: Work, candidate: Candidate, workers: int) -> tuple[float, float, float]:
     """Bytes that travel with each task, with each piece of a reply, and for each row in it."""
     if work.kind == "product":
         return 0.0, 0.0, float(ITEM * work.width)
     if work.kind in ("gradient", "sum"):
         return 0.0, float(ITEM * (work.columns if work.kind == "gradient" else work.width)), 0.0
     given = dict(candidate.parameters)
+    if candidate.code == "auto":
+        code = usual(workers)
+        given = {"x": code.x, "y": code.y}
     x, y, z = (int(given.get(name, 1)) for name in "xyz")
     m, n, p = -(-work.rows // x), -(-work.columns // z), -(-work.width // y)
     return float(ITEM * (m * n + n * p)), float(ITEM * m * p), 0.0

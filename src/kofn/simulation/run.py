@@ -51,8 +51,7 @@ def simulate(
     job = work if isinstance(work, Work) else Work(work)
     count = whole(workers, "workers", 1)
     rounds = whole(rounds, "rounds", 1)
-    prices = Costs() if costs is None else costs
-    prices = prices if isinstance(prices, Costs) else Costs.load(prices)
+    prices = Costs.of(costs)
     chosen = candidates(codes, job.kind)
     delays = delays_of(timings, count, grows=grows, slope=slope)
     trace = None if market is None else market_of(market, count, seed)
@@ -103,7 +102,7 @@ class Stage:
             compute=False,
             seed=self.seed,
             costs=self.costs,
-            sizes=Sizes(*message_sizes(work, candidate)),
+            sizes=Sizes(*message_sizes(work, candidate, self.workers)),
         )
         meter = Meter(engine, delays)
         wait = 0.0 if trace is None else 2 * trace.seconds + 1.0

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -84,6 +84,33 @@ class Row:
             "problem": self.problem,
         }
         return {name: None if value != value else value for name, value in found.items()}
+
+
+def merged(rows: Sequence[Row]) -> Row:
+    """Runs of one code as one row: their rounds in a row, and means of the rest."""
+    if len(rows) == 1:
+        return rows[0]
+    seconds = np.concatenate([row.seconds for row in rows])
+    usd = [row.usd for row in rows if row.usd is not None]
+    count = np.array([len(row.seconds) for row in rows], float)
+    by = count / count.sum() if count.any() else np.full(len(rows), 1 / len(rows))
+    covered, exact, work = (
+        float(by @ np.array([getattr(row, name) for row in rows]))
+        for name in ("covered", "exact_share", "work")
+    )
+    return replace(
+        rows[0],
+        ends=np.cumsum(seconds),
+        seconds=seconds,
+        covered=covered,
+        exact_share=exact,
+        work=work,
+        machine_seconds=float(np.mean([row.machine_seconds for row in rows])),
+        usd=float(np.mean(usd)) if len(usd) == len(rows) else None,
+        memory=max((row.memory for row in rows if row.memory is not None), default=None),
+        problem=next((row.problem for row in rows if row.problem), ""),
+        began=float(np.mean([row.began for row in rows])),
+    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -110,6 +110,24 @@ def market_of(market: Market, workers: int, seed: int) -> SpotTrace:
     return market.offer(workers, seed)
 
 
+def begun(market: SpotTrace | Lifetimes, workers: int, part: float, seed: int = 0) -> SpotTrace:
+    """What a market offers from a part of its length on: as soon as so many workers are there.
+
+    Of lifetimes each part draws other ones. Where so many are not there again for some time, it
+    begins before.
+    """
+    if isinstance(market, Lifetimes):
+        return market.offer(workers, seed + round(1000 * part))
+    most = max(live for _, live in market.counts())
+    for at in (part, part / 2):
+        rest = market.since(at * market.seconds)
+        if max((live for _, live in rest.counts()), default=0) >= min(workers, most):
+            found = rest.offer(workers, seed)
+            if found.seconds >= rest.seconds / 4:
+                return found
+    return market.offer(workers, seed)
+
+
 def markets_of(market: Market) -> dict[str, SpotTrace | Lifetimes]:
     """A market by its kinds of machines: those of a file, or of it FILE:NAME, where * fits all."""
     if isinstance(market, SpotTrace | Lifetimes):

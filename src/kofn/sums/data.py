@@ -48,6 +48,25 @@ def cut(data: Any, parts: int | None, least: int) -> tuple[int, Callable[[int], 
     return m, part
 
 
+FINER, LEAST = 4, 64 << 10  # parts for each worker at most, and bytes of one at least
+
+
+def finer(data: Any, n: int) -> int | None:
+    """How many parts to cut arrays into for n workers, if more than one each; else None.
+
+    What half a task has delivered then counts. Parts stay equally long where n equal ones were.
+    """
+    if isinstance(data, list):
+        return None
+    arrays = data if isinstance(data, tuple) else (data,)
+    shapes = [getattr(one, "shape", None) or (0,) for one in arrays]
+    rows, size = shapes[0][0], sum(getattr(one, "nbytes", 0) for one in arrays)
+    each = min(FINER, size // (n * LEAST), rows // n)
+    while each > 1 and rows % n == 0 and rows % (n * each):
+        each -= 1
+    return n * each if each > 1 else None
+
+
 def _rows(one: Any, i: int, several: bool) -> Any:
     """An array or sparse matrix whose rows can be cut."""
     name = f"array {i} of data" if several else "data"

@@ -8,7 +8,7 @@ the start; those that had come already are known and count once.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import BadInput
 from ..model import Command, Dropped, Event, Reply, Send, Tick
@@ -63,7 +63,7 @@ class GatherRound(WatchedRound):
         if self.done:
             return ()
         # start + s - start may be less than s: what counts is that the end is reached.
-        due = self._asks_at if event.time >= self.wake else 0.0
+        due = self._asks_at if event.time >= self._start + self._asks_at else 0.0
         self._seconds = max(self._seconds, event.time - self._start, due)
         commands = super().on(event)
         if type(event) is Tick:
@@ -86,7 +86,7 @@ class GatherRound(WatchedRound):
 
     @property
     def owing(self) -> tuple[int, ...]:
-        return tuple(sorted({*self._open.values(), *self._slow}))
+        return tuple(sorted({*self._open.values(), *self._resting()}))
 
     def last_resort(self, time: float) -> Sequence[Command]:
         return ()  # everybody has been asked; no work is sent twice, so nobody is late
@@ -105,6 +105,17 @@ class GatherRound(WatchedRound):
         self._slow.discard(worker)
         return rested
 
+    def _step_aside(self, worker: int) -> bool:
+        if not self._holds(worker):
+            return False
+        del self._holder[self._slot_of[worker]]  # what it was asked for may come, and counts
+        return True
+
+    def _resting(self) -> list[int]:
+        """Those that are asked when nobody else is left; not who made room for another."""
+        slow = self._slow
+        return [worker for worker in self._holder.values() if worker in slow] if slow else []
+
     def _mend(self) -> list[Command]:
         """Ask those that have not been asked, but for the resting, for what has not come."""
         return [
@@ -117,10 +128,10 @@ class GatherRound(WatchedRound):
         slot, commands = self._slot_of[event.worker], list[Command]()
         if event.what is not None:
             first, last = event.what
-            said = Said(event.worker, slot, first, last, event.value)
             if self.audit is None or event.value is None:
-                self._take(said)
+                self._take(slot, first, last, event.value)
             else:
+                said = Said(event.worker, slot, first, last, event.value)
                 commands = self._audited(self.audit, said, event.task)
         if event.worker in self.wrong:
             return commands
@@ -129,10 +140,10 @@ class GatherRound(WatchedRound):
             self.finished.append(event.worker)
         return commands
 
-    def _take(self, said: Said) -> None:
-        new = self.tally.take(said.slot, said.first, said.last, said.value)
+    def _take(self, slot: int, first: int, last: int, value: Any) -> None:
+        new = self.tally.take(slot, first, last, value)
         self.used += new
-        self.wasted += said.last - said.first - new
+        self.wasted += last - first - new
 
     def _audited(self, audit: Audit, said: Said, task: int) -> list[Command]:
         """Take a reply, as far as it was not drawn or two agree. Who is wrong has said nothing."""
@@ -155,16 +166,16 @@ class GatherRound(WatchedRound):
             value, wrong = (part.value, {}) if row is None else audit.compare(row, part)
             found |= wrong
             if value is not None:
-                self._take(part._replace(value=value))
+                self._take(part.slot, part.first, part.last, value)
         return found
 
     def _judge(self) -> list[Command]:
         """Ask the rule; while it is not content and nobody is at work, those that rested."""
-        working, resting = len(self._open), self._slow
+        working, resting = len(self._open), self._resting()
         idle = not working
         if idle and not resting and self.audit is not None:
             for said in self.audit.waiting.values():  # nobody is left who might say it, too
-                self._take(said)
+                self._take(said.slot, said.first, said.last, said.value)
             self.audit.waiting.clear()
         status = RoundStatus(
             self._seconds,
@@ -180,9 +191,8 @@ class GatherRound(WatchedRound):
         )
         commands: list[Command] = []
         if idle and not self.done:
-            asked = [worker for worker in self._holder.values() if worker in resting]
-            resting.clear()
-            commands += [self._send(worker) for worker in asked]
+            commands += [self._send(worker) for worker in resting]
+            self._slow.clear()
         # Nobody is at work, and the rule is not content: somebody must join.
         self.missing = 0
         if not self.done and not self._open:

@@ -11,7 +11,6 @@ import weakref
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
-from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ import numpy as np
 from ..checks import number, one_of
 from ..codes.assignment import Assignment, SumCode
 from ..codes.linear import Row, error_bound
-from ..codes.repetition import FractionalRepetition, Uncoded
+from ..display import Displayed
 from ..errors import BadInput, NothingYet, OutOfSymbols, TooFewWorkers
 from ..model import Body, Outline, Record, SumReport, Task
 from ..rounds import RoundDriver
@@ -28,20 +27,21 @@ from ..rounds.leaving import Usual
 from ..rounds.stop import RoundStatus, Stop, exact
 from . import stacked
 from .audit import Audit
-from .data import cut
+from .data import cut, finer
 from .functions import KNOWN, Sent
 from .gather import GatherRound
+from .given import Function, Slots, check_weights, parts_of_slots, takes_two
+from .lead import LeadRound
 from .tally import KINDS, Covering, Kind, Tally, tally_of
-from .work import FLUSH, Held, worker_body
+from .tuning import SLICE, SumTuner
+from .work import FLUSH, Held, Span, worker_body
 
-Function = Callable[[Any, Any], Any]
-Slots = list[tuple[int, ...]]  # the parts of each
 _CODES = 8  # besides the first, placed at a time
 _BEHIND = 4  # rounds: who has not answered for so long is not asked until it does
 
 
 @dataclass(frozen=True, eq=False)
-class Sum:
+class Sum(Displayed):
     """What a sum came to. `value` is an array, or a tuple of arrays where fn returns one."""
 
     value: Any
@@ -58,15 +58,26 @@ class Parts:
         self, driver: RoundDriver, data: Any, code: SumCode | None, parts: int | None, n: int
     ) -> None:
         self._driver = driver
+        if code is None and parts is None:
+            parts = finer(data, n)
         self.m, self._part = cut(data, parts, n)
         self._listed = isinstance(data, list)
         self._stackable = False  # whether somebody has looked
         self._looked_at: Function | None = None
-        self.code = default(n) if code is None else code
+        self._tuner: SumTuner | None = None
+        if code is None:
+            size = sum(Held({i: self._part(i)}, ()).nbytes for i in range(self.m))
+            given = driver.engine.capabilities.given_time
+            self._tuner = SumTuner(self.m, n, float(size), SLICE if given else None)
+            code = self._tuner.code
+        self.code = code
         self._sums: dict[SumCode, _Placed] = {}
         self._n = n
         self._report: SumReport | None = None
+        began = driver.engine.now()
         self._place(self.code)
+        if self._tuner is not None:
+            self._tuner.placing = (driver.engine.now() - began) / self._tuner.copies
 
     @property
     def assignment(self) -> Assignment:
@@ -121,7 +132,7 @@ class Parts:
         if not callable(fn):
             raise BadInput(f"fn must be a function of a part and x; got {fn!r}.")
         if fn is not self._looked_at:
-            _takes_two(fn)
+            takes_two(fn)
             self._looked_at = fn
         if vectorised and not self._stackable:
             every = (self._part(i) for i in range(self.m))
@@ -129,14 +140,28 @@ class Parts:
             self._stackable = True
         rate = number(verify, "verify", "in [0, 1]", "It is a fraction of the parts; 0 is none.")
         with self._driver.lock:
+            tuner = self._tuner if stop is None and code is None and not rate else None
+            tuned = () if tuner is None else self._tune(tuner)
             placed = self._place(self.code if code is None else code)
             rule.check(placed.code.n)
-            _check_weights(weights, placed.code)
+            check_weights(weights, placed.code)
             listed = (self._listed,)
             placed.body = (stacked.worker_body, listed) if vectorised else (worker_body, ())
-            found = placed.sum(fn, x, rule, weights, rate)
+            found = placed.sum(fn, x, rule, weights, rate, tuner, tuned)
         self._report = found.report
         return found
+
+    def _tune(self, tuner: SumTuner) -> tuple[str, ...]:
+        """Do what the tuner finds better by now; and what that is, and why."""
+        if (change := tuner.change()) is None:
+            return ()
+        now = self._driver.engine.now()
+        self._driver.log.append(Record(now, "tuned", -1, -1, -1, 0, change.why))
+        if (code := tuner.code) != self.code:
+            self._place(code)
+            self.code, old = code, self.code
+            del self._sums[old]  # the workers forget its parts
+        return (change.why,)
 
     def _place(self, code: SumCode) -> _Placed:
         if not isinstance(code, SumCode):
@@ -148,70 +173,9 @@ class Parts:
             if len(others) >= _CODES:
                 del self._sums[others[0]]  # the workers forget its parts
             assigned = code.assign(self.m, self._n)
-            slots = _parts_of_slots(code, assigned)
+            slots = parts_of_slots(code, assigned)
             self._sums[code] = _Placed(self._driver, assigned, slots, self._part)
         return self._sums[code]
-
-
-def default(n: int) -> SumCode:
-    """Two copies of everything where that is possible: any single worker may be missing."""
-    return FractionalRepetition(2) if n % 2 == 0 else Uncoded()
-
-
-def _parts_of_slots(code: SumCode, assigned: Assignment) -> Slots:
-    """Return the parts of each slot, after a look whether they are just those that there are."""
-    slots = [assigned.parts(slot) for slot in range(assigned.n)]
-    named, known = {part for slot in slots for part in slot}, set(range(assigned.m))
-    may_miss = hasattr(code, "symbols")  # a rateless code draws its rows
-    if not named <= known or (named < known and not may_miss):
-        raise BadInput(
-            f"the rows of a code name each of the parts 0 to {assigned.m - 1}, and no others; "
-            f"those of {type(code).__name__} leave out {sorted(known - named)[:9]} and name "
-            f"{sorted(named - known)[:9]} besides. Correct its assign(), and run "
-            f"kofn.testing.SumCodeChecks on it."
-        )
-    return slots
-
-
-def _check_weights(weights: Kind, code: Assignment) -> None:
-    """Refuse weights that a code gives no meaning to."""
-    if weights not in ("unbiased", "plain"):
-        return
-    walks = [code.symbols(slot) for slot in range(code.n)]
-    if weights == "unbiased" and any(len(slot) > 1 for slot in walks):
-        raise BadInput(
-            "weights='unbiased' divides by the chance that a part is among those of workers "
-            "that have finished; with stream='parts' half-done work counts too, and nobody "
-            "knows its chance. Use a repetition code with stream='whole', or "
-            "weights='covered'."
-        )
-    if any(row.coefficients is not None for slot in walks for row in slot):
-        raise BadInput(
-            f"weights={weights!r} adds up what workers say; with this code they say "
-            f"combinations of their parts. Use weights='covered' or 'least-squares'."
-        )
-    if code.copies is None and (weights == "unbiased" or not code.disjoint):
-        raise BadInput(
-            f"weights={weights!r} counts every part as often as the others; with this code some "
-            f"are in more of what workers say than others. Use weights='covered' or "
-            f"'least-squares'."
-        )
-
-
-def _takes_two(fn: Function) -> None:
-    """Refuse a function that cannot be called as fn(part, x)."""
-    try:
-        known = signature(fn)
-    except (TypeError, ValueError):
-        return  # of some built-in functions nobody knows
-    try:
-        known.bind(None, None)
-    except TypeError as error:
-        raise BadInput(
-            f"fn is called as fn(part, x); {getattr(fn, '__name__', fn)}{known} cannot be: "
-            f"{error}. Let it take both, also where it uses no x; what else it needs goes into x, "
-            f"or is bound with functools.partial."
-        ) from None
 
 
 class _Placed:
@@ -230,7 +194,7 @@ class _Placed:
         self._known: dict[str, bytes] = {}  # functions by key, the newest last
         self._have: set[tuple[int, str]] = set()
         self._processes = driver.engine.capabilities.processes
-        self._work: dict[int, tuple[Any, int]] = {}  # slot -> the same in every round
+        self._work: dict[tuple[int, Span | None], tuple[Any, int]] = {}  # same in every round
         self._fn_key: Any = ""  # or the function itself: see _function
         self._args: tuple[Any, ...] = ()  # of the body, in the tasks of a round
         self._tried: Function | None = None
@@ -248,7 +212,16 @@ class _Placed:
         value = next(piece.value for piece in pieces if piece.value is not None)
         return tuple(leaf[0] for leaf in (value if isinstance(value, tuple) else (value,)))
 
-    def sum(self, fn: Function, x: Any, stop: Stop, kind: Kind, verify: float = 0.0) -> Sum:
+    def sum(
+        self,
+        fn: Function,
+        x: Any,
+        stop: Stop,
+        kind: Kind,
+        verify: float = 0.0,
+        tuner: SumTuner | None = None,
+        tuned: tuple[str, ...] = (),
+    ) -> Sum:
         driver, engine = self._driver, self._driver.engine
         driver.settle()
         self._holders.enlist()
@@ -265,7 +238,11 @@ class _Placed:
         for worker in list(self._holders.shares):  # also those whose parts are still on the way
             self._teach(worker)
         tally = tally_of(self.code)
-        round = GatherRound(driver.next_round(), ready, self, tally, stop, resting)
+        given = driver.next_round(), ready, self, tally, stop, resting
+        if tuner is None:
+            round = GatherRound(*given)
+        else:
+            round = LeadRound(*given, own=None if tuner.at_once else tuner.own)
         round.usual, round.standby = self._usual.seconds, self._holders.second()
         if verify and engine.capabilities.values:
             round.audit = Audit(self.code, verify, partial(self._evaluate, fn, x))
@@ -281,6 +258,8 @@ class _Placed:
             raise TooFewWorkers(error.live, error.need, error.waited, round.lost) from None
         waited = engine.now()
         self._usual.learn(round.took)
+        if tuner is not None and isinstance(round, LeadRound):
+            tuner.learn(round)
         tally = round.tally
         value, eta = tally.value(kind, len(round.finished))
         missing = tally.missing
@@ -297,6 +276,7 @@ class _Placed:
             symbols_wasted=round.wasted,
             eta=eta,
             error_bound=self._bound(tally, value, eta),
+            tuned=tuned,
         )
         driver.log.append(Record.result(engine.now(), report))
         out = None if value is None else value[0] if not tally.several else value
@@ -327,22 +307,23 @@ class _Placed:
         dtype = np.result_type(*dtypes) if len(dtypes) > 1 else dtypes[0]
         return error_bound(self.code.m, dtype, eta)
 
-    def task(self, round: int, worker: int, slot: int) -> Task:
-        """Make the task of a slot: all its symbols, in order."""
-        known = self._work.get(slot)
+    def task(self, round: int, worker: int, slot: int, span: Span | None = None) -> Task:
+        """Make the task of a slot: all its symbols, in order, or those of a span."""
+        known = self._work.get((slot, span))
         if known is None:
-            known = self._work[slot] = self._work_of(slot)
+            known = self._work[slot, span] = self._work_of(slot, span)
         what, cost = known
-        args = self._args
+        args = self._args if span is None else (*self._args, span)
         return Task(self._driver.next_task(), round, worker, self.body[0], args, what, cost)
 
-    def _work_of(self, slot: int) -> tuple[Any, int]:
-        """What all replies of a slot together carry, and its cost."""
+    def _work_of(self, slot: int, span: Span | None) -> tuple[Any, int]:
+        """What all replies to a task together carry, and its cost."""
         symbols = self.code.symbols(slot)
-        reads = [len(row.parts) for row in symbols]
+        first, last = span or (0, len(symbols))
+        reads = [len(symbols[i].parts) for i in range(first, last)]
         if self._driver.engine.capabilities.values:
-            return (0, len(symbols)), sum(reads)
-        return Outline(((i, i + 1), read) for i, read in enumerate(reads)), sum(reads)
+            return (first, last), sum(reads)
+        return Outline(((i, i + 1), read) for i, read in enumerate(reads, first)), sum(reads)
 
     def _enlisted(self) -> int:
         """Who has parts, or is being given some: a round waits for those."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ..codes.total import Shapes, same_shapes
 from ..errors import BadInput
 from ..model import Last, Piece
-from .work import MEMO, Held, Leaves, function, masked, plain
+from .work import MEMO, Held, Leaves, Span, function, masked, plain
 
 MOST = 4096  # symbols in one call of fn
 
@@ -59,7 +59,13 @@ class Stack:
 
 
 def worker_body(
-    kept: Mapping[str, Any], x: Any, key: str, fn_key: Any, flush: float, listed: bool
+    kept: Mapping[str, Any],
+    x: Any,
+    key: str,
+    fn_key: Any,
+    flush: float,
+    listed: bool,
+    span: Span | None = None,
 ) -> Iterator[Piece]:
     """Evaluate the symbols of a slot in order, as many at a time as take about `flush` seconds.
 
@@ -72,7 +78,7 @@ def worker_body(
     if stack is None:
         stack = held.__dict__["stack"] = Stack(held, listed)
     terms = _Terms(fn, x, stack, MEMO if flush else 0)
-    symbols, first, many = len(held.symbols), 0, 1
+    (first, symbols), many = span or (0, len(held.symbols)), 1
     while first < symbols:
         began = time.perf_counter()
         last = min(symbols, first + many)

@@ -33,7 +33,8 @@ class Tally(ABC):
             self.several = isinstance(value, tuple)
             value = value if isinstance(value, tuple) else (value,)
             shapes = tuple([leaf.shape[1:] for leaf in value])
-            self.shapes = same_shapes(self.shapes, shapes, f"slot {slot}")
+            if shapes != self.shapes:
+                self.shapes = same_shapes(self.shapes, shapes, f"slot {slot}")
         new, one = 0, None
         for i in range(first, last):
             if value is not None:
@@ -181,7 +182,10 @@ class Combining(Tally):
         return () if self.decodable else tuple(np.flatnonzero(~self._touched).tolist())
 
     def exactly(self, kind: Kind, finished: int) -> bool:
-        return self.decodable and (kind != "unbiased" or finished == self.code.n)
+        if kind != "unbiased":
+            return self.decodable
+        # A code with chances of its own divides by them always: else its mean would not be the sum.
+        return self.decodable and finished == self.code.n and self._decoder.nearest(kind) is None
 
     def value(self, kind: Kind, finished: int) -> tuple[Leaves | None, float | None]:
         exact = self.exactly(kind, finished)
@@ -202,13 +206,16 @@ class Combining(Tally):
         """Weights λ for which λᵀA is near the all-ones row."""
         keys = self._decoder.arrived
         A = np.stack([self.code.row(key).dense(self.code.m) for key in keys])
-        if kind == "least-squares" or kind == "covered":
+        own = self._decoder.nearest(kind)
+        if own is not None:
+            keys, lam = own.keys, own.matrix[0].copy()
+        elif kind == "least-squares" or kind == "covered":
             lam = np.linalg.lstsq(A.T, np.ones(self.code.m), rcond=None)[0]
         else:
             assert self.code.copies is not None  # see Parts.sum
             lam = np.full(len(keys), 1.0 / self.code.copies)
         if kind == "covered":
             lam *= self.code.m / max(float((lam @ A).sum()), 1e-12)
-        elif kind == "unbiased":
+        elif kind == "unbiased" and own is None:
             lam *= self.code.n / max(1, finished)
         return Weights(keys, np.asarray(lam, np.float64)[None, :], 1.0, "sum")

@@ -21,6 +21,7 @@ FLUSH = 0.005
 MEMO = 64 << 20  # bytes of terms that a worker keeps during a round
 
 Leaves = tuple[Any, ...]  # arrays, or Scattered ones
+Span = tuple[int, int]  # of symbols
 
 
 class Held:
@@ -66,30 +67,38 @@ class _Memo:
 
 
 def worker_body(
-    kept: Mapping[str, Any], x: Any, key: str, fn_key: Any, flush: float = FLUSH
+    kept: Mapping[str, Any],
+    x: Any,
+    key: str,
+    fn_key: Any,
+    flush: float = FLUSH,
+    span: Span | None = None,
 ) -> Iterator[Piece]:
     """Evaluate the symbols of a slot in order; what is said is a run of them and their values.
+
+    `span`: from which symbol on, and up to which; None for all.
 
     `flush`: seconds between two messages, at least; 0 where a delay model sets the time, and each
     symbol must cost what its terms do. Else a term of several symbols is evaluated once a round.
     """
     held: Held = kept[key]
     fn = function(kept, fn_key)
-    symbols = held.symbols
+    begin, end = span or (0, len(held.symbols))
     memo = _Memo(held.again if flush else ())
     here = fn is fn_key  # the caller's own, in the caller's process
-    said, read, values = 0, 0, []
+    said, read, values = begin, 0, []
     shapes: Shapes | None = None
     several = False  # whether fn returns a tuple
     sent = time.perf_counter()
-    for i, row in enumerate(symbols):
+    rows = held.symbols if span is None else held.symbols[begin:end]
+    for i, row in enumerate(rows, begin):
         value = None
         for j, part in enumerate(row.parts):
             known = memo.get(part)
             if known is None:
                 new, several = leaves(fn, held.parts[part], x, part)
                 shapes = same_shapes(shapes, tuple(one.shape for one in new), f"part {part}")
-                if here or i + 1 < len(symbols) or j + 1 < len(row.parts):
+                if here or i + 1 < end or j + 1 < len(row.parts):
                     new = tuple([one.copy() for one in new])  # fn may write its next over this
                 memo.keep(part, new)
                 read += 1
@@ -101,7 +110,7 @@ def worker_body(
                 read = 0
         assert value is not None
         values.append(value)
-        last = i + 1 == len(symbols)
+        last = i + 1 == end
         if last or time.perf_counter() - sent >= flush:
             kind = Last if last else Piece
             yield kind((said, i + 1), stack(values, several), read)

@@ -81,7 +81,7 @@ class MasterProtocol:
         """Note the operand of a round; each worker gets it with its first task of the round."""
         if round in self._operands:
             raise BadInput(f"a round has one operand; round {round} was broadcast before.")
-        packed = self._values.pack(value)
+        packed = self._values.own(self._values.pack(value))  # it waits for the first task
         out: Outgoing = []
         if len(self._operands) >= OPERANDS:
             idle = [r for r, operand in self._operands.items() if not operand.pending]
@@ -146,7 +146,7 @@ class MasterProtocol:
             elif isinstance(message, msg.RunTask):
                 self._close(peer, message.task)
             elif isinstance(message, msg.Put):
-                self._values.release(peer.puts.pop().value)  # it was the last to be noted
+                self._end_put(peer, -1)  # it was the last to be noted
 
     def close(self) -> None:
         """Know no worker any more."""
@@ -180,8 +180,7 @@ class MasterProtocol:
             return []
         if isinstance(message, msg.PutStored | msg.PutFailed):
             key = message.key  # of the first of that key: answers come in the order of the puts
-            at = next(i for i, put in enumerate(peer.puts) if put.key == key)
-            self._values.release(peer.puts.pop(at).value)
+            self._end_put(peer, next(i for i, put in enumerate(peer.puts) if put.key == key))
             if isinstance(message, msg.PutFailed):
                 return [Failed(now, worker, -1, None, *message[1:], key)]
             return [Stored(now, worker, key)]
@@ -193,7 +192,7 @@ class MasterProtocol:
         if task.failed:
             return []
         if isinstance(message, msg.TaskDropped):
-            return [Dropped(now, worker, task.round, message.task)]
+            return [Dropped(now, worker, task.round, *message)]
         return [Failed(now, worker, task.round, *message)]
 
     def _replied(self, worker: int, message: msg.TaskReply, now: float) -> list[Event]:
@@ -232,8 +231,8 @@ class MasterProtocol:
         tasks = tuple(sorted(number for number, task in peer.tasks.items() if not task.failed))
         for number in list(peer.tasks):
             self._close(peer, number)
-        for put in peer.puts:
-            self._values.release(put.value)
+        while peer.puts:
+            self._end_put(peer, -1)
         return Lost(now, worker, tasks, reason)
 
     # The books.
@@ -253,6 +252,9 @@ class MasterProtocol:
         known = self._bodies[id(body)] = (body, self._number, code)
         self._number += 1
         return known
+
+    def _end_put(self, peer: Peer, at: int) -> None:
+        self._values.release(peer.puts.pop(at).value)
 
     def _close(self, peer: Peer, number: int) -> None:
         task = peer.tasks.pop(number)

@@ -72,6 +72,8 @@ class TaskFailed(NamedTuple):  # the body raised, or its value could not be pack
 
 class TaskDropped(NamedTuple):  # the task was cancelled before its end
     task: int
+    read: int = 0  # rows that it had read and not delivered
+    wait: float | None = None  # seconds before it began with them
 
 
 class PutStored(NamedTuple):  # a put was done
@@ -133,6 +135,10 @@ class Values:
     def pack(self, value: Any, lasting: bool = False) -> Any:
         """Return what travels in place of a value. `lasting`: one worker will keep it."""
         return value
+
+    def own(self, packed: Any) -> Any:
+        """Return a packed value that may wait to be sent: the caller may change what is its own."""
+        return packed
 
     def unpack(self, packed: Any) -> Any:
         """Return the value again. At the master its arrays are private and writable."""

@@ -6,6 +6,7 @@ import pickle
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from time import perf_counter
+from types import GeneratorType
 from typing import Any
 
 from ...model import Build, Last, Update
@@ -45,10 +46,10 @@ class WorkerProtocol:
 
     def handle(self, message: Message) -> Iterable[Message]:
         """Do what a message asks for; yields what to send, while it works. Use it up."""
-        if isinstance(message, msg.RunTask):
+        if type(message) is msg.RunTask:  # for every task: no call that can be left out
             return self._run(message)
-        if isinstance(message, msg.AddOperand):
-            self._operands[message.round] = (self._values.unpack, message.value)
+        if type(message) is msg.AddOperand:
+            self._operands[message[0]] = (self._values.unpack, message[1])
         elif isinstance(message, msg.Put):
             return (self._put(message),)
         elif isinstance(message, msg.AddBody):
@@ -100,9 +101,9 @@ class WorkerProtocol:
 
     def _run(self, message: msg.RunTask) -> Iterator[Message]:
         """Run one task: each piece is sent when it is finished, the end with it where known."""
-        task, round = message.task, message.round
-        if message.cancelled > self.cancelled:
-            self.cancelled = message.cancelled
+        task, round, number, packed, cancelled = message
+        if cancelled > self.cancelled:
+            self.cancelled = cancelled
         stale = self._stale(round)
         for old in [r for r in self._operands if r <= self.cancelled]:
             del self._operands[old]
@@ -113,20 +114,25 @@ class WorkerProtocol:
         pieces: Any = None
         end: Message
         rows, spent = 0, 0.0
+        first: tuple[float, int] | None = None  # since when it reads: seconds so far, and rows
         try:
-            body, operand = _ready(self._bodies, message.body), _ready(self._operands, round)
-            args = self._values.unpack(message.args)
+            body, operand = _ready(self._bodies, number), _ready(self._operands, round)
+            args = self._values.unpack(packed)
             start = perf_counter()
             pieces = body(self.kept, operand, *args)
             # A list, or an iterator over one, knows how much is left: its last piece ends the task
             # without a message of its own. A generator is never asked ahead of its reply.
-            left = getattr(pieces, "__len__", None) or getattr(pieces, "__length_hint__", None)
-            count = left() if left else -1
+            count = -1
+            if type(pieces) is not GeneratorType:
+                left = getattr(pieces, "__len__", None) or getattr(pieces, "__length_hint__", None)
+                count = left() if left else -1
             for piece in pieces:
                 what, value, read = piece
                 count = 0 if type(piece) is Last else count - 1
                 rows += read
                 spent += perf_counter() - start
+                if first is None and rows:
+                    first = (spent, rows)
                 if count == 0:
                     end = msg.TaskReply(task, pack(what), pack(value), int(rows), spent, True)
                     break
@@ -134,7 +140,7 @@ class WorkerProtocol:
                     yield msg.TaskReply(task, pack(what), pack(value), int(rows), spent, False)
                     rows, spent = 0, 0.0
                 if self._stale(round):
-                    end = msg.TaskDropped(task)
+                    end = msg.TaskDropped(task, int(rows), _wait(first, spent, rows))
                     break
                 start = perf_counter()
             else:
@@ -151,6 +157,13 @@ class WorkerProtocol:
             except BaseException:  # the body's own clean-up failed; the task has ended already
                 traceback.print_exc()
         yield end
+
+
+def _wait(first: tuple[float, int] | None, spent: float, rows: int) -> float | None:
+    """Seconds of a task before it read rows, by its pace since the first of them."""
+    if first is None or rows <= first[1]:
+        return None
+    return max(0.0, first[0] - first[1] * (spent - first[0]) / (rows - first[1]))
 
 
 def _ready(received: dict[int, Received], number: int) -> Any:

@@ -1,0 +1,141 @@
+"""The margin of a matrix's products, learnt from the products before: no I/O, no clock.
+
+A margin has every row read by more workers than are needed. It costs work, and stragglers cost
+nothing. Whether that pays depends on how much of a task's time is work: two loads tell.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..rounds import ElasticRound, Late
+
+Floats = NDArray[np.float64]
+LAST = 8  # rounds that are looked at
+PLACES = 24  # of the circle of rows at which a margin is tried
+BETTER = 0.05
+UNEVEN = 1.3  # so much longer than half of the tasks a round takes, where anything can be gained
+MEASURED = 3  # rounds of a margin after which what was measured counts, not what was predicted
+EACH, FIXED = 2e-8, 6e-4  # seconds of the master for a look: a number in its tables, and in all
+APART = 0.1  # loads that tell waits from work differ by so much
+SAMPLES = 24  # replies without which nothing is changed
+SHARE = 0.01  # of the time that looks may take
+
+
+class Seen(NamedTuple):
+    """What a product has shown: by worker, in the order of their shares."""
+
+    margin: int
+    workers: tuple[int, ...]
+    firsts: dict[int, tuple[float, int]]  # seconds and rows of a worker's first reply
+    took: float
+
+
+class Change(NamedTuple):
+    """A margin, and why."""
+
+    margin: int
+    why: str
+
+
+class MarginTuner:
+    """Chooses the margin of products with a matrix, any k shares of which are enough."""
+
+    def __init__(self, k: int, late: Late) -> None:
+        self.k, self.late, self.margin = k, late, 0
+        self._seen: deque[Seen] = deque(maxlen=LAST)
+        self._took: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=LAST))
+        self._rounds, self._look_at, self._elapsed = 0, 1, 0.0
+        self._known: float | None = None  # the pace, as it was last seen
+
+    def learn(self, round: ElasticRound, workers: tuple[int, ...]) -> None:
+        """Take in a product that has ended; `workers` had windows, in the order of their shares.
+
+        One that lost a worker says nothing of stragglers.
+        """
+        if round.lost:
+            return
+        took = round.took
+        self._seen.append(Seen(self.margin, workers, round.firsts, took))
+        self._took[self.margin].append(took)
+        self._rounds += 1
+        self._elapsed += took
+
+    def change(self) -> Change | None:
+        """A better margin, if it is time for a look and there is one."""
+        if self._rounds < self._look_at:
+            return None
+        n = len(self._seen[-1].workers)
+        if len(self._seen) * n < SAMPLES:
+            return None
+        margins = [0, *(2**i for i in range((n - self.k).bit_length()) if 2**i < n - self.k)]
+        margins += [n - self.k] if n > self.k else []
+        numbers = len(self._seen) * PLACES * sum(self.k + margin for margin in margins)
+        if n <= self.k or self._elapsed * SHARE < FIXED + EACH * numbers:
+            return None
+        self._look_at = self._rounds + min(max(1, self._rounds // 2), 16)
+        self._elapsed = 0.0
+        return self._best(margins, [one for one in self._seen if len(one.workers) == n])
+
+    def _best(self, margins: list[int], seen: list[Seen]) -> Change | None:
+        # Of who had not answered when the product was there, twice its time is assumed.
+        both = [[one.firsts.get(w, (2 * one.took, 0)) for w in one.workers] for one in seen]
+        times, rows = np.moveaxis(np.array(both, float), 2, 0)
+        took = float(np.mean([one.took for one in seen]))
+        if took < UNEVEN * float(np.median(times)) and self.margin == 0:
+            return None  # nobody is late, or not by much
+        pace = self._known = self._pace() or self._known
+        if pace is None:
+            margin = min(max(1, self.k // 4), margins[-1])
+            if margin == self.margin:
+                return None
+            self._look_at = self._rounds + 1
+            return self._changed(margin, f"margin {margin}, to see how much of a task is work")
+        wait = np.maximum(times - pace * rows, 0.0)
+        n = rows.shape[1]
+        full = float(np.median(rows)) * n / (self.k + self.margin)  # rows of a share
+        found = {m: self._predict(m, wait + pace * full * (self.k + m) / n) for m in margins}
+        for margin, past in self._took.items():
+            if margin in found and len(past) >= MEASURED:
+                found[margin] = float(np.mean(past))
+        best = min(found, key=lambda m: (found[m], m))
+        now = found.get(self.margin, took)
+        if best == self.margin or found[best] > now * (1 - BETTER):
+            return None
+        why = f"margin {best}, not {self.margin}: {found[best]:.3g} s a product expected in "
+        return self._changed(best, f"{why}place of {now:.3g} s")
+
+    def _changed(self, margin: int, why: str) -> Change:
+        self.margin = margin
+        return Change(margin, why)
+
+    def _pace(self) -> float | None:
+        """Seconds that a row takes, by products in which workers had different loads; or None."""
+        found = []
+        for one in self._seen:
+            if one.firsts:
+                seconds, rows = np.median(np.array(list(one.firsts.values()), float), axis=0)
+                found.append((float(rows), float(seconds)))
+        least, most = min(found), max(found)
+        if most[0] < (1 + APART) * least[0]:
+            return None
+        half = (least[0] + most[0]) / 2
+        low, high = ([s for r, s in found if (r > half) == above] for above in (False, True))
+        return max(0.0, (float(np.median(high)) - float(np.median(low))) / (most[0] - least[0]))
+
+    def _predict(self, margin: int, ends: Floats) -> float:
+        """Seconds of a product, in the mean of those that were seen, if tasks ended so."""
+        n, span, k = ends.shape[1], self.k + margin, self.k
+        places = np.unique(np.arange(PLACES) * n // PLACES)
+        near = (places[:, None] - np.arange(span)) % n  # those that read the rows there
+        found = np.partition(ends[:, near], k - 1, axis=2)[:, :, k - 1].max(axis=1)
+        half, first = np.median(ends, axis=1), ends.min(axis=1)
+        late = np.array([self.late.allowed(h, f) for h, f in zip(half, first, strict=True)])
+        # Others then do what the late ones owe, each a little.
+        owing = (ends > late[:, None]).sum(axis=1)
+        again = late + half * np.minimum(1.0, owing / np.maximum(1, n - owing) + 0.5)
+        return float(np.minimum(found, np.maximum(again, half)).mean())

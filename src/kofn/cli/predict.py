@@ -1,0 +1,63 @@
+"""kofn predict: what a saved model says of rows in a file."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+
+from ..errors import BadInput
+from ..learn import load
+from . import places, tables
+from .output import print_text
+
+
+def run(
+    path: Path, data: Path, out: Path | None, target: str | None, labels: Path | None
+) -> dict[str, Any]:
+    """Predict, and write it if asked; where there are labels, the score as well."""
+    if out is not None and out.suffix not in (".csv", ".npy"):
+        raise BadInput(f"--out is a .csv or a .npy file; got {out.name}.")
+    model = load(path)
+    if not hasattr(model, "predict"):
+        raise BadInput(f"kofn predict needs a model that predicts; {path.name} is a {model!r}.")
+    classes = hasattr(model, "classes_")
+    X, y = tables.rows(data, target, labels, model.n_features_in_, classes=classes)
+    found: NDArray[Any] = np.asarray(model.predict(X))
+    if out is not None:
+        places.save(out, _npy(found) if out.suffix == ".npy" else _csv(found))
+    return {
+        "model": type(model).__name__,
+        "rows": int(X.shape[0]),
+        "score": None if y is None else float(model.score(X, y)),
+        "out": None if out is None else str(out),
+        "predictions": found.tolist(),
+    }
+
+
+def _npy(found: NDArray[Any]) -> bytes:
+    file = io.BytesIO()
+    np.save(file, found.astype(str) if found.dtype == object else found)
+    return file.getvalue()
+
+
+def _csv(found: NDArray[Any]) -> bytes:
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(["prediction"])
+    writer.writerows([value] for value in found.tolist())
+    return file.getvalue().encode()
+
+
+def table(console: Console, result: dict[str, Any]) -> None:
+    """Print the predictions, a line each; or where they were written."""
+    if result["out"] is None:
+        print("\n".join(map(str, result["predictions"])))
+        return
+    score = "" if result["score"] is None else f"; score {result['score']:.4f}"
+    print_text(console, f"{result['rows']} predictions in {result['out']}{score}")

@@ -1,0 +1,82 @@
+"""Large memory in huge pages: fewer of them have to be looked up, so a pass over it is quicker.
+
+Measured at 320 MB, one core: X w 1.11, X.T z 1.17, X B 1.10 times as fast. Linux has huge pages
+unasked for a process's own memory. For memory that was passed on it must be told to
+(MADV_COLLAPSE, Linux 6.1), and the memory be mapped where a huge page can begin. It copies the
+pages, so it takes its time: a worker does it while nobody asks for anything, a little at a time.
+Where any of this cannot be, pages stay small.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import mmap
+import os
+import sys
+import weakref
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+HUGE = 2 << 20  # bytes of a huge page
+STEP = 4 * HUGE  # bytes at a time
+_COLLAPSE = 25  # MADV_COLLAPSE
+_FIXED = 0x10  # MAP_FIXED
+
+
+class Gathering:
+    """What is `left` to be put in huge pages, of memory that `aligned` has mapped."""
+
+    def __init__(self) -> None:
+        # The object that owns it: memory that nobody uses any more is let go of. And from where on,
+        # up to where.
+        self.left: deque[tuple[weakref.ref[Any], int, int]] = deque()
+
+    def add(self, view: memoryview, size: int) -> None:
+        """Take in the first `size` bytes of such memory."""
+        first = _address(view)
+        end = min(-(-size // HUGE) * HUGE, view.nbytes // HUGE * HUGE)
+        self.left.append((weakref.ref(view.obj), first, first + end))
+
+    def step(self) -> None:
+        """Do some milliseconds of it."""
+        owner, first, end = self.left.popleft()
+        used = owner()  # it stays as long as this is held
+        last = min(first + STEP, end)
+        if used is None or _libc().madvise(first, last - first, _COLLAPSE) or last == end:
+            return  # it is gone, it cannot be done, or it is done
+        self.left.append((owner, last, end))
+
+
+def aligned(fd: int, size: int) -> memoryview | None:
+    """Map memory to be read, where a huge page can begin; None where that cannot be."""
+    libc = _libc()
+    if libc is None or size < HUGE:
+        return None
+    # Somewhat more than is needed, in which it finds its place; it ends with this object.
+    space = mmap.mmap(-1, size + HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=0)
+    view = memoryview(space)
+    shift = -_address(view) % HUGE
+    at = _address(view) + shift
+    if libc.mmap(at, size, mmap.PROT_READ, mmap.MAP_SHARED | _FIXED, fd, 0) != at:
+        return None
+    return view[shift : shift + size]
+
+
+def _address(view: memoryview) -> int:
+    return int(np.frombuffer(view, np.uint8).ctypes.data)
+
+
+@functools.cache
+def _libc() -> Any:
+    """The C library's own calls: Python's mmap does not say where."""
+    if sys.platform != "linux" or not hasattr(os, "memfd_create"):
+        return None
+    libc = ctypes.CDLL(None)
+    pointer, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+    libc.mmap.restype = pointer
+    libc.mmap.argtypes = [pointer, size, number, number, number, ctypes.c_long]
+    libc.madvise.argtypes = [pointer, size, number]
+    return libc

@@ -1,0 +1,50 @@
+"""The event log: what was sent and what arrived, in order. All that people look at is read here."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from .display import tell
+from .model import Dropped, Event, Leaving, Record, Reply
+
+TASK_KINDS = frozenset(("send", "piece", "reply", "dropped"))  # of single tasks: nearly all records
+
+
+class EventLog(deque[Record]):
+    """The newest records. `marks` has those again that are not of single tasks.
+
+    So a reader that falls behind can follow a run without looking at every task. Records of tasks
+    are appended by `add`, which costs no more than with a deque.
+    """
+
+    add = deque.append
+
+    def __init__(self, records: Iterable[Record] = (), most: int | None = None) -> None:
+        super().__init__(maxlen=most)
+        self.marks: deque[Record] = deque(maxlen=most)
+        for record in records:
+            (self.add if record.kind in TASK_KINDS else self.append)(record)
+
+    def append(self, record: Record) -> None:
+        """Append a record that readers must not miss."""
+        super().append(record)  # first: what is in `marks` is here already
+        self.marks.append(record)
+
+    def note(self, event: Event) -> None:
+        """Append the record of an event of the engine's."""
+        if type(event) is Reply:
+            kind = "reply" if event.last else "piece"
+            self.add(Record(event.time, kind, event.round, event.worker, event.task, event.read))
+            return
+        kind, task = type(event).__name__.lower(), getattr(event, "task", None)
+        round, worker = getattr(event, "round", -1), getattr(event, "worker", -1)
+        if type(event) is Dropped:
+            told = () if event.wait is None else (("wait", event.wait),)
+            self.add(Record(event.time, kind, round, worker, event.task, event.read, "", told))
+            return
+        if type(event) is Leaving and event.deadline == float("inf"):
+            kind = "staying"
+        task, why = -1 if task is None else task, getattr(event, "reason", "")
+        self.append(Record(event.time, kind, round, worker, task, 0, why))
+        tell(kind, worker, why)

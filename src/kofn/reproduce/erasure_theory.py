@@ -1,0 +1,247 @@
+"""The theorems of Wang et al., 2019 held against descents through kofn's own master.
+
+The descents learn house prices from 18 columns by least squares with a penalty, so that β, μ and
+the least loss are known. σ is the longest gradient of a part along all descents that were made:
+the proofs use no other points. Which workers reply first is drawn by the delays.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import FractionalRepetition, Uncoded, connect, exact, first
+from ..codes import erasurehead as theory
+from ..delays import ExponentialByLoad
+from ..engines.virtual import VirtualEngine
+from . import datasets
+from .timing import OnStep
+
+Floats = NDArray[np.float64]
+PENALTY = 1.0
+WITHIN = 0.05  # of the gap at the start: ε of Theorem 3
+METHODS = ("uncoded", "exact", "long", "short", "covered")
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How many descents, and how long each."""
+
+    iterations: int = 40
+    repeats: int = 6  # of what is random
+    draws: int = 20_000  # Monte Carlo
+
+    @property
+    def progress_steps(self) -> int:
+        """How often `table` calls `on_step`."""
+        return 1 + 2 * len(METHODS)
+
+
+@dataclass(frozen=True, eq=False)
+class Ridge:
+    """f(w) = ½ mean (Xw − y)² + ½ penalty ‖w‖², the mean of equally large parts."""
+
+    X: Floats
+    y: Floats
+
+    @property
+    def curvature(self) -> Floats:
+        """The eigenvalues of the second derivative, rising."""
+        return np.asarray(np.linalg.eigvalsh(self.X.T @ self.X / len(self.y)) + PENALTY, float)
+
+    def loss(self, w: Floats) -> float:
+        """f(w)."""
+        return float(0.5 * np.mean((self.X @ w - self.y) ** 2) + 0.5 * PENALTY * w @ w)
+
+    def best(self) -> Floats:
+        """Where f is least."""
+        rows, columns = self.X.shape
+        H = self.X.T @ self.X / rows + PENALTY * np.eye(columns)
+        return np.linalg.solve(H, self.X.T @ self.y / rows)
+
+    def start(self) -> Floats:
+        """A point from which no descent is at the end at once: some way off in all directions.
+
+        From zero the first step goes nearly all the way: it is along the steepest direction.
+        """
+        return self.best() + np.random.default_rng(7).standard_normal(self.X.shape[1])
+
+    def slopes(self, w: Floats, parts: int) -> Floats:
+        """The gradients of the parts' means, (parts, columns)."""
+        cut = (self.X.reshape(parts, -1, len(w)), self.y.reshape(parts, -1))
+        return np.stack([_slope(part, w) for part in zip(*cut, strict=True)])
+
+
+def _slope(part: Any, w: Floats) -> Floats:
+    X, y = part
+    return np.asarray(X.T @ (X @ w - y) / len(y) + PENALTY * w)
+
+
+def prices(data: Path, parts: int) -> Ridge:
+    """King County's house prices; columns of mean 0 and deviation 1; equally many rows a part."""
+    X, y = datasets.house_fields(data)
+    spread = X.std(axis=0)
+    rows = len(y) // parts * parts
+    X = (X - X.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
+    return Ridge(X[:rows], (y - y.mean())[:rows])
+
+
+def table(data: Path, workers: int, wait: int, sizes: Sizes, on_step: OnStep) -> dict[str, Any]:
+    """The descents and the bounds at the published setting, and where the bounds say something."""
+    on = prices(data, workers)
+    many = max(c for c in range(1, min(6, workers) + 1) if workers % c == 0)
+    found = {
+        "lemmas": lemmas(on, workers, wait, sizes.draws),
+        "published": descents(on, workers, 2, wait, sizes, on_step),
+        "more": descents(on, workers, many, round(0.8 * workers), sizes, on_step),
+        "means": "least squares on 18 columns of house prices, penalty 1, from a point in a random "
+        "direction. gap: f − f*, the mean "
+        "over the descents; bounds: theorem_1, theorem_2 at the same iterations. long, short: the "
+        "unbiased estimate with steps of 1/β and (1 − p)/β, the latter equal to the published "
+        "estimate with steps of 1/β; covered: kofn's, with steps of 1/β, for which there is no "
+        "theorem. seconds: simulated, delays by load at λ = 1/c (section 4)",
+    }
+    on_step("the lemmas on house prices")
+    return found
+
+
+def lemmas(on: Ridge, n: int, r: int, draws: int) -> dict[str, Any]:
+    """Lemmas 3, 4, 5 and Theorem 1 with equality, stated and by chance, for c = 2 and 3."""
+    rng = np.random.default_rng(5)
+    slopes = on.slopes(on.start(), n)
+    norm, sigma = np.linalg.norm(slopes.mean(axis=0)), np.linalg.norm(slopes, axis=1).max()
+    found: dict[str, Any] = {}
+    for c in (2, 3):
+        seen = _covered(rng, n, c, r, draws)
+        g = seen @ slopes.reshape(n // c, c, -1).sum(axis=1) / n
+        p = theory.moments(n, n, c, r).p
+        mean = float(np.linalg.norm(g.mean(axis=0) / (1 - p) - slopes.mean(axis=0)) / norm)
+        stated = theory.second_moment(n, c, r, slopes)
+        square = float(np.square(g).sum(axis=1).mean())
+        found[str(c)] = {
+            "lemma_3_mean_off_by": mean,
+            "lemma_3": {"stated": stated, "monte_carlo": square, "ratio": square / stated},
+            "lemma_4_bound": theory.second_moment_bound(n, n, c, r, float(norm), float(sigma)),
+            "lemma_5": {"p": p, "bound": theory.missing_bound(n, c, r)},
+            "theorem_1_with_equality": _isotropic(rng, n, c, r, draws),
+        }
+    return found
+
+
+def _covered(rng: np.random.Generator, n: int, c: int, r: int, draws: int) -> Floats:
+    """Which blocks are there, (draws, n/c), when r of n workers have replied."""
+    here = rng.random((draws, n)).argsort(axis=1)[:, :r] // c
+    return np.asarray((here[:, None] == np.arange(n // c)[None, :, None]).any(axis=2), float)
+
+
+def _isotropic(
+    rng: np.random.Generator, n: int, c: int, r: int, draws: int, iterations: int = 6
+) -> dict[str, float]:
+    """E[Δ_T] of ½‖x − aᵢ‖², by formula and by descents in parallel."""
+    centres = rng.standard_normal((n, 8))
+    mean, p = centres.mean(axis=0), theory.moments(n, n, c, r).p
+    x = np.tile(centres[0] + 3.0, (draws, 1))
+    gap = 0.5 * float(np.square(x[0] - mean).sum())
+    for _ in range(iterations):
+        seen = np.repeat(_covered(rng, n, c, r, draws), c, axis=1)
+        x = x - (seen.sum(axis=1)[:, None] * x - seen @ centres) / n
+    drawn = 0.5 * float(np.square(x - mean).sum(axis=1).mean())
+    stated = theory.isotropic_gap(n, c, r, centres, iterations, gap, 1 - p)
+    return {"stated": stated, "monte_carlo": drawn, "ratio": drawn / stated}
+
+
+def descents(on: Ridge, n: int, c: int, r: int, sizes: Sizes, on_step: OnStep) -> dict[str, Any]:
+    """Mean gap and seconds by iteration and method, the bounds on them, and time to ε."""
+    curvature, least = on.curvature, on.loss(on.best())
+    beta, mu = float(curvature[-1]), float(curvature[0])
+    p = theory.moments(n, n, c, r).p
+    gap, sigma = on.loss(on.start()) - least, 0.0
+    within = WITHIN * gap
+    runs: dict[str, tuple[Floats, Floats]] = {}
+    for name in METHODS:
+        count = 1 if name in ("uncoded", "exact") else sizes.repeats
+        step = (1 - p) / beta if name == "short" else 1 / beta
+        each = [_descend(on, n, c, r, name, step, sizes.iterations, seed) for seed in range(count)]
+        losses = np.array([[on.loss(w) for w in points] for points, _ in each]) - least
+        runs[name] = losses, np.array([seconds for _, seconds in each])
+        visited = [w for points, _ in each for w in points[:: max(1, len(points) // 10)]]
+        steepest = max(float(np.linalg.norm(on.slopes(w, n), axis=1).max()) for w in visited)
+        sigma = max(sigma, steepest)
+        on_step(f"c={c}, {r} of {n}: {name}")
+    about = theory.Objective(beta, mu, sigma, gap)
+    kinds: tuple[theory.Step, ...] = ("long", "short")
+    bounds = {f"theorem_1_{kind}": theory.theorem_1(n, n, c, r, about, kind) for kind in kinds} | {
+        "lemma_1": theory.gradient_descent(about)
+    }
+    if c * r >= n * np.log(2):
+        bounds |= {f"theorem_2_{kind}": theory.theorem_2(n, c, r, about, kind) for kind in kinds}
+    steps = range(sizes.iterations + 1)
+    drawn = {name: [bound.after(t, gap) for t in steps] for name, bound in bounds.items()}
+    against = {"long": "theorem_1_long", "short": "theorem_1_short", "exact": "lemma_1"}
+    stated = theory.theorem_3(n, c, r / n, about, within)
+    counted = theory.iterations_to(c, r / n, about, within)
+    names = {"uncoded": "uncoded", "exact": "exact", "short": "approximate"}
+    return {
+        "c": c,
+        "wait": r,
+        "workers": n,
+        "repeats": sizes.repeats,
+        "beta": beta,
+        "mu": mu,
+        "sigma": sigma,
+        "gap": {name: losses.mean(axis=0).tolist() for name, (losses, _) in runs.items()},
+        "gap_deviation": {name: losses.std(axis=0).tolist() for name, (losses, _) in runs.items()},
+        "bounds": drawn,
+        "largest_over_bound": {
+            name: float(max(np.array(runs[name][0].mean(axis=0)) / np.array(drawn[bound])))
+            for name, bound in against.items()
+        },
+        "within": within,
+        "noise_floor": theory.noise_floor(n, c, r / n, about),
+        "iterations": {name: _reached(runs[name][0].mean(axis=0), within) for name in METHODS},
+        "iterations_bound": {a: _finite(getattr(counted, b)) for a, b in names.items()},
+        "seconds": {name: _seconds(*runs[name], within) for name in METHODS},
+        "seconds_bound": {a: _finite(getattr(stated, b)) for a, b in names.items()},
+    }
+
+
+def _descend(
+    on: Ridge, n: int, c: int, r: int, name: str, step: float, iterations: int, seed: int
+) -> tuple[list[Floats], list[float]]:
+    """The points and the simulated seconds of one descent."""
+    code = Uncoded("whole") if name == "uncoded" else FractionalRepetition(c, "whole")
+    all_parts = name in ("uncoded", "exact")
+    stop = exact() if all_parts else first(r)
+    weights: Any = "covered" if all_parts or name == "covered" else "unbiased"
+    engine = VirtualEngine(n, delays=ExponentialByLoad(n, rate=1 / c), seed=seed)
+    w = on.start()
+    points, seconds = [w], [0.0]
+    with connect(engine) as cluster:
+        parts = cluster.parts((on.X, on.y), code, parts=n)
+        start = engine.now()
+        for _ in range(iterations):
+            w = w - step * parts.sum(_slope, w, stop=stop, weights=weights).value / n
+            points.append(w)
+            seconds.append(engine.now() - start)
+    return points, seconds
+
+
+def _reached(gaps: Floats, within: float) -> int | None:
+    at = np.flatnonzero(gaps <= within)
+    return int(at[0]) if len(at) else None
+
+
+def _seconds(losses: Floats, seconds: Floats, within: float) -> float | None:
+    """Mean simulated seconds until a descent is within ε; None if one never is."""
+    at = [_reached(row, within) for row in losses]
+    if any(t is None for t in at):
+        return None
+    return float(np.mean([row[t] for row, t in zip(seconds, at, strict=True) if t is not None]))
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None

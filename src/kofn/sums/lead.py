@@ -1,0 +1,106 @@
+"""A sum in which every slot is asked for its own parts first, and for the rest when that is needed.
+
+Nothing is done twice while nobody is late. Where nobody is waited for from the start, all slots are
+asked for everything at once, as with other codes. Either way the round notes what a tuner learns
+from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..model import Command, Event, Lost, Reply, Send
+from ..rounds.lateness import NEVER, Late
+from .gather import GatherRound
+
+RULE = Late()
+
+
+class LeadRound(GatherRound):
+    """`own` says how many symbols of a slot come first; None asks for all of them at once."""
+
+    def __init__(self, *given: Any, own: Callable[[int], int] | None = None) -> None:
+        super().__init__(*given)
+        # Of each slot: seconds until its first reply, and the parts in that; of all later replies:
+        # their own seconds, and their parts.
+        self.firsts: dict[int, tuple[float, int]] = {}
+        self.later_seconds, self.later_parts = 0.0, 0
+        self._own = own
+        self._first_tasks: set[int] = set()
+        self._ends, self._first_end = 0, 0.0
+        self._rest_at = NEVER  # when the rest is asked for
+
+    @property
+    def all_asked(self) -> bool:
+        """Whether slots were asked for more than their own parts."""
+        return self._own is None
+
+    def on(self, event: Event) -> Sequence[Command]:
+        commands = super().on(event)
+        if self.done or self._own is None:
+            return commands
+        if type(event) is Lost or event.time >= self._rest_at:
+            commands = [*commands, *self._ask_rest()]
+        self.wake = min(self.wake, self._rest_at)
+        return commands
+
+    def last_resort(self, time: float) -> Sequence[Command]:
+        return self._ask_rest()
+
+    def _send(self, worker: int) -> Send:
+        slot = self._slot_of[worker]
+        if self._own is None:
+            return super()._send(worker)
+        return self._send_some(worker, slot, (0, self._own(slot)))
+
+    def _send_some(self, worker: int, slot: int, span: tuple[int, int]) -> Send:
+        self._asked.add(worker)
+        task = self._placed.task(self.id, worker, slot, span)
+        if not span[0]:
+            self._first_tasks.add(task.id)
+        self._open[task.id] = worker
+        return Send(task)
+
+    def _ask_rest(self) -> list[Command]:
+        """Ask all that were asked for their own parts alone for the rest of their slots."""
+        if self._own is None:
+            return []
+        own, self._own, self._rest_at = self._own, None, NEVER
+        self.wake = self._start + self._asks_at
+        behind = set(self._open.values())
+        self.late += [worker for worker in self._holder.values() if worker in behind]
+        commands: list[Command] = []
+        for slot, worker in self._holder.items():
+            first, last = own(slot), len(self._placed.code.symbols(slot))
+            if worker in self._asked and worker not in self._slow and first < last:
+                commands.append(self._send_some(worker, slot, (first, last)))
+        return commands
+
+    def _replied(self, event: Reply) -> Sequence[Command]:
+        took, slot = event.time - self._start, self._slot_of[event.worker]
+        if slot not in self.firsts:
+            self.firsts[slot] = took, event.read
+        elif event.what is not None:
+            self.later_seconds += event.seconds
+            self.later_parts += event.read
+        if event.last and event.task in self._first_tasks:
+            self._ends += 1
+            self._first_end = self._first_end or took
+            if self._rest_at == NEVER and 2 * self._ends >= len(self._first_tasks):
+                self._rest_at = self._start + RULE.allowed(took, self._first_end)
+            if event.worker not in self.finished:
+                self.finished.append(event.worker)
+            # The slot has more to say, if it is asked.
+            if event.what is None or event.what[1] < len(self._placed.code.symbols(slot)):
+                event = event._replace(last=False)
+        return super()._replied(event)
+
+    def _judge(self) -> list[Command]:
+        commands = super()._judge()
+        if not self.done and not self._open:
+            rest = self._ask_rest()
+            if rest:
+                self.missing = 0
+                commands += rest
+        return commands

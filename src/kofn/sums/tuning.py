@@ -1,0 +1,209 @@
+"""How a sum is to be run, learnt from the sums before it: no I/O, no clock.
+
+Two things are chosen. How slots are asked: for their own parts first, or for all their parts at
+once. And how many copies of each part there are: more of them are sent where that pays for itself.
+Both are predicted from the replies of the last rounds, by what those would have taken.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..codes.assignment import SumCode
+from ..codes.repetition import CyclicRepetition, FractionalRepetition
+from .lead import RULE, LeadRound
+
+Floats = NDArray[np.float64]
+KEPT = 64e6  # bytes of parts that a worker may be given beyond the first copies
+LAST = 6  # rounds that are looked at
+MANY = 16  # workers: of more, somebody is likely to be late from the start
+AHEAD = 16  # rounds that are expected at least; and as many more as there were
+BETTER, MUCH_BETTER = 0.03, 0.10  # another way of asking; more copies
+SAMPLES = 24  # replies without which more copies are not thought of
+SLICE = 0.01  # seconds after which work that is simulated or paced is dropped
+EACH, FIXED = 2e-8, 6e-4  # seconds of the master for a look: a number in its tables, and in all
+SHARE = 0.01  # of the time that looks may take
+
+
+def first_copies(n: int) -> int:
+    """How many copies n workers begin with: two, and one more for each factor of four beyond 16.
+
+    With one in four workers slow, about one part is then without a quick holder.
+    """
+    return min(n, max(2, math.ceil(math.log(max(n, 2), 4) - 1e-9)))
+
+
+class Seen(NamedTuple):
+    """What a round has shown."""
+
+    firsts: dict[int, tuple[float, int]]  # of a slot: seconds until its first reply, parts in it
+    later_seconds: float
+    later_parts: int
+    took: float
+
+
+class Change(NamedTuple):
+    """What is to be done otherwise, and why."""
+
+    copies: int
+    at_once: bool
+    why: str
+
+
+class SumTuner:
+    """Chooses for one placing of m parts on n slots. `size`: bytes of all parts; 0 if unknown.
+
+    `slice`: seconds after which a worker drops stale work; None where it ends the part it is at.
+    """
+
+    def __init__(self, m: int, n: int, size: float, slice: float | None) -> None:
+        self.m, self.n, self.size, self.slice = m, n, size, slice
+        self.copies, self.at_once = first_copies(n), n > MANY
+        self.placing = 0.0  # seconds that one copy of everything took to place
+        self._seen: deque[Seen] = deque(maxlen=LAST)
+        self._rounds, self._look_at, self._elapsed = 0, 1, 0.0
+
+    @property
+    def code(self) -> SumCode:
+        """The code with so many copies: in groups, where that can be.
+
+        With groups there are fewer sets of workers that must not all be slow.
+        """
+        c = self.copies
+        return FractionalRepetition(c) if self.n % c == 0 else CyclicRepetition(c)
+
+    def own(self, slot: int) -> int:
+        """Symbols of a slot that come first, as no other slot begins with them."""
+        if self.n % self.copies:
+            return (slot + 1) * self.m // self.n - slot * self.m // self.n
+        group, turn = divmod(slot, self.copies)
+        groups, c = self.n // self.copies, self.copies
+        held = (group + 1) * self.m // groups - group * self.m // groups
+        return (turn + 1) * held // c - turn * held // c
+
+    def learn(self, round: LeadRound) -> None:
+        """Take in a round that has ended."""
+        took = round.took
+        seen = Seen(round.firsts, round.later_seconds, round.later_parts, took)
+        self._seen.append(seen)
+        self._rounds += 1
+        self._elapsed += took
+
+    def change(self) -> Change | None:
+        """What is better from now on, if it is time for a look and anything is."""
+        if self._rounds < self._look_at or self.n < 2:
+            return None
+        options = self._options()
+        numbers = len(self._seen) * self.n * sum(options)
+        if self._elapsed * SHARE < FIXED + EACH * numbers:
+            return None
+        self._look_at = self._rounds + min(max(1, self._rounds // 2), 16)
+        self._elapsed = 0.0
+        wait, own, known = self._times()
+        found = self._best(options, wait, own) if known else self._try(wait, own)
+        if found is not None:
+            self.copies, self.at_once = found.copies, found.at_once
+        return found
+
+    def _options(self) -> list[int]:
+        """Copies that may be had: as now, and more, as long as workers can keep them."""
+        most, found = self.copies, [self.copies]
+        if self.size > 0 and self.placing > 0 and len(self._seen) * self.n >= SAMPLES:
+            most = min(self.n, int(KEPT * self.n / self.size))
+        while (more := min(2 * found[-1], most)) > found[-1]:
+            found.append(more)
+        return found
+
+    def _times(self) -> tuple[Floats, float, bool]:
+        """Waits (rounds, slots), the seconds of a slot's own parts, and whether these are known.
+
+        Who had said nothing when a round was over was at least so late; twice that is assumed.
+        """
+        parts = sum(one.later_parts for one in self._seen)
+        each = self.m / self.n
+        if parts:
+            part = sum(one.later_seconds for one in self._seen) / parts
+        else:
+            firsts = [first for one in self._seen for first in one.firsts.values()]
+            part = float(np.median([took / max(1, read) for took, read in firsts]))
+        wait = np.empty((len(self._seen), self.n))
+        for row, one in zip(wait, self._seen, strict=True):
+            row[:] = 2 * one.took
+            for slot, (took, read) in one.firsts.items():
+                row[slot] = max(0.0, took - part * read)
+        return wait, part * each, parts > 0
+
+    def _try(self, wait: Floats, own: float) -> Change | None:
+        """Ask for everything once, where somebody is late: that tells waits from work."""
+        ends = wait + own
+        if self.at_once or ends.max(axis=1).mean() < 1.5 * float(np.median(ends)):
+            return None
+        self._look_at = self._rounds + 1
+        why = "asks for all copies at once, to see how much of a task is work"
+        return Change(self.copies, True, why)
+
+    def _best(self, options: list[int], wait: Floats, own: float) -> Change | None:
+        ahead = AHEAD + self._rounds
+        now = self._predict(wait, own, self.copies, self.at_once)
+        ways = {(self.copies, at_once): 0.0 for at_once in (False, True)}
+        ways |= {(c, True): self.placing * c for c in options[1:]}
+        found: tuple[float, float, int, bool] | None = None
+        for (copies, at_once), price in ways.items():
+            seconds = self._predict(wait, own, copies, at_once)
+            value = seconds + price / ahead
+            need = MUCH_BETTER if price else BETTER
+            if value < now * (1 - need) and (found is None or value < found[0]):
+                found = value, seconds, copies, at_once
+        if found is None:
+            return None
+        _, seconds, copies, at_once = found
+        if copies != self.copies:
+            what = f"keeps {copies} copies of each part, not {self.copies}"
+        else:
+            what = "asks for all copies at once" if at_once else "asks for own parts first"
+        why = f"{what}: {seconds:.3g} s a round expected in place of {now:.3g} s"
+        return Change(copies, at_once, why)
+
+    def _predict(self, wait: Floats, own: float, copies: int, at_once: bool) -> float:
+        """Seconds of a round, in the mean of those that were seen."""
+        stale = own * self.n / self.m  # a part
+        stale = stale if self.slice is None else min(stale, self.slice)
+        if at_once or copies == 1:
+            found = _streamed(wait, own, copies)
+            return float(found.mean()) + (stale if copies > 1 else 0.0)
+        ends = wait + own
+        half = np.median(ends, axis=1)
+        late = np.array([RULE.allowed(h, f) for h, f in zip(half, ends.min(axis=1), strict=True)])
+        begin = np.maximum(ends, late[:, None]) + wait
+        found = ends
+        for i in range(1, copies):
+            found = np.minimum(found, _neighbours(begin, i, copies) + i * own)
+        found = found.max(axis=1)
+        return float((found + stale * (found > late)).mean())
+
+
+def _streamed(wait: Floats, own: float, copies: int) -> Floats:
+    """Seconds until every slot's own parts are there from one of those that hold them.
+
+    Slot s holds those of s, s + 1, … (of its group, if there are any), and does them in that order.
+    """
+    found = wait + own
+    least = wait.min()
+    for i in range(1, copies):
+        if least + (i + 1) * own >= found.max():
+            break  # nobody could be sooner
+        found = np.minimum(found, _neighbours(wait, i, copies) + (i + 1) * own)
+    return np.asarray(found.max(axis=1))
+
+
+def _neighbours(values: Floats, i: int, copies: int) -> Floats:
+    """For every slot that of the slot i before it, in its group of so many if there are groups."""
+    rounds, n = values.shape
+    if n % copies:
+        return np.roll(values, i, axis=1)
+    return np.roll(values.reshape(rounds, -1, copies), i, axis=2).reshape(rounds, n)

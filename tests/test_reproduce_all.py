@@ -1,0 +1,151 @@
+"""Every claim of every paper: its value or its reason, its test, and the one page that shows it."""
+
+from __future__ import annotations
+
+import ast
+import json
+from functools import cache
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+import kofn
+from kofn.cli import reproduce, reproduce_all
+from kofn.reproduce import index, inventory
+from kofn.reproduce.inventory import COMMANDS, Entry, Paper, claims, find, lines, unresolved
+
+ROOT = Path(__file__).parents[1]
+
+
+@cache
+def functions_of(path: str) -> set[str]:
+    tree = ast.parse((ROOT / path).read_text("utf-8"))
+    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_claim_has_a_test_that_exists_and_a_key_or_a_reason(command: str) -> None:
+    paper = claims(command)
+    items = [entry.item for entry in paper.entries]
+    assert len(items) == len(set(items))
+    for entry in paper.entries:
+        file, _, name = entry.test.partition("::")
+        assert name in functions_of(file), entry.test
+        assert entry.key or entry.reason, entry.item
+        assert entry.says
+        assert entry.kind in ("equal", "below")
+    file, _, anchor = paper.docs.partition("#")
+    headings = [
+        line.lstrip("# ").lower().replace(" ", "-")
+        for line in (ROOT / file).read_text("utf-8").splitlines()
+        if line.startswith("#")
+    ]
+    assert not anchor or anchor in [h.replace(":", "").replace(",", "") for h in headings]
+
+
+def test_paths_into_results() -> None:
+    results = {"a": {"9": 1, "10": 2, "x": 3}, "b": [{"c": 4.0}, {"c": 5.0}], "n": None}
+    assert find(results, "a/^") == 2
+    assert find(results, "b/-1/c") == 5.0
+    assert find(results, "b/#") == 2
+    for path in ("a/y", "b/7/c", "b/c", "b/-1/c/d"):
+        with pytest.raises(KeyError):
+            find(results, path)
+
+
+def test_a_claim_has_a_value_and_a_ratio_or_a_reason() -> None:
+    entries = (
+        Entry("number", "", "", "a", paper=2.0),
+        Entry("formula", "", "", "a", stated="b"),
+        Entry("reason", "", "", "missing", reason="because"),
+        Entry("neither", "", "", "missing"),
+        Entry("null", "", "", "none"),
+    )
+    paper = Paper("some", "Some", "docs", entries)
+    found = lines(paper, {"a": 1.0, "b": 4.0, "none": None})
+    assert [line.ratio for line in found] == [0.5, 0.25, None, None, None]
+    assert found[2].reason == "because"
+    assert unresolved(paper, {"a": 1.0, "b": 4.0}) == ["neither: missing", "null: none"]
+    assert next(line.reason for line in lines(paper, None)) == "not run"
+
+
+def small(command: str) -> dict[str, Any]:
+    """Results that have a number at every path of a paper, and nothing else."""
+    made: dict[str, Any] = {}
+    for entry in claims(command).entries:
+        for path in filter(None, (entry.key, entry.stated)):
+            at: Any = made
+            *before, last = path.replace("/^", "/20").removesuffix("/#").split("/")
+            for step in before:
+                at = at.setdefault(step, {})
+            at[last] = 1.0 if not path.endswith("#") else [1, 2]
+    return made
+
+
+class Fake:
+    """A paper that is measured at once, or lacks something."""
+
+    FULL = QUICK = None
+
+
+def test_all_papers_one_page_and_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[str] = []
+
+    def run(name: str, out: Path, data: Path, quick: bool, **more: Any) -> dict[str, Any]:
+        ran.append(name)
+        if name == "svm":
+            raise kofn.BadInput("--data must hold credit_default.")
+        if name == "rateless" and ran.count(name) == 1:
+            raise KeyboardInterrupt
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "a.png").write_bytes(b"picture")
+        return {"paper": name, "quick": "quick" if quick else None, **small(name)}
+
+    monkeypatch.setattr(reproduce, "run", run)
+    monkeypatch.setattr(reproduce, "PAPERS", dict.fromkeys(COMMANDS, (Fake, Fake)))
+    out = tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt):
+        reproduce_all.run(out, tmp_path, True, quiet=True)
+    page = (out / "index.html").read_text("utf-8")
+    assert "Not run yet." in page  # rateless
+    found = reproduce_all.run(out, tmp_path, True, quiet=True)
+    # What was measured is not measured again; what failed is tried once more.
+    assert [ran.count(name) for name in COMMANDS] == [1, 2, 1, 1, 2]
+    page = (out / "index.html").read_text("utf-8")
+    assert "Not run yet." not in page
+    assert "Not measured: --data must hold credit_default." in page
+    assert "Quick run." in page
+    for name in COMMANDS:
+        for entry in claims(name).entries:
+            assert entry.test.partition("::")[2] in page
+    assert page.count("data:image/png") == 4
+    assert found["papers"]["svm"]["problem"]
+    with_values = found["papers"]["erasurehead"]["with_a_value"]
+    assert with_values == sum(bool(entry.key) for entry in claims("erasurehead").entries)
+    text = StringIO()
+    reproduce_all.table(Console(file=text, width=120), found)
+    assert "index.html" in text.getvalue()
+    json.dumps(found)
+    # A full run does not take quick results for its own.
+    reproduce_all.run(out, tmp_path, False, quiet=True)
+    assert [ran.count(name) for name in COMMANDS] == [2, 3, 2, 2, 3]
+
+
+def test_results_that_are_cut_are_measured_again(tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_text('{"quick": null, "a"')
+    assert reproduce_all.kept(tmp_path, False) is None
+    (tmp_path / "results.json").write_text('{"quick": null}')
+    assert reproduce_all.kept(tmp_path, False) == {"quick": None}
+    assert reproduce_all.kept(tmp_path, True) is None
+
+
+def test_numbers_as_the_page_has_them() -> None:
+    assert index.shown(241_915) == "241,915"
+    assert index.shown(0.123456, "s") == "0.1235 s"
+    assert index.shown("text") == "text"
+    assert inventory.claims("svm").command == "svm"

@@ -1,0 +1,57 @@
+"""Decoding straight into the result is what combining all replies gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kofn import checks
+from kofn.arrays import decode, wide
+from kofn.codes.mds import MDSCode
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize(("n", "k"), [(1, 1), (3, 1), (2, 2), (6, 4), (20, 10)])
+@pytest.mark.parametrize(("rows", "width"), [(700, 1), (300, 7), (4100, 32)])
+def test_blocks_go_where_they_belong(n: int, k: int, rows: int, width: int, dtype: type) -> None:
+    rng = np.random.default_rng([n, k, rows, width])
+    code = MDSCode(n, k)
+    blocks: np.ndarray[Any, Any] = rng.standard_normal((k, rows, width)).astype(dtype)
+    coded = np.tensordot(code.generator, blocks.astype(np.float64), 1)
+    every: np.ndarray[Any, Any] = coded.astype(dtype)
+    cuts = np.unique(np.concatenate([[0, rows], rng.integers(1, rows, 5)]))
+    have = np.zeros((n, len(cuts) - 1), dtype=bool)
+    for column in have.T:  # k replies of some rows, more of others
+        column[rng.permutation(n)[: rng.integers(k, min(n, k + 2) + 1)]] = True
+    replies = [
+        (share, ((int(cuts[j]), int(cuts[j + 1])),), every[share, cuts[j] : cuts[j + 1]].copy())
+        for share in range(n)
+        for j in np.flatnonzero(have[share])
+    ]
+    shares = tuple(range(n))
+    plan = decode.segments(code, shares, cuts, have)
+    found = wide.decode(code, plan, shares, replies, (rows, width))
+    gathered = decode.gather(replies, {s: s for s in shares}, (n, rows, width))
+    assert found.dtype == dtype
+    eta = max(segment.weights.eta for segment in plan)
+    # Both make the same sums of k products, in another order; a block that came is itself.
+    bound = 4 * k * np.finfo(dtype).eps * eta * np.abs(blocks).max() * np.sqrt(k)
+    np.testing.assert_allclose(found, decode.combine(plan, gathered), rtol=0, atol=bound)
+    for first, last, places, _ in plan:
+        if len(places) == k:
+            for share in places.tolist():
+                block = wide.plain(code, share)
+                if block is not None:
+                    assert np.array_equal(found[block, first:last], blocks[block, first:last])
+
+
+def test_sums_of_squares_by_few_numbers_at_a_time() -> None:
+    x = np.random.default_rng(0).standard_normal((5, 3 * checks.ON_ONE_THREAD + 7))
+    assert checks.squares(x) == pytest.approx(float(np.vdot(x, x)), rel=1e-12)
+    assert checks.length(x.T) == pytest.approx(float(np.linalg.norm(x)), rel=1e-12)
+    x[3, -1] = np.inf
+    assert not checks.is_finite(x)
+    x[3, -1] = 1e200  # its square is infinite, it is not
+    assert checks.is_finite(x)
