@@ -6,6 +6,8 @@ EXTRAS := plot,store,ray,dask,mpi,torch
 MINUTES ?= 20
 OTHERS := hosts or docs or papers
 RUN := -m pytest
+# Tests start a thousand processes. Where this is set, each of them compiles kofn anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo quick test check soak coverage bench bench-check peers docs release-check clean
 
@@ -16,12 +18,14 @@ demo: $(VENV)/.core
 quick: $(VENV)/.dev
 	$(BIN)/python -m pytest --quick -n 2 --dist loadfile
 
-# Tests with processes mostly wait, so four runs share the cores: without processes, of each engine,
-# of what stands on engines, and on hosts, docs and papers. The last is shown as it runs, the others
-# after it. TESTS=tests/test_arrays.py chooses files; 5 is pytest's status when there is no such test.
-test: check
+# Tests with processes mostly wait, so four runs and `check` share the cores: without processes, of
+# each engine, of what stands on engines, and on hosts, docs and papers. The last is shown as it
+# runs, the others after it. TESTS=tests/test_arrays.py chooses files; 5 is pytest's status when
+# there is no such test.
+test: $(VENV)/.dev
 	@pytest="$(BIN)/python $(RUN) -p no:cacheprovider $(TESTS)"; status=0; \
-	$$pytest -m 'not (engine or $(OTHERS))' > .tests-1.log 2>&1 & beside=$$!; \
+	$(MAKE) --no-print-directory check > .tests-0.log 2>&1 & beside=$$!; \
+	$$pytest -m 'not (engine or $(OTHERS))' > .tests-1.log 2>&1 & beside="$$beside $$!"; \
 	$$pytest -m 'engine and not ($(OTHERS))' -k test_engine_ > .tests-2.log 2>&1 & beside="$$beside $$!"; \
 	$$pytest -m 'engine and not ($(OTHERS))' -k 'not test_engine_' > .tests-3.log 2>&1 & beside="$$beside $$!"; \
 	trap 'kill $$beside' INT TERM; \

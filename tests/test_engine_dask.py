@@ -245,7 +245,7 @@ class TestDaskEngine(EngineChecks):
     def test_a_fork_that_fails_is_one_joiner_lost(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(_launcher, "_BOOT", FORKS_THAT_FAIL + _launcher._BOOT)
         with DaskEngine(2) as engine:  # forks 1 to 3
-            probe = EngineProbe(engine, 30)
+            probe = EngineProbe(engine, 120)
             probe.wait(Lost, worker=engine.join())
             assert engine.workers == (0, 1)
             probe.wait(Joined, worker=engine.join())
@@ -396,7 +396,7 @@ def settled(client: Any, before: Any) -> bool:
 
 def fails_at_work(address: str) -> None:
     with DaskEngine(address=address) as engine:
-        probe = EngineProbe(engine, 30)
+        probe = EngineProbe(engine, 120)
         tasks = [probe.submit(worker, toil, 10**9) for worker in engine.workers]
         probe.until(lambda: all(probe.pieces[t] for t in tasks), "the first pieces")
         raise ZeroDivisionError
@@ -443,11 +443,11 @@ def test_some_of_the_workers_and_two_masters_at_a_time(running: str) -> None:
         assert (len(one.workers), len(two.workers)) == (2, 4)
         assert {one.pid(w) for w in one.workers} < {two.pid(w) for w in two.workers}
         for engine in (one, two):
-            probe = EngineProbe(engine, 30)
+            probe = EngineProbe(engine, 120)
             engine.put(0, "key", id(engine))
             engine.broadcast(1, np.full(3, float(id(engine))))
             assert probe.value(probe.submit(0, measure))[2] == id(engine)
-        probe = EngineProbe(one, 30)
+        probe = EngineProbe(one, 120)
         probe.wait(Joined, worker=one.join())
         assert one.workers == (0, 1, 2)
         one.close()
@@ -484,7 +484,7 @@ def test_a_cluster_started_by_hand() -> None:
         engine = stack.enter_context(DaskEngine(1, address=address))
         client: Any = distributed.Client(address, set_as_default=False)  # type: ignore[no-untyped-call,unused-ignore]
         stack.enter_context(client)
-        probe = EngineProbe(engine, 60)
+        probe = EngineProbe(engine, 120)
         assert probe.value(probe.submit(0, echo, 7)) == (7,)
         until(lambda: all(client.processing().values()), "Dask to see that they are in use")
         pid = engine.pid(0)
@@ -558,7 +558,7 @@ def test_keep_needs_a_cluster_that_can_be_asked(running: str) -> None:
 
 def test_workers_that_cannot_import_kofn_are_named(caplog: pytest.LogCaptureFixture) -> None:
     with DaskEngine(1) as engine:
-        probe = EngineProbe(engine, 30)
+        probe = EngineProbe(engine, 120)
         address = engine.scheduler_address
         with dask_worker(address, "--no-nanny", *keys(engine), before=WITHOUT_KOFN):
             with caplog.at_level(logging.WARNING, "kofn"):

@@ -92,7 +92,7 @@ class TestOwnPromises:
 
     @pytest.fixture
     def probe(self, engine: LocalEngine) -> EngineProbe:
-        return EngineProbe(engine, 30)
+        return EngineProbe(engine, 120)
 
     def test_nothing_listens_and_nothing_has_a_name(self, engine: LocalEngine) -> None:
         listening = set()
@@ -115,7 +115,7 @@ class TestOwnPromises:
 
     def test_an_operand_is_written_once_for_all(self) -> None:
         with LocalEngine(20) as engine:
-            probe = EngineProbe(engine, 30)
+            probe = EngineProbe(engine, 120)
             before = engine._transport.pool.written
             engine.broadcast(1, np.ones(100_000))
             for worker in engine.workers:
@@ -343,7 +343,7 @@ def test_a_stopped_launcher_goes_on_to_end_with_its_master(tmp_path: Path) -> No
             os.kill(pid, signal.SIGSTOP)
         process.kill()
         try:
-            until(lambda: all(gone(p) for p in everybody), "the end of the processes", 5.0)
+            until(lambda: all(gone(p) for p in everybody), "the end of the processes")
         finally:
             for pid in everybody:
                 if not gone(pid):
@@ -492,21 +492,21 @@ def test_what_the_kernel_lacks_for_a_while_does_not_break_a_channel(number: int)
 def test_two_engines_at_a_time_and_a_closed_one() -> None:
     with LocalEngine(1) as one, LocalEngine(2) as two:
         for engine in (one, two):
-            probe = EngineProbe(engine, 30)
+            probe = EngineProbe(engine, 120)
             probe.submit(0, steps, 3)
             (end,) = probe.until_ended()
             assert isinstance(end, Reply)
         one.close()
         with pytest.raises(Closed):
             one.join()
-        assert EngineProbe(two, 30).engine.events(0) == []
+        assert EngineProbe(two, 120).engine.events(0) == []
 
 
 def test_faults_strike_by_script() -> None:
     faults = Faults().lose(worker=3, round=2).slow(worker=1, by=10.0).join(round=3)
     faults = faults.freeze(worker=0, round=2, rounds=1)
     with faults.on(LocalEngine(4)) as engine:
-        probe = EngineProbe(engine, 30)
+        probe = EngineProbe(engine, 120)
         slow = probe.submit(1, busy, round=10)
         own = probe.value(slow)
         # Ten times as long as its own work took at least, whatever else runs on this machine.

@@ -126,7 +126,7 @@ def test_a_csv_file_is_encoded_without_its_target(tmp_path: Path, numbers: Path)
 def test_every_trace_of_who_comes_and_goes(tmp_path: Path, numbers: Path, kind: str) -> None:
     path = tmp_path / "trace.csv"
     if kind == "lifetimes":
-        path.write_text("lifetime_s,end_event\n50,preempted\n80,preempted\n90000,stopped\n")
+        path.write_text("lifetime_s,end_event\n5e6,preempted\n8e6,preempted\n9e6,stopped\n")
     else:
         path.write_text("time_s,instances\n0,6\n100,5\n200,6\n")
     given = Job(numbers, "ridge", 3, spot=str(path), at_most=2 if kind == "counts" else None)

@@ -47,7 +47,7 @@ def ec2() -> Iterator[EC2]:
 
 def test_a_notice_of_the_machine_is_told_for_all_its_workers_by_one(ec2: EC2) -> None:
     with LocalEngine(3) as engine:
-        probe = EngineProbe(engine, 60)
+        probe = EngineProbe(engine, 120)
         engine.watch([AWS(base=ec2.base, every=0.02)])
         until(lambda: ec2.count("GET", "rebalance") >= 3, "some looks")
         assert ec2.count("PUT") == 1  # one watcher, whoever else is there
@@ -65,7 +65,7 @@ def test_a_notice_of_the_machine_is_told_for_all_its_workers_by_one(ec2: EC2) ->
 
 def test_when_the_watcher_is_lost_the_next_takes_over(ec2: EC2) -> None:
     with LocalEngine(2) as engine:
-        probe = EngineProbe(engine, 60)
+        probe = EngineProbe(engine, 120)
         engine.watch([AWS(base=ec2.base, every=0.02)])
         ec2.announce(300.0)
         (watcher,) = engine._protocol.notices._watchers.values()
@@ -79,7 +79,7 @@ def test_when_the_watcher_is_lost_the_next_takes_over(ec2: EC2) -> None:
 
 def test_workers_that_are_still_there_after_their_time_say_that_they_stay(ec2: EC2) -> None:
     with LocalEngine(2) as engine:
-        probe = EngineProbe(engine, 60)
+        probe = EngineProbe(engine, 120)
         engine.watch([AWS(base=ec2.base, every=0.02, linger=0.1)])
         ec2.announce(2.0)
         for worker in engine.workers:
@@ -107,7 +107,7 @@ def waits_for(kept: Any, operand: Any, file: str) -> Iterator[Piece]:
 def test_a_notice_does_not_wait_for_a_task(ec2: EC2, tmp_path: Path) -> None:
     file = tmp_path / "go"
     with LocalEngine(1) as engine:
-        probe = EngineProbe(engine, 60)
+        probe = EngineProbe(engine, 120)
         engine.watch([AWS(base=ec2.base, every=0.02)])
         task = probe.submit(0, waits_for, str(file))
         probe.until_begun(task)
@@ -120,7 +120,7 @@ def test_a_notice_does_not_wait_for_a_task(ec2: EC2, tmp_path: Path) -> None:
 
 def test_a_service_that_hangs_delays_no_task() -> None:
     with Silent() as service, LocalEngine(2) as engine:
-        probe = EngineProbe(engine, 60)
+        probe = EngineProbe(engine, 120)
         engine.watch([AWS(base=service.base)])
         until(lambda: service.asked, "the first request")
         assert [probe.value(probe.submit(w, echo, w)) for w in engine.workers] == [(0,), (1,)]
@@ -140,7 +140,7 @@ def test_a_watcher_that_raises_is_logged_once_and_ends_nobody(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with LocalEngine(2) as engine:
-        probe = EngineProbe(engine, 60)
+        probe = EngineProbe(engine, 120)
         engine.watch([Broken()])
         probe.until(lambda: "by mistake" in caplog.text, "the warning")
         assert [probe.value(probe.submit(w, echo, w)) for w in engine.workers] == [(0,), (1,)]
@@ -158,7 +158,7 @@ def test_auto_is_silent_where_nothing_is_there(
     monkeypatch.setenv("GCE_METADATA_HOST", ec2.base.removeprefix("http://"))
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with kofn.connect("local", workers=2, notices="auto") as cluster:
-        probe = EngineProbe(cluster.engine, 60)
+        probe = EngineProbe(cluster.engine, 120)
         at = ec2.announce(300.0)
         assert probe.wait(Leaving, worker=0).deadline == expected(at)
         until(lambda: ec2.count("GET", "preempted"), "the question for Google")
@@ -170,7 +170,7 @@ def test_a_named_source_that_is_not_there_is_said_to_be_missing(
 ) -> None:
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     with kofn.connect("local", workers=2, notices="aws") as cluster:
-        probe = EngineProbe(cluster.engine, 60)
+        probe = EngineProbe(cluster.engine, 120)
         probe.until(lambda: bool(caplog.records), "the warning")
     (message,) = caplog.messages
     assert message.startswith("notices 'aws', on worker ")
@@ -188,7 +188,7 @@ def pid_of(engine: Any, worker: int) -> int:
 
 def test_a_worker_goes_on_after_sigterm_until_its_grace_is_over() -> None:
     with LocalEngine(2) as engine:
-        probe = EngineProbe(engine, 60)
+        probe = EngineProbe(engine, 120)
         engine.watch([SigTerm(grace=1.0)])
         probe.value(probe.submit(1, echo))  # it has taken the signal by now
         os.kill(pid_of(engine, 1), signal.SIGTERM)
@@ -201,7 +201,7 @@ def test_a_worker_goes_on_after_sigterm_until_its_grace_is_over() -> None:
 
 def test_work_is_done_after_sigterm() -> None:
     with LocalEngine(2) as engine:
-        probe = EngineProbe(engine, 60)
+        probe = EngineProbe(engine, 120)
         engine.watch([SigTerm(grace=3600.0)])
         probe.value(probe.submit(1, echo))
         os.kill(pid_of(engine, 1), signal.SIGTERM)
@@ -213,7 +213,7 @@ def test_work_is_done_after_sigterm() -> None:
 
 def test_without_notices_sigterm_ends_a_worker_at_once() -> None:
     with LocalEngine(2) as engine:
-        probe = EngineProbe(engine, 60)
+        probe = EngineProbe(engine, 120)
         os.kill(pid_of(engine, 1), signal.SIGTERM)
         probe.wait(Lost, worker=1)
         assert probe.find(Leaving) == []
@@ -228,7 +228,7 @@ def sorts(kept: Any, operand: Any, file: str) -> list[Piece]:
 
 def test_sigterm_is_told_while_a_product_runs(tmp_path: Path) -> None:
     with LocalEngine(1) as engine:
-        probe = EngineProbe(engine, 60)
+        probe = EngineProbe(engine, 120)
         engine.watch([SigTerm(grace=3600.0)])
         probe.value(probe.submit(0, echo))
         task = probe.submit(0, sorts, str(tmp_path / "begun"))
@@ -252,7 +252,7 @@ def forks(kept: Any, operand: Any) -> list[Piece]:
 
 def test_the_sigterm_of_a_child_is_not_the_workers() -> None:
     with LocalEngine(1) as engine:
-        probe = EngineProbe(engine, 60)
+        probe = EngineProbe(engine, 120)
         engine.watch([SigTerm(grace=3600.0)])
         assert probe.run(forks) == signal.SIGTERM
         assert probe.run(forks) == signal.SIGTERM
@@ -267,7 +267,7 @@ def test_a_notice_reaches_the_master_on_dask(ec2: EC2) -> None:
     pytest.importorskip("distributed", reason="kofn[dask] is not installed")
     source = AWS(base=ec2.base, every=0.02)
     with kofn.connect("dask", workers=2, notices=[source, SigTerm(optional=True)]) as cluster:
-        probe = EngineProbe(cluster.engine, 60)
+        probe = EngineProbe(cluster.engine, 120)
         at = ec2.announce(300.0)
         for worker in (0, 1):
             assert probe.wait(Leaving, worker=worker).deadline == expected(at)
@@ -280,7 +280,7 @@ def test_a_worker_that_dask_retires_is_leaving(caplog: pytest.LogCaptureFixture)
     source = DaskRetirement(seconds=300.0)
     with kofn.connect("dask", workers=2, notices=[source, "sigterm"]) as cluster:
         engine: Any = cluster.engine
-        probe = EngineProbe(engine, 60)
+        probe = EngineProbe(engine, 120)
         address = engine._transport._connections[1].facts["address"]
         options = {"security": engine.security, "set_as_default": False}
         with distributed.Client(engine.scheduler_address, **options) as client:
@@ -302,7 +302,7 @@ def test_on_dask_a_watcher_ends_with_its_session(ec2: EC2) -> None:
         address = cluster.scheduler_address
         source = AWS(base=ec2.base, every=0.02)
         with kofn.connect("dask", address=address, notices=source) as used:
-            probe = EngineProbe(used.engine, 60)
+            probe = EngineProbe(used.engine, 120)
             ec2.announce(300.0)
             probe.wait(Leaving, worker=0)
         names = [f"kofn-{source.name}"]
@@ -345,7 +345,7 @@ def test_a_node_that_ray_drains_is_told_for_its_workers(running: Any) -> None:
     source = RayDrain(every=0.1)
     with kofn.connect("ray", address=running.address, notices=source) as cluster:
         engine: Any = cluster.engine
-        probe = EngineProbe(engine, 60)
+        probe = EngineProbe(engine, 120)
         peers = engine._transport.peers
         node = peers[0].node
         there = {worker for worker, peer in peers.items() if peer.node == node}
@@ -368,7 +368,7 @@ def test_a_notice_reaches_the_master_on_ray_from_each_machine(
     source = AWS(base=ec2.base, every=0.02)
     running.add_node(num_cpus=2)  # one has been drained by the test before
     with kofn.connect("ray", address=running.address, notices=[source, "sigterm"]) as cluster:
-        probe = EngineProbe(cluster.engine, 60)
+        probe = EngineProbe(cluster.engine, 120)
         at = ec2.announce(300.0)
         for worker in cluster.engine.workers:
             assert probe.wait(Leaving, worker=worker).deadline == expected(at)

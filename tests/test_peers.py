@@ -259,7 +259,7 @@ def thread_names(cluster: kofn.Cluster) -> set[str]:
     """Of all workers."""
     engine, driver = cluster.engine, driver_of(cluster)
     with driver.lock:
-        probe, round = EngineProbe(engine, 60), driver.next_round()
+        probe, round = EngineProbe(engine, 120), driver.next_round()
         asked = [probe.submit(w, bodies.thread_names, round=round) for w in engine.workers]
         return {name for task in asked for name in probe.value(task)}
 

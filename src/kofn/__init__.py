@@ -27,7 +27,7 @@ The command is `kofn`; try `kofn demo`.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .arrays import CodedMatrix, CodedTranspose, LowRank, low_rank
+from .arrays import LowRank, low_rank
 from .checkpoint import Checkpoint, resume
 from .cluster import Cluster, connect
 from .codes.assignment import SumCode
@@ -71,6 +71,7 @@ from .sequence import DIP, IDIP, Polynomial
 from .sums import Parts, Scattered, Sum
 
 if TYPE_CHECKING:
+    from .arrays import CodedMatrix, CodedTranspose
     from .planning import Plan, plan
     from .simulation import Table, Work, calibrate, simulate
 
@@ -149,9 +150,10 @@ __all__ = [
 if not TYPE_CHECKING:  # a checker knows them, and that there are no others
     _later = dict.fromkeys(("Table", "Work", "calibrate", "simulate"), "simulation")
     _later |= dict.fromkeys(("Plan", "plan"), "planning")
+    _later |= dict.fromkeys(("CodedMatrix", "CodedTranspose"), "arrays")
 
     def __getattr__(name: str) -> Any:
-        """Simulation is imported when it is asked for: workers import kofn too, and need none."""
+        """These are imported when they are asked for: workers import kofn too, and need none."""
         if name in _later:
             return getattr(import_module(f".{_later[name]}", __name__), name)
         raise AttributeError(f"module 'kofn' has no attribute {name!r}")

@@ -9,9 +9,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, overload
 
 from . import checks
-from .arrays import CodedMatrix, CodedTranspose
 from .arrays.options import Options
-from .arrays.placing import placed
 from .arrays.shares import choose_code, resolve_source, scaled_shares, shares_from
 from .arrays.store import Store
 from .arrays.verify import Verify, check_options
@@ -32,6 +30,7 @@ from .sequence.schemes import usual
 from .sums import Parts
 
 if TYPE_CHECKING:
+    from .arrays import CodedMatrix, CodedTranspose
     from .page import Page
 
 DEFAULT_LATE = Late()
@@ -202,6 +201,8 @@ class Cluster(Displayed):
 
         Cost: every share is one pass over A; each worker keeps ceil(N / k) rows.
         """
+        from .arrays.placing import placed  # SciPy comes with it, which workers do not need
+
         live, usual = self._count()
         need, n, margin, late, loads = chosen(k, "encode", k, n, margin, late, loads)
         if tolerance is not None:

@@ -27,7 +27,7 @@ with MPIEngine() as engine:
     assert [engine.pid(worker) for worker in engine.workers] == [None, None]
     X = kofn.connect(engine).encode(np.eye(4) * 2.0, k=1)
     np.testing.assert_allclose(X.iterate(lambda y: y, np.ones(4), rounds=5), np.full(4, 32.0))
-    probe = EngineProbe(engine, 60)
+    probe = EngineProbe(engine, 120)
     engine.put(0, "key", np.ones(300_000))
     engine.broadcast(1001, np.ones(300_000))
     tasks = [probe.submit(worker, measure, round=1001) for worker in engine.workers]

@@ -26,7 +26,7 @@ def look(kept: Any, operand: Any) -> Iterator[Piece]:
 
 def found(engine: Engine) -> list[list[str]]:
     """Return it for each worker; there must be some, as joiners are spoken to by TCP."""
-    probe = EngineProbe(engine, 60)
+    probe = EngineProbe(engine, 120)
     return [probe.value(probe.submit(worker, look)) for worker in engine.workers]
 
 

@@ -41,7 +41,7 @@ if sys.argv[1] == "far":
     refuse_all()
 with MPIEngine() as engine:
     sources: list[str | Source] = [Timed(every=0.02), SigTerm(grace=1.0)]
-    probe = EngineProbe(engine, 60)
+    probe = EngineProbe(engine, 120)
     cluster = kofn.connect(engine, notices=sources)
     for worker in engine.workers:  # one machine: one watcher speaks for both
         assert probe.wait(Leaving, worker=worker).deadline > engine.now() + 200

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.sparse
+import scipy
 from numpy.typing import NDArray
 
 from .. import checks
@@ -203,7 +203,7 @@ def driver_of(where: HasDriver) -> RoundDriver:
 
 
 def _stacked(blocks: Sequence[Any]) -> Any:
-    if scipy.sparse.issparse(blocks[0]):
+    if checks.is_sparse(blocks[0]):
         return blocks[0] if len(blocks) == 1 else scipy.sparse.vstack(blocks, format="csr")
     return np.concatenate(blocks)
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import scipy.sparse as sp
+import scipy
 from numpy.typing import NDArray
 
 from ..checks import length
@@ -153,7 +153,7 @@ def of_source(source: Source, code: AnyKOfN, scales: Scales | None) -> PiecesOf:
         exponents = -scales.exponents[a:b]
         if source.sparse:
             each = np.repeat(exponents, np.diff(part.indptr))
-            return sp.csr_array(
+            return scipy.sparse.csr_array(
                 (part.data * factors(each, part.data), part.indices, part.indptr), part.shape
             )
         return part * factors(exponents, part)

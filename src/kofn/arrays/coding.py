@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
-import scipy.sparse as sp
+import scipy
 from numpy.typing import NDArray
 
-from ..checks import finite
+from ..checks import finite, is_sparse
 from ..codes import AnyKOfN
 from ..threads import cores, each
 from .formats import filled
@@ -110,7 +110,7 @@ class Coder:
             return
         for i, block in enumerate(self._blocks):
             exponents = -self.exponents[block, first:last]
-            if sp.issparse(pieces[i]):
+            if is_sparse(pieces[i]):
                 each = np.repeat(exponents, np.diff(pieces[i].indptr))
                 pieces[i].data = pieces[i].data * factors(each, pieces[i].data)
             else:
@@ -150,7 +150,7 @@ class Coder:
             piece.resize((m, d))
             pieces.append(piece)
         self._scale(pieces, first, last)
-        stack = sp.vstack(pieces, format="csr", dtype=np.float64)
+        stack = scipy.sparse.vstack(pieces, format="csr", dtype=np.float64)
         column = np.arange(m)[:, None] + m * np.arange(len(pieces))
         for j, share in enumerate(self.shares):
             if j in self._plain:
@@ -159,7 +159,7 @@ class Coder:
             used = np.flatnonzero(self._G[j])
             entries, ends = np.tile(self._G[j, used], m), np.arange(m + 1) * len(used)
             where = (entries, column[:, used].ravel(), ends)
-            total = sp.csr_array(where, shape=(m, m * len(pieces))) @ stack
+            total = scipy.sparse.csr_array(where, shape=(m, m * len(pieces))) @ stack
             total.sort_indices()
             yield share, total.astype(self.source.dtype)
 
@@ -198,5 +198,5 @@ def make_share(data: object, code: AnyKOfN, share: int, scales: Scales | None = 
     ranges = ((first, min(first + coder.step, coder.rows)) for first in starts)
     chunks = (rows for first, last in ranges for _, rows in coder.chunk(first, last))
     if source.sparse:
-        return csr(sp.vstack(list(chunks), format="csr"), source.dtype)
+        return csr(scipy.sparse.vstack(list(chunks), format="csr"), source.dtype)
     return filled((coder.rows, source.shape[1]), source.dtype, chunks)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
+import scipy
 
 from ..codes.mds import MDSCode
 from ..errors import BadInput, BadStore
@@ -124,7 +124,7 @@ def load_share(url: str, files: tuple[ArrayFile, ...], columns: int, verify: boo
             where.child(files[1].name).url,
             f"it names columns outside of 0 to {columns - 1}. Encode again.",
         )
-    return sp.csr_array((data, indices, ends), shape=(len(ends) - 1, columns))
+    return scipy.sparse.csr_array((data, indices, ends), shape=(len(ends) - 1, columns))
 
 
 def hold_share(

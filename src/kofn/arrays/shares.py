@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import scipy.sparse
 from numpy.typing import NDArray
 
 from .. import checks
@@ -100,7 +99,7 @@ def shares_of(
     `values` A may be a Blank, and shares are blank: nobody looks at them, and making thousands
     takes long. `copied`: whoever is given a share copies it at once, so it may be a view of A.
     """
-    sparse = bool(scipy.sparse.issparse(A))
+    sparse = checks.is_sparse(A)
     unscaled = scales is None and not sparse
     dtype = np.dtype(np.float64) if isinstance(A, Blank) else A.dtype
     blank = Blank(code.block_rows(A.shape[0]), A.shape[1], dtype.itemsize)

@@ -23,8 +23,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
+import scipy
 from numpy.typing import NDArray
+
+from ..checks import is_sparse
 
 Floats = NDArray[np.float64]
 # Rows first..last of each block, in order; those of a block may end before, and are zero then.
@@ -89,11 +91,12 @@ def row_lengths(rows: Any) -> Floats:
     if len(doubtful):  # squares that left the range of numbers, or lost digits at its lower end
         some: Any = rows[doubtful]
         large = abs(some).max(axis=1)
-        large = np.asarray(large.toarray() if sp.issparse(some) else large).reshape(-1)
+        large = np.asarray(large.toarray() if is_sparse(some) else large).reshape(-1)
         shift = np.frexp(np.where(large > 0, large, 1.0))[1]
         half = shift // 2  # two to -shift may not be a number
         for e in (half, shift - half):
-            some = (sp.diags_array(np.exp2(-e.astype(np.float64))) @ sp.csr_array(some)).tocsr()
+            scaling = scipy.sparse.diags_array(np.exp2(-e.astype(np.float64)))
+            some = (scaling @ scipy.sparse.csr_array(some)).tocsr()
         found[doubtful] = np.ldexp(_lengths(some), shift)
     return found
 

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
+import scipy
 from numpy.typing import DTypeLike, NDArray
 
-from ..checks import plain
+from ..checks import is_sparse, plain
 from ..errors import BadInput
 from ..files import Place, Ranges, Spool, npy_header, said
 from .formats import BrokenChunk, needed, open_array, zarr_rows
@@ -74,7 +74,7 @@ def open_source(data: Any) -> Source:
         return data
     if isinstance(data, str | os.PathLike):
         return _open_file(Place.of(data))
-    if bool(sp.issparse(data)):
+    if is_sparse(data):
         if data.format != "csr":
             raise BadInput(
                 f"a sparse matrix to encode must be in CSR format, whose rows can be cut; got "
@@ -139,7 +139,7 @@ def _kind(place: Place) -> Callable[[Place], Source]:
 def _load_npz(place: Place) -> Source:
     with place.open() as file:
         try:
-            found = sp.csr_array(sp.load_npz(io.BytesIO(file.read())))
+            found = scipy.sparse.csr_array(scipy.sparse.load_npz(io.BytesIO(file.read())))
             # Products of a CSR matrix do not look where its indices lead: they must be right.
             found.check_format(full_check=True)
         except MemoryError:
@@ -326,7 +326,7 @@ class Recast(Source):
 
 def csr(A: Any, dtype: np.dtype[Any]) -> Any:
     """Return A as a csr_array with sorted indices, no entry twice; A itself is not changed."""
-    found = sp.csr_array(A, dtype=dtype)
+    found = scipy.sparse.csr_array(A, dtype=dtype)
     if not found.has_canonical_format:
         found = found.copy()
         found.sum_duplicates()

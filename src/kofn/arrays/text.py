@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO, cast
 
 import numpy as np
-import scipy.sparse as sp
+import scipy
 from numpy.typing import NDArray
 
 from ..errors import BadInput
@@ -63,7 +63,7 @@ class TextSource(Source):
         a, b = int(ends[0]), int(ends[-1])
         columns = self._columns.read(a, b) - np.int32(self._shift)
         shape = (last - first, self.shape[1])
-        found = sp.csr_array((self._data.read(a, b), columns, ends - a), shape=shape)
+        found = scipy.sparse.csr_array((self._data.read(a, b), columns, ends - a), shape=shape)
         found.sum_duplicates()  # sorts; a column given twice counts twice
         return found
 

@@ -10,9 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from scipy.linalg.lapack import dgetrf, dtrtrs
-from scipy.sparse import csr_array, vstack
-from scipy.sparse.linalg import splu
+import scipy
 
 from .linear import Floats, Weights
 from .peeling import Peeler, SparseDecoder
@@ -104,7 +102,7 @@ class _Core:
         self._place[self._order] = np.arange(p + q)
         r, c = self._entries(self._pivots)
         inside = c < p
-        self._L: Any = splu(
+        self._L: Any = scipy.sparse.linalg.splu(
             _ones(r[inside], c[inside], (p, p)).tocsc(),
             permc_spec="NATURAL",
             diag_pivot_thresh=0.0,
@@ -115,7 +113,7 @@ class _Core:
         self._X = np.ascontiguousarray(self._L.solve(self._B))
         self._rest: list[int] = []
         self._S = np.empty((0, q))
-        self._C = csr_array((0, p))
+        self._C = scipy.sparse.csr_array((0, p))
         chosen = np.zeros(len(peeler.taken), bool)
         chosen[self._pivots] = True
         self.add(alive[~chosen[alive]].tolist())
@@ -127,7 +125,7 @@ class _Core:
         C = _ones(r[inside], c[inside], (len(numbers), self._p))
         S = -(C @ self._X)
         S[r[~inside], c[~inside] - self._p] += 1.0
-        self._C = vstack([self._C, C], format="csr") if self._rest else C
+        self._C = scipy.sparse.vstack([self._C, C], format="csr") if self._rest else C
         self._S = np.concatenate([self._S, S])
         self._rest += numbers
 
@@ -145,7 +143,7 @@ class _Core:
         p, q, many = self._p, self._q, len(self._rest)
         if many < q:
             return None
-        lu, swaps, _ = dgetrf(self._S)
+        lu, swaps, _ = scipy.linalg.lapack.dgetrf(self._S)
         pivots = np.abs(np.diagonal(lu))
         if pivots.min() <= SINGULAR * pivots.max():
             return None
@@ -153,9 +151,9 @@ class _Core:
 
         def weigh(want: Floats) -> Floats:
             u = self._L.solve(want[:p], "T")
-            half = dtrtrs(top, want[p:] - u @ self._B, trans=1)[0]
+            half = scipy.linalg.lapack.dtrtrs(top, want[p:] - u @ self._B, trans=1)[0]
             second = np.zeros(many)
-            second[first] = dtrtrs(top, half, lower=1, trans=1, unitdiag=1)[0]
+            second[first] = scipy.linalg.lapack.dtrtrs(top, half, lower=1, trans=1, unitdiag=1)[0]
             return np.concatenate([self._L.solve(want[:p] - self._C.T @ second, "T"), second])
 
         return self._refined(weigh)
@@ -201,7 +199,7 @@ def _put_aside(peeler: Peeler, alive: Ints) -> list[int]:
 def _ones(row: Ints, column: Ints, shape: tuple[int, int]) -> Any:
     """A sparse matrix of ones; `row` does not decrease."""
     start = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=shape[0]))])
-    return csr_array((np.ones(len(row)), column, start), shape=shape)
+    return scipy.sparse.csr_array((np.ones(len(row)), column, start), shape=shape)
 
 
 def _swapped(swaps: Ints, n: int) -> Ints:

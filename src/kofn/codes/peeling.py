@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
 import numpy as np
-from scipy.sparse import csr_array
+import scipy
 
 from .linear import Decoder, Floats, Weights
 from .soliton import Table
@@ -35,7 +35,8 @@ class Peeler:
         """Take the first rows all at once: much cheaper than one by one."""
         where, start = self.table.gather(rows)
         shape = (len(rows), self.table.k)
-        by_column = csr_array((np.ones(len(where), np.int8), where, start), shape=shape).tocsc()
+        ones = np.ones(len(where), np.int8)
+        by_column = scipy.sparse.csr_array((ones, where, start), shape=shape).tocsc()
         watchers, ends = by_column.indices.tolist(), by_column.indptr.tolist()
         lengths = np.diff(start)
         self.taken, self.open = list(rows), lengths.tolist()

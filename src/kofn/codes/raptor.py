@@ -17,7 +17,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array
+import scipy
 
 from ..checks import whole
 from ..errors import BadInput
@@ -190,11 +190,12 @@ def _made(groups: int, symbols: int, recipe: Raptor) -> tuple[Table, Any]:
     meaning = [(i, i, 1.0) for i in range(groups)]
     meaning += [(groups + c, i, -1.0) for c, those in enumerate(members) for i in those]
     row, column, value = (np.array(part) for part in zip(*meaning, strict=True))
-    expand = csr_array((value, (row, column)), shape=(columns, groups))
+    expand = scipy.sparse.csr_array((value, (row, column)), shape=(columns, groups))
 
     def stretched(table: Table) -> Any:
         ones = np.ones(len(table.where))
-        found = csr_array((ones, table.where, table.start), shape=(len(table), columns)) @ expand
+        shape = (len(table), columns)
+        found = scipy.sparse.csr_array((ones, table.where, table.start), shape=shape) @ expand
         found.eliminate_zeros()
         found.sort_indices()
         return found

@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import maximum_flow
 
 from .windows import Layout, Windows, runs_of
 
@@ -105,7 +104,8 @@ class _Rows:
         graph[0, 1 : m + 1] = self.size[segments]
         graph[1 : m + 1, m + 1 : m + 1 + n] = np.where(may.T, self.size[segments][:, None], 0)
         graph[m + 1 : m + 1 + n, -1] = room.clip(0)
-        found = maximum_flow(csr_array(graph), 0, n + m + 1).flow.toarray()
+        capacities = scipy.sparse.csr_array(graph)
+        found = scipy.sparse.csgraph.maximum_flow(capacities, 0, n + m + 1).flow.toarray()
         return np.asarray(found[1 : m + 1, m + 1 : m + 1 + n].T, dtype=np.intp).clip(0)
 
     def _hand_out(self, segments: Ints, given: Ints, reads: bool) -> None:

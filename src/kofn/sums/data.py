@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import scipy.sparse
 
-from ..checks import plain, whole
+from ..checks import is_sparse, plain, whole
 from ..errors import BadInput
 
 
@@ -70,8 +69,8 @@ def finer(data: Any, n: int) -> int | None:
 def _rows(one: Any, i: int, several: bool) -> Any:
     """An array or sparse matrix whose rows can be cut."""
     name = f"array {i} of data" if several else "data"
-    if scipy.sparse.issparse(one):
-        return one.tocsr()  # type: ignore[attr-defined]
+    if is_sparse(one):
+        return one.tocsr()
     if isinstance(one, str | bytes) or not (
         isinstance(one, np.ndarray | Sequence) or hasattr(one, "__array__")
     ):
