@@ -24,6 +24,7 @@ from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
 import cloudpickle
+import numpy as np
 
 from kofn import interrupts
 from kofn.engines.base import Capabilities, Engine, Wrapped
@@ -267,7 +268,8 @@ class Acting(Wrapped):
             self._refused.discard((event.worker, event.key))  # where no values are computed
             return Failed(event.time, event.worker, -1, None, "by script", "", event.key)
         assert type(event) is Reply
-        if event.worker in self._lies and self.checked and getattr(event.value, "size", 0):
+        wrong = self.checked and event.worker in self._lies
+        if wrong and isinstance(event.value, np.ndarray) and event.value.size:
             event = event._replace(value=self._lie(event.worker, event.value))
         if not event.last or event.worker not in self._next["fail"]:
             return event

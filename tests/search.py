@@ -612,7 +612,7 @@ class World:
 
     def _sum(self, dice: random.Random, part: float = 1.0) -> None:
         fn, x = dice.choice((weighed, squared)), dice.uniform(0.5, 2.0)
-        stop = kofn.exact() if part == 1.0 else kofn.fraction(part)
+        stop: Any = kofn.exact() if part == 1.0 else kofn.fraction(part)
         if part == 1.0 and self.script.otherwise == "learnt":
             stop = None  # of a sum with a rule of its own nothing is learnt
         terms = np.array([fn(row, x) for row in self.D])

