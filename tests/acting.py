@@ -24,6 +24,7 @@ from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
 import cloudpickle
+import numpy as np
 
 from kofn import interrupts
 from kofn.engines.base import Capabilities, Engine, Wrapped
@@ -41,7 +42,7 @@ from kofn.engines.protocol.messages import TaskDropped, TaskFailed, TaskReply
 from kofn.engines.transport import Transport, TransportEngine
 from kofn.model import Build, Dropped, Event, Failed, Lost, Reply, Stored, Task, Update
 
-One = Literal["lose", "freeze", "thaw", "leave", "slow", "double", "fail", "refuse"]
+One = Literal["lose", "freeze", "thaw", "leave", "slow", "double", "fail", "refuse", "lie"]
 What = One | Literal["join", "interrupt", "leave-all"]
 CALLS = 10_000  # of an engine in one script; more is a loop without an end
 
@@ -104,6 +105,7 @@ class Acting(Wrapped):
 
     What a frozen worker says is heard when it thaws. `heard` counts events. `patient`: whether a
     wait for nothing is right now, because somebody may join, or will be gone at a known time.
+    `checked`: replies may be wrong now, as they are looked at.
     """
 
     name = "acting"
@@ -118,11 +120,14 @@ class Acting(Wrapped):
         self.open: dict[int, int] = {}  # task -> worker
         self.puts: Counter[int] = Counter()  # by worker, without an answer
         self.calls = self.heard = self.struck = self.spoiled = self.froze = self.joins = 0
-        self.notices = 0
+        self.notices = self.lies = 0
+        self.checked = False
+        self.liars: set[int] = set()
         self.patient: Callable[[], bool] = lambda: True
         self.turn: Callable[[], None] | None = None  # called at each call: another thread's turn?
         self._ready: list[Event] = []
         self._next: dict[str, set[int]] = {"double": set(), "fail": set(), "refuse": set()}
+        self._lies: dict[int, float] = {}  # by whom next, and how far off
         self._refused: set[tuple[int, str]] = set()
         if isinstance(engine, Simulated):
             engine.wire.pace = self.pace
@@ -253,6 +258,7 @@ class Acting(Wrapped):
             del self.open[task]
         for workers in self._next.values():
             workers.discard(event.worker)
+        self._lies.pop(event.worker, None)
         return event._replace(tasks=tuple(sorted(mine)))
 
     def _spoilt(self, event: Reply | Stored) -> Event:
@@ -262,11 +268,21 @@ class Acting(Wrapped):
             self._refused.discard((event.worker, event.key))  # where no values are computed
             return Failed(event.time, event.worker, -1, None, "by script", "", event.key)
         assert type(event) is Reply
+        wrong = self.checked and event.worker in self._lies
+        if wrong and isinstance(event.value, np.ndarray) and event.value.size:
+            event = event._replace(value=self._lie(event.worker, event.value))
         if not event.last or event.worker not in self._next["fail"]:
             return event
         self._next["fail"].discard(event.worker)
         self.spoiled += 1
         return Failed(event.time, event.worker, event.round, event.task, "by script", "")
+
+    def _lie(self, worker: int, value: Any) -> Any:
+        """A value that is far off; no two are off by the same."""
+        off = 1e3 * (1.0 + self._lies.pop(worker)) * (1.0 + float(abs(value).max()))
+        self.lies += 1
+        self.liars.add(worker)
+        return (value + off).astype(value.dtype)
 
     # Acts.
 
@@ -303,6 +319,8 @@ class Acting(Wrapped):
                     self.notices += 1
                 case "slow":
                     self.pace[worker] = max(1.0, act.size)
+                case "lie":
+                    self._lies[worker] = act.size
                 case _:
                     self._next[act.what].add(worker)
 

@@ -98,6 +98,21 @@ FAULTS: tuple[What, ...] = (
     *("lose", "freeze", "thaw", "join", "leave", "slow"),
     *("double", "fail", "refuse", "interrupt"),
 )
+# In two of five scripts of these themes something is done otherwise: codes and margins are left to
+# kofn, windows stay where they are, products are with some rows, sums are compared, or replies are
+# wrong and found out.
+OTHERWISE: dict[str, tuple[str, ...]] = {
+    "rows": ("learnt", "still", "some rows", "low weight", "probe", "parity"),
+    "columns": ("learnt", "probe"),
+    "updates": ("still", "some rows", "probe", "parity"),
+    "leaving": ("learnt", "still", "probe"),
+    "sums": ("learnt", "audited"),
+    "rateless": ("", "", "", "raptor"),  # it takes thrice as long
+    "sequence": ("learnt",),
+    "mixed": ("learnt",),
+    "threads": ("learnt",),
+}
+VERIFIED = ("probe", "parity")
 
 
 class Step(NamedTuple):
@@ -122,6 +137,7 @@ class Script:
     lost_after: float = float("inf")
     keep: int | None = None
     margin: int = 0
+    otherwise: str = ""
     steps: tuple[Step, ...] = ()
 
 
@@ -149,7 +165,7 @@ def scripted(seed: int) -> Script:
     if theme == "leaving":
         weights[FAULTS.index("leave")] += 1.5
     steps = tuple(_step(rng, WORK[theme], weights) for _ in range(rng.randint(2, 14)))
-    return Script(
+    script = Script(
         *(seed, theme, place, n, k, workers),
         wait=rng.choice((0.0, 0.0, 0.0, 0.5, 10.0)),
         lost_after=rng.choice((float("inf"), float("inf"), float("inf"), 3.0)),
@@ -157,6 +173,27 @@ def scripted(seed: int) -> Script:
         margin=min(n - k, rng.choice((0, 0, 0, 1))),
         steps=steps,
     )
+    others = OTHERWISE.get(theme, ())
+    if not others or seed // 100 % 5 < 3:
+        return script
+    rng = random.Random(f"otherwise {seed}")
+    return _with_lies(rng, replace(script, otherwise=rng.choice(others)))
+
+
+def _with_lies(rng: random.Random, script: Script) -> Script:
+    """The same; where replies are checked, some are wrong."""
+    if script.otherwise == "parity":
+        k = min(script.k, script.n - 1)
+        script = replace(script, k=k, margin=rng.randint(1, min(2, script.n - k)))
+    if script.otherwise not in VERIFIED or script.place == "timed":
+        return script
+    steps = []
+    for step in script.steps:
+        number = rng.choice((0, 0, 1, 1, 2))
+        when = sorted(rng.randint(1, 20) for _ in range(number))
+        lies = [Strike(calls, 0.0, "lie", rng.randrange(1 << 20), rng.random()) for calls in when]
+        steps.append(step._replace(strikes=tuple(sorted([*step.strikes, *lies]))))
+    return replace(script, steps=tuple(steps))
 
 
 def _step(rng: random.Random, work: Sequence[str], weights: Sequence[float]) -> Step:
@@ -286,6 +323,15 @@ class World:
             A = A.astype(np.float32)
         n = max(script.n, len(self.driver.roster.kept))
         options: dict[str, Any] = {"k": script.k, "n": n, "margin": script.margin}
+        match script.otherwise:
+            case "learnt":
+                options = {"n": n}
+            case "still":
+                options["loads"] = "still"
+            case "low weight":
+                options = {"code": kofn.codes.LowWeightCode(n, script.k), "margin": script.margin}
+            case "probe" | "parity":
+                options["verify"] = script.otherwise
         if script.theme == "grid":
             X: Any = encode_grid(self.cluster, A, (2, 2), n=script.n)
         elif script.theme in ("copies", "backups"):
@@ -300,25 +346,31 @@ class World:
         self.held: Any = X if hasattr(X, "_holders") else X.T  # whose shares they are
 
     def _part(self) -> None:
-        rateless = self.script.theme == "rateless"
-        D = self.rng.standard_normal((12, 3))
+        rateless, otherwise = self.script.theme == "rateless", self.script.otherwise
+        D = self.rng.standard_normal((64 if otherwise == "raptor" else 12, 3))
         n = max(self.script.n, len(self.cluster.workers))
         codes: list[Any] = [kofn.Uncoded(), kofn.CyclicRepetition(min(2, n))]
         if n % 2 == 0:
             codes.append(kofn.FractionalRepetition(2))
         if rateless:
-            codes = [kofn.LT()]
+            codes = [kofn.Raptor() if otherwise == "raptor" else kofn.LT()]
+        if otherwise == "learnt":
+            codes = [None]
+        if otherwise == "audited":
+            n += n % 2
+            codes = [kofn.FractionalRepetition(2)]
         code = codes[self.script.seed % len(codes)]
         self.parts = self.cluster.parts(list(D), code, n=n)
         self.D = D
 
     def _open(self) -> None:
-        codes = (
+        codes: Any = (
             kofn.DIP(x=2, y=3, delay=3, lam=1),
             kofn.IDIP(x=3, y=4, delay=3, N=12, W=4),
             kofn.Polynomial(x=2, y=2),
         )
-        self.stream = self.cluster.sequence(codes[self.script.seed % 3])
+        learnt = self.script.otherwise == "learnt"
+        self.stream = self.cluster.sequence(None if learnt else codes[self.script.seed % 3])
 
     # One step.
 
@@ -340,7 +392,9 @@ class World:
     def work(self, work: str, seed: int) -> None:
         """Do one piece of work; an error must say why, and be true."""
         dice, engine = random.Random(seed), self.engine
-        struck = engine.struck
+        struck, lies = engine.struck, engine.lies
+        if self.script.otherwise in VERIFIED:
+            engine.checked = self._is_product(work)
         try:
             how = self.DO[work](self, dice) or "right"
         except Violation:
@@ -350,7 +404,7 @@ class World:
             how = "interrupted"
         except kofn.KofnError as error:
             how = type(error).__name__
-            self._true(error, work)
+            self._true(error, work, engine.lies - lies)
         else:
             must(
                 not self.alone or work == "both" or engine.struck == struck,
@@ -358,7 +412,7 @@ class World:
             )
         self.tally.ended[how] += 1
 
-    def _true(self, error: kofn.KofnError, work: str) -> None:
+    def _true(self, error: kofn.KofnError, work: str, lies: int) -> None:
         """Look whether an error says what is."""
         engine, name = self.engine, type(error).__name__
         if isinstance(error, kofn.WorkerError):
@@ -370,14 +424,22 @@ class World:
                 now = engine.now()
                 frozen = engine.frozen.keys() | {w for w, at in engine.thawed.items() if at == now}
                 awake = self.held._holders.ready().keys() - frozen
-                must(not self._enough(awake), "those that answer are enough", error, awake)
+                awake -= engine.liars
+                must(not self._enough(awake, work), "those that answer are enough", error, awake)
+        elif isinstance(error, kofn.WrongReplies):
+            must(lies, "all replies were right", error)
+            must(engine.liars >= error.workers.keys(), "who was right is not accused", error)
+            if error.workers:
+                others = self.held._holders.ready().keys() - error.workers.keys()
+                must(not self._enough(others, work), "the others are enough", error, others)
         elif isinstance(error, kofn.SharesLost):
             must(self.held.updates, "what was not updated can be made again", error)
         elif isinstance(error, kofn.TooFewWorkers):
             if self.alone and self._is_product(work):
                 ready = self.held._holders.ready().keys()
-                must(not self._enough(ready), "those that hold shares are enough", error, ready)
-                must(not self._could(), "those that live are enough", error, engine.workers)
+                enough = self._enough(ready, work)
+                must(not enough, "those that hold shares are enough", error, ready)
+                must(not self._could(work), "those that live are enough", error, engine.workers)
             elif self.alone and work in ("sum", "some"):
                 self._too_few_parts(error)
             if self.alone:
@@ -397,22 +459,30 @@ class World:
     def _is_product(work: str) -> bool:
         return "@" in work or work in ("toarray", "update", "move")
 
-    def _enough(self, workers: Iterable[int]) -> bool:
+    def _need(self, work: str) -> int:
+        """How many are enough for a product with the shares as they are."""
+        spare = self.script.otherwise == "parity" and work in ("X @ w", "X @ B")
+        return int(self.held.code.k + spare)
+
+    def _enough(self, workers: Iterable[int], work: str) -> bool:
         """Whether these are enough for a product."""
         X = self.held
         if not isinstance(X, Replicated):
-            return bool(len(list(workers)) >= X.code.k)
+            return len(list(workers)) >= self._need(work)
         held = {block for w in workers for block in X.slots[X._holders.shares[w]]}
         return bool(len(held) == X.blocks)
 
-    def _could(self) -> bool:
+    def _could(self, work: str) -> bool:
         """Whether those that live, and are given shares, would be enough."""
         X, roster = self.held, self.driver.roster
         if isinstance(X, Replicated) or X.updates or X._holders._twice:
             return False
         live = set(roster.kept) - self.engine.frozen.keys()
         live -= {worker for worker, key in roster.refused if key == X._holders.key}
-        return bool(len(live) >= X.code.k)
+        need = self._need(work)
+        if self.script.otherwise == "learnt":
+            need = min(need, X._fewest)  # it is coded anew for these
+        return len(live) >= need
 
     def _too_few_parts(self, error: kofn.TooFewWorkers) -> None:
         """A sum that ended for want of workers: those that have parts do not have them all."""
@@ -426,8 +496,12 @@ class World:
     # What a script can say.
 
     def _times(self, dice: random.Random, width: int = 0, flipped: bool = False) -> None:
-        Y, before = (self.X.T if flipped else self.X), self.A
-        target = before.T if flipped else before
+        X, before = self.X, self.A
+        target = before
+        if self.script.otherwise == "some rows":
+            index = [dice.randrange(SIDE) for _ in range(dice.randint(1, SIDE))]
+            X, target = X.rows(index), before[index]
+        Y, target = (X.T, target.T) if flipped else (X, target)
         w = np.random.default_rng(dice.randrange(1 << 30)).standard_normal(
             (target.shape[1], width) if width else target.shape[1]
         )
@@ -439,6 +513,7 @@ class World:
             target = min(near, key=lambda A: float(np.linalg.norm(found - A @ w)))
         self._same("a product", found, target @ w.astype(np.float64), Y.report.error_bound, w)
         must(not getattr(Y.report, "restarted", False), "what was delivered is not asked again")
+        must(self.engine.liars.issuperset(Y.report.wrong), "who was right is not accused", Y.report)
 
     def _same(self, what: str, found: Array, true: Array, bound: float | None, w: Array) -> None:
         """The error is within the bound, which is relative to the size of the terms."""
@@ -537,11 +612,15 @@ class World:
 
     def _sum(self, dice: random.Random, part: float = 1.0) -> None:
         fn, x = dice.choice((weighed, squared)), dice.uniform(0.5, 2.0)
-        stop = kofn.exact() if part == 1.0 else kofn.fraction(part)
+        stop: Any = kofn.exact() if part == 1.0 else kofn.fraction(part)
+        if part == 1.0 and self.script.otherwise == "learnt":
+            stop = None  # of a sum with a rule of its own nothing is learnt
         terms = np.array([fn(row, x) for row in self.D])
         disjoint = isinstance(self.parts.code, kofn.FractionalRepetition | kofn.Uncoded)
         weights: Any = "plain" if part < 1.0 and disjoint else "covered"
-        found = self.parts.sum(fn, x, stop=stop, weights=weights)
+        rate = dice.choice((0.3, 1.0)) if self.script.otherwise == "audited" else 0.0
+        found = self.parts.sum(fn, x, stop=stop, weights=weights, verify=rate)
+        must(not found.report.wrong, "who was right is not accused", found.report)
         must(found.exact or part < 1.0, "a sum is exact unless less was asked for")
         must(found.covered >= part - 1e-12, "as much is covered as was asked for", found.covered)
         if not self.values or not (found.exact or weights == "plain"):
@@ -668,6 +747,8 @@ class World:
         """Close the cluster; nothing may be left undone."""
         self.engine.acts.clear()
         check_log(self.cluster.log)
+        accused = {record.worker for record in self.cluster.log if record.kind == "wrong"}
+        must(accused <= self.engine.liars, "who was right is not accused", accused)
         if self.script.keep:
             # Who is leaving is replaced, and may stay after all.
             most = max(self.script.keep, self.script.workers)

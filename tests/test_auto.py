@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from acting import Acting
 from numpy.random import Generator
 
 import kofn
@@ -205,6 +206,38 @@ def test_a_matrix_without_a_k_outlives_the_threshold_it_began_with() -> None:
             cluster.lose(worker)
         with pytest.raises(kofn.TooFewWorkers):  # its source is not what it is now
             X @ w
+
+
+def test_all_that_can_be_done_with_a_matrix_outlives_the_threshold() -> None:
+    comes = Script((Change(5.0, None),))
+    engine = VirtualEngine(4, delays=PerUnit(1e-3), membership=comes)
+    with kofn.connect(engine, wait=10.0) as cluster:
+        X, Y, Z = (cluster.encode(np.eye(6)) for _ in range(3))
+        for worker in (0, 1, 2):
+            cluster.lose(worker)
+        np.testing.assert_array_equal(X.toarray(), np.eye(6))
+        Y += kofn.low_rank(np.ones((6, 1)), np.ones((6, 1)))
+        np.testing.assert_array_equal(Y.toarray(), np.eye(6) + 1)
+        assert cluster.workers == (3,)
+        w = Z.iterate(halved, np.ones(6), rounds=2)  # waits for the one who comes
+        np.testing.assert_allclose(w, np.ones(6) / 4, rtol=1e-12)
+        assert len(cluster.workers) == 2
+
+
+def halved(y: Any) -> Any:
+    return y / 2
+
+
+def test_a_matrix_is_coded_anew_where_many_are_live_and_few_can_keep_a_share() -> None:
+    with kofn.connect(engine := Acting(VirtualEngine(3))) as cluster:
+        X = cluster.encode(np.eye(6))
+        for worker in (0, 1):
+            cluster.lose(worker)
+            engine.refuse(cluster.join())
+        with pytest.raises(kofn.WorkerError):
+            X @ np.ones(6)
+        np.testing.assert_array_equal(X @ np.ones(6), np.ones(6))  # it went on for ever
+        assert X.report.tuned == ("k = 1, not 2: 1 workers are left",)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 5, 8])

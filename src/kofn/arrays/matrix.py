@@ -71,11 +71,13 @@ class CodedMatrix(Displayed, Reporting):
         self._planner = Planner(self._holders, rebuild, least, code.k, options.measured_loads)
         self._planner.configure(options, self._rows, code)
         self._drift = Drift(checked=self._begin_checks(shares))
+        left = options.recode is not None and self._store is None
+        self._placing = 0.0 if left else None  # seconds; also where it is interrupted
         # A worker that is stopped must not keep the others waiting for long.
         self._holders.place(enough=code.k)
         shares.clear()
-        if options.recode is not None and self._store is None:  # see recoding
-            self._planner.wait = driver.engine.now() - began
+        if left:
+            self._placing = driver.engine.now() - began
 
     @property
     def T(self) -> CodedTranspose:
@@ -170,8 +172,7 @@ class CodedMatrix(Displayed, Reporting):
         """The matrix as it is now, updates included: (N, d), decoded from live shares."""
         self._driver.check()
         with self._driver.lock:
-            self._planner.await_enough()
-            blocks = fetching.blocks(self)
+            blocks = with_fewer(self, self._blocks)
         return self._unscaled(self._joined(blocks))
 
     def velocity(self) -> NDArray[Any] | None:
@@ -180,9 +181,12 @@ class CodedMatrix(Displayed, Reporting):
         with self._driver.lock:
             if not self._drift.moving:
                 return None
-            self._planner.await_enough()
-            blocks = fetching.blocks(self, velocity=True)
+            blocks = self._blocks(velocity=True)
         return self._unscaled(self._joined(blocks))
+
+    def _blocks(self, velocity: bool = False) -> NDArray[Any]:
+        self._planner.await_enough()
+        return fetching.blocks(self, velocity)
 
     def __checkpoint__(self) -> NDArray[Any] | str:
         """What a checkpoint has of it, and `encode` takes: its store's path, or all its numbers."""
@@ -234,7 +238,7 @@ class CodedMatrix(Displayed, Reporting):
             return Update(old, work.add_velocity, (*coded, momentum))
 
         with self._driver.lock:
-            self._planner.await_enough()
+            with_fewer(self, lambda: self._planner.await_enough())
             note = self._drift.after(fetching.change_seen(self, U, V), momentum)
             if self._values:
                 note = replace(note, checked=note.checked.after(U, V, momentum))

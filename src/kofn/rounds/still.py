@@ -31,10 +31,14 @@ def still(before: Windows, layout: Layout, shares: Sequence[int], most: int) -> 
     state = _Rows(before)
     if before.asked.sum(axis=0).min(initial=span) < span or not set(shares) & set(before.shares):
         return None
-    for lost in [share for share in before.shares if share not in shares]:
-        state.leave(lost, span)
-    for new in [share for share in shares if share not in state.shares]:
-        state.come(new)
+    lost = [share for share in before.shares if share not in shares]
+    new = [share for share in shares if share not in before.shares]
+    for old, successor in zip(lost, new, strict=False):  # it reads what that one has read
+        state.shares[state.shares.index(old)] = successor
+    for share in lost[len(new) :]:
+        state.leave(share, span)
+    for share in new[len(lost) :]:
+        state.come(share)
     found = state.windows(shares, before)
     return None if max(map(len, found.runs)) > most else found
 

@@ -42,7 +42,7 @@ class GatherRound(WatchedRound):
     ) -> None:
         super().__init__(id, placed.key, 1, ready, None, resting)
         self.used = self.wasted = 0  # symbols
-        self.finished: list[int] = []  # who was the first to end each slot, in that order
+        self.finished: dict[int, int] = {}  # slot -> who was the first to end it, in that order
         self.tally = tally
         self._placed, self._stop = placed, stop
         self._asked: set[int] = set()  # workers
@@ -83,6 +83,11 @@ class GatherRound(WatchedRound):
                 f"gave {later!r} for {self._seconds!r}. Return inf where it need not be asked."
             )
         return later
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether all that was ever to come has."""
+        return len(self._over) >= self._placed.code.n
 
     @property
     def owing(self) -> tuple[int, ...]:
@@ -137,7 +142,7 @@ class GatherRound(WatchedRound):
             return commands
         if event.last and slot not in self._over:  # who leaves and its successor have one slot
             self._over.add(slot)
-            self.finished.append(event.worker)
+            self.finished.setdefault(slot, event.worker)
         return commands
 
     def _take(self, slot: int, first: int, last: int, value: Any) -> None:
@@ -153,7 +158,7 @@ class GatherRound(WatchedRound):
             for worker, why in wrong.items():
                 commands += self._accuse(worker, task if worker == said.worker else -1, why)
                 self._over.discard(self._slot_of[worker])
-            self.finished = [worker for worker in self.finished if worker not in self.wrong]
+            self.finished = {s: w for s, w in self.finished.items() if w not in self.wrong}
             self.tally, self.used, self.wasted = tally_of(self.tally.code), 0, 0
             audit.waiting.clear()
             kept = [one for one in audit.said if one.worker not in self.wrong]

@@ -89,8 +89,7 @@ class LeadRound(GatherRound):
             self._first_end = self._first_end or took
             if self._rest_at == NEVER and 2 * self._ends >= len(self._first_tasks):
                 self._rest_at = self._start + RULE.allowed(took, self._first_end)
-            if event.worker not in self.finished:
-                self.finished.append(event.worker)
+            self.finished.setdefault(slot, event.worker)
             # The slot has more to say, if it is asked.
             if event.what is None or event.what[1] < len(self._placed.code.symbols(slot)):
                 event = event._replace(last=False)

@@ -252,7 +252,7 @@ class _Placed:
         try:
             driver.run(round, x, self._supply)
         except TooFewWorkers as error:
-            if len(round.finished) >= self.code.n:
+            if round.exhausted:
                 held = sum(len(self.code.symbols(slot)) for slot in range(self.code.n))
                 raise OutOfSymbols(self.code.decoder().name, held, self.code.needs) from None
             raise TooFewWorkers(error.live, error.need, error.waited, round.lost) from None
@@ -271,7 +271,7 @@ class _Placed:
             parts_read=dict(round.read),
             parts_used=used,
             parts_wasted=max(0, sum(round.read.values()) - used),
-            finished=tuple(round.finished),
+            finished=tuple(round.finished.values()),
             symbols_used=round.used,
             symbols_wasted=round.wasted,
             eta=eta,
