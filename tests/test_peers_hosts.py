@@ -43,8 +43,9 @@ def check(found: list[dict[str, Any]]) -> None:
     short, long, killed = found
     for run in found:
         assert run["error"] <= 1e-12, run
-    # The vector grows by 16,000 bytes, which would pass here 90 times and more.
-    assert long["bytes"] < short["bytes"] + 100_000, found
+    # The vector grows by 16,000 bytes, which would pass here 90 times and more. What passes besides
+    # (Dask's heartbeats) takes the longer the busier the machine is.
+    assert long["bytes"] < short["bytes"] + 16_000 * 90 / 2, found
     assert len(killed["lost"]) == 1
     assert killed["epochs"] >= 2
 

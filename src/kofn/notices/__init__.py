@@ -5,7 +5,7 @@ A source is asked on the workers' side, in a thread of its own; see docs/fleet.m
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from .. import errors
 from .base import NoAnswer, NotHere, Notice, Source
@@ -40,7 +40,7 @@ def resolve(notices: str | Source | Iterable[str | Source] | None) -> list[Sourc
     """
     if notices is None:
         return []
-    if isinstance(notices, str | Source) or not isinstance(notices, Iterable):
+    if isinstance(notices, str | Source | Mapping) or not isinstance(notices, Iterable):
         notices = [notices]
     found: list[Source] = []
     for each in notices:

@@ -78,7 +78,7 @@ class Watcher:
             if not self._probed:
                 source.probe()
                 self._probed = True
-            self._notices = source.look()
+            self._notices = tuple(source.look())
             self._failures = 0
         except NoAnswer as error:
             wait = min(max(wait, 1.0) * 2.0 ** min(self._failures, 10), _LONGEST)
