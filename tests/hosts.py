@@ -110,7 +110,7 @@ class Host:
         self,
         command: Sequence[str | Path],
         env: Mapping[str, str] | None = None,
-        timeout: float = 60.0,
+        timeout: float = 150.0,
     ) -> str:
         """Run a command to its end and return what it prints; fail where it fails."""
         pipe = subprocess.PIPE
