@@ -13,6 +13,7 @@ from math import inf
 from types import SimpleNamespace
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -624,6 +625,16 @@ def test_its_time_passes_also_while_the_source_is_silent(clock: Clock) -> None:
     assert told.leaving[1:] == [(inf, "it stays", "")]
 
 
+def test_what_a_source_returns_travels_as_plain_types(clock: Clock) -> None:
+    source = Scripted()
+    told = Told(source)
+    source.says = [Notice(np.float64(1100.0), KeyError("spot"), 7)]  # type: ignore[arg-type]
+    told.turn()
+    ((seconds, reason, place),) = told.leaving
+    assert (type(seconds), type(reason), type(place)) == (float, str, str)
+    assert (seconds, place) == (100.0, "7")
+
+
 def test_a_source_may_yield_its_notices(clock: Clock) -> None:
     class Yielding(Scripted):
         def look(self) -> Any:
@@ -845,6 +856,13 @@ def test_trouble_is_logged_once_for_each_source(caplog: pytest.LogCaptureFixture
     assert [record.getMessage() for record in caplog.records] == [
         "notices 'scripted', on worker 0: not here."
     ]
+
+
+@pytest.mark.parametrize("wrong", [{"name": None}, {"each": "planet"}])
+def test_a_source_without_a_name_or_of_nobody_is_refused(wrong: dict[str, Any]) -> None:
+    source = type("Odd", (Scripted,), wrong)()
+    with pytest.raises(BadInput, match=r"`each` of worker, machine, cluster; Odd has not"):
+        MasterProtocol(Values()).notices.add([source])
 
 
 def test_what_cannot_be_sent_to_workers_is_refused() -> None:
