@@ -36,7 +36,7 @@ def seeds(count: int) -> range:
     return range(PASS * count * SOAK, (PASS + 1) * count * SOAK)
 
 
-def until(done: Callable[[], object], what: str, seconds: float = 30.0) -> None:
+def until(done: Callable[[], object], what: str, seconds: float = 60.0) -> None:
     """Wait until `done`, which is asked every few milliseconds; fail after so many seconds."""
     limit = time.monotonic() + seconds
     while not done():

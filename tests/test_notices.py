@@ -296,7 +296,7 @@ def test_a_throttled_service_is_there(kind: type[Service], make: Kind, status: i
 
 
 @pytest.mark.parametrize(("kind", "make"), ALL)
-@pytest.mark.parametrize("status", [400, 403, 404, 405])
+@pytest.mark.parametrize("status", [302, 400, 403, 404, 405])
 def test_what_refuses_the_probe_is_not_there(kind: type[Service], make: Kind, status: int) -> None:
     with kind() as service:
         service.first = [(status, "no")]
