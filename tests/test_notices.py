@@ -201,6 +201,17 @@ def test_gcp_misses_no_change_between_two_requests(google: Google) -> None:
     assert len(source.look()) == 1  # at once: the tag is another
 
 
+def test_gcp_does_not_hang_beyond_the_time_at_which_a_machine_that_is_there_stays(
+    google: Google,
+) -> None:
+    google.set("TRUE")
+    source = GCP(base=google.base, hang=3600, seconds=0.0, linger=0.5)
+    source.probe()
+    (notice,) = source.look()
+    assert source.look() == [notice]
+    assert google.asked[-1].query["timeout_sec"] == "1"
+
+
 def test_gcp_tells_at_once_what_the_probe_has_seen(google: Google) -> None:
     google.set("TRUE")
     source = GCP(base=google.base, hang=3600, seconds=150.0)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from math import ceil
 from typing import Any, ClassVar
 from urllib.parse import quote
 
@@ -101,8 +102,10 @@ class GCP(Source):
         if not self._fresh:
             # Without the tag, a change between two requests would be missed.
             tag = f"&last_etag={quote(self._tag)}" if self._tag else ""
-            wait = f"?wait_for_change=true&timeout_sec={self.hang}{tag}"
-            self._read(wait, timeout=self.hang + 5.0)
+            left = self._gone_at + self.linger - time.time()  # until it is clear that it stays
+            hang = min(self.hang, max(1, ceil(left))) if left > 0 else self.hang
+            wait = f"?wait_for_change=true&timeout_sec={hang}{tag}"
+            self._read(wait, timeout=hang + 5.0)
         self._fresh = False
         return [Notice(self._gone_at, "preempted by GCP")] if self._gone_at else []
 
