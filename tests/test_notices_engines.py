@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -224,23 +225,21 @@ def test_without_notices_sigterm_ends_a_worker_at_once() -> None:
         assert probe.find(Leaving) == []
 
 
-def sorts(kept: Any, operand: Any, file: str) -> list[Piece]:
-    """Stay in C for as long as it takes, without a step of Python in the main thread."""
-    Path(file).touch()
-    np.sort(np.random.default_rng(0).standard_normal(30_000_000))
+def sorts(kept: Any, operand: Any) -> list[Piece]:
+    """Be told in the middle of a product: in C, without a step of Python in the main thread."""
+    values = np.random.default_rng(0).standard_normal(10_000_000)
+    threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    np.sort(values)
     return [Piece(None, "done")]
 
 
-def test_sigterm_is_told_while_a_product_runs(tmp_path: Path) -> None:
+def test_sigterm_is_told_while_a_product_runs() -> None:
     with LocalEngine(1) as engine:
         probe = EngineProbe(engine, 60)
         engine.watch([SigTerm(grace=3600.0)])
-        probe.value(probe.submit(0, echo))
-        task = probe.submit(0, sorts, str(tmp_path / "begun"))
-        probe.until(lambda: (tmp_path / "begun").exists(), "its start")
-        os.kill(pid_of(engine, 0), signal.SIGTERM)
-        leaving = probe.wait(Leaving, worker=0)
+        task = probe.submit(0, sorts)
         assert probe.value(task) == "done"
+        leaving = probe.wait(Leaving, worker=0)
         assert probe.log.index(leaving) < probe.log.index(probe.ends[task][0])
 
 
@@ -315,8 +314,6 @@ def test_on_dask_a_watcher_ends_with_its_session(ec2: EC2) -> None:
 
 
 def threads_named(*names: str) -> list[str]:
-    import threading
-
     return [thread.name for thread in threading.enumerate() if thread.name in names]
 
 
