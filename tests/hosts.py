@@ -30,7 +30,7 @@ from typing import Any, Self
 REPOSITORY = Path(__file__).parents[1]
 MOST = 32  # hosts on one switch
 _TOOLS = {"ip": "iproute2", **dict.fromkeys(("unshare", "nsenter", "setsid"), "util-linux")}
-_START = 20.0  # seconds for a host to come up, or to be gone
+_START = 60.0  # seconds for a host to come up, or to be gone
 _FIRST = (sys.executable, "-I", __file__)  # the first process of a host
 _OWN = ("/tmp", "/dev/shm")  # folders of which each host has its own
 _BIND, _MOVE, _PRIVATE = 0x1000, 0x2000, 0x44000  # of mount(2); private: with all below
@@ -110,7 +110,7 @@ class Host:
         self,
         command: Sequence[str | Path],
         env: Mapping[str, str] | None = None,
-        timeout: float = 60.0,
+        timeout: float = 150.0,
     ) -> str:
         """Run a command to its end and return what it prints; fail where it fails."""
         pipe = subprocess.PIPE

@@ -56,13 +56,14 @@ def launched(mpi: MPIHosts, ranks: dict[str, int], *args: str | Path) -> dict[st
     pipe = subprocess.PIPE
     words = [KOFN, *args, "--engine", "mpi", "--json"]
     process = mpi.start(words, ranks, stdout=pipe, stderr=pipe, text=True)
-    out, errors = process.communicate(timeout=120)
+    out, errors = process.communicate(timeout=240)
     assert out.startswith("{"), out + errors
     found: dict[str, Any] = json.loads(out)
     return found
 
 
 @pytest.mark.hosts
+@pytest.mark.timeout(600)
 def test_the_elastic_svm_on_five_hosts(tmp_path: Path, make_hosts: Make) -> None:
     """As in the report: a master and four workers, a host each; here two workers are killed.
 
@@ -86,6 +87,7 @@ def test_the_elastic_svm_on_five_hosts(tmp_path: Path, make_hosts: Make) -> None
 
 
 @pytest.mark.hosts
+@pytest.mark.timeout(600)
 def test_a_search_on_two_hosts(tmp_path: Path, make_hosts: Make) -> None:
     rng = np.random.default_rng(0)
     X = rng.standard_normal((200, 5))

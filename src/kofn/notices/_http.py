@@ -1,14 +1,16 @@
-"""One request to a metadata service: the standard library, no proxy, and a limit of a second."""
+"""One request to a metadata service: the standard library, no proxy, and a limit of its time."""
 
 from __future__ import annotations
 
 import json
+import socket
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 from urllib.parse import urlsplit
 
-from .base import Busy, NoAnswer, NotHere
+from .base import Busy, NoAnswer, NotHere, Source
 
 T = TypeVar("T")
 
@@ -26,9 +28,16 @@ class Answer(NamedTuple):
 
 
 def ask(
-    base: str, path: str, headers: dict[str, str], method: str = "GET", timeout: float = TIMEOUT
+    base: str,
+    path: str,
+    headers: dict[str, str],
+    method: str = "GET",
+    timeout: float | None = None,
 ) -> Answer:
-    """Send one request and return the answer, whatever its status; raises NoAnswer."""
+    """Send one request and return the answer, whatever its status; raises NoAnswer.
+
+    All of it must be there within `timeout` seconds (TIMEOUT), however it trickles in.
+    """
     from http.client import HTTPConnection, HTTPException  # takes a while: only where it is used
 
     try:
@@ -38,16 +47,41 @@ def ask(
         raise NotHere(f"{base!r} is no address of a metadata service: {error}.") from error
     if url.scheme != "http" or not url.hostname:
         raise NotHere(f"a metadata service is at an address like {ADDRESS}; got {base!r}.")
-    connection = HTTPConnection(url.hostname, port, timeout=timeout)
+    connection = None
     try:
+        connection = HTTPConnection(url.hostname, port)
+        connection.sock = _Hurried.to(url.hostname, port, timeout or TIMEOUT)
         connection.request(method, url.path.rstrip("/") + path, headers=headers)
         response = connection.getresponse()
         body = response.read(_MOST).decode("utf-8", "replace")
         return Answer(response.status, body, {k.lower(): v for k, v in response.getheaders()})
-    except (OSError, HTTPException) as error:
+    except (OSError, HTTPException, ValueError) as error:  # ValueError: no name of a host
         raise NoAnswer(f"{method} {base}{path}: {error or type(error).__name__}") from error
     finally:
-        connection.close()
+        if connection is not None:
+            connection.close()
+
+
+class _Hurried(socket.socket):
+    """A socket that receives until a time: by its own limit each byte might take so long."""
+
+    _end = 0.0
+
+    @classmethod
+    def to(cls, host: str, port: int, seconds: float) -> Self:
+        """Connect; from now on everything has so many seconds."""
+        end = time.monotonic() + seconds
+        self = cls(fileno=socket.create_connection((host, port), seconds).detach())
+        self._end = end
+        self.settimeout(seconds)
+        return self
+
+    def recv_into(self, *args: Any) -> int:
+        left = self._end - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("timed out")
+        self.settimeout(left)
+        return super().recv_into(*args)
 
 
 def refused(answer: Answer) -> NoAnswer:
@@ -57,14 +91,19 @@ def refused(answer: Answer) -> NoAnswer:
 
 
 @contextmanager
-def probing(rule: str, remedy: str) -> Iterator[None]:
-    """What does not answer while it is probed is not there, unless it says that it is busy."""
+def probing(source: Source, rule: str, remedy: str) -> Iterator[None]:
+    """What does not answer while it is probed is not there, unless it says that it is busy.
+
+    Nor is what is silent, unless it was asked for by name: it may be slow just now.
+    """
     try:
         yield
     except Busy:
         raise
     except NoAnswer as error:
-        raise NotHere(f"{rule}; it did not ({error}). {remedy}") from error
+        silent = isinstance(error.__cause__, TimeoutError)
+        kind = NoAnswer if silent and not source.optional else NotHere
+        raise kind(f"{rule}; it did not ({error}). {remedy}") from error
 
 
 def read(body: str, parse: Callable[[Any], T]) -> T:

@@ -17,6 +17,9 @@ INF = float("inf")
 OVER = 5.0  # seconds after its time from which on a notice says nothing: who lives is there still
 
 
+EACH = ("worker", "machine", "cluster")
+
+
 class Order(NamedTuple):
     """A worker is to watch a source: its number, pickle, and the place that it speaks for."""
 
@@ -47,6 +50,11 @@ class Books:
         """Watch these too, unless the very same are watched already."""
         known = {code for _, code in self._sources}
         for source in sources:
+            if not isinstance(getattr(source, "name", None), str) or source.each not in EACH:
+                raise BadInput(
+                    f"a source of notices has a `name`, and is for `each` of {', '.join(EACH)}; "
+                    f"{type(source).__name__} has not, or is not. Set both in its class."
+                )
             try:
                 code = cloudpickle.dumps(source, 5)
             except Exception as error:

@@ -7,10 +7,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from math import ceil
 from typing import Any, ClassVar
 from urllib.parse import quote
 
-from ._http import ADDRESS, TIMEOUT, Answer, ask, probing, read, refused
+from ._http import ADDRESS, Answer, ask, probing, read, refused
 from .base import NotHere, Notice, Source
 
 
@@ -33,7 +34,7 @@ class AWS(Source):
             raise NotHere("AWS_EC2_METADATA_DISABLED is set.")
         self._at = self.base or os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or ADDRESS
         remedy = "On EC2, see that it is on; in a container, its hop limit may have to be 2."
-        with probing("EC2's metadata service must give a token", remedy):
+        with probing(self, "EC2's metadata service must give a token", remedy):
             self._renew()
 
     def look(self) -> Sequence[Notice]:
@@ -93,20 +94,22 @@ class GCP(Source):
         self._gone_at = 0.0  # when the machine goes, once that is known
         self._fresh = True  # what was read has not been told
         remedy = "This may be no machine of Google's."
-        with probing("Compute Engine's metadata service must know of preemption", remedy):
-            self._read("", timeout=TIMEOUT)
+        with probing(self, "Compute Engine's metadata service must know of preemption", remedy):
+            self._read("")
 
     def look(self) -> Sequence[Notice]:
         """Wait for a change of the value that was seen last."""
         if not self._fresh:
             # Without the tag, a change between two requests would be missed.
             tag = f"&last_etag={quote(self._tag)}" if self._tag else ""
-            wait = f"?wait_for_change=true&timeout_sec={self.hang}{tag}"
-            self._read(wait, timeout=self.hang + 5.0)
+            left = self._gone_at + self.linger - time.time()  # until it is clear that it stays
+            hang = min(self.hang, max(1, ceil(left))) if left > 0 else self.hang
+            wait = f"?wait_for_change=true&timeout_sec={hang}{tag}"
+            self._read(wait, timeout=hang + 5.0)
         self._fresh = False
         return [Notice(self._gone_at, "preempted by GCP")] if self._gone_at else []
 
-    def _read(self, wait: str, timeout: float) -> None:
+    def _read(self, wait: str, timeout: float | None = None) -> None:
         path = f"/computeMetadata/v1/instance/preempted{wait}"
         answer = ask(self._at, path, {"Metadata-Flavor": "Google"}, timeout=timeout)
         value = answer.body.strip()
@@ -137,10 +140,11 @@ class Azure(Source):
     def probe(self) -> None:
         """Ask for the machine's own name: events of others are shown here, too."""
         self._times: dict[str, float] = {}  # of events, by their ids
-        self._patience = 130.0  # the first request for events switches them on: up to two minutes
+        # The first request for events switches them on, which may take two minutes.
+        self._patience: float | None = 130.0
         remedy = "This may be no machine of Azure's."
-        with probing("Azure's metadata service must tell this machine's name", remedy):
-            answer = self._ask("instance/compute/name?api-version=2021-02-01&format=text", TIMEOUT)
+        with probing(self, "Azure's metadata service must tell this machine's name", remedy):
+            answer = self._ask("instance/compute/name?api-version=2021-02-01&format=text")
             self._name = answer.body.strip()
             if not self._name:
                 raise refused(answer)
@@ -148,10 +152,10 @@ class Azure(Source):
     def look(self) -> Sequence[Notice]:
         """Return the first of the events that name this machine."""
         answer = self._ask("scheduledevents?api-version=2020-07-01", self._patience)
-        self._patience = TIMEOUT
+        self._patience = None
         return sorted(read(answer.body, self._notices))[:1]
 
-    def _ask(self, what: str, timeout: float) -> Answer:
+    def _ask(self, what: str, timeout: float | None = None) -> Answer:
         answer = ask(self.base, f"/metadata/{what}", {"Metadata": "true"}, timeout=timeout)
         if answer.status != 200:
             raise refused(answer)

@@ -78,7 +78,8 @@ class Watcher:
             if not self._probed:
                 source.probe()
                 self._probed = True
-            self._notices = source.look()
+            # Of plain types, whatever a source of the user's own returns: they travel.
+            self._notices = tuple(Notice(float(n.at), *map(str, n[1:])) for n in source.look())
             self._failures = 0
         except NoAnswer as error:
             wait = min(max(wait, 1.0) * 2.0 ** min(self._failures, 10), _LONGEST)
