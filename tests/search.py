@@ -46,6 +46,7 @@ import kofn
 from kofn import interrupts
 from kofn.arrays.baselines import Replicated
 from kofn.arrays.grid import encode_grid
+from kofn.arrays.rateless import Rateless
 from kofn.delays import Delays, Exponential, PerUnit
 from kofn.engines.virtual import VirtualEngine
 
@@ -288,6 +289,8 @@ class World:
         options: dict[str, Any] = {"k": script.k, "n": n, "margin": script.margin}
         if script.theme == "grid":
             X: Any = encode_grid(self.cluster, A, (2, 2), n=script.n)
+        elif script.theme == "copies" and script.seed % 2:
+            X = Rateless(self.cluster, A, n=script.n, seed=script.seed % 5)
         elif script.theme in ("copies", "backups"):
             backup = 2.0 if script.theme == "backups" else None
             X = Replicated(self.cluster, A, min(script.n, 2), n=script.n, backup=backup)
@@ -400,6 +403,10 @@ class World:
     def _enough(self, workers: Iterable[int]) -> bool:
         """Whether these are enough for a product."""
         X = self.held
+        if isinstance(X, Rateless):
+            decoder, slots = X.decoder(), [X._holders.shares[w] for w in workers]
+            keys = (i * X.code.n + slot for slot in slots for i in range(X.code.each))
+            return any(decoder.offer(key) for key in keys)
         if not isinstance(X, Replicated):
             return bool(len(list(workers)) >= X.code.k)
         held = {block for w in workers for block in X.slots[X._holders.shares[w]]}
@@ -408,7 +415,7 @@ class World:
     def _could(self) -> bool:
         """Whether those that live, and are given shares, would be enough."""
         X, roster = self.held, self.driver.roster
-        if isinstance(X, Replicated) or X.updates or X._holders._twice:
+        if isinstance(X, Replicated | Rateless) or X.updates or X._holders._twice:
             return False
         live = set(roster.kept) - self.engine.frozen.keys()
         live -= {worker for worker, key in roster.refused if key == X._holders.key}
@@ -426,6 +433,7 @@ class World:
     # What a script can say.
 
     def _times(self, dice: random.Random, width: int = 0, flipped: bool = False) -> None:
+        flipped = flipped and not isinstance(self.X, Rateless)  # which has no X.T
         Y, before = (self.X.T if flipped else self.X), self.A
         target = before.T if flipped else before
         w = np.random.default_rng(dice.randrange(1 << 30)).standard_normal(
