@@ -72,7 +72,7 @@ class Rateless(Reporting):
         def held(slot: int) -> Any:
             where, start = table.gather(list(range(slot, each * count, count)))
             mix = sp.csr_array((np.ones(len(where)), where, start), shape=(each, k))
-            if sp.issparse(padded):
+            if bool(sp.issparse(padded)):
                 return sp.csr_array(sp.kron(mix, sp.eye_array(height)) @ padded, dtype=self.dtype)
             stack = mix @ padded.reshape(k, -1)
             return np.ascontiguousarray(stack.reshape(each * height, -1), self.dtype)
@@ -185,6 +185,6 @@ def _padded(array: Any, rows: int) -> Any:
     if not more:
         return array
     shape = (more, array.shape[1])
-    if sp.issparse(array):
+    if bool(sp.issparse(array)):
         return sp.vstack([array, sp.csr_array(shape, dtype=array.dtype)], format="csr")
     return np.concatenate([array, np.zeros(shape, array.dtype)])

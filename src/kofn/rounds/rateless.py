@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from ..codes.linear import Decoder
+from ..codes.peeling import SparseDecoder
 from ..model import Command, Reply, RowRange, Task
 from .watch import WatchedRound
 
@@ -35,7 +35,7 @@ class RatelessRound(WatchedRound):
         id: int,
         ready: Mapping[int, int],
         work: StackWork,
-        decoder: Decoder,
+        decoder: SparseDecoder,
         n: int,
         each: int,
     ) -> None:
