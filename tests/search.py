@@ -46,6 +46,7 @@ import kofn
 from kofn import interrupts
 from kofn.arrays.baselines import Replicated
 from kofn.arrays.grid import encode_grid
+from kofn.arrays.rateless import Rateless
 from kofn.delays import Delays, Exponential, PerUnit
 from kofn.engines.virtual import VirtualEngine
 
@@ -334,6 +335,8 @@ class World:
                 options["verify"] = script.otherwise
         if script.theme == "grid":
             X: Any = encode_grid(self.cluster, A, (2, 2), n=script.n)
+        elif script.theme == "copies" and script.seed % 2:
+            X = Rateless(self.cluster, A, n=script.n, seed=script.seed % 5)
         elif script.theme in ("copies", "backups"):
             backup = 2.0 if script.theme == "backups" else None
             X = Replicated(self.cluster, A, min(script.n, 2), n=script.n, backup=backup)
@@ -467,6 +470,10 @@ class World:
     def _enough(self, workers: Iterable[int], work: str) -> bool:
         """Whether these are enough for a product."""
         X = self.held
+        if isinstance(X, Rateless):
+            decoder, slots = X.decoder(), [X._holders.shares[w] for w in workers]
+            keys = (i * X.code.n + slot for slot in slots for i in range(X.code.each))
+            return any(decoder.offer(key) for key in keys)
         if not isinstance(X, Replicated):
             return len(list(workers)) >= self._need(work)
         held = {block for w in workers for block in X.slots[X._holders.shares[w]]}
@@ -475,7 +482,7 @@ class World:
     def _could(self, work: str) -> bool:
         """Whether those that live, and are given shares, would be enough."""
         X, roster = self.held, self.driver.roster
-        if isinstance(X, Replicated) or X.updates or X._holders._twice:
+        if isinstance(X, Replicated | Rateless) or X.updates or X._holders._twice:
             return False
         live = set(roster.kept) - self.engine.frozen.keys()
         live -= {worker for worker, key in roster.refused if key == X._holders.key}
@@ -496,6 +503,7 @@ class World:
     # What a script can say.
 
     def _times(self, dice: random.Random, width: int = 0, flipped: bool = False) -> None:
+        flipped = flipped and not isinstance(self.X, Rateless)  # which has no X.T
         X, before = self.X, self.A
         target = before
         if self.script.otherwise == "some rows":

@@ -19,6 +19,7 @@ from kofn.engines.virtual import VirtualEngine
 from kofn.report.state import RunState
 from kofn.reproduce import plan as reproduced
 from kofn.reproduce import plan_page
+from kofn.reproduce.kept import Kept
 from kofn.sequence.schemes import usual
 from kofn.simulation import Candidate, Stage, Work, simulate
 from kofn.sums.tuning import SumTuner, first_copies
@@ -302,10 +303,10 @@ def test_traces_that_were_not_there_when_this_was_built(tmp_path: Path) -> None:
 
 
 def test_a_run_that_was_ended_goes_on(tmp_path: Path) -> None:
-    kept = reproduced.Kept(tmp_path / "partial.json", {"rounds": 4})
+    kept = Kept(tmp_path, {"rounds": 4})
     assert kept("a", lambda: 1.5) == 1.5
-    again = reproduced.Kept(tmp_path / "partial.json", {"rounds": 4})
+    again = Kept(tmp_path, {"rounds": 4})
     assert again("a", lambda: pytest.fail("played twice")) == 1.5
-    assert reproduced.Kept(tmp_path / "partial.json", {"rounds": 5}).known == {}
+    assert Kept(tmp_path, {"rounds": 5}).known == {}
     (tmp_path / "partial.json").write_text("{")
-    assert reproduced.Kept(tmp_path / "partial.json", {"rounds": 4}).known == {}
+    assert Kept(tmp_path, {"rounds": 4}).known == {}

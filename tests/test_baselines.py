@@ -12,6 +12,7 @@ from support import driver_of
 
 import kofn
 from kofn.arrays.baselines import Replicated, uncoded, whole_shares
+from kofn.arrays.rateless import Rateless
 from kofn.delays import Exponential, PerUnit
 from kofn.engines.base import Engine, Wrapped
 from kofn.engines.local import LocalEngine
@@ -320,3 +321,62 @@ def test_a_paced_task_takes_its_seconds_and_sees_a_cancel(A: Any) -> None:
 def test_a_simulated_clock_cannot_be_paced() -> None:
     with pytest.raises(kofn.BadInput, match="VirtualEngine"):
         Paced(VirtualEngine(2), PerUnit())
+
+
+# Rateless products.
+
+
+@pytest.mark.parametrize(("rows", "blocks"), [(1, None), (7, 7), (300, None), (1003, 100)])
+def test_rateless_products_are_right_while_workers_come_and_go(rows: int, blocks: int) -> None:
+    rng = np.random.default_rng(rows)
+    A = rng.standard_normal((rows, D))
+    B = rng.standard_normal((D, 3))
+    for held in (A, scipy.sparse.csr_array(A), A.astype(np.float32)):
+        engine = VirtualEngine(6, delays=Exponential(ROW, 0.5), seed=rows)
+        with kofn.connect(engine) as cluster:
+            X = Rateless(cluster, held, blocks=blocks)
+
+            def right(w: Any, X: Any = X, held: Any = held) -> None:
+                off = np.linalg.norm(X @ w - held @ w)
+                assert off <= X.report.error_bound * np.linalg.norm(A) * np.linalg.norm(w)
+
+            right(B)
+            cluster.lose(0)
+            right(w)
+            cluster.lose(3)
+            cluster.join()
+            right(w[:, None])
+            with pytest.raises(kofn.CannotDo, match="X @ w alone"):
+                _ = X.T
+
+
+def test_every_symbol_of_a_rateless_product_counts_whoever_is_slow(A: Any) -> None:
+    with virtual(6, {2: 10.0}) as cluster:
+        X = Rateless(cluster, A, blocks=600)
+        # Five work at full speed and one at a tenth; a few symbols more than blocks are needed.
+        symbols = X.code.needs + 2 * 6  # and those that come in the same moment
+        assert seconds(X, A) <= symbols * (N // 600) * ROW / 5.1
+        assert 600 <= X.report.extra["symbols"] <= symbols
+
+
+def test_stacks_that_are_lost_are_named_as_too_few_workers(A: Any) -> None:
+    with virtual(4) as cluster:
+        X = Rateless(cluster, A, blocks=600)
+        for worker in (0, 1, 2):
+            cluster.lose(worker)
+        with pytest.raises(kofn.TooFewWorkers, match="needs 2 live workers; 1 are live"):
+            X @ w
+        cluster.join()
+        cluster.join()
+        assert np.allclose(X @ w, A @ w, rtol=1e-9)
+        with pytest.raises(kofn.BadInput, match=r"do not\. Use symbols="):
+            Rateless(cluster, A, blocks=600, symbols=600)
+
+
+def test_a_rateless_round_goes_on_where_the_lost_have_stopped(A: Any) -> None:
+    faults = Faults().lose(worker=1, round=1).lose(worker=2, round=2)
+    with kofn.connect(faults.on(VirtualEngine(6, delays=PerUnit(ROW)))) as cluster:
+        X = Rateless(cluster, A)
+        for lost in ((1,), (2,), ()):
+            assert np.allclose(X @ w, A @ w, rtol=1e-9)
+            assert X.report.lost == lost

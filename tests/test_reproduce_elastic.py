@@ -75,6 +75,7 @@ def test_every_key_that_is_promised_is_there(results: Any) -> None:
         assert row["coded"] >= row["stop_the_world"] > 0
     rows = results["rateless_rows"]
     assert rows["ideal"]["mean"] <= rows["lt"]["mean"] <= rows["uncoded"]["mean"]
+    assert rows["rateless"]["mean"] <= rows["uncoded"]["mean"]
     assert rows["lt_symbols"] >= 10_000
     stay = results["windows_that_stay"]
     assert all(row["moved"] == 0 for n in ("6-3", "20-10") for row in stay[n].values())

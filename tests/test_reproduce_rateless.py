@@ -166,3 +166,28 @@ def test_bench_decode_takes_the_time_apart(monkeypatch: pytest.MonkeyPatch) -> N
     assert "LT-1 10,000" in text
     assert "inactivation*" in text
     assert "…" not in text
+
+
+def test_a_long_run_that_was_ended_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[str] = []
+    for where, name in (
+        *((rateless, one) for one in ("_latency", "_by_symbols", "_by_r", "_decoding")),
+        (rateless_own, "two_symbols_each"),
+        (decoding, "precodes"),
+        (rateless, "_wall_clock"),
+    ):
+
+        def note(*_: Any, name: str = name) -> dict[str, int]:
+            ran.append(name)
+            if name == "_wall_clock" and ran.count(name) == 1:
+                raise KeyboardInterrupt
+            return {name: len(ran)}
+
+        monkeypatch.setattr(where, name, note)
+    monkeypatch.setattr(rateless, "check", lambda data: np.ones(3))
+    with pytest.raises(KeyboardInterrupt):
+        rateless.measure(tmp_path, TINY, lambda what: None, tmp_path)
+    before, found = list(ran), rateless.measure(tmp_path, TINY, lambda what: None, tmp_path)
+    assert ran == [*before, "_wall_clock"]
+    assert found["exp"]["lt1"] == {"_latency": 4}
+    assert not (tmp_path / "partial.json").exists()

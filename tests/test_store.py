@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from support import examples
 
+from kofn import connect
 from kofn.arrays import coding, store
 from kofn.arrays.coding import make_share
 from kofn.arrays.scales import scales_of
@@ -272,6 +273,42 @@ def test_sources_and_sparse_stores_behind_fsspec(tmp_path: Path) -> None:
     write_store(f"memory://{tmp_path.name}/t.svm", tmp_path / "t", MDSCode(2, 1))
     want = np.array([[2.5, 0, 1], [0, 4, 0]])
     assert np.array_equal(open_store(tmp_path / "t").share(0).toarray(), want)
+
+
+@pytest.mark.parametrize("kind", ["npy", "npz", "svm", "zarr", "array"])
+def test_columns_of_files_and_stores(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kofn.arrays.turned.PIECE", 4000)  # a few rows of the file at a time
+    A = data((31, 103)) if kind in ("npy", "zarr", "array") else some_csr((31, 103)).toarray()
+    where: Any = str(tmp_path / f"A.{kind}")
+    if kind == "npy":
+        np.save(where, A)
+    elif kind == "npz":
+        sp.save_npz(where, sp.csr_array(A))
+    elif kind == "svm":
+        A[0, -1] = 2.0
+        rows = [" ".join(f"{j + 1}:{x!r}" for j, x in enumerate(row) if x) for row in A.tolist()]
+        Path(where).write_text("".join(f"0 {row}\n" for row in rows))
+    elif kind == "zarr":
+        zarr = pytest.importorskip("zarr")
+        zarr.create_array(where, shape=A.shape, dtype=A.dtype, chunks=(31, 10))[:] = A
+    else:
+        where = A
+    for _ in range(2):  # the second finds it complete, or begins anew
+        manifest = write_store(where, tmp_path / "store", CODE, axis=1, resume=kind != "array")
+    assert (manifest.shape, manifest.axis) == ((103, 31), 1)
+    assert_shares_right(open_store(tmp_path / "store").share, CODE, A.T.copy())
+    with connect("virtual", workers=5) as cluster:
+        for X in (
+            cluster.encode(tmp_path / "store", axis=1),
+            cluster.encode(where, k=3, axis=1, verify="probe"),
+        ):
+            cluster.lose(cluster.workers[0])
+            np.testing.assert_allclose(X @ np.ones(103), A @ np.ones(103), atol=1e-12)
+            np.testing.assert_allclose(X.T @ np.ones(31), A.T @ np.ones(31), atol=1e-12)
+        with pytest.raises(BadInput, match="was cut by columns, and axis=0 cuts by rows"):
+            cluster.encode(tmp_path / "store")
 
 
 def test_a_store_written_as_float32(tmp_path: Path) -> None:

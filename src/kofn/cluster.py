@@ -12,6 +12,7 @@ from . import checks
 from .arrays.options import Options
 from .arrays.shares import choose_code, resolve_source, scaled_shares, shares_from
 from .arrays.store import Store
+from .arrays.turned import turned
 from .arrays.verify import Verify, check_options
 from .checkpoint import Checkpoint
 from .choice import Choice, chosen
@@ -190,7 +191,7 @@ class Cluster(Displayed):
         the margin is then learnt, docs/plan.md). n: shares, at least the live workers (default:
         those, or as many as are kept); more leave room. code: an any-k-of-n code of your own in
         place of k and n (docs/extending.md).
-        axis: 0 cuts A by rows, 1 by columns (for a wide A).
+        axis: 0 cuts A by rows, 1 by columns (for a wide A). A store is cut as it was written.
         margin: ask so many more workers for every row than are needed, so that as many stragglers
         cost nothing. late: when others take over the rows of a worker that is late: judged by the
         spread of the round's replies, or at so many times the time of half of them, or never
@@ -226,13 +227,9 @@ class Cluster(Displayed):
             verify=verify,
         )
         if found is not None:
-            if axis == 1:
-                raise BadInput(
-                    "axis=1 cuts a matrix in memory by columns; a file or a store is cut by rows. "
-                    "Leave axis out and use X.T, or load the matrix first."
-                )
-            make = partial(shares_from, found, check_finite=check_finite)
-            return placed(self._driver, make, code, options, left)
+            make = partial(shares_from, turned(found, axis), check_finite=check_finite)
+            rows = placed(self._driver, make, code, options, left)
+            return rows if axis == 0 else rows.T
         array: Any = checks.matrix(A, check_finite)
         if axis == 1:
             array = array.T.tocsr() if hasattr(array, "tocsr") else array.T

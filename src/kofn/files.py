@@ -192,7 +192,7 @@ class Ranges:
 
 
 class Spool:
-    """A nameless temporary file of one dtype: append arrays, then read ranges back.
+    """A nameless temporary file of one dtype: append arrays, or put them, then read ranges back.
 
     It is gone when the spool is.
     """
@@ -207,12 +207,17 @@ class Spool:
 
     def append(self, values: NDArray[Any]) -> None:
         """Add values at the end, converted to the dtype."""
+        self.put(self.count, values)
+
+    def put(self, first: int, values: NDArray[Any]) -> None:
+        """Write values from place `first` on, converted to the dtype."""
         flat = np.ascontiguousarray(values, self.dtype).reshape(-1)
         try:
+            self._file.seek(first * self.dtype.itemsize)
             write_all(self._file, raw(flat))
         except OSError as error:
             raise _no_room(error) from error
-        self.count += flat.size
+        self.count = max(self.count, first + flat.size)
 
     def read(self, first: int, last: int) -> NDArray[Any]:
         """Return the values first..last."""

@@ -34,8 +34,9 @@ class Manifest:
     """What a store holds: n shares of a matrix (N, d), any k of them enough.
 
     `shares[s]` are the files of share s: one array (ceil(N / k), d), or the three arrays of a CSR
-    matrix of that shape. `source` says where the matrix came from. `scales` is the file of the
-    exponents (N,) of the powers of two that its rows were divided by, None where they were not.
+    matrix of that shape. `source` says where the matrix came from; with "axis": 1 it is the
+    transpose of what was there. `scales` is the file of the exponents (N,) of the powers of two
+    that its rows were divided by, None where they were not.
     """
 
     code: MDSCode
@@ -50,6 +51,11 @@ class Manifest:
     def rows(self) -> int:
         """Rows of a share."""
         return self.code.block_rows(self.shape[0])
+
+    @property
+    def axis(self) -> int:
+        """0 if the source was cut by rows, 1 if by columns: rows here are columns there."""
+        return int(self.source.get("axis") == 1)
 
     @property
     def nbytes(self) -> int:

@@ -192,13 +192,13 @@ class ArraySource(Source):
 
     def __init__(self, A: NDArray[Any]) -> None:
         self.shape, self.dtype = checked("this array", A.shape, A.dtype)
-        self._array = A
+        self.array = A
 
     def rows(self, first: int, last: int) -> NDArray[Any]:
-        return np.ascontiguousarray(self._array[first:last], self.dtype)
+        return np.ascontiguousarray(self.array[first:last], self.dtype)
 
     def fill(self, first: int, last: int, out: NDArray[Any]) -> None:
-        out[...] = self._array[first:last]
+        out[...] = self.array[first:last]
 
 
 class SparseSource(Source):

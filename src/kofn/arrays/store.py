@@ -27,6 +27,7 @@ from .opened import Store, is_store, open_store
 from .rebuild import spoiled_text
 from .scales import Scales
 from .sources import Source, open_source
+from .turned import turned
 from .writers import Mark, Writers, append, begin, finish, share_writers, write_array, writing
 
 __all__ = ["Store", "is_store", "open_store", "write_store"]
@@ -48,6 +49,7 @@ def write_store(
     where: object,
     code: MDSCode,
     *,
+    axis: int = 0,
     fmt: str = "npy",
     resume: bool = True,
     check_finite: bool = True,
@@ -57,13 +59,15 @@ def write_store(
 
     One pass over the source; memory: about 50 MB, or n + k rows where those are more. Written:
     n / k times the size of the source. `progress` is told (rows done, rows in all) of a share.
+    axis: 0 cuts the source by rows, 1 by columns: the store is then one of its transpose, for
+    `cluster.encode(store, axis=1)`. A file is turned first, to a temporary file (see `turned`).
 
     resume: go on with a run that was stopped, if source and code are the same. A store that is
     complete is read once; shares that are not as written are written again, with a StoreWarning.
     resume=False begins anew. BadInput if another store, or an unfinished one of another source,
     is there.
     """
-    place, opened = Place.of(where), open_source(source)
+    place, opened = Place.of(where), turned(open_source(source), axis)
     if fmt not in ("npy", "zarr"):
         raise BadInput(f"shares are written as 'npy' or 'zarr'; got fmt={fmt!r}.")
     if fmt == "zarr":

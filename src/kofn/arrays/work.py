@@ -113,6 +113,16 @@ def _product(share: Any, operand: Array, runs: Runs) -> Iterable[Piece]:
     return (Piece(((a, b),), share[a:b] @ operand, b - a) for a, b in slices(runs, step))
 
 
+def stacked(
+    kept: Any, operand: Array, key: str, symbols: RowRange, step: int, height: int
+) -> Iterator[Piece]:
+    """Symbols of a stack, each so many rows high, times the operand: `step` of them at a time."""
+    share = kept[key]
+    for a, b in slices((symbols,), step):
+        value = share[a * height : b * height] @ operand
+        yield Piece(((a, b),), value, (b - a) * height)
+
+
 def adjoint(
     kept: Any,
     operand: None,

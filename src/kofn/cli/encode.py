@@ -33,6 +33,7 @@ def run(
     overwrite: bool = False,
     target: str | None = None,
     labels: Path | None = None,
+    axis: int = 0,
     quiet: bool = False,
 ) -> dict[str, Any]:
     """Write the store; return sizes, seconds and the peak of this process's memory."""
@@ -47,13 +48,15 @@ def run(
     with progress("encoding", None, quiet) as update, recorded as said:
         warnings.simplefilter("always", StoreWarning)
         note = lambda done, total: update(completed=done, total=total)  # noqa: E731
-        manifest = write_store(opened, store, code, fmt=fmt, resume=not overwrite, progress=note)
+        how: dict[str, Any] = {"axis": axis, "fmt": fmt, "resume": not overwrite}
+        manifest = write_store(opened, store, code, progress=note, **how)
     return {
         "store": Place.of(store).url,
         "rows": manifest.shape[0],
         "columns": manifest.shape[1],
         "dtype": manifest.dtype,
         "sparse": manifest.sparse,
+        "axis": axis,
         "format": fmt,
         "n": n,
         "k": k,
@@ -98,6 +101,7 @@ def _peak() -> int:
 def table(console: Console, result: dict[str, Any]) -> None:
     """Print the result for a person."""
     kind = f"{'sparse ' if result['sparse'] else ''}{result['dtype']}"
+    kind += ", cut by columns: its transpose" if result["axis"] else ""
     of = f"of {result['share_rows']} rows, any {result['k']} are enough"
     size, peak = result["bytes"] / 1e6, result["peak_memory_bytes"] / 1e6
     for text in (

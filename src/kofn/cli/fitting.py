@@ -26,12 +26,14 @@ def encode(
     dtype: Annotated[str | None, Option(help="float64 or float32 (default: as it is).")] = None,
     target: Annotated[str | None, Option(help="CSV: a column to leave out.")] = None,
     labels: Annotated[Path | None, Option(help="CSV: write that column here, as .npy.")] = None,
+    axis: Annotated[int, Option(min=0, max=1, help="0: cut by rows; 1: by columns.")] = 0,
     overwrite: Annotated[bool, Option(help="Begin anew, over what is there.")] = False,
     as_json: Json = False,
 ) -> None:
     """Write a matrix as n coded shares, any k of which are enough; a stopped run goes on."""
     args = (source, store, n, k, fmt, dtype, overwrite)
-    run_command("encode", as_json, *args, target=target, labels=labels, quiet=as_json)
+    more = {"target": target, "labels": labels, "axis": axis, "quiet": as_json}
+    run_command("encode", as_json, *args, **more)
 
 
 def fit(

@@ -77,6 +77,13 @@ class InactivationDecoder(SparseDecoder):
                 self._found = found
                 self._enough = len(self._keys) if self._enough is None else self._enough
 
+    def order(self) -> tuple[list[int], list[int]]:
+        keys, columns = super().order()
+        if self._core is None:
+            return keys, columns
+        taken = self._peeler.taken
+        return [*keys, *(taken[s] for s in self._core.chosen)], columns + self._core.inactive
+
     def find_weights(self) -> Weights:
         if self._found is None:
             return self._weigh(self._peeler.spread([1] * self.k))
@@ -93,7 +100,8 @@ class _Core:
         self._peeler, k = peeler, peeler.table.k
         self._first = first = len(peeler.pivots)
         alive = np.flatnonzero(np.array(peeler.open) > 1)
-        inactive = _put_aside(peeler, alive)
+        self.inactive = inactive = _put_aside(peeler, alive)
+        self.chosen: list[int] = []  # rows that determine those, by number of arrival
         peeled = peeler.columns[first:]
         self._pivots = peeler.pivots[first:]
         self._p, self._q = p, q = len(peeled), len(inactive)
@@ -148,6 +156,7 @@ class _Core:
         if pivots.min() <= SINGULAR * pivots.max():
             return None
         top, first = lu[:q], _swapped(swaps, many)[:q]
+        self.chosen = [self._rest[i] for i in first]
 
         def weigh(want: Floats) -> Floats:
             u = self._L.solve(want[:p], "T")

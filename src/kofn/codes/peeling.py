@@ -156,6 +156,15 @@ class SparseDecoder(Decoder):
     def _look(self) -> None:
         """See whether what has come is enough."""
 
+    def order(self) -> tuple[list[int], list[int]]:
+        """When ready: k keys, and the columns in the order in which they determine them.
+
+        In this order the rows are lower triangular, but for the last columns, if any were put
+        aside; these rows are then in the order of their pivots.
+        """
+        peeler = self._peeler
+        return [peeler.taken[s] for s in peeler.pivots], list(peeler.columns)
+
     def _need(self) -> int:
         return max(self.k, len(self._keys) + 1)
 

@@ -65,7 +65,7 @@ class LT(SumCode):
         robust_soliton(1, *self.soliton)  # says what is wrong with them
         _held_and_seed(self.symbols, self.seed)
 
-    def assign(self, m: int, n: int) -> Assignment:
+    def assign(self, m: int, n: int) -> LTAssignment:
         _fits("r", self.r, m)
         groups = -(-m // self.r)
         held = max(4 * groups, n) if self.symbols is None else self.symbols

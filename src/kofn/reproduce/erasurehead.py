@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from ..engines.paced import Paced
 from ..engines.virtual import VirtualEngine
 from . import datasets, erasure_theory, erasures, network, straggling
 from .datasets import Dataset
+from .kept import Kept
 from .timing import OnStep, machine
 from .training import Method, Run, curve, methods, metric, parted, reached, simulate, term, train
 
@@ -78,30 +80,43 @@ QUICK = Settings(
 )
 
 
-def measure(data: Path, settings: Settings, on_step: OnStep) -> dict[str, Any]:
-    """Run everything and return what goes to results.json."""
+RESUMES = True  # `measure` is told where it may keep what it has
+
+
+def measure(
+    data: Path, settings: Settings, on_step: OnStep, out: Path | None = None
+) -> dict[str, Any]:
+    """Run everything and return what goes to results.json.
+
+    What `out` has of it is not run again.
+    """
+    kept = Kept(out, asdict(settings))
     results: dict[str, Any] = {"stood_in": STOOD_IN}
-    results |= lemmas(settings) | simulated(settings)
+    results |= kept("lemmas", lambda: lemmas(settings) | simulated(settings))
     on_step("the lemmas")
-    n, wait = settings.workers, settings.wait
-    results["theory"] = erasure_theory.table(data, n, wait, settings.theory, on_step)
-    results["figure_1"] = erasures.completion(data, n, wait, settings.more)
+    n, wait, sizes = settings.workers, settings.wait, settings.more
+    results["theory"] = kept(
+        "theory", lambda: erasure_theory.table(data, n, wait, settings.theory, on_step)
+    )
+    results["figure_1"] = kept("figure 1", lambda: erasures.completion(data, n, wait, sizes))
     on_step("completion times")
-    results["network"] = network.table(data, n, wait, settings.network, on_step)
+    results["network"] = network.table(data, n, wait, settings.network, on_step, kept)
     with LocalEngine(settings.workers) as engine:
         for name in datasets.LOADERS:
             loaded = datasets.load(name, data)
             on_step(f"{name}: read")
-            found = one(loaded, settings, engine, on_step)
-            found |= erasures.one(loaded, data, n, wait, settings.more, on_step)
-            for key, value in found.items():
+            found = kept(name, partial(one, loaded, settings, engine, on_step))
+            more = partial(erasures.one, loaded, data, n, wait, sizes, on_step)
+            for key, value in (found | kept(f"{name}, more", more)).items():
                 results.setdefault(key, {})[name] = value
             if name == settings.rivals_data:
-                results["rivals"] = straggling.table(loaded, data, settings.rivals, on_step)
+                play = partial(straggling.table, loaded, data, settings.rivals, on_step)
+                results["rivals"] = kept("rivals", play)
             if name == settings.unequal_data:
-                results["unequal"] = straggling.unequal_table(
-                    loaded, settings.workers, settings.virtual_iterations, on_step
-                )
+                about = (n, settings.virtual_iterations, on_step)
+                play = partial(straggling.unequal_table, loaded, *about)
+                results["unequal"] = kept("unequal", play)
+    kept.over()
     results["wall_speedup"] = results["wall_speedups"]["kc_house"]
     results["wall_speedup_means"] = (
         "mean seconds of an iteration against another method's on kc_house, where computing and "

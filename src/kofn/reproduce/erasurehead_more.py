@@ -233,7 +233,11 @@ def network(results: Results) -> Figure:
         more: Any = {"color": color, "ls": style, "marker": marker, "markevery": at, "ms": 5}
         wrong = [100 * (1 - right) for right in run["accuracy"]]
         axes.plot(run["seconds"], wrong, lw=1.4, label=label, **more)
-    axes.axhline(100 * (1 - found["target"]), color=INK, lw=0.8)
+    target = 100 * (1 - found["target"])
+    axes.axhline(target, color=INK, lw=0.8)
+    style_of: Any = {"va": "bottom", "color": INK, "fontsize": 8}
+    where = axes.get_yaxis_transform()  # across the panel, by the axis
+    axes.text(0.01, target, f"{found['target']:.0%} right", transform=where, **style_of)
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_yticks([2, 3, 5, 10, 20, 50], ["2", "3", "5", "10", "20", "50"])

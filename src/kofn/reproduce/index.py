@@ -17,6 +17,7 @@ TABLE = """
 table { border-collapse: collapse; width: 100%; font-size: .85rem } th { text-align: left }
 td, th { border-bottom: 1px solid #ddd; padding: .25rem .5rem; vertical-align: top }
 td.number { text-align: right; white-space: nowrap } td.reason { color: #444 }
+td:last-child { overflow-wrap: anywhere; width: 17rem; font-size: .75rem }
 body { max-width: 75rem }
 """
 

@@ -105,7 +105,7 @@ def unresolved(paper: Paper, results: Mapping[str, Any]) -> list[str]:
 
 def _line(entry: Entry, results: Mapping[str, Any] | None) -> Line:
     if results is None:
-        return Line(entry, None, entry.paper, None, entry.reason or "not run")
+        return Line(entry, None, entry.paper, None, "not run" if entry.key else entry.reason)
     obtained = _value(results, entry.key)
     if obtained is None:
         reason = entry.reason or f"this run has no value at {entry.key}"

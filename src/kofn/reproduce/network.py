@@ -8,6 +8,7 @@ really took; gradients are real. A recording's whole batch counts as one step of
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from ..learn.torch import CodedBackward, Term, flat
 from ..sums.functions import Fixed
 from ..sums.rivals import Stale
 from . import datasets
+from .kept import Kept
 from .timing import OnStep
 from .training import Method
 
@@ -108,7 +110,9 @@ def accuracy(module: Any, data: tuple[Any, Any]) -> float:
     return float((said == data[1]).mean())
 
 
-def table(folder: Path, n: int, wait: int, sizes: Sizes, on_step: OnStep) -> dict[str, Any]:
+def table(
+    folder: Path, n: int, wait: int, sizes: Sizes, on_step: OnStep, kept: Kept
+) -> dict[str, Any]:
     """Accuracy against simulated seconds by method, time to the target, and the last accuracy."""
     try:
         import torch as torch
@@ -122,10 +126,12 @@ def table(folder: Path, n: int, wait: int, sizes: Sizes, on_step: OnStep) -> dic
     delays = recording.delays(float(n), work="measured")
     runs: dict[str, list[tuple[int, float, float]]] = {}
     for name, method in methods(n, wait).items():
-        runs[name] = _coded(method, train, test, n, delays, sizes)
+        run = partial(_coded, method, train, test, n, delays, sizes)
+        runs[name] = kept(f"network, {name}", run)
         on_step(f"network: {name}")
     for fresh in sizes.fresh:
-        runs[f"dsag_{fresh}"] = _stale(min(fresh, n), train, test, n, delays, sizes)
+        run = partial(_stale, min(fresh, n), train, test, n, delays, sizes)
+        runs[f"dsag_{fresh}"] = kept(f"network, DSAG, {fresh}", run)
         on_step(f"network: DSAG, {fresh} fresh")
     return _results(runs, n, sizes)
 

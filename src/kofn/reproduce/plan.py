@@ -6,7 +6,6 @@ simulated time. Seconds are those of all rounds, with the placing of the data.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import warnings
@@ -19,10 +18,10 @@ from typing import Any, NamedTuple
 from ..costs import Costs
 from ..delays import Exponential, Lifetimes, Recording, SpotTrace, read_membership, read_timings
 from ..errors import BadInput
-from ..files import save
 from ..rivals import best, sloped
 from ..simulation import Candidate, Stage, Work, delays_of
 from ..simulation.timings import begun
+from .kept import Kept
 from .timing import OnStep
 
 SLOPES = (None, 1.0, 4.0, 16.0, 64.0)  # seconds of a full batch; None: as recorded
@@ -154,7 +153,7 @@ def _offered(market: SpotTrace | Lifetimes, part: float) -> Stage:
 
 def measure(data: Path, settings: Settings, on_step: OnStep, out: Path) -> dict[str, Any]:
     """Play every choice on every trace. What was played before in `out` is not played again."""
-    kept = Kept(out / "partial.json", asdict(settings))
+    kept = Kept(out, asdict(settings))
     some = [*list(timings(data, settings))[: settings.traces]]
     some += [*list(markets(data, settings))[: settings.traces]]
     traces = {}
@@ -244,29 +243,3 @@ def _replayed(name: str, times: Recording, rounds: int) -> dict[str, Any]:
         "memory": chosen.storage(n),
         "setting": repr(chosen),
     }
-
-
-class Kept:
-    """What was played so far, in a file: a run that was ended goes on where it was."""
-
-    def __init__(self, path: Path, settings: dict[str, Any]) -> None:
-        self.path, self.settings = path, json.loads(json.dumps(settings))
-        self.known: dict[str, Any] = {}
-        try:
-            found = json.loads(path.read_text())
-            if found["settings"] == self.settings:
-                self.known = dict(found["known"])
-        except (OSError, ValueError, KeyError, TypeError):
-            pass  # there is none, or none that can be used
-
-    def __call__(self, key: str, play: Callable[[], Any]) -> Any:
-        """What was found under a key, played now if it never was."""
-        if key not in self.known:
-            self.known[key] = play()
-            text = json.dumps({"settings": self.settings, "known": self.known})
-            save(self.path, text.encode())
-        return self.known[key]
-
-    def over(self) -> None:
-        """All is played."""
-        self.path.unlink(missing_ok=True)

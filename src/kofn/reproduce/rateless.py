@@ -23,6 +23,7 @@ from ..rounds.stop import all as every
 from ..sums.kernels import Kernel, values
 from . import decoding, rateless_own
 from .datasets import TIMINGS, recording
+from .kept import Kept
 from .timing import OnStep, Timer, drain, machine, unvalued
 
 M, TAU, MU = 1000, 0.005, 0.2  # terms and workers, seconds a term, 1 / mean start-up
@@ -85,9 +86,17 @@ def check(data: Path) -> NDArray[np.float64]:
     return recording(data, RECORDING).at(0.0)
 
 
-def measure(data: Path, settings: Settings, on_step: OnStep) -> dict[str, Any]:
-    """Run everything and return what goes to results.json."""
-    waits = check(data)
+RESUMES = True  # `measure` is told where it may keep what it has
+
+
+def measure(
+    data: Path, settings: Settings, on_step: OnStep, out: Path | None = None
+) -> dict[str, Any]:
+    """Run everything and return what goes to results.json.
+
+    What `out` has of it is not run again.
+    """
+    waits, kept = check(data), Kept(out, asdict(settings))
     with threadpool_limits(1):
         models: dict[str, tuple[Delays, int]] = {
             "exp": (Exponential(unit=TAU, mean=1 / MU), settings.trials),
@@ -101,19 +110,18 @@ def measure(data: Path, settings: Settings, on_step: OnStep) -> dict[str, Any]:
                 on_step(f"{name}, {kind}")
                 # One worker alone is cheap to simulate, and its mean varies most.
                 many = trials * (20 if kind == "one" else 1)
-                symbols = HELD.get(kind, 1) * M
-                times, spent, needed = latencies(kind, symbols, delays, many, settings)
-                found = {**summary(times), "workers_through": spent}
-                result[name][kind] = found | {"symbols_came": float(np.mean(needed))}
-        result["by_m_e"] = _by_symbols(settings, on_step)
+                play = partial(_latency, kind, delays, many, settings)
+                result[name][kind] = kept(f"{name}, {kind}", play)
+        result["by_m_e"] = kept("by m_e", partial(_by_symbols, settings, on_step))
         result["theory"] = theory()
-        result["by_r"] = _by_r(settings, on_step)
-        result["own_experiment"] = rateless_own.two_symbols_each(
-            waits, M, TAU, settings.own_trials, settings.seed, on_step
-        )
-        result["precoded"] = decoding.precodes(settings.decodes, settings.precoded, on_step)
-        result |= _decoding(settings, on_step)
-        result["wall_clock"] = _wall_clock(settings, waits, on_step)
+        result["by_r"] = kept("by r", partial(_by_r, settings, on_step))
+        own = (waits, M, TAU, settings.own_trials, settings.seed, on_step)
+        result["own_experiment"] = kept("own", partial(rateless_own.two_symbols_each, *own))
+        codes = partial(decoding.precodes, settings.decodes, settings.precoded, on_step)
+        result["precoded"] = kept("precoded", codes)
+        result |= kept("decoding", partial(_decoding, settings, on_step))
+        result["wall_clock"] = kept("wall", partial(_wall_clock, settings, waits, on_step))
+    kept.over()
     model = {"m": M, "tau": TAU, "mu": MU, "soliton": (0.03, 0.5), "symbols_per_worker": HELD}
     result["settings"] = {
         **asdict(settings),
@@ -125,6 +133,12 @@ def measure(data: Path, settings: Settings, on_step: OnStep) -> dict[str, Any]:
     }
     result["stood_in"] = STOOD_IN
     return result
+
+
+def _latency(kind: str, delays: Delays, trials: int, settings: Settings) -> dict[str, Any]:
+    times, spent, needed = latencies(kind, HELD.get(kind, 1) * M, delays, trials, settings)
+    found = {**summary(times), "workers_through": spent}
+    return found | {"symbols_came": float(np.mean(needed))}
 
 
 def code_of(kind: str, symbols: int, seed: int) -> SumCode:

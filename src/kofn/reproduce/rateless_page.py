@@ -105,7 +105,7 @@ def own_experiment(results: Results) -> Figure:
     for y, (value, off) in enumerate(zip(mean, error, strict=True)):
         left.text(value + off, y, f" {value:.2f}", va="center", color=INK)
     left.invert_yaxis()
-    left.set_xlim(0, 1.2 * max(mean))
+    left.set_xlim(0, 1.2 * max(value + off for value, off in zip(mean, error, strict=True)))
     dress(left, "seconds, mean and its error", "", f"Two symbols a worker, {own['trials']} trials")
     by_r = results["by_r"]
     x = [int(r) for r in by_r]

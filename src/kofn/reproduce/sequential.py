@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from . import sequential_runs as runs
 from . import sequential_search as search
 from . import sequential_theory as theory
 from .datasets import made_up_images, read_mnist
+from .kept import Kept
 from .timing import OnStep, machine
 
 FIGURE_1 = {"a": (5.0, 4, 4), "b": (10.0, 6, 5)}  # alpha, P, W = T + 1
@@ -115,18 +117,31 @@ QUICK = Settings(
 )
 
 
-def measure(data: Path | None, settings: Settings, on_step: OnStep) -> dict[str, Any]:
-    """Run everything and return what goes to results.json. Only training needs data."""
+RESUMES = True  # `measure` is told where it may keep what it has
+
+
+def measure(
+    data: Path | None, settings: Settings, on_step: OnStep, out: Path | None = None
+) -> dict[str, Any]:
+    """Run everything and return what goes to results.json. Only training needs data.
+
+    What `out` has of it is not run again.
+    """
     if data is None:
         images = made_up_images(4096, 1), made_up_images(1000, 2)
     else:
         images = read_mnist(data, "train"), read_mnist(data, "test")
+    known = "made-up images" if data is None else "MNIST"
+    kept = Kept(out, asdict(settings) | {"training_data": known})
     results: dict[str, Any] = {
         "stood_in": STOOD_IN,
         "fritchman_chain": CHAIN_MEANS,
-        "training_data": "made-up images" if data is None else "MNIST",
+        "training_data": known,
         "few_jobs": FEW_JOBS if settings.wall_jobs < FULL.wall_jobs else None,
-        "figure1": {name: figure_1(name, settings, on_step) for name in FIGURE_1},
+        "figure1": {
+            name: kept(f"figure 1{name}", partial(figure_1, name, settings, on_step))
+            for name in FIGURE_1
+        },
         "wall": {},
     }
     codes: dict[tuple[str, float], dict[str, SequenceCode]] = {}
@@ -135,25 +150,36 @@ def measure(data: Path | None, settings: Settings, on_step: OnStep) -> dict[str,
         codes |= {(model, mu): search.chosen(P, DELAY, pattern, ALPHA, mu) for mu in SLACKS}
     with runs.engines(codes["iid", 0.0], P) as on:
         for model in PUBLISHED:
-            results[model] = table(model, codes, settings, on_step)
-            results["wall"][model] = wall_table(model, codes, on, settings, on_step)
-    results["figure2"] = {model: figure_2(model, settings, on_step) for model in PUBLISHED}
-    results["burst_variant"] = burst_variant(settings, on_step)
+            played = partial(table, model, codes, settings, on_step)
+            results[model] = kept(f"table 1, {model}", played)
+            timed = partial(wall_table, model, codes, on, settings, on_step)
+            results["wall"][model] = kept(f"wall clock, {model}", timed)
+    results["figure2"] = {
+        model: kept(f"figure 2, {model}", partial(figure_2, model, settings, on_step))
+        for model in PUBLISHED
+    }
+    results["burst_variant"] = kept("bursts", partial(burst_variant, settings, on_step))
     results["theorem_3_1"] = theorem_3_1()
     unit = settings.largest / (settings.batch * settings.widths[0] * settings.widths[1])
     for key, model in (("training", "iid"), ("training_bursts", "fritchman")):
-        results[key] = runs.networks_on_mnist(
+        train = partial(
+            runs.networks_on_mnist,
             TRAINED[model],
             Slowed(plain_stragglers(model, settings), ALPHA, unit),
             *images,
             (settings.widths, settings.steps, settings.batch),
             on_step,
         )
-    results["table1_parts"] = {model: table_1_parts(model, settings, on_step) for model in TRAINED}
-    results["full_size"] = parts.training_at_full_size(
-        settings.full_widths, settings.full_steps, settings.full_batch, *images
-    )
+        results[key] = kept(key, train)
+    results["table1_parts"] = {
+        model: kept(f"parts, {model}", partial(table_1_parts, model, settings, on_step))
+        for model in TRAINED
+    }
+    sizes = (settings.full_widths, settings.full_steps, settings.full_batch)
+    train = partial(parts.training_at_full_size, *sizes, *images)
+    results["full_size"] = kept("full size", train)
     on_step("training at full size")
+    kept.over()
     results["settings"] = asdict(settings) | machine()
     return results
 
