@@ -71,6 +71,7 @@ def test_a_standardised_classifier_and_network_predict_from_rows_as_they_are(
     result, model = fitted(data, "mlp", tmp_path, standardise=True, epochs=2, hidden="4")
     assert model.score(frame(XC), YC) == pytest.approx(result["score"])
     assert result["score"] > 0.8
+    assert model.classes_.dtype.kind == "i"  # as they are written: 0, not 0.0
 
 
 @pytest.mark.parametrize(

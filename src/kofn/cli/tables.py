@@ -344,7 +344,10 @@ def _labels(path: Path, column: Column, classes: bool) -> NDArray[Any]:
         return numbers
     names = np.unique(y)
     same = len(np.unique(names.astype(np.float64))) < len(names)
-    return y if same or not all(CANONICAL.fullmatch(v) for v in names) else numbers
+    if same or not all(CANONICAL.fullmatch(v) for v in names):
+        return y
+    whole = all(v.lstrip("-").isdigit() for v in names) and np.abs(numbers).max() < 2.0**53
+    return numbers.astype(np.int64) if whole else numbers  # 0 and 1 are predicted as such
 
 
 def _all_numbers(cells: NDArray[Any]) -> bool:
