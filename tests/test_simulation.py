@@ -18,7 +18,6 @@ from kofn.cli import traces as cli_trace
 from kofn.cli.app import app
 from kofn.cli.bench import simulate as bench_simulate
 from kofn.cli.sizes import work_of
-from kofn.codes import MDSCode
 from kofn.costs import PIECE
 from kofn.delays import PerUnit, Recording, SpotTrace
 from kofn.delays.traces import Event, Price
@@ -466,30 +465,3 @@ def test_the_tables_for_people(capsys: pytest.CaptureFixture[str], tmp_path: Pat
     assert "steps back at line 4" in " ".join(capsys.readouterr().out.split())
     with pytest.raises(kofn.BadInput, match="got neither"):
         cli_trace.record(tmp_path / "m.csv", None, None, None)
-
-
-@pytest.mark.parametrize(
-    ("kind", "code", "named"),
-    [
-        ("product", MDSCode(6, 4), "mds(k=4)"),
-        ("gradient", kofn.CyclicRepetition(2), "cyclic(c=2)"),
-        ("sequence", kofn.Polynomial(2, 2), "polynomial(x=2, y=2)"),
-        ("sum", kofn.RandomGroups(5), "groups(d=5)"),
-    ],
-)
-def test_a_code_that_is_an_object_plays_as_the_one_that_has_a_name(
-    kind: Any, code: Any, named: str
-) -> None:
-    work = Work(kind, rows=60, columns=8, width=4)
-    table = kofn.simulate(work, [code, named], 6, "exponential(unit=6, mean=1)", rounds=6)
-    mine, other = table.rows.values()
-    assert list(table.rows) == [repr(code), named]
-    assert mine.summary() == other.summary()
-
-
-def test_an_object_that_is_no_code_of_this_work_is_refused() -> None:
-    for kind, wrong in (("product", kofn.Uncoded()), ("gradient", MDSCode(6, 4)), ("sum", 3)):
-        with pytest.raises(kofn.BadInput, match="or with objects of"):
-            kofn.simulate(kind, wrong, 6, "perunit(unit=6)")  # type: ignore[arg-type]
-    with pytest.raises(kofn.BadInput, match="at least the number of live workers"):
-        kofn.simulate("product", [MDSCode(5, 4)], 6, "perunit(unit=6)")
