@@ -6,6 +6,7 @@ import logging
 import pydoc
 import sys
 import types
+from typing import Any
 
 import numpy as np
 import pytest
@@ -74,7 +75,7 @@ def test_values_cannot_bring_markup_along() -> None:
 
 
 def test_a_plan_and_a_simulation_show_what_was_compared() -> None:
-    given = {"workers": 4, "timings": "exponential(unit=8, mean=1)", "rounds": 4}
+    given: dict[str, Any] = {"workers": 4, "timings": "exponential(unit=8, mean=1)", "rounds": 4}
     table = kofn.simulate("product", "uncoded, mds(k=2)", **given)
     assert "<td style='text-align:left'>mds(k=2)</td>" in table._repr_html_()
     assert "usd" not in table._repr_html_()
