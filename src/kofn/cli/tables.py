@@ -19,11 +19,12 @@ from ..arrays.text import TextSource
 from ..errors import BadInput
 from ..files import Place, said
 
+LONGEST = 1000  # letters of a name: a model keeps as many for each of its columns
 CANONICAL = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")  # 7, not 07: that is a name
 
 
 class Read(NamedTuple):
-    """X (dense or CSR) and y, if there is one; the names of X's columns, if each has its own."""
+    """X (dense or CSR) and y, if there is one; the names of X's columns, if each has one of its own."""
 
     X: Any
     y: Any
@@ -300,7 +301,7 @@ def _picked(path: Path, table: list[Column], like: Sequence[str] | None = None) 
     if like is not None:
         table = [table[names.index(name)] for name in like]
         names = list(like)
-    once = len(set(names)) == len(names)
+    once = len(set(names)) == len(names) and max(map(len, names)) <= LONGEST
     return Read(_features(path, table), None, tuple(names) if once else None)
 
 
