@@ -24,7 +24,7 @@ CANONICAL = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")  # 7, not 07: t
 
 
 class Read(NamedTuple):
-    """X (dense or CSR) and y, if there is one; the names of X's columns, if each has one of its own."""
+    """X (dense or CSR); y, if there is one; the names of X's columns, if each has its own."""
 
     X: Any
     y: Any
