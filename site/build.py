@@ -28,6 +28,8 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent
 BESIDE = ("SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md")  # pages outside of docs/
 LINK = re.compile(r"(\]\()([^)\s]+)(\))")
+# A link that is called as its file is: on the site it has the title of the page.
+FILE_NAME = re.compile(r"\[[\w/]+\.md\]\((?=[^)\s]+\.md)")
 API = re.compile(r"^<!-- api: ([\w. ]+) -->$", re.MULTILINE)
 MODULE = """```{{eval-rst}}
 .. automodule:: {0}
@@ -53,6 +55,7 @@ def gather(pages: Path) -> None:
         text = page.read_text()
         inside = page.relative_to(pages).parent
         text = LINK.sub(partial(_relink, inside), text)
+        text = FILE_NAME.sub("[](", text)
         text = re.sub(r'<a id="([^"]+)"></a>', r"\n(\1)=\n", text)
         text = API.sub(lambda line: reference(line[1].split()), text)
         if page == pages / "index.md":
@@ -69,11 +72,11 @@ def _relink(inside: Path, link: re.Match[str]) -> str:
 
 
 def contents(index: str) -> str:
-    """The table of contents: under each heading of the index the pages that it links to."""
+    """The table of contents: under each heading of the index the pages, as it calls them."""
     out = ""
     for section in re.split(r"^## ", index, flags=re.MULTILINE)[1:]:
         heading, _, body = section.partition("\n")
-        pages = dict.fromkeys(link[1] for link in LINK.findall(body) if link[1].endswith(".md"))
+        pages = [f"{text} <{page}>" for text, page in re.findall(r"\[(.+?)\]\((\S+\.md)\)", body)]
         if pages:
             out += "\n```{toctree}\n:hidden:\n:caption: " + heading + "\n\n"
             out += "\n".join(pages) + "\n```\n"
@@ -116,6 +119,9 @@ def reachable(site: Path) -> None:
         text = text.replace(
             'class="caption" role="heading"', 'class="caption" role="heading" aria-level="2"'
         )
+        for part, label in (("sidebar", "All pages"), ("toc", "On this page")):
+            at = f'class="{part}-drawer'
+            text = text.replace(f"<aside {at}", f'<aside aria-label="{label}" {at}')
         text = re.sub(r"<pre>", '<pre tabindex="0">', text)
         text = re.sub(r'<dl>\n((?:<dd><em class="sig-param">.*?</dd>\n)+)</dl>', _as_divs, text)
         path.write_text(

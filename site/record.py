@@ -96,8 +96,8 @@ def svg(frames: list[Frame]) -> str:
         body.append(f'<g class="f" id="f{i}">{_text(frame)}</g>')
     last = len(frames) - 1
     style.append(
-        "@media(prefers-reduced-motion:reduce){.f{animation:none!important}"
-        f"#f{last}{{visibility:visible}}}}"
+        f"#f{last}{{visibility:visible}}"  # where nothing moves
+        "@media(prefers-reduced-motion:reduce){.f{animation:none!important}}"
     )
     title = (
         "kofn demo: three of six workers are killed; beside it six plain workers that wait, and die"

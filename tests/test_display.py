@@ -6,11 +6,13 @@ import logging
 import pydoc
 import sys
 import types
+from typing import Any
 
 import numpy as np
 import pytest
 
 import kofn
+from kofn.display import grid
 from kofn.learn import LogisticRegression
 from kofn.report import timeline
 
@@ -70,6 +72,18 @@ def test_values_cannot_bring_markup_along() -> None:
 
     assert "<b>" not in table("<b>", {"<b>": "<b>", "x": ("<b>", 0.12345678)})
     assert "0.1235" in table("t", {"x": 0.12345678})
+
+
+def test_a_plan_and_a_simulation_show_what_was_compared() -> None:
+    given: dict[str, Any] = {"workers": 4, "timings": "exponential(unit=8, mean=1)", "rounds": 4}
+    table = kofn.simulate("product", "uncoded, mds(k=2)", **given)
+    assert "<td style='text-align:left'>mds(k=2)</td>" in table._repr_html_()
+    assert "usd" not in table._repr_html_()
+    plan = kofn.plan("product", **given)
+    shown = plan._repr_html_()
+    assert all(one.code in shown for one in plan.options[:3])
+    assert "<pre>with kofn.connect" in shown
+    assert "<b>" not in grid("<b>", ["<b>"], [["<b>"], [None]])
 
 
 def test_nothing_is_said_unless_it_is_asked_for(capfd: pytest.CaptureFixture[str]) -> None:

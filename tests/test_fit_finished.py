@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import sklearn.linear_model
 from sklearn.datasets import load_breast_cancer, load_diabetes
@@ -36,6 +37,10 @@ def numbers(tmp_path: Path) -> Path:
     return table(tmp_path / "numbers.csv", X, Y)
 
 
+def frame(X: Any) -> Any:
+    return pd.DataFrame(X, columns=[f"x{i}" for i in range(X.shape[1])])
+
+
 def fitted(data: Path, model: str, tmp_path: Path, **options: Any) -> tuple[dict[str, Any], Any]:
     out = tmp_path / "model.kofn"
     given = Job(data, model, 3, engine="virtual", out=out, **options)
@@ -48,7 +53,9 @@ def test_settings_and_a_standardised_fit(tmp_path: Path, numbers: Path) -> None:
     scaler = StandardScaler().fit(X)
     exact = sklearn.linear_model.Ridge(3.0).fit(scaler.transform(X), Y)
     np.testing.assert_allclose(model.coef_, exact.coef_ / scaler.scale_, rtol=1e-7)
-    np.testing.assert_allclose(model.predict(X), exact.predict(scaler.transform(X)), rtol=1e-7)
+    np.testing.assert_allclose(
+        model.predict(frame(X)), exact.predict(scaler.transform(X)), rtol=1e-7
+    )
     assert result["score"] == pytest.approx(exact.score(scaler.transform(X), Y))
     assert model.alpha == 3.0
 
@@ -60,10 +67,11 @@ def test_a_standardised_classifier_and_network_predict_from_rows_as_they_are(
     result, model = fitted(data, "logistic", tmp_path, standardise=True, hold_out=0.3)
     assert result["test_score"] > 0.9
     assert result["rows"] + result["test_rows"] == len(YC)
-    assert model.score(XC, YC) > 0.95
+    assert model.score(frame(XC), YC) > 0.95
     result, model = fitted(data, "mlp", tmp_path, standardise=True, epochs=2, hidden="4")
-    assert model.score(XC, YC) == pytest.approx(result["score"])
+    assert model.score(frame(XC), YC) == pytest.approx(result["score"])
     assert result["score"] > 0.8
+    assert model.classes_.dtype.kind == "i"  # as they are written: 0, not 0.0
 
 
 @pytest.mark.parametrize(
@@ -86,7 +94,7 @@ def test_settings_that_do_not_go_with_the_model(
 
 def test_a_saved_model_predicts(tmp_path: Path, numbers: Path) -> None:
     _, model = fitted(numbers, "ridge", tmp_path)
-    expected = model.predict(X)
+    expected = model.predict(frame(X))
     alone = table(tmp_path / "alone.csv", X, Y, target=False)
     np.save(tmp_path / "rows.npy", X)
     for data, score in ((numbers, True), (alone, False), (tmp_path / "rows.npy", False)):
@@ -97,13 +105,35 @@ def test_a_saved_model_predicts(tmp_path: Path, numbers: Path) -> None:
     np.testing.assert_allclose([float(line) for line in done.stdout.split()], expected)
     out = ["--out", str(tmp_path / "p.csv"), "--json"]
     done = CliRunner().invoke(app, ["predict", str(tmp_path / "model.kofn"), str(numbers), *out])
-    assert json.loads(done.stdout)["score"] == pytest.approx(model.score(X, Y))
+    assert json.loads(done.stdout)["score"] == pytest.approx(model.score(frame(X), Y))
     assert (tmp_path / "p.csv").read_text().splitlines()[0] == "prediction"
     np.save(tmp_path / "few.npy", X[:, :3])
     with pytest.raises(kofn.BadInput, match="fitted to 10 columns"):
         predict(tmp_path / "model.kofn", tmp_path / "few.npy", None, None, None)
     with pytest.raises(kofn.BadInput, match=r"\.csv or a \.npy"):
         predict(tmp_path / "model.kofn", alone, tmp_path / "p.txt", None, None)
+
+
+def test_columns_are_found_by_their_names(tmp_path: Path, numbers: Path) -> None:
+    test = tmp_path / "other.csv"
+    lines = [line.split(",")[::-1] for line in numbers.read_text().split()]
+    test.write_text("\n".join(map(",".join, lines)))
+    result, model = fitted(numbers, "ridge", tmp_path, test=test)
+    assert result["test_score"] == pytest.approx(result["score"])
+    assert model.feature_names_in_.tolist() == [f"x{i}" for i in range(10)]
+    found = predict(tmp_path / "model.kofn", test, None, None, None)
+    assert found["score"] == pytest.approx(result["score"])
+    done = CliRunner().invoke(app, ["predict", str(tmp_path / "model.kofn"), str(test)])
+    assert done.stderr == f"score {result['score']:.4f}\n"
+    test.write_text(test.read_text().replace("x3", "age"))
+    for given in (None, "y"):
+        with pytest.raises(kofn.BadInput, match=r"lacks x3, and has besides (y, )?age"):
+            predict(tmp_path / "model.kofn", test, None, given, None)
+    with pytest.raises(kofn.BadInput, match=r"other.csv must have the columns"):
+        fitted(numbers, "ridge", tmp_path, test=test, target="y")
+    alone = table(tmp_path / "alone.csv", X, Y, target=False)
+    with pytest.raises(kofn.BadInput, match=r"the target must be .*; alone.csv has none"):
+        fitted(numbers, "ridge", tmp_path, test=alone)
 
 
 @pytest.mark.engine

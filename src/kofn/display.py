@@ -7,7 +7,7 @@ The logger has no handler of its own, so nothing appears unless it is asked for:
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from html import escape
@@ -62,6 +62,17 @@ def table(title: str, facts: Mapping[str, Any]) -> str:
         for name, value in facts.items()
     )
     return f"<table><caption>{escape(title)}</caption>{rows}</table>"
+
+
+def grid(title: str, names: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """An HTML table with a line of names, and of values in each row; None is a dash."""
+    head = "".join(f"<th style='text-align:left'>{escape(name)}</th>" for name in names)
+    body = ""
+    for row in rows:
+        cells = ("–" if value is None else escape(_text(value)) for value in row)
+        body += "<tr>" + "".join(f"<td style='text-align:left'>{cell}</td>" for cell in cells)
+        body += "</tr>"
+    return f"<table><caption>{escape(title)}</caption><tr>{head}</tr>{body}</table>"
 
 
 def _empty(value: Any) -> bool:

@@ -32,6 +32,7 @@ from .show import NOT_SHOWN, Shown
 
 LINEAR: dict[str, Any] = {"ridge": Ridge, "logistic": LogisticRegression, "svm": LinearSVC}
 MODELS = (*LINEAR, "mlp")
+Names = tuple[str, ...] | None  # of the columns
 
 
 @dataclass(frozen=True)
@@ -93,13 +94,13 @@ def run(job: Job, *, quiet: bool, shown: Shown = NOT_SHOWN) -> dict[str, Any]:
     model = _model(job, k).set_params(callback=watch, verbose=not quiet)
     values = search.grid(job.search, job.model, model)
     classes = job.model != "ridge"
-    X, y = tables.load(job.data, job.target, job.labels, classes=classes)
+    X, y, names = tables.read(job.data, job.target, job.labels, classes=classes)
     _check_data(job, X, y)
     if values:
         search.check(job.folds, y, classes)
-    X, y, held_out = _divided(job, X, y)
+    X, y, held_out = _divided(job, X, y, names)
     columns = scaling.Columns.of(X, model, job.standardise)
-    with nullcontext() if job.out is None else places.room(job.out, _size(job, X, y)):
+    with nullcontext() if job.out is None else places.room(job.out, _size(job, X, y, names)):
         began = time.perf_counter()
         log, events, searched = _fit(job, k, trace, model, values, columns.scaled(X), y, shown)
     columns.unscale(model)
@@ -127,6 +128,8 @@ def run(job: Job, *, quiet: bool, shown: Shown = NOT_SHOWN) -> dict[str, Any]:
         "seconds": seconds,
         "out": None if job.out is None else str(job.out),
     }
+    if names is not None:  # as a fit to a frame has it; the scores above are of arrays
+        model.feature_names_in_ = np.array(names, dtype=object)
     if job.out is not None:
         result["trouble"] = _save(job.out, model, result)
     return result
@@ -180,11 +183,11 @@ def _market(job: Job) -> SpotTrace | None:
 
 
 def _divided(
-    job: Job, X: Any, y: NDArray[Any]
+    job: Job, X: Any, y: NDArray[Any], names: Names
 ) -> tuple[Any, NDArray[Any], tuple[Any, NDArray[Any]] | None]:
     """The rows to fit to, and those to test on: of --test, or held out of the data."""
     if job.hold_out is None:
-        return X, y, None if job.test is None else _held_out(job, X, y)
+        return X, y, None if job.test is None else _held_out(job, X, y, names)
     if job.test is not None or not 0.0 < job.hold_out < 1.0:
         raise BadInput(
             f"--hold-out is a part of the rows between 0 and 1, and stands in for --test; got "
@@ -215,11 +218,13 @@ def _check_folder(job: Job) -> None:
         )
 
 
-def _held_out(job: Job, X: Any, y: NDArray[Any]) -> tuple[Any, NDArray[Any]]:
+def _held_out(job: Job, X: Any, y: NDArray[Any], names: Names) -> tuple[Any, NDArray[Any]]:
     """Return the rows and labels of --test, which must go with those of the data."""
     assert job.test is not None
     classes = job.model != "ridge"
-    rows, labels = tables.load(job.test, job.target, job.test_labels, classes=classes)
+    rows, labels, _ = tables.read(
+        job.test, job.target, job.test_labels, classes=classes, like=names
+    )
     _check_rows(job.test, rows, labels)
     if hasattr(rows, "indptr") and rows.shape[1] < X.shape[1]:
         rows.resize((rows.shape[0], X.shape[1]))  # LIBSVM text: the last columns are all zeros
@@ -236,13 +241,14 @@ def _held_out(job: Job, X: Any, y: NDArray[Any]) -> tuple[Any, NDArray[Any]]:
     return rows, labels
 
 
-def _size(job: Job, X: Any, y: NDArray[Any]) -> int:
+def _size(job: Job, X: Any, y: NDArray[Any], names: Names) -> int:
     """About how many bytes the model and its report take, and not less."""
     classes = 1 if job.model == "ridge" else len(np.unique(y))
     widths = [X.shape[1], *(_hidden(job) if job.model == "mlp" else ()), classes]
     numbers = sum((a + 1) * b for a, b in pairwise(widths))
-    # As doubles, with names of classes, what the report says of each epoch, and the file's own.
-    return int(8 * numbers + y.itemsize * classes + 100 * job.epochs + (1 << 18))
+    # As doubles, with names of classes and columns, the report of each epoch, and the file's own.
+    named = y.itemsize * classes + (np.array(names).nbytes if names else 0)
+    return int(8 * numbers + named + 100 * job.epochs + (1 << 18))
 
 
 def _model(job: Job, k: int) -> Any:

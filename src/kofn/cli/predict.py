@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ from rich.console import Console
 from ..errors import BadInput
 from ..learn import load
 from . import places, tables
-from .output import print_text
 
 
 def run(
@@ -27,7 +27,10 @@ def run(
     if not hasattr(model, "predict"):
         raise BadInput(f"kofn predict needs a model that predicts; {path.name} is a {model!r}.")
     classes = hasattr(model, "classes_")
-    X, y = tables.rows(data, target, labels, model.n_features_in_, classes=classes)
+    names = vars(model).pop("feature_names_in_", None)  # what is read has none, but their order
+    columns = model.n_features_in_
+    like = None if names is None else names.tolist()
+    X, y = tables.rows(data, target, labels, columns, classes=classes, like=like)
     found: NDArray[Any] = np.asarray(model.predict(X))
     if out is not None:
         places.save(out, _npy(found) if out.suffix == ".npy" else _csv(found))
@@ -58,6 +61,9 @@ def table(console: Console, result: dict[str, Any]) -> None:
     """Print the predictions, a line each; or where they were written."""
     if result["out"] is None:
         print("\n".join(map(str, result["predictions"])))
-        return
-    score = "" if result["score"] is None else f"; score {result['score']:.4f}"
-    print_text(console, f"{result['rows']} predictions in {result['out']}{score}")
+    score = None if result["score"] is None else f"score {result['score']:.4f}"
+    if result["out"] is not None:
+        text = f"{result['rows']} predictions in {result['out']}"
+        console.print("; ".join(filter(None, (text, score))), markup=False, soft_wrap=True)
+    elif score is not None:  # beside the predictions, which a program may read
+        print(score, file=sys.stderr)

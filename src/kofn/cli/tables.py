@@ -6,7 +6,7 @@ import csv
 import gzip
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,16 +19,38 @@ from ..arrays.text import TextSource
 from ..errors import BadInput
 from ..files import Place, said
 
+LONGEST = 1000  # letters of a name: a model keeps as many for each of its columns
 CANONICAL = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")  # 7, not 07: that is a name
+
+
+class Read(NamedTuple):
+    """X (dense or CSR); y, if there is one; the names of X's columns, if each has its own."""
+
+    X: Any
+    y: Any
+    names: tuple[str, ...] | None = None
 
 
 def load(
     path: Path, target: str | None, labels: Path | None, *, classes: bool = True
 ) -> tuple[Any, NDArray[Any]]:
-    """Return X (dense or CSR) and y.
+    """Return X (dense or CSR) and y; see `read`."""
+    return read(path, target, labels, classes=classes)[:2]
+
+
+def read(
+    path: Path,
+    target: str | None,
+    labels: Path | None,
+    *,
+    classes: bool = True,
+    like: Sequence[str] | None = None,
+) -> Read:
+    """Return what a file holds.
 
     The target is a column by name (default: the last one), a .npy file beside (`labels`), or
     LIBSVM's own. classes: whether labels are names of classes; text such as 01 then stays text.
+    like: the columns that are wanted, by name and in this order, where the file has names.
     """
     for file in filter(None, (path, labels)):
         if not file.exists():
@@ -41,21 +63,21 @@ def load(
             raise BadInput("the labels are a column (--target) or a file (--labels); got both.")
         table = _csv(path) if kind == ".csv" else _parquet(path)
         if labels is not None:
-            return _features(path, table), _npy(labels)
-        return _split(path, table, target, classes)
+            return _picked(path, table, like)._replace(y=_npy(labels))
+        return _parted(path, table, target, classes, like)
     if target is not None:
         raise BadInput(f"--target names a column of CSV or Parquet; {path.name} has no names.")
     if kind == ".npy":
         if labels is None:
             raise BadInput(f"{path.name} holds X only. Name the file of y: --labels y.npy.")
-        return _npy(path), _npy(labels)
+        return Read(_npy(path), _npy(labels))
     if kind in (".svm", ".libsvm", ".txt"):
         if labels is not None:
             raise BadInput(
                 f"{path.name} is LIBSVM text and has its own labels. Leave --labels out, or save X "
                 f"as .npy."
             )
-        return _libsvm(path)
+        return Read(*_libsvm(path))
     raise BadInput(
         f"the data must be .csv, .parquet, .npy or LIBSVM text (.svm, .libsvm, .txt), .gz or not; "
         f"got {path.name}."
@@ -67,27 +89,32 @@ def table(path: Path, target: str | None) -> tuple[NDArray[Any], NDArray[Any] | 
     if not path.is_file():
         raise BadInput(f"the data must be a file that is there; {path} is not. Check the path.")
     found = _csv(path)
-    return (_features(path, found), None) if target is None else _split(path, found, target, True)
+    X, y, _ = _picked(path, found) if target is None else _parted(path, found, target)
+    return X, y
 
 
 def rows(
-    path: Path, target: str | None, labels: Path | None, columns: int, *, classes: bool
+    path: Path,
+    target: str | None,
+    labels: Path | None,
+    columns: int,
+    *,
+    classes: bool,
+    like: Sequence[str] | None = None,
 ) -> tuple[Any, NDArray[Any] | None]:
     """Return X with so many columns, and y where the file has one column more, or its own labels.
 
-    That column is the target, by name or the last one.
+    That column is the target, by name; or the one that is not in `like`; or the last one.
     """
     kind = Path(path.name.removesuffix(".gz")).suffix.lower()
-    X: Any
-    y: NDArray[Any] | None
     if kind == ".npy" and labels is None and target is None and path.is_file():
-        X, y = _npy(path), None
+        X, y, _ = Read(_npy(path), None)
     elif (kind in (".csv", ".parquet") and target is None and labels is None) and path.is_file():
         found = _csv(path) if kind == ".csv" else _parquet(path)
         alone = len(found) == columns
-        X, y = (_features(path, found), None) if alone else _split(path, found, None, classes)
+        X, y, _ = _picked(path, found, like) if alone else _parted(path, found, None, classes, like)
     else:
-        X, y = load(path, target, labels, classes=classes)
+        X, y, _ = read(path, target, labels, classes=classes, like=like)
         if hasattr(X, "indptr") and X.shape[1] < columns:
             X.resize((X.shape[0], columns))  # LIBSVM text: the last columns are all zeros
     if X.ndim != 2 or X.shape[1] != columns:
@@ -172,7 +199,7 @@ def _csv(path: Path) -> list[Column]:
             f"the first line of {path.name} must name the columns; it holds numbers only: "
             f"{', '.join(names[:4])}{' ...' if len(names) > 4 else ''}. Put a line of names first."
         )
-    for at, row in lines:
+    for at, row in rows:
         if len(row) != len(names):
             raise BadInput(
                 f"every line of {path} must have {len(names)} fields, as its first one; line {at} "
@@ -224,11 +251,25 @@ def _typed(path: Path, field: Any, column: Any) -> Column:
     return Column(field.name, numbers if whole else numbers.astype(np.float64), text=False)
 
 
-def _split(
-    path: Path, table: list[Column], target: str | None, classes: bool
-) -> tuple[NDArray[Any], NDArray[Any]]:
+def _parted(
+    path: Path,
+    table: list[Column],
+    target: str | None,
+    classes: bool = True,
+    like: Sequence[str] | None = None,
+) -> Read:
+    """The features and the target of a table."""
     names = [column.name for column in table]
     chosen = names[-1] if target is None else target
+    if like is not None and target is None:
+        others = [name for name in names if name not in like]
+        if len(others) != 1:
+            _picked(path, table, like)  # says what is wrong, unless there is nothing but features
+            raise BadInput(
+                f"the target must be a column beside those of the model; {path.name} has none. Add "
+                f"it."
+            )
+        chosen = others[0]
     if chosen not in names:
         raise BadInput(
             f"--target must be a column of {path.name}; got {chosen!r}. It has: {', '.join(names)}."
@@ -242,7 +283,26 @@ def _split(
             f"named {chosen!r}. Rename the others."
         )
     at = names.index(chosen)
-    return _features(path, table[:at] + table[at + 1 :]), _labels(path, table[at], classes)
+    found = _picked(path, table[:at] + table[at + 1 :], like)
+    return found._replace(y=_labels(path, table[at], classes))
+
+
+def _picked(path: Path, table: list[Column], like: Sequence[str] | None = None) -> Read:
+    """The features of a table: all of its columns, in the order of `like`."""
+    names = [column.name for column in table]
+    if like is not None and sorted(names) != sorted(like):
+        lacking = ", ".join(name for name in like if name not in names)
+        unknown = ", ".join(name for name in names if name not in like)
+        raise BadInput(
+            f"{path.name} must have the columns that the model is fitted to, each once; it lacks "
+            f"{lacking or 'none'}, and has besides {unknown or 'none'}. Rename or drop them, or "
+            f"name the --target."
+        )
+    if like is not None:
+        table = [table[names.index(name)] for name in like]
+        names = list(like)
+    once = len(set(names)) == len(names) and max(map(len, names)) <= LONGEST
+    return Read(_features(path, table), None, tuple(names) if once else None)
 
 
 def _features(path: Path, table: list[Column]) -> NDArray[Any]:
@@ -285,7 +345,10 @@ def _labels(path: Path, column: Column, classes: bool) -> NDArray[Any]:
         return numbers
     names = np.unique(y)
     same = len(np.unique(names.astype(np.float64))) < len(names)
-    return y if same or not all(CANONICAL.fullmatch(v) for v in names) else numbers
+    if same or not all(CANONICAL.fullmatch(v) for v in names):
+        return y
+    whole = all(v.lstrip("-").isdigit() for v in names) and np.abs(numbers).max() < 2.0**53
+    return numbers.astype(np.int64) if whole else numbers  # 0 and 1 are predicted as such
 
 
 def _all_numbers(cells: NDArray[Any]) -> bool:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from html import escape
 from os import PathLike
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from ..choice import Choice
-from ..display import Displayed
+from ..display import grid
 from ..errors import BadInput
 from ..rounds.stop import Stop
 from ..simulation import Candidate, Row, Work
@@ -77,7 +78,7 @@ class Option:
 
 
 @dataclass(frozen=True, eq=False)
-class Plan(Displayed, Choice):
+class Plan(Choice):
     """How to run some work: pass it to connect, encode, parts or sequence, as `kofn.plan` made it.
 
     `best` is what these calls use. `options`: the last few that were compared, the best first; some
@@ -93,7 +94,6 @@ class Plan(Displayed, Choice):
     settings: int  # how many there were of codes, parameters and machines
     goal: str
     why: tuple[str, ...]
-    _displayed: ClassVar[tuple[str, ...]] = ("workers", "coded", "goal", "why", "python")
 
     @property
     def workers(self) -> int:
@@ -151,6 +151,16 @@ class Plan(Displayed, Choice):
         from .plots import draw
 
         return draw(self, path)
+
+    def _repr_html_(self) -> str:
+        heads = ("", "code", "machines", "seconds", "USD", "memory", "risk")
+        shown = [self.best, *(one for one in self.options[:6] if one is not self.best)]
+        rows = [
+            ("*" if o is self.best else "", o.code, o.workers, o.seconds, o.price, o.memory, o.risk)
+            for o in shown
+        ]
+        why = "".join(f"<p>{escape(line)}</p>" for line in self.why)
+        return f"{grid(repr(self), heads, rows)}{why}<pre>{escape(self.python)}</pre>"
 
     def __repr__(self) -> str:
         best = self.best

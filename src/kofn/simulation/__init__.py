@@ -1,8 +1,9 @@
 """Codes compared in simulated time, from recorded or made-up timings. See docs/simulate.md."""
 
 from .calibration import calibrate
-from .codes import CODES, Candidate, Outcome, Place, candidates
+from .codes import CODES, Candidate, Outcome, Place
 from .logs import Traces, record
+from .own import candidates
 from .run import Stage, simulate
 from .table import Row, Table
 from .timings import delays_of, market_of

@@ -7,7 +7,7 @@ simulated workers or on real ones: with an engine that has no values the data ar
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -17,9 +17,9 @@ import numpy as np
 from ..arrays.matrix import CodedMatrix
 from ..arrays.options import Options
 from ..arrays.placing import placed
-from ..arrays.shares import shares_of, threshold
+from ..arrays.shares import Shares, shares_of, threshold
 from ..cluster import Cluster
-from ..codes import SumCode
+from ..codes import AnyKOfN, SumCode
 from ..codes.rateless import LT, RandomGroups
 from ..codes.repetition import CyclicRepetition, FractionalRepetition, Uncoded
 from ..errors import BadInput
@@ -30,7 +30,7 @@ from ..sequence import DIP, IDIP, Polynomial, SequenceCode
 from ..sequence import Uncoded as UncodedSequence
 from ..sequence.schemes import usual
 from ..sums.data import finer
-from .calls import parse_call, split_calls
+from .calls import parse_call
 from .work import ITEM, Kind, Work
 
 
@@ -60,15 +60,20 @@ class Place(NamedTuple):
         return Outcome(self.cluster.engine.now(), covered, exact)
 
 
-Player = Callable[..., Iterator[Outcome]]  # (place, **parameters)
+Outcomes = Iterator[Outcome]
+Player = Callable[..., Outcomes]  # (place, **parameters)
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A code by its name, with parameters: `Candidate.parse("mds(k=12)")`."""
+    """A code by its name, with parameters: `Candidate.parse("mds(k=12)")`.
+
+    player: what plays it, where that is none of CODES.
+    """
 
     code: str
     parameters: tuple[tuple[str, Any], ...] = ()
+    player: Player | None = None
 
     @classmethod
     def parse(cls, text: str) -> Candidate:
@@ -77,11 +82,15 @@ class Candidate:
         return cls(name, tuple(parameters.items()))
 
     def __str__(self) -> str:
+        if self.player is not None:
+            return self.code
         inner = ", ".join(f"{name}={value!r}" for name, value in self.parameters)
         return f"{self.code}({inner})" if inner else self.code
 
     def check(self, kind: Kind) -> Player:
         """Return what plays it; raises BadInput where there is no such code for this work."""
+        if self.player is not None:
+            return self.player
         known = CODES[kind]
         if self.code not in known:
             raise BadInput(
@@ -109,21 +118,10 @@ class Candidate:
         return self.check(place.work.kind)(place, **dict(self.parameters))
 
 
-def candidates(codes: str | Iterable[str | Candidate], kind: Kind) -> dict[str, Candidate]:
-    """Codes by what they are called, in order; raises BadInput for what does not exist."""
-    given = split_calls(codes) if isinstance(codes, str) else codes
-    found = [one if isinstance(one, Candidate) else Candidate.parse(one) for one in given]
-    if not found:
-        raise BadInput(f"at least one code is simulated; a {kind} has {', '.join(CODES[kind])}.")
-    for one in found:
-        one.check(kind)
-    return {str(one): one for one in found}
-
-
 # Products.
 
 
-def _products(place: Place, X: Any) -> Iterator[Outcome]:
+def products(place: Place, X: Any) -> Iterator[Outcome]:
     w = (
         np.zeros((place.work.columns, place.work.width))
         if place.work.width > 1
@@ -144,33 +142,37 @@ def mds(
     """kofn's own: `cluster.encode(A, k, margin=..., late=...)`; late 0 is its default rule."""
     rule = Late() if late == 0 else None if late is None else Late(factor=float(late))
     options = Options(margin=margin, late=rule, measured_loads=loads == "measured")
-    return _products(place, _matrix(place, k, options))
+    return products(place, _matrix(place, k, options))
 
 
 def auto_product(place: Place) -> Iterator[Outcome]:
     """What kofn does where no k is named: `cluster.encode(A)`."""
-    return _products(place, _matrix(place, (place.workers + 1) // 2, Options(), left=True))
+    return products(place, _matrix(place, (place.workers + 1) // 2, Options(), left=True))
 
 
 def uncoded_product(place: Place) -> Iterator[Outcome]:
     """Every worker has a block, and all must answer."""
     options = Options(late=None, measured_loads=False)
-    return _products(place, _matrix(place, place.workers, options))
+    return products(place, _matrix(place, place.workers, options))
 
 
 def whole_product(place: Place, *, k: int) -> Iterator[Outcome]:
     """Every worker multiplies its whole share, the first k replies count."""
     options = Options(margin=place.workers - k, late=None, measured_loads=False)
-    return _products(place, _matrix(place, k, options))
+    return products(place, _matrix(place, k, options))
 
 
 def _matrix(place: Place, k: int, options: Options, left: bool = False) -> CodedMatrix:
-    work, code = place.work, threshold(k, place.workers)
-    A: Any = Blank(work.rows, work.columns)
+    code = threshold(k, place.workers)
+    return placed(place.cluster._driver, data_of(place), code, options, left)
+
+
+def data_of(place: Place) -> Callable[[AnyKOfN], Shares]:
+    """What makes the shares of the matrix, under a code."""
+    A: Any = Blank(place.work.rows, place.work.columns)
     if place.values:
-        A = np.random.default_rng(0).standard_normal((work.rows, work.columns))
-    make = partial(shares_of, A, values=place.values)
-    return placed(place.cluster._driver, make, code, options, left)
+        A = np.random.default_rng(0).standard_normal((place.work.rows, place.work.columns))
+    return partial(shares_of, A, values=place.values)
 
 
 # Sums.
@@ -181,7 +183,7 @@ def term(part: Any, x: Any) -> Any:
     return part.T @ (part @ x)
 
 
-def _sums(place: Place, code: SumCode | None, covered: float = 1.0) -> Iterator[Outcome]:
+def sums(place: Place, code: SumCode | None, covered: float = 1.0) -> Iterator[Outcome]:
     work = place.work
     m = work.cut(place.workers) if code is not None else _cut_by_auto(work, place.workers)
     rows = max(1, work.rows // m)
@@ -204,36 +206,36 @@ def _sums(place: Place, code: SumCode | None, covered: float = 1.0) -> Iterator[
 
 def auto_sum(place: Place) -> Iterator[Outcome]:
     """What kofn does where no code is named: `cluster.parts(data)`."""
-    return _sums(place, None)
+    return sums(place, None)
 
 
 def uncoded_sum(place: Place, *, covered: float = 1.0) -> Iterator[Outcome]:
     """Each part on one worker; with covered < 1 stragglers are ignored."""
-    return _sums(place, Uncoded(), covered)
+    return sums(place, Uncoded(), covered)
 
 
 def fractional(
     place: Place, *, c: int = 2, covered: float = 1.0, stream: str = "parts"
 ) -> Iterator[Outcome]:
     """c workers hold the same parts; covered < 1 closes a sum at that fraction."""
-    return _sums(place, FractionalRepetition(c, stream), covered)  # type: ignore[arg-type]
+    return sums(place, FractionalRepetition(c, stream), covered)  # type: ignore[arg-type]
 
 
 def cyclic(
     place: Place, *, c: int = 2, covered: float = 1.0, stream: str = "parts"
 ) -> Iterator[Outcome]:
     """Each worker holds c parts in a row, as its neighbours do."""
-    return _sums(place, CyclicRepetition(c, stream), covered)  # type: ignore[arg-type]
+    return sums(place, CyclicRepetition(c, stream), covered)  # type: ignore[arg-type]
 
 
 def lt(place: Place, *, r: int = 1, decoder: str = "inactivation") -> Iterator[Outcome]:
     """A rateless code over groups of r terms."""
-    return _sums(place, LT(r, decoder=decoder))  # type: ignore[arg-type]
+    return sums(place, LT(r, decoder=decoder))  # type: ignore[arg-type]
 
 
 def groups(place: Place, *, d: int = 10) -> Iterator[Outcome]:
     """Groups of d terms, which every worker evaluates in an order of its own."""
-    return _sums(place, RandomGroups(d))
+    return sums(place, RandomGroups(d))
 
 
 # Rivals, which place a part for each worker themselves.
@@ -263,7 +265,7 @@ MASTERS = {kind.name: kind for kind in (Replication, BackupTasks, Hedged, Ignore
 # Sequences.
 
 
-def _sequence(place: Place, code: SequenceCode, slack: float) -> Iterator[Outcome]:
+def sequences(place: Place, code: SequenceCode, slack: float) -> Iterator[Outcome]:
     work, stream = place.work, place.cluster.sequence(code, slack)
     shape = work.rows, work.columns, work.width
     X, Y = np.ones(shape[:2] if place.values else 0), np.ones(shape[1:] if place.values else 0)
@@ -285,33 +287,33 @@ def _sequence(place: Place, code: SequenceCode, slack: float) -> Iterator[Outcom
 
 def auto_sequence(place: Place) -> Iterator[Outcome]:
     """What kofn does where no code is named: `cluster.sequence()`."""
-    return _sequence(place, usual(place.workers), 0.25)
+    return sequences(place, usual(place.workers), 0.25)
 
 
 def uncoded_sequence(place: Place, *, x: int, y: int, slack: float = 0.25) -> Iterator[Outcome]:
     """One block product for each of xy workers, all of which are waited for."""
-    return _sequence(place, UncodedSequence(x, y), slack)
+    return sequences(place, UncodedSequence(x, y), slack)
 
 
 def polynomial(
     place: Place, *, x: int, y: int, z: int = 1, slack: float = 0.25
 ) -> Iterator[Outcome]:
     """Any xy of the workers are enough, in one round."""
-    return _sequence(place, Polynomial(x, y, z), slack)
+    return sequences(place, Polynomial(x, y, z), slack)
 
 
 def dip(
     place: Place, *, x: int, y: int, delay: int, lam: int, slack: float = 0.25
 ) -> Iterator[Outcome]:
     """A job is spread over delay + 1 rounds."""
-    return _sequence(place, DIP(x, y, delay, lam), slack)
+    return sequences(place, DIP(x, y, delay, lam), slack)
 
 
 def idip(
     place: Place, *, x: int, y: int, delay: int, N: int, W: int, slack: float = 0.25
 ) -> Iterator[Outcome]:
     """For at most N stragglers in any W rounds."""
-    return _sequence(place, IDIP(x, y, delay, N, W), slack)
+    return sequences(place, IDIP(x, y, delay, N, W), slack)
 
 
 CODES: Mapping[Kind, Mapping[str, Player]] = {

@@ -14,8 +14,9 @@ from ..delays import Delays, SpotTrace
 from ..engines._links import Sizes
 from ..engines.virtual import VirtualEngine
 from ..errors import NotDecodable, TooFewWorkers
-from .codes import Candidate, Outcome, Place, candidates, memory, message_sizes, units
+from .codes import Candidate, Outcome, Place, memory, message_sizes, units
 from .draws import Common, Meter
+from .own import Given, candidates
 from .table import Row, Table
 from .timings import Market, Timings, delays_of, market_of
 from .work import Kind, Work
@@ -23,7 +24,7 @@ from .work import Kind, Work
 
 def simulate(
     work: Work | Kind,
-    codes: str | Iterable[str | Candidate],
+    codes: Given | Iterable[Given],
     workers: int,
     timings: Timings,
     market: Market | None = None,
@@ -39,7 +40,8 @@ def simulate(
     """Play rounds of some work under each code in simulated time, and compare them.
 
     work: a kofn.Work, or its kind alone. codes: names with parameters, "uncoded, mds(k=12)", or a
-    list of such (docs/simulate.md has all). workers: how many there are, or are wanted of a market.
+    list of such, and of objects: any code that `parts`, `encode` or `sequence` takes, also one of
+    your own (docs/simulate.md has all). workers: how many there are, or are wanted of a market.
     timings: recorded ones (a file, or FILE:NAME) or a model, "exponential(unit=10, mean=0.5)", a
     unit of which is the whole work. market: who comes and goes, recorded; it ends the run too.
     costs: of messages, start-up and the master; a file of `kofn calibrate` (default: kofn.Costs()).

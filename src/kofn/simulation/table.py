@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
+from ..display import grid
 from ..errors import CannotDo
 from .work import Work
 
@@ -166,6 +167,15 @@ class Table:
         from .plots import draw
 
         return draw(self, path)
+
+    def _repr_html_(self) -> str:
+        names = ("mean", "p99", "total", "work", "memory", "exact_share", "usd", "problem")
+        rows = [row.summary() for row in self.rows.values()]
+        shown = [name for name in names if any(row[name] not in (None, "") for row in rows)]
+        title = f"{self.work.kind}, {self.workers} workers; best: {self.best}; seconds"
+        cells = zip(self.rows, ([row[name] for name in shown] for row in rows), strict=True)
+        heads = ["code", *(name.replace("_", " ") for name in shown)]
+        return grid(title, heads, ([name, *values] for name, values in cells))
 
     def __repr__(self) -> str:
         lines = [f"{self.work.kind}, {self.workers} workers; best: {self.best}"]
