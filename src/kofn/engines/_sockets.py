@@ -121,6 +121,7 @@ class SocketTransport(Transport):
         self._unsent: dict[int, Peer] = {}  # who have frames to be sent
         # The last operand that was sent; by whether all of it is in the frame.
         self._framed = {False: _NONE, True: _NONE}
+        self._plain: tuple[Any, Packed] = (None, (None, (None,), None))  # last such value, packed
         self._before = 0  # bytes to and from workers that are gone
         watched.add(self)
 
@@ -167,8 +168,12 @@ class SocketTransport(Transport):
 
     def pack(self, value: Any, lasting: bool = False) -> Packed | Shared:
         """Write large buffers to a segment; `lasting`: to one that only its worker will hold."""
+        if value is self._plain[0] and not lasting:
+            return self._plain[1]  # the tasks of a sum all have the same arguments
         if not lasting:
             packed, segment = pack(value, self.pool.take)
+            if packed[0] is None:  # a value that nobody can change
+                self._plain = value, packed
         elif isinstance(value, Exchange):
             packed, segment = (EXCHANGE, astuple(value.layout), OWN), _Handle(value.owner)
         else:
@@ -233,9 +238,8 @@ class SocketTransport(Transport):
         kind = type(message)
         if peer is None or kind is Cancel:
             return  # it is gone, and its end will be told; or it sees the cancelled word
-        if kind is AddOperand and self._framed[False][0] is message:
-            _, data, segment = self._framed[False]
-        else:
+        framed, data, segment = self._framed[False]
+        if framed is not message:
             data, segment = self._frame(message)
         peer.unsent.append(data)
         if segment is not None and (segment.id == OWN or segment.id not in peer.segments):
