@@ -204,3 +204,15 @@ def test_interrupts_at_any_moment_are_no_harm() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 30
+
+
+def test_only_what_nobody_can_change_is_packed_once() -> None:
+    with LocalEngine(1) as engine:
+        transport = engine._transport
+        fixed, changing = ("key", (1, 2.0)), ("key", np.zeros(2))
+        assert transport.pack(fixed) is transport.pack(fixed)
+        assert transport.unpack(transport.pack(("key", (True, 2)))) == ("key", (True, 2))
+        before = transport.pack(changing)
+        changing[1][0] = 5.0
+        assert transport.pack(changing) is not before
+        assert transport.unpack(transport.pack(changing))[1][0] == 5.0

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ..checks import length
 from ..model import Command, Reply, RowRange, Send
 from ..rounds.lateness import Late
-from ..rounds.watch import WatchedRound
+from ..rounds.watch import Verifier, WatchedRound
 from ..rounds.windows import runs
 
 if TYPE_CHECKING:
@@ -156,11 +156,11 @@ class SumRound(WatchedRound):
         length = self._work.size(item.share) * _length(item.u)
         return (length / self._work.length) ** 2 if length else 0.0
 
-    def _wrong(self, event: Reply) -> str | None:
-        if self.verifier is None or event.value is None:
+    def _wrong(self, event: Reply, verifier: Verifier) -> str | None:
+        if event.value is None:
             return None
         item = self._numbered[event.what]
-        return self.verifier.wrong(item.share, item, event.value)
+        return verifier.wrong(item.share, item, event.value)
 
     def _replied(self, event: Reply) -> Sequence[Command]:
         if event.what is not None:

@@ -33,6 +33,7 @@ HELLO, GONE, UNMAP, UNPASS = range(100, 104)
 EXCHANGE = "exchange"  # in place of a packed value's head: memory to be mapped as an Exchange
 _WAIT = frozenset({AddBody, AddOperand, DropOperand})  # sent with the next message
 _NONE: tuple[Message, bytes, Segment | None] = ((), b"", None)  # a message, its frame and segment
+_NOTHING: tuple[Any, Packed] = (None, (None, (None,), None))
 _FDS = 12  # descriptors that go with one frame
 VALUE_AT = {  # where in a frame to a worker the packed value is, by the number of its kind
     number: 1 + kind._fields.index(name)
@@ -121,6 +122,7 @@ class SocketTransport(Transport):
         self._unsent: dict[int, Peer] = {}  # who have frames to be sent
         # The last operand that was sent; by whether all of it is in the frame.
         self._framed = {False: _NONE, True: _NONE}
+        self._fixed = _NOTHING  # the last value that nobody can change, and how it is packed
         self._before = 0  # bytes to and from workers that are gone
         watched.add(self)
 
@@ -168,7 +170,11 @@ class SocketTransport(Transport):
     def pack(self, value: Any, lasting: bool = False) -> Packed | Shared:
         """Write large buffers to a segment; `lasting`: to one that only its worker will hold."""
         if not lasting:
+            if value is self._fixed[0]:
+                return self._fixed[1]  # the tasks of a sum all have the same arguments
             packed, segment = pack(value, self.pool.take)
+            if packed[0] is None:
+                self._fixed = value, packed
         elif isinstance(value, Exchange):
             packed, segment = (EXCHANGE, astuple(value.layout), OWN), _Handle(value.owner)
         else:
@@ -226,16 +232,15 @@ class SocketTransport(Transport):
 
     def cancelled(self, round: int) -> None:
         self._cancelled[0] = round
-        self._framed = {False: _NONE, True: _NONE}
+        self._framed, self._fixed = {False: _NONE, True: _NONE}, _NOTHING
 
     def send(self, worker: int, message: Message) -> None:
         peer = self._live.get(worker)
         kind = type(message)
         if peer is None or kind is Cancel:
             return  # it is gone, and its end will be told; or it sees the cancelled word
-        if kind is AddOperand and self._framed[False][0] is message:
-            _, data, segment = self._framed[False]
-        else:
+        framed, data, segment = self._framed[False]
+        if framed is not message:
             data, segment = self._frame(message)
         peer.unsent.append(data)
         if segment is not None and (segment.id == OWN or segment.id not in peer.segments):

@@ -92,7 +92,11 @@ class Reader:
         if not size:
             return None
         self.received += size
-        rest, self.sizes = self._rest, []
+        rest = self._rest
+        if not rest and size >= 8 and size == 8 + _HEAD.unpack_from(data)[0]:
+            self.sizes = [size]  # one whole frame, as almost always
+            return [marshal.loads(data[8:])]
+        self.sizes = []
         if rest:
             rest += data
             # A frame of many reads: do not look at it again before it can be whole.
@@ -100,9 +104,6 @@ class Reader:
                 return []
             data = bytes(rest)
             rest.clear()
-        elif size >= 8 and size == 8 + _HEAD.unpack_from(data)[0]:
-            self.sizes = [size]  # one whole frame, as almost always
-            return [marshal.loads(data[8:])]
         messages = frames(data, self.sizes)
         if (used := sum(self.sizes)) < len(data):
             rest += memoryview(data)[used:]

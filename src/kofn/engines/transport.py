@@ -240,13 +240,12 @@ class TransportEngine(Engine):
         self._transport.check()
 
     def _send(self, messages: Outgoing) -> None:
-        send, done = self._transport.send, 0
+        send, left = self._transport.send, iter(messages)
         try:
-            for worker, message in messages:
+            for worker, message in left:
                 send(worker, message)
-                done += 1
         except (MemoryError, OSError, TooLarge):
-            self._protocol.unsent(messages[done:])
+            self._protocol.unsent([(worker, message), *left])
             with room_for("what a worker is sent"):
                 raise
 

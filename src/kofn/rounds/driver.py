@@ -368,14 +368,15 @@ class RoundDriver:
     def _obey(self, round: Round, commands: Sequence[Command], supply: Supplier) -> bool:
         """Do what a round says; return whether somebody is asked for something by it."""
         engine, roster, now, asked = self.engine, self.roster, self.engine.now(), False
+        live, submit, note, owe = roster.kept, engine.submit, self.log.add, roster.debts.add
         for command in commands:
             if type(command) is Send:
                 task, worker = command.task, command.task.worker
-                if worker not in roster.kept:
+                if worker not in live:
                     continue  # its Lost is in this very batch; the round is about to hear of it
-                self.log.add(Record(now, "send", task.round, worker, task.id, int(task.cost)))
-                engine.submit(task)
-                roster.debts.add(worker, now)
+                note(Record(now, "send", task.round, worker, task.id, int(task.cost)))
+                submit(task)
+                owe(worker, now)
                 asked = True
             elif type(command) is Supply:
                 supply(command.worker)

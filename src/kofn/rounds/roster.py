@@ -160,9 +160,9 @@ class Roster:
             return set()  # as almost always
         return {worker for worker, last in since.items() if last + seconds <= now}
 
-    def behind(self, worker: int, tasks: int) -> bool:
-        """Whether a worker owes answers to so many tasks or puts: more would only pile up."""
-        return self.debts.owed.get(worker, 0) >= tasks
+    def behind(self, tasks: int) -> list[int]:
+        """Workers that owe answers to so many tasks or puts: more would only pile up."""
+        return [worker for worker, owed in self.debts.owed.items() if owed >= tasks]
 
     def owing(self, workers: Iterable[int]) -> set[int]:
         """Those of these workers that owe an answer."""

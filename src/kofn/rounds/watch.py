@@ -89,14 +89,15 @@ class WatchedRound(Round):
         changed = False  # who is there and counted on
         commands: Sequence[Command] = ()
         if type(event) is Reply:
+            worker = event.worker
             # A piece tells nothing: who is slow streams, too.
             if event.last or event.task not in self._open:
-                changed = self._answered(event.worker, self._open.pop(event.task, None) is not None)
-            if event.round == self.id and not self.done and event.worker not in self.wrong:
-                worker = event.worker
+                changed = self._answered(worker, self._open.pop(event.task, None) is not None)
+            if event.round == self.id and not self.done and worker not in self.wrong:
                 self.read[worker] = self.read.get(worker, 0) + event.read
                 self.spent[worker] = self.spent.get(worker, 0.0) + event.seconds
-                if (why := self._wrong(event)) is None:
+                why = None if self.verifier is None else self._wrong(event, self.verifier)
+                if why is None:
                     commands = self._replied(event)
                 else:
                     changed, commands = True, self._accuse(worker, event.task, why)
@@ -152,11 +153,11 @@ class WatchedRound(Round):
     def _replied(self, event: Reply) -> Sequence[Command]:
         """Take a reply of this round."""
 
-    def _wrong(self, event: Reply) -> str | None:
+    def _wrong(self, event: Reply, verifier: Verifier) -> str | None:
         """Why a reply of this round cannot be right, if so."""
-        if self.verifier is None or event.value is None:
+        if event.value is None:
             return None
-        return self.verifier.wrong(self._slot_of[event.worker], event.what, event.value)
+        return verifier.wrong(self._slot_of[event.worker], event.what, event.value)
 
     def _accuse(self, worker: int, task: int, why: str) -> list[Command]:
         """Have nothing more to do with a worker, in this round."""

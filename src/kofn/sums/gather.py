@@ -118,15 +118,14 @@ class GatherRound(WatchedRound):
 
     def _resting(self) -> list[int]:
         """Those that are asked when nobody else is left; not who made room for another."""
-        slow = self._slow
-        return [worker for worker in self._holder.values() if worker in slow] if slow else []
+        return [worker for worker in self._holder.values() if worker in self._slow]
 
     def _mend(self) -> list[Command]:
         """Ask those that have not been asked, but for the resting, for what has not come."""
         return [
             self._send(worker)
             for slot, worker in self._holder.items()
-            if self._quick(worker) and worker not in self._asked and slot not in self._over
+            if not (worker in self._slow or worker in self._asked or slot in self._over)
         ]
 
     def _replied(self, event: Reply) -> Sequence[Command]:
@@ -176,7 +175,7 @@ class GatherRound(WatchedRound):
 
     def _judge(self) -> list[Command]:
         """Ask the rule; while it is not content and nobody is at work, those that rested."""
-        working, resting = len(self._open), self._resting()
+        working, resting = len(self._open), self._resting() if self._slow else []
         idle = not working
         if idle and not resting and self.audit is not None:
             for said in self.audit.waiting.values():  # nobody is left who might say it, too

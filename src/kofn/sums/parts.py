@@ -8,7 +8,7 @@ workers) → `sums.tally` (what has come) → the stop rule → the value and it
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -232,11 +232,10 @@ class _Placed:
         self._fn_key = self._function(fn)
         flush = 0.0 if engine.capabilities.given_time else FLUSH
         self._args = (self.key, self._fn_key, flush, *self.body[1])
-        resting = {worker for worker in ready if driver.roster.behind(worker, _BEHIND)}
+        resting = {worker for worker in driver.roster.behind(_BEHIND) if worker in ready}
         if driver.roster.leaving:
             resting |= self._going(ready.keys() - resting)
-        for worker in list(self._holders.shares):  # also those whose parts are still on the way
-            self._teach(worker)
+        self._teach(self._holders.shares)  # also those whose parts are still on the way
         tally = tally_of(self.code)
         given = driver.next_round(), ready, self, tally, stop, resting
         if tuner is None:
@@ -333,7 +332,7 @@ class _Placed:
     def _supply(self, worker: int) -> None:
         self._holders.supply(worker)
         if worker in self._holders.shares:
-            self._teach(worker)
+            self._teach([worker])
 
     def _function(self, fn: Function) -> Any:
         """The key of a function as it is now; in the caller's own process it is just itself."""
@@ -354,10 +353,11 @@ class _Placed:
             self._known[key] = blob
         return key
 
-    def _teach(self, worker: int) -> None:
+    def _teach(self, workers: Iterable[int]) -> None:
         if not self._processes:
             return
-        if (worker, self._fn_key) not in self._have and worker in self._driver.roster.kept:
-            self._driver.put(worker, self._fn_key, self._known[self._fn_key])
-            # Noted last: if Ctrl-C comes before, it is sent again.
-            self._have.add((worker, self._fn_key))
+        key, have = self._fn_key, self._have
+        for worker in [worker for worker in workers if (worker, key) not in have]:
+            if worker in self._driver.roster.kept:
+                self._driver.put(worker, key, self._known[key])
+                have.add((worker, key))  # noted last: if Ctrl-C comes before, it is sent again

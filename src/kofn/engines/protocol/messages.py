@@ -121,7 +121,7 @@ Outgoing = list[tuple[int, Message]]
 
 def plain(message: Message) -> tuple[Any, ...]:
     """Return a message as a plain tuple: the number of its kind, then its fields."""
-    return _HEADS[type(message)] + tuple(message)
+    return _HEADS[type(message)] + message
 
 
 def typed(fields: tuple[Any, ...]) -> Message:
