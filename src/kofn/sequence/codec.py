@@ -158,6 +158,8 @@ class JobCodec:
                 self._to_decode.append(number)
             else:
                 job.decoded = True  # nothing was computed
+                m, _, p = job.shape
+                self._driver.engine.spend(lambda m=m, p=p: float(self.code.k) * m * p)
 
     def idle_work(self) -> Sequence[Command]:
         """Decode one job, or encode one mini-task ahead of its round."""

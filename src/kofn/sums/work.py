@@ -45,6 +45,13 @@ class Held:
         return self._again
 
 
+def grown(
+    held: Held, more: Mapping[int, Any], wanted: Sequence[int], symbols: Sequence[Row]
+) -> Held:
+    """What a slot holds under another code: of what it had, and of the parts that it lacked."""
+    return Held({i: more[i] if i in more else held.parts[i] for i in wanted}, symbols)
+
+
 def function(kept: Mapping[str, Any], key: Any) -> Callable[..., Any]:
     """The function kept under a key, unpickled here once; or itself, in the caller's process."""
     return load(key, kept[key]) if isinstance(key, str) else key
