@@ -180,6 +180,32 @@ def test_of_more_copies_only_those_that_lack_are_sent(
         assert parts.sum(total).exact
 
 
+def test_copies_that_were_interrupted_on_their_way_are_sent_next_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Breaks(Puts):
+        left = 5
+
+        def put(self, worker: int, key: str, value: Any) -> None:
+            self.left -= isinstance(value, Update)
+            if self.left == 0:
+                raise KeyboardInterrupt
+            super().put(worker, key, value)
+
+    with kofn.connect(Breaks(VirtualEngine(12))) as cluster:
+        parts = cluster.parts(D)
+        tuner = parts._tuner
+        assert tuner is not None
+        monkeypatch.setattr(tuner, "change", lambda: None)
+        parts.sum(total)
+        tuner.copies, tuner.at_once = 4, True
+        with pytest.raises(KeyboardInterrupt):
+            parts.sum(total)
+        for _ in range(2):
+            np.testing.assert_allclose(parts.sum(total).value, D.sum(axis=0), rtol=1e-12)
+            assert parts.code == tuner.code
+
+
 def test_a_look_takes_a_hundredth_of_the_time_at_most() -> None:
     """Rounds of a microsecond: thousands of them before the first look, by its own estimate."""
     tuner = SumTuner(6, 6, 1e6, None)

@@ -153,15 +153,14 @@ class Parts:
 
     def _tune(self, tuner: SumTuner) -> tuple[str, ...]:
         """Do what the tuner finds better by now; and what that is, and why."""
-        if (change := tuner.change()) is None:
-            return ()
-        now = self._driver.engine.now()
-        self._driver.log.append(Record(now, "tuned", -1, -1, -1, 0, change.why))
-        if (code := tuner.code) != self.code:
+        if (change := tuner.change()) is not None:
+            now = self._driver.engine.now()
+            self._driver.log.append(Record(now, "tuned", -1, -1, -1, 0, change.why))
+        if (code := tuner.code) != self.code:  # or an interrupt came in the middle of it
             self._place(code, self._sums[self.code])
             self.code, old = code, self.code
             del self._sums[old]  # the workers forget its parts
-        return (change.why,)
+        return () if change is None else (change.why,)
 
     def _place(self, code: SumCode, before: _Placed | None = None) -> _Placed:
         if not isinstance(code, SumCode):
