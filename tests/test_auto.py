@@ -139,8 +139,8 @@ class Puts(Wrapped):
         self.sent: dict[int, list[int]] = defaultdict(list)
 
     def put(self, worker: int, key: str, value: Any) -> None:
-        parts = value.args[0] if isinstance(value, Update) else value.parts
-        self.sent[worker] += parts
+        held = value.args[0] if isinstance(value, Update) else value
+        self.sent[worker] += held.parts
         self.engine.put(worker, key, value)
 
 

@@ -220,8 +220,7 @@ class _Placed:
         if had.isdisjoint(wanted.parts):
             return wanted
         more = {part: value for part, value in wanted.parts.items() if part not in had}
-        args = more, tuple(wanted.parts), wanted.symbols
-        return Update(self.key, grown, args, keeps=True)
+        return Update(self.key, grown, (Held(more, wanted.symbols),), keeps=True)
 
     def _evaluate(self, fn: Function, x: Any, row: Row) -> tuple[Any, ...]:
         """The value of one symbol, found here."""

@@ -45,11 +45,11 @@ class Held:
         return self._again
 
 
-def grown(
-    held: Held, more: Mapping[int, Any], wanted: Sequence[int], symbols: Sequence[Row]
-) -> Held:
-    """What a slot holds under another code: of what it had, and of the parts that it lacked."""
-    return Held({i: more[i] if i in more else held.parts[i] for i in wanted}, symbols)
+def grown(held: Held, more: Held) -> Held:
+    """What a slot holds under another code: `more` has its symbols, and the parts that lacked."""
+    wanted = {part for row in more.symbols for part in row.parts}
+    kept = {part: value for part, value in held.parts.items() if part in wanted}
+    return Held({**kept, **more.parts}, more.symbols)
 
 
 def function(kept: Mapping[str, Any], key: Any) -> Callable[..., Any]:
