@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,16 @@ from numpy.random import Generator
 
 import kofn
 from kofn.delays import Change, Delays, PerUnit, Recording, Script, write_timings
+from kofn.engines.base import Engine, Wrapped
 from kofn.engines.virtual import VirtualEngine
+from kofn.model import Update
 from kofn.report.state import RunState
 from kofn.reproduce import plan as reproduced
 from kofn.reproduce import plan_page
 from kofn.reproduce.kept import Kept
 from kofn.sequence.schemes import usual
 from kofn.simulation import Candidate, Stage, Work, simulate
+from kofn.sums.tuning import Change as TuningChange
 from kofn.sums.tuning import SumTuner, first_copies
 
 
@@ -125,6 +129,83 @@ def test_what_changes_is_in_the_report_the_log_and_on_the_page() -> None:
     state.take(log)
     events = [event for event in state.events.items if event[1] == "tuned"]
     assert [event[3] for event in events] == said
+
+
+class Puts(Wrapped):
+    """Notes which parts were sent to whom."""
+
+    name = "puts"
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self.sent: dict[int, list[int]] = defaultdict(list)
+
+    def put(self, worker: int, key: str, value: Any) -> None:
+        held = value.args[0] if isinstance(value, Update) else value
+        self.sent[worker] += held.parts
+        self.engine.put(worker, key, value)
+
+
+@pytest.mark.parametrize("copies", [4, 8, 12, 5])
+def test_of_more_copies_only_those_that_lack_are_sent(
+    copies: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where somebody was lost before, and another one has joined since."""
+    engine = Puts(VirtualEngine(12))
+    with kofn.connect(engine) as cluster:
+        parts = cluster.parts(D)
+        assert parts._tuner is not None
+        parts.sum(total)
+        cluster.lose(3)
+        cluster.join()
+        parts.sum(total)
+        tuner = parts._tuner
+
+        def change() -> TuningChange:
+            monkeypatch.undo()
+            tuner.copies, tuner.at_once = copies, True
+            return TuningChange(copies, True, "more")
+
+        monkeypatch.setattr(tuner, "change", change)
+        for _ in range(3):
+            found = parts.sum(total)
+            assert found.exact
+            np.testing.assert_allclose(found.value, D.sum(axis=0), rtol=1e-12)
+        assert parts.code == tuner.code
+        held = parts.assignment
+        slots = parts._sums[parts.code]._holders.shares
+        for worker, slot in slots.items():
+            assert sorted(engine.sent[worker]) == sorted(set(engine.sent[worker]))
+            assert set(engine.sent[worker]) >= set(held.parts(slot))
+        parts.sum(total)
+        cluster.lose(5)
+        assert parts.sum(total).exact
+
+
+def test_copies_that_were_interrupted_on_their_way_are_sent_next_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Breaks(Puts):
+        left = 5
+
+        def put(self, worker: int, key: str, value: Any) -> None:
+            self.left -= isinstance(value, Update)
+            if self.left == 0:
+                raise KeyboardInterrupt
+            super().put(worker, key, value)
+
+    with kofn.connect(Breaks(VirtualEngine(12))) as cluster:
+        parts = cluster.parts(D)
+        tuner = parts._tuner
+        assert tuner is not None
+        monkeypatch.setattr(tuner, "change", lambda: None)
+        parts.sum(total)
+        tuner.copies, tuner.at_once = 4, True
+        with pytest.raises(KeyboardInterrupt):
+            parts.sum(total)
+        for _ in range(2):
+            np.testing.assert_allclose(parts.sum(total).value, D.sum(axis=0), rtol=1e-12)
+            assert parts.code == tuner.code
 
 
 def test_a_look_takes_a_hundredth_of_the_time_at_most() -> None:

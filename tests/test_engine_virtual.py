@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Iterator
 from typing import Any, cast
@@ -11,7 +12,7 @@ import pytest
 from support import PASS, SOAK, driver_of
 
 import kofn
-from kofn.delays import Exponential, PerUnit, Scaled, Spot
+from kofn.delays import Delays, Exponential, PerUnit, Scaled, Spot
 from kofn.engines.base import Engine
 from kofn.engines.virtual import VirtualEngine
 from kofn.exchange import TASK
@@ -195,3 +196,42 @@ def test_a_task_of_an_iteration_that_cannot_begin_fails() -> None:
         (event,) = engine.events(1.0)
         assert isinstance(event, Failed)
         assert event.error == "KeyError('missing')"
+
+
+class Looks(Delays):
+    """Notes whether the garbage collector is at work when a task is begun."""
+
+    def __init__(self) -> None:
+        self.seen: set[bool] = set()
+
+    def seconds(self, rng: Any, worker: int, round: int, cost: float) -> float:
+        self.seen.add(gc.isenabled())
+        return cost
+
+
+@pytest.mark.parametrize("was", [True, False])
+@pytest.mark.parametrize("values", [True, False])
+def test_the_collector_rests_in_a_round_without_values(was: bool, values: bool) -> None:
+    """Then it is as it was, also where the round fails."""
+    usual, looks = gc.isenabled(), Looks()
+    try:
+        (gc.enable if was else gc.disable)()
+        engine = VirtualEngine(3, delays=looks, compute=values)
+        with kofn.connect(engine) as cluster:
+            parts = cluster.parts([1, 2, 3], kofn.Uncoded())
+            for lost in (False, True):
+                if lost:
+                    cluster.lose(1)
+                    with pytest.raises(kofn.TooFewWorkers):
+                        parts.sum(own)
+                else:
+                    parts.sum(own)
+                assert gc.isenabled() is was
+        assert looks.seen == {was and values}
+    finally:
+        (gc.enable if usual else gc.disable)()
+
+
+def own(part: int, x: Any) -> int:
+    """A term that is the part itself."""
+    return part

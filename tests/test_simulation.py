@@ -69,6 +69,20 @@ def test_what_a_message_costs() -> None:
     assert reply.time == pytest.approx(now + sent + 4 * 0.5 + back)
 
 
+def test_what_decoding_costs() -> None:
+    """A number of a reply is one; one that is decoded is one for each share that it takes."""
+    costs = kofn.Costs(0.0, float("inf"), per_number=1e-6)
+    took = {}
+    for kind, codes in (("product", "uncoded, mds(k=2)"), ("sequence", "polynomial(x=2,y=1)")):
+        work = Work(kind, 6000, 10, 1)  # type: ignore[arg-type]
+        table = kofn.simulate(work, codes, 3, "perunit(unit=3)", rounds=1, costs=costs)
+        took |= {name: float(row.seconds[0]) for name, row in table.rows.items()}
+    # Of the 3000 rows of a share 1000 come as plain blocks. Of the rest one of two is decoded.
+    assert took["uncoded"] == pytest.approx(1 + 0.006)
+    assert took["mds(k=2)"] == pytest.approx(1 + 0.006 + 0.004)
+    assert took["polynomial(x=2, y=1)"] == pytest.approx(1.5 + 0.009 + 2 * 0.006)  # three came
+
+
 def echo(kept: Any, operand: Any) -> Any:
     """A body with one piece."""
     return (("x", 1.0),)
@@ -393,6 +407,7 @@ def test_a_real_cluster_is_measured(tmp_path: Path) -> None:
     assert costs.bandwidth > 1e6
     assert 0 < costs.start_up < 10
     assert 0 < costs.per_event < 0.01
+    assert 0 < costs.per_number < 1e-6
 
 
 def plain(part: Any, x: Any) -> Any:

@@ -22,16 +22,18 @@ class Costs:
 
     Each machine has a link of `bandwidth` bytes a second both ways, the master too. A message takes
     `latency` seconds. A machine that is added is a worker after `start_up` seconds. The master
-    takes `per_event` seconds for each task that it sends and each event that it hears.
+    takes `per_event` seconds for each task that it sends and each event that it hears, and
+    `per_number` seconds for each number of a reply, and each that is combined in decoding.
     """
 
     latency: float = 5e-5
     bandwidth: float = 1.25e9
     start_up: float = 0.0
     per_event: float = 0.0
+    per_number: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("latency", "start_up", "per_event"):
+        for name in ("latency", "start_up", "per_event", "per_number"):
             if not 0 <= float(getattr(self, name)) < float("inf"):
                 raise BadInput(f"{name} is seconds >= 0; got {getattr(self, name)!r}.")
         if not self.bandwidth > 0:
@@ -74,11 +76,14 @@ class Costs:
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Self:
-        """Read what `save` or `kofn calibrate` wrote; other fields of the file are ignored."""
+        """Read what `save` or `kofn calibrate` wrote; other fields of the file are ignored.
+
+        Files of before `per_number` are read too.
+        """
         known = [field.name for field in fields(cls)]
         try:
             with open(path, encoding="utf-8") as file:
-                found = json.load(file)
+                found = {"per_number": 0.0, **json.load(file)}
             return cls(**{name: float(found[name]) for name in known})
         except OSError as error:
             problem = error.strerror or str(error)

@@ -93,13 +93,15 @@ class Build:
 class Update:
     """A value for `put` made of what is kept under the key `of`: fn(kept value, *args).
 
-    That is kept no longer, also when fn raises: it may be half changed. Where the new value is
-    there already nothing is done, so an update that may not have been sent can be sent again.
+    That is kept no longer, also when fn raises: it may be half changed. With `keeps` it stays, and
+    fn must leave it as it is. Where the new value is there already nothing is done, so an update
+    that may not have been sent can be sent again.
     """
 
     of: str
     fn: Callable[..., Any]
     args: tuple[Any, ...] = ()
+    keeps: bool = False
 
 
 # Events. `time` is the engine's clock on receipt: worker clocks disagree.

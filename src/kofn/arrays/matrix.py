@@ -297,6 +297,8 @@ class CodedMatrix(Displayed, Reporting):
         gathered = driver.engine.now()
         width = 1 if operand.ndim == 1 else operand.shape[1]
         result, eta = plan.decode(code, round, width, self.dtype)
+        if not self._values:
+            driver.engine.spend(lambda: width * plan.combined(code, round))
         cover = round.cover
         count = (cover.rows_used, cover.delivered_rows - cover.rows_used, cover.topped_up_rows)
         self._conclude(round, plan, eta, count, (began, gathered), inner)

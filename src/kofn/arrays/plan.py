@@ -25,6 +25,7 @@ from .probes import group_count
 from .reduce import Item, SumRound
 from .tuning import MarginTuner
 from .wide import decode as in_place
+from .wide import plain
 
 MEANINGFUL = 3e-3  # seconds: shorter tasks say more about the machine's mood than its speed
 BEST_OF, ENOUGH = 8, 4  # replies looked at, and how many there must be
@@ -96,6 +97,13 @@ class Plan:
         if parts is self.segments and self.at_once is not None and replies.size <= decode.FEW:
             return decode.combine_at_once(self.at_once, replies).reshape(-1, width), eta
         return decode.combine(parts, replies).reshape(-1, width), eta
+
+    def combined(self, code: Code, round: ElasticRound) -> int:
+        """How many numbers decoding combines for each column, if they were there."""
+        cover = round.cover
+        blocks = [isinstance(code, AnyKOfN) and plain(code, s) is not None for s in cover.shares]
+        missing = code.k - cover.have[np.array(blocks)].sum(axis=0)
+        return int(missing @ np.diff(cover.cuts)) * code.k
 
     def items(self, k: int, z: NDArray[Any], dtype: np.dtype[Any]) -> list[Item]:
         """What each holder does for Aᵀ z: the rows of its window, times the re-encoded z."""

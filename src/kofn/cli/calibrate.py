@@ -38,5 +38,6 @@ def table(console: Console, result: dict[str, Any]) -> None:
             "bandwidth": f"{result['bandwidth'] / 1e6:.0f} MB/s",
             "start-up of a worker": f"{result['start_up']:.3g} s",
             "master, a task or an event": f"{1e6 * result['per_event']:.0f} µs",
+            "master, a million numbers": f"{1e9 * result['per_number']:.2f} ms",
         },
     )

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..costs import Costs
-from ..model import Event, Reply
+from ..model import Event, Reply, Update
 from ..peers.relay import LARGE
 
 SMALL = 200  # bytes of a message beside its data
+ITEM = 8  # of a number
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,8 @@ class Sizes:
 
 def size_of(value: Any) -> float:
     """Bytes of a value that is put or broadcast, as far as it says so."""
+    if isinstance(value, Update):
+        value = value.args
     if isinstance(value, Mapping):
         value = tuple(value.values())
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
@@ -68,8 +71,12 @@ class Links:
 
     def reply(self, event: Event, now: float) -> float:
         """When what a worker says now is at the master."""
-        size = float(SMALL)
-        if type(event) is Reply and event.what is not None:
-            size += self.sizes.piece + self.sizes.row * event.read
+        size = SMALL + ITEM * self.numbers(event)
         self._in = max(now + self.costs.latency, self._in) + self.costs.transfer(size)
         return self._in
+
+    def numbers(self, event: Event) -> float:
+        """How many an event brings: those of a reply that has a value."""
+        if type(event) is not Reply or event.what is None:
+            return 0.0
+        return (self.sizes.piece + self.sizes.row * event.read) / ITEM

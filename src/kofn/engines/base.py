@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
@@ -125,6 +125,10 @@ class Engine(ABC):
         """
         raise CannotDo(f"engine {self.name!r} takes no notices; its workers may give them.")
 
+    def spend(self, numbers: Callable[[], float]) -> None:
+        """The master combines so many numbers now: where that is simulated, it takes its time."""
+        del numbers  # elsewhere time passes by itself
+
     def exchange(self, layout: ExchangeLayout) -> Exchange | None:
         """Return memory that the master and the workers share; `put` it at those that take part.
 
@@ -201,6 +205,7 @@ class Wrapped(Engine):
     give_up = _delegated("give_up")
     join = _delegated("join")
     announce = _delegated("announce")
+    spend = _delegated("spend")
     exchange = _delegated("exchange")
     watch = _delegated("watch")
     pid = _delegated("pid")

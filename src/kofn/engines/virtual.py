@@ -69,8 +69,9 @@ class VirtualEngine(Engine):
         can = Capabilities(processes=False, can_lose=True, can_join=True, exchange=True)
         self.capabilities = replace(can, virtual_time=True, given_time=True, values=compute)
         self._costs, self._links = costs, None if sizes is None else Links(costs, sizes)
-        charged = (0.0, 0.0) if sizes is None else (costs.start_up, costs.per_event)
-        self._start_up, self._pause = charged
+        charged = Costs(0.0, start_up=0.0) if sizes is None else costs
+        self._start_up, self._pause = charged.start_up, charged.per_event
+        self._number = charged.per_number
         self._delays = PerUnit() if delays is None else check_delays(delays)
         self._rng = np.random.default_rng(seed)
         self._now = 0.0
@@ -176,7 +177,12 @@ class VirtualEngine(Engine):
         if not events and limit != float("inf"):
             self._now = max(self._now, limit)
         self._now += self._pause * len(events)
+        if self._number and (links := self._links) is not None:
+            self._now += self._number * sum(map(links.numbers, events))
         return events
+
+    def spend(self, numbers: Callable[[], float]) -> None:
+        self._now += self._number * numbers() if self._number else 0.0
 
     def lose(self, worker: int) -> None:
         self._home(worker)

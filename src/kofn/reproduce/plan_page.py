@@ -109,9 +109,14 @@ def tables(results: Results) -> Iterator[Printed]:
         order = [("auto", one["auto"]), *sorted(one["fixed"].items(), key=lambda pair: pair[1])]
         yield f"{kind}s: mean over the traces", {"choice": "", "of the best of each": ".3f"}, order
     columns = {"recording, s a batch": "", "auto": ".3f", "gc": ".3f", "m_sgc": ".3f"}
+    columns["where auto is not the quickest, a plan picks"] = ""
     each = results["settings"]["rounds"]
     rows = [
-        (short(name), *(s / each for s in (c["auto"], c["gc"]["seconds"], c["m_sgc"]["seconds"])))
+        (
+            short(name),
+            *(s / each for s in (c["auto"], c["gc"]["seconds"], c["m_sgc"]["seconds"])),
+            c.get("plan", {}).get("picks", ""),
+        )
         for name, c in results["lambda"].items()
     ]
     yield "seconds of a round, without the placing of the data", columns, rows

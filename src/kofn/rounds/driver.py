@@ -33,6 +33,7 @@ from ..model import (
 )
 from .asked import Asked
 from .base import Round
+from .collector import resting
 from .keep import Keeper
 from .leaving import Departures
 from .roster import Roster
@@ -68,7 +69,7 @@ class RoundDriver:
         self.engine, self.wait, self.limit, self.lost_after = engine, wait, limit, lost_after
         self.closed, self.lock, self.keeper = False, interrupts.Lock(), Keeper(keep)
         self.log = EventLog(most=LOG_LENGTH)
-        self.roster, self.trust = Roster(engine.workers), Trust()
+        self.roster, self.trust, self._resting = Roster(engine.workers), Trust(), resting(engine)
         self._departures = Departures(self.roster)
         self.unwanted: deque[str] = deque()  # keys to forget; appended to from anywhere
         # Ids, each larger than all before, and the engine's: a second cluster on it counts on.
@@ -141,7 +142,7 @@ class RoundDriver:
 
         Raises TooFewWorkers, Stalled, or WorkerError with the worker's own traceback.
         """
-        with self.lock:
+        with self.lock, self._resting:
             if self._running:
                 raise CannotDo(
                     "one round runs at a time, and what a round calls (on_round, say) is within "

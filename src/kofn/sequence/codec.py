@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -158,6 +159,8 @@ class JobCodec:
                 self._to_decode.append(number)
             else:
                 job.decoded = True  # nothing was computed
+                m, _, p = job.shape
+                self._driver.engine.spend(partial(float, self.code.k * m * p))
 
     def idle_work(self) -> Sequence[Command]:
         """Decode one job, or encode one mini-task ahead of its round."""

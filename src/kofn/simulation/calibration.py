@@ -25,8 +25,9 @@ def calibrate(cluster: Cluster, *, times: int = 30, joins: int = 3, size: int = 
     """Measure what messages, data, start-up and the master's own work cost on a cluster.
 
     Medians of `times` each. latency: half of the way there and back of a tiny value. bandwidth: a
-    value of `size` bytes more. per_event: the processor time of the master for tiny sums, by task
-    and reply. start_up: `joins` workers are started and ended again; 0 where the engine cannot.
+    value of `size` bytes more. per_number: adding up arrays of that size, by number. per_event: the
+    processor time of the master for tiny sums, by task and reply. start_up: `joins` workers are
+    started and ended again; 0 where the engine cannot.
     """
     times, size = whole(times, "times", 3), whole(size, "size", 1000)
     worker = cluster._driver.some_workers()[0]
@@ -35,7 +36,17 @@ def calibrate(cluster: Cluster, *, times: int = 30, joins: int = 3, size: int = 
     there_and_back = median(_stored(cluster, worker, small) for _ in range(times))
     moved = median(_stored(cluster, worker, large) for _ in range(max(3, times // 3)))
     bandwidth = size / max(moved - there_and_back, 1e-9)
-    return Costs(there_and_back / 2, bandwidth, _start_up(cluster, joins), _master(cluster, times))
+    start_up, per_event = _start_up(cluster, joins), _master(cluster, times)
+    per_number = median(_added(large) for _ in range(times)) / len(large)
+    return Costs(there_and_back / 2, bandwidth, start_up, per_event, per_number)
+
+
+def _added(value: np.ndarray) -> float:
+    """Processor seconds for adding a value to another."""
+    total = np.zeros_like(value)
+    began = time.process_time()
+    np.add(total, value, out=total)
+    return time.process_time() - began
 
 
 def _stored(cluster: Cluster, worker: int, value: Any) -> float:

@@ -12,7 +12,7 @@ from numpy.random import Generator
 from ..delays import Delays
 from ..engines._links import size_of
 from ..engines.base import Engine, Wrapped
-from ..model import Dropped, Event, Failed, Lost, Reply
+from ..model import Dropped, Event, Failed, Lost, Reply, Update
 
 _MASK = (1 << 64) - 1
 
@@ -72,7 +72,7 @@ class Meter(Wrapped):
     """A simulated engine that counts the work that its workers really do.
 
     Of a task that is dropped it counts what was done until then. `kept`: the most bytes that a
-    worker was given at once.
+    worker keeps under one key.
     """
 
     name = "meter"
@@ -83,10 +83,15 @@ class Meter(Wrapped):
         self._begun = delays.begun
         self.units = 0.0
         self.kept = 0.0
+        self._sizes: dict[tuple[int, str], float] = {}  # of what workers have been given
 
     def put(self, worker: int, key: str, value: object) -> None:
         self.engine.put(worker, key, value)
-        self.kept = max(self.kept, size_of(value))
+        size = size_of(value)
+        if isinstance(value, Update) and value.keeps:
+            size += self._sizes.get((worker, value.of), 0.0)
+        self._sizes[worker, key] = size
+        self.kept = max(self.kept, size)
 
     def events(self, timeout: float) -> list[Event]:
         events = self.engine.events(timeout)

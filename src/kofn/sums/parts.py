@@ -20,7 +20,7 @@ from ..codes.assignment import Assignment, SumCode
 from ..codes.linear import Row, error_bound
 from ..display import Displayed
 from ..errors import BadInput, NothingYet, OutOfSymbols, TooFewWorkers
-from ..model import Body, Outline, Record, SumReport, Task
+from ..model import Body, Outline, Record, SumReport, Task, Update
 from ..rounds import RoundDriver
 from ..rounds.holders import Holders
 from ..rounds.leaving import Usual
@@ -34,7 +34,7 @@ from .given import Function, Slots, check_weights, parts_of_slots, takes_two
 from .lead import LeadRound
 from .tally import KINDS, Covering, Kind, Tally, tally_of
 from .tuning import SLICE, SumTuner
-from .work import FLUSH, Held, Span, worker_body
+from .work import FLUSH, Held, Span, grown, worker_body
 
 _CODES = 8  # besides the first, placed at a time
 _BEHIND = 4  # rounds: who has not answered for so long is not asked until it does
@@ -153,17 +153,16 @@ class Parts:
 
     def _tune(self, tuner: SumTuner) -> tuple[str, ...]:
         """Do what the tuner finds better by now; and what that is, and why."""
-        if (change := tuner.change()) is None:
-            return ()
-        now = self._driver.engine.now()
-        self._driver.log.append(Record(now, "tuned", -1, -1, -1, 0, change.why))
-        if (code := tuner.code) != self.code:
-            self._place(code)
+        if (change := tuner.change()) is not None:
+            now = self._driver.engine.now()
+            self._driver.log.append(Record(now, "tuned", -1, -1, -1, 0, change.why))
+        if (code := tuner.code) != self.code:  # or an interrupt came in the middle of it
+            self._place(code, self._sums[self.code])
             self.code, old = code, self.code
             del self._sums[old]  # the workers forget its parts
-        return (change.why,)
+        return () if change is None else (change.why,)
 
-    def _place(self, code: SumCode) -> _Placed:
+    def _place(self, code: SumCode, before: _Placed | None = None) -> _Placed:
         if not isinstance(code, SumCode):
             raise BadInput(
                 f"code must be one for sums, as kofn.FractionalRepetition(c=2); got {code!r}."
@@ -174,17 +173,25 @@ class Parts:
                 del self._sums[others[0]]  # the workers forget its parts
             assigned = code.assign(self.m, self._n)
             slots = parts_of_slots(code, assigned)
-            self._sums[code] = _Placed(self._driver, assigned, slots, self._part)
+            self._sums[code] = _Placed(self._driver, assigned, slots, self._part, before)
         return self._sums[code]
 
 
 class _Placed:
-    """The parts under one code: who sits where, and the functions that workers know."""
+    """The parts under one code: who sits where, and the functions that workers know.
+
+    Who has a slot of `before` keeps its number, and is sent the parts alone that it does not have.
+    """
 
     def __init__(
-        self, driver: RoundDriver, code: Assignment, slots: Slots, part: Callable[[int], Any]
+        self,
+        driver: RoundDriver,
+        code: Assignment,
+        slots: Slots,
+        part: Callable[[int], Any],
+        before: _Placed | None = None,
     ) -> None:
-        self.code, self._driver, self._part = code, driver, part
+        self.code, self._driver, self._part, self._slots = code, driver, part, slots
 
         def held(slot: int) -> Held:  # without self: whoever holds this keeps the parts only
             return Held({i: part(i) for i in slots[slot]}, code.symbols(slot))
@@ -202,7 +209,18 @@ class _Placed:
         self._usual = Usual()
         self.body: tuple[Body, tuple[Any, ...]] = (worker_body, ())  # and more arguments of it
         weakref.finalize(self, lambda known: driver.unwanted.extend(known), self._known)
+        if before is not None:
+            for worker, slot in before._holders.ready().items():
+                self._holders.give(worker, slot, before.grown(slot, held(slot)))
         self._holders.place(enough=code.k)
+
+    def grown(self, slot: int, wanted: Held) -> Update | Held:
+        """What makes `wanted` of what the holder of a slot has: the parts that it lacks."""
+        had = set(self._slots[slot])
+        if had.isdisjoint(wanted.parts):
+            return wanted
+        more = {part: value for part, value in wanted.parts.items() if part not in had}
+        return Update(self.key, grown, (Held(more, wanted.symbols),), keeps=True)
 
     def _evaluate(self, fn: Function, x: Any, row: Row) -> tuple[Any, ...]:
         """The value of one symbol, found here."""

@@ -23,7 +23,7 @@ KEPT = 64e6  # bytes of parts that a worker may be given beyond the first copies
 LAST = 6  # rounds that are looked at
 MANY = 16  # workers: of more, somebody is likely to be late from the start
 AHEAD = 16  # rounds that are expected at least; and as many more as there were
-BETTER, MUCH_BETTER = 0.03, 0.10  # another way of asking; more copies
+BETTER, MUCH_BETTER = 0.03, 0.05  # another way of asking; more copies
 SAMPLES = 24  # replies without which more copies are not thought of
 SLICE = 0.01  # seconds after which work that is simulated or paced is dropped
 EACH, FIXED = 2e-8, 6e-4  # seconds of the master for a look: a number in its tables, and in all
@@ -74,8 +74,15 @@ class SumTuner:
 
         With groups there are fewer sets of workers that must not all be slow.
         """
-        c = self.copies
+        return self._code(self.copies)
+
+    def _code(self, c: int) -> SumCode:
         return FractionalRepetition(c) if self.n % c == 0 else CyclicRepetition(c)
+
+    def _price(self, copies: int) -> float:
+        """Seconds until so many copies are placed: what a slot has is not sent again."""
+        alike = type(self._code(copies)) is type(self.code)
+        return self.placing * (copies - self.copies if alike else copies)
 
     def own(self, slot: int) -> int:
         """Symbols of a slot that come first, as no other slot begins with them."""
@@ -151,7 +158,7 @@ class SumTuner:
         ahead = AHEAD + self._rounds
         now = self._predict(wait, own, self.copies, self.at_once)
         ways = {(self.copies, at_once): 0.0 for at_once in (False, True)}
-        ways |= {(c, True): self.placing * c for c in options[1:]}
+        ways |= {(c, True): self._price(c) for c in options[1:]}
         found: tuple[float, float, int, bool] | None = None
         for (copies, at_once), price in ways.items():
             seconds = self._predict(wait, own, copies, at_once)

@@ -45,6 +45,13 @@ class Held:
         return self._again
 
 
+def grown(held: Held, more: Held) -> Held:
+    """What a slot holds under another code: `more` has its symbols, and the parts that lacked."""
+    wanted = {part for row in more.symbols for part in row.parts}
+    kept = {part: value for part, value in held.parts.items() if part in wanted}
+    return Held({**kept, **more.parts}, more.symbols)
+
+
 def function(kept: Mapping[str, Any], key: Any) -> Callable[..., Any]:
     """The function kept under a key, unpickled here once; or itself, in the caller's process."""
     return load(key, kept[key]) if isinstance(key, str) else key

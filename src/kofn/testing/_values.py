@@ -81,8 +81,9 @@ class ValueChecks:
         probe.engine.put(probe.first, "old", np.arange(4))
         for _ in range(2):  # sent again in doubt: nothing is done
             probe.engine.put(probe.first, "new", Update("old", append, (5,)))
-        tasks = [probe.submit(probe.first, recall, key) for key in ("old", "new")]
-        assert [probe.value(t) for t in tasks] == [("no",), ("has", 11)]
+        probe.engine.put(probe.first, "copy", Update("new", append, (5,), keeps=True))
+        tasks = [probe.submit(probe.first, recall, key) for key in ("old", "new", "copy")]
+        assert [probe.value(t) for t in tasks] == [("no",), ("has", 11), ("has", 16)]
         probe.until(
             lambda: len(probe.find(Stored, worker=probe.first, key="new")) == 2, "both answers"
         )

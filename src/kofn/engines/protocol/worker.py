@@ -181,7 +181,8 @@ def keep(kept: dict[str, Any], key: str, value: Any) -> None:
     elif not isinstance(value, Update):
         kept[key] = value
     elif key not in kept:
-        kept[key] = value.fn(kept.pop(value.of), *value.args)
+        old = kept[value.of] if value.keeps else kept.pop(value.of)
+        kept[key] = value.fn(old, *value.args)
 
 
 def format_error(error: BaseException) -> tuple[str, str]:
