@@ -18,6 +18,7 @@ from kofn.errors import BadInput
 from kofn.events import TASK_KINDS, EventLog
 from kofn.model import Record
 from kofn.report import RunState, Span, lanes, uncoded
+from kofn.report.counts import Series
 from kofn.report.metrics import metrics
 from kofn.report.uncoded import Asked, Pace
 from kofn.report.words import headline, seconds
@@ -80,6 +81,16 @@ def test_a_cursor_has_what_is_new() -> None:
     assert gathered == state.since()
     assert all(not items for items in state.since(cursor).values())
     assert len(gathered["levels"]) >= 5
+
+
+@pytest.mark.parametrize("most", [None, 0, 1, 3, 100])
+def test_a_series_gives_what_was_added_since_and_no_more_than_asked(most: int | None) -> None:
+    series, added = Series(7), list(range(20))
+    for item in added:
+        series.add(item)
+        for count in range(item + 2):
+            kept = added[max(count, item + 1 - 7) : item + 1]
+            assert series.since(count, most) == kept[:most]
 
 
 def test_rounds_that_are_not_followed_count_all_the_same() -> None:

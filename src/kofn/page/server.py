@@ -25,7 +25,7 @@ from ..events import EventLog
 from ..report.metrics import CONTENT_TYPE, metrics
 from ..report.state import RunState
 from ..report.usage import Gauged
-from .feed import EVERY, Feed
+from .feed import EVERY, Feed, crowding
 from .html import as_json, page, policy
 
 HOSTS = ("127.0.0.1", "localhost")
@@ -34,7 +34,7 @@ PIECE = (
     2_000  # of each list in one update: who comes late gets a long run bit by bit, from its start
 )
 ALIVE = 15.0  # seconds after which a stream says something
-WORKERS = 200  # that are listed a second; who comes and goes is told at once
+WORKERS = 100  # that are listed a second; who comes and goes is told at once
 
 
 class Page:
@@ -249,7 +249,7 @@ class _Handler(BaseHTTPRequestHandler):
             else:
                 self.wfile.write(b": still here\n\n")
             self.wfile.flush()
-            over.wait(EVERY)
+            over.wait(EVERY * min(2.0, crowding()))
 
     def log_message(self, *_: Any) -> None:
         """A program's terminal is not for its page's requests."""
