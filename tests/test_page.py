@@ -24,9 +24,13 @@ from kofn.events import EventLog
 from kofn.model import Record
 from kofn.page import Page, saved
 from kofn.page.html import policy
+from kofn.page.server import CONNECTIONS
 from kofn.report import RunState
 
 pytestmark = pytest.mark.slow  # together they take seconds
+
+
+WAIT = 120.0  # seconds for an answer, at most: the machine may be busy
 
 
 @pytest.fixture
@@ -52,7 +56,7 @@ def _connections_are_closed() -> Iterator[None]:
 
 
 def get(page: Page, path: str, **headers: str) -> http.client.HTTPResponse:
-    connection = http.client.HTTPConnection("127.0.0.1", page.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", page.port, timeout=WAIT)
     connection.putrequest("GET", path, skip_host="Host" in headers)
     for name, value in headers.items():
         connection.putheader(name.replace("_", "-"), value)
@@ -219,6 +223,59 @@ def test_a_saved_page_has_the_run_in_it(log: EventLog) -> None:
     assert json.loads(data) == json.loads(json.dumps(state.whole()))
 
 
+def test_numbers_that_json_has_none_of_reach_no_browser() -> None:
+    wild = (("read", float("nan")), ("eta", float("inf")), ("error_bound", 1.0))
+    state = RunState("virtual", range(2), price=1e308)
+    log = [Record(0.0, "round", 1, -1, -1, 2, "X @ w"), Record(9e9, "done", 1, -1, -1, 0)]
+    state.take([*log, Record(9e9, "result", 1, -1, -1, 5, "", wild)])
+    data = saved(state).split('id="run">')[1].split("</script>")[0]
+
+    def refuse(name: str) -> None:
+        raise AssertionError(name)
+
+    head = json.loads(data, parse_constant=refuse)["head"]
+    assert (head["read"], head["eta"], head["cost"]) == (None, None, None)
+    assert head["used"] == 5
+
+
+def test_more_connections_than_it_has_threads_for_are_hung_up_on(page: Page) -> None:
+    """Whoever opens them, and says nothing; those who look go on, and others can when they end."""
+    stream = Stream(page)
+    stream.next()
+    silent = [socket.create_connection(("127.0.0.1", page.port)) for _ in range(CONNECTIONS + 5)]
+    silent[-1].settimeout(WAIT)
+    assert silent[-1].recv(1) == b""
+    page.feed.state.engine = "another"  # and the stream goes on
+    with page.feed.changed:
+        page.feed._say()
+    assert stream.next()[1]["head"]["engine"] == "another"
+    for one in silent:
+        one.close()
+
+    def answers() -> bool:
+        try:
+            return get(page, f"/metrics?token={page.token}").status == 200
+        except OSError:
+            return False
+
+    until(answers, "an answer")
+
+
+def test_a_reader_that_never_reads_keeps_nobody_waiting(log: EventLog) -> None:
+    with Page(log, "virtual", range(6)) as page, socket.socket() as stuck:
+        stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        stuck.connect(("127.0.0.1", page.port))
+        ask = f"GET /events?token={page.token} HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        stuck.sendall(ask.encode())
+        end = log[-1].time + 3_000
+        for i in range(3_000):  # far more than the buffers of a connection hold
+            log.append(Record(end - 3_000 + i, "leaving", -1, 1, -1, 0, "x" * 2_000))
+        log.append(Record(end, "lost", -1, 1, -1, 0, "the last"))
+        until(lambda: page.feed.state.now == end, "the page to have read the log")
+        assert Stream(page).next()[1]["events"][-1][3] == "worker 1 was lost: the last"
+        assert get(page, f"/metrics?token={page.token}").status == 200
+
+
 def test_a_page_of_a_thousand_workers_does_not_follow_every_task() -> None:
     """The rounds come as fast as the virtual engine makes them: 2,000 records each.
 
@@ -253,12 +310,12 @@ def test_the_demo_waits_for_somebody_to_look_and_ends_where_nobody_can_press_a_k
     ) as demo:
         assert demo.stderr is not None
         address = urlsplit(demo.stderr.readline().removeprefix("The page: ").strip())
-        connection = http.client.HTTPConnection("127.0.0.1", address.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", address.port, timeout=WAIT)
         _opened.append(connection)
         connection.request("GET", f"/metrics?{address.query}")
         assert b"kofn_workers_live 6.0" in connection.getresponse().read()
         connection.request("GET", f"/?{address.query}")
         assert connection.getresponse().read().startswith(b"<!doctype html>")
-        out, _ = demo.communicate(timeout=100)
+        out, _ = demo.communicate(timeout=2 * WAIT)
     assert json.loads(out)["lost"] == 3
     assert demo.returncode == 0

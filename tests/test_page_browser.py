@@ -26,6 +26,7 @@ from kofn.report import RunState
 pytestmark = pytest.mark.engine
 
 SIZES = {"wide": {"width": 1200, "height": 1000}, "phone": {"width": 390, "height": 844}}
+WAIT = 120.0  # seconds, at most: a browser on a busy machine may take its time
 LINES = "shape && shape.lines.length"  # page.js has it: the lines of the picture
 
 
@@ -49,6 +50,7 @@ def look(browser: Any) -> Iterator[Open]:
         scheme = "dark" if dark else "light"
         context = browser.new_context(viewport=SIZES[size], color_scheme=scheme)
         contexts.append(context)
+        context.set_default_timeout(1e3 * WAIT)
         tab = context.new_page()
         tab.on("console", lambda m: said.append(m.text) if m.type == "error" else None)
         tab.on("pageerror", lambda error: said.append(str(error)))
@@ -70,14 +72,14 @@ def shoot(tab: Any, name: str) -> None:
         tab.screenshot(path=Path(folder, f"{name}.png"), full_page=True)
 
 
-def says(tab: Any, where: str, text: str, seconds: float = 20.0) -> None:
+def says(tab: Any, where: str, text: str) -> None:
     condition = "([id, text]) => document.getElementById(id).textContent.includes(text)"
-    tab.wait_for_function(condition, arg=[where, text], timeout=1e3 * seconds)
+    tab.wait_for_function(condition, arg=[where, text])
 
 
 def counts(tab: Any, lines: int) -> None:
     # As a function: the page's policy forbids to evaluate text.
-    tab.wait_for_function(f"() => ({LINES}) === {lines}", timeout=20_000)
+    tab.wait_for_function(f"() => ({LINES}) === {lines}")
 
 
 def test_a_run_with_kills_and_joins_is_seen_as_it_goes_on(look: Open) -> None:
@@ -101,7 +103,7 @@ def test_a_run_with_kills_and_joins_is_seen_as_it_goes_on(look: Open) -> None:
             X @ v
         says(tab, "events", "worker 6 joined")
         counts(tab, 7)
-        assert tab.evaluate("data.spans.filter(s => s[0] === 6 && s[5] === 'used').length") > 0
+        tab.wait_for_function("() => data.spans.some(s => s[0] === 6 && s[5] === 'used')")
         says(tab, "tiles", "46")  # rounds
 
 

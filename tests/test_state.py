@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,12 +14,15 @@ from test_report import LOGS
 import kofn
 from kofn.delays import Change, Delays, Exponential, PerUnit, Script
 from kofn.engines.virtual import VirtualEngine
+from kofn.errors import BadInput
 from kofn.events import TASK_KINDS, EventLog
 from kofn.model import Record
 from kofn.report import RunState, Span, lanes, uncoded
+from kofn.report.counts import Series
 from kofn.report.metrics import metrics
 from kofn.report.uncoded import Asked, Pace
 from kofn.report.words import headline, seconds
+from kofn.simulation.draws import Common
 
 SIX = range(6)
 
@@ -77,6 +81,16 @@ def test_a_cursor_has_what_is_new() -> None:
     assert gathered == state.since()
     assert all(not items for items in state.since(cursor).values())
     assert len(gathered["levels"]) >= 5
+
+
+@pytest.mark.parametrize("most", [None, 0, 1, 3, 100])
+def test_a_series_gives_what_was_added_since_and_no_more_than_asked(most: int | None) -> None:
+    series, added = Series(7), list(range(20))
+    for item in added:
+        series.add(item)
+        for count in range(item + 2):
+            kept = added[max(count, item + 1 - 7) : item + 1]
+            assert series.since(count, most) == kept[:most]
 
 
 def test_rounds_that_are_not_followed_count_all_the_same() -> None:
@@ -186,38 +200,133 @@ def test_a_worker_that_rested_would_have_been_asked_without_coding() -> None:
     assert found.seconds == pytest.approx(5.0)
 
 
-def multiply(delays: Delays, changes: Script | None, k: int, rounds: int) -> tuple[RunState, float]:
-    """The state after some products on six workers, and how long these took."""
-    A = np.random.default_rng(0).standard_normal((600, 4))
-    engine = VirtualEngine(6, delays=delays, membership=changes, seed=1)
-    with pytest.MonkeyPatch.context() as patch, kofn.connect(engine, wait=60) as cluster:
-        patch.setattr("kofn.arrays.work.SLICE_WORK", 40)  # pieces of ten rows
-        late = None if k == 6 else kofn.Late()
-        loads = "equal" if k == 6 else "measured"
-        X = cluster.encode(A, k=k, n=6, late=late, loads=loads)
-        for _ in range(rounds):
-            X @ np.ones(4)
-        return state_of(cluster.log), engine.now()
-
-
+# What is done: an operation, and whether tasks come in pieces of ten rows; or a sum under a code.
+WORK: dict[str, tuple[str, bool] | kofn.SumCode] = {
+    "products in pieces": ("X @ w", True),
+    "products in one piece": ("X @ w", False),
+    "transposed in pieces": ("X.T @ z", True),
+    "transposed in one piece": ("X.T @ z", False),
+    "sums, part by part": kofn.FractionalRepetition(2),
+    "sums, sent whole": kofn.CyclicRepetition(3, stream="whole"),
+    "rateless sums": kofn.LT(),
+}
 RUNS: dict[str, Callable[[], tuple[Delays, Script | None]]] = {
-    "equal": lambda: (PerUnit(1e-3), None),
-    "one slow": lambda: (PerUnit(1e-3, slow={5: 6.0}), None),
-    "two slow": lambda: (PerUnit(1e-3, slow={1: 2.0, 5: 9.0}), None),
-    "random": lambda: (Exponential(unit=1e-3, mean=0.1), None),
-    "lost": lambda: (PerUnit(1e-3), Script((Change(0.05, 2), Change(0.051, None)))),
+    "equal": lambda: (PerUnit(0.6), None),
+    "one slow": lambda: (PerUnit(0.6, slow={5: 6.0}), None),
+    "two slow": lambda: (PerUnit(0.6, slow={1: 2.0, 5: 9.0}), None),
+    "random": lambda: (Exponential(unit=0.6, mean=0.1), None),
+    "lost": lambda: (PerUnit(0.6), Script((Change(0.05, 2), Change(0.051, None)))),
 }
 
 
-@pytest.mark.parametrize("name", RUNS)
-def test_the_figure_without_coding_is_that_of_a_run_without_coding(name: str) -> None:
-    """Any 6 of 6 is no code: each worker has a sixth of the rows, and all are waited for."""
-    coded, took = multiply(*RUNS[name](), k=3, rounds=100)
-    _, without = multiply(*RUNS[name](), k=6, rounds=100)
+def play(
+    work: str, run: str, coded: bool, rounds: int, patch: pytest.MonkeyPatch
+) -> tuple[RunState, float]:
+    """The state after some rounds on six workers, and how long these took.
+
+    Any 6 of 6 is no code, nor is a sum of which every part lies on one worker: all are waited for.
+    """
+    (delays, changes), what = RUNS[run](), WORK[work]
+    whole = 120 if work == "rateless sums" else 6 if isinstance(what, kofn.SumCode) else 600
+    # A worker has the same luck in a round with coding and without.
+    engine = VirtualEngine(6, delays=Common(delays, whole, seed=3), membership=changes)
+    A = np.random.default_rng(0).standard_normal((600, 4))
+    with kofn.connect(engine, wait=60) as cluster:
+        if isinstance(what, kofn.SumCode):
+            parts = cluster.parts(A, what if coded else kofn.FractionalRepetition(1), parts=whole)
+            for _ in range(rounds):
+                parts.sum(lambda p, _: p.sum(0), None)
+        else:
+            patch.setattr("kofn.arrays.work.SLICE_WORK", 40 if what[1] else 1 << 30)
+            more: dict[str, Any] = {} if coded else {"late": None, "loads": "equal"}
+            X = cluster.encode(A, k=3 if coded else 6, n=6, **more)
+            for _ in range(rounds):
+                X @ np.ones(4) if what[0] == "X @ w" else X.T @ A[:, 0]
+        return state_of(cluster.log), engine.now()
+
+
+@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize("work", WORK)
+def test_the_figure_without_coding_is_that_of_a_run_without_coding(
+    work: str, run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coded, took = play(work, run, True, 20, monkeypatch)
+    _, without = play(work, run, False, 20, monkeypatch)
     head = coded.head()
-    assert head["followed"] == 100
+    assert head["followed"] == 20
     assert head["took"] == pytest.approx(took)
     assert head["without"] == pytest.approx(without, rel=0.1)
+    assert not head["at_least"]
+
+
+def test_rounds_wait_for_the_pace_of_a_worker_that_was_behind() -> None:
+    """Worker 1 answers once, after 9 s; the second and third round do not ask it."""
+    log = [Record(0.0, "round", 1, -1, -1, 1, "sum: x")]
+    log += [Record(0.0, "send", 1, w, w, 1) for w in (0, 1)]
+    for round in (1, 2, 3):
+        if round > 1:
+            log.append(Record(round - 1.0, "round", round, -1, -1, 1, "sum: x"))
+            log.append(Record(round - 1.0, "send", round, 0, round * 10, 2))
+        log.append(Record(float(round), "reply", round, 0, round * 10 if round > 1 else 0, 2))
+        log.append(Record(float(round), "done", round, -1, -1, 0))
+        log.append(Record(float(round), "result", round, -1, -1, 2))
+    told = (("wait", 0.0), ("row", 9.0))
+    answer = Record(9.0, "dropped", 1, 1, 1, 1, "", told)
+    for step in (1, None):
+        state = RunState("", range(2))
+        for i in range(0, len(log), step or len(log)):
+            state.take(log[i : i + (step or len(log))])
+        assert state.unsettled
+        state.take([answer])
+        assert state.head()["without"] == pytest.approx(3 * 9.0)
+        assert not state.unsettled
+        assert not state.head()["at_least"]
+
+
+def test_what_a_stopped_worker_only_waited_is_added_to_its_usual_time() -> None:
+    stopped = Span(0.0, 5.0, 1, 1, "wasted", 0.0, 10, 0)
+    found = uncoded(0.0, [task(1.0), Asked(0.0, stopped, Pace(0.0, 0.5))], [], 20)
+    assert found.seconds == pytest.approx(10.0)
+
+
+def test_a_task_that_still_runs_and_has_had_its_part_is_over() -> None:
+    running = Span(0.0, 9.0, 1, 1, "open", 8.0, 100, 80, (1.0, 10))
+    found = uncoded(0.0, [task(1.0), Asked(0.0, running, None)], [], 20)
+    assert found.seconds == pytest.approx(1.0)
+
+
+def test_time_begins_with_the_run_and_not_with_those_who_look() -> None:
+    """Memory is told of as soon as there is a page; the data may come much later."""
+    state = RunState("local", range(2), price=3600.0)
+    usage = (("resident", 3e7),)
+    state.take([Record(1.0, "usage", -1, 0, -1, 0, "", usage)])
+    assert (state.head()["time"], state.head()["cost"]) == (0.0, None)
+    state.take([Record(31.0, "stored", -1, 0, -1, 0), Record(32.0, "round", 1, -1, -1, 2, "X @ w")])
+    state.take([Record(34.0, "done", 1, -1, -1, 0)])
+    assert state.head()["time"] == 3.0
+    assert [row[:3] for row in state.rounds.items] == [[1, 1.0, 3.0]]
+    assert state.levels.items[0] == (0.0, 2, 0)
+
+
+def test_of_sums_it_is_not_said_that_any_so_many_workers_are_enough() -> None:
+    with kofn.connect(VirtualEngine(6)) as cluster:
+        parts = cluster.parts(list(range(6)), kofn.FractionalRepetition(2))
+        parts.sum(lambda part, _: float(part), None)
+        head = state_of(cluster.log).head()
+        assert (
+            head["story"][0] == "6 workers are live. A round is over when the exact sum is there."
+        )
+        X = cluster.encode(np.eye(12), k=2)
+        X @ np.ones(12)
+        state = state_of(cluster.log)
+    assert state.head()["story"][0].startswith("6 workers are live; any 2 of them are enough")
+    assert [level[2] for level in state.levels.items] == [0, 0, 2]
+
+
+@pytest.mark.parametrize("price", [-1.0, float("nan"), float("inf"), "much"])
+def test_a_price_is_a_number(price: Any) -> None:
+    with pytest.raises(BadInput, match="price must be a number >= 0"):
+        RunState("", range(2), price)
 
 
 def test_what_is_no_product_and_no_sum_is_not_compared() -> None:

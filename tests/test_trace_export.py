@@ -66,7 +66,7 @@ def test_every_slice_and_counter_is_as_perfetto_wants_it(name: str) -> None:
 
 
 def test_the_loss_is_a_counter() -> None:
-    log = [*LOGS["calm"](), Record.loss(9.0, 1, 0.5)]
+    log = [*LOGS["calm"](), Record.loss(9.0, 1, 0.5), Record.loss(9.1, 2, float("nan"))]
     (loss,) = [e for e in trace(log)["traceEvents"] if e["name"] == "loss"]
     assert loss["args"]["value"] == 0.5
 
@@ -147,9 +147,10 @@ def test_perfetto_reads_it_and_drops_nothing(perfetto: Any) -> None:
     address = perfetto(json.dumps(trace(log)).encode())
     with browser_or_skip() as browser:
         page = browser.new_page()
+        page.set_default_timeout(180_000)
         page.route("**/*", lambda r: r.continue_() if "127.0.0.1" in r.request.url else r.abort())
         page.goto(address)
-        page.wait_for_function("window.app && window.app.trace", timeout=60_000)
+        page.wait_for_function("window.app && window.app.trace")
         bad = "select name as a, value as b from stats where value > 0 and severity != 'info'"
         assert page.evaluate(QUERY, bad) == []
         count = """select count(*) as a, 0 as b from slice

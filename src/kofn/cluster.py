@@ -362,8 +362,6 @@ class Cluster(Displayed):
         """
         from .page import Page
 
-        if price is not None:
-            price = checks.number(price, "price", ">= 0", "It is for an hour of one worker.")
         port = checks.whole(port, "port", 0, 65535)
         self._driver.check()
         records = self.log

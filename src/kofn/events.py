@@ -40,7 +40,8 @@ class EventLog(deque[Record]):
         kind, task = type(event).__name__.lower(), getattr(event, "task", None)
         round, worker = getattr(event, "round", -1), getattr(event, "worker", -1)
         if type(event) is Dropped:
-            told = () if event.wait is None else (("wait", event.wait),)
+            known = (("wait", event.wait), ("row", event.row))
+            told = tuple((name, x) for name, x in known if x is not None)
             self.add(Record(event.time, kind, round, worker, event.task, event.read, "", told))
             return
         if type(event) is Leaving and event.deadline == float("inf"):

@@ -136,7 +136,8 @@ class Failed(NamedTuple):
 class Dropped(NamedTuple):
     """A cancelled task ended without finishing: the worker is free again.
 
-    `read`: rows that it had read and not delivered; `wait`: seconds before, where they are known.
+    `read`: rows that it had read and not delivered. `wait` and `row`: seconds before, and for each
+    row, where they are known.
     """
 
     time: float
@@ -145,6 +146,7 @@ class Dropped(NamedTuple):
     task: int
     read: int = 0
     wait: float | None = None
+    row: float | None = None
 
 
 class Lost(NamedTuple):

@@ -9,6 +9,7 @@ from typing import Any
 from ..model import Body, Last, Piece
 
 LOOK = 0.008  # seconds between two looks of a waiting worker at the current round
+GRAIN = 1024  # parts of a row that are told of: a power of two, so that they add up without error
 
 
 def pace(
@@ -18,7 +19,7 @@ def pace(
     wait, seconds = timing
     yield from _until(time.perf_counter() + wait)
     start = time.perf_counter()
-    read, since = 0, start
+    read, since = 0.0, start
     pieces = body(kept, operand, *args)
     left = len(pieces) if isinstance(pieces, Sized) else -1
     for piece in pieces:
@@ -34,16 +35,16 @@ def pace(
     yield from _until(start + seconds)
 
 
-def _until(due: float, rows: int = 0, since: float = 0.0) -> Generator[Piece, None, int]:
+def _until(due: float, rows: float = 0.0, since: float = 0.0) -> Generator[Piece, None, float]:
     """Sleep in steps; after each, the worker may look whether the round is stale.
 
     `rows` are read evenly `since` then. Returns how many of them the steps have counted.
     """
-    told = 0
+    told = 0.0
     while (left := due - time.perf_counter()) > 0:
         time.sleep(min(left, LOOK))
         part = (time.perf_counter() - since) / (due - since) if rows else 0.0
-        done = min(rows, int(part * rows))
+        done = min(rows, int(GRAIN * part * rows) / GRAIN)
         yield Piece(None, None, done - told)
         told = done
     return told

@@ -26,7 +26,7 @@ class SimulatedWorker:
     piece: Piece | Exception = NOTHING  # that one
     seconds: float = 0.0  # that it takes
     reads: tuple[float, float] = (0.0, 0.0)  # from when to when it reads the rows of that one
-    waited: float = 0.0  # before
+    pace: tuple[float | None, float | None] = (None, None)  # of the first task: see Dropped
     rows: int = 0  # that it has read since its last reply
     due: float = float("inf")  # when it goes on
     token: int = 0  # steps scheduled under an older token are void
@@ -34,12 +34,12 @@ class SimulatedWorker:
     ready: float = 0.0  # when all that was put is there
     flying: set[int] = field(default_factory=set)  # tasks whose end is on its way to the master
 
-    def undelivered(self, now: float) -> tuple[int, float | None]:
-        """Rows that the first task has read and not delivered, and its wait before them."""
+    def undelivered(self, now: float) -> int:
+        """Rows that the first task has read and not delivered."""
         first, last = self.reads
         if isinstance(self.piece, Exception) or last <= first or now <= first:
-            return self.rows, None
-        return int(self.piece.read * min(1.0, (now - first) / (last - first))), self.waited
+            return self.rows
+        return int(self.piece.read * min(1.0, (now - first) / (last - first)))
 
     def change(self) -> dict[str, Any]:
         """Return what is kept, to be changed: tasks that wait see it as it was."""

@@ -266,7 +266,7 @@ class VirtualEngine(Engine):
     def _begin(self, home: SimulatedWorker) -> None:
         """Start the first task of the queue."""
         task, kept, there = home.queue[0]
-        home.rows, home.reads = 0, (0.0, 0.0)
+        home.rows, home.reads, home.pace = 0, (0.0, 0.0), (None, None)
         due = self._now
         if task.round > self._cancelled:
             start = self._exchanging if task.what == TASK else self._timed
@@ -285,7 +285,8 @@ class VirtualEngine(Engine):
         event: Event | None = None
         due = None
         if task.round <= self._cancelled:
-            event = Dropped(self._now, home.id, task.round, task.id, *home.undelivered(self._now))
+            read = home.undelivered(self._now)
+            event = Dropped(self._now, home.id, task.round, task.id, read, *home.pace)
         else:
             if home.steps is None:
                 piece, seconds = home.piece, home.seconds
@@ -332,13 +333,15 @@ class VirtualEngine(Engine):
         pieces = pieces_of(task, kept, self._operands.get(task.round), self.compute)
         wait, work = self._delays.timing(self._rng, task.worker, task.round, task.cost)
         seconds = checked_seconds(self._delays, wait + work)
+        reads = [0 if isinstance(piece, Exception) else piece.read for piece in pieces]
+        if (rows := sum(reads)) > 0:
+            home.pace = wait, work / rows
         if len(pieces) == 1:
             home.steps, home.piece, home.seconds = None, pieces[0], seconds
-            home.reads, home.waited = (start + wait, start + wait + work), wait
+            home.reads = start + wait, start + wait + work
             return start + wait + work
         # Where no piece says how many rows it read, at even steps.
-        reads = [0 if isinstance(piece, Exception) else piece.read for piece in pieces]
-        reads = reads if sum(reads) else [1] * len(pieces)
+        reads = reads if rows else [1] * len(pieces)
         step = work / sum(reads)
         spent = [step * read for read in reads]
         dues = [*accumulate(spent, initial=start + wait)][1:]

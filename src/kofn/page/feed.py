@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 
@@ -12,8 +13,16 @@ from ..report.state import RunState
 from ..report.usage import Gauged, Usage
 
 EVERY = 0.2  # seconds between two updates
-SHARE = 0.004  # of the time may go into tasks
-MOST = 10.0 * SHARE  # seconds that may be saved up for later, or be spent beforehand
+SHARE = 0.003  # of the time may go into tasks
+MOST = 12.0 * SHARE  # seconds that may be saved up for later, or be spent beforehand
+
+
+def crowding() -> float:
+    """How many times as long everything takes here, as more want to run than there are cores."""
+    try:
+        return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+    except OSError:  # not to be had
+        return 1.0
 
 
 class Feed:
@@ -41,7 +50,7 @@ class Feed:
         allowed, last = MOST, time.monotonic()
         while not self._over.is_set():
             began = time.thread_time()
-            allowed = min(MOST, allowed + SHARE * (time.monotonic() - last))
+            allowed = min(MOST, allowed + SHARE / crowding() * (time.monotonic() - last))
             last = time.monotonic()
             allowed -= self.update(allowed)
             if self._usage is not None and (records := self._usage.records()):

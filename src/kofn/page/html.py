@@ -7,6 +7,8 @@ import hashlib
 import json
 from functools import cache
 from importlib.resources import files
+from math import isfinite
+from typing import Any
 
 from ..report.counts import Json
 from ..report.state import RunState
@@ -29,12 +31,28 @@ def policy() -> str:
 def page(run: Json | None = None) -> str:
     """The whole page; `run` is what a saved one shows, a live one asks the server."""
     # In a script "<" might end it.
-    data = json.dumps(run, separators=(",", ":")).replace("<", "\\u003c")
+    data = as_json(run).replace("<", "\\u003c")
     text = (
         _part("page.html").replace("{{policy}}", policy()).replace("{{style}}", _part("page.css"))
     )
     before, after = text.split("{{data}}")
     return before + data + after.replace("{{script}}", _part("page.js"))
+
+
+def as_json(data: Any) -> str:
+    """As JSON that browsers read: they know no NaN and no infinity, which a log may have."""
+    try:
+        return json.dumps(data, separators=(",", ":"), allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(data), separators=(",", ":"))
+
+
+def _finite(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {name: _finite(value) for name, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_finite(value) for value in data]
+    return None if isinstance(data, float) and not isfinite(data) else data
 
 
 def saved(state: RunState) -> str:

@@ -124,7 +124,7 @@ function tiles(h) {
   const same = Math.abs(saved) <= .05 * Math.max(h.took, h.without);
   const worth = h.at_least && saved < 0 ? "not known" : same ? "next to nothing" : null;  // else the figure
   const list = [
-    ["Workers live", whole(h.live), h.k ? `${h.k} are enough${h.leaving ? `; ${h.leaving} will leave` : ""}` : ""],
+    ["Workers live", whole(h.live), [h.any ? `any ${h.k} are enough` : h.k > 1 ? `at least ${h.k} are needed` : "", h.leaving ? `${h.leaving} will leave` : ""].filter(s => s).join("; ")],
     ["Lost, joined", `${whole(h.lost)}, ${whole(h.joined)}`, ""],
     ["Rounds", whole(h.rounds), `${+h.rate.toPrecision(3)} a second`],
     ["A round takes", seconds(h.p50), `1 in 100 takes more than ${seconds(h.p99)}`],
@@ -135,8 +135,8 @@ function tiles(h) {
       `rounds took ${seconds(h.took)}; without coding ${h.at_least ? "at least " : ""}${seconds(h.without)}`
       + (h.restarts ? ` and ${plural(h.restarts, "restart")}` : "")]);
   }
-  if (h.price != null && h.cost != null) list.push(["Money saved", worth ?? money(h.saved), `spent ${money(h.cost)}, at ${h.price} an hour for a worker`]);
-  if (h.error_bound != null) list.push(["Error at most", h.error_bound.toExponential(0), `relative; η = ${+h.eta.toPrecision(2)}`]);
+  if (h.price != null && h.cost != null && h.saved != null) list.push(["Money saved", worth ?? money(h.saved), `spent ${money(h.cost)}, at ${h.price} an hour for a worker`]);
+  if (h.error_bound != null) list.push(["Error at most", h.error_bound.toExponential(0), h.eta == null ? "relative" : `relative; η = ${+h.eta.toPrecision(2)}`]);
   if (h.resident != null) list.push(["Memory", bytes(h.resident), `of all workers; at most ${bytes(h.resident_most)} of one`]);
   if (h.moved != null) list.push(["Moved", bytes(h.moved), "to and from workers"]);
   if (!h.closed && lastRound) list.push(["Now", `round ${lastRound[0]}`, lastRound[2]]);

@@ -9,7 +9,6 @@ in the same browser must learn nothing.
 from __future__ import annotations
 
 import hmac
-import json
 import secrets
 import socket
 import threading
@@ -26,16 +25,16 @@ from ..events import EventLog
 from ..report.metrics import CONTENT_TYPE, metrics
 from ..report.state import RunState
 from ..report.usage import Gauged
-from .feed import EVERY, Feed
-from .html import page, policy
+from .feed import EVERY, Feed, crowding
+from .html import as_json, page, policy
 
 HOSTS = ("127.0.0.1", "localhost")
-STREAMS = 16  # at once
+STREAMS, CONNECTIONS = 16, 100  # at once; a connection takes a thread, whoever opens it
 PIECE = (
     2_000  # of each list in one update: who comes late gets a long run bit by bit, from its start
 )
 ALIVE = 15.0  # seconds after which a stream says something
-WORKERS = 200  # that are listed a second; who comes and goes is told at once
+WORKERS = 100  # that are listed a second; who comes and goes is told at once
 
 
 class Page:
@@ -57,6 +56,7 @@ class Page:
         price: float | None = None,
     ) -> None:
         self.token = secrets.token_urlsafe(18) if token is None else token
+        state = RunState(engine, workers, price)
         try:
             self._server = _Server(("127.0.0.1", port), _Handler)
         except OSError as error:
@@ -64,7 +64,7 @@ class Page:
                 f"the page needs a free port of this machine; port {port} is not: "
                 f"{error.strerror}. Leave port out, and one is chosen."
             ) from error
-        self.feed = self._server.feed = Feed(log, RunState(engine, workers, price), used)
+        self.feed = self._server.feed = Feed(log, state, used)
         self._server.page = self
         self.opened = threading.Event()  # somebody has looked
         self._thread = threading.Thread(
@@ -109,8 +109,31 @@ class _Server(ThreadingHTTPServer):
         super().__init__(*args)
         self.over = threading.Event()
         self.streams = threading.BoundedSemaphore(STREAMS)
+        self.connections = threading.BoundedSemaphore(CONNECTIONS)
         self.port = int(self.server_address[1])
         self.run = secrets.token_hex(4)  # cursors of another server mean nothing here
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """Take a connection; where this process has no files left, not again at once."""
+        try:
+            return super().get_request()
+        except OSError:
+            self.over.wait(0.1)
+            raise
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer it in a thread; hang up on more than CONNECTIONS at once."""
+        if self.connections.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """What the thread does."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.connections.release()
 
     def serve(self) -> None:
         """Answer until `end`, without waking up while nobody asks: a page costs nothing then."""
@@ -221,12 +244,12 @@ class _Handler(BaseHTTPRequestHandler):
                     listed, told = monotonic(), state.stamp
             if new:
                 id = "-".join(map(str, (self.server.run, *cursor)))
-                data = json.dumps(update, separators=(",", ":"))
-                self.wfile.write(f"retry: 500\nid: {id}\ndata: {data}\n\n".encode())
+                text = f"retry: 500\nid: {id}\ndata: {as_json(update)}\n\n"
+                self.wfile.write(text.encode())
             else:
                 self.wfile.write(b": still here\n\n")
             self.wfile.flush()
-            over.wait(EVERY)
+            over.wait(EVERY * min(2.0, crowding()))
 
     def log_message(self, *_: Any) -> None:
         """A program's terminal is not for its page's requests."""

@@ -31,8 +31,14 @@ class Series:
 
     def since(self, count: int, most: int | None = None) -> list[Any]:
         """Those after the first `count`, as far as they are kept; the oldest `most` of them."""
-        first = len(self.items) - min(self.count - count, len(self.items))
-        return [*islice(self.items, first, None if most is None else first + most)]
+        length = len(self.items)
+        first = length - min(self.count - count, length)
+        last = length if most is None else min(length, first + most)
+        if length - first > last:
+            return [*islice(self.items, first, last)]
+        newest = [*islice(reversed(self.items), length - last, length - first)]  # the shorter way
+        newest.reverse()
+        return newest
 
     def reached(self, count: int, most: int | None = None) -> int:
         """How many there were up to the last that `since` returns."""

@@ -21,6 +21,8 @@ def figures(state: RunState) -> Json:
         "closed": state.closed,
         "live": len(state.live),
         "k": state.threshold,
+        "any": state.any,
+        "rule": state.rule,
         "leaving": len(state.leaving),
         "round": None if round is None else [round.id, state.at(round.start), round.words],
         "rounds": totals.rounds,

@@ -32,6 +32,8 @@ from .usage import Gauged, Usage
 FORMAT = 1
 MOST = 32 << 20  # bytes of a file
 EVERY = 0.2  # seconds between two writes
+# What a line raises that is none of a log's.
+_NO_RECORD = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 
 # Nearly all records are of these kinds; formatting them by hand takes a third of json's time.
 _PLAIN = {
@@ -59,8 +61,11 @@ def line(record: Record) -> str:
 
 def parse(data: Mapping[str, Any]) -> Record:
     """The record of a line, read as JSON."""
+    time = float(data["time"])
+    if not isfinite(time):
+        raise ValueError("a time is a finite number")
     return Record(
-        float(data["time"]),
+        time,
         str(data["kind"]),
         int(data.get("round", -1)),
         int(data.get("worker", -1)),
@@ -316,7 +321,7 @@ class LogReader:
                     self.first = self.first or one
                 else:
                     records.append(parse(one))
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
+            except _NO_RECORD as error:
                 raise BadInput(
                     f"every line of a log is one JSON object with a time and a kind; line "
                     f"{self._line} of {self.path} is {text[:80]!r}. Check that it is a log."
@@ -329,7 +334,7 @@ def _head(path: Path) -> dict[str, Any]:
         text = file.readline(1 << 20)
     try:
         head = json.loads(text)
-    except ValueError:
+    except _NO_RECORD:
         head = None
     if not isinstance(head, dict) or head.get("kind") != "log":
         raise BadInput(
@@ -345,6 +350,14 @@ def _check_head(head: Mapping[str, Any], path: Path) -> None:
         raise BadInput(
             f"this kofn reads logs of format {FORMAT}; {path} has format {head.get('format')!r}. "
             f"Read it with the kofn that wrote it."
+        )
+    kinds = {"run": str, "part": int, "engine": str, "workers": list}
+    wrong = [name for name, kind in kinds.items() if not isinstance(head.get(name), kind)]
+    if wrong or not all(type(worker) is int for worker in head["workers"]):
+        name = wrong[0] if wrong else "workers"
+        raise BadInput(
+            f"the header of a log says its run, part, engine and workers; {name} of {path} is "
+            f"{str(head.get(name))[:80]!r}. Name a file that connect(..., log=...) has written."
         )
 
 

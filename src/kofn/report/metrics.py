@@ -18,7 +18,7 @@ def metrics(state: RunState) -> str:
     gauges = {
         "workers_live": ("Workers that are live.", head["live"]),
         "workers_leaving": ("Live workers that will be gone soon.", head["leaving"]),
-        "threshold_workers": ("Workers that are enough for the round.", head["k"]),
+        "threshold_workers": ("Fewest workers with which the round can end.", head["k"]),
         "error_bound_ratio": ("Bound on the relative error of the last result.", state.error_bound),
     }
     counters = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import isfinite, nan
 from typing import Any
 
 from ..model import Record
@@ -62,8 +63,8 @@ def trace(log: Iterable[Record]) -> dict[str, Any]:
         elif record.kind == "round" and record.rows != threshold:
             threshold = record.rows
             out.append(_counter("threshold", at(record.time), threshold))
-        elif record.kind == "loss":
-            out.append(_counter("loss", at(record.time), dict(record.numbers)["loss"]))
+        elif record.kind == "loss" and isfinite(loss := dict(record.numbers).get("loss", nan)):
+            out.append(_counter("loss", at(record.time), loss))
     return {"traceEvents": out, "displayTimeUnit": "ms"}
 
 

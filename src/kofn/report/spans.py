@@ -45,6 +45,7 @@ class Span:
     read: int = field(default=0, compare=False)  # rows in all, delivered or not, in time or not
     read_until: float = field(default=0.0, compare=False)
     wait: float | None = field(default=None, compare=False)  # seconds before it read any
+    row: float | None = field(default=None, compare=False)  # seconds for each, if it was stopped
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +140,10 @@ class Follower:
             for id in [id for id, task in tasks.items() if task.sent.round == round]:
                 del tasks[id]
 
+    def busy(self, worker: int) -> bool:
+        """Whether a worker has tasks that have not ended."""
+        return bool(self._open.get(worker))
+
     def still_open(self, now: float) -> list[tuple[int, Span]]:
         """The tasks that have not ended, as spans up to now."""
         free = dict(self._free)
@@ -164,10 +169,11 @@ class Follower:
         until = start if task.in_time is None else min(max(task.in_time, start), end)
         until = end if state == "used" else until
         self._free[sent.worker] = end
-        wait = dict(task.end.numbers).get("wait") if task.end is not None else None
+        told = dict(task.end.numbers) if task.end is not None else {}
         read_until = min(max(task.read_until, start), end)
-        rows = sent.rows, task.rows, task.first, task.read, read_until, wait
-        return Span(start, end, sent.round, sent.task, state, until, *rows)
+        rows = sent.rows, task.rows, task.first, task.read, read_until
+        pace = told.get("wait"), told.get("row")
+        return Span(start, end, sent.round, sent.task, state, until, *rows, *pace)
 
 
 @dataclass(slots=True)

@@ -8,40 +8,20 @@ counts: with it a reader gets what is new since.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 from math import isfinite
-from typing import Any
 
+from ..checks import number
 from ..events import TASK_KINDS
 from ..model import Record
 from .choice import passed_over
 from .counts import BUCKETS, Json, Series, Speed, Totals, Worker, brief
 from .figures import figures
+from .followed import AMONG_THEMSELVES, ANY, Followed
 from .spans import Follower, Span
 from .uncoded import COMPARED, Asked, Pace, Uncoded, pace, uncoded
 
 UNSETTLED = 100  # rounds whose last tasks are waited for, at most
-
-
-@dataclass(slots=True)
-class _Round:
-    id: int
-    start: float
-    words: str
-    there: list[Worker]  # live workers
-    first: dict[int, float] = field(default_factory=dict)  # tasks sent before any answer
-    asked_first: set[int] = field(default_factory=set)  # their workers
-    answered: bool = False
-    ended: dict[int, Asked] = field(default_factory=dict)  # of the first tasks
-    others: list[Pace] = field(default_factory=list)  # of live workers that were not asked
-    open: int = 0  # tasks
-    asked: int = 0
-    lost: int = 0  # workers
-    end: float | None = None
-    done: bool = False
-    result: Record | None = None
-    without: Uncoded | None = None
 
 
 class RunState:
@@ -53,6 +33,8 @@ class RunState:
     def __init__(
         self, engine: str = "", workers: Iterable[int] = (), price: float | None = None
     ) -> None:
+        if price is not None:
+            price = number(price, "price", ">= 0", "It is for an hour of one worker.")
         self.engine, self.price = engine, price
         self.zero: float | None = None  # the engine's clock at the first record
         self.now = 0.0
@@ -61,7 +43,8 @@ class RunState:
         self.workers = {w: Worker(w) for w in workers}
         self.live = set(self.workers)
         self.leaving: set[int] = set()
-        self.threshold = 0
+        self.threshold, self.any = 0, False  # whether any so many workers are enough
+        self.rule = ""  # when a round is over, in words that follow "over when"
         self.totals = Totals()
         self.followed, self.took, self.without, self.restarts = 0, 0.0, 0.0, 0
         self.at_least = False
@@ -70,9 +53,9 @@ class RunState:
         self.spans, self.rounds = Series(40_000), Series(5_000)
         self.events, self.losses, self.levels = Series(1_000), Series(5_000), Series(5_000)
         self._follower = Follower()
-        self._kept: dict[int, _Round] = {}  # rounds that run, or whose last tasks do
-        self._changed: dict[int, _Round] = {}
-        self.running: _Round | None = None
+        self._kept: dict[int, Followed] = {}  # rounds that run, or whose last tasks do
+        self._changed: dict[int, Followed] = {}
+        self.running: Followed | None = None
         self.speed = Speed()
         self._worked, self._since = 0.0, 0.0  # worker-seconds until then
         self._before = len(self.live)  # since then
@@ -88,9 +71,12 @@ class RunState:
         if not records:
             return 0
         if self.zero is None:
-            # By time: a send is stamped later than what came in the same batch.
-            self.zero = self._since = min(r.time for r in islice(records, 10_000))
-            self._level(self.zero)
+            # By time: a send is stamped later than what came in the same batch. Memory is told of
+            # while nothing runs yet.
+            times = [r.time for r in islice(records, 10_000) if r.kind != "usage"]
+            if times:
+                self.zero = self._since = min(times)
+                self._level(self.zero)
         passed: set[int] = set()
         if most is not None and len(records) > most:
             marks = [r for r in records if r[1] not in TASK_KINDS]
@@ -110,8 +96,6 @@ class RunState:
         What became of tasks that were open before it is not known any more.
         """
         for round in list(self._kept.values()):
-            without = round.without
-            self.at_least = self.at_least or (without is not None and without.at_least)
             self._forget(round)
         self._each(marks, {r.round for r in marks if r.kind == "round"})
 
@@ -131,7 +115,8 @@ class RunState:
 
     def _one(self, record: Record) -> None:
         kind, time = record.kind, record.time
-        self.now = max(self.now, time)
+        if self.zero is not None:
+            self.now = max(self.now, time)
         if kind in TASK_KINDS or kind == "failed":
             self._task(record)
         elif kind == "round":
@@ -154,12 +139,16 @@ class RunState:
         elif record.worker >= 0 or kind == "refused":
             self._member(record)
 
-    def _round(self, record: Record, there: list[Worker]) -> _Round:
+    def _round(self, record: Record, there: list[Worker]) -> Followed:
         """The round that begins with a record."""
-        if record.rows and record.rows != self.threshold:
-            self.threshold = record.rows
-            self._level(record.time)
-        return _Round(record.round, record.time, record.why, there)
+        round = Followed(record.round, record.time, record.why, there)
+        if record.rows and round.what not in AMONG_THEMSELVES:
+            now = record.rows, round.what in ANY
+            if now != (self.threshold, self.any):
+                self.threshold, self.any = now
+                self._level(record.time)
+            self.rule = round.words.partition("over when ")[2]
+        return round
 
     def _begin(self, record: Record) -> None:
         there = [*map(self._who, self.live)]
@@ -174,8 +163,10 @@ class RunState:
             self._follower.take(record)
             self._changed[round.id] = round
             # As known by now: a log that is read in one go has later paces as well.
-            idle = (w for w in round.there if w.id not in round.asked_first)
+            idle = [w for w in round.there if w.id not in round.asked_first]
             round.others = [w.pace for w in idle if w.pace]
+            busy = self._follower.busy
+            round.behind = {w.id for w in idle if w.pace is None and busy(w.id)}
         elif self.running is not None and self.running.id == record.round:
             round = self.running
         else:
@@ -232,8 +223,19 @@ class RunState:
             if span.task in round.first:
                 round.ended[span.task] = Asked(round.first[span.task], span, who.pace)
                 # Not of a top-up: so few rows that its time is mostly what it took to begin.
+                known = who.pace is not None
                 who.learn(pace(span, who.pace))
+                if not known and who.pace is not None:
+                    self._caught_up(worker, who.pace)
             self._changed[round.id] = round
+
+    def _caught_up(self, worker: int, pace: Pace) -> None:
+        """A worker that was behind has said its pace: earlier rounds have waited for that."""
+        for round in self._kept.values():
+            if worker in round.behind:
+                round.behind.discard(worker)
+                round.others.append(pace)
+                self._changed[round.id] = round
 
     def _member(self, record: Record) -> None:
         """Somebody comes, goes, or has stored something."""
@@ -297,7 +299,9 @@ class RunState:
         """The number of live workers, or the threshold, is another from now on."""
         self._worked += self._before * max(0.0, time - self._since)
         self._since, self._before = max(time, self._since), len(self.live)
-        self.levels.add((self.at(time), len(self.live), self.threshold))
+        # That nothing ends with no worker at all goes without saying.
+        need = self.threshold if self.any or self.threshold > 1 else 0
+        self.levels.add((self.at(time), len(self.live), need))
 
     def at(self, time: float) -> float:
         """Seconds since the first record."""
@@ -308,16 +312,19 @@ class RunState:
         for round in self._changed.values():
             if round.end is None:
                 continue
-            what, used = round.words.split(":")[0], round.result.rows if round.result else 0
-            if used > 0 and round.first and what in COMPARED:
+            used = round.result.rows if round.result else 0
+            if used > 0 and round.first and round.what in COMPARED:
                 self._compare(round, round.without)
-            self.rounds.add(self._row(round))
-            if round.open <= 0 and (round.result is not None or self.running is not None):
+            self.rounds.add(round.row(self.zero or 0.0, self.now))
+            over = round.result is not None or self.running is not None
+            known = over and round.open <= 0 and not round.behind & self.live
+            if known or round.id not in self._kept:
                 self._forget(round)
         self._changed = {}
-        self.speed.counted.append((self.now, self.totals.rounds))
+        if self.zero is not None:
+            self.speed.counted.append((self.now, self.totals.rounds))
 
-    def _compare(self, round: _Round, before: Uncoded | None) -> None:
+    def _compare(self, round: Followed, before: Uncoded | None) -> None:
         """Note what the round would have taken without coding, by what is known now."""
         assert round.end is not None
         assert round.result is not None
@@ -326,36 +333,21 @@ class RunState:
             for worker, span in self._follower.still_open(self.now):
                 if span.task in round.first:
                     asked.append(Asked(round.first[span.task], span, self.workers[worker].pace))
-        round.without = uncoded(round.start, asked, round.others, round.result.rows)
+        used, behind = round.result.rows, len(round.behind)
+        round.without = uncoded(round.start, asked, round.others, used, behind)
         if before is None:
             self.followed += 1
             self.took += round.end - round.start
         self.without += round.without.seconds - (before.seconds if before else 0.0)
         self.restarts += round.without.restarts - (before.restarts if before else 0)
-        self.at_least = self.at_least or (round.open <= 0 and round.without.at_least)
 
-    def _forget(self, round: _Round) -> None:
+    def _forget(self, round: Followed) -> None:
+        """Nothing more will be known of a round."""
+        self.at_least = self.at_least or (round.without is not None and round.without.at_least)
         self._kept.pop(round.id, None)
         if round.open > 0:
             self._follower.forget(round.id)
         self._follower.ended.discard(round.id)
-
-    def _row(self, round: _Round) -> list[Any]:
-        numbers = dict(round.result.numbers) if round.result else {}
-        end = round.end if round.end is not None else self.now
-        return [
-            round.id,
-            self.at(round.start),
-            self.at(end),
-            int(round.done),
-            round.asked,
-            round.lost,
-            round.result.rows if round.result else 0,
-            numbers.get("wasted", 0),
-            numbers.get("topped_up", 0),
-            brief(round.without.seconds) if round.without else None,
-            round.words,
-        ]
 
     # State out.
 

@@ -8,7 +8,8 @@ needed, and the round would have been over when the last of them had answered.
 - One that was stopped would have gone on at the pace that it had in this round: it says how many
   rows it had read when it was stopped, delivered or not. Where it had read none, it would have had
   its usual pace; where that is not known, it would have taken at least until it was stopped.
-- One that was not asked, because it was behind, would have been asked, and had its usual pace.
+- One that was not asked, because it was behind, would have been asked, and had its usual pace: if
+  it had never answered until then, the first that it had later.
 - What a lost worker had would have been started again when it was lost, and have taken as long as
   half of the others took for theirs. That its data would have to be sent first is left out.
 
@@ -66,8 +67,10 @@ def pace(span: Span, usual: Pace | None = None) -> Pace | None:
     rows, until, whole = span.came, span.used_until, span.state in ("used", "late")
     if whole:
         rows, until = span.asked, span.end
+    elif span.state == "wasted" and span.row is not None and span.came == 0:
+        return Pace(span.wait or 0.0, span.row)  # it said how it was going when it was stopped
     elif span.state == "wasted" and span.read > span.came:
-        rows, until = span.read, span.read_until  # it said how far it was when it was stopped
+        rows, until = span.read, span.read_until
     lasted = until - span.start
     if rows <= 0 or lasted <= 0:
         return None
@@ -83,15 +86,18 @@ def pace(span: Span, usual: Pace | None = None) -> Pace | None:
     return Pace(wait, (lasted - wait) / rows)
 
 
-def uncoded(start: float, asked: Sequence[Asked], others: Sequence[Pace], used: int) -> Uncoded:
+def uncoded(
+    start: float, asked: Sequence[Asked], others: Sequence[Pace], used: int, behind: int = 0
+) -> Uncoded:
     """What a round that began at `start` would have taken without coding.
 
     `others`: the paces of workers that were there and were not asked. `used`: rows of the result.
+    `behind`: how many more were there and not asked, and have never answered.
     """
-    need = used / (len(asked) + len(others))
+    need = used / (len(asked) + len(others) + behind)
     alone = [one.seconds(need) for one in others]  # seconds for 1/n of the rows, by worker
     ends = list(alone)
-    at_least = False
+    at_least = behind > 0
     for sent, span, usual in asked:
         if span.state == "lost":
             continue
@@ -100,9 +106,12 @@ def uncoded(start: float, asked: Sequence[Asked], others: Sequence[Pace], used: 
         took = sofar if whole is None else whole.seconds(need)
         if whole is not None:
             alone.append(took)
-        if span.state == "open" or (span.state == "wasted" and found is None):
+        goes_on = span.state == "open" and span.came < need
+        if goes_on or (span.state == "wasted" and found is None):
             at_least = at_least or took <= sofar
             took = max(took, sofar)
+            if usual is not None and span.state == "wasted" and span.read == 0:
+                took = max(took, sofar + need * usual.row)  # so far it had only waited
         ends.append(sent - start + took)
     lost = [span.end - start for _, span, _ in asked if span.state == "lost"]
     again = median(alone) if alone else 0.0

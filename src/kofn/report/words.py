@@ -53,6 +53,8 @@ def _now(head: Json) -> str:
     live = f"{_count(head['live'], 'worker')} {'is' if head['live'] == 1 else 'are'} live"
     if not head["k"] or not head["live"]:
         return f"{live}."
+    if not head["any"]:
+        return f"{live}. A round is over when {head['rule']}." if head["rule"] else f"{live}."
     return (
         f"{live}; any {head['k']} of them are enough, because each keeps a coded part of the data."
     )

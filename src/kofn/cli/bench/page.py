@@ -6,14 +6,16 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from select import select
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.console import Console
 
-from ...cluster import connect
+from ...cluster import Cluster, connect
+from ...codes.repetition import FractionalRepetition
 from ...delays import Delays, Exponential, PerUnit
 from ...engines.local import LocalEngine
 from ...engines.paced import Paced
@@ -50,14 +52,30 @@ print(json.dumps(took), flush=True)
 """
 BLOCK = 2.0  # seconds of processor time, in turn with a page and without one
 
-WORKERS, THRESHOLD, ROWS, KILLS = 6, 3, 1200, 3
-WIDE = 1000  # columns of the matrix and of what it is multiplied with: tasks come in pieces
+WORKERS, THRESHOLD, ROWS, PARTS, KILLS = 6, 3, 1200, 12, 3
+WIDE, NARROW = 1000, 4  # columns of the matrix and of what it is multiplied with
 PART = 0.4  # seconds that a sixth of the rows takes
-RUNS: dict[str, tuple[Delays, bool]] = {  # delays of all rows, and whether workers are killed
-    "equal workers": (PerUnit(6 * PART), False),
-    "one is six times as slow": (PerUnit(6 * PART, slow={5: 6.0}), False),
-    "a random wait before each task": (Exponential(unit=6 * PART, mean=PART), False),
-    "three are killed, one after the other": (PerUnit(6 * PART), True),
+
+
+class Run(NamedTuple):
+    """What is done without coding and with it; `delays` are those of all rows."""
+
+    delays: Delays
+    work: str = "X @ w"
+    columns: int = WIDE  # with so many tasks come in pieces
+    killed: bool = False  # whether workers are
+    part: int = 1  # of the rounds that are asked for: a run of slow workers is long
+
+
+SLOW = PerUnit(6 * PART, slow={5: 6.0})
+RUNS = {
+    "equal workers": Run(PerUnit(6 * PART)),
+    "one is six times as slow": Run(SLOW, part=3),
+    "the same, tasks of one piece": Run(SLOW, columns=NARROW, part=3),
+    "the same, X.T @ z": Run(SLOW, "X.T @ z", part=3),
+    "the same, sums": Run(SLOW, "sum", part=3),
+    "a random wait before each task": Run(Exponential(unit=6 * PART, mean=PART)),
+    "three are killed, one after the other": Run(PerUnit(6 * PART), killed=True),
 }
 
 
@@ -66,10 +84,10 @@ def run(workers: int, blocks: int, rounds: int, *, quiet: bool) -> dict[str, Any
     with progress("page", blocks + 2 * len(RUNS), quiet) as update:
         cost = _cost(workers, blocks, update)
         figure = {}
-        for name, (delays, killed) in RUNS.items():
-            coded = _multiply(delays, killed, THRESHOLD, rounds)
+        for name, one in RUNS.items():
+            coded = _play(one, True, max(2, rounds // one.part))
             update(advance=1)
-            plain = _multiply(delays, killed, WORKERS, rounds)
+            plain = _play(one, False, max(2, rounds // one.part))
             update(advance=1)
             said = coded["without"]
             figure[name] = coded | {"really": plain["took"], "ratio": said / plain["took"]}
@@ -79,29 +97,34 @@ def run(workers: int, blocks: int, rounds: int, *, quiet: bool) -> dict[str, Any
         )
         for name, one in figure.items()
     }
-    of = "without a page"
-    figures[f"a round's CPU time, {workers} workers"] = Figure(cost["ratio"], "times", 1.0, of)
+    name, of = f"{workers} workers: ", "without a page"
+    figures[f"{name}a round's CPU time"] = Figure(cost["ratio"], "times", 1.0, of)
+    figures[f"{name}the page's CPU time"] = Figure(100 * cost["share"], "%", 1.0, "1 %")
+    soon = cost["median_ms"]["/events"]
+    figures[f"{name}the first update"] = Figure(soon, "ms", 100.0, "100 ms")
     return {"figures": figures, "cost": cost, "figure": figure}
 
 
 def _cost(workers: int, blocks: int, update: Any) -> dict[str, Any]:
     """Processor time of a page, of that of its master, while rounds come as fast as they can."""
-    shares, ratios, looked = [], [], dict[str, list[float]]()
+    shares, first, ratios, looked = [], [], [], dict[str, list[float]]()
     with connect(VirtualEngine(workers)) as cluster:
         X, w = cluster.encode(np.zeros((2 * workers, 1)), k=min(20, workers)), np.ones(1)
 
-        def block() -> tuple[float, float, int]:
+        def block() -> tuple[float, float]:
+            """Seconds of processor time for a round; the share that other threads took."""
             all_threads, mine, rounds = time.process_time(), time.thread_time(), 0
             while (spent := time.process_time() - all_threads) < BLOCK:
                 X @ w
                 rounds += 1
-            return spent, time.thread_time() - mine, rounds
+            return spent / rounds, 1.0 - (time.thread_time() - mine) / spent
 
         block()
         for _ in range(blocks):
-            without, _, some = block()
+            without, _ = block()
             with cluster.page() as page, _looking(page) as looker:
-                spent, mine, rounds = block()
+                first.append(block()[1])  # it reads what was there before, and tells it
+                with_page, share = block()
                 assert looker.stdin is not None
                 assert looker.stdout is not None
                 looker.stdin.write("\n")
@@ -110,13 +133,14 @@ def _cost(workers: int, blocks: int, update: Any) -> dict[str, Any]:
                     X @ w
                 for name, ms in json.loads(looker.stdout.readline()).items():
                     looked.setdefault(name, []).extend(ms)
-            shares.append((spent - mine) / spent)
-            ratios.append(spent / rounds / (without / some))
+            shares.append(share)
+            ratios.append(with_page / without)
             update(advance=1)
     return {
         "workers": workers,
         "share": median(shares),
         "shares": shares,
+        "first": median(first),
         "ratio": median(ratios),
         "median_ms": {path: median(ms) for path, ms in looked.items()},
         "most_ms": {path: max(ms) for path, ms in looked.items()},
@@ -136,32 +160,47 @@ def _looking(page: Page) -> subprocess.Popen[str]:
     return looker
 
 
-def _multiply(delays: Delays, killed: bool, k: int, rounds: int) -> dict[str, Any]:
-    """Products on six real workers that wait as long as `delays` say; what the page says of them.
+def _play(run: Run, coded: bool, rounds: int) -> dict[str, Any]:
+    """Rounds of six real workers that wait as long as delays say; what the page says of them.
 
     Any 6 of 6 is no code: each has a sixth of the rows, and all are waited for. Workers are killed
     in the middle of a round, at the same rounds with coding and without; others stand by.
     """
     # A worker has the same luck in a round with coding and without.
-    engine = Paced(LocalEngine(WORKERS), Common(delays, ROWS, seed=1))
-    coded = k < WORKERS
+    whole = PARTS if run.work == "sum" else ROWS
+    engine = Paced(LocalEngine(WORKERS), Common(run.delays, whole, seed=1))
     with connect(engine, wait=60) as cluster:
-        A = np.random.default_rng(0).standard_normal((ROWS, WIDE))
-        more: dict[str, Any] = {} if coded else {"late": None, "loads": "equal"}
-        X, w = cluster.encode(A, k=k, n=WORKERS, **more), np.ones((WIDE, WIDE))
-        for _ in range(KILLS if killed else 0):
+        one_round = _work(run, cluster, coded)
+        for _ in range(KILLS if run.killed else 0):
             cluster.join()  # they stand by
-        X @ w  # workers load what they run
-        began = X.report.round
+        one_round()  # workers load what they run
+        began = max(r.round for r in cluster.log)
         for i in range(rounds):
-            if killed and i % (rounds // KILLS) == 1:
+            if run.killed and i % (rounds // KILLS) == 1:
                 strike(cluster, cluster.workers[0], PART)
-            X @ w
+            one_round()
         log = [r for r in cluster.log if r.round > began or r.kind == "lost"]
-        state = RunState("local", range(WORKERS + KILLS if killed else WORKERS))
+        state = RunState("local", range(WORKERS + KILLS if run.killed else WORKERS))
     state.take(log)
     head = state.head()
     return {name: head[name] for name in ("took", "without", "restarts", "at_least", "lost")}
+
+
+def _work(run: Run, cluster: Cluster, coded: bool) -> Callable[[], object]:
+    """What does a round."""
+    A = np.random.default_rng(0).standard_normal((ROWS, run.columns))
+    if run.work == "sum":
+        parts = cluster.parts(A, FractionalRepetition(2 if coded else 1), parts=PARTS)
+        return lambda: parts.sum(_add_up, None)
+    more: dict[str, Any] = {} if coded else {"late": None, "loads": "equal"}
+    k = THRESHOLD if coded else WORKERS
+    X = cluster.encode(A, k=k, n=WORKERS, **more)
+    w, z = np.ones((run.columns, run.columns)), np.ones((ROWS, run.columns))
+    return (lambda: X.T @ z) if run.work == "X.T @ z" else lambda: X @ w
+
+
+def _add_up(part: Any, _: object) -> Any:
+    return part.sum(axis=0)
 
 
 def table(console: Console, result: dict[str, Any]) -> None:
@@ -170,12 +209,14 @@ def table(console: Console, result: dict[str, Any]) -> None:
     values = {
         "workers": cost["workers"],
         "share": 100 * cost["share"],
+        "first": 100 * cost["first"],
         "most": 100 * max(cost["shares"]),
         "ratio": cost["ratio"],
     }
     text = """With {workers} simulated workers, rounds as fast as the master can and one who looks,
-        the page took {share:.2f} % of the processor time of its process ({most:.2f} % at most). A
-        round took {ratio:.3f} times its processor time without a page."""
+        the page took {share:.2f} % of the processor time of its process ({most:.2f} % at most), and
+        {first:.2f} % of the first seconds, in which it read what had gone before. A round took
+        {ratio:.3f} times its processor time without a page."""
     print_text(console, text, values)
     rows = [(path, ms, cost["most_ms"][path]) for path, ms in cost["median_ms"].items()]
     columns = {"asked for": "", "median (ms)": ".0f", "most (ms)": ".0f"}

@@ -74,6 +74,7 @@ class TaskDropped(NamedTuple):  # the task was cancelled before its end
     task: int
     read: int = 0  # rows that it had read and not delivered
     wait: float | None = None  # seconds before it began with them
+    row: float | None = None  # seconds for each
 
 
 class PutStored(NamedTuple):  # a put was done

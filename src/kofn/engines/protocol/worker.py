@@ -113,8 +113,8 @@ class WorkerProtocol:
         pack = self._values.pack
         pieces: Any = None
         end: Message
-        rows, spent = 0, 0.0
-        first: tuple[float, int] | None = None  # since when it reads: seconds so far, and rows
+        rows, spent = 0.0, 0.0  # a part of a row, where the body tells of it
+        first: tuple[float, float] | None = None  # since when it reads: seconds so far, and rows
         try:
             body, operand = _ready(self._bodies, number), _ready(self._operands, round)
             args = self._values.unpack(packed)
@@ -138,9 +138,9 @@ class WorkerProtocol:
                     break
                 if value is not None:
                     yield msg.TaskReply(task, pack(what), pack(value), int(rows), spent, False)
-                    rows, spent = 0, 0.0
+                    rows, spent, first = 0.0, 0.0, None
                 if self._stale(round):
-                    end = msg.TaskDropped(task, int(rows), _wait(first, spent, rows))
+                    end = msg.TaskDropped(task, int(rows), *_pace(first, spent, rows))
                     break
                 start = perf_counter()
             else:
@@ -159,11 +159,14 @@ class WorkerProtocol:
         yield end
 
 
-def _wait(first: tuple[float, int] | None, spent: float, rows: int) -> float | None:
-    """Seconds of a task before it read rows, by its pace since the first of them."""
+def _pace(
+    first: tuple[float, float] | None, spent: float, rows: float
+) -> tuple[float | None, float | None]:
+    """Seconds of a task before it read rows, and for each row since it had read the first."""
     if first is None or rows <= first[1]:
-        return None
-    return max(0.0, first[0] - first[1] * (spent - first[0]) / (rows - first[1]))
+        return None, None
+    row = (spent - first[0]) / (rows - first[1])
+    return max(0.0, first[0] - first[1] * row), row
 
 
 def _ready(received: dict[int, Received], number: int) -> Any:
