@@ -27,7 +27,7 @@ class Room:
     def fill(self, first: int, rows: np.ndarray[Any, Any]) -> None:
         assert rows.dtype == self.array.dtype
         assert rows.flags.c_contiguous
-        memoryview(rows).cast("B")  # as it is written
+        rows.data.cast("B")  # as it is written
         self.array[first : first + len(rows)] = rows
 
 

@@ -124,7 +124,7 @@ class Reserved(Segment):
 
     def fill(self, first: int, rows: NDArray[Any]) -> None:
         """Write rows from row `first` on, by system calls: pages do not become this process's."""
-        self._write(_HEADER + first * self._row, memoryview(rows).cast("B"))
+        self._write(_HEADER + first * self._row, rows.data.cast("B"))
 
     def close(self) -> None:
         if self.fd >= 0:
