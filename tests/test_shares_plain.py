@@ -1,30 +1,75 @@
-"""Shares of an array in memory: views where they are blocks, made two at a time where not."""
+"""Shares of an array in memory: written where workers keep them, or views and two at a time."""
 
 from __future__ import annotations
+
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
 
-from kofn.arrays.shares import Plain, shares_of
+from kofn.arrays.shares import MakeRoom, Plain, shares_of
 from kofn.arrays.wide import plain
+from kofn.codes import LowWeightCode
 from kofn.codes.mds import MDSCode
 
+CODES = [MDSCode(3, 1), MDSCode(4, 4), MDSCode(6, 4), MDSCode(7, 3), LowWeightCode(6, 4)]
 
+
+class Room:
+    """Memory for a share, as an engine gives it; `rooms` has all that were made."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: Any, rooms: list[Room] | None = None) -> None:
+        self.array = np.zeros(shape, dtype)
+        if rooms is not None:
+            rooms.append(self)
+
+    def fill(self, first: int, rows: np.ndarray[Any, Any]) -> None:
+        assert rows.dtype == self.array.dtype
+        assert rows.flags.c_contiguous
+        rows.data.cast("B")  # as it is written
+        self.array[first : first + len(rows)] = rows
+
+
+@pytest.mark.parametrize("make", [Room, lambda *_: None], ids=["rooms", "arrays"])
 @pytest.mark.parametrize("N", [1, 7, 39, 40, 41])
-@pytest.mark.parametrize(("n", "k"), [(3, 1), (4, 4), (6, 4), (7, 3)])
-def test_every_share_is_the_codes_own(n: int, k: int, N: int) -> None:
-    code = MDSCode(n, k)
+@pytest.mark.parametrize("code", CODES, ids=lambda code: code.name)
+def test_every_share_is_the_codes_own(code: MDSCode, N: int, make: MakeRoom) -> None:
+    n, k = code.n, code.k
     A = np.random.default_rng(N).standard_normal((N, 5))
-    share_of = shares_of(A, code, copied=True).share_of
-    assert isinstance(share_of, Plain)
     orders = [list(range(n)), list(range(n))[::-1], [0, n - 1, *range(n), n - 1]]
     # Sums of k products each, in another order.
     bound = 2 * k * np.finfo(float).eps * np.abs(code.generator).max() * np.abs(A).max() * k
-    for share in [share for order in orders for share in order]:
-        value = share_of(share)
-        np.testing.assert_allclose(value, code.encode_share(share, A), rtol=0, atol=bound)
-        block = plain(code, share)
-        whole = block is not None and (block + 1) * code.block_rows(N) <= N
-        assert np.shares_memory(value, A) == whole
+    for dtype, times in ((np.float64, 1), (np.float32, 1 << 29)):
+        B = A.astype(dtype)
+        share_of = shares_of(B, code, room=make, first=n - 1).share_of
+        assert isinstance(share_of, Plain)
+        for share in [share for order in orders for share in order]:
+            value = share_of(share)
+            found = value.array if isinstance(value, Room) else value
+            assert found.dtype == dtype
+            expected = code.encode_share(share, B)
+            np.testing.assert_allclose(found, expected, rtol=0, atol=times * bound)
+            block = plain(code, share)
+            whole = block is not None and (block + 1) * code.block_rows(N) <= N
+            assert np.shares_memory(found, B) == (whole and make is not Room)
+        share_of.clear()
+        assert not share_of._ahead
+
+
+def test_what_is_asked_for_at_first_is_written_in_one_pass() -> None:
+    code, A = MDSCode(20, 10), np.random.default_rng(0).standard_normal((400, 700))
+    rooms: list[Room] = []
+    share_of = shares_of(A, code, room=partial(Room, rooms=rooms), first=15).share_of
+    assert isinstance(share_of, Plain)
+    for share in range(15):
+        found: Any = share_of(share)
+        assert len(rooms) == 15
+        expected = code.encode_share(share, A)
+        np.testing.assert_allclose(found.array, expected, rtol=0, atol=1e-12)
+    share_of(15)  # for one who came later
+    assert len(rooms) == 16
+    share_of(3)  # a worker was lost before it had it
     share_of.clear()
-    assert not share_of._ahead
+    share_of(4)
+    assert len(rooms) == 16 + 12 + 1

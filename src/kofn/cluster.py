@@ -230,10 +230,10 @@ class Cluster(Displayed):
             make = partial(shares_from, turned(found, axis), check_finite=check_finite)
             rows = placed(self._driver, make, code, options, left)
             return rows if axis == 0 else rows.T
-        array: Any = checks.matrix(A, check_finite)
+        array: Any = checks.matrix(A, check_finite and axis == 1)
         if axis == 1:
             array = array.T.tocsr() if hasattr(array, "tocsr") else array.T
-        make = partial(scaled_shares, array, can=self.engine.capabilities)
+        make = partial(scaled_shares, array, self._driver.engine, live, check_finite and axis == 0)
         rows = placed(self._driver, make, code, options, left)
         X = rows if axis == 0 else rows.T
         X.columns = checks.feature_names(A)

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
+
+from numpy.typing import NDArray
 
 from .display import Displayed
 
@@ -79,6 +81,13 @@ class Task(NamedTuple):
     args: tuple[Any, ...] = ()
     what: Any = None  # all that its replies together will carry
     cost: float = 1.0  # units of work, for delay models
+
+
+class Room(Protocol):
+    """Memory for an array that is to be `put` at one worker, which will keep it; zeros at first."""
+
+    def fill(self, first: int, rows: NDArray[Any]) -> None:
+        """Write rows from row `first` on, from any thread: contiguous, of the array's own dtype."""
 
 
 @dataclass(frozen=True, slots=True)

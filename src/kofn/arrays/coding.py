@@ -6,7 +6,7 @@ r..r+m of all shares: one pass over the source, memory for one chunk.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -19,10 +19,14 @@ from ..threads import cores, each
 from .formats import filled
 from .scales import ZERO, Exponents, Scales, balanced, factors, lengths
 from .sources import Source, csr, open_source
+from .wide import plain
 
 BUDGET = 48 << 20  # bytes of blocks and shares in one chunk
 # Multiply-adds in one product: below this OpenBLAS stays on one thread, and the operands in cache.
 PRODUCT = 200_000
+CHUNK = 1 << 20  # bytes of the blocks that are coded at a time, of an array in memory
+
+Fill = Callable[[int, NDArray[Any]], object]  # where rows of a share go, from which row on
 
 
 class Coder:
@@ -164,30 +168,53 @@ class Coder:
             yield share, total.astype(self.source.dtype)
 
 
-def mixed(code: AnyKOfN, shares: Sequence[int], A: NDArray[Any]) -> list[NDArray[Any]]:
-    """Several shares of a contiguous array of floats in one pass over it, by several threads."""
-    B, k = code.block_rows(len(A)), code.k
-    out = [np.empty((B, A.shape[1]), A.dtype) for _ in shares]
-    G, width = np.array([code.row(share) for share in shares]), max(1, A.shape[1])
-    full = len(A) // B  # blocks that A fills; the next one may be filled in part
+def write_shares(
+    code: AnyKOfN, shares: Sequence[int], A: NDArray[Any], fills: Sequence[Fill]
+) -> None:
+    """Write several shares of a contiguous array of floats in one pass over it, by some threads.
+
+    `fills` take rows of each; what they are not given are zeros: rows beyond the end of A.
+    """
+    B, k, width, N = code.block_rows(len(A)), code.k, max(1, A.shape[1]), len(A)
+    full = N // B  # blocks that A fills; the next one may be filled in part
     flat = A[: full * B].reshape(full, -1)
-    step = max(1, PRODUCT // (len(out) * k * width))
+    blocks, coded, rows = [], [], []
+    for share, fill in zip(shares, fills, strict=True):
+        if (block := plain(code, share)) is not None:
+            blocks.append((block, fill))
+        else:
+            coded.append(fill)
+            rows.append(code.row(share))
+    G = np.array(rows).reshape(len(coded), k)
+    step = max(1, CHUNK // (k * width * A.itemsize))
+    columns = max(256, PRODUCT // max(1, len(coded) * k))
 
     def some(start: int, end: int) -> None:
+        total = np.empty((len(coded), step * width))
         for first in range(start, end, step):
             last = min(first + step, end)
+            for block, fill in blocks:
+                found = A[block * B + first : min(N, block * B + last)]
+                if len(found):
+                    fill(first, found)
+            if not coded:
+                continue
             # Sums of huge entries may overflow: products look at what comes out.
             with np.errstate(over="ignore", invalid="ignore"):
-                total = G[:, :full] @ flat[:, first * width : last * width]
+                for a in range(first * width, last * width, columns):
+                    b = min(a + columns, last * width)
+                    out = total[:, a - first * width : b - first * width]
+                    np.matmul(G[:, :full], flat[:, a:b], out=out)
                 rest = A[full * B + first : full * B + last].reshape(-1)
                 if len(rest):
                     total[:, : len(rest)] += G[:, full : full + 1] * rest
-            for share, rows in zip(out, total, strict=True):
-                share[first:last] = rows.reshape(last - first, -1)
+                made = total[:, : (last - first) * width].astype(A.dtype, copy=False)
+            for fill, row in zip(coded, made, strict=True):
+                fill(first, row.reshape(last - first, width))
 
-    ends = [B * i // cores() for i in range(cores() + 1)]
+    parts = cores() if A.nbytes > CHUNK else 1
+    ends = [B * i // parts for i in range(parts + 1)]
     each(some, ends[:-1], ends[1:])
-    return out
 
 
 def make_share(data: object, code: AnyKOfN, share: int, scales: Scales | None = None) -> Any:

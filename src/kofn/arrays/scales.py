@@ -14,7 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..threads import each
+
 SPREAD = 4  # lengths of a place that differ by no more than about two to this are left as they are
+AT_ONCE = 1 << 20  # numbers that one of several threads looks at at a time
 ZERO = np.iinfo(np.int16).min  # the exponent of a row of zeros, or one that is not finite
 
 Exponents = NDArray[np.int16]
@@ -102,11 +105,15 @@ def factors(exponents: Exponents, rows: NDArray[Any]) -> NDArray[Any]:
 
 def scales_of(A: Any, blocks: int) -> Scales | None:
     """The scales of A, dense or CSR, cut in so many blocks; None for none. One pass, no copy."""
-    exponents = lengths(A)
+    return scales_by(all_lengths(A), blocks, A.dtype)
+
+
+def scales_by(exponents: Exponents, blocks: int, dtype: np.dtype[Any]) -> Scales | None:
+    """The scales of rows of these lengths."""
     B = -(-len(exponents) // blocks)
     places = np.full(blocks * B, ZERO, np.int16)
     places[: len(exponents)] = exponents
-    return scales_at(places.reshape(blocks, B), len(exponents), A.dtype)
+    return scales_at(places.reshape(blocks, B), len(exponents), dtype)
 
 
 def scales_at(places: Exponents, N: int, dtype: np.dtype[Any]) -> Scales | None:
@@ -139,6 +146,20 @@ def lengths(rows: Any) -> Exponents:
     doubtful = np.flatnonzero(~((squares > info.tiny / info.eps) & (squares <= info.max)))
     if len(doubtful):
         found[doubtful] = _careful(rows[doubtful])
+    return found
+
+
+def all_lengths(A: Any) -> Exponents:
+    """The same of a whole matrix, by several threads if it is dense and large."""
+    step = max(1, AT_ONCE // max(1, A.shape[1]))
+    if not isinstance(A, np.ndarray) or len(A) <= step:
+        return lengths(A)
+    found = np.empty(len(A), np.int16)
+
+    def some(first: int) -> None:
+        found[first : first + step] = lengths(A[first : first + step])
+
+    each(some, range(0, len(A), step))
     return found
 
 

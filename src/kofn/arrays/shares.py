@@ -18,16 +18,20 @@ from ..codes import AnyKOfN
 from ..codes.mds import MDSCode
 from ..codes.threshold import check_code
 from ..errors import BadInput, StoreWarning
-from ..model import Blank, Build
+from ..model import Blank, Build, Room
 from ..rounds.holders import ShareOf
 from .checking import PiecesOf, of_source, of_store
-from .coding import BUDGET, make_share, mixed
+from .coding import BUDGET, make_share, write_shares
 from .decode import DataCode
 from .opened import Store, is_store, open_store
 from .rebuild import enough, spoiled_text
-from .scales import ZERO, Exponents, Scales, lengths, scales_at, scales_of
+from .scales import ZERO, Exponents, Scales, all_lengths, lengths, scales_at, scales_by
 from .sources import Source, open_source
 from .wide import plain
+
+MOST = 64  # shares that are written at a time: each takes a descriptor until it is sent
+
+MakeRoom = Callable[[tuple[int, ...], Any], Room | None]  # of a shape and a dtype
 
 
 @dataclass(frozen=True)
@@ -56,33 +60,52 @@ class Shares:
 
 
 class Plain:
-    """Shares of an array of floats in one piece, one after the other.
+    """Shares of an array of floats in one piece, made when they are asked for.
 
-    A share that is a block is no copy: whoever puts it must make one. The others are made two at a
-    time, where they are asked for in their order: the array is then read half as often.
+    Where `room` has memory for them, the `first` ones are written there in one pass over the array;
+    of those after them one at a time. Else a share that is a block is no copy, whoever puts it must
+    make one, and two others are made at a time: the array is then read half as often.
     """
 
-    def __init__(self, A: NDArray[Any], code: AnyKOfN) -> None:
+    def __init__(self, A: NDArray[Any], code: AnyKOfN, room: MakeRoom, first: int) -> None:
         self._A, self._code, self._rows = A, code, code.block_rows(len(A))
-        self._last, self._ahead = -1, dict[int, NDArray[Any]]()
+        self._room, self._first = room, min(first, code.n)
+        self._ahead = dict[int, Any]()
 
-    def __call__(self, share: int) -> NDArray[Any]:
-        block, before = plain(self._code, share), self._last
-        self._last = share
-        if block is not None and (block + 1) * self._rows <= len(self._A):
-            return self._A[block * self._rows : (block + 1) * self._rows]
-        made = self._ahead.pop(share, None)
-        if made is not None:
-            return made
-        self._ahead.clear()
-        if share != before + 1 or share + 1 == self._code.n or self._code.k == 1:
-            return mixed(self._code, [share], self._A)[0]
-        made, self._ahead[share + 1] = mixed(self._code, [share, share + 1], self._A)
-        return made
+    def __call__(self, share: int) -> Any:
+        if share not in self._ahead:
+            self._ahead = self._in_rooms(share) or self._in_arrays(share)
+        return self._ahead.pop(share)
+
+    def _in_rooms(self, share: int) -> dict[int, Any]:
+        """This share and those that will be asked for next; none where there is no memory."""
+        shares = range(share, min(max(share + 1, self._first), share + MOST))
+        shape, rooms = (self._rows, self._A.shape[1]), dict[int, Room]()
+        for one in shares:
+            room = self._room(shape, self._A.dtype)
+            if room is None:
+                return {}
+            rooms[one] = room
+        write_shares(self._code, shares, self._A, [room.fill for room in rooms.values()])
+        return dict(rooms)
+
+    def _in_arrays(self, share: int) -> dict[int, Any]:
+        block, rows = plain(self._code, share), self._rows
+        if block is not None and (block + 1) * rows <= len(self._A):
+            return {share: self._A[block * rows : (block + 1) * rows]}
+        two = range(share, min(share + 2, max(share + 1, self._first)))
+        made = {one: np.zeros((rows, self._A.shape[1]), self._A.dtype) for one in two}
+        write_shares(self._code, two, self._A, [partial(_copy, to) for to in made.values()])
+        return dict(made)
 
     def clear(self) -> None:
-        """Let go of what was made and not asked for."""
+        """Let go of what was made and not asked for; those who come later ask for one each."""
         self._ahead.clear()
+        self._first = 0
+
+
+def _copy(to: NDArray[Any], first: int, rows: NDArray[Any]) -> None:
+    to[first : first + len(rows)] = rows
 
 
 def shares_of(
@@ -91,13 +114,15 @@ def shares_of(
     scales: Scales | None = None,
     *,
     values: bool = True,
-    copied: bool = False,
+    room: MakeRoom | None = None,
+    first: int = 0,
 ) -> Shares:
     """Return the shares of A, its rows divided by `scales`. It is kept, not copied.
 
     A sparse parity share holds the non-zeros of up to k blocks: it is that much denser. Without
     `values` A may be a Blank, and shares are blank: nobody looks at them, and making thousands
-    takes long. `copied`: whoever is given a share copies it at once, so it may be a view of A.
+    takes long. `room`: makes memory for shares, of which the `first` are asked for at once; whoever
+    is given a share that is an array must copy it, as it may be a view of A.
     """
     sparse = checks.is_sparse(A)
     unscaled = scales is None and not sparse
@@ -116,19 +141,24 @@ def shares_of(
     pieces = of_source(open_source(A), code, scales) if values else None
     longest = partial(longest_of, A)
     make: ShareOf = share_of
-    if copied and values and unscaled and A.dtype.char == "d" and A.flags.c_contiguous:
-        make = Plain(A, code)
+    if room and values and unscaled and A.dtype.char in "df" and A.flags.c_contiguous:
+        make = Plain(A, code, room, first)
     return Shares(code, A.shape, dtype, make, sparse, scales, pieces=pieces, longest=longest)
 
 
-def scaled_shares(A: Any, code: AnyKOfN, *, can: Any) -> Shares:
-    """The same, with rows divided as this code needs it, for an engine that `can` do so much."""
-    return shares_of(A, code, scales_of(A, code.k), values=can.values, copied=can.processes)
+def scaled_shares(A: Any, engine: Any, live: int, check_finite: bool, code: AnyKOfN) -> Shares:
+    """The same, with rows divided as this code needs it, for so many workers of an engine."""
+    can, found = engine.capabilities, all_lengths(A)
+    # Rows with NaN or infinity have no length: one pass says both.
+    if check_finite and (bool(scipy.sparse.issparse(A)) or (found == ZERO).any()):
+        checks.finite(A, "the matrix to encode")
+    scales, room = scales_by(found, code.k, A.dtype), engine.room if can.processes else None
+    return shares_of(A, code, scales, values=can.values, room=room, first=live)
 
 
 def longest_of(A: Any) -> float:
     """A bound on the lengths of the rows of A, or on those of scaled ones. One pass."""
-    return _longest(lengths(A))
+    return _longest(all_lengths(A))
 
 
 def _longest(exponents: Exponents) -> float:

@@ -7,7 +7,7 @@ cache, and by several threads where there is much to do.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,9 @@ from ..model import RowRange
 from ..threads import each
 from .decode import Segment, steps
 
-MUCH = 1 << 18  # numbers to be combined, from which on several threads do it
+MUCH = 1 << 22  # numbers of a result from which on several threads make it: below, one is as quick
 
+Stretches = list[tuple[int, int, NDArray[Any]]]  # rows of a share that have come
 Replies = Sequence[tuple[int, tuple[RowRange, ...], Any]]  # share, its rows, their values
 
 
@@ -36,19 +37,24 @@ def decode(
     """
     rows, width = shape
     out = np.empty((code.k, rows, width), replies[0][2].dtype)
+    run = each if out.size >= MUCH else _one_by_one
     block_of = {share: block for share in shares if (block := plain(code, share)) is not None}
-    others = {share: i for i, share in enumerate(s for s in shares if s not in block_of)}
-    coded = np.empty((len(others), rows, width), out.dtype)
+    inputs: dict[int, Stretches] = {share: [] for share in shares}
+    to: list[NDArray[Any]] = []
+    values: list[NDArray[Any]] = []
     for share, runs, value in replies:
         block = block_of.get(share)
-        to = out[block] if block is not None else coded[others[share]]
         flat, done = value.reshape(len(value), width), 0
         for first, last in runs:
-            to[first:last] = flat[done : done + last - first]
+            here = flat[done : done + last - first]
             done += last - first
-    inputs = [out[block_of[s]] if s in block_of else coded[others[s]] for s in shares]
+            inputs[share].append((first, last, here))
+            if block is not None:
+                to.append(out[block, first:last])
+                values.append(here)
+    run(np.copyto, to, values)
     jobs = [
-        (places, wanted, matrix, a, b)
+        (out, [inputs[shares[i]] for i in places], wanted, matrix, a, b)
         for first, last, places, weights in plan
         for wanted, matrix in [
             _missing(code, [shares[i] for i in places], weights.matrix, block_of)
@@ -56,13 +62,13 @@ def decode(
         if len(wanted)
         for a, b in steps(first, last, width * (len(wanted) * len(places)))
     ]
-    much = sum(len(job[1]) * (job[4] - job[3]) for job in jobs) * width >= MUCH
-    if much:
-        each(lambda job: _combine(out, inputs, *job), jobs)
-        return out
-    for job in jobs:
-        _combine(out, inputs, *job)
+    run(lambda job: _combine(*job), jobs)
     return out
+
+
+def _one_by_one(work: Callable[..., Any], *items: Iterable[Any]) -> None:
+    for _ in map(work, *items):
+        pass
 
 
 def plain(code: AnyKOfN, share: int) -> int | None:
@@ -85,13 +91,17 @@ def _missing(
 
 def _combine(
     out: NDArray[Any],
-    inputs: Sequence[NDArray[Any]],
-    places: NDArray[np.intp],
+    inputs: Sequence[Stretches],
     wanted: NDArray[np.intp],
     matrix: NDArray[np.float64],
     a: int,
     b: int,
 ) -> None:
-    stack = np.stack([inputs[i][a:b].reshape(-1) for i in places])
-    for block, row in zip(wanted, matrix.dot(stack), strict=True):
-        out[block, a:b] = row.reshape(b - a, -1)
+    stack = np.empty((len(inputs), b - a, out.shape[2]), out.dtype)
+    for row, stretches in zip(stack, inputs, strict=True):
+        for first, last, value in stretches:
+            if first < b and a < last:
+                start, end = max(a, first), min(b, last)
+                row[start - a : end - a] = value[start - first : end - first]
+    for block, made in zip(wanted, matrix.dot(stack.reshape(len(stack), -1)), strict=True):
+        out[block, a:b] = made.reshape(b - a, -1)

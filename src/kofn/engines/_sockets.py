@@ -15,13 +15,30 @@ from collections.abc import Iterator
 from dataclasses import astuple
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import DTypeLike
+
 from ..exchange import Exchange, ExchangeLayout
 from ..interrupts import opened
+from ..model import Room
 from . import _wire as wire
 from ._forks import Lifeline, watched
 from ._processes import Process, where_pids_count
 from ._wakeup import MAILBOXES, BroadcastWaker, Mailbox
-from .memory import OWN, Packed, Pool, Segment, attach, fresh, inline, large, pack, unpack
+from .memory import (
+    OWN,
+    Packed,
+    Pool,
+    Reserved,
+    Segment,
+    attach,
+    fresh,
+    inline,
+    large,
+    pack,
+    reserve,
+    unpack,
+)
 from .protocol import KINDS, NEVER, Cancel, Message, WorkerDown, WorkerUp, plain, typed
 from .protocol.messages import AddBody, AddOperand, DropOperand, Put, RunTask, TaskReply
 from .transport import Transport
@@ -177,6 +194,8 @@ class SocketTransport(Transport):
                 self._fixed = value, packed
         elif isinstance(value, Exchange):
             packed, segment = (EXCHANGE, astuple(value.layout), OWN), _Handle(value.owner)
+        elif isinstance(value, Reserved):
+            packed, segment = value.packed, value
         else:
             packed, segment = pack(value, lambda size: fresh(size, OWN))
         if segment is None:
@@ -184,6 +203,9 @@ class SocketTransport(Transport):
         if lasting:
             self._lasting.add(segment)
         return Shared(packed, segment)
+
+    def room(self, shape: tuple[int, ...], dtype: DTypeLike) -> Room | None:
+        return reserve(shape, np.dtype(dtype))
 
     def own(self, packed: Packed | Shared) -> Packed | Shared:
         if type(packed) is Shared or packed[0] is None:

@@ -10,9 +10,11 @@ from itertools import count
 from operator import attrgetter
 from typing import Any, ClassVar, Self
 
+from numpy.typing import DTypeLike
+
 from ..errors import CannotDo, KofnError
 from ..exchange import Exchange, ExchangeLayout
-from ..model import Event, Task
+from ..model import Event, Room, Task
 from ..notices.base import Source
 from ._processes import resident
 
@@ -65,6 +67,13 @@ class Engine(ABC):
         made by the worker, an `Update` is made there of what it keeps under another key. What
         cannot be pickled may raise BadInput at once.
         """
+
+    def room(self, shape: tuple[int, ...], dtype: DTypeLike) -> Room | None:
+        """Return memory for an array that is to be `put` at one worker: it is not copied then.
+
+        None where workers get copies, or memory is short: put the array itself.
+        """
+        return None
 
     @abstractmethod
     def forget(self, key: str) -> None:
@@ -197,6 +206,7 @@ class Wrapped(Engine):
     counters = _delegated("counters")
     now = _delegated("now")
     put = _delegated("put")
+    room = _delegated("room")
     forget = _delegated("forget")
     broadcast = _delegated("broadcast")
     submit = _delegated("submit")

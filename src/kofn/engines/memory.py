@@ -7,6 +7,7 @@ kill -9 leaves nothing behind.
 from __future__ import annotations
 
 import errno
+import math
 import mmap
 import os
 import pickle
@@ -18,6 +19,7 @@ from typing import Any
 
 import cloudpickle
 import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import BadInput, OutOfResources, TooLarge
 from ..threads import each
@@ -76,6 +78,7 @@ class Segment:
             self.map = mmap.mmap(self.fd, self.size)
         except BaseException:
             os.close(self.fd)
+            self.fd = -1
             raise
         self.id = next(_ids) if id is None else id
 
@@ -103,6 +106,40 @@ def fresh(size: int, id: int | None = None) -> Segment | None:
     """Return a new segment, None without descriptors or memory: the socket still works."""
     try:
         return Segment(size, id)
+    except OSError:
+        return None
+
+
+class Reserved(Segment):
+    """A segment for one array, written before it is packed; it closes itself if it never is."""
+
+    __slots__ = ("_row", "packed")
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        size = math.prod(shape) * dtype.itemsize
+        self.fd = -1
+        super().__init__(size, OWN)
+        self._row = size // max(1, shape[0])
+        self.packed: Packed = ((dtype.str, shape, "C"), ((_HEADER, size),), OWN)
+
+    def fill(self, first: int, rows: NDArray[Any]) -> None:
+        """Write rows from row `first` on, by system calls: pages do not become this process's."""
+        self._write(_HEADER + first * self._row, rows.data.cast("B"))
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            super().close()
+            self.fd = -1
+
+    __del__ = close
+
+
+def reserve(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Reserved | None:
+    """Return a segment for an array that is large enough for one; None without memory."""
+    if math.prod(shape) * dtype.itemsize < LARGE or dtype.char not in _PLAIN:
+        return None
+    try:
+        return Reserved(shape, dtype)
     except OSError:
         return None
 

@@ -13,10 +13,12 @@ from itertools import count
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
+from numpy.typing import DTypeLike
+
 from ..errors import Closed, TooLarge, UnknownWorker
 from ..exchange import Exchange, ExchangeLayout
 from ..interrupts import held, opened
-from ..model import Event, Lost, Task
+from ..model import Event, Lost, Room, Task
 from ..notices.base import Source
 from .base import Engine
 from .memory import room_for
@@ -29,8 +31,8 @@ class Transport(Values, ABC):
     """Moves messages between a master and its workers, and never waits for a worker.
 
     `ids` numbers the workers; a transport takes the next one for a worker that joins unasked.
-    `pid`, `exchange` and `traffic` are those of the engine, None where there is none. `moved`:
-    bytes to and from a worker, None where nobody counts.
+    `pid`, `exchange`, `room` and `traffic` are those of the engine, None where there is none.
+    `moved`: bytes to and from a worker, None where nobody counts.
     """
 
     def __init__(self) -> None:
@@ -76,6 +78,9 @@ class Transport(Values, ABC):
         return None
 
     def exchange(self, layout: ExchangeLayout) -> Exchange | None:
+        return None
+
+    def room(self, shape: tuple[int, ...], dtype: DTypeLike) -> Room | None:
         return None
 
     @property
@@ -136,6 +141,10 @@ class TransportEngine(Engine):
         self._check()
         with room_for("a value for a worker to keep"):
             self._send(self._protocol.put(worker, key, value))
+
+    def room(self, shape: tuple[int, ...], dtype: DTypeLike) -> Room | None:
+        self._check()
+        return self._transport.room(shape, dtype)
 
     def forget(self, key: str) -> None:
         self._check()

@@ -58,6 +58,16 @@ class ValueChecks:
         probe.engine.put(probe.first, "key", np.ones(100_000))
         assert probe.run(recall, "key") == ("has", 100_000)
 
+    def test_what_was_written_where_it_is_kept_is_there(self, probe: EngineProbe) -> None:
+        engine, first = probe.engine, probe.first
+        room = engine.room((3, 40_000), np.float64)
+        if room is None:
+            pytest.skip("workers of this engine are sent copies")
+        room.fill(2, np.full((1, 40_000), 2.0))
+        room.fill(0, np.ones((1, 40_000)))
+        engine.put(first, "key", room)
+        assert probe.value(probe.submit(first, recall, "key")) == ("has", 120_000.0)
+
     def test_a_put_that_fails_says_which(self, probe: EngineProbe) -> None:
         worker = probe.engine.workers[3]
         probe.engine.put(worker, "bad", Build(spoil))
