@@ -65,7 +65,6 @@ class CodedMatrix(Displayed, Reporting):
         code, least = self.code, self._stored.k
         self._rows = code.block_rows(self.shape[0])
         self._holders = Holders(driver, code.n, shares.share_of, None, code.k, least)
-        # Weakly: or its shares would stay until the garbage collector comes by.
         this: Any = weakref.proxy(self)
         rebuild = partial(fetching.rebuild, this)
         self._planner = Planner(self._holders, rebuild, least, code.k, options.measured_loads)
@@ -73,8 +72,7 @@ class CodedMatrix(Displayed, Reporting):
         self._drift = Drift(checked=self._begin_checks(shares))
         left = options.recode is not None and self._store is None
         self._placing = 0.0 if left else None  # seconds; also where it is interrupted
-        # A worker that is stopped must not keep the others waiting for long.
-        self._holders.place(enough=code.k)
+        self._holders.place(enough=code.k)  # nobody waits for long for one that is stopped
         shares.clear()
         if left:
             self._placing = driver.engine.now() - began

@@ -150,7 +150,7 @@ def scaled_shares(A: Any, engine: Any, live: int, check_finite: bool, code: AnyK
     """The same, with rows divided as this code needs it, for so many workers of an engine."""
     can, found = engine.capabilities, all_lengths(A)
     # Rows with NaN or infinity have no length: one pass says both.
-    if check_finite and (bool(scipy.sparse.issparse(A)) or (found == ZERO).any()):
+    if check_finite and (checks.is_sparse(A) or (found == ZERO).any()):
         checks.finite(A, "the matrix to encode")
     scales, room = scales_by(found, code.k, A.dtype), engine.room if can.processes else None
     return shares_of(A, code, scales, values=can.values, room=room, first=live)

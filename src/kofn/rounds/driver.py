@@ -95,7 +95,6 @@ class RoundDriver:
             )
 
     def __reduce__(self) -> NoReturn:
-        # For all that has one: a matrix, parts, a sequence, an estimator.
         raise CannotDo(
             "a cluster, and what its workers keep, cannot be pickled: they belong to the process "
             "that connected. Pickle the data or the results, and connect there instead."
