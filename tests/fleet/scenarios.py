@@ -22,7 +22,7 @@ from .clusters import EACH, Fleet, MasterFailed
 
 RIGHT = 1e-9  # relative to NumPy's result
 STRUCK = 5  # iteration of a fit in which the master ends
-SLOWED = 1.0  # seconds between iterations of that fit: there are some twenty, and no hurry
+SLOWED = 0.5  # seconds between iterations of that fit: there are some twenty, and no hurry
 CALM = 30  # operations before a disturbance
 NOTICE = 75.0  # seconds in which a loss that is not healed should have been noticed
 CLUSTERS_OWN = 20.0  # seconds of silence after which Dask and Ray may give up a host themselves
