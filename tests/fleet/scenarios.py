@@ -189,9 +189,10 @@ def told(fleet: Fleet, ahead: float) -> Outcome:
     rows = sum(rows for at, rows in run.facts["topped"] if at >= end)
     _, took, kind = next(one for one in run.facts["rounds"] if sum(one[:2]) >= end)
     usual = [t for start, t, k in run.facts["rounds"] if k == kind and start + t < leaving[0]]
-    slower = took / statistics.median(usual)
+    median, *_, slow = statistics.median(usual), *statistics.quantiles(usual, n=10)
     outcome.note = f"told {end - leaving[0]:.1f} s ahead; {rows} rows topped up since the end; the "
-    outcome.note += f"round ({kind}) in which it went took {slower:.2f} times the median"
+    outcome.note += f"round ({kind}) in which it went took {took / median:.2f} times the median of "
+    outcome.note += f"{len(usual)} before the notice, of which a tenth took {slow / median:.2f}"
     return outcome
 
 
