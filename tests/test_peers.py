@@ -585,6 +585,29 @@ def test_right_under_any_losses_joins_and_delays(data: st.DataObject) -> None:
         assert X.report.extra["rounds"] == rounds
 
 
+def test_right_whoever_is_killed_or_told_to_leave_at_whichever_step() -> None:
+    """Each moment at which anything happens in a run, one after the other."""
+    A, moments, n = rotation(np.random.default_rng(0), 12), set[float](), 3
+
+    class Noting(ApartVirtual):
+        def _at(self, time: float, action: Any) -> None:
+            moments.add(time)
+            super()._at(time, action)
+
+    def run(*changes: Change) -> None:
+        engine = Noting(n, delays=PerUnit(1e-4), membership=Script(changes), seed=1)
+        with simulated(engine, 0, 1e-3), kofn.connect(engine, limit=100.0) as cluster:
+            w = cluster.encode(A, k=2).iterate(same, np.ones(12), rounds=5)
+            np.testing.assert_allclose(w, power(A, 5), atol=1e-13)
+
+    run()
+    assert len(moments) > 30
+    for moment in sorted(moments):
+        run(Change(moment, 0))
+        run(Change(moment, n - 1))
+        run(*(Change(moment, worker, moment + 1e-3) for worker in range(n)))
+
+
 def test_a_question_that_lost_an_answer_is_not_waited_for_without_end() -> None:
     def asks(id: int, worker: int, share: int) -> Task:
         return Task(worker, id, worker, same, ())

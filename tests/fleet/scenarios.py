@@ -22,7 +22,7 @@ from .clusters import EACH, Fleet, MasterFailed
 
 RIGHT = 1e-9  # relative to NumPy's result
 STRUCK = 5  # iteration of a fit in which the master ends
-SLOWED = 1.0  # seconds between iterations of that fit: there are some twenty, and no hurry
+SLOWED = 0.5  # seconds between iterations of that fit: there are some twenty, and no hurry
 CALM = 30  # operations before a disturbance
 NOTICE = 75.0  # seconds in which a loss that is not healed should have been noticed
 CLUSTERS_OWN = 20.0  # seconds of silence after which Dask and Ray may give up a host themselves
@@ -189,9 +189,10 @@ def told(fleet: Fleet, ahead: float) -> Outcome:
     rows = sum(rows for at, rows in run.facts["topped"] if at >= end)
     _, took, kind = next(one for one in run.facts["rounds"] if sum(one[:2]) >= end)
     usual = [t for start, t, k in run.facts["rounds"] if k == kind and start + t < leaving[0]]
-    slower = took / statistics.median(usual)
+    median, *_, slow = statistics.median(usual), *statistics.quantiles(usual, n=10)
     outcome.note = f"told {end - leaving[0]:.1f} s ahead; {rows} rows topped up since the end; the "
-    outcome.note += f"round ({kind}) in which it went took {slower:.2f} times the median"
+    outcome.note += f"round ({kind}) in which it went took {took / median:.2f} times the median of "
+    outcome.note += f"{len(usual)} before the notice, of which a tenth took {slow / median:.2f}"
     return outcome
 
 
