@@ -72,7 +72,7 @@ def test_what_a_message_costs() -> None:
 def test_what_decoding_costs() -> None:
     """A number of a reply is one; one that is decoded is one for each share that it takes."""
     costs = kofn.Costs(0.0, float("inf"), per_number=1e-6)
-    took = {}
+    took: dict[str, float] = {}
     for kind, codes in (("product", "uncoded, mds(k=2)"), ("sequence", "polynomial(x=2,y=1)")):
         work = Work(kind, 6000, 10, 1)  # type: ignore[arg-type]
         table = kofn.simulate(work, codes, 3, "perunit(unit=3)", rounds=1, costs=costs)
