@@ -208,7 +208,7 @@ def csv_right(_: None, value: Any, folder: Path) -> bool:
     numbers = np.array([[float(cell) for cell in row[:-1]] for row in rows])
     found, labels = dense(value)
     same = all(
-        str(a).strip() == b.strip() or float(a) == float(b)
+        str(a).strip() == b.strip() or float(a) == float(b.strip())
         for a, b in zip(labels, (row[-1] for row in rows), strict=True)
     )
     return same and np.array_equal(found, numbers, equal_nan=True)

@@ -316,7 +316,14 @@ class LogReader:
                     self.first = self.first or one
                 else:
                     records.append(parse(one))
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
+            except (
+                ValueError,
+                KeyError,
+                TypeError,
+                AttributeError,
+                OverflowError,
+                RecursionError,
+            ) as error:
                 raise BadInput(
                     f"every line of a log is one JSON object with a time and a kind; line "
                     f"{self._line} of {self.path} is {text[:80]!r}. Check that it is a log."
@@ -329,7 +336,7 @@ def _head(path: Path) -> dict[str, Any]:
         text = file.readline(1 << 20)
     try:
         head = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         head = None
     if not isinstance(head, dict) or head.get("kind") != "log":
         raise BadInput(
