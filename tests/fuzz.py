@@ -184,6 +184,7 @@ class Bench:
         with limited(), warnings.catch_warnings():
             warnings.simplefilter("error")
             warnings.simplefilter("ignore", kofn.StoreWarning)
+            warnings.simplefilter("ignore", kofn.TraceWarning)  # it is sorted, and said so
             warnings.simplefilter("ignore", kofn.CheckpointWarning)
             warnings.simplefilter("ignore", ConvergenceWarning)
             if name == COMMAND:

@@ -8,7 +8,7 @@ import json
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from kofn.arrays.sources import open_source
 from kofn.arrays.store import open_store, write_store
 from kofn.cli import tables
 from kofn.codes.mds import MDSCode
-from kofn.delays import read_spot_trace, read_timings
+from kofn.delays import SpotTrace, read_membership, read_spot_trace, read_timings
 from kofn.learn import LinearSVC, MLPClassifier, Ridge, load, save
 
 rng = np.random.default_rng(0)
@@ -208,7 +208,7 @@ def csv_right(_: None, value: Any, folder: Path) -> bool:
     numbers = np.array([[float(cell) for cell in row[:-1]] for row in rows])
     found, labels = dense(value)
     same = all(
-        str(a).strip() == b.strip() or float(a) == float(b)
+        str(a).strip() == b.strip() or float(a) == float(b.strip())
         for a, b in zip(labels, (row[-1] for row in rows), strict=True)
     )
     return same and np.array_equal(found, numbers, equal_nan=True)
@@ -348,6 +348,33 @@ def timings_right(_: None, found: Any, folder: Path) -> bool:
     return len(found) > 0
 
 
+# What a cluster costs, and who was there.
+
+
+def make_costs(folder: Path) -> Any:
+    kofn.Costs(latency=0.25).save(folder / "costs.json")
+    return kofn.Costs(latency=0.25)
+
+
+def costs_right(_: Any, costs: Any, folder: Path) -> bool:
+    """Every field is a number, as in the file."""
+    found = json.loads((folder / "costs.json").read_text())
+    return all(value == float(found[name]) for name, value in asdict(costs).items())
+
+
+def make_machines(folder: Path) -> None:
+    lines = ["time_s,instances,price_usd_per_h", "0,3,1.5", "600,2,1.25", "900,5,2"]
+    (folder / "machines.csv").write_text("\n".join(lines) + "\n")
+
+
+def machines_right(_: None, found: Any, folder: Path) -> bool:
+    (trace,) = found.values()
+    if not isinstance(trace, SpotTrace):
+        return True
+    times = [event.time for event in trace.events]  # machines may also come later than at time 0
+    return times == sorted(times) and trace.most >= 1
+
+
 # The table.
 
 
@@ -388,6 +415,10 @@ KINDS: dict[str, Kind] = {
     "npy to encode": Kind(make_npy, source("data.npy"), source_npy_right, files="data.npy"),
     "npz to encode": Kind(make_npz, source("data.npz"), npz_right),
     "spot trace": Kind(make_spot, lambda folder: read_spot_trace(folder / "spot.csv"), spot_right),
+    "costs": Kind(make_costs, lambda folder: kofn.Costs.load(folder / "costs.json"), costs_right),
+    "machines": Kind(
+        *(make_machines, lambda folder: read_membership(folder / "machines.csv"), machines_right)
+    ),
     "timings": Kind(make_timings, timings("timings.npz"), timings_right, files="*.npz"),
     "timings of jobs": Kind(make_timings, timings("timings.csv"), timings_right, files="*.csv"),
 }
