@@ -29,7 +29,7 @@ def pace(
         part = min(1.0, read / cost) if rows and cost > 0 else 1.0
         told = yield from _until(start + part * seconds, rows, since)
         since = start + part * seconds
-        piece = Piece(*piece)._replace(read=rows - told)
+        piece = Piece(*piece)._replace(read=rows - told)  # type: ignore[arg-type]
         # Where the body would have ended without a message of its own, so does this.
         yield Last(*piece) if left == 0 and part == 1.0 else piece
     yield from _until(start + seconds)
@@ -45,6 +45,6 @@ def _until(due: float, rows: float = 0.0, since: float = 0.0) -> Generator[Piece
         time.sleep(min(left, LOOK))
         part = (time.perf_counter() - since) / (due - since) if rows else 0.0
         done = min(rows, int(GRAIN * part * rows) / GRAIN)
-        yield Piece(None, None, done - told)
+        yield Piece(None, None, done - told)  # type: ignore[arg-type]  # a part of a row
         told = done
     return told
