@@ -289,6 +289,23 @@ def test_what_a_stopped_worker_only_waited_is_added_to_its_usual_time() -> None:
     assert found.seconds == pytest.approx(10.0)
 
 
+def test_a_worker_that_rested_and_was_lost_is_a_restart_too() -> None:
+    """The second round does not ask worker 2, which dies then: without coding it had work."""
+    log = []
+    for round, asked in ((1, (0, 1, 2)), (2, (0, 1))):
+        begin, ids = 10.0 * round, [10 * round + w for w in asked]
+        log.append(Record(begin, "round", round, -1, -1, 2, "X @ w"))
+        log += [Record(begin, "send", round, w, id, 4) for w, id in zip(asked, ids, strict=True)]
+        log += [Record(begin + 0.5, "lost", -1, 2, -1, 0)] if round == 2 else []
+        done = zip(asked, ids, strict=True)
+        log += [Record(begin + 4.0, "reply", round, w, id, 4) for w, id in done]
+        log.append(Record(begin + 4.0, "done", round, -1, -1, 0))
+        log.append(Record(begin + 4.0, "result", round, -1, -1, 12))
+    head = state_of(log).head()
+    assert head["restarts"] == 1
+    assert head["without"] == pytest.approx(4.0 + 0.5 + 4.0)
+
+
 def test_a_task_that_still_runs_and_has_had_its_part_is_over() -> None:
     running = Span(0.0, 9.0, 1, 1, "open", 8.0, 100, 80, (1.0, 10))
     found = uncoded(0.0, [task(1.0), Asked(0.0, running, None)], [], 20)
@@ -409,7 +426,7 @@ def test_the_wait_of_a_stopped_task_is_no_part_of_its_pace() -> None:
 @pytest.mark.parametrize(
     ("lost", "without", "at_least", "words"),
     [
-        (0, 10.0, False, "Nobody is slow, and nobody died so far."),
+        (0, 10.0, False, "So far nobody is slow, and nobody has died."),
         (1, 10.2, False, "1 worker died, and the work went on. No time was lost."),
         (
             3,
@@ -423,5 +440,8 @@ def test_the_wait_of_a_stopped_task_is_no_part_of_its_pace() -> None:
 def test_the_headline_says_what_happened_and_what_it_saved(
     lost: int, without: float, at_least: bool, words: str
 ) -> None:
-    head = {"lost": lost, "took": 10.0, "without": without, "at_least": at_least}
+    head = {"lost": lost, "took": 10.0, "without": without, "at_least": at_least, "closed": False}
     assert headline(head) == words
+    over = headline(head | {"closed": True})
+    assert "so far" not in over
+    assert "Saved: " in over or "Saved" not in words

@@ -23,13 +23,13 @@ def pace(
     pieces = body(kept, operand, *args)
     left = len(pieces) if isinstance(pieces, Sized) else -1
     for piece in pieces:
-        rows, left = float(Piece(*piece).read), left - 1
+        rows, left = Piece(*piece).read, left - 1
         read += rows
         # A piece that counts no rows may hold all the work: it waits for the end.
         part = min(1.0, read / cost) if rows and cost > 0 else 1.0
         told = yield from _until(start + part * seconds, rows, since)
         since = start + part * seconds
-        piece = Piece(*piece)._replace(read=rows - told)  # type: ignore[arg-type] # of simulated rows there are fractions
+        piece = Piece(*piece)._replace(read=rows - told)  # type: ignore[arg-type]
         # Where the body would have ended without a message of its own, so does this.
         yield Last(*piece) if left == 0 and part == 1.0 else piece
     yield from _until(start + seconds)
@@ -45,6 +45,6 @@ def _until(due: float, rows: float = 0.0, since: float = 0.0) -> Generator[Piece
         time.sleep(min(left, LOOK))
         part = (time.perf_counter() - since) / (due - since) if rows else 0.0
         done = min(rows, int(GRAIN * part * rows) / GRAIN)
-        yield Piece(None, None, done - told)  # type: ignore[arg-type]
+        yield Piece(None, None, done - told)  # type: ignore[arg-type]  # a part of a row
         told = done
     return told

@@ -163,7 +163,7 @@ class RunState:
             self._follower.take(record)
             self._changed[round.id] = round
             # As known by now: a log that is read in one go has later paces as well.
-            idle = [w for w in round.there if w.id not in round.asked_first]
+            idle = [w for w in round.there if w.id not in round.asked_first | round.gone.keys()]
             round.others = [w.pace for w in idle if w.pace]
             busy = self._follower.busy
             round.behind = {w.id for w in idle if w.pace is None and busy(w.id)}
@@ -259,9 +259,14 @@ class RunState:
             who.lost, who.leaving, who.why = time, False, record.why
             who.usage.pop("resident", None)
             self.leaving.discard(id)
+            # Without coding it would have been at work; one that has never worked stands by.
+            rested = id in self.live and who.pace is not None and not self._follower.busy(id)
             for round in self._kept.values():
-                round.answered = round.answered or round.end is None
-                round.lost += round.end is None
+                if round.end is None:
+                    round.answered = True
+                    round.lost += 1
+                    if rested and id not in round.asked_first:
+                        round.gone[id] = time
             for worker, span in self._follower.take(record):
                 self._ended(worker, span)
             if id in self.live:
@@ -334,7 +339,8 @@ class RunState:
                 if span.task in round.first:
                     asked.append(Asked(round.first[span.task], span, self.workers[worker].pace))
         used, behind = round.result.rows, len(round.behind)
-        round.without = uncoded(round.start, asked, round.others, used, behind)
+        gone = [time - round.start for time in round.gone.values()]
+        round.without = uncoded(round.start, asked, round.others, used, behind, gone)
         if before is None:
             self.followed += 1
             self.took += round.end - round.start

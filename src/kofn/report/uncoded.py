@@ -87,14 +87,20 @@ def pace(span: Span, usual: Pace | None = None) -> Pace | None:
 
 
 def uncoded(
-    start: float, asked: Sequence[Asked], others: Sequence[Pace], used: int, behind: int = 0
+    start: float,
+    asked: Sequence[Asked],
+    others: Sequence[Pace],
+    used: int,
+    behind: int = 0,
+    gone: Sequence[float] = (),
 ) -> Uncoded:
     """What a round that began at `start` would have taken without coding.
 
     `others`: the paces of workers that were there and were not asked. `used`: rows of the result.
-    `behind`: how many more were there and not asked, and have never answered.
+    `behind`: how many more were there and not asked, and have never answered. `gone`: seconds after
+    which others that were not asked were lost.
     """
-    need = used / (len(asked) + len(others) + behind)
+    need = used / (len(asked) + len(others) + behind + len(gone))
     alone = [one.seconds(need) for one in others]  # seconds for 1/n of the rows, by worker
     ends = list(alone)
     at_least = behind > 0
@@ -113,7 +119,7 @@ def uncoded(
             if usual is not None and span.state == "wasted" and span.read == 0:
                 took = max(took, sofar + need * usual.row)  # so far it had only waited
         ends.append(sent - start + took)
-    lost = [span.end - start for _, span, _ in asked if span.state == "lost"]
+    lost = [*gone, *(span.end - start for _, span, _ in asked if span.state == "lost")]
     again = median(alone) if alone else 0.0
     ends += [at + again for at in lost]
     return Uncoded(max(ends), at_least or bool(lost and not alone), len(lost))

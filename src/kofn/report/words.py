@@ -14,10 +14,12 @@ def headline(head: Json) -> str:
     died = f"{_count(head['lost'], 'worker')} died, and the work went on. " if head["lost"] else ""
     took, without = head["took"], head["without"]
     if without <= (1.0 + SAME) * took:
-        return f"{died}No time was lost." if died else "Nobody is slow, and nobody died so far."
+        nobody = "Nobody was slow" if head["closed"] else "So far nobody is slow"
+        return f"{died}No time was lost." if died else f"{nobody}, and nobody has died."
     least = "at least " if head["at_least"] else ""
     share = f"{100 * (without - took) / without:.0f} %"
-    return f"{died}Saved so far: {least}{seconds(without - took)}, {share} of the time."
+    saved = "Saved" if head["closed"] else "Saved so far"
+    return f"{died}{saved}: {least}{seconds(without - took)}, {share} of the time."
 
 
 def story(head: Json) -> list[str]:
@@ -26,7 +28,7 @@ def story(head: Json) -> list[str]:
     if head["lost"] or head["joined"]:
         went_on = "; the others did their work in the same round, and nothing was started again"
         said.append(
-            f"{_workers(head['lost'])} lost and {_workers(head['joined'], short=True)} joined"
+            f"{_changes(head['lost'], head['joined'])}"
             f"{went_on if head['lost'] and not head['raised'] else ''}."
         )
     if head["raised"]:
@@ -76,10 +78,11 @@ def _without(head: Json) -> str:
     return f"{rounds} took {seconds(took)}. {would}"
 
 
-def _workers(count: int, short: bool = False) -> str:
-    if short:
-        return f"{count:,}"
-    return f"{_count(count, 'worker')} {'was' if count == 1 else 'were'}"
+def _changes(lost: int, joined: int) -> str:
+    if not lost:
+        return f"{_count(joined, 'worker')} joined"
+    were = f"{_count(lost, 'worker')} {'was' if lost == 1 else 'were'} lost"
+    return f"{were} and {joined:,} joined" if joined else were
 
 
 def _count(count: int, what: str) -> str:

@@ -174,6 +174,8 @@ def _play(run: Run, coded: bool, rounds: int) -> dict[str, Any]:
         for _ in range(KILLS if run.killed else 0):
             cluster.join()  # they stand by
         one_round()  # workers load what they run
+        while _busy(cluster):  # who is behind from the start has no pace in what is looked at
+            time.sleep(0.05)
         began = max(r.round for r in cluster.log)
         for i in range(rounds):
             if run.killed and i % (rounds // KILLS) == 1:
@@ -184,6 +186,13 @@ def _play(run: Run, coded: bool, rounds: int) -> dict[str, Any]:
     state.take(log)
     head = state.head()
     return {name: head[name] for name in ("took", "without", "restarts", "at_least", "lost")}
+
+
+def _busy(cluster: Cluster) -> bool:
+    """Whether there are tasks that have not ended."""
+    cluster.wait_for(1)  # which takes in what has come
+    ends = {r.task for r in cluster.log if r.kind in ("reply", "dropped", "failed")}
+    return any(r.kind == "send" and r.task not in ends for r in cluster.log)
 
 
 def _work(run: Run, cluster: Cluster, coded: bool) -> Callable[[], object]:
