@@ -78,6 +78,9 @@ class Turn(Engine):
     def pid(self, worker: int) -> int | None:
         return self._engine.pid(worker)
 
+    def room(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        return self._engine.room(shape, dtype)
+
     def exchange(self, layout: ExchangeLayout) -> Exchange | None:
         return self._engine.exchange(layout)
 
