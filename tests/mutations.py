@@ -45,7 +45,7 @@ MUTATIONS = (
     Mutation(
         "work-for-the-dead",  # a task for one whose Lost is in the same batch
         "rounds/driver.py",
-        "                if worker not in roster.kept:\n",
+        "                if worker not in live:\n",
         "                if False:\n",
     ),
     Mutation(

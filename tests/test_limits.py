@@ -85,7 +85,8 @@ def test_a_task_that_is_too_large_is_refused_and_the_cluster_goes_on(
     X, w = cluster.encode(A, k=2), np.ones(60)
     transport = cluster.engine._transport  # type: ignore[attr-defined]
     with monkeypatch.context() as patch:
-        patch.setattr(_sockets, "fresh", lambda *_: None)  # no room in shared memory
+        for name in ("fresh", "reserve"):  # no room in shared memory
+            patch.setattr(_sockets, name, lambda *_: None)
         patch.setattr(transport.pool, "take", lambda size: None)
         patch.setattr(memory, "FRAME", 40_000)
         with pytest.raises(TooLarge, match=r"960,000\. Make it smaller"):
