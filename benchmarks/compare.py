@@ -2,15 +2,18 @@
 
     python benchmarks/compare.py OLD/src NEW/src overhead --repeats 5
     python benchmarks/compare.py OLD/src NEW/src engines --repeats 3 -- local --rounds 200
+    python benchmarks/compare.py OLD/src NEW/src benchmarks/rounds.py --repeats 3 -- sums
 
 `kofn bench NAME --json` runs in a process of its own, with the one tree and then with the other on
 PYTHONPATH, in turn: A, B, A, B. A noisy minute hits both. What follows `--` goes to the benchmark.
+In the place of its name may be a program that prints such an object: where the two trees print
+others, rounds.py prints the same for both.
 
 A figure is a number of the JSON object, by its path: figures.NAME.value. For each, the run
 with B is divided by the run with A just before it. The median of these ratios is printed, with the
 least and the largest. Numbers that no run changes (rows, workers) are left out, and so are those
-that are not above zero in every run. B is slower where the ratio of a time is above 1. `machine` and
-`seconds` are no figures.
+that are not above zero in every run. B is slower where the ratio of a time is above 1. `machine`
+and `seconds` are no figures.
 """
 
 from __future__ import annotations
@@ -88,18 +91,21 @@ def main() -> None:
     )
     parser.add_argument("a", type=Path, help="the source tree before")
     parser.add_argument("b", type=Path, help="the source tree after")
-    parser.add_argument("bench", help="a name that `kofn bench` knows")
+    parser.add_argument("bench", help="a name that `kofn bench` knows, or a program")
     parser.add_argument("--repeats", type=int, default=3, help="runs with each tree (default 3)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     words = [*sys.argv[1:], "--"]
     end = words.index("--")
     options, more = parser.parse_args(words[:end]), words[end + 1 : -1]
     trees = check(options.a), check(options.b)
+    own, name = options.bench.endswith(".py"), options.bench
+    program = f"import runpy; runpy.run_path({os.path.abspath(name)!r}, run_name='__main__')"
+    run = [program] if own else [START, "bench", name, "--json"]
     runs: tuple[list[dict[str, float]], list[dict[str, float]]] = ([], [])
     for repeat in range(options.repeats):
         for tree, found in zip(trees, runs, strict=True):
             print(f"run {repeat + 1} of {options.repeats}: {tree}", file=sys.stderr)
-            output = python(tree, START, "bench", options.bench, "--json", *more)
+            output = python(tree, *run, *more)
             result = json.loads(output)
             for key in ("machine", "seconds", "settings"):
                 result.pop(key, None)

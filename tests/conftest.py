@@ -12,6 +12,13 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+# Before NumPy or torch is loaded: where more threads than cores are at work, those of OpenMP and
+# BLAS spend most of their time on turns, and thousands of small products need none. Workers of
+# engines still find a BLAS of many threads: that kofn gives them one is what EngineChecks look at.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", str(max(2, os.cpu_count() or 1)))
+os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")  # 2^4 cycles, not 2^26, in a loop for work
+
 import pytest
 from hosts import Hosts, HostsUnavailable
 from support import DataFolder

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import until
+from support import driver_of, until
 
 import kofn
 from kofn.arrays.store import write_store
@@ -247,6 +247,27 @@ def test_the_error_names_the_whole_threshold() -> None:
             kofn.TooFewWorkers, match=r"needs 5 live workers; 2 are live, so 3 miss"
         ):
             X @ W
+
+
+def test_a_wait_for_joiners_may_be_made_shorter_while_it_lasts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So a market does when nobody will come: a product must not wait on, be it for ever."""
+    with kofn.connect("virtual", workers=2, wait=1e6) as cluster:
+        X = cluster.encode(A, k=2)
+        cluster.lose(0)
+        driver = driver_of(cluster)
+        settle = driver.settle
+
+        def settle_and_end(timeout: float = 0.0) -> None:
+            settle(timeout)
+            if timeout:
+                driver.wait = 0.0
+
+        monkeypatch.setattr(driver, "settle", settle_and_end)
+        with pytest.raises(kofn.TooFewWorkers) as raised:
+            X.T @ np.ones(len(A))
+        assert raised.value.waited < 1e3
 
 
 @pytest.mark.engine

@@ -114,7 +114,7 @@ def test_enough_are_waited_for_from_any_start(wait: float) -> None:
         engine = at(start, Steady(1))
         with kofn.connect(engine, wait=wait) as cluster:
             with pytest.raises(kofn.TooFewWorkers):
-                driver_of(cluster).await_enough(lambda: 0, 1)
+                driver_of(cluster).await_enough(lambda: 0, 1, lambda: wait)
             assert engine.now() == start + wait
 
 

@@ -351,7 +351,7 @@ class Cluster(Displayed):
         """Wait until at least so many workers are live; raise TooFewWorkers after `timeout`."""
         self._driver.check()
         need, limit = checks.whole(workers, "workers", 1), checks.seconds(timeout, "timeout")
-        self._driver.await_enough(lambda: len(self.workers), need, limit)
+        self._driver.await_enough(lambda: len(self.workers), need, lambda: limit)
 
     def page(self, *, port: int = 0, price: float | None = None) -> Page:
         """Show what this cluster does on a page, at `page.address`, for this machine's browsers.

@@ -253,8 +253,10 @@ class Planner:
     def await_enough(self) -> None:
         """Wait for joiners until a product can begin; or raise TooFewWorkers."""
         self._driver.settle()
-        limit = min(self._driver.wait, self.wait)
-        self._driver.await_enough(lambda: len(self._ready()), self._need, limit)
+        driver = self._driver
+        driver.await_enough(
+            lambda: len(self._ready()), self._need, lambda: min(driver.wait, self.wait)
+        )
 
     def _ready(self) -> dict[int, int]:
         """Live workers with their shares; when few, those fetching theirs are waited for."""

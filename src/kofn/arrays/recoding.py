@@ -32,7 +32,7 @@ def with_fewer(X: CodedMatrix, product: Callable[[], T]) -> T:
         finally:
             X._planner.wait = NEVER
         if live < fewest:
-            driver.await_enough(lambda: len(driver.roster.workers), fewest)
+            driver.await_enough(lambda: len(driver.roster.workers), fewest, lambda: driver.wait)
         roster, key = driver.roster, X._holders.key
         # Who could not keep its share may keep one of another code, but does not help with this.
         live = sum((worker, key) not in roster.refused for worker in roster.workers)

@@ -313,12 +313,11 @@ class RoundDriver:
 
         self._wait(waiting, key)
 
-    def await_enough(self, ready: Callable[[], int], need: int, limit: float | None = None) -> None:
-        """Wait until `need` are ready, at most `limit` seconds (None: `wait`); or TooFewWorkers."""
+    def await_enough(self, ready: Callable[[], int], need: int, wait: Callable[[], float]) -> None:
+        """Wait until `need` are ready, or raise TooFewWorkers after `wait()` seconds."""
         began = self.engine.now()
         while (live := ready()) < need:
-            # A market may make `wait` shorter meanwhile.
-            now, end = self.engine.now(), began + (self.wait if limit is None else limit)
+            now, end = self.engine.now(), began + wait()  # a market may make it shorter meanwhile
             if now >= end:
                 raise TooFewWorkers(live, need, now - began)
             self.settle(self._patience(end - now))

@@ -245,7 +245,7 @@ class _Placed:
         self._holders.enlist()
         ready = self._holders.ready()
         if not ready:
-            driver.await_enough(self._enlisted, 1)
+            driver.await_enough(self._enlisted, 1, lambda: driver.wait)
             ready = self._holders.ready()
         self._fn_key = self._function(fn)
         flush = 0.0 if engine.capabilities.given_time else FLUSH

@@ -101,10 +101,12 @@ class TaskChecks:
         assert body.pickled <= 1
 
     def test_no_wait_returns_at_once(self, engine: Engine) -> None:
-        began = engine.now()
+        took: list[float] = []
         for _ in range(100):
+            began = engine.now()
             assert engine.events(0) == []
-        assert engine.now() - began < 5.0
+            took.append(engine.now() - began)
+        assert min(took) < 0.02  # a busy machine holds up most of them, and not every one
 
     def test_an_unknown_worker_is_refused(self, engine: Engine) -> None:
         with pytest.raises(UnknownWorker):
