@@ -486,6 +486,52 @@ def test_a_cluster_is_closed_while_somebody_is_on_the_way() -> None:
     assert "closed" in repr(cluster)
 
 
+class Fatal(Wrapped):
+    """An engine on which whoever joins dies at once, as where its share is too large for it."""
+
+    name: ClassVar[str] = "fatal"
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self.doomed: list[int] = []
+
+    def events(self, timeout: float) -> list[Event]:
+        doomed, self.doomed = self.doomed, []
+        for worker in doomed:
+            self.engine.lose(worker)
+        found = self.engine.events(min(timeout, 0.1))
+        self.doomed = [event.worker for event in found if type(event) is Joined]
+        return list(found)
+
+
+@pytest.mark.parametrize("wait", [5.0, 30.0])
+def test_a_round_does_not_wait_for_ever_for_workers_that_come_and_die(
+    wait: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    with kofn.connect(Fatal(VirtualEngine(4)), keep=4, wait=wait) as cluster:
+        X = multiply(cluster, 1, k=3)
+        for worker in (0, 1):
+            cluster.lose(worker)
+        began = cluster.engine.now()
+        with pytest.raises(kofn.TooFewWorkers):
+            X @ np.ones(7)
+        # One a second comes and dies; ten in vain are two too many of each worker that is kept.
+        assert wait <= cluster.engine.now() - began <= max(wait, 12.0) + 2.0
+        (record,) = (record for record in cluster.log if record.kind == "refused")
+    assert "the last 8 that came were lost within 5 s" in record.why
+    assert caplog.text.count("were lost within 5 s") == 1
+
+
+def test_workers_that_come_and_die_disturb_nobody_who_is_enough() -> None:
+    """Two of four are enough, and take longer than ten newcomers live."""
+    with kofn.connect(Fatal(VirtualEngine(4, delays=SLOW)), keep=4, wait=5.0) as cluster:
+        X = cluster.encode(np.repeat(A, 20, axis=0), k=2)
+        for worker in (0, 1):
+            cluster.lose(worker)
+        assert np.allclose(X @ np.ones(7), np.repeat(A, 20, axis=0) @ np.ones(7))
+        assert len(times(cluster.log, "ordered")) > 12
+
+
 def test_workers_that_are_all_too_slow_are_not_replaced_without_end() -> None:
     """Tasks of 4 s, and who is silent for 3 s is ended: nobody will ever answer."""
     engine = VirtualEngine(2, delays=PerUnit(0.4))

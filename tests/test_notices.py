@@ -652,6 +652,17 @@ def test_what_a_source_returns_travels_as_plain_types(clock: Clock) -> None:
     assert (seconds, place) == (100.0, "7")
 
 
+def test_a_reason_without_end_is_cut_and_a_time_that_is_none_is_told_of(clock: Clock) -> None:
+    source = Scripted()
+    told = Told(source)
+    source.says = [Notice(1100.0, "x" * 10_000_000)]
+    told.turn()
+    assert [(seconds, len(reason)) for seconds, reason, _ in told.leaving] == [(100.0, 1000)]
+    source.says = [Notice(float("nan"), "spot")]
+    with pytest.raises(ValueError, match="NaN"):  # by which the watcher ends, and says so
+        told.turn()
+
+
 def test_a_source_may_yield_its_notices(clock: Clock) -> None:
     class Yielding(Scripted):
         def look(self) -> Any:
@@ -692,10 +703,13 @@ def test_whoever_takes_over_confirms_what_stands_or_takes_it_back(clock: Clock) 
     assert sorted(told.leaving) == [(30.0, "soon", "y"), (inf, "it stays", "x")]
 
 
+@pytest.mark.parametrize("error", [ZeroDivisionError("oh"), SystemExit(1), KeyboardInterrupt()])
 @pytest.mark.parametrize("where", ["attach", "probe", "look"])
-def test_a_source_that_raises_is_told_of_and_given_up(where: str, clock: Clock) -> None:
+def test_a_source_that_raises_is_told_of_and_given_up(
+    where: str, error: BaseException, clock: Clock
+) -> None:
     def raises(*_: object) -> Any:
-        raise ZeroDivisionError("oh")
+        raise error
 
     source = Scripted()
     setattr(source, where, raises)
@@ -703,7 +717,7 @@ def test_a_source_that_raises_is_told_of_and_given_up(where: str, clock: Clock) 
     told.watcher.start(None)
     if where != "attach":
         told.watcher.thread.join(30)
-    assert told.failed == ["it failed and is not asked again: ZeroDivisionError('oh')"]
+    assert told.failed == [f"it failed and is not asked again: {error!r}"]
 
 
 def test_an_optional_source_that_is_not_there_says_nothing(clock: Clock) -> None:
@@ -997,6 +1011,13 @@ def test_the_other_settings_of_sources_are_numbers_too() -> None:
     ):
         with pytest.raises(BadInput, match="must be a number >= 0; got"):
             make()
+    for odd, rule in (
+        (lambda: GCP(hang=1.5), "hang of GCP must be a whole number"),  # type: ignore[arg-type]
+        (lambda: AWS(base=3), "base of AWS must be a str"),  # type: ignore[arg-type]
+        (lambda: AWS(optional="no"), "optional of AWS must be a bool"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(BadInput, match=rule):
+            odd()
     assert SigTerm(every=0.0).every == 0.0  # it waits by itself
 
 

@@ -208,11 +208,11 @@ class _Chaos:
         """What is shown while it runs."""
         tally = self._tally()
         counts = both_of(self.striker.counts, tally.counts)
-        names = ("kills", "freezes", "joins", "killed for memory", "out of memory", "raised")
+        names = ("kills", "freezes", "joins", "notices", "killed for memory", "out of memory")
         return {
             "work": sum(tally.operations.values()),
             "interrupts": sum(tally.interrupted.values()),
-            **{name: counts[name] for name in names},
+            **{name: counts[name] for name in (*names, "raised")},
         }
 
     def _watch(self) -> None:

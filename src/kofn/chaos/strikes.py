@@ -1,4 +1,4 @@
-"""What disturbs the work: kill -9, SIGSTOP and SIGCONT, joins; and Ctrl-C for the master itself."""
+"""What disturbs the work: kill -9, SIGSTOP, joins, notices; and Ctrl-C for the master itself."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -21,7 +21,7 @@ from ..engines._processes import Process
 from ..errors import CannotDo, Closed, UnknownWorker
 from .work import Bench
 
-KINDS = ("kills", "freezes", "interrupts", "joins", "errors", "memory")
+KINDS = ("kills", "freezes", "interrupts", "joins", "notices", "errors", "memory")
 PAUSE = 0.25  # seconds between two strikes, on average
 FROZEN = 2  # workers at a time
 LOST_AFTER = 6.0  # seconds of silence after which a cluster under chaos gives a worker up
@@ -90,7 +90,7 @@ class Striker:
     """A thread that strikes workers at random, and counts what it did.
 
     It leaves most of them alone: a kill only while at most one is missing, at most two frozen at a
-    time. `seen` has every process that was a worker.
+    time. But now and then all are told to leave at once. `seen`: every process that was a worker.
     """
 
     def __init__(
@@ -105,9 +105,12 @@ class Striker:
             "kills": (self._kill, 3 if can.processes or can.can_lose else 0),
             "freezes": (self._freeze, 8 if can.processes else 0),
             "joins": (self._join, 1 if can.can_join else 0),
+            "notices": (self._announce, 4),
         }
         self._acts = [act for kind, (act, n) in acts.items() if kind in kinds for _ in range(n)]
         self._frozen: dict[Process, float] = {}  # and when it goes on
+        self._told: dict[int, tuple[float, bool]] = {}  # who leaves: until when; by death?
+        self._kills = "kills" in kinds
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kofn-chaos-strikes", daemon=True)
 
@@ -119,6 +122,8 @@ class Striker:
         self._over.set()
         self._thread.join()
         self._thaw(float("inf"))
+        with suppress(Closed):
+            self._depart(float("inf"), kills=False)
 
     def processes(self) -> dict[int, Process]:
         """The workers that are processes of this machine."""
@@ -138,9 +143,11 @@ class Striker:
             while self._acts and not self._over.is_set():
                 due += self._dice.expovariate(1 / PAUSE)
                 while not self._over.is_set() and (left := due - time.monotonic()) > 0:
-                    ends = min(self._frozen.values(), default=float("inf")) - time.monotonic()
-                    self._over.wait(max(0.001, min(left, ends)))
+                    ends = [*self._frozen.values(), *(end for end, _ in self._told.values())]
+                    next_end = min(ends, default=float("inf")) - time.monotonic()
+                    self._over.wait(max(0.001, min(left, next_end)))
                     self._thaw(time.monotonic())
+                    self._depart(time.monotonic(), self._kills)
                 if not self._over.is_set():
                     self._dice.choice(self._acts)()
         except BaseException as error:
@@ -148,18 +155,47 @@ class Striker:
                 self.problem = error
 
     def _kill(self) -> None:
+        count = 2 if self._dice.random() < 0.1 else 1
+        those = sorted(self.processes()) or self._cluster.workers
+        self._end(self._dice.sample(those, min(count, len(those))))
+
+    def _end(self, victims: Iterable[int]) -> None:
+        """Kill these, unless more than one is missing already."""
         there = self.processes()
-        live = len(self._cluster.workers)
-        if live < self._workers - 1:
+        if len(self._cluster.workers) < self._workers - 1:
             return
-        if there:
-            count = 2 if self._dice.random() < 0.1 else 1
-            for victim in self._dice.sample(sorted(there), min(count, len(there))):
+        for victim in victims:
+            if victim in there:
                 self.counts["kills"] += there[victim].send(signal.SIGKILL)
-        elif self._cluster.engine.capabilities.can_lose:  # none are on this machine, or simulated
-            with suppress(UnknownWorker, CannotDo):
-                self._cluster.lose(self._dice.choice(self._cluster.workers))
-                self.counts["kills"] += 1
+            elif self._cluster.engine.capabilities.can_lose:  # elsewhere, or simulated
+                with suppress(UnknownWorker, CannotDo):
+                    self._cluster.lose(victim)
+                    self.counts["kills"] += 1
+
+    def _announce(self) -> None:
+        """Say that one will be gone, or all: it goes at about that time, or stays, or is silent."""
+        live = self._cluster.workers
+        count = len(live) if self._dice.random() < 0.05 else 1
+        for worker in self._dice.sample(live, min(count, len(live))):
+            seconds = 10 ** self._dice.uniform(-2.5, 0.5)
+            if self._tell(worker, seconds) and self._dice.random() < 0.9:
+                end = time.monotonic() + seconds * self._dice.uniform(0.5, 1.2)
+                self._told[worker] = end, self._dice.random() < 0.5
+
+    def _tell(self, worker: int, seconds: float) -> bool:
+        """Whether it is still there to be told."""
+        with suppress(UnknownWorker):
+            self._cluster.announce(worker, seconds, "chaos")
+            self.counts["notices"] += 1
+            return True
+        return False
+
+    def _depart(self, now: float, kills: bool) -> None:
+        """Kill those whose notice was true, and take back the others'."""
+        for worker, (end, true) in list(self._told.items()):
+            if end <= now:
+                del self._told[worker]
+                self._end([worker]) if true and kills else self._tell(worker, float("inf"))
 
     def _freeze(self) -> None:
         there = [process for process in self.processes().values() if process not in self._frozen]

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from ..checks import number
-from ..errors import KofnError
+from ..checks import number, whole
+from ..errors import BadInput, KofnError
+
+_KINDS: dict[str, type] = {"str": str, "bool": bool}  # of settings of sources
 
 
 class Notice(NamedTuple):
@@ -47,11 +49,15 @@ class Source(ABC):
 
     def __post_init__(self) -> None:
         for one in fields(self):
-            if one.type in ("float", "int"):
+            given, name = getattr(self, one.name), f"{one.name} of {type(self).__name__}"
+            if one.type == "float":
                 # Who may look again at once waits in `look`, and says so by its default.
                 often = one.name == "every" and type(self).every > 0
-                name = f"{one.name} of {type(self).__name__}"
-                number(getattr(self, one.name), name, "> 0" if often else ">= 0")
+                number(given, name, "> 0" if often else ">= 0")
+            elif one.type == "int":
+                whole(given, name, 0)
+            elif not isinstance(given, _KINDS.get(str(one.type), object)):
+                raise BadInput(f"{name} must be a {one.type}; got {given!r}. Leave it out.")
 
     def attach(self, worker: Any) -> None:  # noqa: B027 - most need nothing of the worker
         """Get ready, in the worker's own thread; raise NotHere if that cannot be. Must not wait.

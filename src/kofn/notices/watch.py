@@ -7,10 +7,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from math import isnan
 
 from .base import NoAnswer, NotHere, Notice, Source
 
 _TRIES = 3  # times without an answer after which that is told, once
+_SAID = 1000  # characters of a reason that are told
 _LONGEST = 60.0  # seconds between two looks at what does not answer
 
 Tell = Callable[[float, str, str], None]  # seconds (infinity: it stays after all), reason, place
@@ -22,7 +24,7 @@ def begin(
     """Watch a pickled source for a worker; return the watcher, none where that cannot be."""
     try:
         watcher = Watcher(pickle.loads(code), tell, fail, said)
-    except Exception as error:
+    except BaseException as error:
         fail(f"it cannot be unpickled there: {error!r}")
         return []
     watcher.start(worker)
@@ -53,7 +55,7 @@ class Watcher:
         """Begin, in a thread, for a worker (see Source.attach)."""
         try:
             self.source.attach(worker)
-        except Exception as error:
+        except BaseException as error:  # sys.exit, say: it would end the worker
             self._give_up(error)
         else:
             self.thread.start()
@@ -67,7 +69,7 @@ class Watcher:
         try:
             while not self._stop.wait(min(self.turn(), threading.TIMEOUT_MAX)):
                 pass
-        except Exception as error:
+        except BaseException as error:  # sys.exit, say: it would end the thread without a word
             if not self._stop.is_set():
                 self._give_up(error)
 
@@ -79,7 +81,7 @@ class Watcher:
                 source.probe()
                 self._probed = True
             # Of plain types, whatever a source of the user's own returns: they travel.
-            self._notices = tuple(Notice(float(n.at), *map(str, n[1:])) for n in source.look())
+            self._notices = tuple(_plain(n) for n in source.look())
             self._failures = 0
         except NoAnswer as error:
             wait = min(max(wait, 1.0) * 2.0 ** min(self._failures, 10), _LONGEST)
@@ -100,9 +102,18 @@ class Watcher:
         self._said = standing
         return min([wait, *(n.at + source.linger - now for n in standing.values())])
 
-    def _give_up(self, error: Exception) -> None:
+    def _give_up(self, error: BaseException) -> None:
         """Say so, if anybody wants to know: tasks go on."""
         if not (self.source.optional and isinstance(error, NotHere)):
             known = isinstance(error, NotHere)
             with suppress(Exception):  # the worker's connection may be at its end
                 self._fail(str(error) if known else f"it failed and is not asked again: {error!r}")
+
+
+def _plain(notice: Notice) -> Notice:
+    """The same with floats and text, whatever it was made of. ValueError where the time is NaN."""
+    time, reason, *place = notice
+    at = float(time)
+    if isnan(at):
+        raise ValueError("the time of a notice is NaN")
+    return Notice(at, str(reason)[:_SAID], *map(str, place))

@@ -36,7 +36,7 @@ class Round(ABC):
         self.joined: list[int] = []
         self.wrong: dict[int, str] = {}  # whose reply could not be right, and why
         self.standby: dict[int, int] = {}  # worker -> a slot that it has too, and can take over
-        self._silence = (0, 0)  # what was read when the last was given up; how many since then
+        self._vain = (-1, 0, 0.0)  # what was read by then; who was in vain since then, and when
 
     @abstractmethod
     def start(self, time: float) -> Sequence[Command]:
@@ -54,11 +54,14 @@ class Round(ABC):
         """Called before a wait in silence is given up: what is there left to try?"""
         return ()
 
-    def given_up(self) -> int:
-        """A worker was ended for its silence; how many since anything was read."""
-        read, (before, count) = sum(self.read.values()), self._silence
-        self._silence = (read, 1 if read > before else count + 1)
-        return self._silence[1]
+    def in_vain(self, now: float, most: int, wait: float) -> bool:
+        """One was ended for its silence, or has come and gone again; whether more are in vain.
+
+        They are if more than `most` were, in `wait` seconds or more, and nothing was read since.
+        """
+        read, (before, count, since) = sum(self.read.values()), self._vain
+        self._vain = (read, 1, now) if read > before else (read, count + 1, since)
+        return self._vain[1] > most and now - self._vain[2] >= wait
 
     def gave_up(self, waited: float) -> KofnError:
         """What to raise after a wait in vain: for joiners, or for those that owe something."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections import deque
@@ -192,6 +191,9 @@ class RoundDriver:
                         raise WorkerError(event.worker, event.error, event.traceback)
                 if not round.done and not {Lost, Leaving, Failed}.isdisjoint(map(type, events)):
                     self._offer(round, supply)
+                    for event in events if round.missing else ():
+                        if type(event) is Lost and self._in_vain(round, event.time, event.worker):
+                            raise round.gave_up(event.time - began)
                 if events:
                     heard = engine.now()
                 elif (due := (now := engine.now()) >= round.wake) or not idle:
@@ -254,7 +256,9 @@ class RoundDriver:
             self.log.note(event)
             noted.append(self.roster.note(event))
         if self.keeper.keep:
-            self._keep(self.keeper)
+            news = self.keeper.act(self.roster, self.engine.now(), self.order)
+            if news is not None:
+                self.log.append(news)
         return noted
 
     def order(self, why: str = "asked for") -> int:
@@ -265,20 +269,6 @@ class RoundDriver:
         self.log.append(Record(self.engine.now(), "ordered", -1, worker, -1, 0, why))
         return worker
 
-    def _keep(self, keeper: Keeper) -> None:
-        """Order workers for those that leave; what goes wrong there is not the round's."""
-        now, roster = self.engine.now(), self.roster
-        for _ in range(keeper.orders(roster, now)):
-            try:
-                self.order(keeper.why(roster))
-            except Exception as error:
-                keeper.refused(roster, now, -1, str(error) or repr(error))
-                break
-        if (news := keeper.news) is not None:
-            keeper.news = None
-            self.log.append(news)
-            logging.getLogger("kofn").warning(news.why)
-
     def _give_up_silent(self, round: Round | None = None) -> float:
         """End workers that have owed an answer for too long; return when to look again."""
         if self.lost_after == float("inf"):  # a thousand workers need not be gone through an event
@@ -287,10 +277,17 @@ class RoundDriver:
         for worker in self.roster.silent(now, self.lost_after):
             self.engine.give_up(worker)
             del since[worker]  # once is enough; its Lost is on the way
-            most = len(self.roster.kept) + 2 * self.keeper.keep
-            if round and self.keeper.keep and round.given_up() > most:
+            if round and self.keeper.keep and self._in_vain(round, now, worker):
                 raise Stalled(round.id, self.lost_after, [worker])  # so would be all that come
         return min(since.values(), default=float("inf")) + self.lost_after
+
+    def _in_vain(self, round: Round, now: float, worker: int) -> bool:
+        """Whether all that come are lost before they have done anything, as this one."""
+        most = len(self.roster.kept) + 2 * max(self.keeper.keep, round.threshold)
+        gone = worker not in self.roster.kept
+        if gone and (worker not in round.joined or worker in self.roster.unborn):
+            return False
+        return round.in_vain(now, most, min(self.wait, round.wait))
 
     def _see_off(self) -> float:
         """Do what is due about those that leave; return when to look again."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from math import inf
 
 from ..model import Record
@@ -10,6 +12,8 @@ from .roster import Roster
 LEAD = 180.0  # seconds before its announced end from which on a worker is replaced
 FIRST, CEILING = 1.0, 60.0  # seconds until the next try after an order that came to nothing
 STEADY = 10.0  # seconds in which as many may be ordered as are to be kept
+YOUNG = 5.0  # seconds: who is lost sooner after it came has come in vain
+IN_VAIN = 3  # so many in a row, or 2 keep if that is more, are told of
 
 
 class Keeper:
@@ -20,8 +24,8 @@ class Keeper:
     last failure and in the end once a minute, until somebody comes.
 
     `ordered`: who is on the way, also those whom the user has ordered. `look`: when to ask again
-    if nothing happens before. `news`: why workers cannot be had, to be told; it is made once until
-    `keep` workers are live again.
+    if nothing happens before. `news`: why workers cannot be had, or do not stay, to be told; it is
+    made once until `keep` workers are live again.
     """
 
     def __init__(self, keep: int) -> None:
@@ -33,6 +37,21 @@ class Keeper:
         self._earned = -inf  # when the orders so far would be due if they came evenly
         self._pause, self._retry = 0.0, -inf  # after a failure: how long, and until when
         self._told = False
+        self._came: dict[int, float] = {}  # who was ordered and is new, and since when it is there
+        self._vain = 0  # of those the last so many were lost at once
+
+    def act(self, roster: Roster, now: float, order: Callable[[str], int]) -> Record | None:
+        """Order who is missing; what goes wrong there is not the round's. Return what to tell."""
+        for _ in range(self.orders(roster, now)):
+            try:
+                order(self.why(roster))
+            except Exception as error:
+                self.refused(roster, now, -1, str(error) or repr(error))
+                break
+        news, self.news = self.news, None
+        if news is not None:
+            logging.getLogger("kofn").warning(news.why)
+        return news
 
     def orders(self, roster: Roster, now: float) -> int:
         """Return how many workers to order now."""
@@ -44,6 +63,8 @@ class Keeper:
                 self.refused(roster, now, worker, "it came to a machine that will be gone")
             else:
                 self._pause, self._retry = 0.0, -inf
+                self._came[worker] = now
+        self._look_after(roster, now)
         # Who is to be gone in an hour need not be replaced yet.
         ends = [deadline - LEAD for deadline in roster.leaving.values()]
         self.look = min((end for end in ends if end > now), default=inf)
@@ -80,13 +101,30 @@ class Keeper:
             self._pause = min(CEILING, max(FIRST, 2 * self._pause))
             self._retry = now + self._pause
         self.look = min(self.look, self._retry)
+        why = why.rstrip(".") or "it was lost before it came"
+        again = f"no other can be had ({why}). It is tried again, in the end once a minute"
+        self._tell(roster, now, worker, again)
+
+    def _look_after(self, roster: Roster, now: float) -> None:
+        """See which of those that came have stayed, and tell where none does."""
+        for worker, since in list(self._came.items()):
+            if worker not in roster.kept:
+                del self._came[worker]
+                self._vain += 1
+                if self._vain >= max(IN_VAIN, 2 * self.keep):
+                    lost = f"the last {self._vain} that came were lost within {YOUNG:.0f} s"
+                    self._tell(roster, now, worker, f"{lost}. Others are ordered, one a second")
+            elif since + YOUNG <= now:
+                del self._came[worker]
+                self._vain = 0
+
+    def _tell(self, roster: Roster, now: float, worker: int, what: str) -> None:
+        """Tell once what is wrong, until all are there again."""
         if not self._told:
             self._told = True
-            why = why.rstrip(".") or "it was lost before it came"
             text = (
                 f"keep={self.keep} orders a worker for each one that leaves; {len(roster.kept)} "
-                f"are live, and no other can be had ({why}). It is tried again, in the end once a "
-                f"minute. Make room for it on the machines of this cluster, or go on with those "
-                f"that are live."
+                f"are live, and {what}. Make room for it on the machines of this cluster, or go on "
+                f"with those that are live."
             )
             self.news = Record(now, "refused", -1, worker, -1, 0, text)
