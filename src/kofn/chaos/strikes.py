@@ -1,4 +1,4 @@
-"""What disturbs the work: kill -9, SIGSTOP and SIGCONT, joins; and Ctrl-C for the master itself."""
+"""What disturbs the work: kill -9, SIGSTOP and SIGCONT, joins, notices; Ctrl-C for the master."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..engines._processes import Process
 from ..errors import CannotDo, Closed, UnknownWorker
 from .work import Bench
 
-KINDS = ("kills", "freezes", "interrupts", "joins", "errors", "memory")
+KINDS = ("kills", "freezes", "interrupts", "joins", "notices", "errors", "memory")
 PAUSE = 0.25  # seconds between two strikes, on average
 FROZEN = 2  # workers at a time
 LOST_AFTER = 6.0  # seconds of silence after which a cluster under chaos gives a worker up
@@ -105,9 +105,11 @@ class Striker:
             "kills": (self._kill, 3 if can.processes or can.can_lose else 0),
             "freezes": (self._freeze, 8 if can.processes else 0),
             "joins": (self._join, 1 if can.can_join else 0),
+            "notices": (self._tell, 2 if can.can_join else 0),
         }
         self._acts = [act for kind, (act, n) in acts.items() if kind in kinds for _ in range(n)]
         self._frozen: dict[Process, float] = {}  # and when it goes on
+        self._told: dict[Process, float] = {}  # and when it is killed, as it was announced
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kofn-chaos-strikes", daemon=True)
 
@@ -138,9 +140,11 @@ class Striker:
             while self._acts and not self._over.is_set():
                 due += self._dice.expovariate(1 / PAUSE)
                 while not self._over.is_set() and (left := due - time.monotonic()) > 0:
-                    ends = min(self._frozen.values(), default=float("inf")) - time.monotonic()
+                    later = (*self._frozen.values(), *self._told.values())
+                    ends = min(later, default=float("inf")) - time.monotonic()
                     self._over.wait(max(0.001, min(left, ends)))
                     self._thaw(time.monotonic())
+                    self._fulfil(time.monotonic())
                 if not self._over.is_set():
                     self._dice.choice(self._acts)()
         except BaseException as error:
@@ -176,6 +180,23 @@ class Striker:
         for process in [p for p, ends in self._frozen.items() if ends <= now]:
             process.send(signal.SIGCONT)
             del self._frozen[process]
+
+    def _tell(self) -> None:
+        """A notice. Most of those that it is for are killed when their time is over."""
+        cluster, there = self._cluster, self.processes()
+        if not self._workers - 1 <= len(cluster.workers) <= self._workers:
+            return
+        worker, seconds = self._dice.choice(cluster.workers), 10 ** self._dice.uniform(-2, 0.5)
+        with suppress(UnknownWorker, CannotDo):
+            cluster.announce(worker, seconds)
+            self.counts["notices"] += 1
+            if worker in there and self._dice.random() < 0.7:
+                self._told[there[worker]] = time.monotonic() + seconds
+
+    def _fulfil(self, now: float) -> None:
+        for process in [p for p, ends in self._told.items() if ends <= now]:
+            self.counts["kills"] += process.send(signal.SIGKILL)
+            del self._told[process]
 
     def _join(self) -> None:
         if len(self._cluster.workers) <= self._workers:

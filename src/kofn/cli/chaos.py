@@ -36,8 +36,9 @@ def run(settings: Settings, *, quiet: bool, shown: Shown = NOT_SHOWN) -> dict[st
 
 def table(console: Console, result: dict[str, Any]) -> None:
     """Print the result for a person."""
-    names = ("kills", "freezes", "interrupts", "joins", "killed for memory", "out of memory")
-    pairs = {name: f"{result[name]}" for name in (*names, "raised", "checked")}
+    names = ["kills", "freezes", "interrupts", "joins", "notices", "killed for memory"]
+    names += ["out of memory", "raised", "checked"]
+    pairs = {name: f"{result[name]}" for name in names}
     pairs["processes that were workers"] = f"{result['processes']}"
     pairs["largest error, of what is promised"] = f"{result['worst']:.2f}"
     refused = ", ".join(f"{name} {count}" for name, count in result["refused"].items())
