@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import threading
+from collections.abc import Callable
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
@@ -129,8 +130,16 @@ def made_up(state: object, **facts: object) -> bytes:
 )
 def test_a_file_of_a_stranger_is_refused_and_not_unpickled(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "checkpoint-00000001").write_bytes(content)
-    with pytest.raises(BadCheckpoint, match=r"Nor is an older one whole. Remove the folder"):
+    with pytest.raises(BadCheckpoint, match=r"\. Nor is an older one whole. Remove the folder"):
         kofn.resume(tmp_path)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/zero", path)])
+def test_what_is_no_file_is_not_read(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    saved(tmp_path, {"t": 1})
+    make(tmp_path / "checkpoint-00000002")
+    with pytest.warns(CheckpointWarning, match=r"it is no file\. The one before it is used"):
+        assert kofn.resume(tmp_path) == {"t": 1}
 
 
 @pytest.mark.parametrize(

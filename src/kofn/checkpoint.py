@@ -208,6 +208,8 @@ def _tree(value: Any, name: str, arrays: list[np.ndarray[Any, Any]]) -> Any:
 
 def _load(place: Place) -> tuple[Any, dict[str, Any]]:
     """Read one file. BadCheckpoint where it is not as it was written."""
+    if place.local is not None and place.local.exists() and not place.local.is_file():
+        raise BadCheckpoint(place.url, "it is no file.")  # a pipe or a device might have no end
     try:
         with place.open() as file:
             data = file.read()
@@ -221,7 +223,7 @@ def _load(place: Place) -> tuple[Any, dict[str, Any]]:
             raise ValueError("its state has another form.")
         return _value(facts["about"], arrays), dict(_value(facts["state"], arrays))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise BadCheckpoint(place.url, f"it is not as it was written: {said(error)}") from None
+        raise BadCheckpoint(place.url, f"it is not as it was written: {said(error)}.") from None
 
 
 def _value(tree: Any, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Any:
