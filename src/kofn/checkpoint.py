@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from . import checks, saved
-from .errors import BadCheckpoint, BadInput, CannotWrite, CheckpointWarning
+from .errors import BadCheckpoint, BadFile, BadInput, CannotWrite, CheckpointWarning
 from .files import Place, said
 
 NAME = re.compile(r"checkpoint-(\d{8,})")
@@ -31,7 +31,8 @@ def resume(folder: object) -> dict[str, Any]:
     """The state that was last saved in a folder by `cluster.checkpoint`; {} where there is none.
 
     A spoiled file is passed over for the one before, with a CheckpointWarning; where none is
-    whole, BadCheckpoint is raised. Nothing is unpickled: a folder of strangers is safe to read.
+    whole, BadCheckpoint is raised. One that cannot be read now (no rights, no network) is BadFile.
+    Nothing is unpickled: a folder of strangers is safe to read.
     """
     found = Checkpoint(folder).read()
     return {} if found is None else found[1]
@@ -216,7 +217,11 @@ def _load(place: Place) -> tuple[Any, dict[str, Any]]:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise BadCheckpoint(place.url, f"it cannot be read: {said(error)}.") from error
+        if error.errno == errno.EIO:  # the disk's own; others say nothing of the file
+            raise BadCheckpoint(place.url, f"it cannot be read: {said(error)}.") from error
+        raise BadFile(
+            place.url, f"it cannot be read now: {said(error)}. Mend that, and go on from it."
+        ) from error
     try:
         arrays, facts = saved.unpack(data)
         if _form(facts["state"], arrays) != facts["form"]:
