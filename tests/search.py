@@ -104,8 +104,9 @@ FAULTS: tuple[What, ...] = (
 # wrong and found out.
 OTHERWISE: dict[str, tuple[str, ...]] = {
     "rows": ("learnt", "still", "some rows", "low weight", "probe", "parity"),
-    "columns": ("learnt", "probe"),
-    "updates": ("still", "some rows", "probe", "parity"),
+    "columns": ("learnt", "low weight", "probe"),
+    "updates": ("still", "some rows", "low weight", "probe", "parity"),
+    "iterate": ("learnt", "low weight"),
     "leaving": ("learnt", "still", "probe"),
     "sums": ("learnt", "audited"),
     "rateless": ("", "", "", "raptor"),  # it takes thrice as long

@@ -80,9 +80,9 @@ WRONG: dict[str, tuple[Any, str, Any]] = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_what_is_wrong_is_found(
-    cluster: kofn.Cluster, monkeypatch: pytest.MonkeyPatch, name: str
+    cluster: kofn.Cluster, monkeypatch: pytest.MonkeyPatch, name: str, tmp_path: Path
 ) -> None:
-    bench = Bench(cluster, 6, (PASS, 0), KINDS)
+    bench = Bench(cluster, 6, (PASS, 0), KINDS, tmp_path)
     getattr(bench, name)()
     owner, method, broken = WRONG[name]
     monkeypatch.setattr(owner, method, broken(getattr(owner, method)))
@@ -90,8 +90,8 @@ def test_what_is_wrong_is_found(
         getattr(bench, name)()
 
 
-def test_an_error_has_to_be_true(cluster: kofn.Cluster) -> None:
-    bench = Bench(cluster, 6, (PASS, 0), KINDS)
+def test_an_error_has_to_be_true(cluster: kofn.Cluster, tmp_path: Path) -> None:
+    bench = Bench(cluster, 6, (PASS, 0), KINDS, tmp_path)
 
     def claims(live: int) -> Any:
         raise kofn.TooFewWorkers(live, 3, 0.0)

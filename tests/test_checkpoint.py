@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pickle
 import threading
+from collections.abc import Callable
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
@@ -31,7 +33,7 @@ from kofn.arrays.store import write_store
 from kofn.cli.app import app
 from kofn.cli.fit import Job, run
 from kofn.codes import MDSCode
-from kofn.errors import BadCheckpoint, BadInput, CannotWrite, CheckpointWarning
+from kofn.errors import BadCheckpoint, BadFile, BadInput, CannotWrite, CheckpointWarning
 from kofn.learn import KernelRidge, LinearSVC, LogisticRegression, MLPClassifier, Ridge
 from kofn.learn.coded import CodedGradient
 
@@ -129,8 +131,16 @@ def made_up(state: object, **facts: object) -> bytes:
 )
 def test_a_file_of_a_stranger_is_refused_and_not_unpickled(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "checkpoint-00000001").write_bytes(content)
-    with pytest.raises(BadCheckpoint, match=r"Nor is an older one whole. Remove the folder"):
+    with pytest.raises(BadCheckpoint, match=r"\. Nor is an older one whole. Remove the folder"):
         kofn.resume(tmp_path)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/zero", path)])
+def test_what_is_no_file_is_not_read(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    saved(tmp_path, {"t": 1})
+    make(tmp_path / "checkpoint-00000002")
+    with pytest.warns(CheckpointWarning, match=r"it is no file\. The one before it is used"):
+        assert kofn.resume(tmp_path) == {"t": 1}
 
 
 @pytest.mark.parametrize(
@@ -209,6 +219,40 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
         kofn.resume(tmp_path / "file")
     with pytest.raises(CannotWrite, match=r"folder that can be made"):
         checkpoint.Checkpoint(tmp_path / "file" / "in").prepare()
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EACCES, errno.ETIMEDOUT, None])
+def test_a_checkpoint_that_cannot_be_read_now_is_not_called_spoiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int | None
+) -> None:
+    saved(tmp_path, {"t": 1}, {"t": 2, "w": np.ones(9)})
+
+    def lacking(*_: object) -> Any:
+        raise MemoryError if number is None else OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        owner, name = (saved_files, "_members") if number is None else (files.Place, "open")
+        patch.setattr(owner, name, lacking)
+        with pytest.raises(MemoryError if number is None else BadFile) as caught:
+            kofn.resume(tmp_path)
+    assert "Remove the folder" not in str(caught.value)
+    assert kofn.resume(tmp_path)["t"] == 2
+
+
+def test_a_checkpoint_that_the_disk_has_lost_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved(tmp_path, {"t": 1}, {"t": 2})
+    right = files.Place.open
+
+    def lost(place: files.Place) -> Any:
+        if place.url.endswith("2"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return right(place)
+
+    monkeypatch.setattr(files.Place, "open", lost)
+    with pytest.warns(CheckpointWarning, match="Input/output error.*number 1"):
+        assert kofn.resume(tmp_path) == {"t": 1}
 
 
 def test_a_full_disk_leaves_the_older_ones_and_a_fit_goes_on(

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from . import checks, saved
-from .errors import BadCheckpoint, BadInput, CannotWrite, CheckpointWarning
+from .errors import BadCheckpoint, BadFile, BadInput, CannotWrite, CheckpointWarning
 from .files import Place, said
 
 NAME = re.compile(r"checkpoint-(\d{8,})")
@@ -31,7 +31,8 @@ def resume(folder: object) -> dict[str, Any]:
     """The state that was last saved in a folder by `cluster.checkpoint`; {} where there is none.
 
     A spoiled file is passed over for the one before, with a CheckpointWarning; where none is
-    whole, BadCheckpoint is raised. Nothing is unpickled: a folder of strangers is safe to read.
+    whole, BadCheckpoint is raised. One that cannot be read now (no rights, no network) is BadFile.
+    Nothing is unpickled: a folder of strangers is safe to read.
     """
     found = Checkpoint(folder).read()
     return {} if found is None else found[1]
@@ -208,20 +209,26 @@ def _tree(value: Any, name: str, arrays: list[np.ndarray[Any, Any]]) -> Any:
 
 def _load(place: Place) -> tuple[Any, dict[str, Any]]:
     """Read one file. BadCheckpoint where it is not as it was written."""
+    if place.local is not None and place.local.exists() and not place.local.is_file():
+        raise BadCheckpoint(place.url, "it is no file.")  # a pipe or a device might have no end
     try:
         with place.open() as file:
             data = file.read()
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise BadCheckpoint(place.url, f"it cannot be read: {said(error)}.") from error
+        if error.errno == errno.EIO:  # the disk's own; others say nothing of the file
+            raise BadCheckpoint(place.url, f"it cannot be read: {said(error)}.") from error
+        raise BadFile(
+            place.url, f"it cannot be read now: {said(error)}. Mend that, and go on from it."
+        ) from error
     try:
         arrays, facts = saved.unpack(data)
         if _form(facts["state"], arrays) != facts["form"]:
             raise ValueError("its state has another form.")
         return _value(facts["about"], arrays), dict(_value(facts["state"], arrays))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise BadCheckpoint(place.url, f"it is not as it was written: {said(error)}") from None
+        raise BadCheckpoint(place.url, f"it is not as it was written: {said(error)}.") from None
 
 
 def _value(tree: Any, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Any:

@@ -93,6 +93,8 @@ def unpack(data: bytes) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             return _members(archive, len(data))
+    except MemoryError:  # sizes are looked at before: it is the machine that lacks room
+        raise
     except Exception as error:  # whatever zipfile, json or NumPy stumbles over
         raise ValueError(
             f"its content is not what kofn writes ({said(error)}). {_REMEDY}."

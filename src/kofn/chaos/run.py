@@ -7,6 +7,7 @@ import os
 import random
 import shlex
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -81,8 +82,9 @@ def run(
     cluster = _open(settings, log)
     try:
         page = watch(cluster)
-        chaos = _Chaos(cluster, settings, show)
-        facts = chaos.run(60 * settings.minutes)
+        with tempfile.TemporaryDirectory(prefix="kofn-") as folder:
+            chaos = _Chaos(cluster, settings, show, Path(folder))
+            facts = chaos.run(60 * settings.minutes)
     finally:
         cluster.close()
     seen = chaos.striker.seen if settings.address is None else ()
@@ -110,13 +112,14 @@ def _open(settings: Settings, log: Path | None) -> Cluster:
 class _Chaos:
     """A cluster under chaos."""
 
-    def __init__(self, cluster: Cluster, settings: Settings, show: Show) -> None:
+    def __init__(self, cluster: Cluster, settings: Settings, show: Show, folder: Path) -> None:
         self._cluster, self._settings, self._show = cluster, settings, show
         self._workers, kinds = len(cluster.workers), settings.only
         # Simulated workers run in the thread that asks: one is enough.
         threads = 1 if cluster.engine.capabilities.virtual_time else 2
         self._benches = [
-            Bench(cluster, self._workers, (settings.seed, i), kinds) for i in range(threads)
+            Bench(cluster, self._workers, (settings.seed, i), kinds, folder / str(i))
+            for i in range(threads)
         ]
         dice = random.Random(f"strikes {settings.seed}")
         self.striker = Striker(cluster, self._workers, kinds, dice)

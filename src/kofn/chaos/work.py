@@ -10,23 +10,25 @@ import random
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..arrays import CodedMatrix, low_rank
+from ..checkpoint import resume
 from ..cluster import Cluster
-from ..codes.assignment import SumCode
 from ..codes.rateless import LT, RandomGroups
-from ..codes.repetition import CyclicRepetition, FractionalRepetition, Uncoded
+from ..codes.repetition import FractionalRepetition, Uncoded
 from ..errors import BadInput, SharesLost, TooFewWorkers, UnknownWorker, WorkerError
 from ..learn import Ridge
 from ..rounds import stop
-from ..sequence import DIP, IDIP, Polynomial
+from . import kinds
 from .functions import Array, both, growing, half, name_of, raising, scaled, square, total
+from .kinds import K
 from .tally import Tally, Wrong
 
-SIDE, K, PARTS, COLUMNS, JOB = 48, 3, 12, 8, 12
+SIDE, PARTS, COLUMNS, JOB = 48, 12, 8, 12
 UPDATES = 30  # of a matrix, before it is encoded again
 JOBS = 20  # of a sequence, before another is opened
 FIT = 1e-8  # gradient of a fit, relative to the first
@@ -46,26 +48,27 @@ class Bench:
         cluster: Cluster,
         workers: int,
         seed: tuple[int, ...],
-        kinds: Collection[str],
+        strikes: Collection[str],
+        folder: Path,
     ) -> None:
-        self.cluster, self.workers = cluster, workers
+        self.cluster, self.workers, self.folder = cluster, workers, folder
         self.run: Runner = self.undisturbed
         self.usual: dict[str, float] = {}  # seconds of an operation, by name
         self.dice, self.rng = random.Random(repr(seed)), np.random.default_rng(seed)
         self.tally = Tally()
-        self.doing = "nothing"
-        self.codes: list[SumCode] = [CyclicRepetition(2), Uncoded()]
-        self.codes += [FractionalRepetition(2)] if workers % 2 == 0 else []
+        self.doing, self.saves, self.saved = "nothing", 0, 0
+        self.codes = kinds.sums(workers)
         can = cluster.engine.capabilities
         self.acts: list[Callable[[], None]] = [
             *(self.product, self.columns, self.adjoint, self.whole, self.update, self.move),
-            *(self.sum, self.sum, self.nearly, self.sequence, self.fit),
+            *(self.sum, self.sum, self.nearly, self.sequence, self.fit, self.save),
         ]
         self.acts += [self.iterate] if can.exchange else []
-        rare = [self.fail] if "errors" in kinds else []
-        rare += [self.come] if can.can_join and "joins" in kinds else []
-        rare += [self.leave] if can.can_lose and can.can_join and "kills" in kinds else []
-        rare += [self.grow] if can.processes and "memory" in kinds else []
+        rare = [self.encode]
+        rare += [self.fail] if "errors" in strikes else []
+        rare += [self.come] if can.can_join and "joins" in strikes else []
+        rare += [self.leave] if can.can_lose and can.can_join and "kills" in strikes else []
+        rare += [self.grow] if can.processes and "memory" in strikes else []
         self.acts = 5 * self.acts + rare
         self.encode()
         self.part()
@@ -89,8 +92,10 @@ class Bench:
     def encode(self) -> None:
         self.A: Array = self.rng.standard_normal((SIDE, SIDE))
         self.V: Array = np.zeros_like(self.A)
+        options = kinds.matrix(self.dice, self.workers + 6)
+        self.checked = "verify" in options
         self.X: CodedMatrix = self._made(
-            "encode", lambda: self.cluster.encode(self.A.copy(), k=K, n=self.workers + 6)
+            "encode", lambda: self.cluster.encode(self.A.copy(), **options)
         )
         self.size, self.stale = norm(self.A), False
 
@@ -99,12 +104,7 @@ class Bench:
         self.parts = self._made("parts", lambda: self.cluster.parts(self.D, n=self.workers))
 
     def open(self) -> None:
-        # Of IDIP: so many mini-tasks in four rounds that three of the workers may be missing.
-        mini_tasks = 4 * self.workers - 12
-        choices = [DIP(x=2, y=3, delay=3, lam=1), Polynomial(x=2, y=2)]
-        if mini_tasks >= 12:
-            choices.append(IDIP(x=3, y=4, delay=3, N=mini_tasks, W=4))
-        code = self.dice.choice(choices)
+        code = kinds.sequence(self.dice, self.workers)
 
         def make() -> Any:
             self.cluster.wait_for(self.workers)
@@ -150,6 +150,8 @@ class Bench:
             self.stale |= isinstance(error, SharesLost)
             self.tally.refused[type(error).__name__] += 1
             return False, None
+        if accused := self.cluster._driver.trust.caught:
+            raise Wrong(f"{name}: workers {sorted(accused)} are accused; all replies are right")
         self.tally.interrupted[name] += struck
         return not struck, value
 
@@ -186,6 +188,8 @@ class Bench:
         self._multiply("X.T @ z", lambda: self.X.T @ z, self.A.T @ z, norm(z))
 
     def iterate(self) -> None:
+        if self.checked:  # what workers tell each other cannot be
+            return
         w, rounds = self.rng.standard_normal(SIDE), self.dice.randint(1, 5)
         true = w
         for _ in range(rounds):
@@ -241,11 +245,12 @@ class Bench:
 
     def sum(self) -> None:
         """An exact sum, under any code."""
-        code = self.dice.choice([*self.codes, RandomGroups(1), LT()])
+        code = self.dice.choice([*self.codes, RandomGroups(1), LT(), None])
+        verify = self.dice.choice((0.0, 0.3)) if isinstance(code, FractionalRepetition) else 0.0
         choices: list[Any] = [square, total, both, scaled(self.dice.randint(1, 20))]
         fn, x = self.dice.choice(choices), self.rng.standard_normal(COLUMNS)
-        name = f"sum {type(code).__name__}"
-        done, found = self._attempt(name, lambda: self.parts.sum(fn, x, code=code))
+        name = f"sum {type(code).__name__}" if code else "sum"
+        done, found = self._attempt(name, lambda: self.parts.sum(fn, x, code=code, verify=verify))
         if not done:
             return
         if not found.exact:
@@ -266,7 +271,7 @@ class Bench:
             raise Wrong(f"a sum without parts {found.missing} says it has {found.covered:.3f}")
         self._terms("sum, nearly", found, [square(part, x) for part in there], PARTS / len(there))
 
-    def _near(self, x: Array, code: SumCode, rule: stop.Stop) -> Any:
+    def _near(self, x: Array, code: Any, rule: stop.Stop) -> Any:
         return self.parts.sum(square, x, code=code, stop=rule)
 
     def _terms(self, name: str, found: Any, terms: list[Any], factor: float = 1.0) -> None:
@@ -343,7 +348,7 @@ class Bench:
     def fit(self) -> None:
         X = np.concatenate([rows for _, rows in self.D])
         y = self.rng.standard_normal(len(X))
-        model = Ridge(cluster=self.cluster, k=K, tol=FIT)
+        model = Ridge(cluster=self.cluster, k=self.dice.choice((K, None)), tol=FIT)
 
         def action() -> None:
             self.cluster.wait_for(K)  # fewer shares than that cannot be made
@@ -357,6 +362,23 @@ class Bench:
             # most; that it is a recursion's own may double it.
             tolerance = 2 * FIT * norm(g) / float(np.linalg.eigvalsh(H)[0])
             self._check("fit", model.coef_, np.linalg.solve(H, g), tolerance)
+
+    def save(self) -> None:
+        """A checkpoint is of now; or, where it was interrupted, perhaps of one before."""
+        self.saves += 1
+        state = {"number": self.saves, "X": self.X, "w": np.full(COLUMNS, self.saves)}
+        done, _ = self._attempt(
+            "checkpoint", lambda: self.cluster.checkpoint(self.folder, every=0, **state)
+        )
+        found = resume(self.folder)
+        number = found.get("number", 0)
+        if not (self.saves if done else self.saved) <= number <= self.saves:
+            raise Wrong(f"checkpoint {number} is the newest, after {self.saved} and {self.saves}")
+        self.saved = number
+        if found:
+            self._check("checkpoint", found["w"], np.full(COLUMNS, float(number)), EPS)
+        if number == self.saves:
+            self._check("checkpoint", found["X"], self.A, self.X.tolerance * self.size)
 
     def leave(self) -> None:
         if len(self.cluster.workers) < self.workers:

@@ -49,14 +49,14 @@ class Audit:
     def __init__(self, code: Assignment, rate: float, evaluate: Callable[[Row], Leaves]) -> None:
         self._code, self._evaluate = code, evaluate
         slots = Counter(row for slot in range(code.n) for row in {*code.symbols(slot)})
-        twice = [row for row, count in slots.items() if count > 1]
-        if not twice:
+        if alone := sum(count == 1 for count in slots.values()):
             raise BadInput(
-                "verify= compares what two workers say of the same parts, and with this code no "
-                "two say the same. Use kofn.FractionalRepetition(c=2)."
+                f"verify= compares what two workers say of the same parts; with this code {alone} "
+                f"of {len(slots)} values come from one worker alone. Use "
+                f"kofn.FractionalRepetition(c=2)."
             )
-        chosen = np.random.default_rng().random(len(twice)) < rate  # not from a seed: a secret
-        self._drawn = {row for row, here in zip(twice, chosen, strict=True) if here}
+        chosen = np.random.default_rng().random(len(slots)) < rate  # not from a seed: a secret
+        self._drawn = {row for row, here in zip(slots, chosen, strict=True) if here}
         self._known: dict[Row, Leaves] = {}  # what was evaluated here
         self.said: list[Said] = []  # all that came, for a tally anew without the wrong
         self.waiting: dict[Row, Said] = {}  # drawn, and said by one worker so far
