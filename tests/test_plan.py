@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import kofn
 from kofn.cli import plan as cli_plan
 from kofn.cli.app import app
-from kofn.delays import Lifetimes, PerUnit, SpotTrace
+from kofn.delays import Lifetimes, PerUnit, Recording, SpotTrace
 from kofn.delays.traces import Event, Price
 from kofn.planning import Option, Plan
 from kofn.planning.calls import call_of, runs
@@ -415,6 +415,9 @@ def test_no_sizes_of_memory(text: str) -> None:
         ({"rounds": 0}, "rounds"),
         ({"workers": 0}, "workers"),
         ({"market": SpotTrace((Event(0.0, True, "a"), Event(0.0, False, "a")), length=9.0)}, "any"),
+        ({"market": SpotTrace((Event(0.0, True, "a"),), length=1e-3)}, "over before any is"),
+        ({"market": SpotTrace((Event(0.0, True, "a"),))}, "over before any is"),
+        ({"timings": Recording("r", (0.0,), (np.ones((2, 3)),))}, "slope"),
     ],
 )
 def test_what_cannot_be_planned(change: dict[str, Any], problem: str) -> None:

@@ -370,6 +370,7 @@ def test_timings_of_one_load_are_those_without_a_code() -> None:
         ({"timings": "fast(unit=1)"}, r"one of perunit, exponential, byload, pareto, markov"),
         ({"timings": "exponential(rate=1)"}, r"is no model"),
         ({"timings": "none.csv"}, r"none.csv is not there"),
+        ({"market": SpotTrace((), "m", length=9.0)}, r"m never has any machines"),
         ({"work": "products"}, r"work"),
         ({"rounds": 0}, r"rounds"),
         ({"workers": 0}, r"workers"),

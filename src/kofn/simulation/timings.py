@@ -84,6 +84,11 @@ def delays_of(
         return _Counted(fits[model].delays, whole) if whole != 1 else fits[model].delays
     if slope is not None:
         return timings.delays(whole, slope=slope)
+    if single and timings.loads[0] == 0 and grows != 0:
+        raise BadInput(
+            f"what grows with the load cannot be told from load 0, the only one of {timings.name}. "
+            f"Give slope, the seconds of the whole work on one worker, or grows=0."
+        )
     if single:
         return timings.delays(whole, work=1.0 if grows is None else grows)
     return timings.delays(whole, work="measured" if grows is None else grows)
@@ -107,6 +112,8 @@ def market_of(market: Market, workers: int, seed: int) -> SpotTrace:
     if not isinstance(market, SpotTrace | Lifetimes):
         market = _named(read_membership, fspath(market), "traces")
     assert isinstance(market, SpotTrace | Lifetimes)
+    if isinstance(market, SpotTrace) and not market.most:
+        raise BadInput(f"{market.name} never has any machines. Name another market.")
     return market.offer(workers, seed)
 
 
