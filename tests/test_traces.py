@@ -111,11 +111,11 @@ def test_numbers_of_workers_are_in_order_and_names_come_last(tmp_path: Path) -> 
 def test_arrays_that_are_no_recording(tmp_path: Path) -> None:
     two = {"a_load0.5": np.ones((2, 2)), "a_load.5": np.ones((2, 2))}
     np.savez(tmp_path / "t.npz", **two)  # type: ignore[arg-type]
-    with pytest.raises(kofn.BadInput, match="second one of a at load 0.5, a_load.5"):
+    with pytest.raises(kofn.BadInput, match=r"second one of a at load 0\.5, a_load\.5"):
         read_timings(tmp_path / "t.npz")
     with (tmp_path / "t.npz").open("wb") as file:
         np.save(file, np.ones((2, 2)))
-    with pytest.raises(kofn.BadInput, match="one array, an .npy file"):
+    with pytest.raises(kofn.BadInput, match=r"one array, an \.npy file"):
         read_timings(tmp_path / "t.npz")
 
 

@@ -27,7 +27,7 @@ class Line(NamedTuple):
 def read_rows(path: str | PathLike[str], what: str) -> list[Line]:
     """The rows of a CSV file by column; `what` the caller calls it, with its article.
 
-    Spaces after a comma and a byte order mark, as spreadsheets write, are left out. Raises BadInput,
+    Spaces after a comma and a byte order mark, as of spreadsheets, are left out. Raises BadInput,
     which names the line, where a row has more or fewer fields than the first line has names, where
     two columns have one name, and where there are no rows.
     """

@@ -30,8 +30,8 @@ def read_timings(path: str | PathLike[str]) -> dict[str, Recording]:
 
     .csv (.gz or not): the columns round, worker and seconds, and load if there were several; one
     recording, named as the file. A worker is a number or a name. Every worker has a line for every
-    round (and load). Or Alibaba's mini-batch times: job, worker, time and batch_time_norm; each job is a recording `job<job>`,
-    and 1 s here is the published scale's 1000.
+    round (and load). Or Alibaba's mini-batch times: job, worker, time and batch_time_norm; each job
+    is a recording `job<job>`, and 1 s here is the published scale's 1000.
     .npz: arrays (rounds, workers) of seconds, named `<name>_load<fraction>`, or just `<name>` for
     one of load 1.
 
@@ -111,10 +111,11 @@ def _rectangle(cells: Mapping[Cell, float], load: float, path: Path) -> Seconds:
         table[at[0][round], at[1][worker]] = seconds
     if len(cells) < table.size:
         i, j = np.argwhere(np.isnan(table))[0]
+        number, named = workers[j]
         raise BadInput(
             f"every worker has a time in every round, at each load; {path} has none of worker "
-            f"{workers[j][1] or workers[j][0]} in round {rounds[i]} at load {load:g}. Leave the round or the worker "
-            f"out."
+            f"{named or number} in round {rounds[i]} at load {load:g}. Leave the round or the "
+            f"worker out."
         )
     return table
 
