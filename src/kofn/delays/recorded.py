@@ -108,9 +108,9 @@ class Recording:
 class Recorded(Delays):
     """Replays a recording: nothing is drawn, the same round gives the same times in every run.
 
-    Worker w has the times of recorded worker w, round r those of row r - 1 + `start`, and rows start
+    Worker w has the times of recorded worker w, round r those of row r - 1 + `start`; rows start
     anew at the recording's end. So who is slow stays slow as recorded. Of more workers than were
-    recorded the others have the same times, some rounds apart, so that they are not slow together.
+    recorded the others have the same times, some rounds apart: they are not slow together.
     A task of `cost` units has the load cost / whole. `work`: see `Recording.delays`.
     """
 
