@@ -126,7 +126,11 @@ class Stage:
                     done = meter.units  # without what is half done when the time is over
                     if on_round is not None:
                         on_round()
-            except (TooFewWorkers, NotDecodable) as error:
+            except TooFewWorkers as error:  # a round waits for longer than the market lasts
+                if trace is None:
+                    raise
+                problem = f"the market is over; {error.need} machines are needed, not {error.live}"
+            except NotDecodable as error:
                 if trace is None:
                     raise
                 problem = str(error)
