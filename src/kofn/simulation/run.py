@@ -7,7 +7,7 @@ from os import PathLike
 
 import numpy as np
 
-from ..checks import whole
+from ..checks import number, whole
 from ..cluster import connect
 from ..costs import Costs
 from ..delays import Delays, SpotTrace
@@ -53,6 +53,7 @@ def simulate(
     job = work if isinstance(work, Work) else Work(work)
     count = whole(workers, "workers", 1)
     rounds = whole(rounds, "rounds", 1)
+    seconds = number(seconds, "seconds", "> 0", "They are simulated ones.", infinite=True)
     prices = Costs.of(costs)
     chosen = candidates(codes, job.kind)
     delays = delays_of(timings, count, grows=grows, slope=slope)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from os import PathLike, fspath
-from pathlib import Path
+from os.path import isfile  # a text may be too long for the name of a file
 from typing import Any
 
+from ..checks import number
 from ..delays import (
     Delays,
     Exponential,
@@ -37,7 +38,7 @@ def _markov(
 
 
 def _by_load(full: float = 1.0, rate: float = 1.0) -> Delays:
-    return ExponentialByLoad(1.0, rate, full)
+    return ExponentialByLoad(1.0, number(rate, "rate of byload", "> 0"), full)
 
 
 # Made-up delays by name. A unit of work is the whole work.
@@ -67,12 +68,19 @@ def delays_of(
     `slope`: so many seconds of work in all, in place of what was recorded. `model`: one of
     kofn.delays.fit in place of a replay.
     """
-    if isinstance(timings, Delays):
-        return timings
+    if slope is not None:
+        slope = number(slope, "slope", ">= 0", "It is seconds of the whole work on one worker.")
+    if grows is not None:
+        grows = number(grows, "grows", "in [0, 1]", "So much of a time grows with the load.")
+    text = "" if isinstance(timings, Delays | Recording) else fspath(timings)
+    if isinstance(timings, Delays) or (text and not _file(text)):
+        if slope is not None or grows is not None:
+            raise BadInput(
+                f"slope and grows are of recorded timings; {timings} is a model. Give it another "
+                f"unit, the seconds of the whole work on one worker."
+            )
+        return timings if isinstance(timings, Delays) else _made(text)
     if not isinstance(timings, Recording):
-        text = fspath(timings)
-        if not _file(text):
-            return _made(text)
         timings = _named(read_timings, text, "recordings")
     assert isinstance(timings, Recording)
     single = len(timings.loads) == 1
@@ -140,7 +148,7 @@ def markets_of(market: Market) -> dict[str, SpotTrace | Lifetimes]:
     if isinstance(market, SpotTrace | Lifetimes):
         return {market.name: market}
     text = fspath(market)
-    path, _, name = (text, "", "") if Path(text).is_file() else text.partition(":")
+    path, _, name = (text, "", "") if isfile(text) else text.partition(":")
     found = read_membership(path)
     wanted = {one: found[one] for one in found if fnmatchcase(one, name or "*")}
     if not wanted:
@@ -152,12 +160,14 @@ def markets_of(market: Market) -> dict[str, SpotTrace | Lifetimes]:
 
 
 def _made(text: str) -> Delays:
-    name, given = parse_call(text)
+    name, given = parse_call(text) if "(" in text or text in MODELS else ("", {})
     if name not in MODELS:
         raise BadInput(
             f"timings are a file that is there, or one of {', '.join(MODELS)} with its numbers; "
             f"got {text!r}."
         )
+    for key, value in given.items():
+        number(value, f"{key} of {name}", ">= 0", "Seconds, factors and probabilities are.")
     try:
         return MODELS[name](**given)
     except TypeError as error:
@@ -165,7 +175,7 @@ def _made(text: str) -> Delays:
 
 
 def _file(text: str) -> bool:
-    return Path(text).is_file() or Path(text.partition(":")[0]).is_file() or _suffixed(text)
+    return isfile(text) or isfile(text.partition(":")[0]) or _suffixed(text)
 
 
 def _suffixed(text: str) -> bool:
@@ -173,7 +183,7 @@ def _suffixed(text: str) -> bool:
 
 
 def _named(read: Callable[[str], Mapping[str, Any]], text: str, what: str) -> Any:
-    path, _, name = (text, "", "") if Path(text).is_file() else text.partition(":")
+    path, _, name = (text, "", "") if isfile(text) else text.partition(":")
     found = read(path)
     if not name and len(found) == 1:
         return next(iter(found.values()))
