@@ -16,6 +16,7 @@ from kofn.delays import (
     Delays,
     Exponential,
     ExponentialByLoad,
+    Recording,
     Scaled,
     read_spot_trace,
     read_timings,
@@ -58,13 +59,23 @@ def test_a_recording_is_replayed_by_round_and_worker(tmp_path: Path) -> None:
     delays = known.delays(work=0.0)
     for round in range(1, 8):
         for worker in range(6):
-            expected = table[(round - 1) % 3, worker % 4]
+            expected = table[(round - 1 + worker // 4) % 3, worker % 4]  # others a round apart
             assert delays.seconds(rng, worker, round, 7.0) == expected
     assert known.delays(start=2, work=0.0).seconds(rng, 1, 1, 1.0) == table[2, 1]
     assert Scaled(delays, 0.5).seconds(rng, 3, 2, 1.0) == table[1, 3] / 2
     again = pickle.loads(pickle.dumps(delays))
     assert again.seconds(rng, 2, 2, 1.0) == table[1, 2]
     assert rng.random() == np.random.default_rng(0).random()  # nothing was drawn
+
+
+def test_of_more_workers_than_were_recorded_the_others_are_not_slow_together() -> None:
+    """One of four is slow in four of forty rounds; of twelve never three are at once."""
+    table = np.ones((40, 4))
+    table[::13, 1] = 9.0
+    delays, rng = Recording("r", (1.0,), (table,)).delays(work=0.0), np.random.default_rng(0)
+    played = np.array([[delays.seconds(rng, w, r, 1.0) for w in range(12)] for r in range(1, 41)])
+    assert (played > 1).sum(axis=1).max() == 1
+    assert (played > 1).sum() == 3 * (table > 1).sum()
 
 
 def test_loads_between_the_recorded_ones_keep_their_stragglers(tmp_path: Path) -> None:

@@ -276,7 +276,7 @@ def test_a_market_that_ends_ends_the_run() -> None:
     table = kofn.simulate("product", "uncoded, mds(k=1)", 2, PerUnit(2.0), trace, rounds=100)
     uncoded, coded = table.rows.values()
     assert len(uncoded.seconds) == 4
-    assert "over" in uncoded.problem or "live" in uncoded.problem
+    assert uncoded.problem == "the market is over; 2 machines are needed, not 1"
     assert len(coded.seconds) == 4 + 12  # of two seconds each, and a little more
     assert coded.problem == "the time is over"
     assert table.best == "mds(k=1)"
@@ -370,6 +370,16 @@ def test_timings_of_one_load_are_those_without_a_code() -> None:
         ({"timings": "fast(unit=1)"}, r"one of perunit, exponential, byload, pareto, markov"),
         ({"timings": "exponential(rate=1)"}, r"is no model"),
         ({"timings": "none.csv"}, r"none.csv is not there"),
+        ({"market": SpotTrace((), "m", length=9.0)}, r"m never has any machines"),
+        ({"timings": "."}, r"a file that is there, or one of perunit"),
+        ({"timings": "perunit(unit=" + "-" * 3000 + "1)"}, r"Every argument has its name"),
+        ({"timings": "perunit(unit=1e999)"}, r"unit of perunit must be a number >= 0"),
+        ({"timings": "exponential(mean='a')"}, r"mean of exponential must be a number >= 0"),
+        ({"timings": "byload(rate=0)"}, r"rate of byload must be a number > 0"),
+        ({"slope": -1.0}, r"slope must be a number >= 0"),
+        ({"grows": 2.0}, r"grows must be a number in \[0, 1\]"),
+        ({"slope": 1.0}, r"of recorded timings; .* is a model"),
+        ({"seconds": float("nan")}, r"seconds must be a number > 0"),
         ({"work": "products"}, r"work"),
         ({"rounds": 0}, r"rounds"),
         ({"workers": 0}, r"workers"),

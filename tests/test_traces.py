@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import time
 import warnings
 from pathlib import Path
 
@@ -78,11 +79,44 @@ def test_timings_without_a_load_and_packed(tmp_path: Path) -> None:
         ("round,worker,seconds\n0,0,1\n0,1,1\n1,0,1\n", r"none of worker 1 in round 1"),
         ("round,worker,seconds\n0,0,1\n0,0,2\n", r"line 3 of .* is a second one of worker 0"),
         ("round,seconds\n0,1\n", r"have the columns round, worker, seconds"),
+        ("round,worker,seconds,seconds\n0,0,1,2\n", r"has 'seconds' twice"),
+        ("round;worker;seconds\n0;0;1,5\n", r"commas between its columns"),
+        ("round,worker,seconds\n0,,1\n", r"all numbers; line 2"),
+        ("round,worker,seconds\n0.5,0,1\n", r"all numbers; line 2"),
+        ("round,worker,seconds\ninf,0,1\n", r"all numbers; line 2"),
+        ("round,worker,seconds\n0,-1,1\n", r"negative or infinite; line 2"),
+        ("round,worker,seconds\n0,a,1\n0,b,1\n1,a,1\n", r"none of worker b in round 1"),
     ],
 )
 def test_timings_that_are_none_say_where(tmp_path: Path, text: str, problem: str) -> None:
     with pytest.raises(kofn.BadInput, match=problem):
         read_timings(written(tmp_path / "t.csv", text))
+
+
+def test_timings_as_spreadsheets_and_pandas_write_them(tmp_path: Path) -> None:
+    """A byte order mark, spaces, whole numbers with a point, names of machines."""
+    text = "\ufeffround, worker, seconds\r\n"
+    text += "".join(f"{r}.0, ip-{w}, {1 + r + 10 * w}\r\n" for r in range(2) for w in (1, 0))
+    (tmp_path / "t.csv").write_bytes(text.encode())
+    assert read_timings(tmp_path / "t.csv")["t"].timings[0].tolist() == [[1, 11], [2, 12]]
+
+
+def test_numbers_of_workers_are_in_order_and_names_come_last(tmp_path: Path) -> None:
+    text = "round,worker,seconds\n0,b,4\n0,10,2\n0,9,1\n0,a,3\n"
+    assert read_timings(written(tmp_path / "t.csv", text))["t"].timings[0].tolist() == [
+        [1, 2, 3, 4]
+    ]
+
+
+def test_arrays_that_are_no_recording(tmp_path: Path) -> None:
+    two = {"a_load0.5": np.ones((2, 2)), "a_load.5": np.ones((2, 2))}
+    np.savez(tmp_path / "t.npz", **two)  # type: ignore[arg-type]
+    with pytest.raises(kofn.BadInput, match=r"second one of a at load 0\.5, a_load\.5"):
+        read_timings(tmp_path / "t.npz")
+    with (tmp_path / "t.npz").open("wb") as file:
+        np.save(file, np.ones((2, 2)))
+    with pytest.raises(kofn.BadInput, match=r"one array, an \.npy file"):
+        read_timings(tmp_path / "t.npz")
 
 
 def test_arrays_that_are_no_numbers(tmp_path: Path) -> None:
@@ -162,6 +196,8 @@ def test_availability_with_prices(tmp_path: Path) -> None:
         ({"zone/a/available": np.array([1, -1], dtype=np.int8)}, "-1 at tick 1"),
         ({"zone/a/available": np.array([0.5])}, "one count for each tick"),
         ({"zone/a/gap_seconds": np.array(0.0)}, "gap_seconds > 0"),
+        ({"zone/a/gap_seconds": np.array("hour")}, "gap_seconds > 0"),
+        ({"zone/a/available": np.array([1, 2**30])}, "1,000,000 at most"),
         ({"zone/a/price_usd_per_h": np.array([1.0])}, "1 prices and 4 ticks"),
         ({"zone/a/price_usd_per_h": np.full(4, np.nan)}, "nan at tick 0"),
     ]:
@@ -179,6 +215,7 @@ def test_availability_with_prices(tmp_path: Path) -> None:
         ("time_s,instances\n0,1\n5,-1\n", r"instances of a trace is a number >= 0; line 3"),
         ("time_s,instances\n0,1.5\n", r"are counted; line 2"),
         ("time_s,instances\n0,many\n", r"line 2 of .* has 'many'"),
+        ("time_s,instances\n0,1e9\n", r"1,000,000 at most; line 2"),
         ("time_s,instances\n-1,1\n", r"time_s of a trace .* line 2"),
         ("time_local,instances\nnoon,1\n", r"a date and time; line 2"),
         ("time_s,event,node\n0,add,a\n1,add,a\n", r"line 3 of .* would add 'a', which is there"),
@@ -192,6 +229,25 @@ def test_availability_with_prices(tmp_path: Path) -> None:
 def test_membership_that_is_none_says_where(tmp_path: Path, text: str, problem: str) -> None:
     with pytest.raises(kofn.BadInput, match=problem):
         read_membership(written(tmp_path / "m.csv", text))
+
+
+def test_a_clock_that_counts_from_1970_begins_at_its_first_line(tmp_path: Path) -> None:
+    text = "time_ms,event,node\n1700000000000,add,a\n1700000060000,remove,a\n"
+    assert one(written(tmp_path / "m.csv", text)).counts() == [(0.0, 1), (60.0, 0)]
+
+
+def test_local_times_do_not_depend_on_the_zone_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No hour of a night in March is missing, where clocks are put forward."""
+    text = "time_local,instances\n2024-03-10T01:30:00,3\n2024-03-10T03:30:00,2\n"
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        assert one(written(tmp_path / "m.csv", text)).seconds == 7200.0
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_a_clock_that_steps_back_is_told_and_sorted(tmp_path: Path) -> None:

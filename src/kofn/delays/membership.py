@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import UTC, datetime
 from math import isfinite
 from os import PathLike, fspath
 from pathlib import Path
@@ -26,6 +26,8 @@ from .traces import Event, Price, SpotTrace
 UNITS = {"time_ms": 1e-3, "time_s": 1.0, "time_h": 3600.0}
 LOCAL = "time_local"
 PRICE = "price_usd_per_h"
+YEAR = 366 * 86400.0
+MOST = 1_000_000  # machines at a time
 _FORMS = (
     "a time (time_ms, time_s, time_h or time_local) with event and node, or with instances; or "
     "lifetime_s and end_event"
@@ -99,7 +101,9 @@ def _ordered(lines: list[Line], clock: str, path: Path) -> list[tuple[float, Lin
         try:
             text = line.row[clock]
             if clock == LOCAL:
-                time = datetime.fromisoformat(text).timestamp()
+                date = datetime.fromisoformat(text)
+                # Without a zone it is UTC: no hour is twice, or missing, whatever zone is here.
+                time = (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
             else:
                 time = float(text) * UNITS[clock]
                 if not 0 <= time < float("inf"):
@@ -121,7 +125,8 @@ def _ordered(lines: list[Line], clock: str, path: Path) -> list[tuple[float, Lin
             stacklevel=3,
         )
         found.sort(key=lambda pair: pair[0])
-    first = found[0][0] if clock == LOCAL else 0.0
+    # What is beyond a year counts from 1970 or so, not from the trace's start.
+    first = found[0][0] if clock == LOCAL or found[0][0] > YEAR else 0.0
     return [(time - first, line) for time, line in found]
 
 
@@ -152,6 +157,10 @@ def _counts(ordered: list[tuple[float, Line]], path: Path) -> SpotTrace:
         if count != int(count):
             raise BadInput(
                 f"instances of a trace are counted; line {number} of {path} has {count!r}."
+            )
+        if count > MOST:
+            raise BadInput(
+                f"instances of a trace are {MOST:,} at most; line {number} of {path} has {count:g}."
             )
         times.append(time)
         counts.append(int(count))
@@ -204,7 +213,8 @@ def _availability(path: Path) -> Iterable[tuple[str, SpotTrace]]:
         )
     for name in names:
         gap = arrays.get(f"{name}/gap_seconds")
-        if gap is None or gap.size != 1 or not 0 < float(gap) < float("inf"):
+        real = gap is not None and gap.size == 1 and gap.dtype.kind in "iuf"
+        if gap is None or not real or not 0 < gap.item() < float("inf"):
             raise BadInput(
                 f"a trace of availability has <name>/gap_seconds > 0; {name} of {path} has {gap}."
             )
@@ -216,7 +226,7 @@ def _availability(path: Path) -> Iterable[tuple[str, SpotTrace]]:
                 f"a trace has a price for each tick; {name} of {path} has {len(cost)} prices and "
                 f"{len(available)} ticks."
             )
-        tick = float(gap)
+        tick = float(gap.item())
         counts = [(i * tick, int(n)) for i, n in enumerate(available)]
         steps = [Price(i * tick, float(usd)) for i, usd in enumerate(cost)]
         yield name, _of_counts(counts, steps, len(available) * tick, name)
@@ -229,9 +239,12 @@ def _ticks(values: NDArray[Any], where: str, whole: bool = False) -> NDArray[Any
             f"{values.dtype}, of shape {values.shape}."
         )
     wrong = ~(np.isfinite(values) & (values >= 0))
+    if whole:
+        wrong |= values > MOST
     if wrong.any():
         bad = int(np.argmax(wrong))
-        raise BadInput(f"a trace has numbers >= 0; {where} has {values[bad]} at tick {bad}.")
+        most = f", {MOST:,} at most" if whole else ""
+        raise BadInput(f"a trace has numbers >= 0{most}; {where} has {values[bad]} at tick {bad}.")
     return values
 
 

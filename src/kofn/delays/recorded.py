@@ -28,6 +28,7 @@ from .models import Delays
 
 Seconds = NDArray[np.float64]  # rounds x workers
 Work = float | Literal["measured"]
+APART = 0.381966  # of a recording (golden section: no turn comes back to where an early one was)
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,9 +108,10 @@ class Recording:
 class Recorded(Delays):
     """Replays a recording: nothing is drawn, the same round gives the same times in every run.
 
-    Worker w has the times of recorded worker w, round r those of row r - 1 + `start`; both start
-    anew at the recording's end. So who is slow stays slow as recorded. A task of `cost` units has
-    the load cost / whole. `work`: see `Recording.delays`.
+    Worker w has the times of recorded worker w, round r those of row r - 1 + `start`; rows start
+    anew at the recording's end. So who is slow stays slow as recorded. Of more workers than were
+    recorded the others have the same times, some rounds apart: they are not slow together.
+    A task of `cost` units has the load cost / whole. `work`: see `Recording.delays`.
     """
 
     recording: Recording
@@ -185,7 +187,9 @@ class Recorded(Delays):
         table = self._tables.get(load)
         if table is None:
             table = self._tables[load] = self.recording.at(load)
-        return float(table[(round - 1 + self.start) % len(table), worker % table.shape[1]])
+        turn, column = divmod(worker, table.shape[1])
+        row = round - 1 + self.start + int(turn * APART * len(table))
+        return float(table[row % len(table), column])
 
     @cached_property
     def _tables(self) -> dict[float, Seconds]:

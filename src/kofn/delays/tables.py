@@ -27,18 +27,19 @@ class Line(NamedTuple):
 def read_rows(path: str | PathLike[str], what: str) -> list[Line]:
     """The rows of a CSV file by column; `what` the caller calls it, with its article.
 
-    Raises BadInput, which names the line, where a row has more or fewer fields than the first line
-    has names, and where there are no rows.
+    Spaces after a comma and a byte order mark, as of spreadsheets, are left out. Raises BadInput,
+    which names the line, where a row has more or fewer fields than the first line has names, where
+    two columns have one name, and where there are no rows.
     """
     try:
         with open(path, "rb") as raw:
             packed = raw.read(2) == _GZIP
         opened = gzip.open if packed else open
-        with cast("IO[str]", opened(path, "rt", encoding="utf-8", newline="")) as file:
-            reader = csv.DictReader(file)
+        with cast("IO[str]", opened(path, "rt", encoding="utf-8-sig", newline="")) as file:
+            reader = csv.DictReader(file, skipinitialspace=True)
             lines = [Line(reader.line_num, row) for row in reader]
             names = reader.fieldnames
-        if any(not name.isprintable() for name in names or ()):
+        if any(not name.replace("\t", "").isprintable() for name in names or ()):
             raise csv.Error
     except (UnicodeDecodeError, csv.Error):
         problem = "this is no text"
@@ -52,6 +53,10 @@ def read_rows(path: str | PathLike[str], what: str) -> list[Line]:
                 f"{what} has a line of names and at least one of values; {path} has "
                 f"{'only its names' if names else 'not even names'}: it is empty."
             )
+        if len(names or ()) == 1 and any(mark in (names or ())[0] for mark in ";\t"):
+            raise BadInput(f"{what} has commas between its columns; {path} has {names}.")
+        if twice := sorted({name for name in names or () if (names or ()).count(name) > 1}):
+            raise BadInput(f"columns of {what} have a name each; {path} has {twice[0]!r} twice.")
         for number, row in lines:
             if None in row or None in row.values():
                 raise BadInput(

@@ -19,6 +19,9 @@ from .tables import Line, read_rows, write_rows
 
 _LOAD = re.compile(r"(.+)_load([0-9]*\.?[0-9]+)")
 _COLUMNS = ("round", "worker", "seconds")
+NAMED = 1 << 62  # stands for the number of a worker that has a name
+Worker = tuple[int, str]  # by number, those with names last
+Cell = tuple[int, Worker]  # a round of a worker
 _BATCHES = ("job", "worker", "time", "batch_time_norm")
 
 
@@ -26,9 +29,9 @@ def read_timings(path: str | PathLike[str]) -> dict[str, Recording]:
     """Read recorded timings by name.
 
     .csv (.gz or not): the columns round, worker and seconds, and load if there were several; one
-    recording, named as the file. Every worker has a line for every round (and load). Or Alibaba's
-    mini-batch times: job, worker, time and batch_time_norm; each job is a recording `job<job>`,
-    and 1 s here is the published scale's 1000.
+    recording, named as the file. A worker is a number or a name. Every worker has a line for every
+    round (and load). Or Alibaba's mini-batch times: job, worker, time and batch_time_norm; each job
+    is a recording `job<job>`, and 1 s here is the published scale's 1000.
     .npz: arrays (rounds, workers) of seconds, named `<name>_load<fraction>`, or just `<name>` for
     one of load 1.
 
@@ -58,24 +61,24 @@ def write_timings(recording: Recording, path: str | PathLike[str]) -> None:
 
 
 def _from_table(lines: list[Line], path: Path) -> dict[str, Recording]:
-    found: dict[float, dict[tuple[int, int], float]] = defaultdict(dict)
+    found: dict[float, dict[Cell, float]] = defaultdict(dict)
     for number, row in lines:
         try:
-            round, worker = int(row["round"]), int(row["worker"])
+            round, worker = _whole(row["round"]), _worker(row["worker"])
             seconds, load = float(row["seconds"]), float(row.get("load", 1.0))
-        except (KeyError, ValueError):
+        except (KeyError, ValueError, OverflowError):
             raise BadInput(
-                f"timings have the columns {', '.join(_COLUMNS)} and perhaps load, all numbers; "
-                f"line {number} of {path} is {row}."
+                f"timings have the columns {', '.join(_COLUMNS)} (a worker may have a name) and "
+                f"perhaps load, all numbers; line {number} of {path} is {row}."
             ) from None
-        if not (0 <= seconds < np.inf and 0 <= load < np.inf and round >= 0 and worker >= 0):
+        if not (0 <= seconds < np.inf and 0 <= load < np.inf and round >= 0 and worker[0] >= 0):
             raise BadInput(
                 f"no number of a timing is negative or infinite; line {number} of {path} is {row}."
             )
         if (round, worker) in found[load]:
             raise BadInput(
                 f"a worker has one time in a round, at each load; line {number} of {path} is a "
-                f"second one of worker {worker} in round {round}."
+                f"second one of worker {row['worker']} in round {round}."
             )
         found[load][round, worker] = seconds
     name = path.name.removesuffix(".gz").removesuffix(".csv")
@@ -83,18 +86,36 @@ def _from_table(lines: list[Line], path: Path) -> dict[str, Recording]:
     return _recordings({name: grouped}, path)
 
 
-def _rectangle(cells: Mapping[tuple[int, int], float], load: float, path: Path) -> Seconds:
-    rounds, workers = (sorted({key[i] for key in cells}) for i in (0, 1))
+def _whole(text: str) -> int:
+    """A whole number, which may be written as 3.0."""
+    number = float(text)
+    if number != int(number):
+        raise ValueError(text)
+    return int(number)
+
+
+def _worker(text: str) -> Worker:
+    try:
+        return _whole(text), ""
+    except (ValueError, OverflowError):
+        if not text:
+            raise ValueError(text) from None
+        return NAMED, text
+
+
+def _rectangle(cells: Mapping[Cell, float], load: float, path: Path) -> Seconds:
+    rounds, workers = sorted({key[0] for key in cells}), sorted({key[1] for key in cells})
     table = np.full((len(rounds), len(workers)), np.nan)
     at = {r: i for i, r in enumerate(rounds)}, {w: i for i, w in enumerate(workers)}
     for (round, worker), seconds in cells.items():
         table[at[0][round], at[1][worker]] = seconds
     if len(cells) < table.size:
         i, j = np.argwhere(np.isnan(table))[0]
+        number, named = workers[j]
         raise BadInput(
             f"every worker has a time in every round, at each load; {path} has none of worker "
-            f"{workers[j]} in round {rounds[i]} at load {load:g}. Leave the round or the worker "
-            f"out."
+            f"{named or number} in round {rounds[i]} at load {load:g}. Leave the round or the "
+            f"worker out."
         )
     return table
 
@@ -104,6 +125,11 @@ def _from_arrays(path: Path) -> dict[str, Recording]:
     for key, table in read_arrays(path, "recorded timings").items():
         found = _LOAD.fullmatch(key)
         name, load = (found[1], float(found[2])) if found else (key, 1.0)
+        if any(known == load for known, _ in grouped[name]):
+            raise BadInput(
+                f"a recording has one array for each load; {path} has a second one of {name} at "
+                f"load {load:g}, {key}."
+            )
         grouped[name].append((load, _checked(table, f"{key} of {path}")))
     return _recordings(grouped, path)
 
@@ -112,8 +138,12 @@ def read_arrays(path: Path, what: str) -> dict[str, NDArray[Any]]:
     """The arrays of an .npz file; `what` the caller calls it."""
     try:
         # np.load leaves a file of its own open where it fails.
-        with open(path, "rb") as file, np.load(file) as arrays:
-            return {key: arrays[key] for key in arrays.files}
+        with open(path, "rb") as file:
+            arrays = np.load(file)
+            if isinstance(arrays, np.ndarray):
+                raise ValueError("it is one array, an .npy file")
+            with arrays:
+                return {key: arrays[key] for key in arrays.files}
     except Exception as error:  # whatever NumPy and zipfile stumble over
         raise BadInput(
             f"{what} are an .npz file of numbers; {path} cannot be read: {said(error)}."

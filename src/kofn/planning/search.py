@@ -243,7 +243,8 @@ class _Search:
         Rivals place no data in simulation; that others do must not tell, so `placed` of them do.
         """
         done = len(row.seconds)
-        played = row.began + float(row.ends[-1]) if done == asked else until
+        # Of a market of no length nothing is said: any number will do.
+        played = row.began + float(row.ends[-1]) if done == asked else until or 1.0
         seconds = row.began + (played - row.began) / max(done, 0.5) * self.rounds
         seconds += costs.transfer(placed * (row.memory or 0.0) * self.work.data_bytes)
         more = seconds / played
@@ -254,6 +255,11 @@ class _Search:
         """What was chosen."""
         tried, goal = tuple(self.tried.values()), self.goal
         if not any(one.runs for one in self.final):
+            if not any(one.row.covered for one in tried):
+                raise BadInput(
+                    "a plan needs rounds that were done; here the market is over before any is. "
+                    "Name a longer one, or less work a round."
+                )
             least = min((one.memory for one in tried if one.memory is not None), default=0.0)
             raise BadInput(
                 f"no option keeps so little on a worker: the least is {least:.3g} of the data, "

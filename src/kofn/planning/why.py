@@ -49,7 +49,7 @@ def _worth(best: Option, able: list[Option], without: Option | None, goal: Goal)
         gain = 1 - goal.value(coded) / goal.value(without)
         text = f"Do not code: the best code, {coded.code} on {coded.workers}, would be "
         if gain <= 0:
-            return f"{text}{-gain:.1%} worse."
+            return f"{text}{abs(gain):.1%} worse."
         return f"{text}better by {gain:.1%}; less than {WORTH:.0%} is not worth its memory."
     same = plain((o for o in able if (o.machine, o.workers) == (best.machine, best.workers)), goal)
     other = same or without

@@ -18,7 +18,7 @@ def parse_call(text: str) -> tuple[str, dict[str, Any]]:
             pairs = [(one.arg, ast.literal_eval(one.value)) for one in found.keywords]
             if all(name is not None for name, _ in pairs):
                 return found.func.id, {str(name): value for name, value in pairs}
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         pass
     raise BadInput(
         f"a name, or a name with arguments, as mds(k=12, margin=1); got {text!r}. Every argument "

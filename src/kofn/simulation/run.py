@@ -7,7 +7,7 @@ from os import PathLike
 
 import numpy as np
 
-from ..checks import whole
+from ..checks import number, whole
 from ..cluster import connect
 from ..costs import Costs
 from ..delays import Delays, SpotTrace
@@ -53,6 +53,7 @@ def simulate(
     job = work if isinstance(work, Work) else Work(work)
     count = whole(workers, "workers", 1)
     rounds = whole(rounds, "rounds", 1)
+    seconds = number(seconds, "seconds", "> 0", "They are simulated ones.", infinite=True)
     prices = Costs.of(costs)
     chosen = candidates(codes, job.kind)
     delays = delays_of(timings, count, grows=grows, slope=slope)
@@ -126,7 +127,11 @@ class Stage:
                     done = meter.units  # without what is half done when the time is over
                     if on_round is not None:
                         on_round()
-            except (TooFewWorkers, NotDecodable) as error:
+            except TooFewWorkers as error:  # a round waits for longer than the market lasts
+                if trace is None:
+                    raise
+                problem = f"the market is over; {error.need} machines are needed, not {error.live}"
+            except NotDecodable as error:
                 if trace is None:
                     raise
                 problem = str(error)

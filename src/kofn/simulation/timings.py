@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from os import PathLike, fspath
-from pathlib import Path
+from os.path import isfile  # a text may be too long for the name of a file
 from typing import Any
 
+from ..checks import number
 from ..delays import (
     Delays,
     Exponential,
@@ -37,7 +38,7 @@ def _markov(
 
 
 def _by_load(full: float = 1.0, rate: float = 1.0) -> Delays:
-    return ExponentialByLoad(1.0, rate, full)
+    return ExponentialByLoad(1.0, number(rate, "rate of byload", "> 0"), full)
 
 
 # Made-up delays by name. A unit of work is the whole work.
@@ -67,12 +68,19 @@ def delays_of(
     `slope`: so many seconds of work in all, in place of what was recorded. `model`: one of
     kofn.delays.fit in place of a replay.
     """
-    if isinstance(timings, Delays):
-        return timings
+    if slope is not None:
+        slope = number(slope, "slope", ">= 0", "It is seconds of the whole work on one worker.")
+    if grows is not None:
+        grows = number(grows, "grows", "in [0, 1]", "So much of a time grows with the load.")
+    text = "" if isinstance(timings, Delays | Recording) else fspath(timings)
+    if isinstance(timings, Delays) or (text and not _file(text)):
+        if slope is not None or grows is not None:
+            raise BadInput(
+                f"slope and grows are of recorded timings; {timings} is a model. Give it another "
+                f"unit, the seconds of the whole work on one worker."
+            )
+        return timings if isinstance(timings, Delays) else _made(text)
     if not isinstance(timings, Recording):
-        text = fspath(timings)
-        if not _file(text):
-            return _made(text)
         timings = _named(read_timings, text, "recordings")
     assert isinstance(timings, Recording)
     single = len(timings.loads) == 1
@@ -84,6 +92,11 @@ def delays_of(
         return _Counted(fits[model].delays, whole) if whole != 1 else fits[model].delays
     if slope is not None:
         return timings.delays(whole, slope=slope)
+    if single and timings.loads[0] == 0 and grows != 0:
+        raise BadInput(
+            f"what grows with the load cannot be told from load 0, the only one of {timings.name}. "
+            f"Give slope, the seconds of the whole work on one worker, or grows=0."
+        )
     if single:
         return timings.delays(whole, work=1.0 if grows is None else grows)
     return timings.delays(whole, work="measured" if grows is None else grows)
@@ -107,6 +120,8 @@ def market_of(market: Market, workers: int, seed: int) -> SpotTrace:
     if not isinstance(market, SpotTrace | Lifetimes):
         market = _named(read_membership, fspath(market), "traces")
     assert isinstance(market, SpotTrace | Lifetimes)
+    if isinstance(market, SpotTrace) and not market.most:
+        raise BadInput(f"{market.name} never has any machines. Name another market.")
     return market.offer(workers, seed)
 
 
@@ -133,7 +148,7 @@ def markets_of(market: Market) -> dict[str, SpotTrace | Lifetimes]:
     if isinstance(market, SpotTrace | Lifetimes):
         return {market.name: market}
     text = fspath(market)
-    path, _, name = (text, "", "") if Path(text).is_file() else text.partition(":")
+    path, _, name = (text, "", "") if isfile(text) else text.partition(":")
     found = read_membership(path)
     wanted = {one: found[one] for one in found if fnmatchcase(one, name or "*")}
     if not wanted:
@@ -145,12 +160,14 @@ def markets_of(market: Market) -> dict[str, SpotTrace | Lifetimes]:
 
 
 def _made(text: str) -> Delays:
-    name, given = parse_call(text)
+    name, given = parse_call(text) if "(" in text or text in MODELS else ("", {})
     if name not in MODELS:
         raise BadInput(
             f"timings are a file that is there, or one of {', '.join(MODELS)} with its numbers; "
             f"got {text!r}."
         )
+    for key, value in given.items():
+        number(value, f"{key} of {name}", ">= 0", "Seconds, factors and probabilities are.")
     try:
         return MODELS[name](**given)
     except TypeError as error:
@@ -158,7 +175,7 @@ def _made(text: str) -> Delays:
 
 
 def _file(text: str) -> bool:
-    return Path(text).is_file() or Path(text.partition(":")[0]).is_file() or _suffixed(text)
+    return isfile(text) or isfile(text.partition(":")[0]) or _suffixed(text)
 
 
 def _suffixed(text: str) -> bool:
@@ -166,7 +183,7 @@ def _suffixed(text: str) -> bool:
 
 
 def _named(read: Callable[[str], Mapping[str, Any]], text: str, what: str) -> Any:
-    path, _, name = (text, "", "") if Path(text).is_file() else text.partition(":")
+    path, _, name = (text, "", "") if isfile(text) else text.partition(":")
     found = read(path)
     if not name and len(found) == 1:
         return next(iter(found.values()))
