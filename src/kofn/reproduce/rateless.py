@@ -86,17 +86,9 @@ def check(data: Path) -> NDArray[np.float64]:
     return recording(data, RECORDING).at(0.0)
 
 
-RESUMES = True  # `measure` is told where it may keep what it has
-
-
-def measure(
-    data: Path, settings: Settings, on_step: OnStep, out: Path | None = None
-) -> dict[str, Any]:
-    """Run everything and return what goes to results.json.
-
-    What `out` has of it is not run again.
-    """
-    waits, kept = check(data), Kept(out, asdict(settings))
+def measure(data: Path, settings: Settings, on_step: OnStep, kept: Kept) -> dict[str, Any]:
+    """Run everything and return what goes to results.json."""
+    waits = check(data)
     with threadpool_limits(1):
         models: dict[str, tuple[Delays, int]] = {
             "exp": (Exponential(unit=TAU, mean=1 / MU), settings.trials),
@@ -121,7 +113,6 @@ def measure(
         result["precoded"] = kept("precoded", codes)
         result |= kept("decoding", partial(_decoding, settings, on_step))
         result["wall_clock"] = kept("wall", partial(_wall_clock, settings, waits, on_step))
-    kept.over()
     model = {"m": M, "tau": TAU, "mu": MU, "soliton": (0.03, 0.5), "symbols_per_worker": HELD}
     result["settings"] = {
         **asdict(settings),
