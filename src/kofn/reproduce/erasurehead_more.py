@@ -243,6 +243,7 @@ def network(results: Results) -> Figure:
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_yticks([2, 3, 5, 10, 20, 50], ["2", "3", "5", "10", "20", "50"])
+    axes.xaxis.set_major_formatter("{x:g}")
     axes.minorticks_off()
     title = f"MNIST, {found['workers']} workers, recorded delays, one run of each method"
     dress(axes, "simulated seconds", "test images wrong, %", title, "both")

@@ -29,7 +29,7 @@ class Kept:
             found = {} if self.path is None else json.loads(self.path.read_text())
             if found["settings"] == self.settings:
                 self.known, self._before = dict(found["known"]), float(found["seconds"])
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             pass  # there is none, or none that can be used
 
     def __call__(self, key: str, make: Callable[[], Any]) -> Any:
