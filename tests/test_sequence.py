@@ -208,9 +208,9 @@ def test_bursts_dip_and_idip_need_at_most_0_70() -> None:
         0.25: (kofn.DIP(3, 4, 5, 1), kofn.IDIP(2, 5, 5, N=14, W=6)),
     }
     for slack, codes in known.items():
-        poly = simulate(kofn.Polynomial(2, 1), delays, 1500, 4, slack).report.seconds
+        poly = simulate(kofn.Polynomial(2, 1), delays, 700, 4, slack).report.seconds
         for code in codes:
-            assert simulate(code, delays, 1500, 4, slack).report.seconds <= 0.70 * poly
+            assert simulate(code, delays, 700, 4, slack).report.seconds <= 0.70 * poly
 
 
 def test_stragglers_are_those_beyond_the_slack() -> None:
