@@ -172,9 +172,13 @@ def latencies(
 
 
 def summary(times: list[float], points: int = 100) -> dict[str, Any]:
-    """Mean, median, 99th percentile, and the tail P(T > t) at up to so many times."""
-    ordered = np.sort(times)
-    at = np.unique(np.linspace(0, len(ordered) - 1, min(points, len(ordered))).astype(int))
+    """Mean, median, 99th percentile, and the tail P(T > t) at up to so many times.
+
+    Half of these are evenly spread, half are denser the nearer to the longest time.
+    """
+    ordered, few = np.sort(times), min(points // 2, len(times))
+    even, last = np.linspace(0, len(times) - 1, few), len(times) - np.geomspace(1, len(times), few)
+    at = np.unique(np.concatenate([even, last]).round().astype(int))
     tail = [[float(ordered[i]), 1.0 - (i + 1) / len(ordered)] for i in at.tolist()]
     return {
         "mean": float(ordered.mean()),
@@ -305,7 +309,7 @@ def _wall_clock(settings: Settings, waits: NDArray[np.float64], on_step: OnStep)
         kinds = {kind: (on, partial(_value, call)) for kind, (on, call) in where.items()}
         seconds = timer.rounds(kinds, settings.rounds, lambda: on_step("wall clock"), warm=0)
     sizes = {"workers": WORKERS, "terms": M, "dimension": DIMENSION, "scale": settings.scale}
-    result = {kind: summary(times, 40) for kind, times in seconds.items()}
+    result = {kind: summary(times) for kind, times in seconds.items()}
     return {**result, **sizes, "worst_relative_error": timer.worst}
 
 

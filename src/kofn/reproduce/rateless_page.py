@@ -32,7 +32,7 @@ def _tail(axes: Any, runs: Results) -> None:
         if kind in runs:
             times, chances = zip(*runs[kind]["tail"], strict=True)
             above = [max(p, 0.5 / runs[kind]["trials"]) for p in chances]
-            axes.step(times, above, where="post", color=color, ls=style, lw=1.6, label=label)
+            axes.plot(times, above, color=color, ls=style, lw=1.6, label=label)
     from matplotlib.ticker import FormatStrFormatter, LogLocator, NullLocator
 
     axes.set_xscale("log")
