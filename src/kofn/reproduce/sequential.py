@@ -155,15 +155,11 @@ def measure(data: Path | None, settings: Settings, on_step: OnStep, kept: Kept) 
     results["theorem_3_1"] = theorem_3_1()
     unit = settings.largest / (settings.batch * settings.widths[0] * settings.widths[1])
     for key, model in (("training", "iid"), ("training_bursts", "fritchman")):
-        train = partial(
-            runs.networks_on_mnist,
-            TRAINED[model],
-            Slowed(plain_stragglers(model, settings), ALPHA, unit),
-            *images,
-            (settings.widths, settings.steps, settings.batch),
-            on_step,
+        delays = Slowed(plain_stragglers(model, settings), ALPHA, unit)
+        shape = (settings.widths, settings.steps, settings.batch)
+        results[key] = runs.networks_on_mnist(
+            TRAINED[model], delays, *images, shape, on_step, kept, key
         )
-        results[key] = kept(key, train)
     results["table1_parts"] = {
         model: kept(f"parts, {model}", partial(table_1_parts, model, settings, on_step))
         for model in TRAINED
