@@ -102,7 +102,8 @@ def training(results: Results) -> Figure:
             look: Any = {"marker": MARKERS[kind], "ls": LINES[kind], "lw": WIDTHS[kind]}
             axes.plot(x, y, color=COLORS[kind], label=label, **look)
         label = "test loss of the first network" if title == MODELS["iid"] else ""
-        dress(axes, "seconds, wall clock", label, f"{title}, {results['training_data']}", "both")
+        about = f"{title}, {results['training_data']}, {len(x)} steps"
+        dress(axes, "seconds, wall clock", label, about, "both")
         legend(axes, fontsize=9)
     return figure
 
