@@ -133,6 +133,7 @@ def test_everything_is_measured_and_written(tmp_path: Path) -> None:
     for run in results["training"]["codes"].values():
         assert run["largest_loss_difference"] <= 1e-6
         assert 0 <= run["held_share"] < 1
+        assert run["encode_seconds_per_job"] >= 0 < run["decode_seconds_per_job"]
     for run in results["training_bursts"]["codes"].values():
         assert run["largest_loss_difference"] <= 1e-6
     for model in ("iid", "fritchman"):

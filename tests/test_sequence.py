@@ -486,6 +486,8 @@ def test_the_share_of_time_that_the_master_holds_up_is_reported(cluster: kofn.Cl
     assert 0 <= report.held_share < 1
     assert all(0 <= r.held <= r.seconds for r in report.rounds)
     assert report.seconds > 0
+    assert report.encode_seconds > 0
+    assert report.decode_seconds > 0
 
 
 # What is asked wrongly.

@@ -175,6 +175,8 @@ def networks_on_mnist(
             "seconds_per_job": seconds / report.jobs,
             "largest_loss_difference": float(np.abs(losses - plain).max()),
             "held_share": report.held_share,
+            "encode_seconds_per_job": report.encode_seconds / report.jobs,
+            "decode_seconds_per_job": report.decode_seconds / report.jobs,
             "overdue": list(report.overdue),
             "error_bound": report.error_bound,
             "test_loss_over_time": points,
