@@ -367,7 +367,7 @@ def test_traces_that_were_not_there_when_this_was_built(tmp_path: Path) -> None:
     out.mkdir()
     settings = reproduced.Settings(rounds=3, slopes=(None, 8.0), begun=(0.5,))
     steps: list[str] = []
-    found = reproduced.measure(data, settings, steps.append, out)
+    found = reproduced.measure(data, settings, steps.append, Kept(out, {}))
     assert set(found["traces"]) >= {"loads", "plain", "own", "two", "events", "counts", "lives"}
     assert any("zone" in name for name in found["traces"])
     for one in found["traces"].values():
@@ -380,14 +380,17 @@ def test_traces_that_were_not_there_when_this_was_built(tmp_path: Path) -> None:
     json.dumps(found)
     assert set(plan_page.sentences(found)) == {"traces", "lambdas"}
     assert len(list(plan_page.tables(found))) == 4
-    assert not (out / "partial.json").exists()
+    again = reproduced.measure(data, settings, steps.append, Kept(out, {}))
+    assert again == found
 
 
 def test_a_run_that_was_ended_goes_on(tmp_path: Path) -> None:
     kept = Kept(tmp_path, {"rounds": 4})
     assert kept("a", lambda: 1.5) == 1.5
     again = Kept(tmp_path, {"rounds": 4})
+    assert again.seconds >= kept._before
     assert again("a", lambda: pytest.fail("played twice")) == 1.5
     assert Kept(tmp_path, {"rounds": 5}).known == {}
-    (tmp_path / "partial.json").write_text("{")
-    assert Kept(tmp_path, {"rounds": 4}).known == {}
+    for text in ("{", "[" * 100_000, '{"settings": {"rounds": 4}, "known": 1, "seconds": 0}'):
+        (tmp_path / "partial.json").write_text(text)
+        assert Kept(tmp_path, {"rounds": 4}).known == {}

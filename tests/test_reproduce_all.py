@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import ast
 import json
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, partial
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from rich.console import Console
 
 import kofn
 from kofn.cli import reproduce, reproduce_all
-from kofn.reproduce import index, inventory
+from kofn.reproduce import index, inventory, page
 from kofn.reproduce.inventory import COMMANDS, Entry, Paper, claims, find, lines, unresolved
+from kofn.reproduce.kept import Kept
 
 ROOT = Path(__file__).parents[1]
 
@@ -105,7 +107,9 @@ def test_all_papers_one_page_and_it_goes_on(
             raise KeyboardInterrupt
         out.mkdir(parents=True, exist_ok=True)
         (out / "a.png").write_bytes(b"picture")
-        return {"paper": name, "quick": "quick" if quick else None, **small(name)}
+        found = {"paper": name, "quick": "quick" if quick else None, **small(name)}
+        (out / "results.json").write_text(json.dumps(found))
+        return found
 
     monkeypatch.setattr(reproduce, "run", run)
     monkeypatch.setattr(reproduce, "PAPERS", dict.fromkeys(COMMANDS, (Fake, Fake)))
@@ -135,6 +139,62 @@ def test_all_papers_one_page_and_it_goes_on(
     # A full run does not take quick results for its own.
     reproduce_all.run(out, tmp_path, False, quiet=True)
     assert [ran.count(name) for name in COMMANDS] == [2, 3, 2, 2, 3]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Of a paper with two parts."""
+
+    size: int = 1
+    progress_steps: int = 2
+
+
+class TwoParts:
+    """A paper that is measured in two parts, and its page."""
+
+    FULL, TITLE = Sizes(), "Two parts"
+    ran: ClassVar[list[str]] = []
+
+    @classmethod
+    def measure(cls, data: Path, settings: Sizes, on_step: Any, kept: Kept) -> dict[str, Any]:
+        def part(name: str) -> str:
+            cls.ran.append(name)
+            if cls.ran == ["one", "two"]:
+                raise KeyboardInterrupt
+            return name.upper()
+
+        return {name: kept(name, partial(part, name)) for name in ("one", "two")}
+
+
+def test_what_a_run_has_is_kept_until_all_of_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that is ended, or finds a full disk in the end, goes on with what it has."""
+    ran, out = TwoParts.ran, tmp_path / "out"
+    monkeypatch.setattr(reproduce, "PAPERS", {"svm": (TwoParts, TwoParts)})
+    run = partial(reproduce.run, "svm", out, tmp_path, quiet=True)
+    with pytest.raises(KeyboardInterrupt):
+        run()
+
+    def full(*_: Any) -> None:
+        raise kofn.CannotWrite("index.html", "it cannot be written: No space left on device.")
+
+    monkeypatch.setattr(page, "publish", full)
+    with pytest.raises(kofn.CannotWrite):
+        run()
+    # Without its pictures a paper is not done: `reproduce all` takes it up again.
+    assert reproduce_all.kept(out, False) is None
+    before = json.loads((out / "partial.json").read_text())["seconds"]
+    monkeypatch.setattr(page, "publish", lambda *_: None)
+    found = run()
+    assert ran == ["one", "two", "two"]
+    assert (found["one"], found["two"]) == ("ONE", "TWO")
+    assert found["took_seconds"] >= before > 0
+    assert reproduce_all.kept(out, False) == found
+    assert [path.name for path in out.iterdir()] == ["results.json"]
+    # Other settings: nothing of it is used.
+    run(settings=Sizes(size=2))
+    assert ran[3:] == ["one", "two"]
 
 
 def test_results_that_are_cut_are_measured_again(tmp_path: Path) -> None:

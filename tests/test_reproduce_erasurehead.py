@@ -86,7 +86,7 @@ def test_it_writes_its_results_and_pictures(
     monkeypatch.setattr(
         erasurehead,
         "measure",
-        lambda data, settings, tell, out: measure(data, settings, told.append, out),
+        lambda data, settings, tell, kept: measure(data, settings, told.append, kept),
     )
     found = reproduce.run(
         "erasurehead", out, made(tmp_path), False, None, quiet=True, settings=SMALL

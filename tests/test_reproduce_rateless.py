@@ -20,6 +20,7 @@ from kofn.delays import Exponential
 from kofn.errors import BadInput
 from kofn.reproduce import datasets, decoding, rateless, rateless_own, rateless_page
 from kofn.reproduce.inventory import claims, unresolved
+from kofn.reproduce.kept import Kept
 
 pytestmark = pytest.mark.papers
 
@@ -186,8 +187,8 @@ def test_a_long_run_that_was_ended_goes_on(tmp_path: Path, monkeypatch: pytest.M
         monkeypatch.setattr(where, name, note)
     monkeypatch.setattr(rateless, "check", lambda data: np.ones(3))
     with pytest.raises(KeyboardInterrupt):
-        rateless.measure(tmp_path, TINY, lambda what: None, tmp_path)
-    before, found = list(ran), rateless.measure(tmp_path, TINY, lambda what: None, tmp_path)
+        rateless.measure(tmp_path, TINY, lambda what: None, Kept(tmp_path, {}))
+    before = list(ran)
+    found = rateless.measure(tmp_path, TINY, lambda what: None, Kept(tmp_path, {}))
     assert ran == [*before, "_wall_clock"]
     assert found["exp"]["lt1"] == {"_latency": 4}
-    assert not (tmp_path / "partial.json").exists()

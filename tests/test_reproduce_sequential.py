@@ -20,6 +20,7 @@ from kofn.errors import BadInput
 from kofn.reproduce import sequential, sequential_runs, sequential_search, sequential_theory
 from kofn.reproduce.datasets import read_mnist
 from kofn.reproduce.inventory import claims, unresolved
+from kofn.reproduce.kept import Kept
 from kofn.sequence import DIP, IDIP, Polynomial, Uncoded
 
 pytestmark = pytest.mark.papers
@@ -97,7 +98,7 @@ def test_without_data_the_images_are_made_up(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr(sequential, name, lambda *_: {})
     monkeypatch.setattr("kofn.reproduce.sequential_search.chosen", lambda *_: {})
     monkeypatch.setattr("kofn.reproduce.sequential_runs.engines", lambda *_: nullcontext())
-    results = sequential.measure(None, TINY, lambda what: None)
+    results = sequential.measure(None, TINY, lambda what: None, Kept(None, {}))
     assert results["training_data"] == "made-up images"
     for run in results["training"]["codes"].values():
         assert run["largest_loss_difference"] <= 1e-6
@@ -132,6 +133,7 @@ def test_everything_is_measured_and_written(tmp_path: Path) -> None:
     for run in results["training"]["codes"].values():
         assert run["largest_loss_difference"] <= 1e-6
         assert 0 <= run["held_share"] < 1
+        assert run["encode_seconds_per_job"] >= 0 < run["decode_seconds_per_job"]
     for run in results["training_bursts"]["codes"].values():
         assert run["largest_loss_difference"] <= 1e-6
     for model in ("iid", "fritchman"):

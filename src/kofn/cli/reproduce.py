@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from rich.console import Console
 
 from ..errors import BadInput
 from ..reproduce import figures, page
+from ..reproduce.kept import Kept
 from . import places
 from .output import print_table, progress
 
@@ -38,7 +39,8 @@ def run(
 ) -> dict[str, Any]:
     """Measure, write results.json, the figures and index.html into `out`, return the results.
 
-    All that can be wrong with the arguments is found before the run.
+    All that can be wrong with the arguments is found before the run. What an earlier one that was
+    ended has left in `out` is not measured again, under the same settings.
     """
     paper, shown = PAPERS[name]
     places.data(data, name)
@@ -51,18 +53,21 @@ def run(
     if hasattr(shown, "TITLE"):
         figures.sheet(1, 1)
     places.directory(out)
+    kept = Kept(out, asdict(settings) | {"data": data and str(data.resolve())})
     with progress(f"reproduce {name}", settings.progress_steps, quiet, "what") as update:
-        more = (out,) if getattr(paper, "RESUMES", False) else ()
-        results = paper.measure(data, settings, lambda what: update(advance=1, what=what), *more)
-    return publish(out, {"paper": name, **results}, quick, shown)
+        results = paper.measure(data, settings, lambda what: update(advance=1, what=what), kept)
+    results = {"paper": name, **results, "took_seconds": kept.seconds}
+    results = publish(out, results, quick, shown)
+    kept.over()
+    return results
 
 
 def publish(out: Path, results: dict[str, Any], quick: bool, shown: Any) -> dict[str, Any]:
     """Write results.json, the figures and index.html into `out`; return the results."""
     results = results | {"quick": page.QUICK if quick else None}
-    places.results(out, results)
     if hasattr(shown, "TITLE"):
         page.publish(shown, results, out)
+    places.results(out, results)  # last: who finds it takes the rest for done
     return results
 
 

@@ -8,7 +8,6 @@ page, and the others run.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -48,14 +47,10 @@ def kept(folder: Path, quick: bool) -> dict[str, Any] | None:
 def _measure(name: str, folder: Path, data: Path, quick: bool, quiet: bool) -> index.Outcome:
     paper = reproduce.PAPERS[name][0]
     settings = getattr(paper, "QUICK", paper.FULL) if quick else paper.FULL
-    began = time.monotonic()
     try:
-        found = reproduce.run(name, folder, data, quick, quiet=quiet, settings=settings)
+        return reproduce.run(name, folder, data, quick, quiet=quiet, settings=settings)
     except KofnError as error:
         return str(error)
-    found = found | {"took_seconds": time.monotonic() - began}
-    places.results(folder, found)
-    return found
 
 
 def _summary(name: str, outcome: index.Outcome) -> dict[str, Any]:

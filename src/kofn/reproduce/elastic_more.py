@@ -22,6 +22,7 @@ from ..engines.local import LocalEngine
 from ..learn.mlp import CodedNetwork, Layer
 from . import stopping
 from .datasets import Images, Prices
+from .kept import Kept
 from .linear import MACHINES, STARTS, THRESHOLD, Run, descend, placed
 from .timing import OnStep
 
@@ -80,8 +81,9 @@ def grids(images: Images, settings: Settings, on_step: OnStep) -> dict[str, Any]
     drawn = np.random.default_rng(0)
     pairs = list(zip(settings.widths[1:], settings.widths[:-1], strict=True))
     weights = [drawn.standard_normal(shape) * np.sqrt(2.0 / shape[1]) for shape in pairs]
-    plain, seconds, losses = _train(lambda W: Plain(W), weights, images, settings)
-    found: dict[str, Any] = {"here": {"ms_a_step": 1e3 * seconds, "workers": 1, "losses": losses}}
+    here = _train(lambda W: Plain(W), weights, images, settings)
+    plain = here[0]
+    found: dict[str, Any] = {"here": {**_timed(here), "workers": 1}}
     workers = 6
     with connect(LocalEngine(workers)) as cluster:
         encode = partial(cluster.encode, k=workers, loads="equal")
@@ -105,19 +107,23 @@ def _on_grid(cluster: Cluster, m: int, p: int, W: NDArray[np.float64]) -> Any:
 
 
 def _row(trained: Any, plain: Any, workers: int, work: float) -> dict[str, Any]:
-    coefs, seconds, losses = trained
-    apart = [np.linalg.norm(a - b) / np.linalg.norm(b) for a, b in zip(coefs, plain, strict=True)]
-    return {
-        "ms_a_step": 1e3 * seconds,
+    pairs = zip(trained[0], plain, strict=True)
+    apart = [np.linalg.norm(a - b) / np.linalg.norm(b) for a, b in pairs]
+    return _timed(trained) | {
         "workers": workers,
         "work_in_all": work,  # multiply-adds of all workers together, over those without a code
         "weights_apart": float(max(apart)),
-        "losses": losses,
     }
 
 
+def _timed(trained: Any) -> dict[str, Any]:
+    _, seconds, losses = trained
+    low, middle, high = (1e3 * np.quantile(seconds, (0.25, 0.5, 0.75))).tolist()
+    return {"ms_a_step": middle, "quartiles": [low, high], "losses": losses}
+
+
 def _train(encode: Any, weights: Any, images: Images, settings: Settings) -> Any:
-    """Train, one step uncounted; the weights in the end, median seconds a step, and the losses."""
+    """Train, one step uncounted; the weights in the end, seconds of each step, and the losses."""
     network = CodedNetwork([Layer.begun(W, encode) for W in weights])
     X, y = images
     spent, losses = [], []
@@ -127,7 +133,7 @@ def _train(encode: Any, weights: Any, images: Images, settings: Settings) -> Any
         start = time.perf_counter()
         losses.append(network.learn(np.ascontiguousarray(X[at].T), target, RATE, MOMENTUM))
         spent.append(time.perf_counter() - start)
-    return [c.T for c in network.coefs()], float(np.median(spent[1:])), losses
+    return [c.T for c in network.coefs()], spent[1:], losses
 
 
 def theorem_2_2() -> list[dict[str, Any]]:
@@ -247,21 +253,23 @@ def without_newcomers(prices: Prices, settings: Settings) -> dict[str, Any]:
 
 
 def measure(
-    images: Images, prices: Prices, settings: Settings, on_step: OnStep
+    images: Images, prices: Prices, settings: Settings, on_step: OnStep, kept: Kept
 ) -> Mapping[str, Any]:
     """Run everything; return what goes to results.json."""
-    found: dict[str, Any] = grids(images, settings, on_step)
+    found: dict[str, Any] = {**kept("grids", partial(grids, images, settings, on_step))}
     found["theorem_2_2"] = theorem_2_2()
     found["remark_4"] = remark_4()
-    found["remark_1"] = remark_1(settings.repeats)
+    found["remark_1"] = kept("remark 1", partial(remark_1, settings.repeats))
     on_step("Theorem 2.2, Remarks 1 and 4")
     market = prices.trace.since(60.0 * STARTS[0])
     found["stop_the_world"] = [
         stopping.on_a_market(market, MACHINES, THRESHOLD, 20.0, seconds, HOURS)
         for seconds in (30.0, 120.0, 600.0)
     ]
-    found["rateless_rows"] = stopping.rateless_rows(settings.trials, settings.codes)
+    rows = partial(stopping.rateless_rows, settings.trials, settings.codes)
+    found["rateless_rows"] = kept("rateless rows", rows)
     on_step("stop the world; rateless rows")
-    found["distr_bgd_without_newcomers"] = without_newcomers(prices, settings)
+    calm = partial(without_newcomers, prices, settings)
+    found["distr_bgd_without_newcomers"] = kept("without newcomers", calm)
     on_step("Distr-BGD without newcomers")
     return found

@@ -38,7 +38,9 @@ def figure_2a(results: Results) -> Figure:
         )
         series[label] = (middle, color, [np.subtract(middle, low), np.subtract(high, middle)])
     bars(left, names, series)
-    dress(left, "machines live, of 20", "ms per round (median, quartiles)", "Wall clock", "y")
+    count = times[names[0]]["adaptive"]["rounds"]
+    title = f"Wall clock, {count} rounds of each"
+    dress(left, "machines live, of 20", "ms per round (median, quartiles)", title, "y")
     left.set_ylim(0, 1.22 * max(max(values) for values, *_ in series.values()))
     legend(left, ncols=2, loc="upper left")
     n = [int(name) for name in names]
@@ -60,25 +62,31 @@ def figure_2a(results: Results) -> Figure:
 def straggler(results: Results) -> Figure:
     figure, axes = panels(8, 3.8)
     rows = [(label, results["straggler"][kind], c) for kind, (label, c) in STRAGGLER.items()]
-    across(axes, rows, ".2f")
+    times = results["straggler_seconds"]
+    usual, count = times["no_straggler"]["median"], times["no_straggler"]["rounds"]
+    spread = [(times[k]["lower"] / usual, times[k]["upper"] / usual) for k in STRAGGLER]
+    across(axes, rows, ".2f", spread=spread)
     title = "One of twelve workers ten times slower, threshold 8 (orange: baselines)"
-    dress(axes, "time per round, against no straggler", "", title, "x")
+    label = f"time per round, against no straggler (median, quartiles of {count})"
+    dress(axes, label, "", title, "x")
     return figure
 
 
 def speeds(results: Results) -> Figure:
-    times = {kind: 1e3 * t["median"] for kind, t in results["speeds_1_2_4_seconds"].items()}
+    found = results["speeds_1_2_4_seconds"]
+    times = {kind: 1e3 * t["median"] for kind, t in found.items()}
     figure, axes = panels(8, 2.2)
     rows = [
         ("equal loads", times["equal"], ORANGE),
         ("loads by measured speed", times["measured"], BLUE),
     ]
-    across(axes, rows, ".0f")
+    order = [found[kind] for kind in ("equal", "measured")]
+    across(axes, rows, ".0f", spread=[(1e3 * t["lower"], 1e3 * t["upper"]) for t in order])
     best = times["equal"] / results["speeds_1_2_4_best_possible"]
     axes.axvline(best, color=INK, lw=1.2, ls="--")
     axes.text(best, 0.5, " best possible", va="center", color=INK, fontsize=9)
     title = f"Speeds 1:2:4, six machines, threshold 3: {results['speeds_1_2_4']:.2f} times faster"
-    dress(axes, "ms per round (median)", "", title, "x")
+    dress(axes, f"ms per round (median, quartiles of {order[0]['rounds']})", "", title, "x")
     return figure
 
 
@@ -122,8 +130,11 @@ def figure_2b(results: Results) -> Figure:
         (right, "virtual_figure_2b_seconds", "Simulated"),
     ):
         rows = [(label, 1e3 * results[key][name], color) for name, (label, color) in names.items()]
-        across(axes, rows, ".0f")
-        dress(axes, "ms per iteration (median)", "", title, "x")
+        ranges = results[key.replace("seconds", "quartiles")]
+        spread = [(1e3 * ranges[name][0], 1e3 * ranges[name][1]) for name in names]
+        across(axes, rows, ".0f", spread=spread)
+        label = f"ms per iteration (median, quartiles of {results['settings']['linear']['timed']})"
+        dress(axes, label, "", title, "x")
     right.invert_yaxis()  # shared, and turned twice
     return figure
 
@@ -150,7 +161,7 @@ def figure_2cd(results: Results) -> Figure:
     for name, style in zip(ignored, ("-", ":", "-."), strict=False):
         penalty = name.removeprefix("ignore").removeprefix("_") or "0.001"
         curve(right, name, f"ignore, penalty {penalty}", color=ORANGE, lw=1.1, ls=style)
-    dress(left, "", "test error", "(c) Keeping the last gradient of the lost")
+    dress(left, "", "test error, (million USD)²", "(c) Keeping the last gradient of the lost")
     dress(right, "", "", "(d) Ignoring the lost; replication")
     legend(left)
     legend(right)
@@ -187,9 +198,15 @@ def grids(results: Results) -> Figure:
     times = [
         (label[k], run["ms_a_step"], c) for (k, run), c in zip(runs.items(), colors, strict=True)
     ]
-    across(left, times, ".0f")
+    spread = [tuple(run["quartiles"]) for run in runs.values()]
+    across(left, times, ".0f", spread=spread)
     size = results["grids_settings"]
-    dress(left, f"ms a step, median of {size['steps']}", "", "Wall clock (workers, on few cores)")
+    dress(
+        left,
+        f"ms a step, median and quartiles of {size['steps']}",
+        "",
+        "Wall clock (workers, on few cores)",
+    )
     coded = {kind: run for kind, run in runs.items() if "threshold" in run}
     right.bar(list(coded), [run["weights_apart"] for run in coded.values()], color=BLUE, width=0.5)
     right.axhline(1e-8, color=INK, ls="--", lw=1.2)

@@ -80,17 +80,8 @@ QUICK = Settings(
 )
 
 
-RESUMES = True  # `measure` is told where it may keep what it has
-
-
-def measure(
-    data: Path, settings: Settings, on_step: OnStep, out: Path | None = None
-) -> dict[str, Any]:
-    """Run everything and return what goes to results.json.
-
-    What `out` has of it is not run again.
-    """
-    kept = Kept(out, asdict(settings))
+def measure(data: Path, settings: Settings, on_step: OnStep, kept: Kept) -> dict[str, Any]:
+    """Run everything and return what goes to results.json."""
     results: dict[str, Any] = {"stood_in": STOOD_IN}
     results |= kept("lemmas", lambda: lemmas(settings) | simulated(settings))
     on_step("the lemmas")
@@ -116,7 +107,6 @@ def measure(
                 about = (n, settings.virtual_iterations, on_step)
                 play = partial(straggling.unequal_table, loaded, *about)
                 results["unequal"] = kept("unequal", play)
-    kept.over()
     results["wall_speedup"] = results["wall_speedups"]["kc_house"]
     results["wall_speedup_means"] = (
         "mean seconds of an iteration against another method's on kc_house, where computing and "

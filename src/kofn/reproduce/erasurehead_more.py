@@ -123,6 +123,7 @@ def theory(results: Results) -> Figure:
             if kind in one["bounds"]:
                 axes.plot(one["bounds"][kind], color=color, ls=style, lw=1.8, label=label)
         title = f"c={one['c']}, {one['wait']} of {one['workers']} replies"
+        title += f", mean of {one['repeats']} descents"
         dress(axes, "iteration", "f − f*", title, "both")
         axes.set_yscale("log")
     # Under both panels: seven lines leave no room inside.
@@ -157,7 +158,8 @@ def figure_1(results: Results) -> Figure:
     title = "Figure 1 from recorded AWS Lambda times"
     dress(axes, "completion time / median", "fraction of the tasks done", title, "both")
     dress(tail, "completion time / median", "tasks not done yet, %", "the tail of it", "both")
-    legend(axes, fontsize=7, loc="center right")
+    handles, labels = axes.get_legend_handles_labels()
+    legend(figure, handles, labels, fontsize=8, ncols=3, loc="outside lower center")
     return figure
 
 
@@ -241,6 +243,7 @@ def network(results: Results) -> Figure:
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_yticks([2, 3, 5, 10, 20, 50], ["2", "3", "5", "10", "20", "50"])
+    axes.xaxis.set_major_formatter("{x:g}")
     axes.minorticks_off()
     title = f"MNIST, {found['workers']} workers, recorded delays, one run of each method"
     dress(axes, "simulated seconds", "test images wrong, %", title, "both")

@@ -24,6 +24,7 @@ LOOK = {
     "agc2": ("approximate, c=2", BLUE, "-"),
     "agc3": ("approximate, c=3", SKY, "--"),
 }
+MARKERS = dict(zip(LOOK, "ox^vsD", strict=True))
 CASES = {
     "mixed_slow": "rows mixed, six machines slow",
     "sorted_slow": "rows sorted, six machines slow",
@@ -138,9 +139,12 @@ def figure_2_simulated(results: Results) -> Figure:
 
 
 def _curves(axes: Any, runs: Results, name: str, named: bool, clock: str = "wall") -> None:
-    for method, run in runs.items():
+    for i, (method, run) in enumerate(runs.items()):
         label, color, style = LOOK[method]
-        axes.plot(run["seconds"], run["metric"], color=color, ls=style, lw=1.6, label=label)
+        # Set off against each other, so that no marker hides another.
+        few: Any = (i, max(len(runs), len(run["seconds"]) // 8))
+        look: Any = {"color": color, "ls": style, "marker": MARKERS[method], "markevery": few}
+        axes.plot(run["seconds"], run["metric"], lw=1.4, ms=5, label=label, **look)
     what = "mean squared error, test" if name == "kc_house" else "AUC, test"
     dress(axes, f"seconds ({clock} clock)", what, DATA[name], "both")
     longest = sorted(run["seconds"][-1] for run in runs.values())

@@ -54,12 +54,23 @@ def bars(axes: Axes, names: Sequence[str], series: Mapping[str, tuple[Any, ...]]
 
 
 def across(
-    axes: Axes, rows: Sequence[tuple[str, float, str]], unit: str, fontsize: int = 10
+    axes: Axes,
+    rows: Sequence[tuple[str, float, str]],
+    unit: str,
+    fontsize: int = 10,
+    spread: Sequence[tuple[float, float]] = (),
 ) -> None:
-    """Bars from left to right (name, value, colour), with their values written at the end."""
+    """Bars from left to right (name, value, colour), with their values written at the end.
+
+    `spread`: whiskers, from where to where on each bar.
+    """
     names, values, colors = zip(*rows, strict=True)
     axes.barh(names, values, color=colors, height=0.65)
-    for y, value in enumerate(values):
-        axes.text(value, y, f" {value:{unit}}", va="center", color=INK, fontsize=fontsize)
+    whiskers = spread or [(value, value) for value in values]
+    for y, (value, (low, high)) in enumerate(zip(values, whiskers, strict=True)):
+        if spread:
+            axes.plot([low, high], [y, y], color=INK, lw=1.0, marker="|", ms=7)
+        at = max(value, high)
+        axes.text(at, y, f" {value:{unit}}", va="center", color=INK, fontsize=fontsize)
     axes.invert_yaxis()
-    axes.set_xlim(0, 1.12 * max(values))
+    axes.set_xlim(0, 1.12 * max(*values, *(high for _, high in whiskers)))

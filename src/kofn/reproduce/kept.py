@@ -1,8 +1,9 @@
-"""What a long run has so far, in a file beside its results: one that was ended goes on."""
+"""What a run has so far, in a file beside its results: one that was ended goes on."""
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,12 @@ class Kept:
         self.path = None if folder is None else folder / NAME
         self.settings = json.loads(json.dumps(settings))
         self.known: dict[str, Any] = {}
+        self._before, self._began = 0.0, time.monotonic()
         try:
             found = {} if self.path is None else json.loads(self.path.read_text())
             if found["settings"] == self.settings:
-                self.known = dict(found["known"])
-        except (OSError, ValueError, KeyError, TypeError):
+                self.known, self._before = dict(found["known"]), float(found["seconds"])
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             pass  # there is none, or none that can be used
 
     def __call__(self, key: str, make: Callable[[], Any]) -> Any:
@@ -35,9 +37,14 @@ class Kept:
         if key not in self.known:
             self.known[key] = json.loads(json.dumps(make()))
             if self.path is not None:
-                text = json.dumps({"settings": self.settings, "known": self.known})
-                save(self.path, text.encode())
+                now = {"settings": self.settings, "seconds": self.seconds, "known": self.known}
+                save(self.path, json.dumps(now).encode())
         return self.known[key]
+
+    @property
+    def seconds(self) -> float:
+        """How long this run and those before it took, up to what they kept last."""
+        return self._before + time.monotonic() - self._began
 
     def over(self) -> None:
         """All is there."""

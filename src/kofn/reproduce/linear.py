@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from ..learn.products import BASELINES
 from ..learn.solvers import gradient_descent
 from ..market import Market
 from .datasets import Prices
+from .kept import Kept
 from .timing import OnStep, paced
 
 MACHINES, THRESHOLD = 20, 10
@@ -90,6 +92,11 @@ class Run:
             "waited_minutes": self.waited,
             "stopped": self.stopped,
         }
+
+    def noted(self) -> dict[str, Any]:
+        """The same, with the curves."""
+        curves = {"train": self.train, "test": self.test, "live": self.live}
+        return {**curves, "summary": self.summary()}
 
 
 @dataclass(eq=False)
@@ -199,14 +206,14 @@ def on_market(kind: str, prices: Prices, settings: Settings, start: int, penalty
     return run
 
 
-def figure_2b(prices: Prices, timed: int, cluster: Cluster) -> dict[str, float]:
-    """Median seconds an iteration: plain blocks and coded, twenty machines; then coded, ten."""
+def figure_2b(prices: Prices, timed: int, cluster: Cluster) -> dict[str, list[float]]:
+    """Seconds of each iteration: plain blocks and coded, twenty machines; then coded, ten."""
     uncoded, coded = (placed(kind, cluster, prices) for kind in ("noiseless", "coded"))
 
-    def time(products: Any) -> float:
+    def time(products: Any) -> list[float]:
         run = Run()
         descend(cluster, prices, products, timed, run)
-        return float(np.median(run.seconds))
+        return run.seconds
 
     seconds = {"uncoded": time(uncoded), "coded_all": time(coded)}
     for worker in cluster.workers[::2]:
@@ -214,19 +221,15 @@ def figure_2b(prices: Prices, timed: int, cluster: Cluster) -> dict[str, float]:
     return {**seconds, "coded_half": time(coded)}
 
 
-def measure(prices: Prices, settings: Settings, on_step: OnStep) -> dict[str, Any]:
+def measure(prices: Prices, settings: Settings, on_step: OnStep, kept: Kept) -> dict[str, Any]:
     """Run every method; return what goes to results.json."""
-    with machines(settings.timed_share_seconds, prices) as cluster:
-        wall = figure_2b(prices, settings.timed, cluster)
+    wall, spread = _medians(kept("figure 2b", partial(_figure_2b_on_processes, prices, settings)))
     on_step("half the machines")
     pace = PerUnit(settings.timed_share_seconds * THRESHOLD / len(prices.y))
     with connect(VirtualEngine(MACHINES, delays=pace)) as cluster:
-        virtual = figure_2b(prices, settings.timed, cluster)
+        virtual, virtual_spread = _medians(figure_2b(prices, settings.timed, cluster))
     on_step("half the machines, simulated")
-    runs = {"noiseless": Run()}
-    with machines(settings.share_seconds, prices) as cluster:  # twenty that stay
-        products = placed("noiseless", cluster, prices)
-        descend(cluster, prices, products, settings.iterations, runs["noiseless"])
+    runs = {"noiseless": kept("noiseless", partial(_noiseless, prices, settings))}
     on_step("noiseless")
     first = settings.starts[0]
     markets = {kind: (kind, first, PENALTY) for kind in ("coded", "replication", "ignore")}
@@ -234,22 +237,25 @@ def measure(prices: Prices, settings: Settings, on_step: OnStep) -> dict[str, An
     for number, start in enumerate(settings.starts, 1):
         markets[f"distr_bgd_{number}".removesuffix("_1")] = ("stale", start, PENALTY)
     for name, (kind, start, penalty) in markets.items():
-        runs[name] = on_market(kind, prices, settings, start, penalty)
+        descent = partial(on_market, kind, prices, settings, start, penalty)
+        runs[name] = kept(name, lambda descent=descent: descent().noted())
         on_step(name)
-    calm = np.array(runs["noiseless"].train)
-    apart = np.abs(np.array(runs["coded"].train) - calm)
+    calm = np.array(runs["noiseless"]["train"])
+    apart = np.abs(np.array(runs["coded"]["train"]) - calm)
     return {
-        "loss_curves": {name: run.train for name, run in runs.items()},
-        "test_curves": {name: run.test for name, run in runs.items()},
-        "live_workers": {name: run.live for name, run in runs.items()},
-        "linear_runs": {name: run.summary() for name, run in runs.items()},
+        "loss_curves": {name: run["train"] for name, run in runs.items()},
+        "test_curves": {name: run["test"] for name, run in runs.items()},
+        "live_workers": {name: run["live"] for name, run in runs.items()},
+        "linear_runs": {name: run["summary"] for name, run in runs.items()},
         "max_loss_difference": float(apart.max()),
         "max_relative_loss_difference": float((apart / calm).max()),
-        "restarted": runs["coded"].summary()["restarted"],
+        "restarted": runs["coded"]["summary"]["restarted"],
         "half_over_all": wall["coded_half"] / wall["coded_all"],
         "virtual_half_over_all": virtual["coded_half"] / virtual["coded_all"],
         "figure_2b_seconds": wall,
         "virtual_figure_2b_seconds": virtual,
+        "figure_2b_quartiles": spread,
+        "virtual_figure_2b_quartiles": virtual_spread,
         "linear_data": prices.name,
         "linear_means": (
             "loss: mean over all training rows of half the squared error, plus half of 0.001 "
@@ -257,3 +263,24 @@ def measure(prices: Prices, settings: Settings, on_step: OnStep) -> dict[str, An
             "ignore_P: ignoring with penalty P instead of 0.001"
         ),
     }
+
+
+def _figure_2b_on_processes(prices: Prices, settings: Settings) -> dict[str, list[float]]:
+    with machines(settings.timed_share_seconds, prices) as cluster:
+        return figure_2b(prices, settings.timed, cluster)
+
+
+def _medians(
+    seconds: dict[str, list[float]],
+) -> tuple[dict[str, float], dict[str, list[float]]]:
+    """The median of each kind, and its quartiles."""
+    medians = {kind: float(np.median(times)) for kind, times in seconds.items()}
+    return medians, {k: np.quantile(times, (0.25, 0.75)).tolist() for k, times in seconds.items()}
+
+
+def _noiseless(prices: Prices, settings: Settings) -> dict[str, Any]:
+    """Twenty machines that stay."""
+    run = Run()
+    with machines(settings.share_seconds, prices) as cluster:
+        descend(cluster, prices, placed("noiseless", cluster, prices), settings.iterations, run)
+    return run.noted()

@@ -48,7 +48,6 @@ class Settings:
         return None
 
 
-RESUMES = True  # `measure` is told where it may keep what it has
 FULL = Settings()
 QUICK = Settings(rounds=12, traces=2, slopes=(None, 16.0), begun=(0.0,))
 
@@ -152,9 +151,8 @@ def _offered(market: SpotTrace | Lifetimes, part: float) -> Stage:
     return Stage(work, n, delays, trace, Costs(start_up=START_UP))
 
 
-def measure(data: Path, settings: Settings, on_step: OnStep, out: Path) -> dict[str, Any]:
-    """Play every choice on every trace. What was played before in `out` is not played again."""
-    kept = Kept(out, asdict(settings))
+def measure(data: Path, settings: Settings, on_step: OnStep, kept: Kept) -> dict[str, Any]:
+    """Play every choice on every trace."""
     some = [*list(timings(data, settings))[: settings.traces]]
     some += [*list(markets(data, settings))[: settings.traces]]
     traces = {}
@@ -174,7 +172,6 @@ def measure(data: Path, settings: Settings, on_step: OnStep, out: Path) -> dict[
             "fixed": fixed,
         }
     lambdas = _lambdas(data, settings, on_step, kept)
-    kept.over()
     about = {**asdict(settings), "cores": os.cpu_count()}
     return {
         "traces": traces,

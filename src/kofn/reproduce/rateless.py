@@ -86,17 +86,9 @@ def check(data: Path) -> NDArray[np.float64]:
     return recording(data, RECORDING).at(0.0)
 
 
-RESUMES = True  # `measure` is told where it may keep what it has
-
-
-def measure(
-    data: Path, settings: Settings, on_step: OnStep, out: Path | None = None
-) -> dict[str, Any]:
-    """Run everything and return what goes to results.json.
-
-    What `out` has of it is not run again.
-    """
-    waits, kept = check(data), Kept(out, asdict(settings))
+def measure(data: Path, settings: Settings, on_step: OnStep, kept: Kept) -> dict[str, Any]:
+    """Run everything and return what goes to results.json."""
+    waits = check(data)
     with threadpool_limits(1):
         models: dict[str, tuple[Delays, int]] = {
             "exp": (Exponential(unit=TAU, mean=1 / MU), settings.trials),
@@ -121,7 +113,6 @@ def measure(
         result["precoded"] = kept("precoded", codes)
         result |= kept("decoding", partial(_decoding, settings, on_step))
         result["wall_clock"] = kept("wall", partial(_wall_clock, settings, waits, on_step))
-    kept.over()
     model = {"m": M, "tau": TAU, "mu": MU, "soliton": (0.03, 0.5), "symbols_per_worker": HELD}
     result["settings"] = {
         **asdict(settings),
@@ -181,9 +172,13 @@ def latencies(
 
 
 def summary(times: list[float], points: int = 100) -> dict[str, Any]:
-    """Mean, median, 99th percentile, and the tail P(T > t) at up to so many times."""
-    ordered = np.sort(times)
-    at = np.unique(np.linspace(0, len(ordered) - 1, min(points, len(ordered))).astype(int))
+    """Mean, median, 99th percentile, and the tail P(T > t) at up to so many times.
+
+    Half of these are evenly spread, half are denser the nearer to the longest time.
+    """
+    ordered, few = np.sort(times), min(points // 2, len(times))
+    even, last = np.linspace(0, len(times) - 1, few), len(times) - np.geomspace(1, len(times), few)
+    at = np.unique(np.concatenate([even, last]).round().astype(int))
     tail = [[float(ordered[i]), 1.0 - (i + 1) / len(ordered)] for i in at.tolist()]
     return {
         "mean": float(ordered.mean()),
@@ -314,7 +309,7 @@ def _wall_clock(settings: Settings, waits: NDArray[np.float64], on_step: OnStep)
         kinds = {kind: (on, partial(_value, call)) for kind, (on, call) in where.items()}
         seconds = timer.rounds(kinds, settings.rounds, lambda: on_step("wall clock"), warm=0)
     sizes = {"workers": WORKERS, "terms": M, "dimension": DIMENSION, "scale": settings.scale}
-    result = {kind: summary(times, 40) for kind, times in seconds.items()}
+    result = {kind: summary(times) for kind, times in seconds.items()}
     return {**result, **sizes, "worst_relative_error": timer.worst}
 
 

@@ -32,7 +32,7 @@ def _tail(axes: Any, runs: Results) -> None:
         if kind in runs:
             times, chances = zip(*runs[kind]["tail"], strict=True)
             above = [max(p, 0.5 / runs[kind]["trials"]) for p in chances]
-            axes.step(times, above, where="post", color=color, ls=style, lw=1.6, label=label)
+            axes.plot(times, above, color=color, ls=style, lw=1.6, label=label)
     from matplotlib.ticker import FormatStrFormatter, LogLocator, NullLocator
 
     axes.set_xscale("log")
@@ -51,7 +51,8 @@ def tails(results: Results) -> Figure:
     for axes, (name, title) in zip(every, MODELS.items(), strict=True):
         _tail(axes, results[name])
         label = "P(latency > t)" if name == "exp" else ""
-        dress(axes, "t, seconds", label, title, "both")
+        trials = results[name]["lt1"]["trials"]
+        dress(axes, "t, simulated seconds", label, f"{title}, {trials} trials", "both")
     lines, labels = every[0].get_legend_handles_labels()
     legend(figure, lines, labels, loc="outside lower center", ncols=6)
     return figure
@@ -62,6 +63,7 @@ def wall_clock(results: Results) -> Figure:
     figure, axes = panels(8, 4)
     _tail(axes, runs)
     title = f"{runs['workers']} processes, {runs['terms']} Gaussian kernels: wall clock"
+    title += f", {runs['lt1']['trials']} rounds"
     dress(axes, "t, seconds", "fraction of rounds longer than t", title, "both")
     legend(figure, *axes.get_legend_handles_labels(), loc="outside lower center", ncols=6)
     return figure

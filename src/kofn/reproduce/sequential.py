@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -117,22 +117,13 @@ QUICK = Settings(
 )
 
 
-RESUMES = True  # `measure` is told where it may keep what it has
-
-
-def measure(
-    data: Path | None, settings: Settings, on_step: OnStep, out: Path | None = None
-) -> dict[str, Any]:
-    """Run everything and return what goes to results.json. Only training needs data.
-
-    What `out` has of it is not run again.
-    """
+def measure(data: Path | None, settings: Settings, on_step: OnStep, kept: Kept) -> dict[str, Any]:
+    """Run everything and return what goes to results.json. Only training needs data."""
     if data is None:
         images = made_up_images(4096, 1), made_up_images(1000, 2)
     else:
         images = read_mnist(data, "train"), read_mnist(data, "test")
     known = "made-up images" if data is None else "MNIST"
-    kept = Kept(out, asdict(settings) | {"training_data": known})
     results: dict[str, Any] = {
         "stood_in": STOOD_IN,
         "fritchman_chain": CHAIN_MEANS,
@@ -144,11 +135,13 @@ def measure(
         },
         "wall": {},
     }
-    codes: dict[tuple[str, float], dict[str, SequenceCode]] = {}
-    for model in PUBLISHED:
+
+    @cache
+    def codes(model: str, mu: float) -> dict[str, SequenceCode]:
         pattern = stragglers(model, settings).pattern(settings.search_rounds, P)
-        codes |= {(model, mu): search.chosen(P, DELAY, pattern, ALPHA, mu) for mu in SLACKS}
-    with runs.engines(codes["iid", 0.0], P) as on:
+        return search.chosen(P, DELAY, pattern, ALPHA, mu)
+
+    with runs.engines(PUBLISHED["iid"], P) as on:
         for model in PUBLISHED:
             played = partial(table, model, codes, settings, on_step)
             results[model] = kept(f"table 1, {model}", played)
@@ -162,15 +155,11 @@ def measure(
     results["theorem_3_1"] = theorem_3_1()
     unit = settings.largest / (settings.batch * settings.widths[0] * settings.widths[1])
     for key, model in (("training", "iid"), ("training_bursts", "fritchman")):
-        train = partial(
-            runs.networks_on_mnist,
-            TRAINED[model],
-            Slowed(plain_stragglers(model, settings), ALPHA, unit),
-            *images,
-            (settings.widths, settings.steps, settings.batch),
-            on_step,
+        delays = Slowed(plain_stragglers(model, settings), ALPHA, unit)
+        shape = (settings.widths, settings.steps, settings.batch)
+        results[key] = runs.networks_on_mnist(
+            TRAINED[model], delays, *images, shape, on_step, kept, key
         )
-        results[key] = kept(key, train)
     results["table1_parts"] = {
         model: kept(f"parts, {model}", partial(table_1_parts, model, settings, on_step))
         for model in TRAINED
@@ -179,7 +168,6 @@ def measure(
     train = partial(parts.training_at_full_size, *sizes, *images)
     results["full_size"] = kept("full size", train)
     on_step("training at full size")
-    kept.over()
     results["settings"] = asdict(settings) | machine()
     return results
 
@@ -199,7 +187,8 @@ def plain_stragglers(model: str, settings: Settings) -> Stragglers:
 def burst_variant(settings: Settings, on_step: OnStep) -> dict[str, Any]:
     """IDIP for bursts on the chain, every (B, W, ε) of this delay; beside it Algorithm 2.
 
-    Time per job over that of the polynomial code, in virtual time.
+    Time per job over that of the polynomial code, in virtual time. The last two have two rounds
+    more until a job is due.
     """
     slow, jobs = stragglers("fritchman", settings), settings.virtual_jobs
     codes: list[SequenceCode] = [
@@ -209,6 +198,7 @@ def burst_variant(settings: Settings, on_step: OnStep) -> dict[str, Any]:
     ]
     codes += [IDIP(*search.factors(P * (DELAY + 1) - N), DELAY, N, DELAY + 1) for N in (4, 10, 11)]
     codes += [DIP(2, 2, DELAY, lam=2), DIP(1, 7, DELAY, lam=1), DIP(2, 4, DELAY, lam=1)]
+    codes += [DIP(3, 4, DELAY + 2, lam=1), IDIP(2, 5, DELAY + 2, N=14, W=DELAY + 3)]
     found: dict[str, Any] = {}
     for mu in SLACKS:
         poly = runs.virtual(PLAIN["poly"], slow, P, ALPHA, mu, jobs).per_job
@@ -299,7 +289,7 @@ def figure_1(name: str, settings: Settings, on_step: OnStep) -> list[dict[str, A
     return points
 
 
-Codes = Mapping[tuple[str, float], Mapping[str, SequenceCode]]
+Codes = Callable[[str, float], Mapping[str, SequenceCode]]  # of a model and a slack
 
 
 def table(model: str, codes: Codes, settings: Settings, on_step: OnStep) -> dict[str, Any]:
@@ -307,7 +297,7 @@ def table(model: str, codes: Codes, settings: Settings, on_step: OnStep) -> dict
 
     def run(mu: float) -> dict[str, runs.Run]:
         slow, jobs = stragglers(model, settings), settings.virtual_jobs
-        chosen = codes[model, mu].items()
+        chosen = codes(model, mu).items()
         return {kind: runs.virtual(code, slow, P, ALPHA, mu, jobs) for kind, code in chosen}
 
     return _by_slack(model, "virtual time", run, on_step) | {"published": TABLE_1[model]}
@@ -321,7 +311,7 @@ def wall_table(
     slow = stragglers(model, settings, block=jobs) if iid else representative(settings)
 
     def run(mu: float) -> dict[str, runs.Run]:
-        return runs.walls(codes[model, mu], on, slow, ALPHA, mu, jobs, whole)
+        return runs.walls(codes(model, mu), on, slow, ALPHA, mu, jobs, whole)
 
     return _by_slack(model, "wall clock", run, on_step) | {"whole_job_seconds": whole}
 

@@ -22,23 +22,26 @@ def figure_1(results: Results) -> Figure:
     about = {"a": "α = 5, 4 workers, delay 3", "b": "α = 10, 6 workers, delay 4"}
     for axes, (name, points) in zip(every, results["figure1"].items(), strict=True):
         x = [p["delta"] for p in points]
-        for kind in ("uncoded", "poly"):
-            axes.plot(x, [p[kind] for p in points], color=COLORS[kind], label=NAMES[kind])
+        for kind, color in COLORS.items():
+            y = [p["measured"][kind] for p in points]
+            look: Any = {"marker": MARKERS[kind], "ms": 5, "ls": "", "color": color}
+            if kind in ("dip", "idip"):  # these have no formula: their dots are joined
+                look |= {"ls": LINES[kind], "lw": WIDTHS[kind]}
+            axes.plot(x, y, label=f"{NAMES[kind]}, measured", **look)
+            if kind in points[0] and kind != "dip":
+                label = f"{NAMES[kind]}, formula"
+                axes.plot(x, [p[kind] for p in points], color=color, lw=1.0, label=label)
         bound = [p["idip_bound"] for p in points]
         axes.plot(x, bound, color=GREEN, ls="--", label="IDIP, bound (corrected)")
         endless = [p["dip_without_deadline"] for p in points]
-        axes.plot(x, endless, color=BLUE, ls="--", label="DIP without a deadline")
-        for kind, color in COLORS.items():
-            y = [p["measured"][kind] for p in points]
-            line = {"dip": "-", "idip": "-"}.get(kind, "")
-            label = f"{NAMES[kind]}, measured" if line else None
-            axes.plot(x, y, marker="o", ms=4, ls=line, lw=1.2, color=color, label=label)
-        title = f"({name}) {about[name]}"
-        dress(axes, "probability of straggling, δ", "R, time per job", title, "both")
+        axes.plot(x, endless, color=BLUE, ls=":", label="DIP without a deadline")
+        jobs = results["settings"]["figure_jobs"]
+        title = f"({name}) {about[name]}, {jobs} jobs a point, simulated"
+        label = "R, time per job / a job on one worker"
+        dress(axes, "probability of straggling, δ", label, title, "both")
         axes.set_ylim(bottom=0)
-    legend(figure.axes[0], fontsize=9)
-    look: Any = {"transform": figure.axes[1].transAxes, "va": "top", "color": INK, "fontsize": 9}
-    figure.axes[1].text(0.02, 0.98, "dots: the real master\nin virtual time", **look)
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    legend(figure, handles, labels, fontsize=9, ncols=4, loc="outside lower center")
     return figure
 
 
@@ -58,11 +61,15 @@ def table_1(results: Results) -> Figure:
             for kind in kinds
         }
         bars(axes, list(groups), series)
+        for patch in axes.containers[-1]:
+            patch.set(hatch="////", edgecolor="white")  # IDIP beside DIP, in black and white too
         for drawn in axes.containers:
             axes.bar_label(drawn, fmt="%.2f", fontsize=8, color=INK, padding=1)
         axes.axhline(1.0, color=ORANGE, lw=1.4)
         label = "time per job / polynomial code" if model == "iid" else ""
-        dress(axes, "", label, title, "y")
+        sizes = results["settings"]
+        jobs = f"{sizes['virtual_jobs']} and {sizes['wall_jobs']} jobs"
+        dress(axes, "", label, f"{title}, {jobs}", "y")
     legend(figure.axes[1], ncols=3, fontsize=9, loc="upper right")
     figure.axes[0].set_ylim(top=1.12 * figure.axes[0].get_ylim()[1])
     return figure
@@ -73,11 +80,12 @@ def figure_2(results: Results) -> Figure:
     for row, (model, title) in zip(rows, MODELS.items(), strict=True):
         for kind, curve in results["figure2"][model].items():
             name = f"{NAMES[kind]}, {curve['per_job']:.2f} a job"
-            row[0].plot(curve["rounds"], curve["cumulative"], color=COLORS[kind], label=name)
+            look: Any = {"color": COLORS[kind], "ls": LINES[kind]}
+            row[0].plot(curve["rounds"], curve["cumulative"], lw=WIDTHS[kind], label=name, **look)
             at = range(1, len(curve["loads"]) + 1)
-            row[1].plot(at, curve["loads"], color=COLORS[kind], lw=1.0, label=NAMES[kind])
-        dress(row[0], "round", "time", f"{title}: cumulative time")
-        dress(row[1], "round", "load of a worker", f"{title}: load by round")
+            row[1].plot(at, curve["loads"], lw=0.8 * WIDTHS[kind], label=NAMES[kind], **look)
+        dress(row[0], "round", "time, in jobs of one worker", f"{title}: cumulative time")
+        dress(row[1], "round", "load of a worker, in jobs", f"{title}: load by round")
         legend(row[0], fontsize=9)
         legend(row[1], fontsize=8, ncols=4, loc="upper right")
         row[1].set_ylim(top=1.25 * row[1].get_ylim()[1])
@@ -94,7 +102,8 @@ def training(results: Results) -> Figure:
             look: Any = {"marker": MARKERS[kind], "ls": LINES[kind], "lw": WIDTHS[kind]}
             axes.plot(x, y, color=COLORS[kind], label=label, **look)
         label = "test loss of the first network" if title == MODELS["iid"] else ""
-        dress(axes, "seconds, wall clock", label, f"{title}, {results['training_data']}", "both")
+        about = f"{title}, {results['training_data']}, {len(x)} steps"
+        dress(axes, "seconds, wall clock", label, about, "both")
         legend(axes, fontsize=9)
     return figure
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -22,6 +23,7 @@ from ..learn.many import alone, train_many
 from ..learn.network import Network
 from ..sequence import SequenceCode, SequenceReport, Stream, Uncoded
 from .datasets import Images
+from .kept import Kept
 from .timing import OnStep
 
 WHOLE = 1e4  # simulated seconds of a whole job: what a worker needs to drop stale work is nothing
@@ -144,10 +146,12 @@ def networks_on_mnist(
     test: Images,
     sizes: tuple[Sequence[int], int, int],
     on_step: OnStep,
+    kept: Kept,
+    name: str,
 ) -> dict[str, Any]:
     """Losses, seconds and curves by code; how far the losses are from plain training's.
 
-    `sizes`: widths of the layers, steps, and rows of a batch.
+    `sizes`: widths of the layers, steps, and rows of a batch. Each code is kept under `name`.
     """
     widths, steps, batch = sizes
 
@@ -158,33 +162,39 @@ def networks_on_mnist(
     for network in undisturbed:
         alone(network.train(*data, steps, batch))
     plain = np.array([network.losses for network in undisturbed])
-    trained: dict[str, Any] = {}
     few = test[0][:1000], test[1][:1000]
-    for kind, code in codes.items():
+
+    def trained(code: SequenceCode) -> dict[str, Any]:
         networks = fresh()
         with _stream(code, delays) as stream:
             points, seconds = _train(stream, networks, data, few, steps, batch)
             report = stream.report
         losses = np.array([network.losses for network in networks])
-        trained[kind] = {
+        return {
             "seconds": seconds,
             "seconds_per_job": seconds / report.jobs,
             "largest_loss_difference": float(np.abs(losses - plain).max()),
             "held_share": report.held_share,
+            "encode_seconds_per_job": report.encode_seconds / report.jobs,
+            "decode_seconds_per_job": report.decode_seconds / report.jobs,
             "overdue": list(report.overdue),
             "error_bound": report.error_bound,
             "test_loss_over_time": points,
             "parameters": repr(code),
         }
+
+    found: dict[str, Any] = {}
+    for kind, code in codes.items():
+        found[kind] = kept(f"{name}, {kind}", partial(trained, code))
         on_step(f"training, {kind}")
     paced = replace(delays, unit=PRODUCT_SECONDS / float(np.prod(PRODUCT)))
+    pace = {"with_delays": paced, "without_delays": None}
     return {
-        "codes": trained,
+        "codes": found,
         "jobs": len(RATES) * steps * 8,
         "final_losses": plain[:, -1].tolist(),
         "held_share_of_1024x784x300": {
-            "with_delays": held(codes["dip"], paced),
-            "without_delays": held(codes["dip"], None),
+            **{k: kept(f"{name}, {k}", partial(held, codes["dip"], pace[k])) for k in pace},
             "product_seconds": PRODUCT_SECONDS,
         },
     }

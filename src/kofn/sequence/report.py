@@ -40,6 +40,8 @@ class SequenceReport:
     overdue: tuple[int, ...]  # jobs that missed their deadline
     eta: float | None  # the largest of all decodes; None where values are skipped
     error_bound: float | None  # relative, the largest
+    encode_seconds: float  # of the master, for all jobs; much of it while workers are at work
+    decode_seconds: float  # likewise, for the results that are there
 
     @property
     def seconds(self) -> float:

@@ -149,7 +149,9 @@ class Stream(Iterator[NDArray[Any]]):
         if not self._rounds:
             raise NothingYet("no round has run yet; ask for a result first.")
         eta, bound = self._worst if self._worst is not None else (None, None)
-        return SequenceReport(tuple(self._rounds), self._done, tuple(self._overdue), eta, bound)
+        spent = self._codec.encode_seconds, self._codec.decode_seconds
+        rounds, overdue = tuple(self._rounds), tuple(self._overdue)
+        return SequenceReport(rounds, self._done, overdue, eta, bound, *spent)
 
     def __enter__(self) -> Self:
         return self
