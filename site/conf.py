@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from pathlib import Path
 
@@ -32,11 +33,36 @@ html_show_copyright = False
 pygments_style, pygments_dark_style = "a11y-high-contrast-light", "a11y-high-contrast-dark"
 
 
+def options(obj: object, lines: list[str]) -> list[str]:
+    """The lines of a docstring, in which "name: what it means. other: ..." becomes a list."""
+    try:
+        names = [re.escape(name) for name in inspect.signature(obj).parameters]  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return lines
+    name = "|".join(sorted(names, key=len, reverse=True))
+    words = rf"`?(?:{name})`?"
+    mark = re.compile(rf"(?:^|(?<=[.:)] ))(?={words}(?:, {words})*: )")
+    out: list[str] = []
+    for paragraph in re.split(r"\n(?=\n)", "\n".join(lines)):
+        text = paragraph.strip("\n")
+        parts = mark.split(text.replace("\n", " ")) if name and "\n  " not in text else [text]
+        if len(parts) > 2:
+            out += ["", parts[0], ""]
+            for part in parts[1:]:
+                which, _, meaning = part.strip().partition(": ")
+                which = re.sub(r"`?([*]*)(\w+)`?", r"`\1\2`", which)
+                out.append(f"- {which}: {meaning}")
+        else:
+            out += paragraph.split("\n")
+    return out
+
+
 def plain(
-    _app: object, what: str, _name: str, _obj: object, _opts: object, lines: list[str]
+    _app: object, what: str, _name: str, obj: object, _opts: object, lines: list[str]
 ) -> None:
     """Docstrings here are plain text: what reStructuredText would take for marks is escaped."""
     out: list[str] = []
+    lines[:] = options(obj, lines)
     if what == "data":
         lines.clear()  # that of its type, which is Python's
     for line in lines:
@@ -49,6 +75,7 @@ def plain(
             text = re.sub(r"([\\*|])", r"\\\1", text)
             text = re.sub(r"(\w)_(?!\w)", r"\1\\_", text)
             text = re.sub("\0([^\0]+)\0", lambda m: "``" + m[1].replace("\\", "") + "``", text)
+            text = re.sub(r"\bdocs/([\w/-]+)\.md", r":doc:`/\1`", text)
         out.append(text)
     lines[:] = out
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 from rich.console import Console
 
 from kofn.cli.demo_view import JOINED, KILLED, LATE, USED, Lanes, View
+from kofn.cli.output import print_text
 from kofn.model import Record
 
 
@@ -75,6 +77,21 @@ def test_the_demo_has_a_line_for_each_worker_and_says_who_is_waited_for() -> Non
     assert "worker 1 ✕" in text
     assert "round 1 of 9, 3 workers live" in text
     assert max(map(len, text.splitlines())) <= 80
+    for _ in range(50):  # more rounds than there is room for
+        happens("round")
+        happens("done")
+    (line,) = Console(width=80).render_lines(lanes.lines(30, True))[1:2]
+    assert "".join(segment.text for segment in line).split() == ["worker", "1", "✕"]
+
+
+def test_sentences_are_broken_between_words_at_a_terminal_and_not_in_a_file() -> None:
+    said = "a sentence of more than twenty columns, and not a short one"
+    for terminal in (True, False):
+        out = io.StringIO()
+        print_text(Console(file=out, width=20, force_terminal=terminal, color_system=None), said)
+        lines = out.getvalue().splitlines()
+        assert " ".join(line.strip() for line in lines) == said
+        assert (len(lines) == 1) is not terminal
 
 
 @pytest.mark.engine

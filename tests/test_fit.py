@@ -179,6 +179,7 @@ def test_a_spot_trace_really_kills_and_adds_workers(tmp_path: Path, trace: Path)
     model = load(out)
     np.testing.assert_allclose(model.coef_, calm.coef_, rtol=1e-8, atol=1e-10)
     assert set(result["killed"]) <= {0, 1, 2}
+    assert 0.0 < result["market_played"] <= result["market_seconds"]
 
 
 @pytest.mark.engine
@@ -209,6 +210,7 @@ def test_a_market_whose_clock_is_set_by_hand(trace: Path) -> None:
             market.settle()
             assert (market.killed, market.added) == ([0, 2, 1], [3, 4, 5])
         assert cluster.workers == (3, 4, 5)
+        assert market.played == read_spot_trace(trace).seconds
 
 
 @pytest.mark.engine

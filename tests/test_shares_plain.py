@@ -30,6 +30,11 @@ class Room:
         rows.data.cast("B")  # as it is written
         self.array[first : first + len(rows)] = rows
 
+    def twin(self) -> Room:
+        other = Room((0,), self.array.dtype)
+        other.array = self.array
+        return other
+
 
 @pytest.mark.parametrize("make", [Room, lambda *_: None], ids=["rooms", "arrays"])
 @pytest.mark.parametrize("N", [1, 7, 39, 40, 41])
@@ -73,3 +78,13 @@ def test_what_is_asked_for_at_first_is_written_in_one_pass() -> None:
     share_of.clear()
     share_of(4)
     assert len(rooms) == 16 + 12 + 1
+
+
+def test_shares_that_are_the_same_block_are_written_once() -> None:
+    A = np.random.default_rng(0).standard_normal((400, 70))
+    rooms: list[Room] = []
+    share_of = shares_of(A, MDSCode(5, 1), room=partial(Room, rooms=rooms), first=5).share_of
+    found: list[Any] = [share_of(share).array for share in range(5)]
+    assert len(rooms) == 1
+    assert all(np.shares_memory(one, rooms[0].array) for one in found)
+    np.testing.assert_array_equal(found[4], A)

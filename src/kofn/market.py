@@ -51,6 +51,7 @@ class Market:
         self.killed: list[int] = []
         self.added: list[int] = []
         self.problem: BaseException | None = None
+        self.played = 0.0  # seconds of the trace, when it is over
         self._cluster, self._trace, self._scale, self._need = cluster, trace, scale, need
         self._script = script(trace, notice)
         self._last = max((i for i, s in enumerate(self._script) if s.event.added), default=-1)
@@ -110,6 +111,8 @@ class Market:
                 self.problem = error
                 self._nobody_comes()
         finally:
+            past = (time.monotonic() - began) * self._scale if self._scale else self._clock
+            self.played = min(past, self._trace.seconds)
             with self._turn:
                 self._reached = float("inf")
                 self._turn.notify_all()

@@ -89,6 +89,12 @@ class Room(Protocol):
     def fill(self, first: int, rows: NDArray[Any]) -> None:
         """Write rows from row `first` on, from any thread: contiguous, of the array's own dtype."""
 
+    def twin(self) -> Room | None:
+        """The same memory, to be `put` at another worker, neither of which changes it.
+
+        None where there is none to be had: put the array itself.
+        """
+
 
 @dataclass(frozen=True, slots=True)
 class Build:

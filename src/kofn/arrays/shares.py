@@ -81,12 +81,16 @@ class Plain:
         """This share and those that will be asked for next; none where there is no memory."""
         shares = range(share, min(max(share + 1, self._first), share + MOST))
         shape, rooms = (self._rows, self._A.shape[1]), dict[int, Room]()
+        alike: dict[int | None, int] = {}  # a block -> the first share that is it
         for one in shares:
-            room = self._room(shape, self._A.dtype)
+            block = plain(self._code, one)
+            first = one if block is None else alike.setdefault(block, one)
+            room = self._room(shape, self._A.dtype) if first == one else rooms[first].twin()
             if room is None:
                 return {}
             rooms[one] = room
-        write_shares(self._code, shares, self._A, [room.fill for room in rooms.values()])
+        own = [one for one in shares if alike.get(plain(self._code, one), one) == one]
+        write_shares(self._code, own, self._A, [rooms[one].fill for one in own])
         return dict(rooms)
 
     def _in_arrays(self, share: int) -> dict[int, Any]:

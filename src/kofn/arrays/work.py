@@ -20,6 +20,7 @@ Array = NDArray[Any]
 Runs = Sequence[RowRange]
 # Multiply-adds in a slice: about ten milliseconds of a product that is bound by memory.
 SLICE_WORK = 10_000_000
+CACHED = 1 << 17  # numbers that stay in cache while they are used twice
 
 
 def slice_rows(share: Any, width: int) -> int:
@@ -159,6 +160,22 @@ def _long_adjoint(
     total: Any = 0.0
     for (a, b), term in zip(runs, _terms(share, runs, u, places), strict=True):
         total = total + term
+        yield Piece(None, None, b - a)
+    yield Piece(item, total, 0)
+
+
+def gram(
+    kept: Any, operand: None, key: str, item: int, runs: Runs, columns: int, u: Array
+) -> Iterator[Piece]:
+    """Σ w x xᵀ over the rows x of `runs`, w being the last column of u; and uᵀ x below it."""
+    share, width = matrix_of(kept[key], columns), u.shape[1]
+    total, done = np.zeros((columns + width, columns)), 0
+    alike = bool((u[:, -1] == u[:1, -1]).all())
+    for a, b in slices(runs, max(1, CACHED // columns)):
+        x, mine = np.asarray(share[a:b], np.float64), u[done : done + b - a]
+        total[:columns] += mine[0, -1] * (x.T @ x) if alike else (x.T * mine[:, -1]) @ x
+        total[columns:] += mine.T @ x
+        done += b - a
         yield Piece(None, None, b - a)
     yield Piece(item, total, 0)
 

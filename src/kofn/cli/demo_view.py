@@ -76,6 +76,8 @@ class Lanes:
         first = max(1, self.rounds - width + 1)
         for worker, mine in sorted(self.cells.items()):
             row = [mine.get(round, NONE) for round in range(first, first + width)]
+            if worker in self.gone and max(mine) < first:
+                row[0] = KILLED  # before what is shown
             name = Text(f"worker {worker}", "red" if worker in self.gone else "")
             table.add_row(*((name,) if names else ()), Text.assemble(*row))
         return table

@@ -122,6 +122,8 @@ def run(job: Job, *, quiet: bool, shown: Shown = NOT_SHOWN) -> dict[str, Any]:
         "rounds": seen[-1][1].round if seen else 0,
         "killed": [] if events is None else events.killed,
         "joined": [] if events is None else events.added,
+        "market_played": None if events is None else events.played,
+        "market_seconds": None if trace is None else trace.seconds,
         "lost": sum(record.kind == "lost" for record in log),
         "losses": [loss for loss, _ in seen],
         "live": [len(report.live) for _, report in seen],
@@ -358,6 +360,9 @@ def table(console: Console, result: dict[str, Any]) -> None:
         "workers killed, joined": f"{len(result['killed'])}, {len(result['joined'])}",
         "seconds": f"{result['seconds']:.1f}",
     }
+    if result["market_played"] is not None:
+        played, whole = result["market_played"], result["market_seconds"]
+        pairs["played of the market"] = f"{played:,.0f} of {whole:,.0f} s (see --scale)"
     if result["resumed"]:
         pairs["went on after"] = f"{result['resumed']} {what}, from a checkpoint"
     if result["test_score"] is not None:

@@ -47,9 +47,9 @@ def print_pairs(console: Console, pairs: Mapping[str, str]) -> None:
 
 
 def print_text(console: Console, text: str, values: Mapping[str, Any] = {}) -> None:
-    """Print a text filled in as `str.format` does; the terminal breaks its lines."""
+    """Print a text filled in as `str.format` does: in lines of whole words, in a file as one."""
     filled = " ".join(text.split()).format_map(values)
-    console.print(filled, soft_wrap=True, highlight=False)
+    console.print(filled, soft_wrap=not console.is_terminal, highlight=False)
 
 
 @contextmanager

@@ -126,6 +126,21 @@ class Reserved(Segment):
         """Write rows from row `first` on, by system calls: pages do not become this process's."""
         self._write(_HEADER + first * self._row, rows.data.cast("B"))
 
+    def twin(self) -> Reserved | None:
+        """The same memory by another descriptor, for another worker."""
+        other = object.__new__(Reserved)
+        other.fd = -1  # so that it can be closed, whatever fails
+        other.size, other.id, other._row, other.packed = self.size, OWN, self._row, self.packed
+        try:
+            other.fd = os.dup(self.fd)
+            other.map = mmap.mmap(other.fd, other.size)
+        except OSError:
+            if other.fd >= 0:
+                os.close(other.fd)
+                other.fd = -1
+            return None
+        return other
+
     def close(self) -> None:
         if self.fd >= 0:
             super().close()

@@ -20,7 +20,8 @@ from .base import CodedEstimator
 from .coded import CodedGradient
 from .coded import solve as descend
 from .losses import LinearObjective, LossOf, Problem, logistic, multinomial, squared, squared_hinge
-from .precondition import Sample, sample_of
+from .normal import normal
+from .precondition import sample_of
 from .products import Encoded, check, sums_alone
 from .saves import Saves
 from .solvers import SOLVERS, Floats, OnStep, Solution, solve_columns
@@ -103,8 +104,10 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Linear):
 
     solver: "cg" (conjugate gradients on the normal equations, the default), "gd" (batch gradient
     descent with line search, as in Yang et al., 2019) or "lbfgs". Every iteration is
-    one product with X and one with X.T. `n_iter_` counts them. Or "coded-gradient", or a
-    CodedGradient: coded sums of gradients over parts of the rows, exact or approximate.
+    one product with X and one with X.T. `n_iter_` counts them. With many rows of up to 256 columns
+    "cg" has workers form the normal equations in one pass over their data, where that is exact
+    enough. Or "coded-gradient", or a CodedGradient: coded sums of gradients over parts of the rows,
+    exact or approximate.
 
     tol: relative to the gradient at w = 0 (for coded sums of gradients: the largest entry of the
     gradient itself, or as far as rounding lets it fall).
@@ -139,8 +142,7 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Linear):
         if self.solver == "cg":
             with self._placed(X, self.products) as matrix:
                 saves = self._saves(checkpoint, X, matrix, targets, weight)
-                sample = sample_of(X, matrix, False)
-                W, b, self.n_iter_ = self._normal_equations(matrix, targets, weight, sample, saves)
+                W, b, self.n_iter_ = self._normal_equations(X, matrix, targets, weight, saves)
         else:
             intercept, penalty = self.fit_intercept, float(self.alpha)
             problem = Problem(X, targets, weight, squared, 1.0, penalty, intercept)
@@ -173,35 +175,18 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Linear):
         return super()._solve(objective, start, tol * scale, on_step, saves)
 
     def _normal_equations(
-        self, X: Encoded, y: Floats, weight: Floats, sample: Sample | None, saves: Saves
+        self, given: Any, X: Encoded, y: Floats, weight: Floats, saves: Saves
     ) -> tuple[Floats, Floats, int]:
-        """Solve (Xcᵀ D Xc + alpha) W = Xcᵀ D yc with X and y centred, never forming either."""
-        total = float(weight.sum())
-        mean, shift = np.zeros(X.shape[1]), np.zeros(y.shape[1])
+        """Solve (Xcᵀ D Xc + alpha) W = Xcᵀ D yc, X and y centred."""
+        shift = np.zeros(y.shape[1])
         if self.fit_intercept:
-            mean = np.asarray(X.T @ weight[:, 0], dtype=np.float64) / total
-            shift = (weight * y).sum(axis=0) / total
-        start = (weight * (y - shift) ** 2).sum(axis=0)  # the loss of each target at w = 0
+            shift = (weight * y).sum(axis=0) / float(weight.sum())
+        left = weight * (y - shift)
+        start = (left * (y - shift)).sum(axis=0)  # the loss of each target at w = 0
         losses = saves.state.get("losses", start.copy())
         saves = saves.beside(losses=losses)
-
-        def back(R: Floats) -> Floats:
-            R = weight * R
-            G = X.T @ (R[:, 0].copy() if R.shape[1] == 1 else R)  # one travels best as a vector
-            return np.asarray(G, dtype=np.float64).reshape(-1, R.shape[1]) - np.outer(
-                mean, R.sum(axis=0)
-            )
-
-        def apply(P: Floats) -> Floats:
-            S = X @ (P[:, 0].copy() if P.shape[1] == 1 else np.ascontiguousarray(P))
-            scores = np.asarray(S, dtype=np.float64).reshape(-1, P.shape[1]) - mean @ P
-            return back(scores) + self.alpha * P
-
-        B = back(y - shift)
-        near = None
-        if sample is not None:
-            penalties = np.full((X.shape[1], 1), float(self.alpha))
-            near = sample.centred(mean).inverse(lambda: weight, penalties)
+        equations = normal(given, X, left, weight, float(self.alpha), self.fit_intercept)
+        mean, B = equations.mean, equations.B
         with self._shown() as show:
 
             def count(iteration: int, R: Floats, W: Floats) -> None:
@@ -209,7 +194,9 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Linear):
                 losses[:] = np.maximum(0.0, start - (W * (B + R)).sum(axis=0))
                 show(iteration, 0.5 * float(losses.sum()), W, X)
 
-            W, steps, unmet = solve_columns(apply, B, self.tol, self.max_iter, count, saves, near)
+            W, steps, unmet = solve_columns(
+                equations.apply, B, self.tol, self.max_iter, count, saves, equations.near
+            )
         if unmet and steps == self.max_iter:
             self._unmet(f"max_iter={self.max_iter}", self.tol, "", "or scale the data")
         return W, shift - mean @ W, steps

@@ -65,8 +65,14 @@ class ValueChecks:
             pytest.skip("workers of this engine are sent copies")
         room.fill(2, np.full((1, 40_000), 2.0))
         room.fill(0, np.ones((1, 40_000)))
+        twin = room.twin()
         engine.put(first, "key", room)
         assert probe.value(probe.submit(first, recall, "key")) == ("has", 120_000.0)
+        if twin is not None:  # the same memory at another worker, whoever drops it first
+            second = engine.workers[1]
+            engine.forget("key")
+            engine.put(second, "key", twin)
+            assert probe.value(probe.submit(second, recall, "key")) == ("has", 120_000.0)
 
     def test_a_put_that_fails_says_which(self, probe: EngineProbe) -> None:
         worker = probe.engine.workers[3]
