@@ -156,12 +156,14 @@ def test_the_recorded_ratios_are_of_benchmarks_that_are_checked() -> None:
 
 
 @pytest.mark.engine
-def test_encode_broadcast_and_latency_measure_what_they_say() -> None:
-    from kofn.cli.bench import broadcast, encode
+def test_benchmarks_measure_what_they_say() -> None:
+    from kofn.cli.bench import broadcast, encode, memory, products, sparse
 
     for result, count in (
         (encode.run(8, 1), 2),
         (broadcast.run(5, 2), 1),
+        (products.run(200, 1), 12),
+        (sparse.run(1, 400, None), 6),
         (latency.run(1.0, 20), 6),
     ):
         assert len(result["figures"]) == count
@@ -171,6 +173,13 @@ def test_encode_broadcast_and_latency_measure_what_they_say() -> None:
             assert figure.of
     assert result["messages_to_workers"]["plain"] == 6 * 21  # one more to see that it is right
     assert result["messages_to_workers"]["hedged"] >= 6 * 21
+    assert 10e6 < memory.peak() < 10e9
+
+
+def test_words_choose_cells_of_the_peers() -> None:
+    cells = [f"{peer}, {work}, quiet" for peer in ("kofn", "Spark") for work in ("sums", "svd")]
+    for only, count in (("all", 4), ("sums", 2), ("sums+-Spark", 1), ("-Spark+-kofn", 0)):
+        assert sum(peers.chosen(only, cell) for cell in cells) == count
 
 
 # The peers: what they do is right, whatever it takes them.
@@ -238,7 +247,10 @@ def test_a_cell_that_was_cut_short_is_carried_on_by_its_median(tmp_path: Path) -
     result = {"bench": "peers", "figures": {}, "cells": cells, "when": ""}
     history.plot({"peers": [result]}, tmp_path / "peers.svg")
     assert "joblib" in (tmp_path / "peers.svg").read_text()
-    assert "| Dask | 15 (50 ms) |" in history.markdown({"peers": [result]})
+    before = {**result, "cells": {"kofn, svd, quiet": {**cell(10, 10, 1.0, 9.0), "total": 1.0}}}
+    text_of_both = history.markdown({"peers": [before, result]})
+    assert "| Dask | 15 (50 ms) |" in text_of_both
+    assert "svd" in text_of_both
     text = StringIO()
     result = {"cells": cells, "problems": ["Spark is not installed: pyspark"]}
     peers.table(Console(file=text, width=120), result)

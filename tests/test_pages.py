@@ -5,12 +5,14 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
 
-from kofn.engines._pages import HUGE, Gathering, aligned
-from kofn.engines.memory import WHOLE, Segment, attach_own
+from kofn.engines import _pages
+from kofn.engines._pages import HUGE, Ahead, Gathering, aligned
+from kofn.engines.memory import WHOLE, Segment, attach_own, reserve
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory without a name is Linux's")
 
@@ -54,6 +56,39 @@ def test_memory_that_nobody_uses_is_not_kept_for_it() -> None:
     gathering.step()
     assert not gathering.left
     segment.close()
+
+
+@pytest.mark.parametrize("slow", [1e9, -1.0])  # seconds: none is slow, all are
+def test_what_is_written_into_fresh_huge_pages_is_all_there(
+    slow: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Counting:
+        def __init__(self) -> None:
+            self.tried = 0
+
+        def madvise(self, *call: int) -> int:
+            self.tried += 1
+            found: int = libc.madvise(*call)
+            return found
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(libc, name)
+
+    libc, counting = _pages._libc(), Counting()
+    monkeypatch.setattr(_pages, "SLOW", slow)
+    monkeypatch.setattr(Ahead, "until", 0.0)
+    monkeypatch.setattr(Ahead, "slow", 0)
+    rows = np.random.default_rng(0).integers(0, 256, (WHOLE // 1000 + 3000, 1000), np.uint8)
+    room = reserve(rows.shape, rows.dtype)
+    assert room is not None
+    monkeypatch.setattr(_pages, "_libc", lambda: counting)
+    for first in (*range(7000, len(rows), 700), *range(0, 7000, 700)):  # not in order
+        room.fill(first, rows[first : min(first + 700, len(rows))])
+    pages = (rows.nbytes + 64) // HUGE
+    assert 1 <= counting.tried <= (pages if slow > 0 else _pages.PATIENCE)
+    view = attach_own(os.dup(room.fd))
+    assert np.array_equal(np.frombuffer(view, np.uint8)[64 : 64 + rows.nbytes], rows.ravel())
+    room.close()
 
 
 def mappings() -> list[str]:

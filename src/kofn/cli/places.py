@@ -24,6 +24,7 @@ HOLDS = {
     "rateless": "straggler_traces/",
     "rivals": "straggler_traces/",
     "sequential": "mnist/",
+    "sparse": "covtype/",
     "sums": "amazon_access/",
     "svm": "credit_default/",
 }

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from ..errors import BadInput, OutOfResources, TooLarge
 from ..threads import each
-from ._pages import aligned
+from ._pages import Ahead, aligned
 
 LARGE = 32 * 1024  # bytes; below this a copy through the socket is cheaper than a mapping
 FRAME = (1 << 31) - 1  # bytes; marshal, which makes frames, counts in 32 bits
@@ -113,18 +113,21 @@ def fresh(size: int, id: int | None = None) -> Segment | None:
 class Reserved(Segment):
     """A segment for one array, written before it is packed; it closes itself if it never is."""
 
-    __slots__ = ("_row", "packed")
+    __slots__ = ("_ahead", "_row", "packed")
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         size = math.prod(shape) * dtype.itemsize
         self.fd = -1
         super().__init__(size, OWN)
         self._row = size // max(1, shape[0])
+        self._ahead = Ahead(self.fd, _HEADER + size if size > WHOLE else 0)
         self.packed: Packed = ((dtype.str, shape, "C"), ((_HEADER, size),), OWN)
 
     def fill(self, first: int, rows: NDArray[Any]) -> None:
         """Write rows from row `first` on, by system calls: pages do not become this process's."""
-        self._write(_HEADER + first * self._row, rows.data.cast("B"))
+        at = _HEADER + first * self._row
+        self._ahead.reach(at, at + rows.nbytes)
+        self._write(at, rows.data.cast("B"))
 
     def twin(self) -> Reserved | None:
         """The same memory by another descriptor, for another worker."""

@@ -104,6 +104,22 @@ BENCHES: dict[str, Bench] = {
             "times": _times(5, 3, 1),
         },
     ),
+    "products": Bench(
+        "X w, X.T z and X B against NumPy on all cores, for several codes.",
+        {"rows": _rows(40_000, 8000), "times": _times(10, 3)},
+    ),
+    "sparse": Bench(
+        "Products of Covertype's size, one-hot, before and after two plain shares are lost.",
+        {
+            "times": _times(5, 1, 1),
+            "portion": Setting("One of so many rows.", 1, 16, 1),
+        },
+        data=True,
+    ),
+    "memory": Bench(
+        "The most memory that the master and a worker take, beside what they must hold.",
+        {"megabytes": Setting("Of the matrix.", 640, 640, 8)},
+    ),
     "decode": Bench(
         "Decoding a wide product against one gemm, and rateless sums step by step.",
         {"times": _times(100, 10), "rows": _rows(40_000, 40_000)},
@@ -142,7 +158,10 @@ BENCHES: dict[str, Bench] = {
         "Dask, Ray, joblib, Spark, torch, MPI and scikit-learn: same work, same faults.",
         {
             "only": Setting(
-                "Only cells that have these words: products+kofn.", "all", "products", kind=str
+                "Only cells with these words, and without those after a minus: products+-Spark.",
+                "all",
+                "products",
+                kind=str,
             ),
             "seconds": Setting("Of each cell, about.", 3.0, 0.7, 0.1, float),
         },

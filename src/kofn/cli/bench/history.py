@@ -43,6 +43,14 @@ def read(folder: Path) -> dict[str, list[dict[str, Any]]]:
     return runs
 
 
+def merged(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The last result; of `peers` with the cells of those before that it has not measured."""
+    last = dict(results[-1])
+    for part in ("cells", "figures") if "cells" in last else ():
+        last[part] = {key: one for result in results for key, one in result[part].items()}
+    return last
+
+
 def page(runs: Mapping[str, list[dict[str, Any]]]) -> str:
     """One HTML file: the last result of each benchmark, and how its ratios went over time."""
     parts = [_section(name, results) for name, results in sorted(runs.items())]
@@ -55,7 +63,7 @@ def page(runs: Mapping[str, list[dict[str, Any]]]) -> str:
 
 
 def _section(name: str, results: list[dict[str, Any]]) -> str:
-    last = results[-1]
+    last = merged(results)
     at = last["machine"]
     versions = ", ".join(f"{key} {value}" for key, value in at["versions"].items())
     facts = f"{at['processor']}, {at['cores']} cores, load {at['load_before']:.1f} before; "
@@ -106,7 +114,7 @@ def markdown(runs: Mapping[str, list[dict[str, Any]]]) -> str:
     """The last result of each benchmark as tables, for docs."""
     parts: list[str] = []
     for name, results in sorted(runs.items()):
-        last = results[-1]
+        last = merged(results)
         parts.append(f"### {name}")
         if "cells" in last:
             for work, (settings, rows) in grid(last["cells"]).items():
@@ -121,12 +129,12 @@ def _lines(head: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]]) -> st
 
 
 def plot(runs: Mapping[str, list[dict[str, Any]]], path: Path) -> None:
-    """Draw the peers: seconds of the products in each setting; who died or hangs has no bar."""
+    """Draw the peers: seconds of each work in each setting; who died or hangs has no bar."""
     from matplotlib.figure import Figure as Canvas
 
     if "peers" not in runs:
         raise BadInput("the picture is of `kofn bench peers`; there is no result of it here.")
-    found = runs["peers"][-1]["cells"]
+    found = merged(runs["peers"])["cells"]
     works = list(grid(found))
     canvas = Canvas(figsize=(11, 2.6 * len(works)), layout="constrained")
     for axes, work in zip(canvas.subplots(len(works), squeeze=False)[:, 0], works, strict=True):

@@ -67,9 +67,10 @@ def run(only: str, seconds: float, data: Path | None, *, quiet: bool = True) -> 
         for work in WORKS
         for peer, kind in PEERS.items()
         if work in kind.does and (kind.delayed or settings[setting].delays is None)
-        if only == "all" or all(word in f"{peer}, {work}, {setting}" for word in only.split("+"))
+        if chosen(only, f"{peer}, {work}, {setting}")
     ]
-    missing = {peer: absent for peer in PEERS if (absent := _absent(peer))}
+    asked = {peer for _, _, peer in wanted}
+    missing = {peer: absent for peer in PEERS if peer in asked and (absent := _absent(peer))}
     sizes = QUICK if seconds < QUICKLY else FULL
     with (
         tempfile.TemporaryDirectory(prefix="kofn-peers-") as name,
@@ -100,6 +101,12 @@ def run(only: str, seconds: float, data: Path | None, *, quiet: bool = True) -> 
     problems += [] if data else ["Lambda timings and Covertype need --data: left out, made up."]
     more = {"cells": cells, "sizes": {"rows": sizes.rows, "columns": sizes.columns}}
     return {"figures": _figures(cells), **more, "problems": problems}
+
+
+def chosen(only: str, cell: str) -> bool:
+    """Whether a cell has all the words that --only joins by +, and none that has a minus."""
+    words = [] if only == "all" else only.split("+")
+    return all((word[1:] not in cell) if word[:1] == "-" else word in cell for word in words)
 
 
 def covertype(data: Path, most: int) -> Floats:
