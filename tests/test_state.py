@@ -216,6 +216,7 @@ RUNS: dict[str, Callable[[], tuple[Delays, Script | None]]] = {
     "one slow": lambda: (PerUnit(0.6, slow={5: 6.0}), None),
     "two slow": lambda: (PerUnit(0.6, slow={1: 2.0, 5: 9.0}), None),
     "random": lambda: (Exponential(unit=0.6, mean=0.1), None),
+    "random, more of it": lambda: (Exponential(unit=0.1, mean=0.3), None),
     "lost": lambda: (PerUnit(0.6), Script((Change(0.05, 2), Change(0.051, None)))),
 }
 

@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 from .spans import Span
 
+DRIFT = 1.02  # how much slower a worker's rows may be than those of its task before
 # The operations for which it can be said; see `Round.what`.
 COMPARED = ("X @ w", "X.T @ z", "sum")
 
@@ -102,8 +103,8 @@ class Compared:
 def pace(span: Span, usual: Pace | None = None) -> Pace | None:
     """The pace of a task, as far as it came; None where nothing came.
 
-    Where a part of it came and no more is known, it has the rows of the `usual` pace: the rest was
-    a wait.
+    Where its rows came at once nobody knows how long it waited before. It has the rows of the
+    `usual` pace, or quicker ones: the rest was a wait.
     """
     rows, until, whole = span.came, span.used_until, span.state in ("used", "late")
     if whole:
@@ -122,8 +123,8 @@ def pace(span: Span, usual: Pace | None = None) -> Pace | None:
             return Pace(began - some * row, row)
     wait = span.wait
     if wait is None:
-        wait = 0.0 if whole or usual is None else max(0.0, lasted - rows * usual.row)
-    wait = min(wait, lasted)
+        wait = 0.0 if usual is None else lasted - DRIFT * rows * usual.row
+    wait = min(max(wait, 0.0), lasted)
     return Pace(wait, (lasted - wait) / rows)
 
 
