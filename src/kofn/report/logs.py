@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import fcntl
 import json
-import logging
 import os
 import secrets
 import threading
 import time
+import warnings
 from collections import deque
 from collections.abc import Iterable, Mapping
 from itertools import compress, count, islice, repeat
@@ -25,7 +25,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ..errors import BadInput, CannotWrite
+from ..errors import BadInput, CannotWrite, LogWarning
 from ..files import name_of
 from ..model import Record
 from .usage import Gauged, Usage
@@ -184,7 +184,7 @@ class LogWriter:
             except OSError as error:
                 self._shut()
                 text = f"the log {self.path} ends here: {error.strerror}. The run goes on."
-                logging.getLogger("kofn").warning(text)
+                warnings.warn(text, LogWarning, stacklevel=2)
 
     def _write(self, records: list[Record]) -> None:
         if self._file is None or not records:
@@ -232,8 +232,8 @@ def _alone(path: Path) -> BinaryIO:
     except BlockingIOError as error:
         file.close()
         raise OSError(error.errno, "another run is writing it") from error
-    except OSError:
-        pass  # a file system without locks
+    except OSError:  # a file system without locks
+        pass
     file.truncate(0)
     return file
 
