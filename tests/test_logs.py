@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import math
 import os
 import shutil
@@ -202,6 +201,57 @@ def test_a_copy_that_is_made_anew_is_followed(tmp_path: Path) -> None:
     reader.close()
 
 
+def test_a_file_that_another_run_begins_anew_is_not_mixed_with_the_one_before(
+    tmp_path: Path,
+) -> None:
+    """Both runs write to the same place; the second has written more when it is looked at."""
+    path = tmp_path / "run.jsonl"
+    writer(path, deque([note(1.0)])).close()
+    reader = LogReader(path)
+    assert reader.take() == [note(1.0)]
+    later = [note(5.0 + i) for i in range(20)]
+    writer(path, deque(later)).close()
+    assert reader.take() == later
+    assert reader.anew
+    reader.close()
+
+
+def test_what_was_written_just_before_a_file_was_full_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The writer goes on between two calls of the reader's: after it has read, before it looks."""
+    log: deque[Record] = deque([note(0.0)])
+    path = tmp_path / "run.jsonl"
+    file = writer(path, log)
+    file.flush()
+    reader = LogReader(path)
+    assert reader.take() == [note(0.0)]
+    replaced, later = reader._replaced, [note(1.0 + i) for i in range(9)]
+
+    def meanwhile() -> bool:
+        log.extend(later[:3])
+        file.flush()
+        monkeypatch.setattr(logs, "MOST", 0)
+        log.extend(later[3:])
+        file.flush()
+        return replaced()
+
+    monkeypatch.setattr(reader, "_replaced", meanwhile)
+    assert reader.take() == later
+    file.close()
+    reader.close()
+
+
+def test_two_runs_at_once_do_not_write_one_log(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    file = writer(path, deque([note(1.0)]))
+    with pytest.raises(CannotWrite, match="another run is writing it"):
+        writer(path, deque())
+    file.close()
+    assert read_log(path) == [note(1.0)]  # what it had written is still there
+    writer(path, deque()).close()
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -238,7 +288,7 @@ def test_a_place_that_takes_no_log_is_said_before_the_run(tmp_path: Path) -> Non
 
 
 def test_a_disk_that_fills_up_ends_the_log_and_not_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log: deque[Record] = deque()
     file = writer(tmp_path / "run.jsonl", log)
@@ -248,9 +298,8 @@ def test_a_disk_that_fills_up_ends_the_log_and_not_the_run(
 
     monkeypatch.setattr(file, "_write", full)
     log.append(note(1.0))
-    with caplog.at_level(logging.WARNING, "kofn"):
+    with pytest.warns(kofn.LogWarning, match="No space left on device. The run goes on."):
         file.flush()
-    assert "No space left on device. The run goes on." in caplog.text
     monkeypatch.undo()
     log.append(note(2.0))
     file.close()

@@ -197,6 +197,27 @@ def test_a_page_finds_its_server_again(look: Open) -> None:
         assert tab.evaluate("data.spans.length") == drawn  # all anew, and nothing twice
 
 
+def test_the_end_of_a_run_is_the_end(look: Open) -> None:
+    """Two clusters with a page each; the one that ends says so, and asks for nothing more."""
+    with kofn.connect("virtual", workers=4) as other, other.page(title="another") as second:
+        with kofn.connect("virtual", workers=6) as cluster:
+            page = cluster.page(title="kofn <b>mine</b>")
+            tab, beside = look(page.address), look(second.address)
+            X = cluster.encode(np.eye(60), k=3)
+            X @ np.ones(60)
+            says(tab, "tiles", "any 3 are enough")
+        page.close()
+        says(tab, "status", "the run is over")
+        says(tab, "story", "The run is over: 1 round")
+        assert tab.title() == "kofn <b>mine</b>"
+        assert beside.title() == "another · kofn"
+        says(beside, "status", "running")
+        asked: list[str] = []
+        tab.on("request", lambda request: asked.append(request.url))
+        tab.wait_for_timeout(1_500)  # it would have asked again after half a second
+        assert asked == []
+
+
 def many(workers: int, rounds: int) -> list[Record]:
     """A log of equal rounds."""
     log = []

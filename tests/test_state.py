@@ -20,7 +20,7 @@ from kofn.model import Record
 from kofn.report import RunState, Span, lanes, uncoded
 from kofn.report.counts import Series
 from kofn.report.metrics import metrics
-from kofn.report.uncoded import Asked, Pace
+from kofn.report.uncoded import Asked, Compared, Pace
 from kofn.report.words import headline, seconds
 from kofn.simulation.draws import Common
 
@@ -167,7 +167,7 @@ def task(
     end: float, state: str = "used", asked: int = 10, came: int = 10, until: float = 0
 ) -> Asked:
     used_until = end if state == "used" else until
-    return Asked(0.0, Span(0.0, end, 1, 1, state, used_until, asked, came), None)  # type: ignore[arg-type]
+    return Asked(0, 0.0, Span(0.0, end, 1, 1, state, used_until, asked, came), None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -191,13 +191,14 @@ def task(
 def test_the_time_without_coding_is_that_of_the_last(
     asked: list[Asked], expected: tuple[float, bool, int]
 ) -> None:
-    found = uncoded(0.0, asked, [], 10 * len(asked))
+    found = uncoded(0.0, asked, {}, 10 * len(asked))
     assert (found.seconds, found.at_least, found.restarts) == pytest.approx(expected)
 
 
 def test_a_worker_that_rested_would_have_been_asked_without_coding() -> None:
-    found = uncoded(0.0, [task(1.0), task(1.0)], [Pace(1.0, 0.4)], 30)
+    found = uncoded(0.0, [task(1.0), task(1.0)], {7: Pace(1.0, 0.4)}, 30)
     assert found.seconds == pytest.approx(5.0)
+    assert found.slowest == 7
 
 
 # What is done: an operation, and whether tasks come in pieces of ten rows; or a sum under a code.
@@ -215,6 +216,7 @@ RUNS: dict[str, Callable[[], tuple[Delays, Script | None]]] = {
     "one slow": lambda: (PerUnit(0.6, slow={5: 6.0}), None),
     "two slow": lambda: (PerUnit(0.6, slow={1: 2.0, 5: 9.0}), None),
     "random": lambda: (Exponential(unit=0.6, mean=0.1), None),
+    "random, more of it": lambda: (Exponential(unit=0.1, mean=0.3), None),
     "lost": lambda: (PerUnit(0.6), Script((Change(0.05, 2), Change(0.051, None)))),
 }
 
@@ -285,7 +287,7 @@ def test_rounds_wait_for_the_pace_of_a_worker_that_was_behind() -> None:
 
 def test_what_a_stopped_worker_only_waited_is_added_to_its_usual_time() -> None:
     stopped = Span(0.0, 5.0, 1, 1, "wasted", 0.0, 10, 0)
-    found = uncoded(0.0, [task(1.0), Asked(0.0, stopped, Pace(0.0, 0.5))], [], 20)
+    found = uncoded(0.0, [task(1.0), Asked(1, 0.0, stopped, Pace(0.0, 0.5))], {}, 20)
     assert found.seconds == pytest.approx(10.0)
 
 
@@ -308,7 +310,7 @@ def test_a_worker_that_rested_and_was_lost_is_a_restart_too() -> None:
 
 def test_a_task_that_still_runs_and_has_had_its_part_is_over() -> None:
     running = Span(0.0, 9.0, 1, 1, "open", 8.0, 100, 80, (1.0, 10))
-    found = uncoded(0.0, [task(1.0), Asked(0.0, running, None)], [], 20)
+    found = uncoded(0.0, [task(1.0), Asked(1, 0.0, running, None)], {}, 20)
     assert found.seconds == pytest.approx(1.0)
 
 
@@ -354,7 +356,7 @@ def test_what_is_no_product_and_no_sum_is_not_compared() -> None:
         state = RunState("", range(4))
         state.take(cluster.log)
     assert state.totals.rounds == 2
-    assert state.followed == 1
+    assert state.compared.rounds == 1
 
 
 def test_money_is_workers_times_time_times_price() -> None:
@@ -418,30 +420,66 @@ def test_a_task_in_one_piece_that_was_stopped_says_how_far_it_had_come() -> None
 def test_the_wait_of_a_stopped_task_is_no_part_of_its_pace() -> None:
     # A wait of 3 s and then a row a second; stopped at 5 s of the 13 that it would have taken.
     span = Span(0.0, 5.0, 1, 1, "wasted", 0.0, 10, 0, None, 2, 5.0, 3.0)
-    found = uncoded(0.0, [task(1.0), Asked(0.0, span, None)], [], 20)
+    found = uncoded(0.0, [task(1.0), Asked(1, 0.0, span, None)], {}, 20)
     assert found.seconds == pytest.approx(13.0)
     assert not found.at_least
 
 
 @pytest.mark.parametrize(
-    ("lost", "without", "at_least", "words"),
+    ("lost", "without", "again", "slowest", "words"),
     [
-        (0, 10.0, False, "So far nobody is slow, and nobody has died."),
-        (1, 10.2, False, "1 worker died, and the work went on. No time was lost."),
+        (0, 10.0, 0.0, 1, "So far nobody is slow, and nobody has died."),
+        (1, 10.2, 0.2, 1, "1 worker died, and the work went on. No time was lost."),
         (
             3,
             40.0,
-            False,
-            "3 workers died, and the work went on. Saved so far: 30 s, 75 % of the time.",
+            29.0,
+            1,
+            "3 workers died; the work went on. Saved so far: 30 s, 75 % of the time.",
         ),
-        (0, 20.0, True, "Saved so far: at least 10 s, 50 % of the time."),
+        (
+            *(1, 40.0, 5.0, 2),
+            "1 worker died and worker 2 was slow; the work went on. "
+            "Saved so far: 30 s, 75 % of the time.",
+        ),
+        (
+            *(0, 20.0, 0.0, None),
+            "Now and then a worker was slow, and was not waited for. "
+            "Saved so far: at least 10 s, 50 % of the time.",
+        ),
     ],
 )
 def test_the_headline_says_what_happened_and_what_it_saved(
-    lost: int, without: float, at_least: bool, words: str
+    lost: int, without: float, again: float, slowest: int | None, words: str
 ) -> None:
-    head = {"lost": lost, "took": 10.0, "without": without, "at_least": at_least, "closed": False}
+    head = {"lost": lost, "took": 10.0, "without": without, "again": again, "closed": False}
+    head |= {"at_least": "at least" in words, "slowest": slowest}
     assert headline(head) == words
     over = headline(head | {"closed": True})
     assert "so far" not in over
     assert "Saved: " in over or "Saved" not in words
+
+
+def test_what_was_saved_is_told_apart_who_was_slow_and_what_was_begun_anew() -> None:
+    """Six workers, one of which takes six times as long; another is lost in the second round."""
+    changes = Script((Change(0.35, 2), Change(0.351, None)))
+    engine = VirtualEngine(6, delays=PerUnit(1e-3, slow={5: 6.0}), membership=changes, seed=1)
+    with kofn.connect(engine, wait=60) as cluster:
+        X = cluster.encode(np.random.default_rng(0).standard_normal((600, 4)), k=3, loads="equal")
+        for _ in range(5):
+            X @ np.ones(4)
+        head = state_of(cluster.log).head()
+    assert (head["restarts"], head["slowest"]) == (1, 5)
+    assert head["again"] == 0.0  # the slow one would have been waited for anyhow
+    told = " ".join(head["story"])
+    assert "worker 5 would have been waited for (" in told
+    assert "and work would have been started again once." in told
+    # Two rounds: in one a worker is waited for, in the other begun anew what a lost one had.
+    both = Compared()
+    both.add(1.0, uncoded(0.0, [task(1.0), task(9.0, "late", came=0)], {}, 20), None)
+    gone = uncoded(0.0, [task(1.0), task(2.0), task(1.5, "lost", came=0)], {}, 30)
+    both.add(2.0, gone, None)
+    assert (both.without, both.again, both.restarts) == pytest.approx((12.0, 1.0, 1))
+    assert both.slowest == 0
+    both.add(2.0, gone, gone)  # what is known of a round may change
+    assert (both.rounds, both.took, both.without, both.restarts) == pytest.approx((2, 3, 12.0, 1))

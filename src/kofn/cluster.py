@@ -353,12 +353,12 @@ class Cluster(Displayed):
         need, limit = checks.whole(workers, "workers", 1), checks.seconds(timeout, "timeout")
         self._driver.await_enough(lambda: len(self.workers), need, lambda: limit)
 
-    def page(self, *, port: int = 0, price: float | None = None) -> Page:
+    def page(self, *, port: int = 0, price: float | None = None, title: str = "") -> Page:
         """Show what this cluster does on a page, at `page.address`, for this machine's browsers.
 
         `port`: of 127.0.0.1 (default: a free one). `price`: of a worker for an hour, in any
-        currency; the page then says what was spent and saved. It stays when the cluster is closed,
-        until `page.close()`. See docs/page.md.
+        currency; the page then says what was spent and saved. `title`: what runs. The page stays
+        when the cluster is closed, until `page.close()`. See docs/page.md.
         """
         from .page import Page
 
@@ -367,7 +367,8 @@ class Cluster(Displayed):
         records = self.log
         then = {r.worker for r in records if r.kind == "lost"} | set(self._driver.roster.kept)
         then -= {r.worker for r in records if r.kind == "joined"}  # who was there from the start
-        return Page(self._driver.log, self.engine.name, then, self.engine, port=port, price=price)
+        of = self._driver.log, self.engine.name, then, self.engine
+        return Page(*of, port=port, price=price, title=str(title))
 
     def close(self) -> None:
         """End the workers and free what they held. Idempotent."""

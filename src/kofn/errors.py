@@ -62,6 +62,10 @@ class CheckpointWarning(UserWarning):
     """A checkpoint is spoiled and the one before it is used, or one could not be written."""
 
 
+class LogWarning(UserWarning):
+    """The event log on disk ends before the run does."""
+
+
 class NothingYet(KofnError, LookupError):
     """Asked for the outcome of something that has not been done yet."""
 

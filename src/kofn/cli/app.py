@@ -109,7 +109,8 @@ def demo(
     """Multiply through real kills: six workers, any three are enough."""
     from .show import Shown
 
-    shown = Shown(page, price, log)
+    title = f"kofn demo: {rounds} products, workers killed on purpose"
+    shown = Shown(page, price, log, title)
     run_command("demo", as_json, rounds, size, seed, pace, plot, quiet=as_json, shown=shown)
     shown.stay()
 
@@ -142,7 +143,8 @@ def chaos(
         workers = 6
     seed = int.from_bytes(os.urandom(3)) if seed is None else seed
     settings = Settings(engine, workers, minutes, seed, tuple(only or KINDS), address)
-    shown = Shown(page, None, log)
+    title = "kofn chaos: workers killed, frozen and interrupted"
+    shown = Shown(page, None, log, title)
     run_command("chaos", as_json, settings, quiet=as_json, shown=shown)
     shown.stay()
 

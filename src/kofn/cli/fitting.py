@@ -94,7 +94,7 @@ def fit(
     from .fit import Job
     from .show import Shown
 
-    shown = Shown(page, price, log)
+    shown = Shown(page, price, log, f"kofn fit {data}")
     job = Job(
         *(data, model, workers, k, engine, target, labels, spot, scale, out, hidden, epochs, seed),
         *(tuple(search or ()), folds, test, test_labels, keep, tuple(notices or ())),

@@ -19,16 +19,16 @@ LOOKED_AT = 30.0  # seconds for which a demo waits for somebody to open its page
 class Shown:
     """How a run is to be shown: on a page, with a price for a worker's hour; in a log."""
 
-    def __init__(self, page: bool, price: float | None, log: Path | None) -> None:
+    def __init__(self, page: bool, price: float | None, log: Path | None, title: str = "") -> None:
         self.page, self.log = page, log
-        self._price = price
+        self._price, self._title = price, title
         self._page: Page | None = None
 
     def open(self, cluster: Cluster, wait: bool = False) -> bool:
         """Open the page, if one is wanted, and tell its address; wait until somebody looks."""
         if not self.page:
             return False
-        self._page = cluster.page(price=self._price)
+        self._page = cluster.page(price=self._price, title=self._title)
         print(f"The page: {self._page.address}", file=sys.stderr, flush=True)
         if wait:
             self._page.opened.wait(LOOKED_AT)
@@ -51,7 +51,7 @@ NOT_SHOWN = Shown(False, None, None)
 def read(reader: LogReader, price: float | None) -> RunState:
     """The state of the run that a log tells of, as far as it goes."""
     records = reader.take()
-    state = RunState(reader.first["engine"], reader.first["workers"], price)
+    state = RunState(reader.first["engine"], reader.first["workers"], price, reader.path.name)
     state.take(records)
     return state
 

@@ -196,6 +196,7 @@ class Wrapped(Engine):
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
+        self.__dict__["name"] = engine.name
         self.capabilities = engine.capabilities
 
     def events(self, timeout: float) -> list[Event]:

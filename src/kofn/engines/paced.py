@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import ClassVar
 
 import numpy as np
 
@@ -28,8 +27,6 @@ class Paced(Wrapped):
     counts towards them; work that takes longer is not made faster. A piece is there when its part
     of the seconds has passed: rows read of `task.cost`. A cancel is seen within `_pace.LOOK`.
     """
-
-    name: ClassVar[str] = "paced"
 
     def __init__(self, engine: Engine, delays: Delays, seed: int = 0) -> None:
         if engine.capabilities.virtual_time:

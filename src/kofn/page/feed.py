@@ -48,7 +48,9 @@ class Feed:
 
     def _follow(self) -> None:
         allowed, last = MOST, time.monotonic()
-        while not self._over.is_set():
+        over = False
+        while not over:
+            over = self._over.is_set()  # then this is the last look
             began = time.thread_time()
             allowed = min(MOST, allowed + SHARE / crowding() * (time.monotonic() - last))
             last = time.monotonic()
@@ -60,7 +62,7 @@ class Feed:
             self.spent += time.thread_time() - began
             if self.state.closed:
                 return
-            self._over.wait(EVERY)
+            self._over.wait(0.0 if over else EVERY)
 
     def update(self, allowed: float) -> float:
         """Take in what is new; return the seconds that tasks took. `allowed`: so many may."""

@@ -65,16 +65,20 @@ function show() {
   requestAnimationFrame(() => { waiting = false; draw(); });
 }
 
+let lost = null;  // when the connection was
 function connect() {
   const source = new EventSource("events" + location.search);
-  source.onopen = () => status("live", "running");
+  source.onopen = () => { lost = null; status("live", "running"); };
   source.onmessage = message => {
-    take(JSON.parse(message.data));
+    const update = JSON.parse(message.data);
+    take(update);
     status(data.head.closed ? "over" : "live", data.head.closed ? "the run is over" : "running");
+    if (update.last) source.close();
   };
   source.onerror = () => {
-    if (data.head && data.head.closed) status("over", "the run is over");
-    else status("gone", "connection lost, trying again");
+    lost = lost ?? Date.now();
+    const ago = Math.round((Date.now() - lost) / 1000);
+    status("gone", ago < 5 ? "connection lost, trying again" : `no answer for ${seconds(ago)}: the program may have ended`);
     if (source.readyState === EventSource.CLOSED) setTimeout(connect, 1000);
   };
 }
@@ -94,7 +98,9 @@ function draw() {
     view.to = Math.max(head.time, 1e-6);
     view.from = view.whole ? 0 : Math.max(0, view.to - view.length);
   }
-  $("engine").textContent = `${head.engine} · ${seconds(head.time)}`;
+  $("title").textContent = head.title || "kofn";
+  document.title = head.title && !head.title.startsWith("kofn") ? `${head.title} · kofn` : head.title || "kofn";
+  $("engine").textContent = `${seconds(head.time)}, engine ${head.engine}`;
   $("story").textContent = head.story.join(" ");
   race(head);
   tiles(head);
@@ -125,16 +131,11 @@ function tiles(h) {
   const worth = h.at_least && saved < 0 ? "not known" : same ? "next to nothing" : null;  // else the figure
   const list = [
     ["Workers live", whole(h.live), [h.any ? `any ${h.k} are enough` : h.k > 1 ? `at least ${h.k} are needed` : "", h.leaving ? `${h.leaving} will leave` : ""].filter(s => s).join("; ")],
-    ["Lost, joined", `${whole(h.lost)}, ${whole(h.joined)}`, ""],
+    ["Workers lost", whole(h.lost), `${whole(h.joined)} joined`],
     ["Rounds", whole(h.rounds), `${+h.rate.toPrecision(3)} a second`],
     ["A round takes", seconds(h.p50), `1 in 100 takes more than ${seconds(h.p99)}`],
     ["Rows used", whole(h.used), `${whole(h.read)} read, ${percent(h.wasted, h.read)} of them wasted; ${whole(h.topped_up)} topped up`],
   ];
-  if (h.followed) {
-    list.push(["Coding saved", worth ?? (saved < 0 ? "−" : h.at_least ? "≥ " : "") + seconds(Math.abs(saved)),
-      `rounds took ${seconds(h.took)}; without coding ${h.at_least ? "at least " : ""}${seconds(h.without)}`
-      + (h.restarts ? ` and ${plural(h.restarts, "restart")}` : "")]);
-  }
   if (h.price != null && h.cost != null && h.saved != null) list.push(["Money saved", worth ?? money(h.saved), `spent ${money(h.cost)}, at ${h.price} an hour for a worker`]);
   if (h.error_bound != null) list.push(["Error at most", h.error_bound.toExponential(0), h.eta == null ? "relative" : `relative; η = ${+h.eta.toPrecision(2)}`]);
   if (h.resident != null) list.push(["Memory", bytes(h.resident), `of all workers; at most ${bytes(h.resident_most)} of one`]);

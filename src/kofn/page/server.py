@@ -34,6 +34,7 @@ PIECE = (
     2_000  # of each list in one update: who comes late gets a long run bit by bit, from its start
 )
 ALIVE = 15.0  # seconds after which a stream says something
+FAREWELL = 1.0  # seconds for which the end of a page waits for those who look
 WORKERS = 100  # that are listed a second; who comes and goes is told at once
 
 
@@ -54,9 +55,10 @@ class Page:
         port: int = 0,
         token: str | None = None,
         price: float | None = None,
+        title: str = "",
     ) -> None:
         self.token = secrets.token_urlsafe(18) if token is None else token
-        state = RunState(engine, workers, price)
+        state = RunState(engine, workers, price, title)
         try:
             self._server = _Server(("127.0.0.1", port), _Handler)
         except OSError as error:
@@ -83,9 +85,9 @@ class Page:
         return f"http://127.0.0.1:{self.port}/?token={self.token}"
 
     def close(self) -> None:
-        """End the page. Idempotent."""
-        self._server.end()
+        """End the page; who looks is told the end first. Idempotent."""
         self.feed.close()
+        self._server.end()
         self._thread.join()
         self._server.server_close()
 
@@ -141,8 +143,13 @@ class _Server(ThreadingHTTPServer):
             self.handle_request()
 
     def end(self) -> None:
-        """Have `serve` return."""
+        """Have `serve` return, when each stream has said its last word or FAREWELL is over."""
+        if self.over.is_set():
+            return
         self.over.set()
+        until = monotonic() + FAREWELL
+        for _ in range(STREAMS):
+            self.streams.acquire(timeout=max(0.0, until - monotonic()))
         with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1.0):
             pass  # which wakes it
 
@@ -229,27 +236,34 @@ class _Handler(BaseHTTPRequestHandler):
     def _stream(self, cursor: tuple[int, ...] | None) -> None:
         feed, over = self.server.feed, self.server.over
         version, listed, told = -1, float("-inf"), -1
-        while not over.is_set():
+        ended = False
+        while not ended:
             with feed.changed:
-                behind = cursor is not None and cursor != feed.state.cursor()
-                new = behind or feed.wait(version, ALIVE)
-                if over.is_set():
-                    return
-                state, version = feed.state, feed.version
+                state = feed.state
+                behind = cursor is not None and cursor != state.cursor()
+                due = listed + max(1.0, len(state.workers) / WORKERS)
+                wait = ALIVE if told == state.stamp else max(0.0, due - monotonic())
+                new = behind or feed.wait(version, wait) or told != state.stamp
+                version = feed.version
                 some = state.since(cursor or (), PIECE)
                 update = {"head": state.head(), "new": cursor is None, **some}
                 cursor = state.cursor(cursor or (), PIECE)
-                if monotonic() - listed >= max(1.0, len(state.workers) / WORKERS) or state.closed:
+                whole = cursor == state.cursor()
+                # Nothing comes after the end of a run: the browser need not ask again.
+                update["last"] = state.closed and whole
+                ended = whole and (state.closed or over.is_set())
+                if monotonic() >= due or state.closed or over.is_set():
                     update["workers"] = state.everyone(told)
                     listed, told = monotonic(), state.stamp
             if new:
                 id = "-".join(map(str, (self.server.run, *cursor)))
                 text = f"retry: 500\nid: {id}\ndata: {as_json(update)}\n\n"
                 self.wfile.write(text.encode())
-            else:
+            elif not ended:
                 self.wfile.write(b": still here\n\n")
             self.wfile.flush()
-            over.wait(EVERY * min(2.0, crowding()))
+            if not ended:
+                over.wait(EVERY * min(2.0, crowding()))
 
     def log_message(self, *_: Any) -> None:
         """A program's terminal is not for its page's requests."""

@@ -13,9 +13,10 @@ if TYPE_CHECKING:
 
 def figures(state: RunState) -> Json:
     """All figures by name, as JSON; `headline` and `story` have them in sentences."""
-    totals, length = state.totals, state.at(state.now)
+    totals, compared, length = state.totals, state.compared, state.at(state.now)
     round, (p50, p99) = state.running, state.speed.quantiles(0.5, 0.99)
     out: Json = {
+        "title": state.title,
         "engine": state.engine,
         "time": length,
         "closed": state.closed,
@@ -39,11 +40,13 @@ def figures(state: RunState) -> Json:
         **_bytes(state),
         "eta": state.eta,
         "error_bound": state.error_bound,
-        "followed": state.followed,
-        "took": brief(state.took),
-        "without": brief(state.without),
-        "restarts": state.restarts,
-        "at_least": state.at_least,
+        "followed": compared.rounds,
+        "took": brief(compared.took),
+        "without": brief(compared.without),
+        "again": brief(compared.again),
+        "restarts": compared.restarts,
+        "at_least": compared.at_least,
+        "slowest": compared.slowest,
         "price": state.price,
         "cost": None,
         "saved": None,
@@ -51,7 +54,7 @@ def figures(state: RunState) -> Json:
     if state.price is not None and length > 0:
         each, worked = state.price / 3600.0, state.worked()
         out["cost"] = each * worked
-        out["saved"] = each * (state.without - state.took) * worked / length
+        out["saved"] = each * (compared.without - compared.took) * worked / length
     out["headline"], out["story"] = headline(out), story(out)
     return out
 

@@ -25,7 +25,7 @@ class Followed:
     asked_first: set[int] = field(default_factory=set)  # their workers
     answered: bool = False
     ended: dict[int, Asked] = field(default_factory=dict)  # of the first tasks
-    others: list[Pace] = field(default_factory=list)  # of live workers that were not asked
+    others: dict[int, Pace] = field(default_factory=dict)  # of live workers that were not asked
     behind: set[int] = field(default_factory=set)  # those of them whose pace is not known
     gone: dict[int, float] = field(default_factory=dict)  # those that were lost meanwhile, and when
     open: int = 0  # tasks

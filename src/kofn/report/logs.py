@@ -9,12 +9,13 @@ renamed before. So a run takes twice MOST bytes at most, and the oldest records 
 
 from __future__ import annotations
 
+import fcntl
 import json
-import logging
 import os
 import secrets
 import threading
 import time
+import warnings
 from collections import deque
 from collections.abc import Iterable, Mapping
 from itertools import compress, count, islice, repeat
@@ -24,7 +25,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ..errors import BadInput, CannotWrite
+from ..errors import BadInput, CannotWrite, LogWarning
 from ..files import name_of
 from ..model import Record
 from .usage import Gauged, Usage
@@ -142,8 +143,8 @@ class LogWriter:
         self._turn = threading.Lock()
         self._home = os.getpid()
         try:
-            older(self.path).unlink(missing_ok=True)  # of another run
             self._open(now)
+            older(self.path).unlink(missing_ok=True)  # of another run
         except (OSError, ValueError) as error:  # "." has no name
             why = getattr(error, "strerror", None) or error
             raise CannotWrite(
@@ -155,7 +156,7 @@ class LogWriter:
         self._thread.start()
 
     def _open(self, now: float) -> None:
-        self._file = self.path.open("wb", buffering=0)
+        self._file = _alone(self.path)
         head = self._head | {
             "part": self._part,
             "workers": sorted(self._live),
@@ -183,7 +184,7 @@ class LogWriter:
             except OSError as error:
                 self._shut()
                 text = f"the log {self.path} ends here: {error.strerror}. The run goes on."
-                logging.getLogger("kofn").warning(text)
+                warnings.warn(text, LogWarning, stacklevel=2)
 
     def _write(self, records: list[Record]) -> None:
         if self._file is None or not records:
@@ -221,6 +222,22 @@ class LogWriter:
             self._shut()
 
 
+def _alone(path: Path) -> BinaryIO:
+    """Open a file anew, which nobody else writes until it is closed: they would mix with us."""
+    file = path.open("ab", buffering=0)
+    if not path.is_file():
+        return file  # a pipe, or /dev/null
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        file.close()
+        raise OSError(error.errno, "another run is writing it") from error
+    except OSError:  # a file system without locks
+        pass
+    file.truncate(0)
+    return file
+
+
 def older(path: Path) -> Path:
     """Where the part before the one at `path` lies."""
     return path.with_name(path.name + ".1")
@@ -236,6 +253,7 @@ class LogReader:
         self.anew = False  # the last take began with another run than the one before
         self._file: BinaryIO | None = None
         self._rest, self._line = b"", 0
+        self._begin = b""  # of the file that is read: its header
         if not self.path.is_file():
             raise BadInput(
                 f"a log is a file that connect(..., log=...) has written; {self.path} is not "
@@ -246,11 +264,14 @@ class LogReader:
         """The records that have come since the last call, oldest first."""
         self.anew = False
         if self._file is None:
-            records = self._first()
-        else:
-            records = self._read()
-            if self._replaced():
-                records += self._next()
+            return self._first()
+        replaced = self._replaced()  # before what is left of it is read
+        data = self._file.read()
+        if os.pread(self._file.fileno(), len(self._begin), 0) != self._begin:
+            return self._next()  # written anew in its place: what was read is of another run
+        records = self._parse(data)
+        if replaced:
+            records += self._next()
         return records
 
     def close(self) -> None:
@@ -272,6 +293,8 @@ class LogReader:
     def _enter(self, path: Path) -> None:
         self.close()
         self._file = path.open("rb")
+        self._begin = self._file.readline(1 << 20)
+        self._file.seek(0)
         self._rest, self._line = b"", 0
 
     def _replaced(self) -> bool:
@@ -308,9 +331,11 @@ class LogReader:
 
     def _read(self) -> list[Record]:
         assert self._file is not None
+        return self._parse(self._file.read())
+
+    def _parse(self, data: bytes) -> list[Record]:
         records = []
-        data = self._rest + self._file.read()
-        *lines, self._rest = data.split(b"\n")
+        *lines, self._rest = (self._rest + data).split(b"\n")
         for text in lines:
             self._line += 1
             try:

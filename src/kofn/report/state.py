@@ -19,7 +19,7 @@ from .counts import BUCKETS, Json, Series, Speed, Totals, Worker, brief
 from .figures import figures
 from .followed import AMONG_THEMSELVES, ANY, Followed
 from .spans import Follower, Span
-from .uncoded import COMPARED, Asked, Pace, Uncoded, pace, uncoded
+from .uncoded import COMPARED, Asked, Compared, Pace, pace, uncoded
 
 UNSETTLED = 100  # rounds whose last tasks are waited for, at most
 
@@ -27,15 +27,20 @@ UNSETTLED = 100  # rounds whose last tasks are waited for, at most
 class RunState:
     """Follows a run; `take` records in the order of the log.
 
-    `workers`: those that were there when the log began. `price`: of a worker for an hour.
+    `workers`: those that were there when the log began. `price`: of a worker for an hour. `title`:
+    what runs, in the user's words.
     """
 
     def __init__(
-        self, engine: str = "", workers: Iterable[int] = (), price: float | None = None
+        self,
+        engine: str = "",
+        workers: Iterable[int] = (),
+        price: float | None = None,
+        title: str = "",
     ) -> None:
         if price is not None:
             price = number(price, "price", ">= 0", "It is for an hour of one worker.")
-        self.engine, self.price = engine, price
+        self.engine, self.price, self.title = engine, price, title
         self.zero: float | None = None  # the engine's clock at the first record
         self.now = 0.0
         self.closed = False
@@ -46,8 +51,7 @@ class RunState:
         self.threshold, self.any = 0, False  # whether any so many workers are enough
         self.rule = ""  # when a round is over, in words that follow "over when"
         self.totals = Totals()
-        self.followed, self.took, self.without, self.restarts = 0, 0.0, 0.0, 0
-        self.at_least = False
+        self.compared = Compared()
         self.eta: float | None = None
         self.error_bound: float | None = None
         self.spans, self.rounds = Series(40_000), Series(5_000)
@@ -164,7 +168,7 @@ class RunState:
             self._changed[round.id] = round
             # As known by now: a log that is read in one go has later paces as well.
             idle = [w for w in round.there if w.id not in round.asked_first | round.gone.keys()]
-            round.others = [w.pace for w in idle if w.pace]
+            round.others = {w.id: w.pace for w in idle if w.pace}
             busy = self._follower.busy
             round.behind = {w.id for w in idle if w.pace is None and busy(w.id)}
         elif self.running is not None and self.running.id == record.round:
@@ -221,7 +225,7 @@ class RunState:
         if round is not None:
             round.open -= 1
             if span.task in round.first:
-                round.ended[span.task] = Asked(round.first[span.task], span, who.pace)
+                round.ended[span.task] = Asked(worker, round.first[span.task], span, who.pace)
                 # Not of a top-up: so few rows that its time is mostly what it took to begin.
                 known = who.pace is not None
                 who.learn(pace(span, who.pace))
@@ -234,7 +238,7 @@ class RunState:
         for round in self._kept.values():
             if worker in round.behind:
                 round.behind.discard(worker)
-                round.others.append(pace)
+                round.others[worker] = pace
                 self._changed[round.id] = round
 
     def _member(self, record: Record) -> None:
@@ -319,7 +323,7 @@ class RunState:
                 continue
             used = round.result.rows if round.result else 0
             if used > 0 and round.first and round.what in COMPARED:
-                self._compare(round, round.without)
+                self._compare(round)
             self.rounds.add(round.row(self.zero or 0.0, self.now))
             over = round.result is not None or self.running is not None
             known = over and round.open <= 0 and not round.behind & self.live
@@ -329,7 +333,7 @@ class RunState:
         if self.zero is not None:
             self.speed.counted.append((self.now, self.totals.rounds))
 
-    def _compare(self, round: Followed, before: Uncoded | None) -> None:
+    def _compare(self, round: Followed) -> None:
         """Note what the round would have taken without coding, by what is known now."""
         assert round.end is not None
         assert round.result is not None
@@ -337,19 +341,18 @@ class RunState:
         if len(asked) < len(round.first):
             for worker, span in self._follower.still_open(self.now):
                 if span.task in round.first:
-                    asked.append(Asked(round.first[span.task], span, self.workers[worker].pace))
+                    sent, usual = round.first[span.task], self.workers[worker].pace
+                    asked.append(Asked(worker, sent, span, usual))
         used, behind = round.result.rows, len(round.behind)
         gone = [time - round.start for time in round.gone.values()]
+        before = round.without
         round.without = uncoded(round.start, asked, round.others, used, behind, gone)
-        if before is None:
-            self.followed += 1
-            self.took += round.end - round.start
-        self.without += round.without.seconds - (before.seconds if before else 0.0)
-        self.restarts += round.without.restarts - (before.restarts if before else 0)
+        self.compared.add(round.end - round.start, round.without, before)
 
     def _forget(self, round: Followed) -> None:
         """Nothing more will be known of a round."""
-        self.at_least = self.at_least or (round.without is not None and round.without.at_least)
+        if round.without is not None:
+            self.compared.at_least |= round.without.at_least
         self._kept.pop(round.id, None)
         if round.open > 0:
             self._follower.forget(round.id)

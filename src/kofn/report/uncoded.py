@@ -18,13 +18,15 @@ So where something is not known the figure errs on the side of the run without c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import median
 from typing import NamedTuple
 
 from .spans import Span
 
+DRIFT = 1.02  # how much slower a worker's rows may be than those of its task before
 # The operations for which it can be said; see `Round.what`.
 COMPARED = ("X @ w", "X.T @ z", "sum")
 
@@ -41,9 +43,10 @@ class Pace(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """One of the first tasks of a round: when it was sent, what became of it (an open one ends
-    now), and its worker's usual pace, where that is known."""
+    """One of the first tasks of a round: its worker, when it was sent, what became of it (an open
+    one ends now), and the worker's usual pace, where that is known."""
 
+    worker: int
     sent: float
     span: Span
     usual: Pace | None
@@ -56,13 +59,52 @@ class Uncoded:
     seconds: float
     at_least: bool
     restarts: int
+    again: float = 0.0  # of the seconds, those that restarts would have cost
+    slowest: int | None = None  # who would have been waited for, but for the restarts
+
+
+@dataclass(slots=True)
+class Compared:
+    """All rounds that were compared, added up."""
+
+    rounds: int = 0
+    took: float = 0.0
+    without: float = 0.0
+    restarts: int = 0
+    again: float = 0.0
+    at_least: bool = False
+    # By worker: seconds that rounds would have been waiting for it; -1: the others.
+    waited: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
+
+    def add(self, took: float, now: Uncoded, before: Uncoded | None) -> None:
+        """Take in a round that took so long, in place of what was known of it before."""
+        if before is None:
+            self.rounds += 1
+            self.took += took
+        else:
+            self._count(took, before, -1)
+        self._count(took, now, 1)
+
+    def _count(self, took: float, one: Uncoded, sign: int) -> None:
+        self.without += sign * one.seconds
+        self.restarts += sign * one.restarts
+        self.again += sign * one.again
+        who = -1 if one.slowest is None else one.slowest
+        self.waited[who] += sign * max(0.0, one.seconds - one.again - took)
+
+    @property
+    def slowest(self) -> int | None:
+        """The worker that would have been waited for most of the time, if there is one."""
+        worker = max(self.waited, key=self.waited.__getitem__, default=-1)
+        most = 2 * self.waited[worker] > sum(self.waited.values())
+        return worker if worker >= 0 and most else None
 
 
 def pace(span: Span, usual: Pace | None = None) -> Pace | None:
     """The pace of a task, as far as it came; None where nothing came.
 
-    Where a part of it came and no more is known, it has the rows of the `usual` pace: the rest was
-    a wait.
+    Where its rows came at once nobody knows how long it waited before. It has the rows of the
+    `usual` pace, or quicker ones: the rest was a wait.
     """
     rows, until, whole = span.came, span.used_until, span.state in ("used", "late")
     if whole:
@@ -81,30 +123,30 @@ def pace(span: Span, usual: Pace | None = None) -> Pace | None:
             return Pace(began - some * row, row)
     wait = span.wait
     if wait is None:
-        wait = 0.0 if whole or usual is None else max(0.0, lasted - rows * usual.row)
-    wait = min(wait, lasted)
+        wait = 0.0 if usual is None else lasted - DRIFT * rows * usual.row
+    wait = min(max(wait, 0.0), lasted)
     return Pace(wait, (lasted - wait) / rows)
 
 
 def uncoded(
     start: float,
     asked: Sequence[Asked],
-    others: Sequence[Pace],
+    others: Mapping[int, Pace],
     used: int,
     behind: int = 0,
     gone: Sequence[float] = (),
 ) -> Uncoded:
     """What a round that began at `start` would have taken without coding.
 
-    `others`: the paces of workers that were there and were not asked. `used`: rows of the result.
-    `behind`: how many more were there and not asked, and have never answered. `gone`: seconds after
-    which others that were not asked were lost.
+    `others`: the paces of workers that were there and were not asked, by worker. `used`: rows of
+    the result. `behind`: how many more were there and not asked, and have never answered. `gone`:
+    seconds after which others that were not asked were lost.
     """
     need = used / (len(asked) + len(others) + behind + len(gone))
-    alone = [one.seconds(need) for one in others]  # seconds for 1/n of the rows, by worker
-    ends = list(alone)
+    alone = [one.seconds(need) for one in others.values()]  # seconds for 1/n of the rows
+    ends = list(zip(alone, others, strict=True))
     at_least = behind > 0
-    for sent, span, usual in asked:
+    for worker, sent, span, usual in asked:
         if span.state == "lost":
             continue
         found, sofar = pace(span, usual), span.end - span.start
@@ -118,8 +160,10 @@ def uncoded(
             took = max(took, sofar)
             if usual is not None and span.state == "wasted" and span.read == 0:
                 took = max(took, sofar + need * usual.row)  # so far it had only waited
-        ends.append(sent - start + took)
-    lost = [*gone, *(span.end - start for _, span, _ in asked if span.state == "lost")]
+        ends.append((sent - start + took, worker))
+    lost = [*gone, *(one.span.end - start for one in asked if one.span.state == "lost")]
     again = median(alone) if alone else 0.0
-    ends += [at + again for at in lost]
-    return Uncoded(max(ends), at_least or bool(lost and not alone), len(lost))
+    last, slowest = max(ends, default=(0.0, None))
+    whole = max([last, *(at + again for at in lost)])
+    least = at_least or bool(lost and not alone)
+    return Uncoded(whole, least, len(lost), whole - last, slowest)

@@ -11,15 +11,19 @@ SAME = 0.05  # by which two figures may differ that are about the same
 
 def headline(head: Json) -> str:
     """What happened and what it saved, as short as can be."""
-    died = f"{_count(head['lost'], 'worker')} died, and the work went on. " if head["lost"] else ""
+    died = f"{_count(head['lost'], 'worker')} died" if head["lost"] else ""
     took, without = head["took"], head["without"]
     if without <= (1.0 + SAME) * took:
         nobody = "Nobody was slow" if head["closed"] else "So far nobody is slow"
-        return f"{died}No time was lost." if died else f"{nobody}, and nobody has died."
+        went_on = f"{died}, and the work went on. No time was lost."
+        return went_on if died else f"{nobody}, and nobody has died."
+    slow = f"{_slow(head)} was slow" if _waits(head) > SAME * without or not died else ""
+    what = " and ".join(filter(None, (died, slow)))
     least = "at least " if head["at_least"] else ""
     share = f"{100 * (without - took) / without:.0f} %"
     saved = "Saved" if head["closed"] else "Saved so far"
-    return f"{died}{saved}: {least}{seconds(without - took)}, {share} of the time."
+    what = f"{what}; the work went on." if died else f"{what}, and was not waited for."
+    return f"{_capital(what)} {saved}: {least}{seconds(without - took)}, {share} of the time."
 
 
 def story(head: Json) -> list[str]:
@@ -73,9 +77,28 @@ def _without(head: Json) -> str:
         return f"{rounds} took {seconds(took)}; without coding it would have been about the same."
     length = "about as long" if same else seconds(without)
     least = "at least " if head["at_least"] else ""
-    again = f", and work would have been started again {_times(restarts)}" if restarts else ""
-    would = f"Without coding they would have taken {least}{length}{again}."
-    return f"{rounds} took {seconds(took)}. {would}"
+    would = f"Without coding they would have taken {least}{length}"
+    why = []
+    if _waits(head) > SAME * without:
+        why.append(f"{_slow(head)} would have been waited for ({seconds(_waits(head))})")
+    if restarts:
+        again = f"work would have been started again {_times(restarts)}"
+        why.append(again + (f" ({seconds(head['again'])})" if head["again"] else ""))
+    because = f": {', and '.join(why)}" if why else ""
+    return f"{rounds} took {seconds(took)}. {would}{because}."
+
+
+def _waits(head: Json) -> float:
+    """Of what coding saved, what slow workers would have cost."""
+    return float(head["without"] - head["again"] - head["took"])
+
+
+def _slow(head: Json) -> str:
+    return "now and then a worker" if head["slowest"] is None else f"worker {head['slowest']}"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _changes(lost: int, joined: int) -> str:

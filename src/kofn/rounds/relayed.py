@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import secrets
 import weakref
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -30,11 +30,8 @@ class Relaying(Wrapped):
     has none yet, or gets nothing from others in time, is sent the operand by the engine.
     """
 
-    name: ClassVar[str] = "relaying"
-
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
-        self.__dict__["name"] = engine.name
         self._tasks = engine.counters()[1]
         self._key, self._token = f"relay-{next(self._tasks)}", secrets.token_bytes(32)
         self._node: Node | None = None
