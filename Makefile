@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 EXTRAS := plot,store,ray,dask,mpi,torch
 MINUTES ?= 20
 OTHERS := hosts or docs or papers
+TESTS ?= tests
 RUN := -m pytest
 # Tests start a thousand processes. Where this is set, each of them compiles kofn anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -18,18 +19,24 @@ demo: $(VENV)/.core
 quick: $(VENV)/.dev
 	$(BIN)/python -m pytest --quick -n 2 --dist loadfile
 
-# Tests with processes mostly wait, so four runs and `check` share the cores: without processes, of
-# each engine, of what stands on engines, and on hosts, docs and papers. The last is shown as it
-# runs, the others after it. TESTS=tests/test_arrays.py chooses files; 5 is pytest's status when
-# there is no such test.
+# Tests with processes mostly wait, so five runs and `check` share the cores: without processes, of
+# each engine, two of what stands on engines, and of hosts, docs and papers. The last is shown as it
+# runs, the others after it. But for the first they open their own files alone: to import all takes
+# ten seconds. TESTS=tests/test_arrays.py chooses files; 5 is pytest's status when it has no test.
 test: $(VENV)/.dev
-	@pytest="$(BIN)/python $(RUN) -p no:cacheprovider $(TESTS)"; status=0; \
+	@rm -f .tests-?.log; pytest="$(BIN)/python $(RUN) -p no:cacheprovider"; status=0; \
+	engines='$(TESTS)'; first='$(TESTS)'; second=; others='$(TESTS)'; \
+	if [ "$$engines" = tests ]; then \
+	engines=$$(echo tests/test_engine_*.py); second=$$(echo tests/test_[l-z]*.py); \
+	first=$$(ls tests/test_[a-k]*.py | grep -v /test_engine_ | tr '\n' ' '); \
+	others=$$(grep -lE 'mark\.(hosts|docs|papers)' tests/test_*.py | tr '\n' ' '); fi; \
 	$(MAKE) --no-print-directory check > .tests-0.log 2>&1 & beside=$$!; \
-	$$pytest -m 'not (engine or $(OTHERS))' > .tests-1.log 2>&1 & beside="$$beside $$!"; \
-	$$pytest -m 'engine and not ($(OTHERS))' -k test_engine_ > .tests-2.log 2>&1 & beside="$$beside $$!"; \
-	$$pytest -m 'engine and not ($(OTHERS))' -k 'not test_engine_' > .tests-3.log 2>&1 & beside="$$beside $$!"; \
+	$$pytest $(TESTS) -m 'not (engine or $(OTHERS))' > .tests-1.log 2>&1 & beside="$$beside $$!"; \
+	$$pytest $$engines -m 'engine and not ($(OTHERS))' -k test_engine_ > .tests-2.log 2>&1 & beside="$$beside $$!"; \
+	$$pytest $$first -m 'engine and not ($(OTHERS))' -k 'not test_engine_' > .tests-3.log 2>&1 & beside="$$beside $$!"; \
+	[ -z "$$second" ] || $$pytest $$second -m 'engine and not ($(OTHERS))' > .tests-4.log 2>&1 & beside="$$beside $$!"; \
 	trap 'kill $$beside' INT TERM; \
-	$$pytest -m '$(OTHERS)' || test $$? = 5 || status=1; \
+	$$pytest $$others -m '$(OTHERS)' || test $$? = 5 || status=1; \
 	for other in $$beside; do wait $$other || test $$? = 5 || status=1; done; \
 	cat .tests-?.log; exit $$status
 

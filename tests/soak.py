@@ -71,13 +71,15 @@ def steps(number: int) -> dict[str, list[str]]:
 
 
 def run(command: list[str], env: dict[str, str], seconds: float) -> int:
-    """Run a step, at most so long; return its exit status."""
+    """Run a step, at most so long; return its exit status, CUT if its time was over."""
     with subprocess.Popen([sys.executable, *command], env={**os.environ, **env}) as process:
         for patience in (seconds, *[GRACE / 4] * 4):
             try:
-                return process.wait(patience)
+                status = process.wait(patience)
             except subprocess.TimeoutExpired:  # a script may take a signal for one of its own
                 process.send_signal(signal.SIGINT)
+            else:  # one that has only begun to import dies of the signal
+                return CUT if status == -signal.SIGINT else status
         process.kill()
         return process.wait()
 

@@ -98,7 +98,7 @@ def keys(engine: DaskEngine) -> list[str]:
 
 def warm(address: str, workers: int) -> None:
     """Wait until so many workers are there and know kofn: to start takes seconds, or many."""
-    with distributed.Client(address, timeout=60, set_as_default=False) as client:  # type: ignore[no-untyped-call,unused-ignore]
+    with distributed.Client(address, timeout=240, set_as_default=False) as client:  # type: ignore[no-untyped-call,unused-ignore]
         client.wait_for_workers(workers, timeout=120)
         client.run(import_module, "kofn.engines._dask_worker")
 
@@ -341,7 +341,7 @@ def test_six_of_twelve_killed_in_flight_then_two_join(A: Matrix) -> None:
 
         assert cluster.join() == WORKERS
         with dask_worker(own.scheduler_address, "--no-nanny", *keys(own)) as process:
-            cluster.wait_for(THRESHOLD + 2, timeout=30)
+            cluster.wait_for(THRESHOLD + 2, timeout=240)
             assert own.pid(WORKERS + 1) == process.pid
             for newcomer in (WORKERS, WORKERS + 1):
                 until_it_takes_part(newcomer, X, A)
@@ -357,7 +357,7 @@ def test_a_frozen_worker_never_blocks_a_round_and_takes_part_again(A: Matrix) ->
         try:
             began = time.monotonic()
             assert not any(1 in check(X, A).rows_read for _ in range(5))
-            assert time.monotonic() - began < 10
+            assert time.monotonic() - began < 60  # else for ever
         finally:
             os.kill(pid, signal.SIGCONT)
         until_it_takes_part(1, X, A)
@@ -677,7 +677,7 @@ while True:
 
 def test_a_script_without_guard_and_functions_of_main(tmp_path: Path) -> None:
     with run(UNGUARDED, tmp_path) as process:
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=240)
     # On a busy machine Dask's own client may run into its time limit when the process ends without
     # a close, and asyncio says so as its loop is thrown away. That is all it may say.
     err = err.replace(
@@ -712,7 +712,7 @@ def test_the_death_of_the_master_leaves_nothing(tmp_path: Path, sign: int) -> No
         pids = [int(p) for p in process.stdout.readline().split()]
         assert len(pids) == 5  # the launcher, the scheduler and the workers
         process.send_signal(sign)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=240)
     assert (sign == signal.SIGKILL) or "KeyboardInterrupt" in err
     until(lambda: all(gone(p) for p in pids), "the end of the processes")
     until(lambda: len(list(tmp_path.iterdir())) == 1, "the end of their files")
@@ -732,7 +732,7 @@ def test_the_example(running: str) -> None:
             [sys.executable, "-W", "error", str(ROOT / "examples" / "dask_cluster.py"), *arguments],
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=240,
         )
         assert (done.stderr, done.returncode) == ("", 0)
         assert done.stdout.count("product right") == 3 - len(arguments)

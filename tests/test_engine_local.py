@@ -290,7 +290,7 @@ while True:
 
 def test_a_script_without_guard_and_functions_of_main(tmp_path: Path) -> None:
     with run(UNGUARDED, tmp_path) as process:
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=240)
     assert (out, err, process.returncode) == ("105.0\n", "", 0)
 
 
@@ -314,7 +314,7 @@ def test_the_death_of_the_master_leaves_no_process(tmp_path: Path, sign: int) ->
         pids = [int(p) for p in process.stdout.readline().split()]
         assert len(pids) == 4
         process.send_signal(sign)
-        process.communicate(timeout=60)
+        process.communicate(timeout=240)
     until(lambda: all(gone(p) for p in pids), "the end of the processes")
 
 

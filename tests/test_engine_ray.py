@@ -192,7 +192,7 @@ class TestRayEngine(EngineChecks):
             try:
                 began = time.monotonic()
                 assert not any(1 in check(X, A).rows_read for _ in range(5))
-                assert time.monotonic() - began < 10
+                assert time.monotonic() - began < 60  # else for ever
             finally:
                 os.kill(pid, signal.SIGCONT)
             until_it_takes_part(1, X, A)
@@ -555,7 +555,7 @@ def test_the_end_of_the_master_leaves_nothing(tmp_path: Path, how: str) -> None:
         started -= {process.pid}
         if how != "exit":
             process.send_signal(signal.SIGINT if how == "interrupt" else signal.SIGKILL)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=240)
     assert out == ""
     if how == "interrupt":
         assert err.rstrip().endswith("KeyboardInterrupt")
@@ -591,7 +591,7 @@ except KeyboardInterrupt:
 def test_an_interrupted_start_leaves_nothing(tmp_path: Path) -> None:
     path = tmp_path / "early.py"
     path.write_text(EARLY)
-    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=240)
     assert (done.stdout, done.returncode) == ("\n", 0), done
 
 

@@ -218,7 +218,7 @@ def test_an_interrupted_start_or_end_leaves_nothing() -> None:
 def test_tests_that_interrupt_work_where_sigint_is_ignored() -> None:
     # As under nohup, in the background, and in some CI.
     test = f"{Path(__file__).with_name('test_engine_local.py')}::{INTERRUPTING}[{signal.SIGINT:d}]"
-    line = f"trap '' INT; exec {sys.executable} -m pytest -q --timeout=60 -p no:cacheprovider"
+    line = f"trap '' INT; exec {sys.executable} -m pytest -q --timeout=240 -p no:cacheprovider"
     with subprocess.Popen(
         ["sh", "-c", f'{line} "$0"', test], stdout=subprocess.PIPE, text=True
     ) as process:

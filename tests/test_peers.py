@@ -62,7 +62,7 @@ def power(A: Floats, rounds: int) -> Floats:
 
 @contextmanager
 def nodes(count: int, token: bytes = TOKEN, near: bool = False) -> Iterator[list[Node]]:
-    made = [Node(token, near=near) for _ in range(count)]
+    made = [Node(token, same_host=near) for _ in range(count)]
     try:
         yield made
     finally:
@@ -473,7 +473,7 @@ class SimulatedNode:
 
     def __init__(self, net: SimulatedNet) -> None:
         self.net, self.machine, self.id = net, "one", str(len(net.nodes))
-        self.near = False
+        self.same_host = False
         self.address = Address(self.id, "", ("127.0.0.1",), 1)
         self.blobs, self.inbox, self.closed = Blobs(), list[Any](), False
         net.nodes[self.id] = self

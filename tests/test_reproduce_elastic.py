@@ -201,7 +201,7 @@ def test_the_command_is_there() -> None:
         [*command, "reproduce", "elastic", "--help"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
         env={"COLUMNS": "120", "TERM": "dumb"},
     )

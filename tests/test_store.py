@@ -81,7 +81,7 @@ def assert_shares_right(made: Any, code: MDSCode, A: NDArray[Any]) -> None:
 
 def kofn(*args: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-W", "error", "-c", "from kofn.cli import main; main()", *args]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
 
 
 # Round trips.
@@ -434,7 +434,7 @@ def encode_until(
         [sys.executable, "-c", textwrap.dedent(STOPPED), source, where, fmt, stop],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=240,
         check=False,
     )
 
@@ -574,7 +574,7 @@ def test_memory_is_bounded_whatever_the_size(tmp_path: Path) -> None:
         [*script, tmp_path / "A.npy", tmp_path / "store"],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -440,7 +440,7 @@ def encode(*args: object, **limits: int) -> subprocess.CompletedProcess[str]:
         [*ENCODE, *map(str, args)],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=240,
         check=False,
         preexec_fn=limit,
     )

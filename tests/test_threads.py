@@ -107,7 +107,7 @@ def test_threads_have_their_own_functions() -> None:
         def sums(by: float, some: Any) -> set[float]:
             found = set()
             for _ in range(30):
-                together.wait(timeout=60)
+                together.wait(timeout=240)
                 value = some.sum(lambda part, x: part * by)
                 found.add(float(value.value if some is parts else value))
             return found

@@ -26,7 +26,7 @@ SAMPLES = 24  # replies without which nothing is changed
 SHARE = 0.01  # of the time that looks may take
 
 
-class Seen(NamedTuple):
+class Shown(NamedTuple):
     """What a product has shown: by worker, in the order of their shares."""
 
     margin: int
@@ -47,7 +47,7 @@ class MarginTuner:
 
     def __init__(self, k: int, late: Late) -> None:
         self.k, self.late, self.margin = k, late, 0
-        self._seen: deque[Seen] = deque(maxlen=LAST)
+        self._shown: deque[Shown] = deque(maxlen=LAST)
         self._took: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=LAST))
         self._rounds, self._look_at, self._elapsed = 0, 1, 0.0
         self._known: float | None = None  # the pace, as it was last seen
@@ -60,7 +60,7 @@ class MarginTuner:
         if round.lost:
             return
         took = round.took
-        self._seen.append(Seen(self.margin, workers, round.firsts, took))
+        self._shown.append(Shown(self.margin, workers, round.firsts, took))
         self._took[self.margin].append(took)
         self._rounds += 1
         self._elapsed += took
@@ -69,19 +69,19 @@ class MarginTuner:
         """A better margin, if it is time for a look and there is one."""
         if self._rounds < self._look_at:
             return None
-        n = len(self._seen[-1].workers)
-        if len(self._seen) * n < SAMPLES:
+        n = len(self._shown[-1].workers)
+        if len(self._shown) * n < SAMPLES:
             return None
         margins = [0, *(2**i for i in range((n - self.k).bit_length()) if 2**i < n - self.k)]
         margins += [n - self.k] if n > self.k else []
-        numbers = len(self._seen) * PLACES * sum(self.k + margin for margin in margins)
+        numbers = len(self._shown) * PLACES * sum(self.k + margin for margin in margins)
         if n <= self.k or self._elapsed * SHARE < FIXED + EACH * numbers:
             return None
         self._look_at = self._rounds + min(max(1, self._rounds // 2), 16)
         self._elapsed = 0.0
-        return self._best(margins, [one for one in self._seen if len(one.workers) == n])
+        return self._best(margins, [one for one in self._shown if len(one.workers) == n])
 
-    def _best(self, margins: list[int], seen: list[Seen]) -> Change | None:
+    def _best(self, margins: list[int], seen: list[Shown]) -> Change | None:
         # Of who had not answered when the product was there, twice its time is assumed.
         both = [[one.firsts.get(w, (2 * one.took, 0)) for w in one.workers] for one in seen]
         times, rows = np.moveaxis(np.array(both, float), 2, 0)
@@ -116,7 +116,7 @@ class MarginTuner:
     def _pace(self) -> float | None:
         """Seconds that a row takes, by products in which workers had different loads; or None."""
         found = []
-        for one in self._seen:
+        for one in self._shown:
             if one.firsts:
                 seconds, rows = np.median(np.array(list(one.firsts.values()), float), axis=0)
                 found.append((float(rows), float(seconds)))

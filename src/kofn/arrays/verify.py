@@ -172,7 +172,7 @@ class ProbedProduct(Probed):
             if not good.all():
                 g = int(np.flatnonzero(~good.all(axis=(1, 2)))[0])
                 rows = probes.edges[groups.start + g :][:2].tolist()
-                return _story(rows, apart[g], limit[g])
+                return _explained(rows, apart[g], limit[g])
         return None
 
     def unseen(self, eta: float) -> float:
@@ -186,7 +186,7 @@ class ProbedProduct(Probed):
         return 2 * SURELY * worst * math.sqrt(self._probes.sizes.k) * max(1.0, eta)
 
 
-def _story(rows: Sequence[int], apart: Floats, limit: Floats) -> str:
+def _explained(rows: Sequence[int], apart: Floats, limit: Floats) -> str:
     at = int(np.argmax(apart.max(axis=0)))
     return (
         f"rows {rows[0]} to {rows[1]} fail a check: off by {apart[:, at].max():.1e}, where "

@@ -17,7 +17,7 @@ from ..engines._processes import Process, family
 SPARE = 48  # descriptors that pools may keep for reuse while a cluster is open
 GROWTH = 64 << 20  # bytes: what allocators and pools may keep
 RECORD = 250  # bytes of a record in a cluster's log, at most
-_PATIENCE = 20.0  # seconds for what was ended to be gone
+_PATIENCE = 60.0  # seconds for what was ended to be gone
 
 
 @dataclass(frozen=True)

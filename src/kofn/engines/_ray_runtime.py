@@ -212,8 +212,7 @@ def _start(undo: ExitStack, workers: int | None) -> str:
     with room_for("a Ray cluster"):
         temp = tempfile.mkdtemp(prefix="kofn-ray-", dir=base if len(base) < 22 else "/tmp")
     undo.callback(undo.enter_context(watch(temp)).kill)
-    undo.callback(end_folder, temp)  # also what Ray does not know of if its start is interrupted
-    undo.callback(ray.shutdown)
+    undo.callback(_shutdown, temp)
     # Its own token, in a folder of the user alone: Ray's would be readable by others and stay.
     token = os.path.join(temp, "token")
     with (
@@ -239,6 +238,25 @@ def _start(undo: ExitStack, workers: int | None) -> str:
                 f"Ray could not start a local cluster: {error}. See if `ray start --head` works."
             ) from error
     return temp
+
+
+def _shutdown(temp: str) -> None:
+    """End a cluster of our own, and what Ray does not know of if its start was interrupted.
+
+    Private: nothing public tells Ray's own processes. It forgets those that are slow to end, and
+    Python would warn of each of them wherever the caller is by then.
+    """
+    started: list[Any] = []
+    with suppress(Exception):
+        worker: Any = import_module("ray._private.worker")
+        for infos in worker._global_node.all_processes.values():
+            started += [info.process for info in infos]
+    try:
+        ray.shutdown()
+    finally:
+        end_folder(temp)
+        for process in started:
+            process.poll()
 
 
 def _init(**options: Any) -> None:

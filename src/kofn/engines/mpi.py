@@ -103,7 +103,7 @@ class MPIEngine(TransportEngine):
                     f"({why}). Each rank must be able to import kofn (pip install 'kofn[mpi]' on "
                     f"every machine) and call kofn.connect('mpi'); see the messages above."
                 )
-        self.capabilities = replace(self.capabilities, copies=bool(transport.far))
+        self.capabilities = replace(self.capabilities, copies=bool(transport.remote))
 
     def join(self) -> int:
         if not self.capabilities.can_join:
@@ -123,7 +123,7 @@ class MPITransport(SocketTransport):
         # Where processes share a core, who spins takes it from the one waited for.
         crowd = int(os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", 0))
         self._spin = _SPIN if crowd <= len(os.sched_getaffinity(0)) else 0.0
-        self.far: dict[int, Stream] = {}  # live workers of other machines
+        self.remote: dict[int, Stream] = {}  # live workers of other machines
         self._expected: dict[int, tuple[Any, float]] = {}  # spawned, not heard of; until when
         self._greeted: dict[int, Stream] = {}  # who have not answered yet
         self._again: set[int] = set()  # of these and others, who had been given up; nobody asked
@@ -172,7 +172,7 @@ class MPITransport(SocketTransport):
 
     def end(self, worker: int) -> None:
         """Kill a worker of this machine; tell one of another machine to end, and give it up."""
-        stream = self.far.pop(worker, None)
+        stream = self.remote.pop(worker, None)
         if stream is None:
             super().end(worker)
         else:
@@ -181,11 +181,11 @@ class MPITransport(SocketTransport):
 
     def give_up(self, worker: int) -> None:
         """As `end`; but one of another machine, should it answer again, is a worker again."""
-        stream = self.far.get(worker)
+        stream = self.remote.get(worker)
         if stream is None:
             super().end(worker)
         else:
-            del self.far[worker]
+            del self.remote[worker]
             self._dead.append((worker, WorkerDown()))
             other = next(self.ids)
             self._greeted[other] = stream
@@ -193,10 +193,10 @@ class MPITransport(SocketTransport):
             stream.send(wire.frame(AFRESH))
 
     def exchange(self, layout: ExchangeLayout) -> Exchange | None:
-        return None if self.far else super().exchange(layout)
+        return None if self.remote else super().exchange(layout)
 
     def moved(self, worker: int) -> int | None:
-        return self._streamed[worker] if worker in self.far else super().moved(worker)
+        return self._streamed[worker] if worker in self.remote else super().moved(worker)
 
     @property
     def traffic(self) -> int | None:
@@ -205,7 +205,7 @@ class MPITransport(SocketTransport):
     # Messages.
 
     def send(self, worker: int, message: Message) -> None:
-        stream = self.far.get(worker)
+        stream = self.remote.get(worker)
         if stream is None:
             super().send(worker, message)
             return
@@ -229,10 +229,10 @@ class MPITransport(SocketTransport):
             dead, self._dead = self._dead, []
             arrived = dead + self._look()
             now = time.perf_counter()
-            if any(stream.moved for stream in self.far.values()):
+            if any(stream.moved for stream in self.remote.values()):
                 began = now  # something large is flowing: there is more to do soon
             left = wait = end - now
-            if self.far or self._greeted or self._spawning:  # the expected are among the last
+            if self.remote or self._greeted or self._spawning:  # the expected are among the last
                 wait = min(left, rest(now - began, self._spin))
             arrived += super().poll(0.0 if arrived else max(0.0, wait))
             if arrived and self._spawning:
@@ -251,19 +251,19 @@ class MPITransport(SocketTransport):
                 come.Set_errhandler(self._MPI.ERRORS_RETURN)
                 self._expected[worker] = come, time.perf_counter() + _START
         arrived += self._heard()
-        for worker, stream in [*self._greeted.items(), *self.far.items()]:
+        for worker, stream in [*self._greeted.items(), *self.remote.items()]:
             try:
                 stream.push()
                 while (data := stream.receive()) is not None:
                     self._streamed[worker] += len(data)
                     for fields in wire.frames(data):
-                        if worker in self.far:
+                        if worker in self.remote:
                             arrived.append((worker, typed(fields)))
                         elif isinstance(fields[0], str):  # else it is of before it was given up
                             arrived.append((worker, self._answered(worker, *fields)))
             except self._MPI.Exception:
                 greeted = self._greeted.pop(worker, None)
-                if self.far.pop(worker, None) or (greeted and worker not in self._again):
+                if self.remote.pop(worker, None) or (greeted and worker not in self._again):
                     arrived.append((worker, WorkerDown()))
         return arrived
 
@@ -292,7 +292,7 @@ class MPITransport(SocketTransport):
         """Take in a worker of another machine."""
         stream = self._greeted.pop(worker)
         if versions == VERSIONS:
-            self.far[worker] = stream
+            self.remote[worker] = stream
             return WorkerUp(host)
         stream.urge(LEAVE)
         where = host.partition(" ")[0]
@@ -327,7 +327,7 @@ class MPITransport(SocketTransport):
         processes = [peer.process for peer in self.peers.values() if peer.process]
         for peer in self.peers.values():
             peer.sock.shutdown(socket.SHUT_WR)
-        for stream in (*self.far.values(), *self._greeted.values()):
+        for stream in (*self.remote.values(), *self._greeted.values()):
             stream.urge(LEAVE)
         self._greeted.clear()  # nobody is let in any more
         self._run(_END, lambda: bool(self.peers))

@@ -30,7 +30,8 @@ from .protocol import Message, WorkerDown, WorkerUp
 from .protocol.messages import AddBody, AddOperand, Cancel
 from .transport import Inbox, Transport, TransportEngine
 
-_START_LIMIT = 60.0  # seconds without a newcomer while the first workers start
+_START_LIMIT = 60.0  # seconds without a newcomer while the first workers start,
+_START_EACH = 5.0  # and for each on a machine: they start beside each other, so all come late
 _SILENT = 15.0  # of these, for machines from which nobody has come, if somebody has from others
 _LOOK = 1.0  # seconds between two looks for new machines
 _GRACE = 2.5  # seconds for Ray to end workers of this machine; a frozen one takes it longer
@@ -263,11 +264,12 @@ class RayEngine(TransportEngine):
         machines.learn(list_nodes())
         nodes = machines.spread(workers)
         asked = [transport.place(next(transport.ids), node, asked=True) for node in nodes]
+        limit = _START_LIMIT + _START_EACH * max(map(nodes.count, nodes))
         heard, reason, silent = time.monotonic(), "", False
         while missing := {peer.node for peer in asked if not (peer.live or peer.gone)}:
             there = {peer.node for peer in asked if peer.live and not peer.gone}
             silent = bool(there) and not missing & there
-            left = heard + (_SILENT if silent else _START_LIMIT) - time.monotonic()
+            left = heard + (_SILENT if silent else limit) - time.monotonic()
             if left <= 0 or reason:
                 break
             # These are there at once for the caller: their Joined are not told.
@@ -281,7 +283,7 @@ class RayEngine(TransportEngine):
         came = f"{len(self.workers)} of {len(asked)} workers have come"
         if reason or not self.workers or (missing and not silent):
             raise EngineUnavailable(
-                f"RayEngine starts all its workers, each within {_START_LIMIT:.0f} s; {came}. "
+                f"RayEngine starts all its workers, each within {limit:.0f} s; {came}. "
                 f"{reason or explain(None)}"
             )
         if len(self.workers) < len(asked):

@@ -104,6 +104,7 @@ class Page:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     allow_reuse_address = True
+    request_queue_size = CONNECTIONS  # the sixth at a time would be tried again after seconds
     feed: Feed
     page: Page
 

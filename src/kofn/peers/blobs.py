@@ -50,9 +50,9 @@ class Blob:
             os.close(self.fd)
 
 
-def copied(view: memoryview, near: bool) -> Blob:
-    """A copy of these bytes; `near`: in memory that can be mapped elsewhere."""
-    if not near:
+def copied(view: memoryview, mapped: bool) -> Blob:
+    """A copy of these bytes; `mapped`: in memory that can be mapped elsewhere."""
+    if not mapped:
         return Blob(np.frombuffer(view, np.uint8).copy().data, len(view))
     blob = allocate(len(view))
     if blob.fd is None:
@@ -179,7 +179,7 @@ class Blobs:
     def _serve(self, name: str, blob: Blob) -> list[Part]:
         parts, left, size = [], [], len(blob.buffer)
         for link, sent in blob.waiting:
-            if blob.fd is not None and link.near:
+            if blob.fd is not None and link.same_host:
                 if sent >= 0:
                     parts.append(Part(link, {"k": MAP, "name": name, "size": size}, fd=blob.fd))
                     sent = -1

@@ -23,7 +23,7 @@ class Link:
     def __init__(self, address: Address | None, reader: Reader) -> None:
         self.address, self.reader = address, reader
         self.sock: socket.socket | None = None
-        self.near = False  # by a socket that passes descriptors
+        self.same_host = False  # by a socket that passes descriptors
         self.hosts: list[Any] = []  # socket addresses still to be tried
         self.nonce = self.given = b""  # ours, and what the other has sent as its own
         self.proven = self.dead = self.writing = False
@@ -33,9 +33,9 @@ class Link:
 
     def adopt(self, sock: socket.socket) -> None:
         """Use a socket."""
-        self.sock, self.near = sock, sock.family != socket.AF_INET
+        self.sock, self.same_host = sock, sock.family != socket.AF_INET
         sock.setblocking(False)
-        if not self.near:
+        if not self.same_host:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             if hasattr(socket, "TCP_USER_TIMEOUT"):
@@ -74,7 +74,7 @@ class Link:
     def fill(self) -> int:
         """Receive some of what the reader awaits; returns how many bytes, 0 at the end."""
         assert self.sock is not None
-        if not self.near:
+        if not self.same_host:
             return self.sock.recv_into(self.reader.target)
         count, rights, _, _ = self.sock.recvmsg_into([self.reader.target], _RIGHTS)
         for level, kind, data in rights:

@@ -15,7 +15,7 @@ from typing import Any
 
 from .blobs import DATA, HAVE, MAP, PUSH, WANT, Blobs, Part, copied
 from .link import Link
-from .place import LOOPBACK, Address, in_order, machine_name, near_name, own_addresses
+from .place import LOOPBACK, Address, in_order, machine_name, own_addresses, socket_name
 from .wire import NONCE, PROOF, Frame, Header, NotOurs, Reader, check, proof
 
 _HANDSHAKE = 3.0  # seconds for a connection to be made and proven, with each address
@@ -27,16 +27,16 @@ class Node:
     """One end of the data plane. Whoever opens it closes it.
 
     `everywhere`: listen on all addresses of this machine, not on the loopback alone. `listen`:
-    whether at all; the master only connects. `near`: whether nodes of this machine may be reached
-    in a shorter way.
+    whether at all; the master only connects. `same_host`: whether nodes of this machine may be
+    reached in a shorter way.
     """
 
     def __init__(
-        self, token: bytes, everywhere: bool = False, listen: bool = True, near: bool = True
+        self, token: bytes, everywhere: bool = False, listen: bool = True, same_host: bool = True
     ) -> None:
         self._token, self.id = token, secrets.token_hex(8)
         self._mine = own_addresses() if everywhere or not listen else (LOOPBACK,)
-        self.machine = machine_name() if near else ""
+        self.machine = machine_name() if same_host else ""
         self._blobs = Blobs()
         self._inbox: list[Frame] = []
         self._changed = Condition()  # holds for everything below, and for the blobs
@@ -51,7 +51,7 @@ class Node:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._woken, selectors.EVENT_READ, None)
         self._servers: list[socket.socket] = []
-        port, name = 0, near_name(self.id) if near else None
+        port, name = 0, socket_name(self.id) if same_host else None
         if listen and name is not None:
             self._listen(socket.socket(socket.AF_UNIX), name)
         if listen and (everywhere or name is None):
@@ -166,10 +166,10 @@ class Node:
                 return None
             link = self._links[to.id] = Link(to, Reader(NONCE, self._blobs.room))
             link.hosts = [(host, to.port) for host in in_order(to.hosts, self._mine)]
-            name = near_name(to.id)
+            name = socket_name(to.id)
             if to.machine and to.machine == self.machine and name is not None:
                 link.hosts.insert(0, name)
-                link.near = True
+                link.same_host = True
             self._new.append(link)
             self._notify_thread()
         return link

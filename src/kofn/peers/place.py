@@ -32,7 +32,7 @@ def machine_name() -> str:
     return hashlib.sha256(name.encode()).hexdigest()[:16]
 
 
-def near_name(id: str) -> str | None:
+def socket_name(id: str) -> str | None:
     """The name of a node's socket on its own machine; it goes with it. None where there is none."""
     return f"\0kofn-peers-{id}" if sys.platform == "linux" else None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .counts import Json, brief
-from .words import headline, story
+from .words import headline, sentences
 
 if TYPE_CHECKING:
     from .state import RunState
@@ -55,7 +55,7 @@ def figures(state: RunState) -> Json:
         each, worked = state.price / 3600.0, state.worked()
         out["cost"] = each * worked
         out["saved"] = each * (compared.without - compared.took) * worked / length
-    out["headline"], out["story"] = headline(out), story(out)
+    out["headline"], out["story"] = headline(out), sentences(out)
     return out
 
 

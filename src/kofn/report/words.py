@@ -26,7 +26,7 @@ def headline(head: Json) -> str:
     return f"{_capital(what)} {saved}: {least}{seconds(without - took)}, {share} of the time."
 
 
-def story(head: Json) -> list[str]:
+def sentences(head: Json) -> list[str]:
     """What happens, what has happened, and what coding was good for."""
     said = [_now(head)]
     if head["lost"] or head["joined"]:

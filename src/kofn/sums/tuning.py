@@ -38,7 +38,7 @@ def first_copies(n: int) -> int:
     return min(n, max(2, math.ceil(math.log(max(n, 2), 4) - 1e-9)))
 
 
-class Seen(NamedTuple):
+class Shown(NamedTuple):
     """What a round has shown."""
 
     firsts: dict[int, tuple[float, int]]  # of a slot: seconds until its first reply, parts in it
@@ -65,7 +65,7 @@ class SumTuner:
         self.m, self.n, self.size, self.slice = m, n, size, slice
         self.copies, self.at_once = first_copies(n), n > MANY
         self.placing = 0.0  # seconds that one copy of everything took to place
-        self._seen: deque[Seen] = deque(maxlen=LAST)
+        self._shown: deque[Shown] = deque(maxlen=LAST)
         self._rounds, self._look_at, self._elapsed = 0, 1, 0.0
 
     @property
@@ -96,8 +96,8 @@ class SumTuner:
     def learn(self, round: LeadRound) -> None:
         """Take in a round that has ended."""
         took = round.took
-        seen = Seen(round.firsts, round.later_seconds, round.later_parts, took)
-        self._seen.append(seen)
+        seen = Shown(round.firsts, round.later_seconds, round.later_parts, took)
+        self._shown.append(seen)
         self._rounds += 1
         self._elapsed += took
 
@@ -106,7 +106,7 @@ class SumTuner:
         if self._rounds < self._look_at or self.n < 2:
             return None
         options = self._options()
-        numbers = len(self._seen) * self.n * sum(options)
+        numbers = len(self._shown) * self.n * sum(options)
         if self._elapsed * SHARE < FIXED + EACH * numbers:
             return None
         self._look_at = self._rounds + min(max(1, self._rounds // 2), 16)
@@ -120,7 +120,7 @@ class SumTuner:
     def _options(self) -> list[int]:
         """Copies that may be had: as now, and more, as long as workers can keep them."""
         most, found = self.copies, [self.copies]
-        if self.size > 0 and self.placing > 0 and len(self._seen) * self.n >= SAMPLES:
+        if self.size > 0 and self.placing > 0 and len(self._shown) * self.n >= SAMPLES:
             most = min(self.n, int(KEPT * self.n / self.size))
         while (more := min(2 * found[-1], most)) > found[-1]:
             found.append(more)
@@ -131,15 +131,15 @@ class SumTuner:
 
         Who had said nothing when a round was over was at least so late; twice that is assumed.
         """
-        parts = sum(one.later_parts for one in self._seen)
+        parts = sum(one.later_parts for one in self._shown)
         each = self.m / self.n
         if parts:
-            part = sum(one.later_seconds for one in self._seen) / parts
+            part = sum(one.later_seconds for one in self._shown) / parts
         else:
-            firsts = [first for one in self._seen for first in one.firsts.values()]
+            firsts = [first for one in self._shown for first in one.firsts.values()]
             part = float(np.median([took / max(1, read) for took, read in firsts]))
-        wait = np.empty((len(self._seen), self.n))
-        for row, one in zip(wait, self._seen, strict=True):
+        wait = np.empty((len(self._shown), self.n))
+        for row, one in zip(wait, self._shown, strict=True):
             row[:] = 2 * one.took
             for slot, (took, read) in one.firsts.items():
                 row[slot] = max(0.0, took - part * read)

@@ -41,7 +41,7 @@ class EngineChecks(TaskChecks, ValueChecks):
 
     kills = 200  # how many workers the storm ends
     seed = 20  # of the storm
-    patience = 60.0  # seconds on the engine's clock before a wait counts as a hang
+    patience = 120.0  # seconds on the engine's clock before a wait counts as a hang
     spare_files = 48  # descriptors an engine may keep for reuse
     spare_names = 0  # names of shared memory it may
 
