@@ -23,7 +23,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -149,6 +149,20 @@ class Host:
     def cut(self) -> None:
         """Cut it off: whatever is sent to it, or by it, vanishes."""
         self._hosts.switch.ip(f"link set {self._port} nomaster")  # its own link stays up
+
+    @contextlib.contextmanager
+    def fuse(self) -> Iterator[Callable[[], None]]:
+        """How to cut it off in no time: cutting it off takes a process, of cores that all share."""
+        command = [*self._hosts.switch.enter("-n"), "ip", "-batch", "-"]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as process:
+            assert process.stdin
+            stdin = process.stdin
+
+            def cut() -> None:
+                stdin.write(f"link set {self._port} nomaster\n")
+                stdin.flush()
+
+            yield cut
 
     def heal(self) -> None:
         """Connect it again."""

@@ -95,6 +95,12 @@ def test_a_host_that_is_cut_off_is_silent_and_one_whose_processes_died_is_not(
     assert ask(b, a, 0.3) == "TimeoutError"
     a.heal()
     assert ask(b, a) == "hello"
+    with a.fuse() as cut:
+        assert ask(b, a) == "hello"
+        cut()
+    assert ask(b, a, 0.3) == "TimeoutError"
+    a.heal()
+    assert ask(b, a) == "hello"
     a.freeze()
     assert ask(b, a, 0.3) == "TimeoutError"  # connected, by the kernel
     a.thaw()
