@@ -20,7 +20,7 @@ def each(work: Callable[..., Any], *items: Iterable[Any]) -> None:
     """
     given = [list(one) for one in items]
     if cores() > 1:
-        # They end with the work: between two calls a process has no threads of kofn's, and may fork.
+        # They end with the work: between two calls a process has none of kofn's, and may fork.
         with ThreadPoolExecutor(cores(), "kofn") as pool:
             try:
                 results = pool.map(work, *given)
