@@ -445,3 +445,17 @@ def test_the_headline_says_what_happened_and_what_it_saved(
     over = headline(head | {"closed": True})
     assert "so far" not in over
     assert "Saved: " in over or "Saved" not in words
+
+
+def test_an_altered_log_that_names_a_worker_nobody_knows_is_shown_all_the_same() -> None:
+    log = [
+        Record(0.0, "round", 1, -1, -1, 1, "X @ w"),
+        Record(0.0, "send", 1, 0, 1, 10),
+        Record(0.0, "send", 1, 7, 2, 10),
+        Record(0.1, "reply", 1, 0, 1, 10),
+        Record(0.2, "done", 1, -1, -1, 0),
+        Record(0.2, "result", 1, -1, -1, 10),
+    ]
+    state = RunState("local", [0])
+    state.take(log)
+    assert state.head()["rounds"] == 1

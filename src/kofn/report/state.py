@@ -337,7 +337,7 @@ class RunState:
         if len(asked) < len(round.first):
             for worker, span in self._follower.still_open(self.now):
                 if span.task in round.first:
-                    asked.append(Asked(round.first[span.task], span, self.workers[worker].pace))
+                    asked.append(Asked(round.first[span.task], span, self._who(worker).pace))
         used, behind = round.result.rows, len(round.behind)
         gone = [time - round.start for time in round.gone.values()]
         round.without = uncoded(round.start, asked, round.others, used, behind, gone)
