@@ -120,6 +120,12 @@ def alter(path: Path, dice: np.random.Generator, others: list[bytes]) -> bool:
     if path.suffix == ".json" and dice.random() < 0.6:
         path.write_text(json.dumps(altered_json(json.loads(data), dice)))
         return False
+    if path.suffix == ".jsonl" and dice.random() < 0.8:
+        lines = data.splitlines()
+        for at in dice.integers(len(lines), size=3).tolist():
+            lines[at] = json.dumps(altered_json(json.loads(lines[at]), dice)).encode()
+        path.write_bytes(b"\n".join(lines) + b"\n")
+        return False
     if (path.suffix == ".kofn" or path.name.startswith("checkpoint-")) and dice.random() < 0.6:
         arrays, facts = saved.unpack(data)
         if dice.random() < 0.7:

@@ -22,10 +22,14 @@ from kofn.arrays import coding, store
 from kofn.arrays.manifest import checksum
 from kofn.arrays.sources import open_source
 from kofn.arrays.store import open_store, write_store
-from kofn.cli import tables
+from kofn.cli import show, tables
 from kofn.codes.mds import MDSCode
 from kofn.delays import SpotTrace, read_membership, read_spot_trace, read_timings
+from kofn.engines.virtual import VirtualEngine
 from kofn.learn import LinearSVC, MLPClassifier, Ridge, load, save
+from kofn.report import perfetto, read_log
+from kofn.report.logs import LogReader
+from kofn.testing import Faults
 
 rng = np.random.default_rng(0)
 X = rng.standard_normal((40, 5)).round(3)
@@ -351,6 +355,38 @@ def timings_right(_: None, found: Any, folder: Path) -> bool:
 # What a cluster costs, and who was there.
 
 
+# The log of a run.
+
+
+def make_log(folder: Path) -> None:
+    faults = Faults().lose(1, round=2).join(round=3)
+    with kofn.connect(faults.on(VirtualEngine(5)), log=folder / "run.jsonl") as cluster:
+        matrix = cluster.encode(X, k=3)
+        for _ in range(4):
+            matrix @ W
+            matrix.T @ Y.astype(float)
+        cluster.announce(3, 0.5)
+        cluster.parts(X).sum(lambda part, x: part.sum(), None)
+
+
+def shown(folder: Path) -> int:
+    """How many records there are, once a page and a trace were made of them."""
+    log = folder / "run.jsonl"
+    reader = LogReader(log)
+    try:
+        show.read(reader, 0.1).head()
+    finally:
+        reader.close()
+    records = read_log(log)
+    perfetto.trace(records)
+    return len(records)
+
+
+def log_right(_: None, count: int, folder: Path) -> bool:
+    lines = (folder / "run.jsonl").read_bytes().split(b"\n")[:-1]
+    return count == sum(json.loads(line)["kind"] != "log" for line in lines)
+
+
 def make_costs(folder: Path) -> Any:
     kofn.Costs(latency=0.25).save(folder / "costs.json")
     return kofn.Costs(latency=0.25)
@@ -416,6 +452,7 @@ KINDS: dict[str, Kind] = {
     "npz to encode": Kind(make_npz, source("data.npz"), npz_right),
     "spot trace": Kind(make_spot, lambda folder: read_spot_trace(folder / "spot.csv"), spot_right),
     "costs": Kind(make_costs, lambda folder: kofn.Costs.load(folder / "costs.json"), costs_right),
+    "log of a run": Kind(make_log, shown, log_right, whole=lambda count: count > 0),
     "machines": Kind(
         *(make_machines, lambda folder: read_membership(folder / "machines.csv"), machines_right)
     ),

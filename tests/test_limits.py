@@ -9,6 +9,7 @@ import socket
 import statistics
 import subprocess
 import tempfile
+import threading
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import pytest
 from support import SOAK
 
 import kofn
+from kofn import threads
 from kofn.engines import _launcher, _sockets, local, memory
 from kofn.engines import _wire as wire
 from kofn.engines._processes import available_memory
@@ -181,6 +183,25 @@ def own_memory(pid: int | None) -> int:
     """Bytes that only this process has: what it shares with the others that were forked is not."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Private_"))
+
+
+@pytest.mark.parametrize("had", [0, 1])
+def test_without_more_threads_one_does_the_work(had: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin, begun, done = threading.Thread.start, list[Any](), list[int]()
+
+    def start(thread: threading.Thread) -> None:
+        if len(begun) == had:
+            raise RuntimeError("can't start new thread")
+        begun.append(thread)
+        begin(thread)
+
+    monkeypatch.setattr(threads, "cores", lambda: 3)
+    monkeypatch.setattr(threading.Thread, "start", start)
+    threads.each(done.append, range(5))
+    assert set(done) == set(range(5))
+    with pytest.raises(ZeroDivisionError):
+        threads.each(lambda one: 1 // one, range(5))
+    assert not any(thread.is_alive() for thread in begun)
 
 
 # No room on a disk.

@@ -483,3 +483,17 @@ def test_what_was_saved_is_told_apart_who_was_slow_and_what_was_begun_anew() -> 
     assert both.slowest == 0
     both.add(2.0, gone, gone)  # what is known of a round may change
     assert (both.rounds, both.took, both.without, both.restarts) == pytest.approx((2, 3, 12.0, 1))
+
+
+def test_an_altered_log_that_names_a_worker_nobody_knows_is_shown_all_the_same() -> None:
+    log = [
+        Record(0.0, "round", 1, -1, -1, 1, "X @ w"),
+        Record(0.0, "send", 1, 0, 1, 10),
+        Record(0.0, "send", 1, 7, 2, 10),
+        Record(0.1, "reply", 1, 0, 1, 10),
+        Record(0.2, "done", 1, -1, -1, 0),
+        Record(0.2, "result", 1, -1, -1, 10),
+    ]
+    state = RunState("local", [0])
+    state.take(log)
+    assert state.head()["rounds"] == 1

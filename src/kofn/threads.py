@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -12,15 +13,23 @@ MOST = 8  # threads: memory is as fast as it gets with fewer
 
 
 def each(work: Callable[..., Any], *items: Iterable[Any]) -> None:
-    """Call `work` for every item, in several threads; raises what the first of them raised."""
-    if cores() == 1:
-        for _ in map(work, *items):
-            pass
-        return
-    # They end with the work: a process has no threads of kofn's between two calls, and may fork.
-    with ThreadPoolExecutor(cores(), "kofn") as pool:
-        for _ in pool.map(work, *items):
-            pass
+    """Call `work` for every item, in several threads; raises what the first of them raised.
+
+    Where no thread can be had, this one does it all, and anew what others had begun: it must come
+    to the same.
+    """
+    given = [list(one) for one in items]
+    if cores() > 1:
+        # They end with the work: between two calls a process has none of kofn's, and may fork.
+        with ThreadPoolExecutor(cores(), "kofn") as pool:
+            try:
+                results = pool.map(work, *given)
+            except RuntimeError:  # a limit of processes, or of memory
+                results = None
+            if results is not None:
+                deque(results, maxlen=0)
+                return
+    deque(map(work, *given), maxlen=0)
 
 
 @cache

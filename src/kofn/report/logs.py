@@ -62,14 +62,16 @@ def line(record: Record) -> str:
 
 def parse(data: Mapping[str, Any]) -> Record:
     """The record of a line, read as JSON."""
-    time = float(data["time"])
+    time, kind, worker = float(data["time"]), str(data["kind"]), int(data.get("worker", -1))
     if not isfinite(time):
         raise ValueError("a time is a finite number")
+    if kind == "send" and worker < 0:
+        raise ValueError("a task is sent to a worker")
     return Record(
         time,
-        str(data["kind"]),
+        kind,
         int(data.get("round", -1)),
-        int(data.get("worker", -1)),
+        worker,
         int(data.get("task", -1)),
         int(data.get("rows", 0)),
         str(data.get("why", "")),

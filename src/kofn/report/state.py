@@ -341,7 +341,7 @@ class RunState:
         if len(asked) < len(round.first):
             for worker, span in self._follower.still_open(self.now):
                 if span.task in round.first:
-                    sent, usual = round.first[span.task], self.workers[worker].pace
+                    sent, usual = round.first[span.task], self._who(worker).pace
                     asked.append(Asked(worker, sent, span, usual))
         used, behind = round.result.rows, len(round.behind)
         gone = [time - round.start for time in round.gone.values()]
