@@ -15,6 +15,7 @@ from ..errors import SharesLost, Stalled, UnknownWorker, WorkerError
 from ..model import Build, Update
 from .driver import RoundDriver
 
+MANY, LOOK = 100, 0.25  # of more workers it is looked so many seconds apart who has its share
 ShareOf = Callable[[int], Any]  # a share's number -> its value, or a Build that a worker runs
 Change = Callable[[str, int], Update]  # the key of what is changed, a share's number -> its update
 
@@ -94,7 +95,16 @@ class Holders:
             self.enlist()
             given = list(self.shares)
             least = len(given) if enough is None else min(enough, len(given))
-            self.driver.await_stored(self.key, given, lambda: len(self.ready()) >= least)
+            apart, look = LOOK if len(given) > MANY else 0.0, -inf
+
+            def there() -> bool:  # is asked for each event, and looks at all
+                nonlocal look
+                if (now := self.driver.engine.now()) < look:
+                    return False
+                look = now + apart
+                return len(self.ready()) >= least
+
+            self.driver.await_stored(self.key, given, there)
 
     def enlist(self) -> None:
         """Give a share to each live worker that has none, while there are shares left."""
