@@ -299,14 +299,14 @@ class RoundDriver:
 
     def await_stored(self, key: str, workers: Sequence[int], enough: Callable[[], bool]) -> None:
         """Wait until each of these keeps `key`, could not, or is lost; a little beyond `enough`."""
-        began, end = self.engine.now(), float("inf")
+        began, end, left = self.engine.now(), float("inf"), list(workers)
 
         def waiting() -> list[int]:
             nonlocal end
             now = self.engine.now()
             if enough():  # the rest is not waited for up to the limit
                 end = min(end, now + max(PATIENCE, min(3 * (now - began), self.limit / 2)))
-            return [] if now >= end else self.roster.waiting(key, workers)
+            return [] if now >= end else self.roster.left(key, left)
 
         self._wait(waiting, key)
 
@@ -342,7 +342,7 @@ class RoundDriver:
                 now, end = self.engine.now(), heard + self.limit
                 late = waiting()  # none: another thread had the lock, and has heard of them
                 if late and now >= end:
-                    raise Stalled(-1, now - heard, late)
+                    raise Stalled(-1, now - heard, self.roster.waiting(key, late) if key else late)
                 events = self._take(min(patience, end - now) if late else 0.0)
                 heard = events[-1].time if events else heard
                 self._give_up_silent()

@@ -15,6 +15,7 @@ from ..errors import SharesLost, Stalled, UnknownWorker, WorkerError
 from ..model import Build, Update
 from .driver import RoundDriver
 
+MANY, LOOK = 100, 0.25  # of more workers it is looked so many seconds apart who has its share
 ShareOf = Callable[[int], Any]  # a share's number -> its value, or a Build that a worker runs
 Change = Callable[[str, int], Update]  # the key of what is changed, a share's number -> its update
 
@@ -94,7 +95,7 @@ class Holders:
             self.enlist()
             given = list(self.shares)
             least = len(given) if enough is None else min(enough, len(given))
-            self.driver.await_stored(self.key, given, lambda: len(self.ready()) >= least)
+            self.driver.await_stored(self.key, given, self._there(len(given), least))
 
     def enlist(self) -> None:
         """Give a share to each live worker that has none, while there are shares left."""
@@ -223,7 +224,8 @@ class Holders:
             try:
                 some = list(self.shares) if workers is None else workers
                 # Also those that are not waited for may be enough.
-                return self.driver.await_stored(self.key, some, self._have_enough)
+                enough = self._there(len(some), self._enough)
+                return self.driver.await_stored(self.key, some, enough)
             except WorkerError as error:
                 if not self.version.updates:
                     raise
@@ -240,8 +242,18 @@ class Holders:
                 self.supply(worker)
         return len(self.shares) > given
 
-    def _have_enough(self) -> bool:
-        return len(self.ready()) >= self._enough
+    def _there(self, awaited: int, enough: int) -> Callable[[], bool]:
+        """Whether enough are ready: that looks at all, so with many not for each event."""
+        apart, look = LOOK if awaited > MANY else 0.0, -inf
+
+        def there() -> bool:
+            nonlocal look
+            if (now := self.driver.engine.now()) < look:
+                return False
+            look = now + apart
+            return len(self.ready()) >= enough
+
+        return there
 
     def _tell(self) -> None:
         """Send the last update to those that have not been sent it; twice does no harm."""

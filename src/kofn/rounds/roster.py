@@ -153,6 +153,12 @@ class Roster:
             if key not in self.kept.get(w, {key}) and (w, key) not in self.refused
         ]
 
+    def left(self, key: str, workers: list[int]) -> list[int]:
+        """The same list, cut until its last one is waiting: that costs little for each event."""
+        while workers and not self.waiting(key, workers[-1:]):
+            workers.pop()
+        return workers
+
     def silent(self, now: float, seconds: float) -> set[int]:
         """Workers that owe an answer and have said nothing for so many seconds."""
         since = self.debts.since
