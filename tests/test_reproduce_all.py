@@ -208,5 +208,7 @@ def test_results_that_are_cut_are_measured_again(tmp_path: Path) -> None:
 def test_numbers_as_the_page_has_them() -> None:
     assert index.shown(241_915) == "241,915"
     assert index.shown(0.123456, "s") == "0.1235 s"
+    assert index.shown(122_086.1) == "122,086"
+    assert index.shown(1.3e-14) == "1.3e-14"
     assert index.shown("text") == "text"
     assert inventory.claims("svm").command == "svm"

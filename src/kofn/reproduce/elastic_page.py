@@ -66,7 +66,7 @@ def straggler(results: Results) -> Figure:
     usual, count = times["no_straggler"]["median"], times["no_straggler"]["rounds"]
     spread = [(times[k]["lower"] / usual, times[k]["upper"] / usual) for k in STRAGGLER]
     across(axes, rows, ".2f", spread=spread)
-    title = "One of twelve workers ten times slower, threshold 8 (orange: baselines)"
+    title = "One of twelve workers ten times slower, threshold 8 (lighter bars: baselines)"
     label = f"time per round, against no straggler (median, quartiles of {count})"
     dress(axes, label, "", title, "x")
     return figure

@@ -113,10 +113,18 @@ def _runs(results: Results, curves: str, seconds: str, clock: str = "wall") -> F
     names = list(results[curves])
     figure, grid = panels(4.2 * len(names), 6.4, 2, len(names), squeeze=False)
     for i, name in enumerate(names):
-        _curves(grid[0][i], results[curves][name], name, i == 0, clock)
+        _curves(grid[0][i], results[curves][name], name, clock)
         times = {method: 1e3 * spent for method, spent in results[seconds][name].items()}
-        _bars(grid[1][i], times, "ms per iteration", ".0f")
+        count = results[curves][name]["uncoded"]["iteration"][-1]
+        _bars(grid[1][i], times, f"ms per iteration, mean of {count}", ".0f")
+    _named(figure, grid[0][0])
     return figure
+
+
+def _named(figure: Figure, axes: Any) -> None:
+    """One legend for all panels, below them."""
+    lines, labels = axes.get_legend_handles_labels()
+    legend(figure, lines, labels, fontsize=9, ncols=6, loc="outside lower center")
 
 
 def figure_4_recorded(results: Results) -> Figure:
@@ -132,13 +140,14 @@ def figure_4_recorded(results: Results) -> Figure:
 
 def figure_2_simulated(results: Results) -> Figure:
     names = list(results["virtual_curves"])
-    figure, every = panels(4.2 * len(names), 3.4, 1, len(names))
-    for i, (axes, name) in enumerate(zip(every, names, strict=True)):
-        _curves(axes, results["virtual_curves"][name], name, i == 0, clock="simulated")
+    figure, every = panels(4.2 * len(names), 3.8, 1, len(names))
+    for axes, name in zip(every, names, strict=True):
+        _curves(axes, results["virtual_curves"][name], name, clock="simulated")
+    _named(figure, every[0])
     return figure
 
 
-def _curves(axes: Any, runs: Results, name: str, named: bool, clock: str = "wall") -> None:
+def _curves(axes: Any, runs: Results, name: str, clock: str = "wall") -> None:
     for i, (method, run) in enumerate(runs.items()):
         label, color, style = LOOK[method]
         # Set off against each other, so that no marker hides another.
@@ -150,8 +159,6 @@ def _curves(axes: Any, runs: Results, name: str, named: bool, clock: str = "wall
     longest = sorted(run["seconds"][-1] for run in runs.values())
     # The rest of the slowest run would squeeze the others into a corner.
     axes.set_xlim(0, longest[-2] * 1.15 if len(longest) > 1 else None)
-    if named:
-        legend(axes, fontsize=8)
 
 
 def _bars(axes: Any, values: Results, unit: str, form: str, title: str = "") -> None:
@@ -171,7 +178,9 @@ def figure_3(results: Results) -> Figure:
     for axes, name in zip(every, names, strict=True):
         speedups = results["wall_speedups"][name]
         chosen = {m: speedups[f"{m}_over_uncoded"] for m in LOOK if m != "uncoded"}
-        _bars(axes, chosen, "times faster than uncoded", ".1f", DATA[name])
+        count = results["settings"]["iterations"]
+        title = f"{DATA[name]}, {count} iterations"
+        _bars(axes, chosen, "times faster than uncoded", ".1f", title)
         axes.axhline(1, color=INK, lw=0.8)
     return figure
 

@@ -16,7 +16,8 @@ SOURCE = "https://github.com/kofn/kofn/blob/main/"
 TABLE = """
 table { border-collapse: collapse; width: 100%; font-size: .85rem } th { text-align: left }
 td, th { border-bottom: 1px solid #ddd; padding: .25rem .5rem; vertical-align: top }
-td.number { text-align: right; white-space: nowrap } td.reason { color: #444 }
+td.number { text-align: right; white-space: nowrap }
+th:nth-child(n+3):nth-child(-n+5) { text-align: right } td.reason { color: #444 }
 td:last-child { overflow-wrap: anywhere; width: 17rem; font-size: .75rem }
 body { max-width: 75rem }
 """
@@ -91,10 +92,11 @@ def _row(line: Line) -> str:
 
 
 def shown(value: float | str, unit: str = "") -> str:
-    """A number as the page has it: four digits, whole numbers whole."""
+    """A number as the page has it: four digits, large and whole numbers whole."""
     if isinstance(value, str):
         return value
-    text = f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+    whole = isinstance(value, int) or 1e4 <= abs(value) < 1e9
+    text = f"{value:,.0f}" if whole else f"{value:.4g}"
     return f"{text} {unit}".rstrip()
 
 

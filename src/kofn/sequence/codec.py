@@ -70,7 +70,6 @@ class JobCodec:
         self.jobs: dict[int, Product] = {}  # neither decoded nor given up
         self._driver, self._tolerance, self._asks_again = driver, tolerance, asks_again
         self._check_finite = check_finite
-        self.encode_seconds = self.decode_seconds = 0.0  # on the engine's clock
         self._name = f"sequence-{next(_names)}"
         self._values = driver.engine.capabilities.values
         self._to_decode: deque[int] = deque()
@@ -120,10 +119,8 @@ class JobCodec:
         job = self.jobs.get(mini.job)
         if job is None or job.X is None or job.Y is None or self.ready(worker, mini):
             return ()
-        start = self._driver.engine.now()
         with np.errstate(over="ignore", invalid="ignore"):  # what comes of it is judged at the end
             pair = self.code.encode_left(mini.row, job.X), self.code.encode_right(mini.row, job.Y)
-        self.encode_seconds += self._driver.engine.now() - start
         if not self._asks_again:
             job.made[mini] = pair
             return ()
@@ -191,12 +188,10 @@ class JobCodec:
         job = self.jobs[number]
         if job.decoded:
             return
-        start = self._driver.engine.now()
         try:
             self._decode(job)
         except Exception as error:
             job.error = error
-        self.decode_seconds += self._driver.engine.now() - start
         job.decoded, job.X, job.Y, job.values = True, None, None, {}
 
     def _decode(self, job: Product) -> None:
