@@ -169,6 +169,8 @@ def faults(site: Path) -> Iterator[str]:
         for target in page.links + page.loads:
             address = urlsplit(target)
             if address.scheme or address.netloc:
+                if address.scheme not in ("http", "https", "data"):
+                    yield f"{here} links to {target}, which is no address"
                 continue
             where = (path.parent / unquote(address.path)).resolve() if address.path else path
             if not where.exists():

@@ -74,6 +74,7 @@ def plain(
             text = re.sub(r"`([^`]+)`", "\0\\1\0", line)
             text = re.sub(r"([\\*|])", r"\\\1", text)
             text = re.sub(r"(\w)_(?!\w)", r"\1\\_", text)
+            text = re.sub(r"\b([A-Z]+):(?=\w)", r"\1\\:", text)  # FILE:NAME is no address
             text = re.sub("\0([^\0]+)\0", lambda m: "``" + m[1].replace("\\", "") + "``", text)
             text = re.sub(r"\bdocs/([\w/-]+)\.md", r":doc:`/\1`", text)
         out.append(text)

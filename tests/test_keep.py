@@ -540,3 +540,17 @@ def test_workers_that_are_all_too_slow_are_not_replaced_without_end() -> None:
         with pytest.raises(kofn.errors.Stalled, match="lost_after"):
             X @ np.ones(3)
         assert [record.kind for record in cluster.log].count("ordered") <= 8
+
+
+def test_what_is_placed_while_nobody_is_live_waits_for_newcomers() -> None:
+    def empty(wait: float) -> kofn.Cluster:
+        changes = (Change(0.0, 0), Change(0.0, 1), Change(5.0, None))
+        return kofn.connect(VirtualEngine(2, membership=Script(changes)), wait=wait)
+
+    with empty(60.0) as cluster:
+        assert np.allclose(cluster.encode(A) @ np.ones(7), A.sum(axis=1))
+    with empty(60.0) as cluster:
+        parts = cluster.parts(A, kofn.FractionalRepetition(1))
+        assert np.allclose(parts.sum(lambda part, _: part.sum(axis=0)).value, A.sum(axis=0))
+    with empty(1.0) as cluster, pytest.raises(kofn.TooFewWorkers, match=r"after waiting 1\.0 s"):
+        cluster.encode(A)

@@ -36,7 +36,7 @@ def test_it_is_that_of_all_rows_where_all_blocks_are_there(
 ) -> None:
     V = np.column_stack([U[:, 0], weight])
     with kofn.connect("virtual", workers=workers) as cluster:
-        for k in (1, workers // 2, workers):
+        for k in sorted({1, workers // 2 + 1, workers}):
             matrix = cluster.encode(X, k=k)
             found = gram(matrix, V)
             assert found is not None
@@ -103,12 +103,12 @@ def test_one_step_gives_scikit_learns_coefficients(given: NDArray[Any] | None) -
 
 
 @pytest.mark.engine
-def test_kills_in_any_round_leave_the_coefficients() -> None:
+def test_kills_in_that_round_and_later_leave_the_coefficients() -> None:
     exact = sklearn.linear_model.Ridge(solver="cholesky").fit(X, Y)
+    faults = Faults().lose(worker=0, round=1).lose(worker=1, round=3)
+    with kofn.connect(faults.on(LocalEngine(4))) as cluster:
+        model = Ridge(cluster=cluster, k=2).fit(X, Y)
+        assert cluster.workers == (2, 3)
     sizes = X.std(axis=0)
-    for round in range(1, 5):
-        faults = Faults().lose(worker=0, round=round)
-        with kofn.connect(faults.on(LocalEngine(4))) as cluster:
-            model = Ridge(cluster=cluster, k=2).fit(X, Y)
-        apart = np.abs((model.coef_ - exact.coef_) * sizes).max()
-        assert apart < 1e-8 * np.abs(exact.coef_ * sizes).max()
+    apart = np.abs((model.coef_ - exact.coef_) * sizes).max()
+    assert apart < 1e-8 * np.abs(exact.coef_ * sizes).max()

@@ -230,10 +230,9 @@ class RoundDriver:
             self.lock.release()
 
     def some_workers(self) -> tuple[int, ...]:
-        """Return who is live now. Raises TooFewWorkers where nobody is."""
+        """Return who is live now; nobody is waited for longer than `wait`, then TooFewWorkers."""
         self.settle()
-        if not self.roster.kept:
-            raise TooFewWorkers(0, 1, 0.0)
+        self.await_enough(lambda: len(self.roster.kept), 1)
         return self.roster.workers
 
     def _take(self, timeout: float) -> list[Event]:
