@@ -23,10 +23,11 @@ from turns import Turn, Turns
 import kofn
 from kofn.engines import _launcher as launching
 from kofn.engines import _wire as wire
+from kofn.engines import memory
 from kofn.engines._processes import Process
 from kofn.engines.local import LocalEngine
 from kofn.errors import BadInput, Closed
-from kofn.model import Joined, Lost, Piece, Reply, Stored
+from kofn.model import Joined, Lost, Piece, Reply, Stored, Task
 from kofn.testing._bodies import echo, measure, steps
 from kofn.testing.engines import EngineChecks, EngineProbe, descendants, gone
 from kofn.testing.faults import Faults
@@ -487,6 +488,49 @@ def test_what_the_kernel_lacks_for_a_while_does_not_break_a_channel(number: int)
         channel.send(b"x")
         assert channel.broken
         poll.close()
+
+
+def test_what_is_needed_briefly_is_read_where_it_lies_and_given_back() -> None:
+    with LocalEngine(1) as engine:
+
+        def replies(round: int, pieces: int, brief: bool = True) -> list[np.ndarray]:
+            found: list[np.ndarray] = []
+            engine.submit(Task(round, round, 0, large_pieces, (pieces,), brief=brief))
+            last = False
+            while not last:
+                for event in engine.events(60.0):
+                    assert isinstance(event, Reply)
+                    found += [] if event.value is None else [event.value]
+                    last = event.last
+            assert [value[0] for value in found] == list(range(pieces))
+            return found
+
+        (peer,) = engine._transport.peers.values()
+        first = replies(1, 3)
+        assert len(peer.lent) == 3
+        first[0] += 7.0  # private and writable, as others
+        child = os.fork()  # what it lets go of is still ours
+        if child == 0:
+            first.clear()
+            os._exit(0)
+        os.waitpid(child, 0)
+        many = replies(2, memory.LENT + 5)  # the rest is copied, and the worker finds room
+        assert len(peer.lent) == memory.LENT
+        for value, number in zip((*first, *many), (7.0, 1.0, 2.0, *range(len(many))), strict=True):
+            assert (value == number).all()
+        view = many[7][5:][::2]  # as long as any view of it is there
+        del value, many
+        assert len(peer.lent) == 4
+        replies(3, 5)
+        assert (view == 7.0).all()
+        del view, first
+        before = len(peer.maps)
+        replies(4, 5)
+        assert len(peer.lent) == 0
+        assert len(peer.maps) <= before  # written to again
+        kept = replies(5, 2, brief=False)
+        assert len(peer.lent) == 0
+    assert (kept[1] == 1.0).all()
 
 
 def test_two_engines_at_a_time_and_a_closed_one() -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import examples
+from support import examples, until
 
 import kofn
 from kofn.engines import _wire as wire
@@ -165,9 +165,12 @@ def test_an_interrupt_while_tasks_are_posted_is_no_harm(
             patch.setattr(Mailbox, "post", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 X @ np.ones(40)
-        for _ in range(5):
+
+        def all_live() -> bool:  # on a busy machine one may owe its answer for a while
             np.testing.assert_allclose(X @ np.ones(40), A @ np.ones(40), rtol=1e-9, atol=1e-9)
-        assert len(X.report.live) == 6
+            return len(X.report.live) == 6
+
+        until(all_live, "all six")
 
 
 INTERRUPTS = """

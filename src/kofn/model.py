@@ -81,6 +81,7 @@ class Task(NamedTuple):
     args: tuple[Any, ...] = ()
     what: Any = None  # all that its replies together will carry
     cost: float = 1.0  # units of work, for delay models
+    brief: bool = False  # nobody keeps its values beyond the round: they need not be copied
 
 
 class Room(Protocol):

@@ -40,7 +40,7 @@ class Pass:
     def task(self, round: int, worker: int, share: int, runs: tuple[RowRange, ...]) -> Task:
         args = (self.key, runs) if self._more is None else (self.key, runs, *self._more(share))
         task, rows = self._driver.next_task(), work.count_rows(runs)
-        return Task(task, round, worker, self._body, args, runs, rows)
+        return Task(task, round, worker, self._body, args, runs, rows, brief=True)  # decoded
 
     def weak(self, cover: Cover) -> list[int]:
         """Segments that need one more reply to decode well."""

@@ -18,8 +18,8 @@ from ..model import Piece, RowRange
 
 Array = NDArray[Any]
 Runs = Sequence[RowRange]
-# Multiply-adds in a slice: about ten milliseconds of a product that is bound by memory.
-SLICE_WORK = 10_000_000
+# Multiply-adds in a slice: four to ten milliseconds of a product that is bound by memory.
+SLICE_WORK = 20_000_000
 CACHED = 1 << 17  # numbers that stay in cache while they are used twice
 
 

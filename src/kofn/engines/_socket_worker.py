@@ -123,7 +123,7 @@ class SocketWorker(Values):
     def unpack(self, packed: Any) -> Any:
         if type(packed) is not Shared:
             return packed[1][0] if packed[0] is None else unpack(packed)
-        content, memory = packed
+        content, memory, _ = packed
         if content[0] == EXCHANGE:
             # Dropped with its mapping when it is forgotten and no body is at it any more.
             return Exchange(memory, ExchangeLayout(*content[1]))

@@ -32,6 +32,7 @@ from .memory import (
     Reserved,
     Segment,
     attach,
+    borrowed,
     fresh,
     inline,
     large,
@@ -61,10 +62,14 @@ VALUE_AT = {  # where in a frame to a worker the packed value is, by the number 
 
 
 class Shared(NamedTuple):
-    """A packed value and its memory: a Segment to be sent, an mmap received, or why it was not."""
+    """A packed value and its memory: a Segment to be sent, an mmap received, or why it was not.
+
+    `lent` has what of the worker's memory is in use here, and not copied.
+    """
 
     packed: Packed
     memory: Any
+    lent: set[int] | None = None
 
 
 class _Handle(Segment):
@@ -88,6 +93,7 @@ class Peer(wire.Channel):
         self.reason = ""  # why it never came
         self.segments: set[int] = set()  # of our pool, that it has mapped
         self.maps: dict[int, mmap.mmap] = {}  # its reply segments, mapped here
+        self.lent: set[int] = set()  # those of them that lie in rounds, and were not copied
         self.posted = 0  # bytes
         self.copied = 0  # bytes through memory that it and the master share
 
@@ -215,13 +221,20 @@ class SocketTransport(Transport):
     def unpack(self, packed: Any) -> Any:
         if type(packed) is not Shared:
             return packed[1][0] if packed[0] is None else unpack(packed, None, copy=True)
-        packed, memory = packed
+        packed, memory, _ = packed
         if isinstance(memory, OSError):
             raise memory
         try:
             return unpack(packed, memory, copy=True)
         finally:
             memory[0] = 0  # free: the worker may write to it again
+
+    def borrow(self, packed: Any) -> Any:
+        if type(packed) is Shared and packed.lent is not None:
+            array = borrowed(*packed)
+            if array is not None:
+                return array
+        return self.unpack(packed)
 
     def release(self, packed: Packed | Shared) -> None:
         if type(packed) is not Shared:
@@ -282,7 +295,7 @@ class SocketTransport(Transport):
         fields, segment = plain(message), None
         at = VALUE_AT.get(fields[0])
         if at is not None and type(fields[at]) is Shared:
-            packed, segment = fields[at]
+            packed, segment, _ = fields[at]
             if whole:
                 packed, segment = inline(packed, segment), None
             fields = (*fields[:at], packed, *fields[at + 1 :])
@@ -360,7 +373,7 @@ class SocketTransport(Transport):
                 peer.unsent.append(wire.frame(UNPASS, segment))
                 return Shared(packed, error)
         peer.copied += large(packed)
-        return Shared(packed, peer.maps[segment])
+        return Shared(packed, peer.maps[segment], peer.lent)
 
     def _ended(self, peer: Peer, arrived: list[tuple[int, Message]]) -> None:
         """Handle a worker's death, after all that it had sent."""

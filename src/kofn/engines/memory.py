@@ -12,6 +12,7 @@ import mmap
 import os
 import pickle
 import tempfile
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -29,6 +30,8 @@ LARGE = 32 * 1024  # bytes; below this a copy through the socket is cheaper than
 FRAME = (1 << 31) - 1  # bytes; marshal, which makes frames, counts in 32 bits
 WHOLE = 16 << 20  # bytes; from here on memory is mostly fresh, and written by system calls
 PIECE = 4 << 20  # bytes of one such call, of which several threads make some
+BORROWED = 64 * 1024  # bytes of an array that is read where it lies, if its task allows that
+LENT = 64  # segments of one pool for that
 _ALIGN = 64
 _HEADER = 64  # the first word says busy (1) or free (0); see Pool
 
@@ -330,6 +333,26 @@ def unpack(packed: Packed, memory: Memory | None = None, copy: bool = False) -> 
         return pickle.loads(parts[0], buffers=map(bytearray, parts[1:]) if copy else parts[1:])
     dtype, shape, order = head
     return np.ndarray(shape, dtype, bytearray(parts[0]) if copy else parts[0], order=order)
+
+
+def borrowed(packed: Packed, memory: mmap.mmap, lent: set[int]) -> NDArray[Any] | None:
+    """Return a large array where it lies, in memory that is given back when nobody has it any more.
+
+    To copy it is the least: the system has to find memory for it, page by page. None if it is
+    small, if it is no array, or if enough of the writer's memory is `lent`: it has so much.
+    """
+    if type(packed[0]) is not tuple or large(packed) < BORROWED or len(lent) >= LENT:
+        return None
+    array: NDArray[Any] = unpack(packed, memory)
+    lent.add(segment := packed[2] or 0)
+    weakref.finalize(array, _give_back, memory, lent, segment, os.getpid()).atexit = False
+    return array
+
+
+def _give_back(memory: mmap.mmap, lent: set[int], segment: int, pid: int) -> None:
+    lent.discard(segment)
+    if os.getpid() == pid:  # in a forked child it is still the parent's
+        memory[0] = 0
 
 
 def framed(packed: Packed) -> Packed:

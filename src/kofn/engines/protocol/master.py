@@ -28,10 +28,10 @@ class _Operand:
 class _Open:
     """A task that has not ended."""
 
-    __slots__ = ("args", "failed", "operand", "round")
+    __slots__ = ("args", "brief", "failed", "operand", "round")
 
-    def __init__(self, round: int, operand: _Operand | None, args: Any) -> None:
-        self.round, self.operand, self.args = round, operand, args
+    def __init__(self, round: int, operand: _Operand | None, args: Any, brief: bool) -> None:
+        self.round, self.operand, self.args, self.brief = round, operand, args, brief
         self.failed = False  # its Failed was told, and the worker goes on
 
 
@@ -116,7 +116,7 @@ class MasterProtocol:
                 operand.holders.add(worker)
                 out.append((worker, operand.message))
         out.append((worker, msg.RunTask(task.id, round, number, args, self.cancelled)))
-        peer.tasks[task.id] = _Open(round, operand, args)
+        peer.tasks[task.id] = _Open(round, operand, args, task.brief)
         peer.told = self.cancelled
         return out
 
@@ -203,7 +203,8 @@ class MasterProtocol:
         try:
             # Also where nobody wants it: the place that holds it is free again afterwards.
             try:
-                value = self._values.unpack(value)
+                brief = task is not None and task.brief
+                value = self._values.borrow(value) if brief else self._values.unpack(value)
             finally:
                 what = self._values.unpack(what)
         except Exception as error:

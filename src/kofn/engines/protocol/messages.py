@@ -145,5 +145,9 @@ class Values:
         """Return the value again. At the master its arrays are private and writable."""
         return packed
 
+    def borrow(self, packed: Any) -> Any:
+        """The same for a value that is needed for a moment: it may lie where it was written."""
+        return self.unpack(packed)
+
     def release(self, packed: Any) -> None:
         """Let go of a packed value that nobody needs any more."""
