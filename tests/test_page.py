@@ -114,6 +114,12 @@ def test_other_origins_and_other_names_are_refused(page: Page, headers: dict[str
     assert get(page, f"/?token={page.token}", **headers).status == 403
 
 
+def test_a_name_in_the_request_itself_counts_as_the_hosts(page: Page) -> None:
+    host = f"127.0.0.1:{page.port}"
+    for name, status in (("example.com", 403), (host, 200)):
+        assert get(page, f"http://{name}/?token={page.token}", Host=host).status == status
+
+
 def test_this_machine_may_look_by_either_name(page: Page) -> None:
     for name in ("127.0.0.1", "localhost"):
         host = f"{name}:{page.port}"
