@@ -104,6 +104,7 @@ class Page:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     allow_reuse_address = True
+    request_queue_size = CONNECTIONS  # beyond that the kernel has them try again after a second
     feed: Feed
     page: Page
 
