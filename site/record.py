@@ -136,7 +136,6 @@ def _text(frame: list[list[tuple[str, str, bool]]]) -> str:
 
 def photograph(rounds: int, out: Path) -> None:
     """Run the demo with a browser on its page, and keep what that shows at the end."""
-    from PIL import Image
     from playwright.sync_api import sync_playwright
 
     args = ["demo", "--page", "--price", "0.35", "--rounds", str(rounds)]
@@ -155,8 +154,6 @@ def photograph(rounds: int, out: Path) -> None:
         over = "() => document.getElementById('status').textContent === 'the run is over'"
         tab.wait_for_function(over, timeout=300_000)
         tab.screenshot(path=out, full_page=True)
-    with Image.open(out) as picture:  # a quarter of the bytes
-        picture.quantize(128).save(out, optimize=True)
 
 
 def main() -> None:
