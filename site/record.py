@@ -1,12 +1,16 @@
-"""Records `kofn demo` as it looks in a terminal: `python site/record.py` writes docs/demo.svg.
+"""Records `kofn demo`: as it looks in a terminal, and with --page as its page looks at the end.
 
-The run is real. Forty of its pictures are the frames of an animated SVG; who asked for less motion
-sees the last one.
+`python site/record.py` writes docs/demo.svg. The run is real. Forty of its pictures are the frames
+of an animated SVG; who asked for less motion sees the last one. `python site/record.py --page`
+writes docs/page.png; it needs Playwright and Chromium.
 """
 
 from __future__ import annotations
 
 import argparse
+import shutil
+import subprocess
+import sys
 import threading
 import time
 from html import escape
@@ -23,6 +27,8 @@ EVERY, FRAMES, HOLD = 0.1, 40, 4.0  # seconds between two looks; frames; seconds
 COLUMNS, CELL, LINE = 80, 8.0, 17.0
 INK, PAPER = "#e6e6e6", "#16191d"
 COLOURS = {"blue": "#58a6e8", "yellow": "#e3b341", "red": "#ff7b6b", "green": "#5fd38d"}
+
+DOCS = Path(__file__).parent.parent / "docs"
 
 Frame = tuple[float, list[list[tuple[str, str, bool]]]]
 
@@ -128,14 +134,39 @@ def _text(frame: list[list[tuple[str, str, bool]]]) -> str:
     return "".join(out)
 
 
+def photograph(rounds: int, out: Path) -> None:
+    """Run the demo with a browser on its page, and keep what that shows at the end."""
+    from playwright.sync_api import sync_playwright
+
+    args = ["demo", "--page", "--price", "0.35", "--rounds", str(rounds)]
+    command = [sys.executable, "-c", "from kofn.cli import main; main()", *args]
+    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
+    with (
+        sync_playwright() as play,
+        play.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"]
+        ) as browser,
+        subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **quiet) as run,
+    ):
+        assert run.stderr is not None
+        tab = browser.new_page(viewport={"width": 1200, "height": 1000})
+        tab.goto(run.stderr.readline().removeprefix("The page: ").strip())
+        over = "() => document.getElementById('status').textContent === 'the run is over'"
+        tab.wait_for_function(over, timeout=300_000)
+        tab.screenshot(path=out, full_page=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--out", type=Path, default=Path(__file__).parent.parent / "docs" / "demo.svg"
-    )
+    parser.add_argument("--page", action="store_true", help="The page, in place of the terminal.")
+    parser.add_argument("--out", type=Path)
     parser.add_argument("--rounds", type=int, default=60)
     options = parser.parse_args()
-    options.out.write_text(svg(record(options.rounds)))
+    out = options.out or DOCS / ("page.png" if options.page else "demo.svg")
+    if options.page:
+        photograph(options.rounds, out)
+    else:
+        out.write_text(svg(record(options.rounds)))
 
 
 if __name__ == "__main__":

@@ -452,8 +452,8 @@ def test_the_wait_of_a_stopped_task_is_no_part_of_its_pace() -> None:
 def test_the_headline_says_what_happened_and_what_it_saved(
     lost: int, without: float, again: float, slowest: int | None, words: str
 ) -> None:
-    head = {"lost": lost, "took": 10.0, "without": without, "again": again, "closed": False}
-    head |= {"at_least": "at least" in words, "slowest": slowest}
+    head: dict[str, Any] = {"lost": lost, "took": 10.0, "without": without, "again": again}
+    head |= {"at_least": "at least" in words, "slowest": slowest, "closed": False}
     assert headline(head) == words
     over = headline(head | {"closed": True})
     assert "so far" not in over

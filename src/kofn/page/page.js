@@ -100,7 +100,7 @@ function draw() {
   }
   $("title").textContent = head.title || "kofn";
   document.title = head.title && !head.title.startsWith("kofn") ? `${head.title} · kofn` : head.title || "kofn";
-  $("engine").textContent = `${seconds(head.time)}, engine ${head.engine}`;
+  $("engine").textContent = `${seconds(head.time)} · ${head.engine}`;
   $("story").textContent = head.story.join(" ");
   race(head);
   tiles(head);

@@ -104,7 +104,7 @@ class Page:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     allow_reuse_address = True
-    request_queue_size = CONNECTIONS  # the sixth at a time would be tried again after seconds
+    request_queue_size = CONNECTIONS  # beyond that the kernel has them try again after a second
     feed: Feed
     page: Page
 
@@ -166,7 +166,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answer a request, if it may be answered."""
         url = urlsplit(self.path)
-        if (why := self._refused(url.query)) is not None:
+        if (why := self._refused(url.netloc, url.query)) is not None:
             self._send(HTTPStatus.FORBIDDEN, f"{why}\n")
         elif url.path == "/":
             self.server.page.opened.set()
@@ -180,8 +180,8 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._send(HTTPStatus.NOT_FOUND, "there is /, /events and /metrics\n")
 
-    def _refused(self, query: str) -> str | None:
-        host = self.headers.get("Host", "")
+    def _refused(self, netloc: str, query: str) -> str | None:
+        host = netloc or self.headers.get("Host", "")  # as to a proxy: "GET http://host/"
         if host.rsplit(":", 1)[0] not in HOSTS:
             return "this page answers to localhost and 127.0.0.1 only"
         if self.headers.get("Origin", f"http://{host}") != f"http://{host}":

@@ -164,6 +164,6 @@ def uncoded(
     lost = [*gone, *(one.span.end - start for one in asked if one.span.state == "lost")]
     again = median(alone) if alone else 0.0
     last, slowest = max(ends, default=(0.0, None))
-    whole = max([last, *(at + again for at in lost)])
+    longest = max([last, *(at + again for at in lost)])
     least = at_least or bool(lost and not alone)
-    return Uncoded(whole, least, len(lost), whole - last, slowest)
+    return Uncoded(longest, least, len(lost), longest - last, slowest)
