@@ -232,7 +232,7 @@ class RoundDriver:
     def some_workers(self) -> tuple[int, ...]:
         """Return who is live now; nobody is waited for longer than `wait`, then TooFewWorkers."""
         self.settle()
-        self.await_enough(lambda: len(self.roster.kept), 1)
+        self.await_enough(lambda: len(self.roster.kept), 1, lambda: self.wait)
         return self.roster.workers
 
     def _take(self, timeout: float) -> list[Event]:
