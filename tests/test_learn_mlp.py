@@ -135,7 +135,7 @@ def test_a_frozen_worker_is_not_waited_for_in_every_update(
     wait = RoundDriver.await_stored
 
     def noted(
-        driver: RoundDriver, key: str, workers: Sequence[int], enough: Callable[[], bool]
+        driver: RoundDriver, key: str, workers: Sequence[int], enough: Callable[[float], bool]
     ) -> None:
         waited.append(2 in workers)
         wait(driver, key, workers, enough)

@@ -59,7 +59,7 @@ def coded(cluster: kofn.Cluster, module: Any, data: Any, steps: int, **options: 
     loss = torch.nn.functional.cross_entropy
     sums = CodedBackward(module, loss, cluster, data, **options)
     for placed in sums.parts._sums.values():  # everybody has its parts before the first step
-        driver_of(cluster).await_stored(placed.key, list(cluster.workers), lambda: False)
+        driver_of(cluster).await_stored(placed.key, list(cluster.workers), lambda _: False)
     optimiser = torch.optim.SGD(module.parameters(), lr=0.1)
     found = []
     for _ in range(steps):

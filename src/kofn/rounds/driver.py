@@ -35,7 +35,7 @@ from .base import Round
 from .collector import resting
 from .keep import Keeper
 from .leaving import Departures
-from .roster import Roster
+from .roster import Enough, Roster
 from .trust import Trust
 
 LOG_LENGTH = 200_000  # records; older ones are dropped
@@ -296,14 +296,14 @@ class RoundDriver:
         self._unheard += over if self._running else ()  # the next round is told as it begins
         return self._departures.next()
 
-    def await_stored(self, key: str, workers: Sequence[int], enough: Callable[[], bool]) -> None:
+    def await_stored(self, key: str, workers: Sequence[int], enough: Enough) -> None:
         """Wait until each of these keeps `key`, could not, or is lost; a little beyond `enough`."""
         began, end, left = self.engine.now(), float("inf"), list(workers)
 
         def waiting() -> list[int]:
             nonlocal end
             now = self.engine.now()
-            if enough():  # the rest is not waited for up to the limit
+            if enough(now):  # the rest is not waited for up to the limit
                 end = min(end, now + max(PATIENCE, min(3 * (now - began), self.limit / 2)))
             return [] if now >= end else self.roster.left(key, left)
 

@@ -14,6 +14,7 @@ from .. import interrupts
 from ..errors import SharesLost, Stalled, UnknownWorker, WorkerError
 from ..model import Build, Update
 from .driver import RoundDriver
+from .roster import Enough
 
 MANY, LOOK = 100, 0.25  # of more workers it is looked so many seconds apart who has its share
 ShareOf = Callable[[int], Any]  # a share's number -> its value, or a Build that a worker runs
@@ -110,7 +111,7 @@ class Holders:
             if not given:
                 return
             # What came from here is there in a moment; what a worker fetches itself may take long.
-            self.driver.await_stored(self.key, given, enough=lambda: True)
+            self.driver.await_stored(self.key, given, enough=lambda _: True)
 
     def supply(self, worker: int) -> bool:
         """Give one worker a share, if it has none and one is free; whether it was sent from here.
@@ -242,13 +243,13 @@ class Holders:
                 self.supply(worker)
         return len(self.shares) > given
 
-    def _there(self, awaited: int, enough: int) -> Callable[[], bool]:
+    def _there(self, awaited: int, enough: int) -> Enough:
         """Whether enough are ready: that looks at all, so with many not for each event."""
         apart, look = LOOK if awaited > MANY else 0.0, -inf
 
-        def there() -> bool:
+        def there(now: float) -> bool:
             nonlocal look
-            if (now := self.driver.engine.now()) < look:
+            if now < look:
                 return False
             look = now + apart
             return len(self.ready()) >= enough

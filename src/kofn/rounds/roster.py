@@ -8,12 +8,14 @@ told by events what changes meanwhile.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from heapq import heappop, heappush
 from typing import Any
 from weakref import WeakSet
 
 from ..model import Assign, Dropped, Event, Failed, Joined, Leaving, Lost, Reply, Stored
+
+Enough = Callable[[float], bool]  # whether enough are there, at this time
 
 
 class Debts:

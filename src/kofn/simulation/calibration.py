@@ -55,7 +55,7 @@ def _stored(cluster: Cluster, worker: int, value: Any) -> float:
     key = f"calibrate-{driver.next_task()}"
     began = time.perf_counter()
     driver.put(worker, key, value)
-    driver.await_stored(key, [worker], lambda: False)
+    driver.await_stored(key, [worker], lambda _: False)
     spent = time.perf_counter() - began
     driver.forget(key)
     return spent
