@@ -237,8 +237,7 @@ def measure(prices: Prices, settings: Settings, on_step: OnStep, kept: Kept) -> 
     for number, start in enumerate(settings.starts, 1):
         markets[f"distr_bgd_{number}".removesuffix("_1")] = ("stale", start, PENALTY)
     for name, (kind, start, penalty) in markets.items():
-        descent = partial(on_market, kind, prices, settings, start, penalty)
-        runs[name] = kept(name, lambda descent=descent: descent().noted())
+        runs[name] = kept(name, partial(_on_market, kind, prices, settings, start, penalty))
         on_step(name)
     calm = np.array(runs["noiseless"]["train"])
     apart = np.abs(np.array(runs["coded"]["train"]) - calm)
@@ -276,6 +275,10 @@ def _medians(
     """The median of each kind, and its quartiles."""
     medians = {kind: float(np.median(times)) for kind, times in seconds.items()}
     return medians, {k: np.quantile(times, (0.25, 0.75)).tolist() for k, times in seconds.items()}
+
+
+def _on_market(*how: Any) -> dict[str, Any]:
+    return on_market(*how).noted()
 
 
 def _noiseless(prices: Prices, settings: Settings) -> dict[str, Any]:
