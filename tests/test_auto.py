@@ -394,3 +394,15 @@ def test_a_run_that_was_ended_goes_on(tmp_path: Path) -> None:
     for text in ("{", "[" * 100_000, '{"settings": {"rounds": 4}, "known": 1, "seconds": 0}'):
         (tmp_path / "partial.json").write_text(text)
         assert Kept(tmp_path, {"rounds": 4}).known == {}
+
+
+@pytest.mark.parametrize("compute", [True, False])
+@pytest.mark.parametrize(("parts", "n"), [(2, 4), (4, 8), (5, 8)])
+def test_fewer_parts_than_slots_leave_some_slots_without_parts_of_their_own(
+    parts: int, n: int, compute: bool
+) -> None:
+    with kofn.connect(VirtualEngine(4, compute=compute)) as cluster:
+        held = cluster.parts([np.ones(3) * i for i in range(parts)], n=n)
+        for _ in range(3):
+            found = held.sum(lambda part, x: part * x, 2.0)
+        assert not compute or np.allclose(found.value, parts * (parts - 1))

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from acting import Acting
 from test_rounds_master import begun, reply, sent
 
 import kofn
@@ -21,6 +22,7 @@ from kofn.market import Market, script
 from kofn.model import Joined, Leaving, Lost, ProductReport, Record, Stored
 from kofn.report import timeline
 from kofn.report.spans import lanes
+from kofn.rounds.copying import PATIENCE
 from kofn.rounds.leaving import GRACE, MARGIN, Departures, Due, Usual, in_time
 from kofn.rounds.roster import Roster
 from kofn.testing import Faults
@@ -306,6 +308,26 @@ def test_a_share_that_cannot_be_copied_is_rebuilt_from_others() -> None:
     fetched = {r.worker for r in log if r.kind == "send" and r.round not in rounds and r.time > 5}
     assert 3 in fetched
     assert len(fetched) > 1
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_product_waits_for_no_copy_from_one_that_is_silent(known: bool) -> None:
+    """It is frozen, then told to leave: its share is rebuilt from others."""
+    engine = Acting(VirtualEngine(6, delays=PerUnit(1e-3)))
+    with kofn.connect(engine) as cluster:
+        X = cluster.encode(A[:, :8], 3)
+        X += kofn.low_rank(np.ones((1200, 1)), np.ones((8, 1)))
+        cluster.announce(1, 60.0)
+        assert cluster.log[-1].kind == "leaving"
+        engine.frozen[1] = []
+        for _ in range(3 * known):
+            X @ np.ones(8)
+        joined, began = cluster.join(), engine.now()
+        for _ in range(2):
+            assert np.allclose(X @ np.ones(8), (A[:, :8] + 1) @ np.ones(8))
+        assert X.shares[joined] == 1
+        # Two products of 0.24 s, fetches that take as long, and waits for who is late.
+        assert engine.now() - began < 1.0 + (not known) * PATIENCE
 
 
 def test_everybody_leaving_is_no_reason_to_stop() -> None:

@@ -102,7 +102,7 @@ def copy(X: CodedMatrix, worker: int, share: int) -> bool:
     """Give a worker a share as another has it, who is leaving; whether that could be done."""
     driver, holders = X._driver, X._holders
     source = next((w for w, s in holders.ready().items() if s == share), None)
-    if source is None or not X.updates:
+    if source is None or not X.updates or source in X._planner.silent():
         return False
     columns = (1 + X._drift.moving) * X._columns
     value = np.empty((X._rows, columns), X.dtype)

@@ -242,13 +242,17 @@ class Planner:
 
         If those are too few, all that owe none; if these are, all.
         """
-        roster, now = self._driver.roster, self._driver.engine.now()
-        silent = roster.silent(now, SILENT) | roster.owing(self._laggards)
+        roster, now, silent = self._driver.roster, self._driver.engine.now(), self.silent()
         going = self.usual.too_soon(roster.leaving, now) if roster.leaving else set()
         for out in (silent | going, silent) if going else (silent,):
             if out and len(ready.keys() - out) >= need:
                 return {worker: share for worker, share in ready.items() if worker not in out}
         return ready
+
+    def silent(self) -> set[int]:
+        """Those that owe an answer from an earlier round, and were late or owe it for a while."""
+        roster, now = self._driver.roster, self._driver.engine.now()
+        return roster.silent(now, SILENT) | roster.owing(self._laggards)
 
     def await_enough(self) -> None:
         """Wait for joiners until a product can begin; or raise TooFewWorkers."""

@@ -54,7 +54,7 @@ def pieces_of(
     """Run a task, or without `compute` say what it would; its pieces, the last perhaps an error."""
     if not compute:
         if type(task.what) is Outline:
-            return task.what.pieces
+            return task.what.pieces or [NOTHING]
         return [Piece(task.what, None, int(task.cost))]
     pieces: list[Piece | Exception] = []
     try:

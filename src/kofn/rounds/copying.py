@@ -8,7 +8,7 @@ from typing import Any
 from ..model import Command, Dropped, Event, Failed, Leaving, Lost, Reply, Send, Task, Tick
 from .base import Round
 
-PATIENCE = 5.0  # seconds of silence, after which others are asked instead
+PATIENCE = 1.0  # seconds of silence, after which others are asked instead: a product waits
 
 
 class CopyRound(Round):
