@@ -108,13 +108,15 @@ OTHERWISE: dict[str, tuple[str, ...]] = {
     "updates": ("still", "some rows", "low weight", "probe", "parity"),
     "iterate": ("learnt", "low weight"),
     "leaving": ("learnt", "still", "probe"),
-    "sums": ("learnt", "audited"),
+    "sums": ("learnt", "audited", "lied to"),
     "rateless": ("", "", "", "raptor"),  # it takes thrice as long
     "sequence": ("learnt",),
     "mixed": ("learnt",),
     "threads": ("learnt",),
 }
 VERIFIED = ("probe", "parity")
+# Where all of a sum is asked of two, and what takes the second away does not strike.
+TWO_SAY = ("double", "fail", "interrupt")
 
 
 class Step(NamedTuple):
@@ -187,6 +189,8 @@ def _with_lies(rng: random.Random, script: Script) -> Script:
     if script.otherwise == "parity":
         k = min(script.k, script.n - 1)
         script = replace(script, k=k, margin=rng.randint(1, min(2, script.n - k)))
+    if script.otherwise == "lied to":
+        return _lied_to(rng, script)
     if script.otherwise not in VERIFIED or script.place == "timed":
         return script
     steps = []
@@ -196,6 +200,19 @@ def _with_lies(rng: random.Random, script: Script) -> Script:
         lies = [Strike(calls, 0.0, "lie", rng.randrange(1 << 20), rng.random()) for calls in when]
         steps.append(step._replace(strikes=tuple(sorted([*step.strikes, *lies]))))
     return replace(script, steps=tuple(steps))
+
+
+def _lied_to(rng: random.Random, script: Script) -> Script:
+    """The same with a liar: caught twice, it is gone, and so is the second who says its parts."""
+    n, pick = script.n + script.n % 2, rng.randrange(1 << 20)
+    liars = rng.sample(range(len(script.steps)), min(2, len(script.steps)))
+    steps = []
+    for i, step in enumerate(script.steps):
+        strikes = [strike for strike in step.strikes if strike.what in TWO_SAY]
+        if i in liars:
+            strikes.append(Strike(rng.randint(1, 12), 0.0, "lie", pick, rng.random()))
+        steps.append(step._replace(strikes=tuple(sorted(strikes))))
+    return replace(script, n=n, workers=n, steps=tuple(steps))
 
 
 def _step(rng: random.Random, work: Sequence[str], weights: Sequence[float]) -> Step:
@@ -360,7 +377,7 @@ class World:
             codes = [kofn.Raptor() if otherwise == "raptor" else kofn.LT()]
         if otherwise == "learnt":
             codes = [None]
-        if otherwise == "audited":
+        if otherwise in ("audited", "lied to"):
             n += n % 2
             codes = [kofn.FractionalRepetition(2)]
         code = codes[self.script.seed % len(codes)]
@@ -399,6 +416,8 @@ class World:
         struck, lies = engine.struck, engine.lies
         if self.script.otherwise in VERIFIED:
             engine.checked = self._is_product(work)
+        elif self.script.otherwise == "lied to":
+            engine.checked = work in ("sum", "some")
         try:
             how = self.DO[work](self, dice) or "right"
         except Violation:
@@ -627,9 +646,10 @@ class World:
         terms = np.array([fn(row, x) for row in self.D])
         disjoint = isinstance(self.parts.code, kofn.FractionalRepetition | kofn.Uncoded)
         weights: Any = "plain" if part < 1.0 and disjoint else "covered"
-        rate = dice.choice((0.3, 1.0)) if self.script.otherwise == "audited" else 0.0
+        rate = {"audited": dice.choice((0.3, 1.0)), "lied to": 1.0}.get(self.script.otherwise, 0.0)
         found = self.parts.sum(fn, x, stop=stop, weights=weights, verify=rate)
-        must(not found.report.wrong, "who was right is not accused", found.report)
+        right = self.engine.liars.issuperset(found.report.wrong)
+        must(right, "who was right is not accused", found.report)
         must(found.exact or part < 1.0, "a sum is exact unless less was asked for")
         must(found.covered >= part - 1e-12, "as much is covered as was asked for", found.covered)
         if not self.values or not (found.exact or weights == "plain"):
@@ -756,8 +776,13 @@ class World:
         """Close the cluster; nothing may be left undone."""
         self.engine.acts.clear()
         check_log(self.cluster.log)
-        accused = {record.worker for record in self.cluster.log if record.kind == "wrong"}
-        must(accused <= self.engine.liars, "who was right is not accused", accused)
+        caught = Counter(record.worker for record in self.cluster.log if record.kind == "wrong")
+        must(self.engine.liars.issuperset(caught), "who was right is not accused", caught)
+        aside = {record.worker for record in self.cluster.log if record.kind == "aside"}
+        twice = {worker for worker, times in caught.items() if times > 1}
+        must(aside <= twice, "who was caught once is not put aside", aside, caught)
+        lost = {record.worker for record in self.cluster.log if record.kind == "lost"}
+        must(twice <= aside | lost, "who was caught twice is put aside", caught)
         if self.script.keep:
             # Who is leaving is replaced, and may stay after all.
             most = max(self.script.keep, self.script.workers)
