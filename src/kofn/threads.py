@@ -13,13 +13,14 @@ MOST = 8  # threads: memory is as fast as it gets with fewer
 
 def each(work: Callable[..., Any], *items: Iterable[Any]) -> None:
     """Call `work` for every item, in several threads; raises what the first of them raised."""
-    if cores() == 1:
-        for _ in map(work, *items):
-            pass
+    calls = list(zip(*items, strict=False))
+    if min(cores(), len(calls)) <= 1:  # the start of a thread takes longer than many a call
+        for call in calls:
+            work(*call)
         return
     # They end with the work: a process has no threads of kofn's between two calls, and may fork.
-    with ThreadPoolExecutor(cores(), "kofn") as pool:
-        for _ in pool.map(work, *items):
+    with ThreadPoolExecutor(min(cores(), len(calls)), "kofn") as pool:
+        for _ in pool.map(work, *zip(*calls, strict=True)):
             pass
 
 
