@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from threading import current_thread
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from kofn.arrays.shares import MakeRoom, Plain, shares_of
 from kofn.arrays.wide import plain
 from kofn.codes import LowWeightCode
 from kofn.codes.mds import MDSCode
+from kofn.threads import each
 
 CODES = [MDSCode(3, 1), MDSCode(4, 4), MDSCode(6, 4), MDSCode(7, 3), LowWeightCode(6, 4)]
 
@@ -88,3 +90,14 @@ def test_shares_that_are_the_same_block_are_written_once() -> None:
     assert len(rooms) == 1
     assert all(np.shares_memory(one, rooms[0].array) for one in found)
     np.testing.assert_array_equal(found[4], A)
+
+
+def test_a_single_call_starts_no_thread() -> None:
+    ran: list[str] = []
+    each(lambda _: ran.append(current_thread().name), [1])
+    assert ran == [current_thread().name]
+    each(lambda a, b: ran.append(f"{a}{b}"), "xyz", "uvw")
+    assert sorted(ran[1:]) == ["xu", "yv", "zw"]
+    each(ran.append, [])
+    with pytest.raises(ValueError, match="no"):
+        each(lambda _: int("no"), range(3))

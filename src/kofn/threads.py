@@ -18,18 +18,20 @@ def each(work: Callable[..., Any], *items: Iterable[Any]) -> None:
     Where no thread can be had, this one does it all, and anew what others had begun: it must come
     to the same.
     """
-    given = [list(one) for one in items]
-    if cores() > 1:
+    calls = list(zip(*items, strict=False))
+    threads = min(cores(), len(calls))
+    if threads > 1:  # to start one takes longer than many a call
         # They end with the work: between two calls a process has none of kofn's, and may fork.
-        with ThreadPoolExecutor(cores(), "kofn") as pool:
+        with ThreadPoolExecutor(threads, "kofn") as pool:
             try:
-                results = pool.map(work, *given)
+                results = pool.map(work, *zip(*calls, strict=True))
             except RuntimeError:  # a limit of processes, or of memory
                 results = None
             if results is not None:
                 deque(results, maxlen=0)
                 return
-    deque(map(work, *given), maxlen=0)
+    for call in calls:
+        work(*call)
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -21,7 +22,7 @@ from sklearn.utils.validation import (
     check_is_fitted,
     validate_data,
 )
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from ..arrays import CodedTranspose
 from ..arrays.shares import resolve_source
@@ -215,11 +216,15 @@ class _OneThread:
     def __init__(self) -> None:
         self._lock, self._fits = threading.Lock(), 0
         self._limit: Any = None
+        self._libraries: Any = None  # looked for anew when modules have come: that takes 4 ms
+        self._modules = 0
 
     def __enter__(self) -> None:
         with self._lock:
             if self._fits == 0:
-                self._limit = threadpool_limits(1, "blas")
+                if self._modules != len(sys.modules):
+                    self._libraries, self._modules = ThreadpoolController(), len(sys.modules)
+                self._limit = self._libraries.limit(limits=1, user_api="blas")
             self._fits += 1
 
     def __exit__(self, *_: object) -> None:
