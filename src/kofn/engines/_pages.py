@@ -19,6 +19,7 @@ import sys
 import time
 import weakref
 from collections import deque
+from contextlib import suppress
 from typing import Any, ClassVar
 
 import numpy as np
@@ -67,11 +68,15 @@ class Ahead:
 
     def __init__(self, fd: int, size: int) -> None:
         whole = size // HUGE
-        resting = time.monotonic() < Ahead.until
-        self._view = None if resting else aligned(fd, whole * HUGE)
-        self._left = set() if self._view is None else set(range(whole))
-        for page in self._left:  # Linux gathers what has a page at least
-            os.pwrite(fd, b"\0", page * HUGE)
+        self._view: memoryview | None = None
+        self._left: set[int] = set()
+        if time.monotonic() < Ahead.until:
+            return
+        with suppress(OSError):  # no addresses left, or no memory: whoever writes is told
+            self._view = aligned(fd, whole * HUGE)
+            for page in range(whole if self._view is not None else 0):
+                os.pwrite(fd, b"\0", page * HUGE)  # Linux gathers what has a page at least
+                self._left.add(page)
 
     def reach(self, first: int, last: int) -> None:
         """Bytes first..last are to be written now. Any thread may call it."""

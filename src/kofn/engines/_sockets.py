@@ -231,7 +231,7 @@ class SocketTransport(Transport):
 
     def borrow(self, packed: Any) -> Any:
         if type(packed) is Shared and packed.lent is not None:
-            array = borrowed(*packed)
+            array = borrowed(packed.packed, packed.memory, packed.lent)
             if array is not None:
                 return array
         return self.unpack(packed)
