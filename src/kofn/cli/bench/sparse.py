@@ -70,7 +70,7 @@ def _most(X: Any, entries: Mapping[int, int]) -> float:
     """The entries that the worker read in the last product that read most."""
     shares, rows = X.shares, X.code.block_rows(X.shape[0])
     read = X.report.rows_read
-    return max(entries[shares[worker]] * count / rows for worker, count in read.items())
+    return float(max(entries[shares[worker]] * count / rows for worker, count in read.items()))
 
 
 def _matrix(data: Path | None) -> Any:
