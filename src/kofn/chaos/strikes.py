@@ -167,7 +167,8 @@ class Striker:
         for victim in victims:
             if victim in there:
                 self.counts["kills"] += there[victim].send(signal.SIGKILL)
-            elif self._cluster.engine.capabilities.can_lose:  # elsewhere, or simulated
+            elif not there and self._cluster.engine.capabilities.can_lose:
+                # All are elsewhere, or simulated. Of some that are elsewhere no other might come.
                 with suppress(UnknownWorker, CannotDo):
                     self._cluster.lose(victim)
                     self.counts["kills"] += 1
