@@ -178,11 +178,12 @@ def test_a_long_run_that_was_ended_goes_on(tmp_path: Path, monkeypatch: pytest.M
         (rateless, "_wall_clock"),
     ):
 
-        def note(*_: Any, name: str = name) -> dict[str, int]:
+        def note(*_: Any, name: str = name) -> dict[str, Any]:
             ran.append(name)
             if name == "_wall_clock" and ran.count(name) == 1:
                 raise KeyboardInterrupt
-            return {name: len(ran)}
+            times = {"seconds": {"lt1": [1.0]}, "worst_relative_error": 0.0}
+            return {name: len(ran)} if name != "_wall_clock" else times
 
         monkeypatch.setattr(where, name, note)
     monkeypatch.setattr(rateless, "check", lambda data: np.ones(3))
@@ -191,4 +192,5 @@ def test_a_long_run_that_was_ended_goes_on(tmp_path: Path, monkeypatch: pytest.M
     before = list(ran)
     found = rateless.measure(tmp_path, TINY, lambda what: None, Kept(tmp_path, {}))
     assert ran == [*before, "_wall_clock"]
+    assert found["wall_clock"]["lt1"]["trials"] == 1
     assert found["exp"]["lt1"] == {"_latency": 4}

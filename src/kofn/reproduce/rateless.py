@@ -30,6 +30,7 @@ M, TAU, MU = 1000, 0.005, 0.2  # terms and workers, seconds a term, 1 / mean sta
 HELD = {"lt1": 32, "lt2": 16, "groups": 16}  # symbols of a worker that stand for infinitely many
 RECORDING = "cnn_mbp_Canada_batch256"  # at load 0: one sample, so nearly all of it is start-up
 WORKERS, DIMENSION = 16, 1000  # by the wall clock
+TURNS = 10  # rounds by the wall clock that are kept at a time
 KINDS = ("one", "uncoded", "replication2", "lt1", "lt2", "groups")
 
 STOOD_IN = (
@@ -112,7 +113,12 @@ def measure(data: Path, settings: Settings, on_step: OnStep, kept: Kept) -> dict
         codes = partial(decoding.precodes, settings.decodes, settings.precoded, on_step)
         result["precoded"] = kept("precoded", codes)
         result |= kept("decoding", partial(_decoding, settings, on_step))
-        result["wall_clock"] = kept("wall", partial(_wall_clock, settings, waits, on_step))
+        turns = [min(TURNS, settings.rounds - done) for done in range(0, settings.rounds, TURNS)]
+        blocks = [
+            kept(f"wall, {number}", partial(_wall_clock, settings, waits, on_step, number, rounds))
+            for number, rounds in enumerate(turns)
+        ]
+        result["wall_clock"] = _wall_summary(blocks, settings.scale)
     model = {"m": M, "tau": TAU, "mu": MU, "soliton": (0.03, 0.5), "symbols_per_worker": HELD}
     result["settings"] = {
         **asdict(settings),
@@ -272,7 +278,14 @@ def _decoding(settings: Settings, on_step: OnStep) -> dict[str, Any]:
     }
 
 
-def _wall_clock(settings: Settings, waits: NDArray[np.float64], on_step: OnStep) -> dict[str, Any]:
+def _wall_clock(
+    settings: Settings,
+    waits: NDArray[np.float64],
+    on_step: OnStep,
+    number: int,
+    rounds: int,
+) -> dict[str, Any]:
+    """Seconds of so many rounds of each kind, and the largest error."""
     rng = np.random.default_rng(settings.seed)
     X = rng.standard_normal((M, DIMENSION))
     x = (rng.standard_normal((1, DIMENSION)), Kernel("gaussian", 1 / DIMENSION))
@@ -287,10 +300,10 @@ def _wall_clock(settings: Settings, waits: NDArray[np.float64], on_step: OnStep)
     }
     # No waits until every worker has done everything once; then the clock runs.
     drawn = np.zeros_like(waits)
-    engine = Paced(LocalEngine(WORKERS), Sampled(drawn, unit=0.0), seed=settings.seed)
+    engine = Paced(LocalEngine(WORKERS), Sampled(drawn, unit=0.0), seed=settings.seed + 2 * number)
     # Only the start waits; the work takes the time it takes.
     engine.capabilities = replace(engine.capabilities, given_time=False)
-    alone = Paced(LocalEngine(1), Sampled(drawn, unit=0.0), seed=settings.seed + 1)
+    alone = Paced(LocalEngine(1), Sampled(drawn, unit=0.0), seed=settings.seed + 2 * number + 1)
     alone.capabilities = replace(alone.capabilities, given_time=False)
     with connect(engine) as cluster, connect(alone) as one:
         parts = cluster.parts(X, codes["uncoded"], parts=M)
@@ -307,10 +320,17 @@ def _wall_clock(settings: Settings, waits: NDArray[np.float64], on_step: OnStep)
         timer = Timer(exact)
         where = {kind: (cluster, call) for kind, call in sums.items()} | {"one": (one, alone_sum)}
         kinds = {kind: (on, partial(_value, call)) for kind, (on, call) in where.items()}
-        seconds = timer.rounds(kinds, settings.rounds, lambda: on_step("wall clock"), warm=0)
-    sizes = {"workers": WORKERS, "terms": M, "dimension": DIMENSION, "scale": settings.scale}
-    result = {kind: summary(times) for kind, times in seconds.items()}
-    return {**result, **sizes, "worst_relative_error": timer.worst}
+        seconds = timer.rounds(kinds, rounds, lambda: on_step("wall clock"), warm=0)
+    return {"seconds": seconds, "worst_relative_error": timer.worst}
+
+
+def _wall_summary(blocks: list[dict[str, Any]], scale: float) -> dict[str, Any]:
+    sizes = {"workers": WORKERS, "terms": M, "dimension": DIMENSION, "scale": scale}
+    kinds = blocks[0]["seconds"]
+    times = {kind: [t for block in blocks for t in block["seconds"][kind]] for kind in kinds}
+    worst = max(block["worst_relative_error"] for block in blocks)
+    result = {kind: summary(every) for kind, every in times.items()}
+    return {**result, **sizes, "worst_relative_error": worst}
 
 
 def _value(call: Callable[[], Any]) -> Any:
