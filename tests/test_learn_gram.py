@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import sklearn.linear_model
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 import kofn
 from kofn.arrays.gram import gram
@@ -23,6 +24,12 @@ X[:, 7] = X[:, 6] + 1e-3 * X[:, 7]  # nearly the same
 X[:, 9] = 2.5  # a column that says nothing
 Y = X @ RNG.standard_normal(50) + RNG.standard_normal(9001)
 WEIGHT = RNG.random(9001)
+
+
+@pytest.fixture(autouse=True)
+def _alone() -> Any:
+    with threadpool_limits(1):  # threads of BLAS on cores that are taken wait for minutes
+        yield
 
 
 U = np.column_stack([RNG.standard_normal(9001), np.ones(9001)])

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
+PATIENT = 4.0  # times what half of them took: without all rows several other passes are needed
+
 
 @dataclass(frozen=True)
 class Gram:
@@ -125,7 +127,8 @@ def gram(X: CodedMatrix, U: Floats) -> Gram | None:
                     args = (holders.key, worker, ((a, b),), d, some)
                     number = driver.next_task()
                     tasks.append(Task(number, id, worker, work.gram, args, worker, b - a))
-        round = GramRound(id, holders.key, tasks, ready, X._options.late, ())
+        late = X._options.late and Late(factor=PATIENT)
+        round = GramRound(id, holders.key, tasks, ready, late, ())
         driver.run(round, None, holders.supply)
         planner.ended(round)
         ended = driver.engine.now()
