@@ -70,7 +70,8 @@ def _most(X: Any, entries: Mapping[int, int]) -> float:
     """The entries that the worker read in the last product that read most."""
     shares, rows = X.shares, X.code.block_rows(X.shape[0])
     read = X.report.rows_read
-    return max(entries[shares[worker]] * count / rows for worker, count in read.items())
+    most: float = max(entries[shares[worker]] * n / rows for worker, n in read.items())
+    return most
 
 
 def _matrix(data: Path | None) -> Any:
