@@ -34,7 +34,7 @@ QUIET, LOST = "undisturbed", "two plain shares lost"
 def run(times: int, portion: int, data: Path | None) -> dict[str, Any]:
     """Products with both codes: after the loss beside before, and the slowest worker's work."""
     places.data(data, "sparse")
-    A = _matrix(data)[:: max(1, portion)]
+    A = _matrix(data, portion)
     w = np.random.default_rng(0).standard_normal(A.shape[1])
     exact = A @ w
     codes: tuple[AnyKOfN, ...] = (LowWeightCode(N, K), MDSCode(N, K))
@@ -70,15 +70,16 @@ def _most(X: Any, entries: Mapping[int, int]) -> float:
     """The entries that the worker read in the last product that read most."""
     shares, rows = X.shares, X.code.block_rows(X.shape[0])
     read = X.report.rows_read
-    return float(max(entries[shares[worker]] * count / rows for worker, count in read.items()))
+    most: float = max(entries[shares[worker]] * n / rows for worker, n in read.items())
+    return most
 
 
-def _matrix(data: Path | None) -> Any:
+def _matrix(data: Path | None, portion: int) -> Any:
     if data is not None:
-        return datasets.load("covtype", data).X
-    rng = np.random.default_rng(0)
-    wide = rng.integers(0, VALUES, (ROWS, WIDE))
-    narrow = rng.integers(0, NARROW, (ROWS, FIELDS - WIDE))
+        return datasets.load("covtype", data).X[::portion]
+    rng, rows = np.random.default_rng(0), ROWS // portion
+    wide = rng.integers(0, VALUES, (rows, WIDE))
+    narrow = rng.integers(0, NARROW, (rows, FIELDS - WIDE))
     offsets = np.array([VALUES] * WIDE + [NARROW] * (FIELDS - WIDE)).cumsum()
     at = np.hstack([wide, narrow]) + np.concatenate([[0], offsets[:-1]])
     return datasets.ones(at.astype(np.int32), int(offsets[-1]))
