@@ -190,13 +190,17 @@ def _delegated(name: str) -> Any:
 
 
 class Wrapped(Engine):
-    """Delegates every call to `engine`; closing it closes `engine`."""
+    """Delegates every call to `engine`; closing it closes `engine`.
 
-    name: ClassVar[str] = "wrapped"
+    It has the name of `engine`, unless its class has one of its own.
+    """
+
+    name: ClassVar[str] = ""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self.__dict__["name"] = engine.name
+        if not self.name:
+            self.__dict__["name"] = engine.name
         self.capabilities = engine.capabilities
 
     def events(self, timeout: float) -> list[Event]:

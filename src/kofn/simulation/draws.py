@@ -75,8 +75,6 @@ class Meter(Wrapped):
     worker keeps under one key.
     """
 
-    name = "meter"
-
     def __init__(self, engine: Engine, delays: Common) -> None:
         super().__init__(engine)
         delays.clock = engine.now

@@ -120,8 +120,6 @@ class _Slow:
 class _Faulty(Wrapped):
     """An engine that plays a script."""
 
-    name = "faulty"
-
     def __init__(self, engine: Engine, faults: tuple[_Fault, ...]) -> None:
         super().__init__(engine)
         self._waiting = list(faults)
