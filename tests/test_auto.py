@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from acting import Acting
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.random import Generator
 
 import kofn
+from kofn.arrays.tuning import MarginTuner
 from kofn.delays import Change, Delays, PerUnit, Recording, Script, write_timings
 from kofn.engines.base import Engine, Wrapped
 from kofn.engines.virtual import VirtualEngine
@@ -23,6 +28,8 @@ from kofn.report.state import RunState
 from kofn.reproduce import plan as reproduced
 from kofn.reproduce import plan_page
 from kofn.reproduce.kept import Kept
+from kofn.rounds import lateness
+from kofn.rounds.trial import SLOWER, Trial
 from kofn.sequence.schemes import usual
 from kofn.simulation import Candidate, Stage, Work, simulate
 from kofn.sums.tuning import Change as TuningChange
@@ -406,3 +413,51 @@ def test_fewer_parts_than_slots_leave_some_slots_without_parts_of_their_own(
         for _ in range(3):
             found = held.sum(lambda part, x: part * x, 2.0)
         assert not compute or np.allclose(found.value, parts * (parts - 1))
+
+
+def test_a_change_that_made_products_slower_is_taken_back() -> None:
+    """Workers that share cores: more rows for each are more time for all, whatever is predicted."""
+    tuner, changes = MarginTuner(3, lateness.Late()), []
+    for round in range(200):
+        share = 0.01 * (3 + tuner.margin) / 3
+        # Half of them get a core later than the others; rows take no time of their own.
+        firsts = {w: (share * (1.0 if w < 3 else 0.5), 100 * (3 + tuner.margin)) for w in range(6)}
+        shown: Any = SimpleNamespace(lost=(), took=1.4 * share, firsts=firsts)
+        tuner.learn(shown, tuple(range(6)))
+        if (change := tuner.change()) is not None:
+            changes.append((round, change.margin, change.why))
+    assert tuner.margin == 0
+    assert any("again, not" in why for *_, why in changes)
+    worse = sum(b[0] - a[0] for a, b in itertools.pairwise(changes) if a[1] > 0)
+    assert worse <= 16  # rounds with a margin, of 200
+
+
+def test_a_way_of_asking_that_made_sums_slower_is_taken_back() -> None:
+    tuner, ways = SumTuner(24, 6, 0.0, 0.01), []
+    for _ in range(100):
+        took = 0.014 if tuner.at_once else 0.0086
+        firsts = {slot: (took * (1.0 if slot < 2 else 0.4), 4) for slot in range(6)}
+        shown: Any = SimpleNamespace(firsts=firsts, later_seconds=0.0, later_parts=0, took=took)
+        tuner.learn(shown)
+        tuner.change()
+        ways.append(tuner.at_once)
+    assert any(ways)
+    assert not tuner.at_once
+    assert sum(ways) <= 12  # rounds of 100
+
+
+@given(before=st.lists(st.floats(1e-6, 1e3), max_size=12), factor=st.floats(0.1, 10.0))
+def test_a_trial_fails_if_every_round_since_is_slower(before: list[float], factor: float) -> None:
+    trial = Trial()
+    for took in before:
+        trial.learn(took)
+    assert trial.begin()
+    assert not trial.begin()
+    usual = float(np.median(before[-8:])) if before else 0.0
+    since = [factor * (usual or 1.0) * extra for extra in (1.0, 1.2, 1.4, 1.6)]
+    for took in since:
+        assert not trial.failed()
+        trial.learn(took)
+    assert bool(trial.failed()) == (bool(before) and min(since) > SLOWER * usual)
+    assert not trial.failed()
+    assert trial.begin()

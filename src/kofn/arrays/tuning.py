@@ -7,12 +7,14 @@ nothing. Whether that pays depends on how much of a task's time is work: two loa
 from __future__ import annotations
 
 from collections import defaultdict, deque
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..rounds import ElasticRound, Late
+from ..rounds.trial import RARELY, Trial
 
 Floats = NDArray[np.float64]
 LAST = 8  # rounds that are looked at
@@ -51,6 +53,7 @@ class MarginTuner:
         self._took: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=LAST))
         self._rounds, self._look_at, self._elapsed = 0, 1, 0.0
         self._known: float | None = None  # the pace, as it was last seen
+        self._trial, self._proven = Trial(), 0
 
     def learn(self, round: ElasticRound, workers: tuple[int, ...]) -> None:
         """Take in a product that has ended; `workers` had windows, in the order of their shares.
@@ -61,12 +64,19 @@ class MarginTuner:
             return
         took = round.took
         self._shown.append(Shown(self.margin, workers, round.firsts, took))
-        self._took[self.margin].append(took)
+        if self._rounds:  # in the first, workers find their shares for the first time
+            self._took[self.margin].append(took)
+            self._trial.learn(took)
         self._rounds += 1
         self._elapsed += took
 
     def change(self) -> Change | None:
         """A better margin, if it is time for a look and there is one."""
+        if worse := self._trial.failed():
+            self._look_at = RARELY * self._rounds
+            why = f"margin {self._proven} again, not {self.margin}: that took {worse}"
+            self.margin = self._proven
+            return Change(self.margin, why)
         if self._rounds < self._look_at:
             return None
         n = len(self._shown[-1].workers)
@@ -89,19 +99,20 @@ class MarginTuner:
         if took < UNEVEN * float(np.median(times)) and self.margin == 0:
             return None  # nobody is late, or not by much
         pace = self._known = self._pace() or self._known
-        if pace is None:
-            margin = min(max(1, self.k // 4), margins[-1])
-            if margin == self.margin:
-                return None
-            self._look_at = self._rounds + 1
+        found: dict[int, float] = {}
+        if pace is not None:
+            wait = np.maximum(times - pace * rows, 0.0)
+            n = rows.shape[1]
+            full = float(np.median(rows)) * n / (self.k + self.margin)  # rows of a share
+            found = {m: self._predict(m, wait + pace * full * (self.k + m) / n) for m in margins}
+        elif (margin := min(max(1, self.k // 4), margins[-1])) != self.margin:
+            self._look_at, self._elapsed = self._rounds + 1, inf
             return self._changed(margin, f"margin {margin}, to see how much of a task is work")
-        wait = np.maximum(times - pace * rows, 0.0)
-        n = rows.shape[1]
-        full = float(np.median(rows)) * n / (self.k + self.margin)  # rows of a share
-        found = {m: self._predict(m, wait + pace * full * (self.k + m) / n) for m in margins}
         for margin, past in self._took.items():
-            if margin in found and len(past) >= MEASURED:
+            if margin in margins and len(past) >= MEASURED:
                 found[margin] = float(np.mean(past))
+        if not found:
+            return None
         best = min(found, key=lambda m: (found[m], m))
         now = found.get(self.margin, took)
         if best == self.margin or found[best] > now * (1 - BETTER):
@@ -110,6 +121,8 @@ class MarginTuner:
         return self._changed(best, f"{why}place of {now:.3g} s")
 
     def _changed(self, margin: int, why: str) -> Change:
+        if self._trial.begin():
+            self._proven = self.margin
         self.margin = margin
         return Change(margin, why)
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ..codes.assignment import SumCode
 from ..codes.repetition import CyclicRepetition, FractionalRepetition
+from ..rounds.trial import RARELY, Trial
 from .lead import RULE, LeadRound
 
 Floats = NDArray[np.float64]
@@ -67,6 +68,7 @@ class SumTuner:
         self.placing = 0.0  # seconds that one copy of everything took to place
         self._shown: deque[Shown] = deque(maxlen=LAST)
         self._rounds, self._look_at, self._elapsed = 0, 1, 0.0
+        self._trial = Trial()  # of how slots are asked
 
     @property
     def code(self) -> SumCode:
@@ -98,11 +100,15 @@ class SumTuner:
         took = round.took
         seen = Shown(round.firsts, round.later_seconds, round.later_parts, took)
         self._shown.append(seen)
+        self._trial.learn(took)
         self._rounds += 1
         self._elapsed += took
 
     def change(self) -> Change | None:
         """What is better from now on, if it is time for a look and anything is."""
+        if worse := self._trial.failed():
+            self._look_at, self.at_once = RARELY * self._rounds, not self.at_once
+            return Change(self.copies, self.at_once, f"{_asks(self.at_once)} again: {worse}")
         if self._rounds < self._look_at or self.n < 2:
             return None
         options = self._options()
@@ -114,6 +120,8 @@ class SumTuner:
         wait, own, known = self._times()
         found = self._best(options, wait, own) if known else self._try(wait, own)
         if found is not None:
+            if found.copies != self.copies or not self._trial.begin():
+                self._trial = Trial()  # copies stay; or it is as it was before the trial
             self.copies, self.at_once = found.copies, found.at_once
         return found
 
@@ -151,7 +159,7 @@ class SumTuner:
         if self.at_once or ends.max(axis=1).mean() < 1.5 * float(np.median(ends)):
             return None
         self._look_at = self._rounds + 1
-        why = "asks for all copies at once, to see how much of a task is work"
+        why = f"{_asks(True)}, to see how much of a task is work"
         return Change(self.copies, True, why)
 
     def _best(self, options: list[int], wait: Floats, own: float) -> Change | None:
@@ -172,7 +180,7 @@ class SumTuner:
         if copies != self.copies:
             what = f"keeps {copies} copies of each part, not {self.copies}"
         else:
-            what = "asks for all copies at once" if at_once else "asks for own parts first"
+            what = _asks(at_once)
         why = f"{what}: {seconds:.3g} s a round expected in place of {now:.3g} s"
         return Change(copies, at_once, why)
 
@@ -192,6 +200,10 @@ class SumTuner:
             found = np.minimum(found, _neighbours(begin, i, copies) + i * own)
         found = found.max(axis=1)
         return float((found + stale * (found > late)).mean())
+
+
+def _asks(at_once: bool) -> str:
+    return "asks for all copies at once" if at_once else "asks for own parts first"
 
 
 def _streamed(wait: Floats, own: float, copies: int) -> Floats:

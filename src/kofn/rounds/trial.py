@@ -1,0 +1,42 @@
+"""Whether a change made rounds slower: no I/O, no clock.
+
+What is changed is predicted from the times of workers, each for itself. Where workers share cores,
+more work for one is more time for all, and predictions are too good. Measured rounds tell.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from statistics import median
+
+LAST = 8  # rounds before the change
+SINCE = 4  # rounds after it
+SLOWER = 1.1
+RARELY = 4  # times as many rounds until the next change is thought of, after one that failed
+
+
+class Trial:
+    """The rounds before the last change, and the first of those since."""
+
+    def __init__(self) -> None:
+        self._before: deque[float] = deque(maxlen=LAST)
+        self._since: list[float] | None = None  # while a change is on trial
+
+    def learn(self, took: float) -> None:
+        """Take in a round that has ended."""
+        (self._before if self._since is None else self._since).append(took)
+
+    def begin(self) -> bool:
+        """Note a change; whether none was on trial. What was before the first of them counts."""
+        new, self._since = self._since is None, []
+        return new
+
+    def failed(self) -> str:
+        """Say how much slower it became, once, when all rounds since are slower; else nothing."""
+        if self._since is None or len(self._since) < SINCE:
+            return ""
+        since, self._since = self._since, None
+        if not self._before or min(since) <= SLOWER * (usual := median(self._before)):
+            self._before = deque(since, maxlen=LAST)
+            return ""
+        return f"{median(since):.3g} s a round in place of {usual:.3g} s"
