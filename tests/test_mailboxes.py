@@ -209,6 +209,7 @@ def test_interrupts_at_any_moment_are_no_harm() -> None:
     assert int(done.stdout) > 30
 
 
+@pytest.mark.engine
 def test_only_what_nobody_can_change_is_packed_once() -> None:
     with LocalEngine(1) as engine:
         transport = engine._transport
