@@ -216,6 +216,24 @@ def test_a_file_that_another_run_begins_anew_is_not_mixed_with_the_one_before(
     reader.close()
 
 
+def test_what_is_read_just_before_a_copy_is_made_anew_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is emptied after it was read, and is whole again when its header is looked at."""
+    records, path = [note(float(i)) for i in range(6)], tmp_path / "run.jsonl"
+    writer(path, deque(records)).close()
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:3]))
+    reader = LogReader(path)
+    assert reader.take() == records[:2]
+    path.write_bytes(b"".join(lines))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pread", lambda *_: b"")
+        assert reader.take() == records[2:]
+    assert reader.take() == []
+    reader.close()
+
+
 def test_what_was_written_just_before_a_file_was_full_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

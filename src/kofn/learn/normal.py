@@ -15,7 +15,7 @@ from .solvers import Linear
 
 Floats = NDArray[np.float64]
 
-COLUMNS = 256  # up to which workers add up all products of columns sooner than CG does without
+COLUMNS = 256  # up to so many one pass, for all products of two of them, is sooner done than CG
 CLEAR = 1e-3  # of a column's squares, left without its mean: they are as exact as the data
 ROUNDING = 1e-12  # where less is left, it is rounding
 SURE = 1e-5  # the least eigenvalue, of columns of length 1: rounding counts 1e5 times at most

@@ -270,7 +270,8 @@ class LogReader:
         replaced = self._replaced()  # before what is left of it is read
         data = self._file.read()
         if os.pread(self._file.fileno(), len(self._begin), 0) != self._begin:
-            return self._next()  # written anew in its place: what was read is of another run
+            self._file.seek(-len(data), os.SEEK_CUR)  # not of this run; or else it is read again
+            return self._next()  # written anew in its place
         records = self._parse(data)
         if replaced:
             records += self._next()
