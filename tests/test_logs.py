@@ -6,6 +6,7 @@ import json
 import math
 import os
 import shutil
+import signal
 from collections import deque
 from pathlib import Path
 from typing import Any
@@ -268,6 +269,22 @@ def test_two_runs_at_once_do_not_write_one_log(tmp_path: Path) -> None:
     file.close()
     assert read_log(path) == [note(1.0)]  # what it had written is still there
     writer(path, deque()).close()
+
+
+def test_a_forked_child_does_not_keep_the_log_from_the_next_run(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    file = writer(path, deque())
+    child = os.fork()
+    if child == 0:
+        while True:
+            signal.pause()
+    try:
+        file.close()
+        writer(path, deque([note(1.0)])).close()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert read_log(path) == [note(1.0)]
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from itertools import compress, count, islice, repeat
 from math import isfinite
 from operator import is_
@@ -209,7 +210,8 @@ class LogWriter:
 
     def _shut(self) -> None:
         if self._file is not None:
-            self._file.close()
+            with suppress(OSError), self._file:  # a forked child has the lock, too
+                fcntl.flock(self._file, fcntl.LOCK_UN)
             self._file = None
 
     def close(self) -> None:
