@@ -239,6 +239,20 @@ def test_a_checkpoint_that_cannot_be_read_now_is_not_called_spoiled(
     assert kofn.resume(tmp_path)["t"] == 2
 
 
+def test_a_checkpoint_in_a_folder_that_may_not_be_entered_is_not_called_spoiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a folder can be listed, and nothing can be said of what is in it."""
+    saved(tmp_path, {"t": 1})
+
+    def refused(_: Path) -> bool:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(Path, "is_file", refused)
+    with pytest.raises(BadFile, match=r"it cannot be read now: .*Permission denied"):
+        kofn.resume(tmp_path)
+
+
 def test_a_checkpoint_that_the_disk_has_lost_is_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -91,6 +91,19 @@ def test_who_dies_as_soon_as_it_has_come_is_not_replaced_without_end() -> None:
     assert ordered == pytest.approx(5 + 100, abs=2)  # five at once, then one a second
 
 
+def test_who_is_lost_long_after_it_came_has_not_come_in_vain() -> None:
+    """Nobody looks between two rounds: of ten minutes' losses all are heard at once."""
+    keeper, roster, ids = Keeper(2), Roster(range(2)), list(range(2))
+    for now in range(0, 6000, 600):
+        for worker in list(roster.kept):
+            roster.note(Lost(float(now), worker))
+        assert kept(keeper, roster, float(now), ids) == 2
+        for worker in sorted(keeper.ordered):
+            roster.note(Joined(float(now), worker))
+        assert kept(keeper, roster, float(now), ids) == 0
+    assert keeper.news is None
+
+
 def test_newcomers_to_a_machine_that_will_go_are_not_ordered_without_end() -> None:
     """As on one machine that is told its end: whoever comes there is told it too."""
     keeper, roster, ids = Keeper(3), Roster(range(3)), list(range(3))

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import shutil
+import signal
 from collections import deque
 from pathlib import Path
 from typing import Any
@@ -216,6 +217,24 @@ def test_a_file_that_another_run_begins_anew_is_not_mixed_with_the_one_before(
     reader.close()
 
 
+def test_what_is_read_just_before_a_copy_is_made_anew_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is emptied after it was read, and is whole again when its header is looked at."""
+    records, path = [note(float(i)) for i in range(6)], tmp_path / "run.jsonl"
+    writer(path, deque(records)).close()
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:3]))
+    reader = LogReader(path)
+    assert reader.take() == records[:2]
+    path.write_bytes(b"".join(lines))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pread", lambda *_: b"")
+        assert reader.take() == records[2:]
+    assert reader.take() == []
+    reader.close()
+
+
 def test_what_was_written_just_before_a_file_was_full_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,6 +269,22 @@ def test_two_runs_at_once_do_not_write_one_log(tmp_path: Path) -> None:
     file.close()
     assert read_log(path) == [note(1.0)]  # what it had written is still there
     writer(path, deque()).close()
+
+
+def test_a_forked_child_does_not_keep_the_log_from_the_next_run(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    file = writer(path, deque())
+    child = os.fork()
+    if child == 0:
+        while True:
+            signal.pause()
+    try:
+        file.close()
+        writer(path, deque([note(1.0)])).close()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert read_log(path) == [note(1.0)]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from kofn.arrays.shares import MakeRoom, Plain, shares_of
 from kofn.arrays.wide import plain
 from kofn.codes import LowWeightCode
 from kofn.codes.mds import MDSCode
+from kofn.engines.memory import reserve, unpack
 from kofn.threads import each
 
 CODES = [MDSCode(3, 1), MDSCode(4, 4), MDSCode(6, 4), MDSCode(7, 3), LowWeightCode(6, 4)]
@@ -90,6 +91,15 @@ def test_shares_that_are_the_same_block_are_written_once() -> None:
     assert len(rooms) == 1
     assert all(np.shares_memory(one, rooms[0].array) for one in found)
     np.testing.assert_array_equal(found[4], A)
+
+
+def test_what_is_written_to_a_twin_is_in_the_memory_of_both() -> None:
+    room = reserve((100, 70), np.dtype(np.float64))
+    assert room is not None
+    twin = room.twin()
+    assert twin is not None
+    twin.fill(0, np.ones((100, 70)))
+    assert np.array(unpack(room.packed, room.map)).sum() == 7000.0
 
 
 def test_a_single_call_starts_no_thread() -> None:

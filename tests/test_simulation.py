@@ -396,6 +396,7 @@ def test_timings_of_one_load_are_those_without_a_code() -> None:
         ({"timings": "none.csv"}, r"none.csv is not there"),
         ({"market": SpotTrace((), "m", length=9.0)}, r"m never has any machines"),
         ({"timings": "."}, r"a file that is there, or one of perunit"),
+        ({"timings": ""}, r"a file that is there, or one of perunit"),
         ({"timings": "perunit(unit=" + "-" * 3000 + "1)"}, r"Every argument has its name"),
         ({"timings": "perunit(unit=1e999)"}, r"unit of perunit must be a number >= 0"),
         ({"timings": "exponential(mean='a')"}, r"mean of exponential must be a number >= 0"),

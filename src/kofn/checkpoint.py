@@ -209,9 +209,10 @@ def _tree(value: Any, name: str, arrays: list[np.ndarray[Any, Any]]) -> Any:
 
 def _load(place: Place) -> tuple[Any, dict[str, Any]]:
     """Read one file. BadCheckpoint where it is not as it was written."""
-    if place.local is not None and place.local.exists() and not place.local.is_file():
-        raise BadCheckpoint(place.url, "it is no file.")  # a pipe or a device might have no end
+    local = place.local
     try:
+        if local is not None and local.exists() and not local.is_file():
+            raise BadCheckpoint(place.url, "it is no file.")  # a pipe or a device might have no end
         with place.open() as file:
             data = file.read()
     except FileNotFoundError:

@@ -281,10 +281,11 @@ class Record(NamedTuple):
 
     kind: round, send, piece (a streamed part of a task), reply (the end of one), dropped, failed,
     lost, joined, leaving, staying (a notice is taken back), stored, ordered (a worker that is to
-    join), refused (no such worker can be had), wrong (a reply that was not used), aside (a worker
-    that is given no more work), tuned (what is done otherwise from now on, and why), done (the end
-    of a round), raised, result (what came of a round), loss (of a fit, after an iteration), usage
-    (bytes that a worker takes; only readers of a run that goes on make these) or closed.
+    join), refused (no such worker can be had, or none stays), wrong (a reply that was not used),
+    aside (a worker that is given no more work), tuned (what is done otherwise from now on, and
+    why), done (the end of a round), raised, result (what came of a round), loss (of a fit, after an
+    iteration), usage (bytes that a worker takes; only readers of a run that goes on make these) or
+    closed.
 
     `rows` are rows or parts: asked for (send), read (piece, reply), read and not delivered
     (dropped), used (result); of a round they are its threshold, of a loss the iteration.

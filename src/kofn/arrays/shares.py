@@ -81,15 +81,19 @@ class Plain:
         """This share and those that will be asked for next; none where there is no memory."""
         shares = range(share, min(max(share + 1, self._first), share + MOST))
         shape, rooms = (self._rows, self._A.shape[1]), dict[int, Room]()
-        alike: dict[int | None, int] = {}  # a block -> the first share that is it
+        own: list[int] = []  # with memory of their own
+        alike: dict[int, int] = {}  # a block -> the first share that is it
         for one in shares:
             block = plain(self._code, one)
             first = one if block is None else alike.setdefault(block, one)
-            room = self._room(shape, self._A.dtype) if first == one else rooms[first].twin()
+            if first == one:
+                own.append(one)
+                room = self._room(shape, self._A.dtype)
+            else:
+                room = rooms[first].twin()
             if room is None:
                 return {}
             rooms[one] = room
-        own = [one for one in shares if alike.get(plain(self._code, one), one) == one]
         write_shares(self._code, own, self._A, [rooms[one].fill for one in own])
         return dict(rooms)
 

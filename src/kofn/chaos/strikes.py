@@ -168,7 +168,7 @@ class Striker:
             if victim in there:
                 self.counts["kills"] += there[victim].send(signal.SIGKILL)
             elif not there and self._cluster.engine.capabilities.can_lose:
-                # All are elsewhere, or simulated. Of some that are elsewhere no other might come.
+                # Where only some are elsewhere, these are let be: others might not come there.
                 with suppress(UnknownWorker, CannotDo):
                     self._cluster.lose(victim)
                     self.counts["kills"] += 1

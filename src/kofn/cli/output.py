@@ -47,9 +47,13 @@ def print_pairs(console: Console, pairs: Mapping[str, str]) -> None:
 
 
 def print_text(console: Console, text: str, values: Mapping[str, Any] = {}) -> None:
-    """Print a text filled in as `str.format` does: in lines of whole words, in a file as one."""
-    filled = " ".join(text.split()).format_map(values)
-    console.print(filled, soft_wrap=not console.is_terminal, highlight=False)
+    """Print a text filled in as `str.format` does."""
+    print_sentences(console, " ".join(text.split()).format_map(values))
+
+
+def print_sentences(console: Console, text: str) -> None:
+    """Print a text at a terminal in lines of whole words, in a file as one line."""
+    console.print(text, soft_wrap=not console.is_terminal, highlight=False)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from ..errors import BadInput
 from ..reproduce import figures, page
 from ..reproduce.kept import Kept
 from . import places
-from .output import print_table, progress
+from .output import print_sentences, print_table, progress
 
 
 def _modules(name: str, shows: str) -> tuple[Any, Any]:
@@ -76,8 +76,8 @@ def table(console: Console, result: dict[str, Any]) -> None:
     shown = PAPERS[result["paper"]][1]
     for printed in shown.tables(result):
         if isinstance(printed, str):
-            console.print(printed, soft_wrap=True, highlight=False)
+            print_sentences(console, printed)
         else:
             print_table(console, *printed)
     for text in (*shown.sentences(result).values(), *filter(None, [result.get("quick")])):
-        console.print(f"- {text}", soft_wrap=True, highlight=False)
+        print_sentences(console, f"- {text}")

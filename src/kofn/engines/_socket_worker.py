@@ -130,7 +130,7 @@ class SocketWorker(Values):
         return unpack(content, memory)
 
     def pack(self, value: Any, lasting: bool = False) -> Packed:
-        """Write large buffers to memory that the master copies out of."""
+        """Write large buffers to memory that the master reads."""
         if self.pool.used:
             for old in self.pool.reclaim():
                 self.passed.discard(old)

@@ -137,6 +137,7 @@ class Reserved(Segment):
         other = object.__new__(Reserved)
         other.fd = -1  # so that it can be closed, whatever fails
         other.size, other.id, other._row, other.packed = self.size, OWN, self._row, self.packed
+        other._ahead = self._ahead
         try:
             other.fd = os.dup(self.fd)
             other.map = mmap.mmap(other.fd, other.size)
@@ -338,8 +339,8 @@ def unpack(packed: Packed, memory: Memory | None = None, copy: bool = False) -> 
 def borrowed(packed: Packed, memory: mmap.mmap, lent: set[int]) -> NDArray[Any] | None:
     """Return a large array where it lies, in memory that is given back when nobody has it any more.
 
-    To copy it is the least: the system has to find memory for it, page by page. None if it is
-    small, if it is no array, or if enough of the writer's memory is `lent`: it has so much.
+    For a copy the system would have to find memory, page by page, which takes longer than to copy.
+    None if it is small, if it is no array, or if so much of the writer's memory is `lent` already.
     """
     if type(packed[0]) is not tuple or large(packed) < BORROWED or len(lent) >= LENT:
         return None

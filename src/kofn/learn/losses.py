@@ -256,14 +256,17 @@ class LinearObjective:
         return self._at[1]
 
     def _forward(self, W: Floats) -> Floats:
-        # One column travels and multiplies best as a vector.
-        product = self.X @ (W[:, 0].copy() if W.shape[1] == 1 else np.ascontiguousarray(W))
-        return np.asarray(product, dtype=np.float64).reshape(-1, W.shape[1])
+        return product(self.X, W)
 
     def _back(self, r: Floats) -> Floats:
-        product = self.X.T @ (r[:, 0].copy() if r.shape[1] == 1 else np.ascontiguousarray(r))
-        G = np.asarray(product, dtype=np.float64).ravel()
+        G = product(self.X.T, r).ravel()
         return np.concatenate([G, r.sum(axis=0)]) if self.problem.intercept else G
+
+
+def product(matrix: Any, B: Floats) -> Floats:
+    """A product with B (d, m), m > 0. One column travels and multiplies best as a vector."""
+    found = matrix @ (B[:, 0].copy() if B.shape[1] == 1 else np.ascontiguousarray(B))
+    return np.asarray(found, dtype=np.float64).reshape(-1, B.shape[1])
 
 
 def _level(g: Floats) -> Floats:

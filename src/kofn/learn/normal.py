@@ -6,16 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..arrays import CodedMatrix
 from ..arrays.gram import Gram, gram
+from .losses import product
 from .precondition import WORK, inverse_of, sample_of
-from .solvers import Linear
+from .solvers import Floats, Linear
 
-Floats = NDArray[np.float64]
-
-COLUMNS = 256  # up to which workers add up all products of columns sooner than CG does without
+COLUMNS = 256  # up to so many one pass, for all products of two of them, is sooner done than CG
 CLEAR = 1e-3  # of a column's squares, left without its mean: they are as exact as the data
 ROUNDING = 1e-12  # where less is left, it is rounding
 SURE = 1e-5  # the least eigenvalue, of columns of length 1: rounding counts 1e5 times at most
@@ -34,12 +32,6 @@ class Normal:
     near: Linear | None
 
 
-def columns(matrix: Any, P: Floats) -> Floats:
-    """A product with P (d, t); a single column travels best as a vector."""
-    found = matrix @ (P[:, 0].copy() if P.shape[1] == 1 else np.ascontiguousarray(P))
-    return np.asarray(found, dtype=np.float64).reshape(-1, P.shape[1])
-
-
 def normal(
     given: Any, X: Any, left: Floats, weight: Floats, alpha: float, intercept: bool
 ) -> Normal:
@@ -55,7 +47,7 @@ def normal(
     if known is not None and known.whole:
         both = known.sums.T
     else:
-        both = columns(X.T, U if intercept else left)  # the mean takes no pass of its own
+        both = product(X.T, U if intercept else left)  # the mean takes no pass of its own
     mean = both[:, -1] / total if intercept else np.zeros(d)
     B = both[:, :t] - np.outer(mean, left.sum(axis=0))
     near: Linear | None = None
@@ -69,8 +61,8 @@ def normal(
             return Normal(mean, B, lambda P: H @ P, near)
 
     def apply(P: Floats) -> Floats:
-        R = weight * (columns(X, P) - mean @ P)
-        return columns(X.T, R) - np.outer(mean, R.sum(axis=0)) + alpha * P
+        R = weight * (product(X, P) - mean @ P)
+        return product(X.T, R) - np.outer(mean, R.sum(axis=0)) + alpha * P
 
     return Normal(mean, B, apply, near)
 

@@ -112,8 +112,8 @@ class Watcher:
 
 def _plain(notice: Notice) -> Notice:
     """The same with floats and text, whatever it was made of. ValueError where the time is NaN."""
-    time, reason, *place = notice
-    at = float(time)
+    given, reason, *place = notice
+    at = float(given)
     if isnan(at):
         raise ValueError("the time of a notice is NaN")
     return Notice(at, str(reason)[:_SAID], *map(str, place))

@@ -48,8 +48,7 @@ class Feed:
 
     def _follow(self) -> None:
         allowed, last = MOST, time.monotonic()
-        over = False
-        while not over:
+        while True:
             over = self._over.is_set()  # then this is the last look
             began = time.thread_time()
             allowed = min(MOST, allowed + SHARE / crowding() * (time.monotonic() - last))
@@ -60,9 +59,9 @@ class Feed:
                     self.state.take(records)
                     self._say()
             self.spent += time.thread_time() - began
-            if self.state.closed:
+            if over or self.state.closed:
                 return
-            self._over.wait(0.0 if over else EVERY)
+            self._over.wait(EVERY)
 
     def update(self, allowed: float) -> float:
         """Take in what is new; return the seconds that tasks took. `allowed`: so many may."""

@@ -18,6 +18,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from itertools import compress, count, islice, repeat
 from math import isfinite
 from operator import is_
@@ -209,7 +210,8 @@ class LogWriter:
 
     def _shut(self) -> None:
         if self._file is not None:
-            self._file.close()
+            with suppress(OSError), self._file:  # a forked child has the lock, too
+                fcntl.flock(self._file, fcntl.LOCK_UN)
             self._file = None
 
     def close(self) -> None:
@@ -270,7 +272,8 @@ class LogReader:
         replaced = self._replaced()  # before what is left of it is read
         data = self._file.read()
         if os.pread(self._file.fileno(), len(self._begin), 0) != self._begin:
-            return self._next()  # written anew in its place: what was read is of another run
+            self._file.seek(-len(data), os.SEEK_CUR)  # not of this run; or else it is read again
+            return self._next()  # written anew in its place
         records = self._parse(data)
         if replaced:
             records += self._next()

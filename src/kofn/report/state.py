@@ -249,7 +249,7 @@ class RunState:
             self._say(record, f"a new worker, {id}, was ordered{why}")
             return
         if kind == "refused":
-            self._say(record, f"no new worker can be had{why}")
+            self._say(record, f"workers are missing{why}")
             return
         who = self._who(id)
         who.stamp = self.stamp

@@ -230,7 +230,7 @@ class RoundDriver:
             self.lock.release()
 
     def some_workers(self) -> tuple[int, ...]:
-        """Return who is live now; nobody is waited for longer than `wait`, then TooFewWorkers."""
+        """Return who is live; if nobody is, wait for one, and raise TooFewWorkers after `wait`."""
         self.settle()
         self.await_enough(lambda: len(self.roster.kept), 1, lambda: self.wait)
         return self.roster.workers

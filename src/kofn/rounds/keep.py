@@ -108,15 +108,15 @@ class Keeper:
     def _look_after(self, roster: Roster, now: float) -> None:
         """See which of those that came have stayed, and tell where none does."""
         for worker, since in list(self._came.items()):
-            if worker not in roster.kept:
+            if since + YOUNG <= now:  # also if it is lost by now: between rounds nobody looks
+                del self._came[worker]
+                self._vain = 0
+            elif worker not in roster.kept:
                 del self._came[worker]
                 self._vain += 1
                 if self._vain >= max(IN_VAIN, 2 * self.keep):
                     lost = f"the last {self._vain} that came were lost within {YOUNG:.0f} s"
                     self._tell(roster, now, worker, f"{lost}. Others are ordered, one a second")
-            elif since + YOUNG <= now:
-                del self._came[worker]
-                self._vain = 0
 
     def _tell(self, roster: Roster, now: float, worker: int, what: str) -> None:
         """Tell once what is wrong, until all are there again."""
@@ -124,7 +124,7 @@ class Keeper:
             self._told = True
             text = (
                 f"keep={self.keep} orders a worker for each one that leaves; {len(roster.kept)} "
-                f"are live, and {what}. Make room for it on the machines of this cluster, or go on "
-                f"with those that are live."
+                f"are live, and {what}. Make room for others on the machines of this cluster, or "
+                f"go on with those that are live."
             )
             self.news = Record(now, "refused", -1, worker, -1, 0, text)

@@ -73,7 +73,7 @@ def delays_of(
     if grows is not None:
         grows = number(grows, "grows", "in [0, 1]", "So much of a time grows with the load.")
     text = "" if isinstance(timings, Delays | Recording) else fspath(timings)
-    if isinstance(timings, Delays) or (text and not _file(text)):
+    if not isinstance(timings, Recording) and (isinstance(timings, Delays) or not _file(text)):
         if slope is not None or grows is not None:
             raise BadInput(
                 f"slope and grows are of recorded timings; {timings} is a model. Give it another "

@@ -47,7 +47,7 @@ def merged(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The last result; of `peers` with the cells of those before that it has not measured."""
     last = dict(results[-1])
     for part in ("cells", "figures") if "cells" in last else ():
-        last[part] = {key: one for result in results for key, one in result[part].items()}
+        last[part] = {key: one for result in results for key, one in result.get(part, {}).items()}
     return last
 
 

@@ -1,6 +1,7 @@
-"""kofn bench sparse: products with a sparse matrix, before and after two plain shares are lost.
+"""kofn bench sparse: products with a sparse matrix, before and after its first two shares are lost.
 
-Of an MDSCode a mixed share has the entries of all k blocks; of a LowWeightCode all shares mix few.
+Of an MDSCode these are plain blocks, and a mixed share has the entries of all k; of a LowWeightCode
+all shares mix few, and none is plain.
 Twenty workers share the cores here, so what counts is the work of all of them. Where each has a
 machine of its own the slowest counts: how much it reads is shown too, in entries of a plain block.
 """
@@ -48,8 +49,7 @@ def run(times: int, portion: int, data: Path | None) -> dict[str, Any]:
             X = cluster.encode(A, code=code)
             for state in (QUIET, LOST):
                 if state == LOST:
-                    plain = [w for w, s in X.shares.items() if s in (0, 1)]
-                    for worker in plain:
+                    for worker in [worker for worker, share in X.shares.items() if share < 2]:
                         cluster.lose(worker)
                 for _ in range(WARM):
                     assert np.allclose(X @ w, exact)
