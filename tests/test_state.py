@@ -454,7 +454,13 @@ def test_the_headline_says_what_happened_and_what_it_saved(
 ) -> None:
     head: dict[str, Any] = {"lost": lost, "took": 10.0, "without": without, "again": again}
     head |= {"at_least": "at least" in words, "slowest": slowest, "closed": False}
+    head["slowest_died"] = False
     assert headline(head) == words
+    if lost and "slow;" in words:
+        one = headline(head | {"slowest_died": True})
+        assert one.startswith("1 worker died, which was slow (worker 2); the work went on.")
+        both = headline(head | {"slowest_died": True, "lost": 2})
+        assert both.startswith("2 workers died, one of which was slow (worker 2);")
     over = headline(head | {"closed": True})
     assert "so far" not in over
     assert "Saved: " in over or "Saved" not in words

@@ -115,7 +115,7 @@ function race(h) {
   $("race").hidden = !h.followed;
   if (!h.followed) return;
   $("headline").textContent = h.headline;
-  const most = Math.max(h.took, h.without, 1e-9), again = h.restarts ? `, begun anew ${h.restarts} ×` : "";
+  const most = Math.max(h.took, h.without, 1e-9), again = h.restarts ? `, begun anew ${h.restarts === 1 ? "once" : `${h.restarts} times`}` : "";
   $("with").style.width = `${50 * h.took / most}%`;
   $("without").style.width = `${50 * h.without / most}%`;
   $("with-time").textContent = seconds(h.took);
@@ -134,7 +134,7 @@ function tiles(h) {
     ["Workers lost", whole(h.lost), `${whole(h.joined)} joined`],
     ["Rounds", whole(h.rounds), `${+h.rate.toPrecision(3)} a second`],
     ["A round takes", seconds(h.p50), `1 in 100 takes more than ${seconds(h.p99)}`],
-    ["Rows used", whole(h.used), `${whole(h.read)} read, ${percent(h.wasted, h.read)} of them wasted; ${whole(h.topped_up)} topped up`],
+    ["Rows used", whole(h.used), `${whole(h.read)} came, ${percent(h.wasted, h.read)} of them not needed; ${whole(h.topped_up)} were done by others`],
   ];
   if (h.price != null && h.cost != null && h.saved != null) list.push(["Money saved", worth ?? money(h.saved), `spent ${money(h.cost)}, at ${h.price} an hour for a worker`]);
   if (h.error_bound != null) list.push(["Error at most", h.error_bound.toExponential(0), h.eta == null ? "relative" : `relative; η = ${+h.eta.toPrecision(2)}`]);
@@ -448,8 +448,8 @@ function aboutRound(id) {
   if (!r) { $("detail-text").textContent = "This round is still going on, or is no longer kept."; cells([], []); return; }
   const [, start, end, done, asked, lost, used, wasted, topped, without, words] = r;
   $("detail-text").textContent = `${words || ""}. It began at ${seconds(start)} and took ${seconds(end - start)}`
-    + `${done ? "" : ", and raised an error"}. ${plural(asked, "task")} sent, ${plural(used, "row")} used, ${whole(wasted)} wasted, `
-    + `${whole(topped)} topped up.${lost ? ` ${plural(lost, "worker")} lost meanwhile.` : ""}`
+    + `${done ? "" : ", and raised an error"}. ${plural(asked, "task")} sent, ${plural(used, "row")} used, ${whole(wasted)} not needed, `
+    + `${whole(topped)} done by others.${lost ? ` ${plural(lost, "worker")} lost meanwhile.` : ""}`
     + (without == null ? "" : ` Without coding it would have taken ${seconds(without)}.`);
   mine.sort((a, b) => a[0] - b[0] || a[1] - b[1]);
   cells(["worker", "began after", "took", "rows asked", "came in time", "what became of it"], mine.map(s => [

@@ -15,6 +15,7 @@ def figures(state: RunState) -> Json:
     """All figures by name, as JSON; `headline` and `story` have them in sentences."""
     totals, compared, length = state.totals, state.compared, state.at(state.now)
     round, (p50, p99) = state.running, state.speed.quantiles(0.5, 0.99)
+    slow = None if compared.slowest is None else state.workers.get(compared.slowest)
     out: Json = {
         "title": state.title,
         "engine": state.engine,
@@ -47,6 +48,7 @@ def figures(state: RunState) -> Json:
         "restarts": compared.restarts,
         "at_least": compared.at_least,
         "slowest": compared.slowest,
+        "slowest_died": slow is not None and slow.lost is not None,
         "price": state.price,
         "cost": None,
         "saved": None,

@@ -18,7 +18,10 @@ def headline(head: Json) -> str:
         went_on = f"{died}, and the work went on. No time was lost."
         return went_on if died else f"{nobody}, and nobody has died."
     slow = f"{_slow(head)} was slow" if _waits(head) > SAME * without or not died else ""
-    what = " and ".join(filter(None, (died, slow)))
+    if died and slow and head["slowest_died"]:
+        what = f"{died}, {'one of which' if head['lost'] > 1 else 'which'} was slow ({_slow(head)})"
+    else:
+        what = " and ".join(filter(None, (died, slow)))
     least = "at least " if head["at_least"] else ""
     share = f"{100 * (without - took) / without:.0f} %"
     saved = "Saved" if head["closed"] else "Saved so far"
