@@ -23,7 +23,7 @@ from kofn.model import Joined, Leaving, Lost, ProductReport, Record, Stored
 from kofn.report import timeline
 from kofn.report.spans import lanes
 from kofn.rounds.copying import PATIENCE
-from kofn.rounds.leaving import GRACE, MARGIN, Departures, Due, Usual, in_time
+from kofn.rounds.leaving import CLOCKS, GRACE, MARGIN, Departures, Due, Usual, in_time
 from kofn.rounds.roster import Roster
 from kofn.testing import Faults
 
@@ -541,3 +541,9 @@ def test_a_sum_that_lost_a_slot_lacks_workers_and_blames_no_code() -> None:
         parts = cluster.parts(np.ones((8, 1)), kofn.Uncoded(), n=3)
         with pytest.raises(kofn.errors.TooFewWorkers):
             parts.sum(lambda part, _: part.sum())
+
+
+def test_a_deadline_that_another_machine_told_may_be_off() -> None:
+    """Of rounds of a few milliseconds, one was begun so late that its worker was cut off in it."""
+    assert in_time(10.0, 10.0 - CLOCKS - 3 * MARGIN * 1e-3, 1e-3)
+    assert not in_time(10.0, 10.0 - MARGIN * 1e-3 - CLOCKS / 2, 1e-3)

@@ -20,6 +20,7 @@ from .roster import Roster
 
 MARGIN = 2.0  # a round may take so many times as long as the longest of the last few
 LAST = 8  # rounds
+CLOCKS = 0.05  # seconds by which a deadline may be off: it was told by another machine
 GRACE = 5.0  # seconds
 STILL_THERE = "still-there"  # the key of what a worker is asked to keep, to hear from it
 
@@ -31,7 +32,7 @@ def in_time(deadline: float, began: float, usual: float) -> bool:
 
 def latest(deadline: float, usual: float) -> float:
     """The time from which on a round begins too late for a worker with this deadline."""
-    return deadline - MARGIN * usual
+    return deadline - MARGIN * usual - CLOCKS
 
 
 class Usual:
