@@ -19,19 +19,21 @@ demo: $(VENV)/.core
 quick: $(VENV)/.dev
 	$(BIN)/python -m pytest --quick -n 2 --dist loadfile
 
-# Tests with processes mostly wait, so five runs and `check` share the cores: without processes, of
+# Tests with processes mostly wait, so six runs and `check` share the cores: the fault search, others without processes, of
 # each engine, two of what stands on engines, and of hosts, docs and papers. The last is shown as it
 # runs, the others after it. But for the first they open their own files alone: to import all takes
 # ten seconds. TESTS=tests/test_arrays.py chooses files; 5 is pytest's status when it has no test.
 test: $(VENV)/.dev
 	@rm -f .tests-?.log; pytest="$(BIN)/python $(RUN) -p no:cacheprovider"; status=0; \
-	engines='$(TESTS)'; first='$(TESTS)'; second=; others='$(TESTS)'; \
+	engines='$(TESTS)'; first='$(TESTS)'; second=; search=; others='$(TESTS)'; \
 	if [ "$$engines" = tests ]; then \
 	engines=$$(echo tests/test_engine_*.py); second=$$(echo tests/test_[l-z]*.py); \
+	search=tests/test_search.py; \
 	first=$$(ls tests/test_[a-k]*.py | grep -v /test_engine_ | tr '\n' ' '); \
 	others=$$(grep -lE 'mark\.(hosts|docs|papers)' tests/test_*.py | tr '\n' ' '); fi; \
 	$(MAKE) --no-print-directory check > .tests-0.log 2>&1 & beside=$$!; \
-	$$pytest $(TESTS) -m 'not (engine or $(OTHERS))' > .tests-1.log 2>&1 & beside="$$beside $$!"; \
+	$$pytest $(TESTS) $${search:+--ignore=$$search} -m 'not (engine or $(OTHERS))' > .tests-1.log 2>&1 & beside="$$beside $$!"; \
+	[ -z "$$search" ] || $$pytest $$search -m 'not (engine or $(OTHERS))' > .tests-5.log 2>&1 & beside="$$beside $$!"; \
 	$$pytest $$engines -m 'engine and not ($(OTHERS))' -k test_engine_ > .tests-2.log 2>&1 & beside="$$beside $$!"; \
 	$$pytest $$first -m 'engine and not ($(OTHERS))' -k 'not test_engine_' > .tests-3.log 2>&1 & beside="$$beside $$!"; \
 	[ -z "$$second" ] || $$pytest $$second -m 'engine and not ($(OTHERS))' > .tests-4.log 2>&1 & beside="$$beside $$!"; \
