@@ -19,10 +19,11 @@ demo: $(VENV)/.core
 quick: $(VENV)/.dev
 	$(BIN)/python -m pytest --quick -n 2 --dist loadfile
 
-# Tests with processes mostly wait, so six runs and `check` share the cores: the fault search, others without processes, of
-# each engine, two of what stands on engines, and of hosts, docs and papers. The last is shown as it
-# runs, the others after it. But for the first they open their own files alone: to import all takes
-# ten seconds. TESTS=tests/test_arrays.py chooses files; 5 is pytest's status when it has no test.
+# Tests with processes mostly wait, so six runs and `check` share the cores: without processes, the
+# fault search, of each engine, two of what stands on engines, and of hosts, docs and papers. The
+# last is shown as it runs, the others after it. But for the first they open their own files alone:
+# to import all takes ten seconds. TESTS=tests/test_arrays.py chooses files; 5 is pytest's status
+# when it has no test.
 test: $(VENV)/.dev
 	@rm -f .tests-?.log; pytest="$(BIN)/python $(RUN) -p no:cacheprovider"; status=0; \
 	engines='$(TESTS)'; first='$(TESTS)'; second=; search=; others='$(TESTS)'; \
