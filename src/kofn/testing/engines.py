@@ -46,9 +46,9 @@ class EngineChecks(TaskChecks, ValueChecks):
     spare_names = 0  # names of shared memory it may
 
     @pytest.fixture(autouse=True)
-    def _look_at_threads(self) -> None:
-        """Autouse: before the engine is made."""
-        self._threads = set(threading.enumerate())
+    def _look_around(self) -> None:
+        """Autouse: before the engine is made. Others in this process may have left something."""
+        self._threads, self._names = set(threading.enumerate()), self.names()
 
     @pytest.fixture
     def probe(self, engine: Engine) -> EngineProbe:
@@ -239,7 +239,7 @@ class EngineChecks(TaskChecks, ValueChecks):
     def test_close_leaves_nothing(self, probe: EngineProbe) -> None:
         engine = probe.engine
         pids = [engine.pid(w) for w in engine.workers] if engine.capabilities.processes else []
-        names = self.names()
+        names = self.names() - self._names
         for worker in engine.workers:
             probe.submit(worker, toil, 100_000 if pids else 1)
         engine.close()
