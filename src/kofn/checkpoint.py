@@ -20,6 +20,7 @@ import numpy as np
 from . import checks, saved
 from .errors import BadCheckpoint, BadFile, BadInput, CannotWrite, CheckpointWarning
 from .files import Place, said
+from .interrupts import held
 
 NAME = re.compile(r"checkpoint-(\d{8,})")
 KEPT = 2
@@ -147,7 +148,8 @@ class Checkpoint:
         for tried in (number, number + 1):  # the first may be one's that was stopped while writing
             self._newest = tried  # before it is written: who is interrupted in it has written it
             try:
-                self._file(tried).write(data)
+                with held():  # or Ctrl-C might come between a file's opening and its name here
+                    self._file(tried).write(data)
                 break
             except OSError as error:
                 if error.errno != errno.EBUSY or tried > number:
