@@ -109,7 +109,8 @@ class Checkpoint:
         if began - self._last < (SHARE * self._cost if self.every is None else self.every):
             return False
         try:
-            self._write(state)
+            with held():  # Ctrl-C might leave a file open, or come out of zipfile as another error
+                self._write(state)
         except OSError as error:
             raise CannotWrite(
                 self.place.url,
@@ -148,8 +149,7 @@ class Checkpoint:
         for tried in (number, number + 1):  # the first may be one's that was stopped while writing
             self._newest = tried  # before it is written: who is interrupted in it has written it
             try:
-                with held():  # or Ctrl-C might come between a file's opening and its name here
-                    self._file(tried).write(data)
+                self._file(tried).write(data)
                 break
             except OSError as error:
                 if error.errno != errno.EBUSY or tried > number:
