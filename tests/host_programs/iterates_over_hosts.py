@@ -46,6 +46,8 @@ class Unchanged:
 def run(cluster: kofn.Cluster, size: int, rounds: int, kill: bool) -> dict[str, Any]:
     A = rotation(size)
     X = cluster.encode(A, k=3)
+    while len(X.shares) < len(cluster.workers):  # or shares that are on their way would be counted
+        X @ np.ones(size)
 
     def on_round(round: int, change: float) -> None:
         if kill and round == 10:
