@@ -4,6 +4,7 @@ The pages are plain Markdown, as they are read in the repository. This program c
 folder and adds what only a site needs, then Sphinx makes HTML of it:
 
 - the table of contents: headings and links of docs/index.md, in their order;
+- a list of the papers' claims, where a page has a line `<!-- claims -->`;
 - a reference, from docstrings, where a page has a line `<!-- api: NAME NAME ... -->`;
 - pages that lie outside of docs/ (security, changes), and programs that pages link to.
 
@@ -23,6 +24,9 @@ from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
+
+from kofn.reproduce.index import shown
+from kofn.reproduce.inventory import COMMANDS, claims
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
@@ -57,6 +61,7 @@ def gather(pages: Path) -> None:
         text = LINK.sub(partial(_relink, inside), text)
         text = FILE_NAME.sub("[](", text)
         text = re.sub(r'<a id="([^"]+)"></a>', r"\n(\1)=\n", text)
+        text = re.sub(r"^<!-- claims -->$", lambda _: claimed(), text, flags=re.MULTILINE)
         text = API.sub(lambda line: reference(line[1].split()), text)
         if page == pages / "index.md":
             text += contents(text)
@@ -80,6 +85,24 @@ def contents(index: str) -> str:
         if pages:
             out += "\n```{toctree}\n:hidden:\n:caption: " + heading + "\n\n"
             out += "\n".join(pages) + "\n```\n"
+    return out
+
+
+def claimed() -> str:
+    """A table for each paper: its claims, what is held against what, and the test of each."""
+    out = ""
+    for command in COMMANDS:
+        paper = claims(command)
+        page = paper.docs.removeprefix("docs/")
+        out += f"\n## {paper.title}\n`kofn reproduce {command}`; [the figures]({page}).\n\n"
+        out += "| claim | the paper | what is measured; its key in results.json; the test |\n"
+        out += "|---|---|---|\n"
+        for entry in paper.entries:
+            number = "" if entry.paper is None else shown(entry.paper, entry.unit)
+            key = f"`{entry.key}`" if entry.key else entry.reason
+            held = f"{entry.says}<br>{key}<br>`{entry.test}`"
+            cells = (entry.item, number, held)
+            out += f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n"
     return out
 
 

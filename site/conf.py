@@ -8,8 +8,8 @@ from pathlib import Path
 
 import kofn
 
-project, author = "kofn", "the kofn authors"
-copyright = "the kofn authors, Apache 2.0"
+project, author = "kofn", "the kofn developers"
+copyright = "the kofn developers, Apache 2.0"
 release = version = kofn.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 exclude_patterns = ["examples/*.md"]

@@ -3,6 +3,7 @@
 Builds the sdist and the wheel, renders the README as the package index does, compares version and
 changelog, and installs both files in a clean environment of every Python that is there (3.11 and
 later, those that uv and pyenv have too). There it multiplies with a worker killed.
+`python site/release.py 3.12` takes that version alone.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ def run(*command: object) -> str:
     return done.stdout
 
 
-def pythons() -> list[Path]:
-    """One of each version from 3.11 on that is on this machine."""
+def pythons(only: list[str]) -> list[Path]:
+    """One of each version from 3.11 on that is on this machine; or of those that are named."""
     places = [Path("/usr/bin"), Path("/usr/local/bin"), Path("/opt/homebrew/bin")]
     places += Path.home().glob(".pyenv/versions/*/bin")
     places += Path.home().glob(".local/share/uv/python/*/bin")
@@ -47,7 +48,9 @@ def pythons() -> list[Path]:
             name = re.fullmatch(r"python(3\.(\d+))", path.name)
             if name and int(name[2]) >= 11 and _works(path):
                 found.setdefault(name[1], path)
-    return [found[name] for name in sorted(found)]
+    if missing := sorted({*only} - {*found}):
+        raise SystemExit(f"Python {', '.join(missing)} is not there; {', '.join(found)} are.")
+    return [found[name] for name in only or sorted(found)]
 
 
 def _works(python: Path) -> bool:
@@ -85,6 +88,7 @@ def complete(built: list[Path], version: str) -> None:
 
 def main() -> None:
     text = (ROOT / "src" / "kofn" / "__init__.py").read_text()
+    chosen = pythons(sys.argv[1:])
     version = re.findall(r'^__version__ = "(.+)"', text, re.MULTILINE)[0]
     agree(version)
     with tempfile.TemporaryDirectory() as name:
@@ -94,7 +98,7 @@ def main() -> None:
         complete(built, version)
         run(sys.executable, "-m", "twine", "check", "--strict", *built)
         print("the README can be rendered")
-        for python in pythons():
+        for python in chosen:
             for path in built:
                 home = folder / "venv"
                 run(python, "-m", "venv", home)

@@ -131,8 +131,8 @@ MUTATIONS = (
     Mutation(
         "cancelled-id",  # a cancel is of the rounds before
         "engines/protocol/master.py",
-        "            if peer.tasks and any(peer.told < task.round <= round for",
-        "            if peer.tasks and any(peer.told < task.round < round for",
+        "            if peer.tasks and any(peer.sent < task.round <= round for",
+        "            if peer.tasks and any(peer.sent < task.round < round for",
     ),
     Mutation(
         "operand-once",  # only the first worker of a round is sent its operand

@@ -31,7 +31,7 @@ from kofn import checkpoint, files
 from kofn import saved as saved_files
 from kofn.arrays.store import write_store
 from kofn.cli.app import app
-from kofn.cli.fit import Job, run
+from kofn.cli.fit import Fit, run
 from kofn.codes import MDSCode
 from kofn.errors import BadCheckpoint, BadFile, BadInput, CannotWrite, CheckpointWarning
 from kofn.learn import KernelRidge, LinearSVC, LogisticRegression, MLPClassifier, Ridge
@@ -524,15 +524,15 @@ def test_the_command_saves_and_goes_on(tmp_path: Path) -> None:
         with pytest.raises(Killed):
             model.fit(coded, Y, checkpoint=kofn.Checkpoint(folder, every=0))
     with pytest.raises(BadInput, match=r"has number 2. Add --resume"):
-        run(Job(**about, checkpoint=folder), quiet=True)
+        run(Fit(**about, checkpoint=folder), quiet=True)
     with pytest.raises(BadInput, match=r"none was named. Add --checkpoint"):
-        run(Job(**about, resume=True), quiet=True)
-    plain = run(Job(**about), quiet=True)
-    result = run(Job(**about, checkpoint=folder, resume=True), quiet=True)
+        run(Fit(**about, resume=True), quiet=True)
+    plain = run(Fit(**about), quiet=True)
+    result = run(Fit(**about, checkpoint=folder, resume=True), quiet=True)
     assert result["resumed"] == 2
     assert plain["resumed"] == 0
     assert result["iterations"] == plain["iterations"] == len(result["losses"]) + 2
-    new = run(Job(**about, checkpoint=tmp_path / "new", resume=True), quiet=True)
+    new = run(Fit(**about, checkpoint=tmp_path / "new", resume=True), quiet=True)
     assert new["resumed"] == 0
 
 

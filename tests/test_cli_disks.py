@@ -18,7 +18,7 @@ import pytest
 
 import kofn
 from kofn.cli import app, places, running
-from kofn.cli.fit import Job, run
+from kofn.cli.fit import Fit, run
 from kofn.errors import CannotWrite
 from kofn.files import Place
 from kofn.learn import load
@@ -116,7 +116,7 @@ def test_a_model_that_cannot_be_written_anywhere(
     def full(*_: Any, **__: Any) -> Any:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    job = Job(**data, model="svm", workers=2, engine="virtual", out=tmp_path / "m.kofn")
+    job = Fit(**data, model="svm", workers=2, engine="virtual", out=tmp_path / "m.kofn")
     with monkeypatch.context() as patch:
         patch.setattr(Place, "write", full)
         patch.setattr("tempfile.mkstemp", full)
@@ -132,7 +132,7 @@ def test_a_disk_without_room_for_the_model_is_told_before_the_fit(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr("kofn.cli.fit.connect", lambda *_, **__: pytest.fail("workers started"))
-        job = Job(**data, model="svm", workers=2, engine="virtual", out=disk / "m.kofn")
+        job = Fit(**data, model="svm", workers=2, engine="virtual", out=disk / "m.kofn")
         with pytest.raises(kofn.BadInput, match=r"room for it.*No space left on device"):
             run(job, quiet=True)
     assert list(disk.iterdir()) == []
@@ -165,7 +165,7 @@ def test_the_room_that_is_held_is_enough(
     wide = np.random.default_rng(1).standard_normal((60, 5000))  # the numbers are what counts
     np.save(tmp_path / "X.npy", wide)
     out = tmp_path / "m.kofn"
-    job = Job(**data, model=model, workers=2, engine="virtual", out=out, hidden="50", epochs=2)
+    job = Fit(**data, model=model, workers=2, engine="virtual", out=out, hidden="50", epochs=2)
     result = run(job, quiet=True)
     assert result["trouble"] is None
     size = out.stat().st_size + (tmp_path / "m.kofn.report.json").stat().st_size

@@ -21,6 +21,7 @@ from kofn.codes.mds import MDSCode
 from kofn.delays import Change, Script
 from kofn.engines.local import LocalEngine
 from kofn.engines.virtual import VirtualEngine
+from kofn.learn import Ridge
 
 A = np.random.default_rng(0).standard_normal((300, 20))
 W = np.ones(20)
@@ -313,6 +314,25 @@ def test_one_that_stood_by_takes_the_share_of_one_lost_in_the_same_round() -> No
         np.testing.assert_allclose(X @ W, A @ W, rtol=1e-10)
         assert X.report.lost == (0,)
         assert 3 in X.report.rows_read
+
+
+@pytest.mark.parametrize("wait", [10.0, 1.0])
+def test_where_there_were_enough_workers_encode_and_fits_wait_for_them(wait: float) -> None:
+    """A fleet that is small for a moment is no reason to call k wrong."""
+    script = Script((Change(5.0, None),))
+    with kofn.connect(VirtualEngine(3, membership=script), wait=wait) as cluster:
+        with pytest.raises(kofn.BadInput, match="k must be at most"):
+            cluster.encode(A, k=4)  # there never were so many
+        cluster.lose(0)
+        cluster.lose(1)
+        if wait < 5.0:
+            with pytest.raises(kofn.TooFewWorkers, match="needs 2 live workers; 1"):
+                cluster.encode(A, k=2)
+            with pytest.raises(kofn.TooFewWorkers, match="needs 2 live workers; 1"):
+                Ridge(cluster=cluster, k=2).fit(A, A @ W)
+        else:
+            np.testing.assert_allclose(cluster.encode(A, k=2) @ W, A @ W, rtol=1e-10)
+            assert cluster.workers == (2, 3)
 
 
 def multiply_on(X: kofn.CodedMatrix, began: threading.Event, ended: list[Exception]) -> None:

@@ -82,7 +82,7 @@ def test_a_plan_and_a_simulation_show_what_was_compared() -> None:
     plan = kofn.plan("product", **given)
     shown = plan._repr_html_()
     assert all(one.code in shown for one in plan.options[:3])
-    assert "<pre>with kofn.connect" in shown
+    assert "<pre>import kofn" in shown
     assert "<b>" not in grid("<b>", ["<b>"], [["<b>"], [None]])
 
 

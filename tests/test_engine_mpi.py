@@ -220,7 +220,7 @@ def test_a_script_for_one_master_just_works() -> None:
 def test_who_joined_ends_without_a_stain() -> None:
     # Only what a user must set in a container: nothing that makes mpiexec overlook the killed.
     process = mpiexec(3, "mpi_programs/joins.py", env=NEEDED)
-    assert finish(process) == "took part 2\n"
+    assert finish(process) == "took part 2\nstreams 1\n"
     assert process.returncode == 0
 
 

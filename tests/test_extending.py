@@ -17,6 +17,7 @@ import pytest
 from numpy.typing import NDArray
 
 import kofn
+import kofn.testing
 from kofn.codes import AnyKOfN, Assignment, Decoder, Listed, MDSCode, Row, SumCode, Weights, solve
 from kofn.codes.assignment import CoverageDecoder
 from kofn.testing import CodeChecks, SumCodeChecks
@@ -276,6 +277,36 @@ def test_the_checks_catch_broken_codes_of_sums() -> None:
     assert "every_part_is_in_some_slot" in caught(SumCodeChecks, Forgetful())
     assert "the_same_code_assigns_the_same" in caught(SumCodeChecks, Dice())
     assert "the_decoder_is_ready_only_when_the_sum_is_there" in caught(SumCodeChecks, Rushed())
+
+
+@dataclass(frozen=True)
+class Short(SumCode):
+    """Each part on one worker, and a threshold of all but one."""
+
+    def assign(self, m: int, n: int) -> Assignment:
+        right = kofn.Uncoded().assign(m, n)
+        return Listed(m, n, tuple(tuple(right.symbols(s)) for s in range(n)), n - 1)
+
+
+def test_the_checks_name_the_workers_that_are_too_few() -> None:
+    said = r"any 5 of them give the sum; workers \[1, 2, 3, 4, 5\] do not"
+    checks = SumCodeChecks()
+    with pytest.raises(
+        AssertionError, match=r"any 5 of them give the sum; workers \[0, 1, 2, 3, 4\]"
+    ):
+        checks.test_any_k_slots_give_the_sum([Short().assign(12, 6)])
+    with pytest.raises(AssertionError, match=said.format("1, 2, 3, 4, 5")):
+        checks.test_sums_on_a_cluster_of_which_k_workers_are_left(Short())
+
+
+def test_checks_without_pytest_say_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pytest", None)
+    for name in ("CodeChecks", "EngineChecks", "SumCodeChecks"):
+        with pytest.raises(
+            kofn.CannotDo, match=rf"{name} needs pytest, .*: pip install 'kofn\[test\]'"
+        ):
+            getattr(kofn.testing, name)
+    assert kofn.testing.Faults.__name__ == "Faults"  # it does without
 
 
 # What a cluster does with them.

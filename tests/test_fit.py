@@ -16,7 +16,7 @@ from support import driver_of
 import kofn
 from kofn.cli import places, reproduce, tables
 from kofn.cli.bench import learn as bench_learn
-from kofn.cli.fit import Job, run
+from kofn.cli.fit import Fit, run
 from kofn.delays import read_spot_trace
 from kofn.engines.virtual import VirtualEngine
 from kofn.learn import LinearSVC, MLPClassifier, load
@@ -71,7 +71,7 @@ def write(tmp_path: Path, kind: str) -> dict[str, Any]:
 @pytest.mark.parametrize("kind", ["npy", "csv", "svm", "parquet"])
 def test_every_format_gives_the_same_model(tmp_path: Path, kind: str) -> None:
     out = tmp_path / "model.kofn"
-    job = Job(**write(tmp_path, kind), model="svm", workers=3, k=2, engine="virtual", out=out)
+    job = Fit(**write(tmp_path, kind), model="svm", workers=3, k=2, engine="virtual", out=out)
     result = run(job, quiet=True)
     model = load(out)
     expected = LinearSVC(cluster="virtual").fit(X, Y)
@@ -84,7 +84,7 @@ def test_every_format_gives_the_same_model(tmp_path: Path, kind: str) -> None:
 @pytest.mark.parametrize("model", ["ridge", "logistic"])
 def test_the_other_models(tmp_path: Path, model: str) -> None:
     result = run(
-        Job(**write(tmp_path, "npy"), model=model, workers=3, engine="virtual"), quiet=True
+        Fit(**write(tmp_path, "npy"), model=model, workers=3, engine="virtual"), quiet=True
     )
     assert result["losses"][-1] <= result["losses"][0]
 
@@ -95,7 +95,7 @@ def test_a_network_is_trained_through_a_trace(tmp_path: Path, trace: Path) -> No
     # long that nobody else has got a share before they are gone.
     trace.write_text(TRACE.replace("1200,remove,b\n", ""))
     out = tmp_path / "net.kofn"
-    job = Job(
+    job = Fit(
         **write(tmp_path, "npy"),
         model="mlp",
         workers=4,
@@ -126,7 +126,7 @@ def test_data_that_cannot_be_fitted_are_told_before_a_worker_starts(
         np.save(tmp_path / "y.npy", y)
         data: dict[str, Any] = {"data": tmp_path / "X.npy", "labels": tmp_path / "y.npy"}
         with pytest.raises(kofn.BadInput, match=problem):
-            run(Job(**data, model=model, workers=3, **more), quiet=True)
+            run(Fit(**data, model=model, workers=3, **more), quiet=True)
 
     hole = X.copy()
     hole[3, 2] = np.nan
@@ -146,7 +146,7 @@ def test_data_that_cannot_be_fitted_are_told_before_a_worker_starts(
 
 
 def test_notices_go_by_names_that_are_known(tmp_path: Path) -> None:
-    job = Job(**write(tmp_path, "npy"), model="svm", workers=3, notices=("asw",))
+    job = Fit(**write(tmp_path, "npy"), model="svm", workers=3, notices=("asw",))
     with pytest.raises(kofn.BadInput, match=r"notices= takes names .* got 'asw'"):
         run(job, quiet=True)
 
@@ -157,24 +157,24 @@ def test_a_fit_goes_on_when_it_is_told_that_its_machine_will_go(
 ) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "17")
     monkeypatch.setenv("SLURM_JOB_END_TIME", str(int(time.time()) + 100))
-    job = Job(**write(tmp_path, "npy"), model="svm", workers=3, k=2, notices=("slurm",))
+    job = Fit(**write(tmp_path, "npy"), model="svm", workers=3, k=2, notices=("slurm",))
     assert run(job, quiet=True)["score"] > 0.7
 
 
 def test_workers_are_kept_but_not_against_a_market(tmp_path: Path, trace: Path) -> None:
     data = write(tmp_path, "npy")
-    job = Job(**data, model="svm", workers=3, k=2, engine="virtual", keep=3)
+    job = Fit(**data, model="svm", workers=3, k=2, engine="virtual", keep=3)
     assert run(job, quiet=True)["score"] > 0.7
     for more in ({"keep": 3, "spot": trace}, {"keep": 4}):
         with pytest.raises(kofn.BadInput, match=r"--keep is at most --workers, .* Leave --keep"):
-            run(Job(**data, model="svm", workers=3, **more), quiet=True)
+            run(Fit(**data, model="svm", workers=3, **more), quiet=True)
 
 
 @pytest.mark.engine
 def test_a_spot_trace_really_kills_and_adds_workers(tmp_path: Path, trace: Path) -> None:
     calm = LinearSVC(cluster="virtual").fit(X, Y)
     out = tmp_path / "model.kofn"
-    job = Job(**write(tmp_path, "npy"), model="svm", workers=4, k=1, spot=trace, scale=4.0, out=out)
+    job = Fit(**write(tmp_path, "npy"), model="svm", workers=4, k=1, spot=trace, scale=4.0, out=out)
     result = run(job, quiet=True)
     model = load(out)
     np.testing.assert_allclose(model.coef_, calm.coef_, rtol=1e-8, atol=1e-10)
@@ -234,7 +234,7 @@ def test_a_trace_that_ends_with_too_few_ends_the_fit(tmp_path: Path) -> None:
     (tmp_path / "die.csv").write_text(
         "time_ms,event,node\n0,add,a\n0,add,b\n0,add,c\n300,remove,a\n600,remove,b\n900,remove,c\n"
     )
-    job = Job(
+    job = Fit(
         **write(tmp_path, "npy"),
         model="mlp",
         workers=3,
@@ -250,13 +250,13 @@ def test_a_trace_that_ends_with_too_few_ends_the_fit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf")])
 def test_the_scale_of_a_trace(tmp_path: Path, trace: Path, scale: float) -> None:
-    job = Job(**write(tmp_path, "npy"), model="svm", workers=4, spot=trace, scale=scale)
+    job = Fit(**write(tmp_path, "npy"), model="svm", workers=4, spot=trace, scale=scale)
     with pytest.raises(kofn.BadInput, match="a number > 0; got"):
         run(job, quiet=True)
 
 
 def test_a_trace_that_is_always_too_small(tmp_path: Path, trace: Path) -> None:
-    job = Job(**write(tmp_path, "npy"), model="svm", workers=6, k=5, spot=trace)
+    job = Fit(**write(tmp_path, "npy"), model="svm", workers=6, k=5, spot=trace)
     with pytest.raises(kofn.BadInput, match=r"5 workers must be live .* more than 4"):
         run(job, quiet=True)
 
@@ -313,9 +313,9 @@ def test_the_same_trace_in_virtual_time(trace: Path) -> None:
 def test_bad_traces_and_bad_places(tmp_path: Path, trace: Path) -> None:
     data = write(tmp_path, "npy")
     with pytest.raises(kofn.BadInput, match=r"up to 4 nodes alive, and the code 3 shares"):
-        run(Job(**data, model="svm", workers=3, spot=trace), quiet=True)
+        run(Fit(**data, model="svm", workers=3, spot=trace), quiet=True)
     with pytest.raises(kofn.BadInput, match="No such file"):
-        run(Job(**data, model="svm", workers=3, spot=tmp_path / "no.csv"), quiet=True)
+        run(Fit(**data, model="svm", workers=3, spot=tmp_path / "no.csv"), quiet=True)
     for text, problem in (
         ("a,b\n1,2\n", "a trace of machines has a time"),
         ("time_ms,event,node\n0,add,a\n1,add,a\n", "is there already"),
@@ -326,9 +326,9 @@ def test_bad_traces_and_bad_places(tmp_path: Path, trace: Path) -> None:
         with pytest.raises(kofn.BadInput, match=problem):
             read_spot_trace(trace)
     with pytest.raises(kofn.BadInput, match="--out must be a file in a directory"):
-        run(Job(**data, model="svm", workers=3, out=tmp_path / "no" / "m.kofn"), quiet=True)
+        run(Fit(**data, model="svm", workers=3, out=tmp_path / "no" / "m.kofn"), quiet=True)
     with pytest.raises(kofn.BadInput, match="--model must be one of"):
-        run(Job(**data, model="tree", workers=3), quiet=True)
+        run(Fit(**data, model="tree", workers=3), quiet=True)
 
 
 def test_bad_tables(tmp_path: Path) -> None:

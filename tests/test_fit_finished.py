@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import kofn
 from kofn.cli.app import app
-from kofn.cli.fit import Job, run
+from kofn.cli.fit import Fit, run
 from kofn.cli.predict import run as predict
 from kofn.learn import load
 
@@ -43,7 +43,7 @@ def frame(X: Any) -> Any:
 
 def fitted(data: Path, model: str, tmp_path: Path, **options: Any) -> tuple[dict[str, Any], Any]:
     out = tmp_path / "model.kofn"
-    given = Job(data, model, 3, engine="virtual", out=out, **options)
+    given = Fit(data, model, 3, engine="virtual", out=out, **options)
     return run(given, quiet=True), load(out)
 
 
@@ -89,7 +89,7 @@ def test_settings_that_do_not_go_with_the_model(
     numbers: Path, model: str, options: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(kofn.BadInput, match=words):
-        run(Job(numbers, model, 3, engine="virtual", **options), quiet=True)
+        run(Fit(numbers, model, 3, engine="virtual", **options), quiet=True)
 
 
 def test_a_saved_model_predicts(tmp_path: Path, numbers: Path) -> None:
@@ -159,7 +159,7 @@ def test_every_trace_of_who_comes_and_goes(tmp_path: Path, numbers: Path, kind: 
         path.write_text("lifetime_s,end_event\n5e6,preempted\n8e6,preempted\n9e6,stopped\n")
     else:
         path.write_text("time_s,instances\n0,6\n100,5\n200,6\n")
-    given = Job(numbers, "ridge", 3, spot=str(path), at_most=2 if kind == "counts" else None)
+    given = Fit(numbers, "ridge", 3, spot=str(path), at_most=2 if kind == "counts" else None)
     result = run(given, quiet=True)
     assert result["score"] > 0.4
     assert result["live"][0] == (2 if kind == "counts" else 3)

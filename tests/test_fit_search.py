@@ -15,7 +15,7 @@ from sklearn.model_selection import GridSearchCV, KFold
 
 import kofn
 from kofn.cli import fit
-from kofn.cli.fit import Job, run
+from kofn.cli.fit import Fit, run
 from kofn.learn import load
 
 rng = np.random.default_rng(0)
@@ -36,7 +36,7 @@ def test_it_chooses_as_scikit_learn_does_and_saves_that_model(
 ) -> None:
     out = tmp_path / "model.kofn"
     texts = ("alpha=0.1,10,100", "fit_intercept=true,false")
-    job = Job(**files, model="ridge", workers=3, search=texts, folds=4, seed=7, out=out)
+    job = Fit(**files, model="ridge", workers=3, search=texts, folds=4, seed=7, out=out)
     result = run(job, quiet=True)
     values = {"alpha": [0.1, 10, 100], "fit_intercept": [True, False]}
     theirs = GridSearchCV(
@@ -58,7 +58,7 @@ def test_it_chooses_as_scikit_learn_does_and_saves_that_model(
 
 
 def test_without_search_and_test_there_is_nothing_of_them(files: dict[str, Any]) -> None:
-    result = run(Job(**files, model="ridge", workers=3), quiet=True)
+    result = run(Fit(**files, model="ridge", workers=3), quiet=True)
     assert result["search"] is result["test_score"] is None
 
 
@@ -68,7 +68,7 @@ def test_a_classifier_is_scored_on_the_test_file(tmp_path: Path) -> None:
     sparse[60:, -1] = 0.0  # a column that LIBSVM text of these rows does not know of
     dump_svmlight_file(sparse[:60], signs[:60], str(tmp_path / "train.svm"), zero_based=False)
     dump_svmlight_file(sparse[60:], signs[60:], str(tmp_path / "test.svm"), zero_based=False)
-    job = Job(
+    job = Fit(
         tmp_path / "train.svm",
         *("svm", 3, 2, "virtual"),
         search=("C=0.001,0.1",),
@@ -105,7 +105,7 @@ def test_what_cannot_be_searched_is_told_before_a_worker_starts(
 ) -> None:
     monkeypatch.setattr("kofn.cli.fit.connect", lambda *_, **__: pytest.fail("workers started"))
     with pytest.raises(kofn.BadInput, match=problem):
-        run(Job(**files, model=model, workers=3, search=tuple(texts)), quiet=True)
+        run(Fit(**files, model=model, workers=3, search=tuple(texts)), quiet=True)
 
 
 def test_data_that_do_not_go_with_it_are_told_before_a_worker_starts(
@@ -115,7 +115,7 @@ def test_data_that_do_not_go_with_it_are_told_before_a_worker_starts(
 
     def refused(problem: str, model: str, **more: Any) -> None:
         with pytest.raises(kofn.BadInput, match=problem):
-            run(Job(**files | more, model=model, workers=3), quiet=True)
+            run(Fit(**files | more, model=model, workers=3), quiet=True)
 
     refused(
         "each of --folds 91 needs a row; there are only 90", "ridge", search=("alpha=1",), folds=91

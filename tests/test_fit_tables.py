@@ -12,7 +12,7 @@ import pytest
 
 import kofn
 from kofn.cli import tables
-from kofn.cli.fit import Job, run
+from kofn.cli.fit import Fit, run
 
 
 def csv(tmp_path: Path, *rows: str) -> Path:
@@ -54,7 +54,7 @@ def test_numbers_to_predict_may_be_written_in_any_way(tmp_path: Path) -> None:
     assert y.tolist() == [1.5, 3.0, 10.0]
     path = csv(tmp_path, "1,1", "2,nan", "3,0")
     with pytest.raises(kofn.BadInput, match="every label must be finite"):
-        run(Job(path, "svm", 2, engine="virtual"), quiet=True)
+        run(Fit(path, "svm", 2, engine="virtual"), quiet=True)
 
 
 @pytest.mark.parametrize("cell", ["1_000", "１", "0x10", "1,5"])
@@ -130,7 +130,7 @@ def test_labels_beside_a_table(tmp_path: Path) -> None:
     for bad in (np.arange(3).astype("M8[D]"), np.arange(3) * 1j):
         np.save(tmp_path / "labels.npy", bad)
         with pytest.raises(kofn.BadInput, match="labels must be numbers or text"):
-            run(Job(path, "svm", 2, engine="virtual", labels=tmp_path / "labels.npy"), quiet=True)
+            run(Fit(path, "svm", 2, engine="virtual", labels=tmp_path / "labels.npy"), quiet=True)
 
 
 @pytest.mark.parametrize("index", [2_000_000_000, 3_000_000_000, 10**20])
@@ -151,7 +151,7 @@ def test_directories_and_empty_files(name: str, tmp_path: Path) -> None:
     labels = tmp_path / "labels.npy" if name == "d.npy" else None
     (tmp_path / name).write_bytes(b"")
     with pytest.raises(kofn.BadInput, match=name) as caught:
-        run(Job(tmp_path / name, "svm", 2, engine="virtual", labels=labels), quiet=True)
+        run(Fit(tmp_path / name, "svm", 2, engine="virtual", labels=labels), quiet=True)
     assert "\n" not in str(caught.value)
     (tmp_path / name).unlink()
     (tmp_path / name).mkdir()
@@ -181,7 +181,7 @@ def test_a_target_that_is_no_class_is_refused(tmp_path: Path) -> None:
     lines = [f"{i},{i / 7 + 0.1}" for i in range(20)]
     (tmp_path / "a.csv").write_text("\n".join(["a,b", *lines]) + "\n")
     with pytest.raises(kofn.BadInput, match=r"takes classes; the target has 20 .* --model ridge"):
-        run(Job(tmp_path / "a.csv", "logistic", workers=2, k=1), quiet=True)
+        run(Fit(tmp_path / "a.csv", "logistic", workers=2, k=1), quiet=True)
 
 
 def test_a_zero_byte_is_no_part_of_a_number(tmp_path: Path) -> None:

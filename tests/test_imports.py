@@ -47,7 +47,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "market": {"cluster", "delays"},
     "rivals": {"cluster", "codes", "delays", "engines", "rounds", "sums"},
-    "learn": {"arrays", "sums", "sequence", "rounds", "codes", "cluster", "checkpoint"},
+    "learn": {"arrays", "sums", "sequence", "rounds", "codes", "cluster", "checkpoint", "choice"},
     "report": set(),
     "simulation": {
         "arrays",

@@ -558,7 +558,7 @@ class Plain:
     def weak(self, cover: Cover) -> Sequence[int]:
         return ()
 
-    def heard(self, round: int, change: float) -> None:
+    def on_round(self, round: int, change: float) -> None:
         self.rounds.append(round)
 
 

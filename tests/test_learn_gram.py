@@ -85,28 +85,58 @@ def test_columns_that_are_far_from_zero_or_alike_lose_no_digits(far: float, work
     y = A @ np.arange(50.0) + RNG.standard_normal(9001)
     centred = A - A.mean(axis=0)
     exact = np.linalg.solve(centred.T @ centred + np.eye(50), centred.T @ (y - y.mean()))
-    model = Ridge(cluster="virtual", workers=workers).fit(A, y)
     # What the mean costs in X w - mean w, and the nearly equal columns (1e4 squared) in the rest.
     within = 100.0 * EPS * far * 1e4**2
-    assert np.abs(model.coef_ - exact).max() <= max(within, 1e-6) * np.abs(exact).max()
+    with kofn.connect("virtual", workers=workers) as cluster:
+        for data in (A, cluster.encode(A)):
+            model = Ridge(cluster=cluster).fit(data, y)
+            assert np.abs(model.coef_ - exact).max() <= max(within, 1e-6) * np.abs(exact).max()
+
+
+@pytest.mark.parametrize("far", [1.0, 1e4, 1e7], ids=["near", "far", "very far"])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_an_array_is_summed_up_here_wherever_its_columns_are(dtype: Any, far: float) -> None:
+    A = (RNG.standard_normal((3001, 20)) + far * RNG.standard_normal(20)).astype(dtype)
+    y = A @ np.arange(20.0) + RNG.standard_normal(3001)
+    B = A.astype(np.float64) - A.mean(axis=0, dtype=np.float64)
+    exact = np.linalg.solve(B.T @ B + np.eye(20), B.T @ (y - y.mean()))
+    seen = []
+    with kofn.connect("virtual", workers=3) as cluster:
+        tell = lambda iteration, loss, data: seen.append((iteration, data.report))  # noqa: E731
+        model = Ridge(cluster=cluster, k=2, callback=tell).fit(A, y)
+        assert model.where_ == "here"
+        assert [record.kind for record in cluster.log if record.kind != "joined"] == ["loss"]
+        with pytest.raises(kofn.BadInput, match="k must be at most"):
+            Ridge(cluster=cluster, k=4).fit(A, y)
+        assert Ridge(cluster=cluster, k=2, solver="lbfgs").fit(A, y).where_ == "workers"
+    assert [(iteration, report.extra) for iteration, report in seen] == [(1, {"where": "here"})]
+    # The numbers, as they are given, have far * eps(float64) of a deviation; B loses as much.
+    assert np.abs(model.coef_ - exact).max() <= 1e3 * EPS * far * np.abs(exact).max()
+
+
+@pytest.mark.parametrize("A", [np.hstack([X, X[:, :3]]), RNG.standard_normal((300, 257))])
+def test_what_one_pass_is_not_exact_or_not_short_enough_for_goes_to_the_workers(A: Any) -> None:
+    y = A @ RNG.standard_normal(A.shape[1])
+    model = LinearRegression(cluster="virtual", workers=3, k=2).fit(A, y)
+    assert model.where_ == "workers"
+    assert np.abs(model.predict(A) - y).max() <= 1e-6 * np.abs(y).max()
 
 
 @pytest.mark.parametrize("given", [None, WEIGHT], ids=["alike", "weighted"])
 def test_one_step_gives_scikit_learns_coefficients(given: NDArray[Any] | None) -> None:
     sizes = X.std(axis=0) + (X.std(axis=0) == 0.0)
     for ours, theirs in (
-        (Ridge(cluster="virtual"), sklearn.linear_model.Ridge(solver="cholesky")),
-        (
-            Ridge(cluster="virtual", fit_intercept=False),
-            sklearn.linear_model.Ridge(fit_intercept=False),
-        ),
-        (LinearRegression(cluster="virtual"), sklearn.linear_model.LinearRegression(tol=1e-12)),
+        (Ridge(), sklearn.linear_model.Ridge(solver="cholesky")),
+        (Ridge(fit_intercept=False), sklearn.linear_model.Ridge(fit_intercept=False)),
+        (LinearRegression(), sklearn.linear_model.LinearRegression(tol=1e-12)),
     ):
-        ours.fit(X, Y, given)
         theirs.fit(X, Y, given)
-        assert ours.n_iter_ <= 2
-        apart = np.abs((ours.coef_ - theirs.coef_) * sizes).max()
-        assert apart < 1e-8 * np.abs(theirs.coef_ * sizes).max()
+        with kofn.connect("virtual") as cluster:
+            for data in (X, cluster.encode(X)):
+                ours.set_params(cluster=cluster).fit(data, Y, given)
+                assert ours.n_iter_ <= 2
+                apart = np.abs((ours.coef_ - theirs.coef_) * sizes).max()
+                assert apart < 1e-8 * np.abs(theirs.coef_ * sizes).max()
 
 
 @pytest.mark.engine
@@ -114,7 +144,7 @@ def test_kills_in_that_round_and_later_leave_the_coefficients() -> None:
     exact = sklearn.linear_model.Ridge(solver="cholesky").fit(X, Y)
     faults = Faults().lose(worker=0, round=1).lose(worker=1, round=3)
     with kofn.connect(faults.on(LocalEngine(4))) as cluster:
-        model = Ridge(cluster=cluster, k=2).fit(X, Y)
+        model = Ridge(cluster=cluster).fit(cluster.encode(X, k=2), Y)
         assert cluster.workers == (2, 3)
     sizes = X.std(axis=0)
     apart = np.abs((model.coef_ - exact.coef_) * sizes).max()

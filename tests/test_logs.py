@@ -271,6 +271,7 @@ def test_two_runs_at_once_do_not_write_one_log(tmp_path: Path) -> None:
     writer(path, deque()).close()
 
 
+@pytest.mark.engine
 def test_a_forked_child_does_not_keep_the_log_from_the_next_run(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     file = writer(path, deque())

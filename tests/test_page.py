@@ -287,7 +287,7 @@ def test_more_connections_than_it_has_threads_for_are_hung_up_on(page: Page) -> 
     assert silent[-1].recv(1) == b""
     page.feed.state.engine = "another"  # and the stream goes on
     with page.feed.changed:
-        page.feed._say()
+        page.feed._notify()
     assert stream.next()[1]["head"]["engine"] == "another"
     for one in silent:
         one.close()

@@ -22,10 +22,11 @@ from kofn.planning.calls import call_of, runs
 from kofn.planning.goal import Goal
 from kofn.planning.grid import counts, grid, steps, thinned
 from kofn.planning.replays import replays
-from kofn.planning.risk import need, risk
+from kofn.planning.risk import need, risk, shortages
 from kofn.planning.search import STARTS, _rungs
 from kofn.planning.why import why
 from kofn.simulation import Candidate, Row, Stage, Work, delays_of
+from kofn.simulation.table import interval
 from kofn.simulation.timings import begun, markets_of
 
 SLOW = "markov(unit=6, alpha=8, enter=0.1, leave=0.5)"
@@ -212,7 +213,7 @@ def option(code: str, seconds: float, memory: float, **more: Any) -> Option:
     row = Stage(SMALL["product"], 1, PerUnit(1.0)).play(Candidate("uncoded"), 1)
     object.__setattr__(row, "memory", memory)
     return Option(
-        Candidate.parse(code), 6, "", row, seconds, 6 * seconds, more.get("price"),
+        Candidate.parse(code), 6, "", row, seconds, seconds, 6 * seconds, more.get("price"),
         more.get("risk"), more.get("runs", True),
     )  # fmt: skip
 
@@ -238,11 +239,16 @@ def test_no_code_unless_it_is_worth_it_and_little_risk_and_memory_where_it_is_al
 def test_risk_is_the_part_of_the_starts_from_which_too_few_are_met() -> None:
     events = [Event(0.0, True, "a"), Event(0.0, True, "b"), Event(50.0, False, "b")]
     trace = SpotTrace((*events, Event(60.0, True, "b")), length=100.0)
-    assert risk(trace, 1, 20.0) == 0.0
+
+    def chance(k: int, seconds: float) -> float:
+        below = shortages(trace, Work("product"), 3, Candidate("mds", (("k", k),)))
+        return risk(below, trace.seconds, seconds)
+
+    assert chance(1, 20.0) == 0.0
     # Of the starts from 0 to 80, those from 30 to 60.
-    assert risk(trace, 2, 20.0) == pytest.approx(30 / 80)
-    assert risk(trace, 3, 20.0) == pytest.approx(1.0)
-    assert risk(trace, 2, 100.0) == 1.0
+    assert chance(2, 20.0) == pytest.approx(30 / 80)
+    assert chance(3, 20.0) == pytest.approx(1.0)
+    assert chance(2, 100.0) == 1.0
     found = kofn.plan(SMALL["product"], 6, CALM, market(40), rounds=8).best
     assert found.risk is not None
     assert 0 <= found.risk <= 1
@@ -253,6 +259,122 @@ def test_lifetimes_are_a_market_too() -> None:
     found = kofn.plan(SMALL["product"], 4, CALM, lives, rounds=6, price=1.0)
     assert found.best.risk is not None
     assert found.best.price is not None
+
+
+def test_a_repetition_code_lacks_machines_when_all_holders_of_a_part_are_gone() -> None:
+    """Not as soon as two of any are: that is its threshold, whichever they are."""
+    events = [Event(0.0, True, f"n{i}") for i in range(6)]
+    for time, nodes in ((10.0, "02"), (30.0, "1"), (50.0, "5")):
+        events += [Event(time, False, f"n{i}") for i in nodes]
+    trace = SpotTrace((*events, Event(70.0, True, "m")), length=100.0)
+
+    def short(code: str, work: Work = SMALL["gradient"]) -> list[tuple[float, float]]:
+        return shortages(trace, work, 6, Candidate.parse(code))
+
+    assert need(SMALL["gradient"], 6, Candidate.parse("fractional(c=2)")) == 5
+    assert short("uncoded") == [(10.0, 100.0)]
+    assert short("fractional(c=2)") == [(30.0, 70.0)]  # 0 and 1 share parts; the next takes one
+    assert short("fractional(c=2, covered=0.6)") == []
+    assert short("cyclic(c=2)") == [(30.0, 100.0)]  # parts of 0 and 1, and those of 1 and 2
+    assert short("cyclic(c=4)") == [(50.0, 70.0)]  # 3 and 4 have all but one
+    assert short("cyclic(c=5)") == []
+    assert short("mds(k=3)", SMALL["product"]) == [(50.0, 70.0)]
+
+
+def dips(length: float = 7200.0) -> SpotTrace:
+    """Six machines; of each half hour four alone are there for nine minutes, not at its start."""
+    events = [Event(0.0, True, f"n{i}") for i in range(6)]
+    for start in range(0, int(length), 1800):
+        for i in (4, 5):
+            events += [
+                Event(start + 900.0, False, f"n{i}"),
+                Event(start + 1440.0, True, f"n{i}"),
+            ]
+    return SpotTrace(tuple(sorted(events, key=lambda e: e.time)), "dips", length=length)
+
+
+@pytest.mark.parametrize("code", ["mds(k=5)", "mds(k=4)", "mds(k=2, margin=1)", "uncoded"])
+def test_what_is_not_played_takes_as_long_as_if_it_were(code: str) -> None:
+    """Waits for machines in it: they are met wherever in the market they are."""
+    work, one = SMALL["product"], Candidate.parse(code)
+    stage = Stage(work, 6, delays_of(SLOW, 6), dips(14400.0))
+    fewest = need(work, 6, one)
+    exact = stage.play(one, 1200)
+    part = stage.play(one, 1200, played=150, fewest=fewest)
+    assert exact.took is None
+    assert part.took is not None
+    assert len(part.seconds) < 300
+    assert part.rounds == 1200
+    assert part.took == pytest.approx((part.counts * part.seconds).sum())  # type: ignore[operator]
+    # As far off as the mean may be by what was played.
+    low, high = interval(part.seconds, part.counts)
+    assert abs(part.took - exact.ends[-1]) / 1200 < high - low
+    waits = [float(row.seconds[row.seconds > 300].sum()) for row in (exact, part)]
+    assert waits[0] == pytest.approx(waits[1], abs=60.0)
+
+
+def test_without_a_market_the_luck_of_the_whole_run_is_met() -> None:
+    """A recording in which somebody is slow in its second half alone."""
+    seconds = np.ones((400, 6))
+    seconds[200:, 2] = 5.0
+    stage = Stage(SMALL["product"], 6, delays_of(Recording("late", (1.0,), (seconds,)), 6))
+    part = stage.play(Candidate("uncoded"), 400, played=40)
+    assert part.rounds == 400
+    assert part.took == pytest.approx(200 * 1 + 200 * 5, rel=0.03)
+
+
+def test_the_pick_has_no_risk_that_a_little_redundancy_saves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All machines are there at the start: who looks at that alone buys too little."""
+    monkeypatch.setattr("kofn.planning.search.BUDGET", 1.0)
+    given: Any = (SMALL["product"], 6, SLOW, dips())
+    found = kofn.plan(*given, rounds=600, price=0.5)
+    assert found.best.risk == 0
+    assert found.met
+    assert found.best.row.played[0] < 3 * 600
+    assert "of its 600 rounds" in found.why[-1].lower()
+    plain = [o for o in found.tried if not o.coded]
+    best = min(plain, key=lambda o: o.seconds * o.cost)
+    assert best in found.options  # played as long as the pick
+    assert f"without a code at best {best.cost:.4g}" in found.why[0]
+    for one in found.options:
+        assert one.mean * 600 == pytest.approx(one.seconds - one.row.began)
+
+
+def test_a_limit_on_risk() -> None:
+    given: Any = (Work("product", 600, 10), 6, "perunit(unit=600)", dips())
+    free = kofn.plan(*given, rounds=2)
+    assert free.best.risk is not None
+    assert free.best.risk > 0.05
+    (safer,) = (line for line in free.why if line.startswith("Safer is "))
+    assert "with a risk of 0%" in safer
+    safe = kofn.plan(*given, rounds=2, risk=0.05)
+    assert safe.met
+    assert safe.best.risk == 0
+    assert safe.goal == "the least time, at a risk of 0.05 at most"
+    lost = (Event(7100.0, False, f"n{i}") for i in range(6))
+    gone = SpotTrace((*dips().events, *lost), length=7200.0)
+    never = kofn.plan(given[0], 6, "perunit(unit=600)", gone, rounds=2, risk=0.0)
+    assert not never.met
+    assert never.why[0] == "Nothing has a risk of 0 or less; this has the least."
+
+
+def test_the_lines_for_a_market_keep_machines_and_wait_for_them() -> None:
+    found = kofn.plan(SMALL["product"], 6, SLOW, dips(), rounds=40)
+    count, wait, keep = found.arguments("connect")
+    assert (count, keep) == (found.workers, found.workers)
+    assert wait >= 2 * found.best.short
+    assert f"workers={count}, keep={count}, wait={wait:g})" in found.python
+    assert found.python.startswith("import kofn\n")
+    with kofn.connect("virtual", found) as cluster:
+        assert cluster.keep == count
+        cluster.lose(0)
+        X = cluster.encode(np.ones((60, 4)), found)
+        np.testing.assert_allclose(X @ np.ones(4), 4.0)
+        assert len(cluster.workers) == count
+    with kofn.connect("virtual", found, keep=2) as cluster:
+        assert cluster.keep == 2
 
 
 # Rivals.
@@ -394,6 +516,22 @@ def test_the_command_prints_a_plan(tmp_path: Path) -> None:
     assert result["why"][0] in text
     assert "with kofn.connect(" in text
     assert "uncoded" in text
+
+
+def test_the_command_says_first_that_a_deadline_cannot_be_met() -> None:
+    line = ["plan", "--work", "product", "--workers", "4", "--timings", CALM, "--rounds", "3"]
+    line += ["--size", "600x10", "--deadline", "0.001"]
+    shown = CliRunner().invoke(app, line)
+    assert shown.exit_code == 1
+    assert shown.output.startswith("Not met: Nothing is done within 0.001 s; this is the quickest.")
+    asked = CliRunner().invoke(app, [*line, "--json"])
+    assert asked.exit_code == 1
+    result = json.loads(asked.stdout)
+    assert result["met"] is False
+    assert {one["code"] for one in result["tried"]} >= {"uncoded", "mds(k=2)"}
+    assert all(one["memory_bytes"] == one["memory"] * 48_000 for one in result["tried"])
+    late = CliRunner().invoke(app, [*line[:-1], "1000"])
+    assert late.exit_code == 0
 
 
 @pytest.mark.parametrize(

@@ -25,14 +25,17 @@ from kofn.reproduce import (
     datasets,
     erasure_theory,
     erasurehead,
+    erasurehead_page,
     erasures,
     figures,
     network,
+    stand_ins,
     straggling,
 )
 from kofn.reproduce.datasets import Dataset
 from kofn.reproduce.erasurehead import Settings, lemmas, simulated
 from kofn.reproduce.inventory import claims, unresolved
+from kofn.reproduce.kept import Kept
 from kofn.reproduce.training import Run, reached
 
 pytestmark = pytest.mark.papers
@@ -92,6 +95,14 @@ def test_it_writes_its_results_and_pictures(
         "erasurehead", out, made(tmp_path), False, None, quiet=True, settings=SMALL
     )
     assert json.loads((out / "results.json").read_text()) == found
+    # These are no figures of Amazon's data or King County's, and nothing says so.
+    assert not found["made_up"]
+    assert found["foreign"].startswith("These are not the published data: Amazon has 48 x ")
+    page = (out / "index.html").read_text()
+    assert found["foreign"] in page
+    assert "on other data of the form of Amazon uncoded descent is" in page
+    for name in erasurehead_page.DATA.values():
+        assert page.count(name) == page.count(f"form of {name}") + found["foreign"].count(name)
     assert len(told) == SMALL.progress_steps  # the bar ends where it should
     assert set(found["shapes"]) == {"amazon", "covtype", "kc_house"}
     assert found["shapes"]["kc_house"][0] == 32
@@ -184,7 +195,41 @@ def test_bad_input(tmp_path: Path) -> None:
         reproduce.run("erasurehead", tmp_path, tmp_path, True, -1.0, quiet=True)
     (tmp_path / "file").write_text("")
     with pytest.raises(kofn.BadInput, match="is a file"):
-        reproduce.run("erasurehead", tmp_path / "file", tmp_path, True, None, quiet=True)
+        reproduce.run("erasurehead", tmp_path / "file", None, True, None, quiet=True)
+
+
+def test_all_files_that_are_missing_are_named_before_any_work(tmp_path: Path) -> None:
+    with pytest.raises(kofn.BadInput) as caught:
+        reproduce.run("erasurehead", tmp_path / "out", tmp_path, True, None, quiet=True)
+    for name, origin in datasets.SOURCES.items():
+        assert f"{name} from {origin}" in str(caught.value)
+    assert not (tmp_path / "out").exists()
+    made_houses(tmp_path)
+    made_covtype(tmp_path, 20)
+    with pytest.raises(
+        kofn.BadInput, match=r"Get amazon_access/train.csv from [^,]*; needs a login\)"
+    ):
+        datasets.complete(tmp_path)
+
+
+def test_without_data_they_are_made_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Path] = []
+
+    def measured(data: Path, *_others: Any) -> dict[str, Any]:
+        seen.append(data)
+        return {"shapes": {name: datasets.load(name, data).shape for name in datasets.LOADERS}}
+
+    monkeypatch.setattr(erasurehead, "_measure", measured)
+    monkeypatch.setattr(stand_ins, "ROWS", 300)
+    erasurehead.check(None)
+    found: Any = erasurehead.measure(None, SMALL, lambda what: None, Kept(None, {}))
+    assert found["made_up"]
+    assert found["shapes"]["kc_house"][0] == 240
+    said = erasurehead_page.foreign(found) or ""
+    assert "made up: nothing here is a figure of the paper" in said
+    assert not seen[0].exists()
+    right = {"shapes": {name: list(shape) for name, shape in datasets.PUBLISHED.items()}}
+    assert erasurehead_page.foreign(right) is None
 
 
 def test_without_recordings_the_rivals_say_so(tmp_path: Path) -> None:

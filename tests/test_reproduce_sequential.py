@@ -94,6 +94,7 @@ def test_without_data_the_images_are_made_up(monkeypatch: pytest.MonkeyPatch) ->
         "wall_table",
         "figure_2",
         "burst_variant",
+        "burst_spans",
     ):  # those need no images
         monkeypatch.setattr(sequential, name, lambda *_: {})
     monkeypatch.setattr("kofn.reproduce.sequential_search.chosen", lambda *_: {})
@@ -146,6 +147,9 @@ def test_everything_is_measured_and_written(tmp_path: Path) -> None:
     variants = results["burst_variant"]["mu_0"]
     assert sum(name.startswith("BurstIDIP") for name in variants) == 8
     assert min(variants.values()) > 0
+    for spans in results["burst_spans"].values():
+        assert [int(B) for B in spans] == list(sequential_search.SPANS)
+        assert all(f"B={B}, " in row["code"] for B, row in spans.items())
     console = Console(record=True, width=120)
     reproduce.table(console, results)
     assert "bursts" in console.export_text()

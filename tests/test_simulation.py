@@ -28,9 +28,10 @@ from kofn.engines.paced import Paced
 from kofn.engines.virtual import VirtualEngine
 from kofn.model import Blank, Task
 from kofn.peers.blobs import CHUNK
-from kofn.simulation import CODES, Candidate, Stage, Work, delays_of
+from kofn.simulation import CODES, Candidate, Place, Stage, Work, delays_of
 from kofn.simulation.draws import Common, Meter
-from kofn.simulation.table import interval
+from kofn.simulation.own import Stopped
+from kofn.simulation.table import interval, tail
 from kofn.testing import EngineChecks
 
 COSTS = kofn.Costs(latency=0.01, bandwidth=1e6, start_up=5.0, per_event=0.001)
@@ -73,14 +74,20 @@ def test_what_decoding_costs() -> None:
     """A number of a reply is one; one that is decoded is one for each share that it takes."""
     costs = kofn.Costs(0.0, float("inf"), per_number=1e-6)
     took: dict[str, float] = {}
-    for kind, codes in (("product", "uncoded, mds(k=2)"), ("sequence", "polynomial(x=2,y=1)")):
+    for kind, codes in (("product", "uncoded, mds(k=2)"), ("sequence", "polynomial(x=2, y=1)")):
         work = Work(kind, 6000, 10, 1)  # type: ignore[arg-type]
         table = kofn.simulate(work, codes, 3, "perunit(unit=3)", rounds=1, costs=costs)
         took |= {name: float(row.seconds[0]) for name, row in table.rows.items()}
     # Of the 3000 rows of a share 1000 come as plain blocks. Of the rest one of two is decoded.
     assert took["uncoded"] == pytest.approx(1 + 0.006)
     assert took["mds(k=2)"] == pytest.approx(1 + 0.006 + 0.004)
-    assert took["polynomial(x=2, y=1)"] == pytest.approx(1.5 + 0.009 + 2 * 0.006)  # three came
+    # Three came. They are decoded while the next round runs; without one, at once.
+    assert took["polynomial(x=2, y=1)"] == pytest.approx(1.5 + 0.009)
+    engine = VirtualEngine(3, compute=False, costs=costs, sizes=Sizes(0.0, 8.0 * 3000, 0.0))
+    with kofn.connect(engine) as cluster:
+        stream = cluster.sequence(kofn.Polynomial(2, 1))
+        stream.submit_size(6000, 10, 1).result()
+        assert stream.report.decode_seconds == pytest.approx(2 * 0.006)
 
 
 def echo(kept: Any, operand: Any) -> Any:
@@ -218,6 +225,9 @@ def test_two_runs_agree_and_another_seed_does_not() -> None:
         ("product", "mds(k=4, margin=1, late=2.0, loads='equal')"),
         ("product", "whole(k=5)"),
         ("gradient", "fractional(c=3, covered=0.5, stream='whole')"),
+        ("gradient", "tandon(c=4)"),
+        ("gradient", "erasurehead(c=3, r=4)"),
+        ("gradient", "uncoded(stop=first(5) | exact())"),
         ("gradient", "replication(c=2)"),
         ("gradient", "backup(factor=1.5)"),
         ("gradient", "hedged(quantile=0.9)"),
@@ -242,6 +252,53 @@ def test_every_code_can_be_played(kind: Any, code: str) -> None:
 
 
 # Counts.
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "auto",
+        "uncoded(x=2, y=2)",
+        "polynomial(x=1, y=3)",
+        "dip(x=2, y=3, delay=1, lam=3)",
+        "dip(x=3, y=3, delay=2, lam=3)",
+    ],
+)
+def test_sequences_of_sizes_alone_take_as_long_as_those_with_values(code: str) -> None:
+    """Their mini-tasks go out in the same order: those encoded ahead of a round first."""
+    work = Work("sequence", 12, 4, 12)
+
+    def ends(compute: bool) -> list[float]:
+        delays = Common(kofn.delays.Exponential(0.6, 0.05, 0.03), work.units(4), 0)
+        with kofn.connect(VirtualEngine(4, delays=delays, compute=compute)) as cluster:
+            played = Candidate.parse(code).play(Place(cluster, work, 4, 30))
+            return [next(played).time for _ in range(30)]
+
+    assert ends(compute=False) == ends(compute=True)
+
+
+@pytest.mark.parametrize("ahead", [1, 2, 3])
+@pytest.mark.parametrize("code", [kofn.DIP(2, 5, delay=1, lam=5), kofn.Polynomial(2, 2)])
+def test_what_is_encoded_ahead_goes_out_first_in_simulation_too(code: Any, ahead: int) -> None:
+    """Where few jobs are submitted ahead, a new one is encoded in its own round: others go first.
+
+    In another order DIP took 10 % less by simulation than on real workers.
+    """
+
+    def rounds(compute: bool) -> list[float]:
+        luck = Common(kofn.delays.Exponential(0.6, 0.05, 0.03), 12 * 4 * 12, 0)
+        with kofn.connect(VirtualEngine(6, delays=luck, compute=compute)) as cluster:
+            stream = cluster.sequence(code)
+            for job in range(24 + ahead):
+                if compute:
+                    stream.submit(np.ones((12, 4)), np.ones((4, 12)))
+                else:
+                    stream.submit_size(12, 4, 12)
+                if job >= ahead:
+                    next(stream)
+            return [one.seconds for one in stream.report.rounds]
+
+    assert rounds(compute=False) == rounds(compute=True)
 
 
 def test_work_counts_what_was_done_until_it_was_dropped() -> None:
@@ -334,6 +391,23 @@ def test_an_interval_is_as_wide_as_batches_differ() -> None:
     assert abs(hits / 400 - 0.95) < 5 * np.sqrt(0.95 * 0.05 / 400)
 
 
+def test_an_interval_of_a_tail_holds_it() -> None:
+    rng = np.random.default_rng(0)
+    true = 2.3263478740408408  # p99 of normal numbers
+    alone = rng.standard_normal((200, 1000))
+    slow = np.repeat(rng.standard_normal((200, 200)), 5, axis=1)  # five in a row are equal
+    for every in (alone, slow):
+        ends = [tail(values) for values in every]
+        # Each end is wrong in 1 of 40 cases: here in 5 of 200, within five of its deviations.
+        most = 5 + 5 * np.sqrt(200 * 0.025 * 0.975)
+        assert sum(low > true for low, _ in ends) <= most
+        assert sum(high < true for _, high in ends) <= most
+        assert all(low == low for low, _ in ends)
+    assert any(high == high for _, high in map(tail, alone))
+    assert all(high != high for _, high in map(tail, alone[:, :300]))  # 0.99^300 is 5 %
+    assert np.isnan(tail(np.ones(3))).all()
+
+
 def test_the_table_has_every_figure(tmp_path: Path) -> None:
     table = kofn.simulate("product", ["uncoded", "mds(k=4)"], 6, "exponential(mean=1)", rounds=16)
     found = table.to_dict()
@@ -343,13 +417,19 @@ def test_the_table_has_every_figure(tmp_path: Path) -> None:
         assert keys <= one.keys()
         assert one["low"] <= one["mean"] == row.seconds.mean() <= one["high"]
         assert one["total"] == pytest.approx(row.ends[-1])
+        for field in one.keys() - {"slower", "slower_low", "slower_high"}:
+            there = getattr(row, field)
+            assert one[field] == (None if there != there else there)
     assert found["codes"][table.best]["slower"] == 0
     difference, low, high = table.against("uncoded", "mds(k=4)")
     apart = table.rows["uncoded"].seconds - table.rows["mds(k=4)"].seconds
     assert difference == pytest.approx(apart.mean())
     assert low <= difference <= high
     assert json.loads(json.dumps(found)) == found
-    assert "mds(k=4): 16 rounds" in repr(table)
+    line = next(line for line in repr(table).splitlines() if "mds(k=4): 16 rounds" in line)
+    row = table.rows["mds(k=4)"]
+    assert f"mean {row.mean:.4g} s ({row.low:.4g} to {row.high:.4g})" in line
+    assert f"p99 {row.p99:.4g} s ({row.p99_low:.4g} or more)" in line
     pandas = pytest.importorskip("pandas")
     frame = table.to_pandas()
     assert isinstance(frame, pandas.DataFrame)
@@ -367,17 +447,56 @@ def test_the_table_is_drawn(tmp_path: Path) -> None:
     assert (tmp_path / "t.png").stat().st_size > 10_000
 
 
+def test_a_picture_has_all_of_every_name_and_no_two_bars_alike() -> None:
+    pytest.importorskip("matplotlib")
+    rule = kofn.first(4) | kofn.exact()
+    codes: list[Any] = [f"uncoded(covered={part})" for part in (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)]
+    codes += ["tandon(c=2)", "tandon(c=3)", kofn.CyclicRepetition(2, "whole", "random")]
+    codes += [Stopped(kofn.CyclicRepetition(2, "whole", "random"), rule, "least-squares")]
+    table = kofn.simulate("gradient", codes, 6, PerUnit(6.0), rounds=4)
+    figure = table.plot()
+    figure.canvas.draw()
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == list(table.rows)
+    box, whole = legend.get_window_extent(), figure.bbox
+    assert box.x0 >= whole.x0
+    assert box.x1 <= whole.x1
+    bars = [(bar.get_facecolor(), bar.get_hatch()) for bar in figure.axes[2].patches]
+    assert len(bars) == len({*bars}) == len(codes)
+    shown = [label.get_text() for label in figure.axes[2].get_yticklabels()]
+    assert [text.partition("…")[0] for text in shown] == [
+        name if len(name) <= 36 else name[:26] for name in table.rows
+    ]
+
+
 # What may be said.
+
+
+def test_a_code_that_so_many_workers_do_not_allow_is_left_out() -> None:
+    given: Any = (Work("gradient", 600, 10), "uncoded, fractional(c=4), cyclic(c=2)", 6, "perunit")
+    table = kofn.simulate(*given, rounds=2)
+    assert list(table.rows) == ["uncoded", "cyclic(c=2)"]
+    assert "needs c to divide the number of workers" in table.left_out["fractional(c=4)"]
+    assert "fractional(c=4) is left out: " in repr(table)
+    assert table.to_dict()["left_out"] == dict(table.left_out)
+    with pytest.raises(kofn.BadInput, match="needs c to divide"):
+        kofn.simulate(given[0], "fractional(c=4)", 6, "perunit", rounds=2)
 
 
 def test_timings_of_one_load_are_those_without_a_code() -> None:
     known = Recording("t", (1.0,), (np.array([[2.0, 4.0]]),))
     rng = np.random.default_rng(0)
-    delays = delays_of(known, 10)
-    assert sum(delays.timing(rng, 1, 1, 0.1)) == pytest.approx(4.0)  # a tenth of the work
-    assert sum(delays.timing(rng, 1, 1, 0.2)) == pytest.approx(8.0)
+    for workers in (2, 10):  # it was recorded with two, each of which did half of the work
+        delays = delays_of(known, workers)
+        assert sum(delays.timing(rng, 1, 1, 0.5)) == pytest.approx(4.0)
+        assert sum(delays.timing(rng, 1, 1, 0.1)) == pytest.approx(0.8)
     assert sum(delays_of(known, 10, grows=0.0).timing(rng, 1, 1, 0.2)) == pytest.approx(4.0)
-    assert delays_of(known, 10, model="empirical").timing(rng, 0, 1, 0.1)[1] == pytest.approx(3.0)
+    assert delays_of(known, 10, model="empirical").timing(rng, 0, 1, 0.5)[1] == pytest.approx(3.0)
+    # A load that is written counts, and slope is of the whole work in either case.
+    told = Recording("t", (0.25,), known.timings)
+    assert sum(delays_of(told, 10).timing(rng, 1, 1, 0.5)) == pytest.approx(8.0)
+    for one in (known, told):
+        assert delays_of(one, 10, slope=4.0).timing(rng, 1, 1, 0.5)[1] == pytest.approx(2.0)
     loads = Recording("t", (0.0, 1.0), (np.array([[1.0]]), np.array([[5.0]])))
     assert delays_of(loads, 10).timing(rng, 0, 1, 0.5) == (1.0, 2.0)
     assert delays_of(loads, 10, slope=8.0).timing(rng, 0, 1, 0.5) == (1.0, 4.0)

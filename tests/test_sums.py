@@ -418,7 +418,7 @@ def test_rules_are_small_and_pure() -> None:
             rule(value)
     with pytest.raises(kofn.BadInput, match="a stop rule is"):
         kofn.first(2) | 3  # type: ignore[operator]
-    with pytest.raises(kofn.BadInput, match=r"First\(r=2\)\. Combine rules with \| and &"):
+    with pytest.raises(kofn.BadInput, match=r"first\(2\)\. Combine rules with \| and &"):
         kofn.first(2) or kofn.exact()
     with pytest.raises(kofn.BadInput, match="Combine rules"):
         (kofn.first(2) | kofn.exact()) and kofn.exact()

@@ -84,7 +84,7 @@ def row_sets(X: kofn.CodedMatrix, A: Floats) -> Floats:
 
 def moved(X: kofn.CodedMatrix, margin: int, reply: Reply, wrong: Floats) -> Floats:
     """By how much each place of the result would move if a wrong reply were used, (rows, width)."""
-    plan = X._planner._plans[X.code, margin, X._rows]
+    plan = X._planner._plans[X.code, margin, X._rows][-1]
     share = plan.holders[reply.worker]
     error = np.zeros((X._rows, *wrong.shape[1:]))
     with np.errstate(over="ignore", invalid="ignore"):
@@ -101,7 +101,7 @@ def moved(X: kofn.CodedMatrix, margin: int, reply: Reply, wrong: Floats) -> Floa
 
 def stated(X: kofn.CodedMatrix, margin: int, w: Floats) -> float:
     """The bound of a product by parity, where it raised and has no report."""
-    probes, plan = X._drift.checked.probes, X._planner._plans[X.code, margin, X._rows]
+    probes, plan = X._drift.checked.probes, X._planner._plans[X.code, margin, X._rows][-1]
     assert probes is not None
     assert plan.eta is not None
     parity = Parity(probes.sizes, X.code, {}, Finite(lambda share: 1.0, w, ()), w)

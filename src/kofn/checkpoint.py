@@ -19,7 +19,7 @@ import numpy as np
 
 from . import checks, saved
 from .errors import BadCheckpoint, BadFile, BadInput, CannotWrite, CheckpointWarning
-from .files import Place, said
+from .files import Place, cause
 from .interrupts import held
 
 NAME = re.compile(r"checkpoint-(\d{8,})")
@@ -35,8 +35,8 @@ def resume(folder: object) -> dict[str, Any]:
     whole, BadCheckpoint is raised. One that cannot be read now (no rights, no network) is BadFile.
     Nothing is unpickled: a folder of strangers is safe to read.
     """
-    found = Checkpoint(folder).read()
-    return {} if found is None else found[1]
+    newest = Checkpoint(folder).read()
+    return {} if newest is None else newest[1]
 
 
 class Checkpoint:
@@ -64,7 +64,7 @@ class Checkpoint:
                 f"checkpoints are in a folder; {self.place.url} is a file. Choose another name."
             )
         names = self.place.names() if self.place.exists() else []
-        return sorted(int(found[1]) for name in names if (found := NAME.fullmatch(name)))
+        return sorted(int(match[1]) for name in names if (match := NAME.fullmatch(name)))
 
     def read(self) -> tuple[Any, dict[str, Any]] | None:
         """What the newest whole checkpoint is about, and its state; None where there is none."""
@@ -73,7 +73,7 @@ class Checkpoint:
         self._newest = there[-1] if there else 0
         for number in reversed(there):
             try:
-                found = _load(self._file(number))
+                newest = _load(self._file(number))
             except FileNotFoundError:  # whoever writes here has removed it
                 continue
             except BadCheckpoint as error:
@@ -82,7 +82,7 @@ class Checkpoint:
             if spoiled:
                 text = f"{spoiled[0]} The one before it is used, number {number}."
                 warnings.warn(text, CheckpointWarning, stacklevel=3)
-            return found
+            return newest
         if spoiled:
             raise BadCheckpoint(
                 spoiled[0].path,
@@ -97,7 +97,7 @@ class Checkpoint:
         except OSError as error:
             raise CannotWrite(
                 self.place.url,
-                f"checkpoints need a folder that can be made: {said(error)}. Choose another.",
+                f"checkpoints need a folder that can be made: {cause(error)}. Choose another.",
             ) from error
 
     def offer(self, state: Mapping[str, Any]) -> bool:
@@ -114,7 +114,7 @@ class Checkpoint:
         except OSError as error:
             raise CannotWrite(
                 self.place.url,
-                f"a checkpoint cannot be written: {said(error)}. Make room, or choose another "
+                f"a checkpoint cannot be written: {cause(error)}. Make room, or choose another "
                 f"folder; the last one is as it was.",
             ) from error
         finally:
@@ -126,9 +126,9 @@ class Checkpoint:
         """As `offer`, for a loop of somebody's own; BadInput if the folder holds another state."""
         self.every = None if every is None else checks.seconds(every, "every")
         if self.about is None:
-            about, found = {"loop": sorted(state)}, self.read()
-            if found is not None and found[0] != about:
-                has = found[0].get("loop") if isinstance(found[0], dict) else None
+            about, newest = {"loop": sorted(state)}, self.read()
+            if newest is not None and newest[0] != about:
+                has = newest[0].get("loop") if isinstance(newest[0], dict) else None
                 what = f"a loop with {', '.join(has)}" if has else "a fit of kofn.learn"
                 raise BadInput(
                     f"a folder has checkpoints of one loop; {self.place.url} has those of {what}, "
@@ -221,9 +221,9 @@ def _load(place: Place) -> tuple[Any, dict[str, Any]]:
         raise
     except OSError as error:
         if error.errno == errno.EIO:  # the disk's own; others say nothing of the file
-            raise BadCheckpoint(place.url, f"it cannot be read: {said(error)}.") from error
+            raise BadCheckpoint(place.url, f"it cannot be read: {cause(error)}.") from error
         raise BadFile(
-            place.url, f"it cannot be read now: {said(error)}. Mend that, and go on from it."
+            place.url, f"it cannot be read now: {cause(error)}. Mend that, and go on from it."
         ) from error
     try:
         arrays, facts = saved.unpack(data)
@@ -231,7 +231,7 @@ def _load(place: Place) -> tuple[Any, dict[str, Any]]:
             raise ValueError("its state has another form.")
         return _value(facts["about"], arrays), dict(_value(facts["state"], arrays))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise BadCheckpoint(place.url, f"it is not as it was written: {said(error)}.") from None
+        raise BadCheckpoint(place.url, f"it is not as it was written: {cause(error)}.") from None
 
 
 def _value(tree: Any, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Any:

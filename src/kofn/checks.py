@@ -70,14 +70,14 @@ def number(
 ) -> float:
     """Return `value` as a float that keeps one of RULES; NaN never does."""
     try:
-        found = (
+        result = (
             float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
         )
     except OverflowError:  # a whole number or a fraction that no float is as large as
-        found = math.nan
-    if not RULES[rule](found) or (math.isinf(found) and not infinite):
+        result = math.nan
+    if not RULES[rule](result) or (math.isinf(result) and not infinite):
         raise BadInput(f"{name} must be a number {rule}; got {value!r}. {remedy}")
-    return found
+    return result
 
 
 def seconds(value: object, name: str) -> float:

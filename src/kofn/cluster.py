@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, overload
 from . import checks
 from .arrays.options import Options
 from .arrays.shares import choose_code, resolve_source, scaled_shares, shares_from
-from .arrays.store import Store
 from .arrays.turned import turned
 from .arrays.verify import Verify, check_options
 from .checkpoint import Checkpoint
@@ -27,7 +26,6 @@ from .report.logs import LogWriter
 from .rounds import Late, RoundDriver
 from .rounds.relayed import Relaying, relaying
 from .sequence import SequenceCode, Stream
-from .sequence.schemes import usual
 from .sums import Parts
 
 if TYPE_CHECKING:
@@ -52,19 +50,21 @@ def connect(
 ) -> Cluster:
     """Open a cluster on an engine, given by name ("local", "virtual", …) or as an Engine.
 
-    `workers`: how many to start, or a kofn.plan (default: the engine's own, or all that a running
-    cluster offers). `address`: of a running cluster, where there is such a thing; `security`: the
-    keys to reach it with (a distributed.Security). `wait`: seconds that a round below the threshold
-    waits for workers to join before it raises TooFewWorkers. `limit`: seconds that a round waits in
-    silence for workers that are live before it raises Stalled. `lost_after`: a worker that owes an
-    answer and is silent for so many seconds counts as lost (default: never; until then it is a
-    straggler, and others do its work). `keep`: order another worker for each one that leaves, so
-    that so many are live (docs/fleet.md). `notices`: where it is announced that machines will go:
-    "aws", "gcp", "azure", "kubernetes", "slurm", "ray", "dask", "auto" for whatever is there, or a
-    list (default: nowhere; docs/fleet.md). `log`: a file for the event log (docs/page.md).
+    `workers`: how many to start, or a kofn.plan, which says `wait` and `keep` too (default: the
+    engine's own, or all of a running cluster). `address`: of a running cluster, where there is such
+    a thing; `security`: the keys to reach it with (a distributed.Security). `wait`: seconds that a
+    round below the threshold waits for workers to join before it raises TooFewWorkers. `limit`:
+    seconds that a round waits in silence for workers that are live before it raises Stalled.
+    `lost_after`: a worker that owes an answer and is silent for so many seconds counts as lost
+    (default: never; until then it is a straggler, and others do its work). `keep`: order another
+    worker for each one that leaves, so that so many are live (docs/fleet.md). `notices`: where it
+    is announced that machines will go: "aws", "gcp", "azure", "kubernetes", "slurm", "ray", "dask",
+    "auto" for whatever is there, or a list (default: nowhere; docs/fleet.md). `log`: a file for the
+    event log (docs/page.md).
     """
-    sources, (count,) = resolve(notices), chosen(workers, "connect", workers)
-    wait = checks.seconds(wait, "wait")
+    sources = resolve(notices)
+    count, planned, kept = chosen(workers, "connect", workers, 0.0, None)
+    wait = checks.seconds(wait or planned, "wait")
     limit = checks.number(limit, "limit", "> 0", "Leave it out for 300 seconds.", infinite=True)
     never = "Leave it out for never."
     lost_after = checks.number(lost_after, "lost_after", "> 0", never, infinite=True)
@@ -78,7 +78,9 @@ def connect(
             f"workers=, address= and security= go with an engine's name; got an engine that is "
             f"open already, with {len(engine.workers)} workers. Leave them out."
         )
-    if keep is not None and not engine.capabilities.can_join:
+    if keep is None and engine.capabilities.can_join:
+        keep = kept  # of a plan: the rest still join where the engine cannot start them
+    elif keep is not None and not engine.capabilities.can_join:
         if not given:
             engine.close()
         raise CannotDo(
@@ -204,15 +206,12 @@ class Cluster(Displayed):
         """
         from .arrays.placing import placed  # SciPy comes with it, which workers do not need
 
-        live, usual = self._count()
         need, n, margin, late, loads = chosen(k, "encode", k, n, margin, late, loads)
+        source = resolve_source(A)
+        left = k is None and code is None and verify is None and late is DEFAULT_LATE
+        code, live = choose_code(source, code, need, n, self._count)
         if tolerance is not None:
             tolerance = checks.number(tolerance, "tolerance", "> 0", infinite=True)
-        found = resolve_source(A)
-        left = k is None and code is None and verify is None and late is DEFAULT_LATE
-        code = choose_code(found, code, need, n, usual)
-        if not isinstance(found, Store):
-            checks.slots(code.n, live)
         left = (margin := checks.margin(margin, code.n, code.k)) == 0 and left
         axis = checks.whole(axis, "axis", 0, 1, "0 cuts by rows, 1 by columns.")
         checks.one_of(loads, "loads", ("measured", "equal", "still"))
@@ -226,8 +225,8 @@ class Cluster(Displayed):
             still=loads == "still",
             verify=verify,
         )
-        if found is not None:
-            make = partial(shares_from, turned(found, axis), check_finite=check_finite)
+        if source is not None:
+            make = partial(shares_from, turned(source, axis), check_finite=check_finite)
             rows = placed(self._driver, make, code, options, left)
             return rows if axis == 0 else rows.T
         array: Any = checks.matrix(A, check_finite and axis == 1)
@@ -261,15 +260,15 @@ class Cluster(Displayed):
         held, parts, n = chosen(code, "parts", code, parts, usual if n is None else n)
         return Parts(self._driver, data, held, parts, checks.slots(n, live))
 
-    def _count(self) -> tuple[int, int]:
-        """How many workers are live, and how many there should be."""
-        live = len(self._driver.some_workers())
+    def _count(self, need: object = 1) -> tuple[int, int]:
+        """How many workers are live, and how many there should be; `need`: those to wait for."""
+        live = len(self._driver.some_workers(need))
         return live, max(live, self.keep or 0)
 
     def sequence(
         self,
         code: SequenceCode | Choice | None = None,
-        slack: float = 0.25,
+        slack: float | None = None,
         *,
         tolerance: float | None = None,
         check_finite: bool = True,
@@ -277,14 +276,14 @@ class Cluster(Displayed):
         """Open a stream of products X Y under a code: submit(X, Y) returns a ticket.
 
         code: kofn.DIP, kofn.IDIP, kofn.Polynomial, kofn.sequence.Uncoded or a kofn.plan, for those
-        live now (default: DIP over two rounds, for stragglers up to a quarter). slack: who takes
-        more than (1 + slack) times as long as the fastest is a straggler of that round, and not
-        waited for if the code allows it. tolerance: a job takes more replies rather than have an
+        live now (default: DIP over two rounds, for as many stragglers as are learnt to come,
+        docs/plan.md). slack: who takes more than (1 + slack) times as long as the fastest is a
+        straggler of that round, and not waited for if the code allows it (default: 0.25; learnt
+        where code is left out too). tolerance: a job takes more replies rather than have an
         error bound larger than this (default: 1e-6, float32 1e-2). check_finite: refuse NaN.
         """
         self._driver.check()
         order, slack = chosen(code, "sequence", code, slack)
-        order = usual(len(self._driver.some_workers())) if order is None else order
         return Stream(self._driver, order, slack, tolerance, check_finite)
 
     def checkpoint(self, folder: object, /, every: float | None = None, **state: Any) -> bool:
@@ -373,8 +372,7 @@ class Cluster(Displayed):
     def close(self) -> None:
         """End the workers and free what they held. Idempotent."""
         if not self._driver.closed:
-            last = Record(self.engine.now(), "closed", -1, -1, -1, 0)
-            self._driver.log.append(last)
+            self._driver.log.append(Record(self.engine.now(), "closed", -1, -1, -1, 0))
         self._driver.close()
         if self._end_log is not None:
             self._end_log()

@@ -83,8 +83,8 @@ class Costs:
         known = [field.name for field in fields(cls)]
         try:
             with open(path, encoding="utf-8") as file:
-                found = {"per_number": 0.0, **json.load(file)}
-            return cls(**{name: float(found[name]) for name in known})
+                numbers = {"per_number": 0.0, **json.load(file)}
+            return cls(**{name: float(numbers[name]) for name in known})
         except OSError as error:
             problem = error.strerror or str(error)
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:

@@ -27,7 +27,7 @@ NEWS = {
 LONGEST = 200  # letters of a value in a table
 
 
-def tell(kind: str, worker: int, why: str) -> None:
+def log_event(kind: str, worker: int, why: str) -> None:
     """Log an event that a person would want to know of, at INFO."""
     if kind in NEWS and LOGGER.isEnabledFor(logging.INFO):
         LOGGER.info(NEWS[kind] + (": %s" if why else "%s"), worker, why)
@@ -46,12 +46,12 @@ class Displayed:
         names = self._displayed
         if not names and is_dataclass(self):
             names = tuple(field.name for field in fields(self))
-        found: dict[str, Any] = {}
+        facts: dict[str, Any] = {}
         for name in names:
             with suppress(KofnError):  # of a cluster that is closed
-                found[name] = getattr(self, name)
+                facts[name] = getattr(self, name)
         title = repr(self) if self._displayed else type(self).__name__
-        return table(title, {k: v for k, v in found.items() if not _empty(v)})
+        return table(title, {k: v for k, v in facts.items() if not _empty(v)})
 
 
 def table(title: str, facts: Mapping[str, Any]) -> str:

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-from .display import tell
+from .display import log_event
 from .model import Dropped, Event, Leaving, Record, Reply
 
 TASK_KINDS = frozenset(("send", "piece", "reply", "dropped"))  # of single tasks: nearly all records
+
+# A record holds numbers and text, so it is in no cycle. But Python's collector looks through all of
+# them again and again: 200,000 stop the master for some 100 ms, every few thousand rounds.
+untrack: Callable[[Record], object] = id
+if sys.implementation.name == "cpython":
+    untrack = ctypes.pythonapi.PyObject_GC_UnTrack
+    untrack.argtypes, untrack.restype = (ctypes.py_object,), None
 
 
 class EventLog(deque[Record]):
     """The newest records. `marks` has those again that are not of single tasks.
 
     So a reader that falls behind can follow a run without looking at every task. Records of tasks
-    are appended by `add`, which costs no more than with a deque.
+    are appended by `add`.
     """
-
-    add = deque.append
 
     def __init__(self, records: Iterable[Record] = (), most: int | None = None) -> None:
         super().__init__(maxlen=most)
@@ -26,8 +33,14 @@ class EventLog(deque[Record]):
         for record in records:
             (self.add if record.kind in TASK_KINDS else self.append)(record)
 
+    def add(self, record: Record) -> None:
+        """Append a record of a single task."""
+        untrack(record)
+        super().append(record)
+
     def append(self, record: Record) -> None:
         """Append a record that readers must not miss."""
+        untrack(record)
         super().append(record)  # first: what is in `marks` is here already
         self.marks.append(record)
 
@@ -41,11 +54,11 @@ class EventLog(deque[Record]):
         round, worker = getattr(event, "round", -1), getattr(event, "worker", -1)
         if type(event) is Dropped:
             known = (("wait", event.wait), ("row", event.row))
-            told = tuple((name, x) for name, x in known if x is not None)
-            self.add(Record(event.time, kind, round, worker, event.task, event.read, "", told))
+            numbers = tuple((name, x) for name, x in known if x is not None)
+            self.add(Record(event.time, kind, round, worker, event.task, event.read, "", numbers))
             return
         if type(event) is Leaving and event.deadline == float("inf"):
             kind = "staying"
         task, why = -1 if task is None else task, getattr(event, "reason", "")
         self.append(Record(event.time, kind, round, worker, task, 0, why))
-        tell(kind, worker, why)
+        log_event(kind, worker, why)

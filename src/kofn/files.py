@@ -277,7 +277,7 @@ def _sync(folder: Path) -> None:
         os.close(fd)
 
 
-def said(error: BaseException) -> str:
+def cause(error: BaseException) -> str:
     """What a library said of a file, in one line."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text[:200].rstrip(".")
@@ -325,6 +325,8 @@ def npy_header(place: Place) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]
         read = np.lib.format.read_array_header_1_0 if old else np.lib.format.read_array_header_2_0
         shape, fortran, dtype = read(head)
     except Exception as error:  # whatever NumPy stumbles over
-        raise BadInput(f"{place.url} is not a .npy file ({said(error)}). Save it again.") from error
+        raise BadInput(
+            f"{place.url} is not a .npy file ({cause(error)}). Save it again."
+        ) from error
     # One row or one column is in both orders at once.
     return shape, fortran and 1 not in shape, dtype, head.tell()

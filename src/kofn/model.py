@@ -375,6 +375,9 @@ class SumReport(Report):
     finished: tuple[int, ...]  # workers that did all the work of their slot first, in that order
     symbols_used: int
     symbols_wasted: int  # delivered, and known already
+    # Of an approximate sum, in which term i counts vᵢ times: the mean of (vᵢ - 1)². That is the
+    # square of the error, relative to Σ |term|², if terms have nothing to do with each other.
+    decoding_error: float = 0.0
 
     def counts(self) -> tuple[int, tuple[tuple[str, float], ...]]:
         read = sum(self.parts_read.values())

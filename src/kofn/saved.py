@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import BadFile, BadInput, CannotWrite
-from .files import Place, said
+from .files import Place, cause
 
 _MARK = b"kofn saved file, version 1, sha256 "  # and 64 digits: the comment of the zip
 _DIGITS = 64
@@ -97,7 +97,7 @@ def unpack(data: bytes) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         raise
     except Exception as error:  # whatever zipfile, json or NumPy stumbles over
         raise ValueError(
-            f"its content is not what kofn writes ({said(error)}). {_REMEDY}."
+            f"its content is not what kofn writes ({cause(error)}). {_REMEDY}."
         ) from error
 
 

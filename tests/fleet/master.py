@@ -101,7 +101,7 @@ class Master:
         y = self.A @ self.rng.standard_normal(COLUMNS) + self.rng.standard_normal(ROWS)
         model = Ridge(alpha=2.0, cluster=self.cluster, fit_intercept=False, tol=1e-12)
         exact = np.linalg.solve(self.A.T @ self.A + 2.0 * np.eye(COLUMNS), self.A.T @ y)
-        return off_by(model.fit(self.A, y).coef_, exact)
+        return off_by(model.fit(self.cluster.encode(self.A), y).coef_, exact)
 
     def saved_fit(self, folder: str, pause: float = 0.0) -> dict[str, Any]:
         """Fit by descent, with a checkpoint after each iteration, and say so; or go on with it.

@@ -95,19 +95,19 @@ class Replicated(Reporting):
 
     def _times(self, w: object) -> NDArray[Any]:
         operand = checks.operand(w, self.shape[1], self.dtype, True)
-        found = self._pass(_Pass(self, None), operand, operand.shape[1:])
+        blocks = self._pass(_Pass(self, None), operand, operand.shape[1:])
         result = np.full((self.shape[0], *operand.shape[1:]), np.nan, self.dtype)
-        for block, value in found.items():
+        for block, value in blocks.items():
             first, last = self.rows(block)
             result[first:last] = value
         return result
 
     def _transposed(self, z: NDArray[Any]) -> NDArray[Any]:
-        found = self._pass(_Pass(self, z), None, z.shape[1:])
+        blocks = self._pass(_Pass(self, z), None, z.shape[1:])
         shape = (self.shape[1], *z.shape[1:])
         if not self._driver.engine.capabilities.values:
             return np.full(shape, np.nan, self.dtype)
-        return np.asarray(sum(found.values(), start=np.zeros(shape, self.dtype)))
+        return np.asarray(sum(blocks.values(), start=np.zeros(shape, self.dtype)))
 
     def _pass(
         self, way: _Pass, operand: NDArray[Any] | None, width: tuple[int, ...]
@@ -125,9 +125,9 @@ class Replicated(Reporting):
             round.standby = self._holders.second()
             driver.run(round, operand, self._holders.supply)
             gathered = driver.engine.now()
-            found = self._counted(round, way.z is None, width)
+            blocks = self._counted(round, way.z is None, width)
             self._conclude(round, tuple(ready), (began, gathered))
-        return found
+        return blocks
 
     def _counted(
         self, round: ReplicatedRound, forward: bool, width: tuple[int, ...]
@@ -135,15 +135,15 @@ class Replicated(Reporting):
         if not self._driver.engine.capabilities.values:
             return {}
         # Pieces of a task come in the order of its rows.
-        found = {b: np.concatenate([*round.values[b].values()]) for b in sorted(round.values)}
+        blocks = {b: np.concatenate([*round.values[b].values()]) for b in sorted(round.values)}
         if self.lost == "stale":
-            for block, value in found.items():
+            for block, value in blocks.items():
                 self._seen[forward, block] = value
             for block in range(self.blocks):
                 last = self._seen.get((forward, block))
                 if last is not None and last.shape[1:] == width:
-                    found.setdefault(block, last)
-        return found
+                    blocks.setdefault(block, last)
+        return blocks
 
     def _conclude(
         self, round: ReplicatedRound, live: tuple[int, ...], times: tuple[float, float]

@@ -42,8 +42,8 @@ class CodedRows(Reporting):
         block, place = np.divmod(self.index, matrix._rows)
         self._places, at = np.unique(place, return_inverse=True)
         self._at = block * len(self._places) + at  # where each row is among those decoded
-        found = matrix._scales
-        self._exponents = None if found is None else found.exponents[self.index]
+        scales = matrix._scales
+        self._exponents = None if scales is None else scales.exponents[self.index]
 
     @property
     def T(self) -> Transpose[Any]:
@@ -102,16 +102,16 @@ def aligned(N: int, rows: int, size: int, seed: Any) -> Iterator[Ints]:
 
 
 def _checked(index: ArrayLike, N: int) -> Ints:
-    found = np.asarray(index)
-    if found.dtype == bool and found.shape == (N,):
-        return np.flatnonzero(found)
-    if found.ndim != 1 or (found.dtype.kind not in "iu" and found.size):
+    array = np.asarray(index)
+    if array.dtype == bool and array.shape == (N,):
+        return np.flatnonzero(array)
+    if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
         raise BadInput(
             f"rows takes row numbers, a list or an array of whole numbers, or {N} booleans; got "
-            f"shape {found.shape}, dtype {found.dtype}."
+            f"shape {array.shape}, dtype {array.dtype}."
         )
-    rows = found.astype(np.intp)
+    rows = array.astype(np.intp)
     rows = np.where(rows < 0, rows + N, rows)
     if rows.size and not 0 <= rows.min() <= rows.max() < N:
-        raise BadInput(f"row numbers are below {N}, the rows of the matrix; got {found.max()}.")
+        raise BadInput(f"row numbers are below {N}, the rows of the matrix; got {array.max()}.")
     return rows

@@ -89,8 +89,8 @@ class Coder:
     @property
     def scales(self) -> Scales | None:
         """What the rows made so far were divided by."""
-        found = self.exponents.reshape(-1)[: self.source.shape[0]]
-        return Scales(found) if found.any() else None
+        exponents = self.exponents.reshape(-1)[: self.source.shape[0]]
+        return Scales(exponents) if exponents.any() else None
 
     def measure(self, first: int, last: int) -> None:
         """Note the scales of rows first..last of the shares without making them."""
@@ -99,9 +99,9 @@ class Coder:
             pieces = [self.source.rows(*ends) for ends in self._ranges(a, b)]
             self._note([lengths(piece) for piece in pieces], a, b)
 
-    def _note(self, found: Sequence[Exponents], first: int, last: int) -> None:
-        places = np.full((len(found), last - first), ZERO, np.int16)
-        for place, mine in zip(places, found, strict=True):
+    def _note(self, exponents: Sequence[Exponents], first: int, last: int) -> None:
+        places = np.full((len(exponents), last - first), ZERO, np.int16)
+        for place, mine in zip(places, exponents, strict=True):
             place[: len(mine)] = mine
         self.exponents[self._blocks, first:last] = balanced(places, self.source.dtype)
 
@@ -194,9 +194,9 @@ def write_shares(
         for first in range(start, end, step):
             last = min(first + step, end)
             for block, fill in blocks:
-                found = A[block * B + first : min(N, block * B + last)]
-                if len(found):
-                    fill(first, found)
+                rows = A[block * B + first : min(N, block * B + last)]
+                if len(rows):
+                    fill(first, rows)
             if not coded:
                 continue
             # Sums of huge entries may overflow: products look at what comes out.

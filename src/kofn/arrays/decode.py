@@ -40,18 +40,18 @@ def segments(
     """Return how to decode the replies in `have`, (shares, segments); equal neighbours join."""
     change = np.flatnonzero((have[:, 1:] != have[:, :-1]).any(axis=0)) + 1
     share = np.asarray(shares, dtype=np.intp)
-    found = []
+    plan = []
     for a, b in pairwise([0, *change.tolist(), have.shape[1]]):
         places = np.flatnonzero(have[:, a])
         places = places[np.argsort(share[places])]
         weights = code.weights(tuple(share[places].tolist()))
-        found.append(Segment(int(cuts[a]), int(cuts[b]), places, weights))
-    return found
+        plan.append(Segment(int(cuts[a]), int(cuts[b]), places, weights))
+    return plan
 
 
-def weak(found: Sequence[Segment], cuts: NDArray[np.intp], wanted: float = ETA_WANTED) -> list[int]:
+def weak(plan: Sequence[Segment], cuts: NDArray[np.intp], wanted: float = ETA_WANTED) -> list[int]:
     """Return which rows, numbered by their cut, amplify rounding more than is wanted."""
-    poor = [s for s in found if s.weights.eta > wanted]
+    poor = [s for s in plan if s.weights.eta > wanted]
     starts = enumerate(cuts[:-1].tolist())
     return [j for j, row in starts if any(s.first <= row < s.last for s in poor)]
 
@@ -82,9 +82,9 @@ def combine(
     _, rows, width = gathered.shape
     k = plan[0].weights.matrix.shape[0] if row is None else 1
     out = np.empty((k, rows, width), gathered.dtype)
-    for first, last, found, weights in plan:
+    for first, last, places, weights in plan:
         matrix = weights.matrix if row is None else row[None, :] @ weights.matrix
-        stack = gathered[:, first:last].take(found, axis=0).reshape(len(found), -1)
+        stack = gathered[:, first:last].take(places, axis=0).reshape(len(places), -1)
         out[:, first:last] = matrix.dot(stack).reshape(k, last - first, width)
     return out
 
@@ -94,8 +94,8 @@ def side_by_side(plan: Sequence[Segment], shares: int) -> NDArray[np.float64] | 
     if len({last - first for first, last, _, _ in plan}) != 1:
         return None
     out = np.zeros((len(plan), plan[0].weights.matrix.shape[0], shares))
-    for found, (_, _, places, weights) in zip(out, plan, strict=True):
-        found[:, places] = weights.matrix
+    for padded, (_, _, places, weights) in zip(out, plan, strict=True):
+        padded[:, places] = weights.matrix
     return out
 
 
@@ -116,10 +116,10 @@ def recode(plan: Sequence[Segment], shares: int, z: NDArray[Any]) -> NDArray[Any
     """
     k, rows, width = z.shape
     out = np.zeros((shares, rows, width), z.dtype)
-    for first, last, found, weights in plan:
-        for a, b in steps(first, last, k * len(found) * width):
+    for first, last, places, weights in plan:
+        for a, b in steps(first, last, k * len(places) * width):
             part = weights.matrix.T @ z[:, a:b].reshape(k, -1)
-            out[found, a:b] = part.reshape(len(found), b - a, width)
+            out[places, a:b] = part.reshape(len(places), b - a, width)
     return out
 
 

@@ -46,7 +46,8 @@ def chunks(
         ready = X._planner.answering(holders.ready(), code.k)
         plan = Plan(code, ready, Layout(code.k), rows, values=X._values)
         fetch = Pass(driver, code, holders.key, work.fetch, more=where)
-        late, (shares, resting) = X._options.late, X._planner.members(plan)
+        late = X._planner.late(code, rows, work.fetch, columns)
+        shares, resting = X._planner.members(plan)
         round = ElasticRound(driver.next_round(), plan.windows, shares, fetch, late, resting)
         X._planner.prepare(round)
         drift = X._drift

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import BadInput, BadStore
-from ..files import Place, Ranges, npy_header, raw, said
+from ..files import Place, Ranges, cause, npy_header, raw
 
 PIECE = 8 << 20  # bytes hashed at a time
 
@@ -50,8 +50,8 @@ def load(where: Place, entry: ArrayFile, verify: bool) -> NDArray[Any]:
                 check_sum(where, entry)
             if entry.nbytes == 0:
                 return np.empty(entry.shape, dtype)
-            found = np.memmap(place.local, dtype, "c", start, entry.shape)
-            return np.asarray(found)
+            array = np.memmap(place.local, dtype, "c", start, entry.shape)
+            return np.asarray(array)
     return filled(entry.shape, dtype, scan(where, entry))
 
 
@@ -87,11 +87,11 @@ def scan(where: Place, entry: ArrayFile) -> Iterator[NDArray[Any]]:
     for values in pieces(where, entry):
         seen.update(raw(values))
         yield values
-    found = seen.hexdigest()
-    if found != entry.sha256:
+    checksum = seen.hexdigest()
+    if checksum != entry.sha256:
         raise BadStore(
             where.child(entry.name).url,
-            f"its numbers have checksum {found[:12]}…, the manifest says {entry.sha256[:12]}…: "
+            f"its numbers have checksum {checksum[:12]}…, the manifest says {entry.sha256[:12]}…: "
             f"it was altered, or belongs to another store. open_store(path).repair() rebuilds "
             f"shares from k whole ones; or encode again.",
         )
@@ -167,7 +167,7 @@ def zarr_rows(array: Any, first: int, last: int) -> NDArray[Any]:
         raise
     except Exception as error:  # zarr and its codecs raise what they like
         raise BrokenChunk(
-            f"rows {first} to {last - 1} have a chunk that was cut or altered ({said(error)})."
+            f"rows {first} to {last - 1} have a chunk that was cut or altered ({cause(error)})."
         ) from error
 
 
@@ -205,7 +205,7 @@ def open_zarr(place: Place, entry: ArrayFile) -> Any:
         array = open_array(place.url)
     except Exception as error:  # zarr and fsspec raise what they like
         raise BadStore(
-            place.url, f"it is missing, or no Zarr array ({said(error)}). Encode again."
+            place.url, f"it is missing, or no Zarr array ({cause(error)}). Encode again."
         ) from error
     _expect(place, entry, tuple(array.shape), np.dtype(array.dtype))
     return array

@@ -1,4 +1,4 @@
-"""Xᵀ D X of the rows that workers have as they are: how a sum of squares curves.
+"""Xᵀ D X of the rows that workers have as they are, or that are here: how a sum of squares curves.
 
 Shares that are plain blocks need no decoding. Nobody stands in for one that is lost or late: the
 result says of how much of the rows it is, and a part of them is a good guess.
@@ -18,6 +18,7 @@ from ..codes import AnyKOfN
 from ..model import Command, Event, ProductReport, Record, Reply, Task
 from ..rounds.lateness import Late
 from ..rounds.watch import WatchedRound
+from ..threads import cores, each
 from . import work
 from .wide import plain
 
@@ -91,6 +92,32 @@ class GramRound(WatchedRound):
 
     def _mend(self) -> Sequence[Command]:
         return ()
+
+
+def gram_here(X: NDArray[Any], U: Floats, shift: Floats | None = None) -> Gram | None:
+    """The Gram of an array in this process, less `shift` (d,) in each row: by threads of it.
+
+    One pass over X; no memory beside it but a few slices. None where it is beyond all floats.
+    """
+    rows, d = X.shape
+    step = max(1, work.CACHED // d)
+    many = min(cores(), -(-rows // step))
+    cuts = [i * rows // many for i in range(many + 1)]
+    totals: dict[int, Floats] = {}
+
+    def add(first: int, last: int) -> None:
+        total = np.zeros((d + U.shape[1], d))
+        for a, b in work.slices([(first, last)], step):
+            x = np.asarray(X[a:b], np.float64)
+            work.add_gram(total, x if shift is None else x - shift, U[a:b])
+        totals[first] = total
+
+    with np.errstate(over="ignore", invalid="ignore"):
+        each(add, cuts[:-1], cuts[1:])
+    total = np.asarray(sum(totals[first] for first in cuts[:-1]))
+    if not np.isfinite(total).all():
+        return None
+    return Gram(total[:d], total[d:], 1.0, True)
 
 
 def gram(X: CodedMatrix, U: Floats) -> Gram | None:

@@ -18,8 +18,8 @@ from ..rounds import Cover
 from ..rounds.iterate import IterateRound
 from . import mesh
 from .decode import segments, weak
-from .runs import Count, Heard, Laid, Listener, conclude, extra
-from .worker_body import Job, Step, scales_key, worker_body
+from .runs import Count, Laid, Listener, OnRound, conclude, extra
+from .worker_body import Loop, Step, scales_key, worker_body
 
 if TYPE_CHECKING:
     from .matrix import CodedMatrix
@@ -35,7 +35,7 @@ def iterate(
     rounds: int | None,
     tol: float | None,
     report_every: int,
-    on_round: Heard | None,
+    on_round: OnRound | None,
 ) -> NDArray[Any]:
     """See CodedMatrix.iterate."""
     driver, engine = X._driver, X._driver.engine
@@ -45,7 +45,7 @@ def iterate(
         raise BadInput(
             f"on_round must be a function of (round, change), or None; got {on_round!r}."
         )
-    job = _job(X, f, w, rounds, tol, report_every)
+    loop = _loop(X, f, w, rounds, tol, report_every)
     if X._options.verify is not None:
         raise CannotDo(
             f"X.iterate cannot check replies: workers pass them on among themselves. X was encoded "
@@ -65,10 +65,10 @@ def iterate(
         shape = ExchangeLayout(X.code.n, X._rows, len(w), w.dtype.str, X._values)
         exchange = engine.exchange(shape)
         if exchange is None:  # workers share no memory: by messages between them
-            return mesh.iterate(X, job, w, plan, on_round)
+            return mesh.iterate(X, loop, w, plan, on_round)
         count = Count(driver, exchange)
-        listener, laid = Listener(on_round, job.report_every, count), Laid(X, plan)
-        work = _Work(X, job, laid, listener)
+        listener, laid = Listener(on_round, loop.report_every, count), Laid(X, plan)
+        work = _Work(X, loop, laid, listener)
         key, scales = work.exchange_key, scales_key(work.exchange_key)
         try:
             exchange.offer(shape.shares, 0, w)  # the one time that w0 is written
@@ -101,7 +101,7 @@ def iterate(
                 raise Diverged(*round.broken)
             assert round.ended is not None
             share, reached = round.ended
-            found = exchange.vector(share, reached).copy() if X._values else np.full_like(w, np.nan)
+            final = exchange.vector(share, reached).copy() if X._values else np.full_like(w, np.nan)
             passed = count.total()
         except KofnError as error:
             vectors = exchange.progress().vectors  # the newest that anybody has is kept
@@ -114,36 +114,36 @@ def iterate(
                 driver.forget(scales)
             exchange.close()
         X._planner.ended(round)
-        about = extra(reached, round.change, (job.rounds, job.tol), len(round.plans), w.nbytes)
+        about = extra(reached, round.change, (loop.rounds, loop.tol), len(round.plans), w.nbytes)
         about["bytes_through_master"] = passed
         about["bytes_per_round"] = listener.per_round(passed, reached)
         rows = round.read, round.rows_topped_up, round.repeated_rows
         eta = laid.eta if X._values else None
         conclude(X, round, (round.working, round.shares), rows, eta, about, began)
-    return found
+    return final
 
 
 class _Work:
     """The work of an iteration: one task a worker, windows for any set of shares."""
 
-    def __init__(self, X: CodedMatrix, job: Job, laid: Laid, listener: Listener) -> None:
+    def __init__(self, X: CodedMatrix, loop: Loop, laid: Laid, listener: Listener) -> None:
         self.key, self.threshold = X._holders.key, X.code.k
         self.exchange_key = f"exchange-{X._driver.next_task()}"
-        self._driver, self._X, self._job = X._driver, X, job
-        self._laid, self.windows, self.heard = laid, laid.windows, listener.heard
+        self._driver, self._X, self._loop = X._driver, X, loop
+        self._laid, self.windows, self.on_round = laid, laid.windows, listener.on_round
 
     def task(self, round: int, worker: int, share: int) -> Task:
-        args = (self.exchange_key, self.key, share, self._job)
+        args = (self.exchange_key, self.key, share, self._loop)
         return Task(self._driver.next_task(), round, worker, worker_body, args, TASK)
 
     def weak(self, cover: Cover) -> Sequence[int]:
         X = self._X
         if not X._values:
             return ()
-        found = segments(X.code, cover.shares, cover.cuts, cover.asked)
-        poor = weak(found, cover.cuts)
+        plan = segments(X.code, cover.shares, cover.cuts, cover.asked)
+        poor = weak(plan, cover.cuts)
         if not poor:
-            self._laid.eta = max(self._laid.eta, *(s.weights.eta for s in found))
+            self._laid.eta = max(self._laid.eta, *(s.weights.eta for s in plan))
         return poor
 
 
@@ -165,9 +165,9 @@ def _vector(X: CodedMatrix, w0: object) -> NDArray[Any]:
     return w
 
 
-def _job(
+def _loop(
     X: CodedMatrix, f: Step, w: Vector, rounds: int | None, tol: float | None, report_every: int
-) -> Job:
+) -> Loop:
     if not callable(f):
         raise BadInput(
             f"f must be a function of the decoded vector; got {f!r}. Use lambda y: y to have X w "
@@ -179,7 +179,7 @@ def _job(
     if tol is not None:
         checks.number(tol, "tol", "> 0", "Leave it out to stop by rounds alone.", infinite=True)
     driver = X._driver
-    job = Job(
+    loop = Loop(
         code=X.code,
         f=f,
         with_w=_takes_two(f),
@@ -193,7 +193,7 @@ def _job(
     if X._values:
         try:
             with held(), opened(foreign=True):
-                job.step(w.copy(), w)
+                loop.step(w.copy(), w)
         except Exception as error:
             if from_handler(error):
                 raise
@@ -201,7 +201,7 @@ def _job(
                 f"f must take a vector of length {len(w)} and return one; tried on w0, it raised "
                 f"{error!r}. Try f(w0) yourself."
             ) from error
-    return job
+    return loop
 
 
 def _takes_two(f: Step) -> bool:

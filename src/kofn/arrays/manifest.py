@@ -112,8 +112,8 @@ def checksum(content: Mapping[str, Any]) -> str:
 
 
 def _probe(code: MDSCode) -> list[float]:
-    found: list[float] = (code.generator @ np.cos(np.arange(code.k))).tolist()
-    return found
+    values: list[float] = (code.generator @ np.cos(np.arange(code.k))).tolist()
+    return values
 
 
 def read_manifest(where: Place) -> Manifest:

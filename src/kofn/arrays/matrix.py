@@ -280,20 +280,20 @@ class CodedMatrix(Displayed, Reporting):
         self, code: Code, rows: int, operand: NDArray[Any], body: Body, more: More | None = None
     ) -> NDArray[Any]:
         """One elastic round over so many rows of the shares: the decoded blocks, one by one."""
-        driver, inner = self._driver, len(operand)
+        driver, planner, inner = self._driver, self._planner, len(operand)
         began = driver.engine.now()
         driver.settle()
-        plan = self._planner.plan(code, rows, self._planner.margin(self._options.margin))
-        late, (shares, resting) = self._options.late, self._planner.members(plan)
+        plan = planner.plan(code, rows, planner.margin(self._options.margin))
+        width = 1 if operand.ndim == 1 else operand.shape[1]
+        late, (shares, resting) = planner.late(code, rows, body, width), planner.members(plan)
         work = Pass(driver, code, self._holders.key, body, partial(self._worst, inner), more)
         round = ElasticRound(driver.next_round(), plan.windows, shares, work, late, resting)
-        self._planner.prepare(round)
+        planner.prepare(round)
         if self._check_finite:
             drift = self._drift
             drift.checked.watch_product(round, code, operand, drift.share_errors)
         driver.run(round, operand, self._holders.supply)
         gathered = driver.engine.now()
-        width = 1 if operand.ndim == 1 else operand.shape[1]
         result, eta = plan.decode(code, round, width, self.dtype)
         if not self._values:
             driver.engine.spend(lambda: width * plan.combined(code, round))
@@ -328,19 +328,19 @@ class CodedMatrix(Displayed, Reporting):
 
         With `places` of the shares, z has a row for each of them in each block.
         """
-        driver, code = self._driver, self.code
+        driver, planner, code = self._driver, self._planner, self.code
         began = driver.engine.now()
-        self._planner.await_enough()
+        planner.await_enough()
         rows, width = self._rows if places is None else len(places), unscaled.shape[1]
-        plan = self._planner.plan(code, rows, 0)
-        shares, resting = self._planner.members(plan)
+        plan = planner.plan(code, rows, 0)
+        late, (shares, resting) = planner.late(code, rows, Adjoint, width), planner.members(plan)
         sizes, worst = (rows, self._columns), self._worst(len(unscaled))
         # Of what meets the rows as they were coded: η is relative to that.
         length = checks.length(unscaled)
         work = Adjoint(driver, code, self._holders.key, worst, sizes, length, places)
         items = plan.items(code.k, unscaled, self.dtype)
-        round = SumRound(driver.next_round(), items, shares, work, self._options.late, resting)
-        self._planner.prepare(round)
+        round = SumRound(driver.next_round(), items, shares, work, late, resting)
+        planner.prepare(round)
         if self._check_finite:
             drift, sizes = self._drift, (self._columns, width)
             drift.checked.watch_adjoint(round, code, sizes, drift.share_errors)

@@ -22,8 +22,8 @@ from ..rounds.base import Round
 from ..rounds.mesh import AskRound, EpochRound, MeshPlan
 from .mesh_body import deliver, join, mesh_body, status, where
 from .plan import Plan
-from .runs import Count, Heard, Laid, Listener, conclude, extra
-from .worker_body import Job, scales_key
+from .runs import Count, Laid, Listener, OnRound, conclude, extra
+from .worker_body import Loop, scales_key
 
 if TYPE_CHECKING:
     from .matrix import CodedMatrix
@@ -32,10 +32,10 @@ LEAST_PAUSE = 0.25  # seconds for which one that was late is left out when it an
 
 
 def iterate(
-    X: CodedMatrix, job: Job, w0: NDArray[Any], plan: Plan, on_round: Heard | None
+    X: CodedMatrix, loop: Loop, w0: NDArray[Any], plan: Plan, on_round: OnRound | None
 ) -> NDArray[Any]:
     """See CodedMatrix.iterate; the driver's lock is held, and the input was checked."""
-    run = _Run(X, job, w0, plan, on_round)
+    run = _Run(X, loop, w0, plan, on_round)
     try:
         return run.go()
     except KofnError as error:
@@ -57,14 +57,14 @@ class _Status(NamedTuple):
 
 class _Run:
     def __init__(
-        self, X: CodedMatrix, job: Job, w0: NDArray[Any], plan: Plan, on_round: Heard | None
+        self, X: CodedMatrix, loop: Loop, w0: NDArray[Any], plan: Plan, on_round: OnRound | None
     ) -> None:
-        self.X, self.driver, self.job, self.w0 = X, X._driver, job, w0
+        self.X, self.driver, self.loop, self.w0 = X, X._driver, loop, w0
         self.began = self.driver.engine.now()
         self.key = f"mesh-{self.driver.next_task()}"
         self.token = secrets.token_bytes(32)
         self.count = Count(self.driver)
-        self.listener = Listener(on_round, job.report_every, self.count)
+        self.listener = Listener(on_round, loop.report_every, self.count)
         self.laid = Laid(X, plan)
         late = X._options.late
         self.late = None if late is None else late.between()
@@ -81,7 +81,7 @@ class _Run:
 
     def go(self) -> NDArray[Any]:
         """Epoch after epoch, until the run ends."""
-        X, driver, job = self.X, self.driver, self.job
+        X, driver, loop = self.X, self.driver, self.loop
         hosts = set(self._ask(where, (), X._holders.ready()).answers.values())
         self.everywhere = len(hosts) > 1
         epoch, change = 0, float("inf")
@@ -90,9 +90,9 @@ class _Run:
             newest = max(self.seen[w].t for w in members)
             owners = [w for w in members if self.seen[w].t == newest]
             ends = {self.seen[w].over for w in members} - {-1}
-            if newest >= job.rounds or newest in ends:
-                found = self._deliver(owners[0])
-                if found is None:
+            if newest >= loop.rounds or newest in ends:
+                delivered = self._deliver(owners[0])
+                if delivered is None:
                     continue  # lost in that moment
                 break
             self._check_moving(members, newest)
@@ -104,7 +104,7 @@ class _Run:
                 driver.next_round(),
                 {share: worker for worker, share in members.items()},
                 partial(self._task, start),
-                self.listener.heard,
+                self.listener.on_round,
                 X.code.k,
                 X._holders.key,
                 rest,
@@ -121,14 +121,14 @@ class _Run:
             change = round.change
         round.late, round.lost, round.joined = (list(dict.fromkeys(one)) for one in self.lists)
         X._planner.ended(round)
-        passed, reached = self.count.total(), found[0]
-        about = extra(reached, change, (job.rounds, job.tol), epoch, self.w0.nbytes)
+        passed, reached = self.count.total(), delivered[0]
+        about = extra(reached, change, (loop.rounds, loop.tol), epoch, self.w0.nbytes)
         about["bytes_through_master"] = None if passed is None else passed - self.w0.nbytes
         about["bytes_per_round"] = self.listener.per_round(passed, reached)
-        read = {worker: said.read for worker, said in self.seen.items()}
+        read = {worker: state.read for worker, state in self.seen.items()}
         who = members, self.shares
         conclude(X, round, who, (read, 0, 0), self.laid.eta, about, self.began)
-        return found[1]
+        return delivered[1]
 
     def newest(self) -> tuple[int, NDArray[Any]]:
         """The newest vector that can still be had."""
@@ -136,9 +136,9 @@ class _Run:
             holders = self._members()
             newest = self._ask(status, (self.key,), holders, least=min(1, len(holders))).answers
             for worker in sorted(newest, key=lambda w: -newest[w][0]):
-                found = self._deliver(worker)
-                if found is not None and found[0] >= 0:
-                    return found
+                delivered = self._deliver(worker)
+                if delivered is not None and delivered[0] >= 0:
+                    return delivered
         return 0, self.w0.copy()
 
     def close(self) -> None:
@@ -172,7 +172,7 @@ class _Run:
         X, w0 = self.X, self.w0
         shape = X._rows, len(w0), w0.dtype.str
         first = w0 if share == start else None
-        args = (self.key, X._holders.key, share, shape, self.job, self.late, first)
+        args = (self.key, X._holders.key, share, shape, self.loop, self.late, first)
         return Task(self.driver.next_task(), id, worker, mesh_body, args, TASK)
 
     # Between two epochs.
@@ -203,7 +203,7 @@ class _Run:
             for worker in list(self.driver.roster.kept):  # who came, or stood by when one was lost
                 self._supply(worker)
             asked = self._ask(status, (self.key,), self._members())
-            self.seen |= {w: _Status(*said) for w, said in asked.answers.items()}
+            self.seen |= {w: _Status(*answer) for w, answer in asked.answers.items()}
             ready = self.X._holders.ready()
             # A connection goes by the loopback alone where all were on one host at the beginning.
             here = {self.seen[w].host for w in asked.answers}
@@ -218,7 +218,7 @@ class _Run:
     def _check_moving(self, members: Mapping[int, int], newest: int) -> None:
         """Raise OutOfTouch where all have answered, and nothing was computed for too long."""
         last, rows = self.before
-        read = sum(said.read for said in self.seen.values())
+        read = sum(state.read for state in self.seen.values())
         if newest > self.reached or (newest == last and read > rows):
             self.idle = 0.0
         if self.idle >= self.driver.limit:

@@ -22,7 +22,7 @@ from ..rounds.mesh import LATE, MeshPlan
 from . import work
 from .decode import Segment
 from .scales import Scales
-from .worker_body import Job, decoding, minus, scales_key
+from .worker_body import Loop, decoding, minus, scales_key
 
 PIECE, OVER = "piece", "over"  # frames: rows of a round; the leader says that the run ends there
 FIRST_NAP, LONG_NAP = 1e-3, 1e-2  # seconds between two looks whether the task is cancelled
@@ -85,8 +85,8 @@ def join(token: bytes, everywhere: bool) -> Member:
 def status(kept: Mapping[str, Any], operand: None, key: str) -> tuple[Piece, ...]:
     """Body: how far a worker is, and where it can be reached."""
     member: Member = kept[key]
-    found = member.t, member.over, member.read, tuple(member.node.address), member.node.machine
-    return (Piece(None, found),)
+    state = member.t, member.over, member.read, tuple(member.node.address), member.node.machine
+    return (Piece(None, state),)
 
 
 def deliver(kept: Mapping[str, Any], operand: None, key: str) -> tuple[Piece, ...]:
@@ -102,12 +102,12 @@ def mesh_body(
     share_key: str,
     share: int,
     shape: tuple[int, int, str],
-    job: Job,
+    loop: Loop,
     late: Late | None,
     w0: NDArray[Any] | None,
 ) -> Iterator[Piece]:
     """The body of a worker's task in one epoch. `shape`: rows of a share, length and dtype of w."""
-    worker = _Worker(kept[key], kept[share_key], kept.get(scales_key(key)), share, plan, job)
+    worker = _Worker(kept[key], kept[share_key], kept.get(scales_key(key)), share, plan, loop)
     return worker.go(shape, late, w0)
 
 
@@ -119,9 +119,9 @@ class _Worker:
         scales: Scales | None,
         share: int,
         plan: MeshPlan,
-        job: Job,
+        loop: Loop,
     ) -> None:
-        self.m, self.node, self.share, self.plan, self.job = member, member.node, share, plan, job
+        self.m, self.node, self.share, self.plan, self.loop = member, member.node, share, plan, loop
         self.matrix, self.scales = matrix, scales
         self.leader = share == plan.leader
         self.others = {s: Address(*to) for s, to in plan.addresses.items() if s != share}
@@ -135,7 +135,7 @@ class _Worker:
     ) -> Iterator[Piece]:
         """Take part until the run ends."""
         rows, length, dtype = shape
-        m, node, plan, job = self.m, self.node, self.plan, self.job
+        m, node, plan, loop = self.m, self.node, self.plan, self.loop
         m.forget(plan.epoch, plan.round)
         node.keep_only([to.id for to in self.others.values()])
         matrix = work.matrix_of(self.matrix, length)
@@ -144,15 +144,15 @@ class _Worker:
             m.have(plan.round, np.array(w0), rows)
         elif m.t != plan.round:
             yield from self._fetch(rows, length, np.dtype(dtype))
-        decoder = _Decoder(decoding(job.code, {s: (0, r) for s, r in plan.windows.items()}, rows))
+        decoder = _Decoder(decoding(loop.code, {s: (0, r) for s, r in plan.windows.items()}, rows))
         wait = _Wait(late)
         mine = plan.windows.get(self.share, ())  # with few rows some have none
         while True:
             t = m.t
-            if t >= job.rounds or (self.leader and self.change <= job.tol):
+            if t >= loop.rounds or (self.leader and self.change <= loop.tol):
                 m.over = t
                 if self.leader:
-                    self._tell({"k": OVER, "e": plan.epoch, "t": t})
+                    self._send({"k": OVER, "e": plan.epoch, "t": t})
                 yield self._emit(epochs.END, t, self.change)
                 return
             wait.begin(node.now())
@@ -162,14 +162,14 @@ class _Worker:
                 m.done.append((a, b))
                 m.read += b - a
                 yield Piece((WORK, t, b - a), None, b - a)
-                if node.now() >= self.emitted + job.work_beat:
+                if node.now() >= self.emitted + loop.work_beat:
                     yield self._emit(epochs.BEAT, t, b)  # who waits has no more to say than t
             if mine:
                 piece = np.concatenate([m.rows[a:b] for a, b in mine])
                 yield Piece((GATHER, len(plan.windows), piece.nbytes), None)
-                self._tell({"k": PIECE, "e": plan.epoch, "t": t, "s": self.share}, piece)
+                self._send({"k": PIECE, "e": plan.epoch, "t": t, "s": self.share}, piece)
                 m.pieces.setdefault((plan.epoch, t), {})[self.share] = piece
-            decoder.begin(job.code.n, rows, m.w.dtype)
+            decoder.begin(loop.code.n, rows, m.w.dtype)
             while True:
                 m.sort(plan.epoch)
                 if m.ends.get(plan.epoch) == t:
@@ -188,11 +188,11 @@ class _Worker:
                 return
 
     def _advance(self, y: NDArray[Any], rows: int) -> Iterator[Piece]:
-        m, job, t = self.m, self.job, self.m.t
+        m, loop, t = self.m, self.loop, self.m.t
         with np.errstate(over="ignore", invalid="ignore"):
             y = y if self.scales is None else self.scales.times(y)
-        new = job.step(y, m.w)
-        if job.check_finite and not np.isfinite(new.sum()) and not np.isfinite(new).all():
+        new = loop.step(y, m.w)
+        if loop.check_finite and not np.isfinite(new.sum()) and not np.isfinite(new).all():
             entry = int(np.flatnonzero(~np.isfinite(new))[0])
             yield self._emit(epochs.BROKEN, t + 1, entry, float(new[entry]))
             return
@@ -201,8 +201,8 @@ class _Worker:
         m.have(t + 1, new, rows)
         m.forget(self.plan.epoch, t + 1)
         self.tries = 0
-        late = self.node.now() >= self.emitted + job.work_beat
-        if self.leader and (late or m.t % job.report_every == 0):
+        late = self.node.now() >= self.emitted + loop.work_beat
+        if self.leader and (late or m.t % loop.report_every == 0):
             yield self._emit(epochs.ROUND, m.t, self.change)
 
     def _fetch(self, rows: int, length: int, dtype: np.dtype[Any]) -> Iterator[Piece]:
@@ -211,8 +211,8 @@ class _Worker:
         sources = [s for s in self.plan.sources(self.share) if s in self.others]
         turn, had, since = -1, -1, -SOURCE
         while True:
-            have, found = node.fetched(name_of(round))
-            if found is not None:
+            have, data = node.fetched(name_of(round))
+            if data is not None:
                 break
             if have != had:
                 had, since = have, node.now()
@@ -221,7 +221,7 @@ class _Worker:
                 source = self.others[sources[turn % len(sources)]]
                 node.fetch(name_of(round), length * dtype.itemsize, source)
             yield from self._rest(since + SOURCE)
-        m.have(round, np.frombuffer(found, dtype).copy(), rows)
+        m.have(round, np.frombuffer(data, dtype).copy(), rows)
         self.tries = 0
 
     def _rows(self, matrix: Any, a: int, b: int) -> Any:
@@ -231,7 +231,7 @@ class _Worker:
             self._cut[a, b] = matrix[a:b]
         return self._cut[a, b]
 
-    def _tell(self, header: dict[str, Any], payload: Any = None) -> None:
+    def _send(self, header: dict[str, Any], payload: Any = None) -> None:
         """Send to all others; each begins with the one after itself, so that all links are used."""
         order = sorted(self.others, key=lambda s: (s <= self.share, s))
         for share in order:
@@ -244,10 +244,10 @@ class _Worker:
     def _rest(self, until: float) -> Iterator[Piece]:
         self.node.wait(min(LONG_NAP, FIRST_NAP * (1 + self.tries // 8)))
         self.tries += 1
-        due = self.emitted + self.job.wait_beat
+        due = self.emitted + self.loop.wait_beat
         if self.node.now() >= due:
             yield self._emit(epochs.BEAT, self.m.t)
-            due = self.emitted + self.job.wait_beat
+            due = self.emitted + self.loop.wait_beat
         yield Piece((REST, min(due, until)), None)
 
 

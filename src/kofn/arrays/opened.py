@@ -66,14 +66,14 @@ class Store:
 
     def spoiled(self, verify: bool = False) -> dict[int, BadStore]:
         """Shares with a missing or wrong file; `verify` reads every file for its checksum."""
-        found: dict[int, BadStore] = {}
+        errors: dict[int, BadStore] = {}
         for share, files in enumerate(self.manifest.shares):
             try:
                 for file in files:
                     (check_sum if verify else check)(self.where, file)
             except BadStore as error:
-                found[share] = error
-        return found
+                errors[share] = error
+        return errors
 
     def scales(self) -> Scales | None:
         """What the rows of the matrix were divided by before they were coded, None for nothing."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import BadInput
-from ..files import Place, said
+from ..files import Place, cause
 from .formats import needed
 from .sources import PIECE, Source, Unpacked, checked
 
@@ -35,7 +35,7 @@ class ParquetSource(Source):
             )
         except Exception as error:  # whatever Arrow stumbles over
             raise BadInput(
-                f"{place.url} is not a whole Parquet file: {said(error)}. Copy it again."
+                f"{place.url} is not a whole Parquet file: {cause(error)}. Copy it again."
             ) from error
         schema = self._file.schema_arrow
         for field in schema:
@@ -78,7 +78,7 @@ class ParquetSource(Source):
             yield
         except Exception as error:
             raise BadInput(
-                f"{self.path} was cut or altered: {said(error)}. Copy it again."
+                f"{self.path} was cut or altered: {cause(error)}. Copy it again."
             ) from error
 
     def _matrix(self, table: Any) -> NDArray[Any]:

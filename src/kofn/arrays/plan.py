@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from ..rounds import ElasticRound, Layout, Windows, fill, rows_moved, shifted
 from ..rounds.base import Round
 from ..rounds.holders import Holders
 from ..rounds.iterate import IterateRound
+from ..rounds.lateness import Late, UsualHalf
 from ..rounds.leaving import Usual
 from ..rounds.still import rows_taken_up, still
 from ..rounds.windows import with_extra
@@ -33,6 +34,8 @@ BLEND = 0.5  # weight of the newest in the moving average
 SILENT = 0.25  # seconds: who owes an answer from an earlier round for so long is left out
 RUNS = 16  # of a window that stays where it is; then windows are laid anew
 PLANS = 16  # kept: of whole products and of batches of a few sizes
+EARLIER = 4  # kept of each of them, for when those that were late are back
+KINDS = 64  # of rounds whose usual seconds are known
 CHANGED = 0.10  # loads that differ by less are left as they are
 
 
@@ -73,6 +76,16 @@ class Plan:
                     break  # good enough; or everyone is asked, and the bound says how good it is
             self.eta = max(s.weights.eta for s in self.segments)
             self.at_once = decode.side_by_side(self.segments, len(shares))
+
+    def suits(self, holders: dict[int, int], loads: tuple[float, ...] | None) -> bool:
+        """Whether it is for these holders, and loads that are about the same."""
+        return self.holders == holders and not Paces.differ(self.layout.fractions, loads)
+
+    def after(self, before: Plan | None) -> Plan:
+        """Return itself, now that it takes the place of another one."""
+        moved = 0 if before is None else rows_moved(before.windows, self.windows)
+        self.rows_moved = moved
+        return self
 
     def decode(
         self, code: Code, round: ElasticRound, width: int, dtype: np.dtype[Any]
@@ -129,6 +142,7 @@ class Paces:
     def __init__(self) -> None:
         self._last: dict[int, deque[float]] = {}
         self._pace: dict[int, float] = {}
+        self._loads: dict[tuple[int, ...], tuple[float, ...] | None] = {}  # until a pace changes
 
     def learn(self, rows: Mapping[int, int], seconds: Mapping[int, float]) -> None:
         """Take in what a round measured."""
@@ -140,14 +154,19 @@ class Paces:
                     best = min(last)
                     old = self._pace.get(worker, best)
                     self._pace[worker] = old + BLEND * (best - old)
+                    self._loads = {}
 
     def loads(self, holders: Mapping[int, int], span: int) -> tuple[float, ...] | None:
         """Loads by measured speed, in the order of holders; None for equal ones."""
-        known = [self._pace[w] for w in holders if w in self._pace]
-        if not known:
+        if not self._pace:
             return None
-        usual = sorted(known)[len(known) // 2]  # who is new is taken for usual
-        return fill([1.0 / self._pace.get(worker, usual) for worker in holders], span)
+        asked = (span, *holders)
+        if asked not in self._loads:
+            known = sorted(self._pace[w] for w in holders if w in self._pace)
+            usual = known[len(known) // 2] if known else 1.0  # who is new is taken for usual
+            paces = [self._pace.get(worker, usual) for worker in holders]
+            self._loads = {asked: fill([1.0 / pace for pace in paces], span)}
+        return self._loads[asked]
 
     @staticmethod
     def differ(old: tuple[float, ...] | None, new: tuple[float, ...] | None) -> bool:
@@ -172,7 +191,11 @@ class Planner:
         self._driver, self._holders, self._rebuild = holders.driver, holders, rebuild
         self._least, self._need = least, need
         self._paces = Paces() if measured else None
-        self._plans: dict[tuple[Code, int, int], Plan] = {}  # by code, margin and rows
+        # By code, margin and rows; the one in use is the last, others are of other holders.
+        self._plans: dict[tuple[Code, int, int], list[Plan]] = {}
+        self._kinds: dict[tuple[Hashable, ...], UsualHalf] = {}
+        self._kind = UsualHalf()  # of the round that goes on
+        self._late: Late | None = None
         self._laggards: set[int] = set()  # late, and still at it
         self.usual = Usual()  # of all rounds of this matrix
         self.groups, self.spare, self.still = 0, False, False  # of the layouts of its products
@@ -183,7 +206,7 @@ class Planner:
     def configure(self, options: Options, rows: int, code: Code) -> None:
         """How rows are laid out, and whether the margin is learnt."""
         self.groups = group_count(rows, code.n) if options.verify == "probe" else 0
-        self.spare, self.still = options.verify == "parity", options.still
+        self.spare, self.still, self._late = options.verify == "parity", options.still, options.late
         if options.recode is not None and options.late is not None:
             self.tuner = MarginTuner(code.k, options.late)
 
@@ -191,16 +214,32 @@ class Planner:
         """The plan for those that can take part now."""
         ready = self.answering(self._ready(), code.k)
         loads = None if self._paces is None else self._paces.loads(ready, code.k + margin)
-        plan = self._plans.pop((code, margin, rows), None)
-        if plan is None or plan.holders != ready or Paces.differ(plan.layout.fractions, loads):
+        plans = self._plans.pop((code, margin, rows), [])
+        self._plans[code, margin, rows] = plans  # the one used last is the last
+        if plans and plans[-1].suits(ready, loads):
+            return plans[-1]
+        last = plans[-1] if plans else None
+        earlier = [plan for plan in plans if plan.suits(ready, loads) and not self.still]
+        if earlier:
+            plan = earlier[0].after(last)
+            plans.remove(plan)
+        else:
             values = self._driver.engine.capabilities.values
             spare = self.spare and margin > 0
             layout = Layout(code.k, margin, loads, self.groups, spare, self.still)
-            plan = Plan(code, ready, layout, rows, plan, values=values)
-        self._plans[code, margin, rows] = plan  # the one used last is the last
+            plan = Plan(code, ready, layout, rows, last, values=values)
+        plans[:] = [*plans[1 - EARLIER :], plan]
         while len(self._plans) > PLANS:
             del self._plans[next(iter(self._plans))]
         return plan
+
+    def late(self, *kind: Hashable) -> Late | None:
+        """The rule of lateness for a round of this kind, which is about to begin."""
+        known = self._kinds.pop(kind, None)
+        self._kind = self._kinds[kind] = UsualHalf() if known is None else known
+        if len(self._kinds) > KINDS:
+            del self._kinds[next(iter(self._kinds))]
+        return self._late and self._late.knowing(self._kind.seconds)
 
     def margin(self, given: int) -> int:
         """The margin of the next product: the one that was given, or what the tuner finds best."""
@@ -228,6 +267,7 @@ class Planner:
         """Note who was late in a round, and how long it took."""
         if isinstance(round, ElasticRound | SumRound):
             self.usual.learn(round.took)
+            self._kind.learn(round.half)
         self._laggards = self._driver.roster.owing([*self._laggards, *round.late])
 
     def learn(self, round: ElasticRound | SumRound, workers: tuple[int, ...]) -> None:

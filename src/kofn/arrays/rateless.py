@@ -112,8 +112,8 @@ class Rateless(Reporting):
             if driver.engine.capabilities.values:
                 values = Values(decoder)
                 eta = values.eta
-                found = values.of(self._replies(round, values.keys, operand.shape[1:]))
-                result[:] = found.reshape(-1, *operand.shape[1:])[: self.shape[0]]
+                blocks = values.of(self._replies(round, values.keys, operand.shape[1:]))
+                result[:] = blocks.reshape(-1, *operand.shape[1:])[: self.shape[0]]
             self._conclude(round, tuple(ready), times, eta)
         return result
 

@@ -57,8 +57,8 @@ def _whole(store: Store, share: int, error: BadStore) -> tuple[int, ...]:
         try:
             for file in store.manifest.shares[other]:
                 check_sum(store.where, file)
-        except BadStore as found:
-            spoiled[other] = found
+        except BadStore as wrong:
+            spoiled[other] = wrong
             continue
         used = tuple(sorted((*used, other)))
         if len(used) >= code.k and code.eta(used) <= AMPLIFIED:
@@ -113,12 +113,12 @@ def verify(store: Store, progress: Callable[[int, int], None] | None = None) -> 
             "it was written again since this store was opened. Open the store again.",
         )
     store.scales()
-    found = np.empty((code.n, 2))
+    projections = np.empty((code.n, 2))
     for share in range(code.n):
-        found[share] = _projected(store, share)
+        projections[share] = _projected(store, share)
         if progress:
             progress(share + 1, code.n)
-    _check_code(store, found[:, 0], found[:, 1])
+    _check_code(store, projections[:, 0], projections[:, 1])
 
 
 def _projected(store: Store, share: int) -> tuple[float, float]:
@@ -154,8 +154,8 @@ def _end(store: Store, share: int) -> int:
 
 def _numbers(first: int, last: int) -> NDArray[np.float64]:
     """Entries first..last of one fixed sequence in which no two are alike."""
-    found: NDArray[np.float64] = np.cos(np.sqrt(2.0) * np.arange(first, last) ** 2 + 1.0)
-    return found
+    numbers: NDArray[np.float64] = np.cos(np.sqrt(2.0) * np.arange(first, last) ** 2 + 1.0)
+    return numbers
 
 
 def _pieces(store: Store, share: int) -> Iterator[Any]:

@@ -57,11 +57,11 @@ class _Way:
 
     def waiting(self) -> dict[int, list[Item]]:
         """Items without a reply, by share."""
-        found: dict[int, list[Item]] = {}
+        by_share: dict[int, list[Item]] = {}
         for item in self.items:
             if not item.replied:
-                found.setdefault(item.share, []).append(item)
-        return found
+                by_share.setdefault(item.share, []).append(item)
+        return by_share
 
 
 @dataclass(eq=False)

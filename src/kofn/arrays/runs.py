@@ -17,7 +17,7 @@ from .plan import Plan
 if TYPE_CHECKING:
     from .matrix import CodedMatrix
 
-Heard = Callable[[int, float], object]
+OnRound = Callable[[int, float], object]
 
 
 class Count:
@@ -44,12 +44,12 @@ class Count:
 class Listener:
     """Tells the user of rounds, and remembers what had passed when the first was heard of."""
 
-    def __init__(self, on_round: Heard | None, report_every: int, count: Count) -> None:
+    def __init__(self, on_round: OnRound | None, report_every: int, count: Count) -> None:
         self._on_round, self._every, self._count = on_round, report_every, count
         self._newest = 0
         self._begun: tuple[int, int | None] = (0, 0)
 
-    def heard(self, round: int, change: float) -> None:
+    def on_round(self, round: int, change: float) -> None:
         """A round is done."""
         if not self._begun[0]:
             self._begun = round, self._count.total()

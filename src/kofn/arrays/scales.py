@@ -118,8 +118,8 @@ def scales_by(exponents: Exponents, blocks: int, dtype: np.dtype[Any]) -> Scales
 
 def scales_at(places: Exponents, N: int, dtype: np.dtype[Any]) -> Scales | None:
     """The scales for lengths by block and place, (k, ceil(N / k)), of N rows."""
-    found = balanced(places, dtype).reshape(-1)[:N]
-    return Scales(found) if found.any() else None
+    exponents = balanced(places, dtype).reshape(-1)[:N]
+    return Scales(exponents) if exponents.any() else None
 
 
 def balanced(places: Exponents, dtype: np.dtype[Any]) -> Exponents:
@@ -130,8 +130,8 @@ def balanced(places: Exponents, dtype: np.dtype[Any]) -> Exponents:
     # A row of zeros counts as the smallest of its place. Two to an exponent, and one over it, must
     # be numbers of this kind.
     most = np.finfo(dtype).maxexp - 1
-    found: Exponents = np.where(uneven, np.where(there, places, low), 0).astype(np.int16)
-    return np.clip(found, 2 - most, most)
+    exponents: Exponents = np.where(uneven, np.where(there, places, low), 0).astype(np.int16)
+    return np.clip(exponents, 2 - most, most)
 
 
 def lengths(rows: Any) -> Exponents:
@@ -140,13 +140,13 @@ def lengths(rows: Any) -> Exponents:
         return _careful(rows)
     with np.errstate(all="ignore"):
         squares = np.einsum("ij,ij->i", rows, rows)
-    found: Exponents = np.frexp(np.sqrt(squares))[1].astype(np.int16)
+    exponents: Exponents = np.frexp(np.sqrt(squares))[1].astype(np.int16)
     # Squares that left the range of the numbers, or lost digits at its lower end.
     info = np.finfo(rows.dtype)
     doubtful = np.flatnonzero(~((squares > info.tiny / info.eps) & (squares <= info.max)))
     if len(doubtful):
-        found[doubtful] = _careful(rows[doubtful])
-    return found
+        exponents[doubtful] = _careful(rows[doubtful])
+    return exponents
 
 
 def all_lengths(A: Any) -> Exponents:
@@ -154,13 +154,13 @@ def all_lengths(A: Any) -> Exponents:
     step = max(1, AT_ONCE // max(1, A.shape[1]))
     if not isinstance(A, np.ndarray) or len(A) <= step:
         return lengths(A)
-    found = np.empty(len(A), np.int16)
+    exponents = np.empty(len(A), np.int16)
 
     def some(first: int) -> None:
-        found[first : first + step] = lengths(A[first : first + step])
+        exponents[first : first + step] = lengths(A[first : first + step])
 
     each(some, range(0, len(A), step))
-    return found
+    return exponents
 
 
 def _careful(rows: Any) -> Exponents:
@@ -170,7 +170,7 @@ def _careful(rows: Any) -> Exponents:
     large = (large.toarray() if sparse else np.asarray(large)).reshape(-1)
     good = (large > 0) & np.isfinite(large)
     shift = np.frexp(np.where(good, large, 1.0))[1].astype(np.int32)
-    found = np.full(len(large), ZERO, np.int16)
+    result = np.full(len(large), ZERO, np.int16)
     with np.errstate(all="ignore"):
         if sparse:
             row = np.repeat(np.arange(len(large)), np.diff(rows.indptr))
@@ -179,5 +179,5 @@ def _careful(rows: Any) -> Exponents:
         else:
             squares = (np.ldexp(rows.astype(np.float64), -shift[:, None]) ** 2).sum(axis=1)
         exponents = shift + np.frexp(np.sqrt(squares))[1]
-    found[good] = exponents[good]
-    return found
+    result[good] = exponents[good]
+    return result

@@ -31,6 +31,8 @@ from .wide import plain
 
 MOST = 64  # shares that are written at a time: each takes a descriptor until it is sent
 
+# So many workers are live, after a wait for those that are needed; so many there should be.
+Count = Callable[[object], tuple[int, int]]
 MakeRoom = Callable[[tuple[int, ...], Any], Room | None]  # of a shape and a dtype
 
 
@@ -156,11 +158,11 @@ def shares_of(
 
 def scaled_shares(A: Any, engine: Any, live: int, check_finite: bool, code: AnyKOfN) -> Shares:
     """The same, with rows divided as this code needs it, for so many workers of an engine."""
-    can, found = engine.capabilities, all_lengths(A)
+    can, lengths = engine.capabilities, all_lengths(A)
     # Rows with NaN or infinity have no length: one pass says both.
-    if check_finite and (checks.is_sparse(A) or (found == ZERO).any()):
+    if check_finite and (checks.is_sparse(A) or (lengths == ZERO).any()):
         checks.finite(A, "the matrix to encode")
-    scales, room = scales_by(found, code.k, A.dtype), engine.room if can.processes else None
+    scales, room = scales_by(lengths, code.k, A.dtype), engine.room if can.processes else None
     return shares_of(A, code, scales, values=can.values, room=room, first=live)
 
 
@@ -195,21 +197,25 @@ def resolve_source(A: object) -> Store | Source | None:
 
 
 def choose_code(
-    found: Store | Source | None, code: AnyKOfN | None, k: int | None, n: int | None, usual: int
-) -> AnyKOfN:
-    """The code of a matrix: as given, as its store has it, or of k and n for `usual` workers."""
-    if code is not None and (k is not None or n is not None or isinstance(found, Store)):
-        given = "a store" if isinstance(found, Store) else f"k={k}, n={n}"
+    source: Store | Source | None, code: AnyKOfN | None, k: int | None, n: int | None, count: Count
+) -> tuple[AnyKOfN, int]:
+    """The code of a matrix, as given, as its store has it, or of k and n; and how many live."""
+    plain = n is None and code is None and not isinstance(source, Store)
+    live, usual = count(k if plain else 1)
+    if code is not None and (k is not None or n is not None or isinstance(source, Store)):
+        given = "a store" if isinstance(source, Store) else f"k={k}, n={n}"
         raise BadInput(
             f"a code says how many shares there are and how many are enough; got both "
             f"code={code!r} and {given}. Leave one of them out."
         )
-    if isinstance(found, Store):
-        return found.agree(k, n)  # workers beyond its n shares wait for one to be free
+    if isinstance(source, Store):
+        return source.agree(k, n), live  # workers beyond its n shares wait for one to be free
     if code is None:
-        return threshold((usual + 1) // 2 if k is None else k, usual if n is None else n)
-    check_code(code)
-    return code
+        code = threshold((usual + 1) // 2 if k is None else k, usual if n is None else n)
+    else:
+        check_code(code)
+    checks.slots(code.n, live)
+    return code, live
 
 
 def shares_from(data: Store | Source, code: AnyKOfN, check_finite: bool = True) -> Shares:
@@ -239,17 +245,17 @@ def shares_from(data: Store | Source, code: AnyKOfN, check_finite: bool = True) 
         if check_finite:
             checks.finite(rows, "the matrix to encode", first)
         places.reshape(-1)[first : first + step][: rows.shape[0]] = lengths(rows)
-    found = scales_at(places, N, source.dtype)
+    scales = scales_at(places, N, source.dtype)
     path = source.path if source is data and source.kind in ("npy", "zarr") else None
 
     def share_of(share: int) -> Any:
         if path is not None:
-            return Build(make_share, (path, code, share, found))
-        return make_share(source, code, share, scales=found)
+            return Build(make_share, (path, code, share, scales))
+        return make_share(source, code, share, scales=scales)
 
-    pieces, most = of_source(source, code, found), _longest(places)
+    pieces, most = of_source(source, code, scales), _longest(places)
     return Shares(
-        *(code, source.shape, source.dtype, share_of, source.sparse, found),
+        *(code, source.shape, source.dtype, share_of, source.sparse, scales),
         pieces=pieces,
         longest=lambda: most,
     )

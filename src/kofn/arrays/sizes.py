@@ -85,9 +85,9 @@ class Sizes:
 def row_lengths(rows: Any) -> Floats:
     """The lengths of rows, dense or CSR, however large or small their entries are."""
     with np.errstate(over="ignore"):
-        found = _lengths(rows)
+        lengths = _lengths(rows)
     info = np.finfo(np.float64)
-    doubtful = np.flatnonzero(~((found > np.sqrt(info.tiny) / info.eps) & (found < np.inf)))
+    doubtful = np.flatnonzero(~((lengths > np.sqrt(info.tiny) / info.eps) & (lengths < np.inf)))
     if len(doubtful):  # squares that left the range of numbers, or lost digits at its lower end
         some: Any = rows[doubtful]
         large = abs(some).max(axis=1)
@@ -97,8 +97,8 @@ def row_lengths(rows: Any) -> Floats:
         for e in (half, shift - half):
             scaling = scipy.sparse.diags_array(np.exp2(-e.astype(np.float64)))
             some = (scaling @ scipy.sparse.csr_array(some)).tocsr()
-        found[doubtful] = np.ldexp(_lengths(some), shift)
-    return found
+        lengths[doubtful] = np.ldexp(_lengths(some), shift)
+    return lengths
 
 
 def _lengths(rows: Any) -> Floats:

@@ -19,7 +19,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from ..checks import is_sparse, plain
 from ..errors import BadInput
-from ..files import Place, Ranges, Spool, npy_header, said
+from ..files import Place, Ranges, Spool, cause, npy_header
 from .formats import BrokenChunk, needed, open_array, zarr_rows
 
 PIECE = 16 << 20  # bytes unpacked at a time
@@ -132,29 +132,30 @@ def _kind(place: Place) -> Callable[[Place], Source]:
         )
     raise BadInput(
         f"a matrix is read from .npy, .npz (scipy.sparse), Zarr, Parquet or LIBSVM text (.svm, "
-        f".libsvm, .txt); {place.url} is none of them. Convert it, for example with numpy.save."
+        f".libsvm, .txt); {place.url} is none of them. Convert it, for example with numpy.save; "
+        f"read a CSV with pandas, or fit to it with `kofn fit`."
     )
 
 
 def _load_npz(place: Place) -> Source:
     with place.open() as file:
         try:
-            found = scipy.sparse.csr_array(scipy.sparse.load_npz(io.BytesIO(file.read())))
+            matrix = scipy.sparse.csr_array(scipy.sparse.load_npz(io.BytesIO(file.read())))
             # Products of a CSR matrix do not look where its indices lead: they must be right.
-            found.check_format(full_check=True)
+            matrix.check_format(full_check=True)
         except MemoryError:
             raise
         except (zipfile.BadZipFile, zlib.error, EOFError) as error:
             raise BadInput(
-                f"{place.url} was cut or altered: it is no whole .npz ({said(error)}). Copy it "
+                f"{place.url} was cut or altered: it is no whole .npz ({cause(error)}). Copy it "
                 f"again."
             ) from error
         except Exception as error:  # whatever NumPy and SciPy stumble over
             raise BadInput(
-                f"{place.url} is not a sparse matrix of scipy.sparse.save_npz ({said(error)}). "
+                f"{place.url} is not a sparse matrix of scipy.sparse.save_npz ({cause(error)}). "
                 f"Save a dense array with numpy.save."
             ) from error
-    source = SparseSource(found, place.url)
+    source = SparseSource(matrix, place.url)
     source.kind, source.path, source.fingerprint = "npz", place.url, place.fingerprint()
     return source
 
@@ -266,7 +267,7 @@ class ZarrSource(Source):
             array = open_array(place.url)
         except Exception as error:
             raise BadInput(
-                f"{place.url} is not a Zarr array ({said(error)}). Name one array, not a group of "
+                f"{place.url} is not a Zarr array ({cause(error)}). Name one array, not a group of "
                 f"them."
             ) from error
         source = cls(array, place.url)
@@ -326,8 +327,8 @@ class Recast(Source):
 
 def csr(A: Any, dtype: np.dtype[Any]) -> Any:
     """Return A as a csr_array with sorted indices, no entry twice; A itself is not changed."""
-    found = scipy.sparse.csr_array(A, dtype=dtype)
-    if not found.has_canonical_format:
-        found = found.copy()
-        found.sum_duplicates()
-    return found
+    matrix = scipy.sparse.csr_array(A, dtype=dtype)
+    if not matrix.has_canonical_format:
+        matrix = matrix.copy()
+        matrix.sum_duplicates()
+    return matrix

@@ -93,10 +93,10 @@ def _finished(place: Place, facts: dict[str, Any]) -> Manifest | None:
     """Return the manifest if this very store is there already; raise BadInput for another one."""
     if not place.child(NAME).exists():
         return None
-    found = read_manifest(place)
-    there = {**found.facts, "fmt": found.fmt}
+    manifest = read_manifest(place)
+    there = {**manifest.facts, "fmt": manifest.fmt}
     if there == facts and facts["source"]["fingerprint"]:
-        return found
+        return manifest
     raise _taken(place, "a store already", there)
 
 

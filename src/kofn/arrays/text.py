@@ -14,7 +14,7 @@ import scipy
 from numpy.typing import NDArray
 
 from ..errors import BadInput
-from ..files import Place, Spool, said
+from ..files import Place, Spool, cause
 from .sources import Source, checked
 
 PIECE = 4 << 20  # bytes of text parsed at a time
@@ -63,9 +63,9 @@ class TextSource(Source):
         a, b = int(ends[0]), int(ends[-1])
         columns = self._columns.read(a, b) - np.int32(self._shift)
         shape = (last - first, self.shape[1])
-        found = scipy.sparse.csr_array((self._data.read(a, b), columns, ends - a), shape=shape)
-        found.sum_duplicates()  # sorts; a column given twice counts twice
-        return found
+        matrix = scipy.sparse.csr_array((self._data.read(a, b), columns, ends - a), shape=shape)
+        matrix.sum_duplicates()  # sorts; a column given twice counts twice
+        return matrix
 
     def labels(self) -> NDArray[np.float64]:
         return self._labels.read(0, self._labels.count)
@@ -83,7 +83,7 @@ def _parsed(place: Place) -> Iterator[tuple[Any, NDArray[np.float64]]]:
         except (ValueError, OverflowError) as error:
             raise BadInput(
                 f"{place.url} is not LIBSVM text (`label index:value ...` a row): somewhere in "
-                f"lines {line} to {line + lines}: {said(error)}. Correct that line."
+                f"lines {line} to {line + lines}: {cause(error)}. Correct that line."
             ) from error
         line += lines
         yield X, y
@@ -107,7 +107,7 @@ def _pieces(place: Place) -> Iterator[bytes]:
                 left += text[cut:]
         except (EOFError, zlib.error) as error:
             raise BadInput(
-                f"{place.url} was cut or altered: {said(error)}. Copy it again."
+                f"{place.url} was cut or altered: {cause(error)}. Copy it again."
             ) from error
         if left.strip():
             yield left

@@ -7,14 +7,13 @@ nothing. Whether that pays depends on how much of a task's time is work: two loa
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from math import inf
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..rounds import ElasticRound, Late
-from ..rounds.trial import RARELY, Trial
+from ..rounds.trial import Looks, Trial
 
 Floats = NDArray[np.float64]
 LAST = 8  # rounds that are looked at
@@ -22,10 +21,8 @@ PLACES = 24  # of the circle of rows at which a margin is tried
 BETTER = 0.05
 UNEVEN = 1.3  # so much longer than half of the tasks a round takes, where anything can be gained
 MEASURED = 3  # rounds of a margin after which what was measured counts, not what was predicted
-EACH, FIXED = 2e-8, 6e-4  # seconds of the master for a look: a number in its tables, and in all
 APART = 0.1  # loads that tell waits from work differ by so much
 SAMPLES = 24  # replies without which nothing is changed
-SHARE = 0.01  # of the time that looks may take
 
 
 class Shown(NamedTuple):
@@ -51,7 +48,7 @@ class MarginTuner:
         self.k, self.late, self.margin = k, late, 0
         self._shown: deque[Shown] = deque(maxlen=LAST)
         self._took: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=LAST))
-        self._rounds, self._look_at, self._elapsed = 0, 1, 0.0
+        self._looks = Looks()
         self._known: float | None = None  # the pace, as it was last seen
         self._trial, self._proven = Trial(), 0
 
@@ -64,20 +61,19 @@ class MarginTuner:
             return
         took = round.took
         self._shown.append(Shown(self.margin, workers, round.firsts, took))
-        if self._rounds:  # in the first, workers find their shares for the first time
+        if self._looks.rounds:  # in the first, workers find their shares for the first time
             self._took[self.margin].append(took)
             self._trial.learn(took)
-        self._rounds += 1
-        self._elapsed += took
+        self._looks.learn(took)
 
     def change(self) -> Change | None:
         """A better margin, if it is time for a look and there is one."""
         if worse := self._trial.failed():
-            self._look_at = RARELY * self._rounds
+            self._looks.failed()
             why = f"margin {self._proven} again, not {self.margin}: that took {worse}"
             self.margin = self._proven
             return Change(self.margin, why)
-        if self._rounds < self._look_at:
+        if not self._looks.due:
             return None
         n = len(self._shown[-1].workers)
         if len(self._shown) * n < SAMPLES:
@@ -85,10 +81,9 @@ class MarginTuner:
         margins = [0, *(2**i for i in range((n - self.k).bit_length()) if 2**i < n - self.k)]
         margins += [n - self.k] if n > self.k else []
         numbers = len(self._shown) * PLACES * sum(self.k + margin for margin in margins)
-        if n <= self.k or self._elapsed * SHARE < FIXED + EACH * numbers:
+        if n <= self.k or not self._looks.affords(numbers):
             return None
-        self._look_at = self._rounds + min(max(1, self._rounds // 2), 16)
-        self._elapsed = 0.0
+        self._looks.looked()
         return self._best(margins, [one for one in self._shown if len(one.workers) == n])
 
     def _best(self, margins: list[int], seen: list[Shown]) -> Change | None:
@@ -99,25 +94,25 @@ class MarginTuner:
         if took < UNEVEN * float(np.median(times)) and self.margin == 0:
             return None  # nobody is late, or not by much
         pace = self._known = self._pace() or self._known
-        found: dict[int, float] = {}
+        expected: dict[int, float] = {}
         if pace is not None:
             wait = np.maximum(times - pace * rows, 0.0)
             n = rows.shape[1]
             full = float(np.median(rows)) * n / (self.k + self.margin)  # rows of a share
-            found = {m: self._predict(m, wait + pace * full * (self.k + m) / n) for m in margins}
+            expected = {m: self._predict(m, wait + pace * full * (self.k + m) / n) for m in margins}
         elif (margin := min(max(1, self.k // 4), margins[-1])) != self.margin:
-            self._look_at, self._elapsed = self._rounds + 1, inf
+            self._looks.again()
             return self._changed(margin, f"margin {margin}, to see how much of a task is work")
         for margin, past in self._took.items():
             if margin in margins and len(past) >= MEASURED:
-                found[margin] = float(np.mean(past))
-        if not found:
+                expected[margin] = float(np.mean(past))
+        if not expected:
             return None
-        best = min(found, key=lambda m: (found[m], m))
-        now = found.get(self.margin, took)
-        if best == self.margin or found[best] > now * (1 - BETTER):
+        best = min(expected, key=lambda m: (expected[m], m))
+        now = expected.get(self.margin, took)
+        if best == self.margin or expected[best] > now * (1 - BETTER):
             return None
-        why = f"margin {best}, not {self.margin}: {found[best]:.3g} s a product expected in "
+        why = f"margin {best}, not {self.margin}: {expected[best]:.3g} s a product expected in "
         return self._changed(best, f"{why}place of {now:.3g} s")
 
     def _changed(self, margin: int, why: str) -> Change:
@@ -128,16 +123,16 @@ class MarginTuner:
 
     def _pace(self) -> float | None:
         """Seconds that a row takes, by products in which workers had different loads; or None."""
-        found = []
+        points = []
         for one in self._shown:
             if one.firsts:
                 seconds, rows = np.median(np.array(list(one.firsts.values()), float), axis=0)
-                found.append((float(rows), float(seconds)))
-        least, most = min(found), max(found)
+                points.append((float(rows), float(seconds)))
+        least, most = min(points), max(points)
         if most[0] < (1 + APART) * least[0]:
             return None
         half = (least[0] + most[0]) / 2
-        low, high = ([s for r, s in found if (r > half) == above] for above in (False, True))
+        low, high = ([s for r, s in points if (r > half) == above] for above in (False, True))
         return max(0.0, (float(np.median(high)) - float(np.median(low))) / (most[0] - least[0]))
 
     def _predict(self, margin: int, ends: Floats) -> float:
@@ -145,10 +140,11 @@ class MarginTuner:
         n, span, k = ends.shape[1], self.k + margin, self.k
         places = np.unique(np.arange(PLACES) * n // PLACES)
         near = (places[:, None] - np.arange(span)) % n  # those that read the rows there
-        found = np.partition(ends[:, near], k - 1, axis=2)[:, :, k - 1].max(axis=1)
+        done = np.partition(ends[:, near], k - 1, axis=2)[:, :, k - 1].max(axis=1)
         half, first = np.median(ends, axis=1), ends.min(axis=1)
-        late = np.array([self.late.allowed(h, f) for h, f in zip(half, first, strict=True)])
+        rule = self.late.knowing(float(np.median(half)))
+        late = np.array([rule.allowed(h, f) for h, f in zip(half, first, strict=True)])
         # Others then do what the late ones owe, each a little.
         owing = (ends > late[:, None]).sum(axis=1)
         again = late + half * np.minimum(1.0, owing / np.maximum(1, n - owing) + 0.5)
-        return float(np.minimum(found, np.maximum(again, half)).mean())
+        return float(np.minimum(done, np.maximum(again, half)).mean())

@@ -18,19 +18,19 @@ PIECE = 48 << 20  # bytes of the source that are read at a time
 S = TypeVar("S", Store, Source, Store | Source)
 
 
-def turned(found: S, axis: int) -> S:
+def turned(source: S, axis: int) -> S:
     """What is cut along `axis`: for 1 the transpose of a source, or a store that is one."""
     axis = checks.whole(axis, "axis", 0, 1, "0 cuts by rows, 1 by columns.")
-    if not isinstance(found, Store):
-        return Turned(found) if axis else found
-    if found.manifest.axis != axis:
+    if not isinstance(source, Store):
+        return Turned(source) if axis else source
+    if source.manifest.axis != axis:
         how = ("rows", "columns")
         raise BadInput(
-            f"a store is cut as it was written; {found.where.url} was cut by "
-            f"{how[found.manifest.axis]}, and axis={axis} cuts by {how[axis]}. Use "
-            f"axis={found.manifest.axis}, or write another store (kofn encode --axis {axis})."
+            f"a store is cut as it was written; {source.where.url} was cut by "
+            f"{how[source.manifest.axis]}, and axis={axis} cuts by {how[axis]}. Use "
+            f"axis={source.manifest.axis}, or write another store (kofn encode --axis {axis})."
         )
-    return found
+    return source
 
 
 class Turned(Source):

@@ -164,8 +164,8 @@ class ProbedProduct(Probed):
             done += last - first
             with np.errstate(over="ignore", invalid="ignore"):
                 y = y if self._scale == 1.0 else y * self._scale
-                found = probes.of_product(first, last, y)
-                apart = np.abs(found - np.tensordot(expected[groups], row, (1, 0)))
+                probed = probes.of_product(first, last, y)
+                apart = np.abs(probed - np.tensordot(expected[groups], row, (1, 0)))
             limit = probes.tolerance[groups] + off * probes.off_tolerance[groups]
             limit = size * limit[:, None] * lengths + probes.smallest[groups, None] * self._scale
             good = apart <= limit[:, None, :]
@@ -300,13 +300,13 @@ class Parity:
         doubtful: set[int] = set()
         places = {share: i for i, share in enumerate(cover.shares)}
         gathered = gather(values, places, (len(places), *self._noise.shape))
-        for first, last, found, _ in segments(self._code, cover.shares, cover.cuts, cover.have):
-            shares = [cover.shares[i] for i in found.tolist()]
+        for first, last, used, _ in segments(self._code, cover.shares, cover.cuts, cover.have):
+            shares = [cover.shares[i] for i in used.tolist()]
             syndrome = self.look(tuple(shares))
             if syndrome is None:
                 continue
             noise = self._noise[first:last].reshape(-1)
-            replies = gathered[found, first:last].reshape(len(found), -1)
+            replies = gathered[used, first:last].reshape(len(used), -1)
             verdict = syndrome.judge(replies, noise)
             if verdict is None:
                 continue
@@ -331,9 +331,9 @@ class Parity:
         """The checks of these shares, and how sharp they are; None where none is to spare."""
         if len(shares) <= self._code.k:
             return None
-        found = syndrome_of(self._code, shares)
-        self.sight = min(self.sight, found.sight / math.sqrt(len(shares)))
-        return found
+        syndrome = syndrome_of(self._code, shares)
+        self.sight = min(self.sight, syndrome.sight / math.sqrt(len(shares)))
+        return syndrome
 
 
 def unseen(verifier: object, eta: float) -> float | None:

@@ -53,7 +53,7 @@ def decode(
                 to.append(out[block, first:last])
                 values.append(here)
     run(np.copyto, to, values)
-    jobs = [
+    calls = [
         (out, [inputs[shares[i]] for i in places], wanted, matrix, a, b)
         for first, last, places, weights in plan
         for wanted, matrix in [
@@ -62,7 +62,7 @@ def decode(
         if len(wanted)
         for a, b in steps(first, last, width * (len(wanted) * len(places)))
     ]
-    run(lambda job: _combine(*job), jobs)
+    run(lambda call: _combine(*call), calls)
     return out
 
 
@@ -79,12 +79,12 @@ def plain(code: AnyKOfN, share: int) -> int | None:
 
 
 def _missing(
-    code: AnyKOfN, found: Sequence[int], matrix: NDArray[np.float64], block_of: Mapping[int, int]
+    code: AnyKOfN, shares: Sequence[int], matrix: NDArray[np.float64], block_of: Mapping[int, int]
 ) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
     """The blocks that must be combined from these replies, and the rows of weights for them."""
-    if len(found) > code.k:  # more than is needed: each block is better for all of them
+    if len(shares) > code.k:  # more than is needed: each block is better for all of them
         return np.arange(code.k), matrix
-    here = {block_of[share] for share in found if share in block_of}
+    here = {block_of[share] for share in shares if share in block_of}
     wanted = np.array([block for block in range(code.k) if block not in here], np.intp)
     return wanted, matrix[wanted]
 

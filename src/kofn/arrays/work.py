@@ -168,16 +168,20 @@ def gram(
     kept: Any, operand: None, key: str, item: int, runs: Runs, columns: int, u: Array
 ) -> Iterator[Piece]:
     """Σ w x xᵀ over the rows x of `runs`, w being the last column of u; and uᵀ x below it."""
-    share, width = matrix_of(kept[key], columns), u.shape[1]
-    total, done = np.zeros((columns + width, columns)), 0
-    alike = bool((u[:, -1] == u[:1, -1]).all())
+    share = matrix_of(kept[key], columns)
+    total, done = np.zeros((columns + u.shape[1], columns)), 0
     for a, b in slices(runs, max(1, CACHED // columns)):
-        x, mine = np.asarray(share[a:b], np.float64), u[done : done + b - a]
-        total[:columns] += mine[0, -1] * (x.T @ x) if alike else (x.T * mine[:, -1]) @ x
-        total[columns:] += mine.T @ x
+        add_gram(total, np.asarray(share[a:b], np.float64), u[done : done + b - a])
         done += b - a
         yield Piece(None, None, b - a)
     yield Piece(item, total, 0)
+
+
+def add_gram(total: Array, x: Array, u: Array) -> None:
+    """Add Σ w x xᵀ over the rows of x, and uᵀ x below it; w is the last column of u."""
+    columns, w = x.shape[1], u[:, -1]
+    total[:columns] += w[0] * (x.T @ x) if (w == w[0]).all() else (x.T * w) @ x
+    total[columns:] += u.T @ x
 
 
 def fetch(

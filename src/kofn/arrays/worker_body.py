@@ -26,7 +26,7 @@ Step = Callable[..., Any]  # f(y) or f(y, w)
 
 
 @dataclass(frozen=True)
-class Job:
+class Loop:
     """All that is the same for every worker of a run."""
 
     code: Code
@@ -44,10 +44,10 @@ class Job:
     def step(self, y: NDArray[Any], w: NDArray[Any]) -> NDArray[Any]:
         """f, with its result looked at."""
         with np.errstate(all="ignore"):  # what is not finite is reported in one way
-            found = self.f(y, w) if self.with_w else self.f(y)
-        if np.ma.is_masked(found):
+            value = self.f(y, w) if self.with_w else self.f(y)
+        if np.ma.is_masked(value):
             raise ValueError("f must return numbers that all count; it returned masked entries.")
-        made = np.asarray(found)
+        made = np.asarray(value)
         if made.shape != w.shape or made.dtype.kind not in "biuf":
             raise ValueError(
                 f"f must return real numbers in the shape of its vector, {w.shape}; it returned "
@@ -57,10 +57,10 @@ class Job:
 
 
 def worker_body(
-    kept: Mapping[str, Any], operand: None, key: str, share_key: str, share: int, job: Job
+    kept: Mapping[str, Any], operand: None, key: str, share_key: str, share: int, loop: Loop
 ) -> Iterator[Piece]:
     """The body of the one task that a worker has for the whole run."""
-    return _Worker(kept[key], kept.get(share_key), kept.get(scales_key(key)), share, job).go()
+    return _Worker(kept[key], kept.get(share_key), kept.get(scales_key(key)), share, loop).go()
 
 
 def scales_key(exchange: str) -> str:
@@ -75,15 +75,15 @@ class _Worker:
     """
 
     def __init__(
-        self, exchange: Exchange, matrix: Any, scales: Scales | None, share: int, job: Job
+        self, exchange: Exchange, matrix: Any, scales: Scales | None, share: int, loop: Loop
     ) -> None:
-        self.ex, self.share, self.job, self.scales = exchange, share, job, scales
+        self.ex, self.share, self.loop, self.scales = exchange, share, loop, scales
         layout = exchange.layout
         self.values = layout.values
         self.matrix: Any = None if matrix is None else work.matrix_of(matrix, layout.length)
         self.step = layout.rows if matrix is None else work.slice_rows(self.matrix, 1)
         self.seen = -1  # the control word of `plan`
-        self.told = -1  # the control word under which it said that it is ready
+        self.announced = -1  # the control word under which it said that it is ready
         self.plan: EpochPlan | None = None
         self.asked: Asked = {}  # in round t, of everybody
         self.segments: list[Segment] = []  # how to decode round t
@@ -101,12 +101,12 @@ class _Worker:
 
     def go(self) -> Iterator[Piece]:
         """Take part until the run ends."""
-        ex, share, job = self.ex, self.share, self.job
+        ex, share, loop = self.ex, self.share, self.loop
         while True:
             if ex.control != self.seen:
                 loaded = self._load()
-                if self.t < 0 and self.told != ex.control:
-                    self.told = ex.control  # once, also while the master holds: it may lack us
+                if self.t < 0 and self.announced != ex.control:
+                    self.announced = ex.control  # once, also while the master holds: it may lack us
                     yield self._emit(epochs.READY, 0)
                 if not loaded:
                     yield from self._rest()
@@ -116,7 +116,7 @@ class _Worker:
                 continue
             plan, t = self.plan, self.t
             assert plan is not None
-            if t >= job.rounds or self._over(plan):
+            if t >= loop.rounds or self._over(plan):
                 yield self._emit(epochs.END, t, self.change)
                 return
             owes, todo = self._todo(plan)
@@ -128,7 +128,7 @@ class _Worker:
                     self.done.append((a, b))
                     self.read += b - a
                     yield Piece((WORK, t, b - a), None, b - a)
-                    if ex.now() >= self.emitted + job.work_beat:
+                    if ex.now() >= self.emitted + loop.work_beat:
                         yield self._emit(epochs.BEAT, t)
                 size = work.count_rows(todo) * np.dtype(ex.layout.dtype).itemsize
                 yield Piece((GATHER, len(self.asked), size), None)
@@ -152,11 +152,11 @@ class _Worker:
 
     def _load(self) -> bool:
         """Read the newest plan and find one's place in it; False while it is being written."""
-        found = self.ex.plan()
-        if found is None:
+        newest = self.ex.plan()
+        if newest is None:
             return False
         before = 0 if self.plan is None else self.plan.epoch
-        self.seen, plan = found[0], EpochPlan.loads(found[1])
+        self.seen, plan = newest[0], EpochPlan.loads(newest[1])
         self.plan, self.tries = plan, 0
         self.ready &= plan.entered.get(self.share, plan.epoch) <= before
         mine = plan.first.get(self.share)
@@ -187,7 +187,7 @@ class _Worker:
         self._everybody = shares, np.array([since for since, _ in self.asked.values()])
         if self._known[0] != self.asked:
             self._cut.clear()
-            parts = decoding(self.job.code, self.asked, self.ex.layout.rows) if self.values else []
+            parts = decoding(self.loop.code, self.asked, self.ex.layout.rows) if self.values else []
             self._known = (self.asked, parts)
         self.segments = self._known[1]
 
@@ -208,18 +208,18 @@ class _Worker:
 
     def _over(self, plan: EpochPlan) -> bool:
         """Whether the run ends here: decided by the leader, for all."""
-        if self.share == plan.leader and self.change <= self.job.tol:
+        if self.share == plan.leader and self.change <= self.loop.tol:
             self.ex.stop(self.share, self.t)
             return True
         return self.ex.stopped(plan.leader) == self.t > 0 and self.ex.control == self.seen
 
     def _fetch(self) -> bool:
         """Take the vector of round t from somebody who has it."""
-        found = self.ex.take(self.t)
-        if found is None:
+        vector = self.ex.take(self.t)
+        if vector is None:
             return False
-        self.w, self.ready, self.tries = found, True, 0
-        self.ex.offer(self.share, self.t, found)
+        self.w, self.ready, self.tries = vector, True, 0
+        self.ex.offer(self.share, self.t, vector)
         assert self.plan is not None
         self._plan(self.plan)
         return True
@@ -228,7 +228,7 @@ class _Worker:
 
     def _advance(self, plan: EpochPlan) -> Iterator[Piece]:
         """Decode round t, all of whose pieces are there, and go on to the next."""
-        ex, job, new = self.ex, self.job, self.w
+        ex, loop, new = self.ex, self.loop, self.w
         if self.values:
             pieces = ex.pieces(self.t)[:, :, None]
             with np.errstate(over="ignore", invalid="ignore"):
@@ -238,8 +238,8 @@ class _Worker:
                 self.share not in plan.steady and ex.offered(self.t + 1)
             ):
                 return  # left out meanwhile, it may have read what others had written over
-            new = job.step(y, self.w)
-            if job.check_finite and not np.isfinite(new.sum()) and not np.isfinite(new).all():
+            new = loop.step(y, self.w)
+            if loop.check_finite and not np.isfinite(new.sum()) and not np.isfinite(new).all():
                 entry = int(np.flatnonzero(~np.isfinite(new))[0])
                 yield self._emit(epochs.BROKEN, self.t + 1, entry, float(new[entry]))
                 self.t = -2
@@ -249,8 +249,8 @@ class _Worker:
         ex.offer(self.share, self.t, new)
         if plan.round <= self.t <= plan.round + 1:  # later rounds are alike
             self._plan(plan)
-        late = ex.now() >= self.emitted + job.work_beat
-        if self.share == plan.leader and (late or self.t % job.report_every == 0):
+        late = ex.now() >= self.emitted + loop.work_beat
+        if self.share == plan.leader and (late or self.t % loop.report_every == 0):
             yield self._emit(epochs.ROUND, self.t, self.change)
 
     # Messages to the master.
@@ -262,10 +262,10 @@ class _Worker:
     def _rest(self) -> Iterator[Piece]:
         self.tries += 1
         self.ex.rest(self.tries)
-        due = self.emitted + self.job.wait_beat
+        due = self.emitted + self.loop.wait_beat
         if self.ex.now() >= due:
             yield self._emit(epochs.BEAT, self.t)
-            due = self.emitted + self.job.wait_beat
+            due = self.emitted + self.loop.wait_beat
         yield Piece((REST, due), None)
 
 

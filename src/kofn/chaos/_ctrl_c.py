@@ -19,10 +19,10 @@ def main() -> None:
     while True:
         left = None if due is None else max(0.0, due - time.monotonic())
         if select.select([0], [], [], left)[0]:
-            said = os.read(0, 1 << 16).split()
-            if not said:
+            words = os.read(0, 1 << 16).split()
+            if not words:
                 return
-            due = time.monotonic() + float(said[-1])
+            due = time.monotonic() + float(words[-1])
         elif os.getppid() == parent:
             due = None
             os.kill(parent, signal.SIGINT)

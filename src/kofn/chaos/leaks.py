@@ -17,6 +17,7 @@ from ..engines._processes import Process, family
 SPARE = 48  # descriptors that pools may keep for reuse while a cluster is open
 GROWTH = 64 << 20  # bytes: what allocators and pools may keep
 RECORD = 250  # bytes of a record in a cluster's log, at most
+OF_MPI = 1 << 17  # bytes that MPI keeps of each process that it has started, at most
 _PATIENCE = 60.0  # seconds for what was ended to be gone
 
 
@@ -42,11 +43,14 @@ class Footprint:
         return cls(descriptors, threading.active_count(), memory)
 
 
-def grown(before: Footprint, now: Footprint, records: int) -> str:
-    """Say what has grown while the cluster was open, beyond what pools and its log may; or ""."""
+def grown(before: Footprint, now: Footprint, records: int, started: int = 0) -> str:
+    """Say what has grown while the cluster was open; or "".
+
+    Beyond what pools may keep, its log, and MPI of processes that it has `started`.
+    """
     if now.descriptors > before.descriptors + SPARE:
         return f"{now.descriptors} descriptors, after {before.descriptors}"
-    allowed = GROWTH + records * RECORD
+    allowed = GROWTH + records * RECORD + started * OF_MPI
     if now.memory > before.memory + allowed:
         sizes = [f"{size / 2**20:.0f} MB" for size in (now.memory, before.memory, allowed)]
         return f"{sizes[0]} of memory, after {sizes[1]}; {sizes[2]} more are allowed"

@@ -141,7 +141,8 @@ class _Chaos:
         finally:
             self._over.set()
             watch.join()
-        if problem := grown(calm, again, len(self._cluster.log)):
+        started = len(self.striker.seen) if self._settings.engine == "mpi" else 0
+        if problem := grown(calm, again, len(self._cluster.log), started):
             raise ChaosFailed(f"the master has {problem}.", self._settings.command)
         tally = self._tally()
         return {

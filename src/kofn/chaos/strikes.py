@@ -109,7 +109,7 @@ class Striker:
         }
         self._acts = [act for kind, (act, n) in acts.items() if kind in kinds for _ in range(n)]
         self._frozen: dict[Process, float] = {}  # and when it goes on
-        self._told: dict[int, tuple[float, bool]] = {}  # who leaves: until when; by death?
+        self._leaving: dict[int, tuple[float, bool]] = {}  # who leaves: until when; by death?
         self._kills = "kills" in kinds
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kofn-chaos-strikes", daemon=True)
@@ -133,9 +133,9 @@ class Striker:
             pids = {worker: engine.pid(worker) for worker in engine.workers}
             return {w: Process.of(pid) for w, pid in pids.items() if pid is not None}
 
-        found: dict[int, Process] = self._cluster._driver.call(look)
-        self.seen.update(found.values())
-        return found
+        processes: dict[int, Process] = self._cluster._driver.call(look)
+        self.seen.update(processes.values())
+        return processes
 
     def _run(self) -> None:
         due = time.monotonic()
@@ -143,7 +143,7 @@ class Striker:
             while self._acts and not self._over.is_set():
                 due += self._dice.expovariate(1 / PAUSE)
                 while not self._over.is_set() and (left := due - time.monotonic()) > 0:
-                    ends = [*self._frozen.values(), *(end for end, _ in self._told.values())]
+                    ends = [*self._frozen.values(), *(end for end, _ in self._leaving.values())]
                     next_end = min(ends, default=float("inf")) - time.monotonic()
                     self._over.wait(max(0.001, min(left, next_end)))
                     self._thaw(time.monotonic())
@@ -179,11 +179,11 @@ class Striker:
         count = len(live) if self._dice.random() < 0.05 else 1
         for worker in self._dice.sample(live, min(count, len(live))):
             seconds = 10 ** self._dice.uniform(-2.5, 0.5)
-            if self._tell(worker, seconds) and self._dice.random() < 0.9:
+            if self._notify(worker, seconds) and self._dice.random() < 0.9:
                 end = time.monotonic() + seconds * self._dice.uniform(0.5, 1.2)
-                self._told[worker] = end, self._dice.random() < 0.5
+                self._leaving[worker] = end, self._dice.random() < 0.5
 
-    def _tell(self, worker: int, seconds: float) -> bool:
+    def _notify(self, worker: int, seconds: float) -> bool:
         """Whether it is still there to be told."""
         with suppress(UnknownWorker):
             self._cluster.announce(worker, seconds, "chaos")
@@ -193,10 +193,10 @@ class Striker:
 
     def _depart(self, now: float, kills: bool) -> None:
         """Kill those whose notice was true, and take back the others'."""
-        for worker, (end, true) in list(self._told.items()):
+        for worker, (end, true) in list(self._leaving.items()):
             if end <= now:
-                del self._told[worker]
-                self._end([worker]) if true and kills else self._tell(worker, float("inf"))
+                del self._leaving[worker]
+                self._end([worker]) if true and kills else self._notify(worker, float("inf"))
 
     def _freeze(self) -> None:
         there = [process for process in self.processes().values() if process not in self._frozen]

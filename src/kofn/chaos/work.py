@@ -200,9 +200,9 @@ class Bench:
         self._multiply("iterate", lambda: self.X.iterate(half, w, rounds), true, scale)
 
     def whole(self) -> None:
-        done, found = self._attempt("toarray", self.X.toarray)
+        done, array = self._attempt("toarray", self.X.toarray)
         if done:  # it has no bound of its own: a product that were off by more would be refused
-            self._check("toarray", found, self.A, self.X.tolerance * self.size)
+            self._check("toarray", array, self.A, self.X.tolerance * self.size)
 
     def _multiply(self, name: str, action: Callable[[], Any], true: Any, length: float) -> None:
         done, value = self._attempt(name, action)
@@ -250,12 +250,12 @@ class Bench:
         choices: list[Any] = [square, total, both, scaled(self.dice.randint(1, 20))]
         fn, x = self.dice.choice(choices), self.rng.standard_normal(COLUMNS)
         name = f"sum {type(code).__name__}" if code else "sum"
-        done, found = self._attempt(name, lambda: self.parts.sum(fn, x, code=code, verify=verify))
+        done, result = self._attempt(name, lambda: self.parts.sum(fn, x, code=code, verify=verify))
         if not done:
             return
-        if not found.exact:
+        if not result.exact:
             raise Wrong(f"{name} says that it is not exact")
-        self._terms(name, found, [fn(part, x) for part in self.D])
+        self._terms(name, result, [fn(part, x) for part in self.D])
 
     def nearly(self) -> None:
         """An approximate sum: what is there, scaled up to all."""
@@ -263,23 +263,23 @@ class Bench:
         few = self.dice.randint(1, self.workers - 1)
         rule = self.dice.choice([stop.first(few), stop.fraction(few / self.workers)])
         x = self.rng.standard_normal(COLUMNS)
-        done, found = self._attempt("sum, nearly", lambda: self._near(x, code, rule))
+        done, result = self._attempt("sum, nearly", lambda: self._near(x, code, rule))
         if not done:
             return
-        there = [part for part in self.D if part[0] not in found.missing]
-        if abs(found.covered - len(there) / PARTS) > EPS:
-            raise Wrong(f"a sum without parts {found.missing} says it has {found.covered:.3f}")
-        self._terms("sum, nearly", found, [square(part, x) for part in there], PARTS / len(there))
+        there = [part for part in self.D if part[0] not in result.missing]
+        if abs(result.covered - len(there) / PARTS) > EPS:
+            raise Wrong(f"a sum without parts {result.missing} says it has {result.covered:.3f}")
+        self._terms("sum, nearly", result, [square(part, x) for part in there], PARTS / len(there))
 
     def _near(self, x: Array, code: Any, rule: stop.Stop) -> Any:
         return self.parts.sum(square, x, code=code, stop=rule)
 
-    def _terms(self, name: str, found: Any, terms: list[Any], factor: float = 1.0) -> None:
+    def _terms(self, name: str, result: Any, terms: list[Any], factor: float = 1.0) -> None:
         """A sum is right, relative to the size of its terms."""
         several = isinstance(terms[0], tuple)
-        values = found.value if several else (found.value,)
+        values = result.value if several else (result.value,)
         each = zip(*terms, strict=True) if several else (terms,)
-        bound = found.report.error_bound
+        bound = result.report.error_bound
         for value, parts in zip(values, each, strict=True):
             scale = factor * sum(norm(part) for part in parts)
             # Where not all is there nothing is decoded: parts are added up, and scaled.
@@ -317,7 +317,7 @@ class Bench:
             return self.parts.sum(growing, operand, code=Uncoded())
 
         try:
-            done, found = self._attempt("grow", action)
+            done, result = self._attempt("grow", action)
         except WorkerError as error:
             if "MemoryError" not in str(error):
                 raise
@@ -325,7 +325,7 @@ class Bench:
             return
         self.tally.counts["killed for memory"] += dies and victim not in self.cluster.workers
         if done:
-            self._terms("grow", found, [square(part, x) for part in self.D])
+            self._terms("grow", result, [square(part, x) for part in self.D])
 
     # The rest.
 
@@ -338,21 +338,21 @@ class Bench:
         if not done:
             self.open()  # whether the job is in the queue nobody can say
             return
-        done, found = self._attempt("result", lambda: ticket.result())
+        done, result = self._attempt("result", lambda: ticket.result())
         if not done:
-            done, found = self._attempt("result", lambda: ticket.result())
+            done, result = self._attempt("result", lambda: ticket.result())
         if done:
             tolerance = (ticket.error_bound + JOB * EPS) * norm(X) * norm(Y)
-            self._check("result", found, X @ Y, tolerance)
+            self._check("result", result, X @ Y, tolerance)
 
     def fit(self) -> None:
         X = np.concatenate([rows for _, rows in self.D])
         y = self.rng.standard_normal(len(X))
-        model = Ridge(cluster=self.cluster, k=self.dice.choice((K, None)), tol=FIT)
+        model, k = Ridge(cluster=self.cluster, tol=FIT), self.dice.choice((K, None))
 
         def action() -> None:
             self.cluster.wait_for(K)  # fewer shares than that cannot be made
-            model.fit(X, y)
+            model.fit(self.cluster.encode(X, k), y)  # an array would stay here
 
         done, _ = self._attempt("fit", action)
         if done:
@@ -370,15 +370,15 @@ class Bench:
         done, _ = self._attempt(
             "checkpoint", lambda: self.cluster.checkpoint(self.folder, every=0, **state)
         )
-        found = resume(self.folder)
-        number = found.get("number", 0)
+        saved = resume(self.folder)
+        number = saved.get("number", 0)
         if not (self.saves if done else self.saved) <= number <= self.saves:
             raise Wrong(f"checkpoint {number} is the newest, after {self.saved} and {self.saves}")
         self.saved = number
-        if found:
-            self._check("checkpoint", found["w"], np.full(COLUMNS, float(number)), EPS)
+        if saved:
+            self._check("checkpoint", saved["w"], np.full(COLUMNS, float(number)), EPS)
         if number == self.saves:
-            self._check("checkpoint", found["X"], self.A, self.X.tolerance * self.size)
+            self._check("checkpoint", saved["X"], self.A, self.X.tolerance * self.size)
 
     def leave(self) -> None:
         if len(self.cluster.workers) < self.workers:

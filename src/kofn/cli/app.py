@@ -75,7 +75,7 @@ def _drop_output() -> None:
 
 def _data(command: str) -> Any:
     """The option of a command that reads public data sets."""
-    without = ("elastic", "fleet", "sequential", "sums")
+    without = ("elastic", "erasurehead", "fleet", "sequential", "sums")
     made_up = " (default: made-up data)" if command in without else ""
     return Option(envvar="KOFN_DATA", help=f"Directory that holds {HOLDS[command]}{made_up}.")
 
@@ -176,8 +176,8 @@ def sequential(
 
 @reproduce.command()
 def erasurehead(
-    data: Annotated[Path, _data("erasurehead")],
     out: Out,
+    data: Annotated[Path | None, _data("erasurehead")] = None,
     quick: Annotated[bool, Option(help="Few iterations: some minutes.")] = False,
     time_scale: Annotated[
         float | None, Option(help="Of the published delays of mean 2 s (default 0.075).")

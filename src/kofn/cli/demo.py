@@ -248,6 +248,6 @@ def table(console: Console, result: dict[str, Any]) -> None:
 
 def closing(result: dict[str, Any]) -> str:
     """What happened, in one line of 80 columns."""
-    said = "Coded: {rounds} of {rounds} products right, {lost} workers killed. Plain: "
+    text = "Coded: {rounds} of {rounds} products right, {lost} workers killed. Plain: "
     how = "dead after {plain_rounds}." if result["plain_died"] else "{plain_rounds} products."
-    return (said + how).format_map(result)
+    return (text + how).format_map(result)

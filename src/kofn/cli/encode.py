@@ -45,7 +45,7 @@ def run(
     if dtype is not None and opened.dtype.name != dtype:
         opened = Recast(opened, dtype)
     recorded = warnings.catch_warnings(record=True)
-    with progress("encoding", None, quiet) as update, recorded as said:
+    with progress("encoding", None, quiet) as update, recorded as caught:
         warnings.simplefilter("always", StoreWarning)
         note = lambda done, total: update(completed=done, total=total)  # noqa: E731
         how: dict[str, Any] = {"axis": axis, "fmt": fmt, "resume": not overwrite}
@@ -64,7 +64,7 @@ def run(
         "bytes": manifest.nbytes,
         "seconds": time.perf_counter() - began,
         "peak_memory_bytes": _peak(),
-        "mended": [str(warning.message) for warning in said],
+        "mended": [str(warning.message) for warning in caught],
     }
 
 

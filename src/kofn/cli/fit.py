@@ -36,7 +36,7 @@ Names = tuple[str, ...] | None  # of the columns
 
 
 @dataclass(frozen=True)
-class Job:
+class Fit:
     """What was asked for."""
 
     data: Path
@@ -67,23 +67,23 @@ class Job:
     at_most: int | None = None
 
 
-def run(job: Job, *, quiet: bool, shown: Shown = NOT_SHOWN) -> dict[str, Any]:
+def run(fit: Fit, *, quiet: bool, shown: Shown = NOT_SHOWN) -> dict[str, Any]:
     """Fit, save, and return what happened."""
-    if job.model not in MODELS:
-        raise BadInput(f"--model must be one of {', '.join(MODELS)}; got {job.model!r}.")
-    if job.keep is not None and (job.spot is not None or job.keep > job.workers):
+    if fit.model not in MODELS:
+        raise BadInput(f"--model must be one of {', '.join(MODELS)}; got {fit.model!r}.")
+    if fit.keep is not None and (fit.spot is not None or fit.keep > fit.workers):
         raise BadInput(
             f"--keep is at most --workers, and the market of --spot says itself who comes; got "
-            f"--keep {job.keep}, --workers {job.workers}, --spot {job.spot}. Leave --keep out."
+            f"--keep {fit.keep}, --workers {fit.workers}, --spot {fit.spot}. Leave --keep out."
         )
-    resolve(job.notices)  # a wrong name is told
-    _check_folder(job)
-    if job.out is not None:
-        places.file(job.out)  # before the data are read: that may take long
-    k = threshold((job.workers + 1) // 2 if job.k is None else job.k, job.workers).k
-    trace = _market(job)
+    resolve(fit.notices)  # a wrong name is told
+    _check_folder(fit)
+    if fit.out is not None:
+        places.file(fit.out)  # before the data are read: that may take long
+    k = threshold((fit.workers + 1) // 2 if fit.k is None else fit.k, fit.workers).k
+    trace = _market(fit)
     if trace is not None:
-        check(trace, job.workers, k, job.scale)
+        check(trace, fit.workers, k, fit.scale)
     seen: list[tuple[float, Any]] = []  # loss and report after each iteration
     first: list[int] = []  # the iteration that came first: where it went on, if it did
 
@@ -91,34 +91,34 @@ def run(job: Job, *, quiet: bool, shown: Shown = NOT_SHOWN) -> dict[str, Any]:
         first[:] = first or [iteration]
         seen.append((loss, fitted.report))
 
-    model = _model(job, k).set_params(callback=watch, verbose=not quiet)
-    values = search.grid(job.search, job.model, model)
-    classes = job.model != "ridge"
-    X, y, names = tables.read(job.data, job.target, job.labels, classes=classes)
-    _check_data(job, X, y)
+    model = _model(fit, k).set_params(callback=watch, verbose=not quiet)
+    values = search.grid(fit.search, fit.model, model)
+    classes = fit.model != "ridge"
+    X, y, names = tables.read(fit.data, fit.target, fit.labels, classes=classes)
+    _check_data(fit, X, y)
     if values:
-        search.check(job.folds, y, classes)
-    X, y, held_out = _divided(job, X, y, names)
-    columns = scaling.Columns.of(X, model, job.standardise)
-    with nullcontext() if job.out is None else places.room(job.out, _size(job, X, y, names)):
+        search.check(fit.folds, y, classes)
+    X, y, held_out = _divided(fit, X, y, names)
+    columns = scaling.Columns.of(X, model, fit.standardise)
+    with nullcontext() if fit.out is None else places.room(fit.out, _size(fit, X, y, names)):
         began = time.perf_counter()
-        log, events, searched = _fit(job, k, trace, model, values, columns.scaled(X), y, shown)
+        log, events, searched = _fit(fit, k, trace, model, values, columns.scaled(X), y, shown)
     columns.unscale(model)
     seconds = time.perf_counter() - began
     result = {
-        "model": job.model,
+        "model": fit.model,
         "rows": int(X.shape[0]),
         "columns": int(X.shape[1]),
-        "workers": job.workers,
+        "workers": fit.workers,
         "k": k,
-        "engine": job.engine,
+        "engine": fit.engine,
         "search": searched,
         "score": float(model.score(X, y)),
         "test_score": None if held_out is None else float(model.score(*held_out)),
-        "test": None if job.test is None else str(job.test),
+        "test": None if fit.test is None else str(fit.test),
         "test_rows": 0 if held_out is None else int(held_out[0].shape[0]),
         "iterations": int(np.max(model.n_iter_)),
-        "resumed": first[0] - 1 if first and job.resume else 0,
+        "resumed": first[0] - 1 if first and fit.resume else 0,
         "rounds": seen[-1][1].round if seen else 0,
         "killed": [] if events is None else events.killed,
         "joined": [] if events is None else events.added,
@@ -128,17 +128,17 @@ def run(job: Job, *, quiet: bool, shown: Shown = NOT_SHOWN) -> dict[str, Any]:
         "losses": [loss for loss, _ in seen],
         "live": [len(report.live) for _, report in seen],
         "seconds": seconds,
-        "out": None if job.out is None else str(job.out),
+        "out": None if fit.out is None else str(fit.out),
     }
     if names is not None:  # as a fit to a frame has it; the scores above are of arrays
         model.feature_names_in_ = np.array(names, dtype=object)
-    if job.out is not None:
-        result["trouble"] = _save(job.out, model, result)
+    if fit.out is not None:
+        result["trouble"] = _save(fit.out, model, result)
     return result
 
 
 def _fit(
-    job: Job,
+    fit: Fit,
     k: int,
     trace: SpotTrace | None,
     model: Any,
@@ -151,117 +151,117 @@ def _fit(
 
     Where there are values to choose from, the best are searched first, on the same workers.
     """
-    found = None
-    start = job.workers if trace is None else trace.at_start
-    how: dict[str, Any] = {"keep": job.keep, "notices": job.notices, "log": shown.log}
-    with connect(job.engine, start, address=job.address, wait=300.0, **how) as cluster:
+    choice = None
+    start = fit.workers if trace is None else trace.at_start
+    how: dict[str, Any] = {"keep": fit.keep, "notices": fit.notices, "log": shown.log}
+    with connect(fit.engine, start, address=fit.address, wait=300.0, **how) as cluster:
         shown.open(cluster)
         model.set_params(cluster=cluster)
-        market = None if trace is None else Market(cluster, trace, job.scale, job.workers, need=k)
+        market = None if trace is None else Market(cluster, trace, fit.scale, fit.workers, need=k)
         with market or nullcontext():
             if values:
-                plain = clone(model).set_params(callback=None, k=k, workers=job.workers)
-                found = search.choose(plain, values, job.folds, job.seed, X, y)
-                model.set_params(**found["chosen"])
-            data = X if job.model == "mlp" else cluster.encode(X, k, n=job.workers)
-            model.fit(data, y, checkpoint=job.checkpoint)
-        return cluster.log, market, found
+                plain = clone(model).set_params(callback=None, k=k, workers=fit.workers)
+                choice = search.choose(plain, values, fit.folds, fit.seed, X, y)
+                model.set_params(**choice["chosen"])
+            data = X if fit.model == "mlp" else cluster.encode(X, k, n=fit.workers)
+            model.fit(data, y, checkpoint=fit.checkpoint)
+        return cluster.log, market, choice
 
 
-def _market(job: Job) -> SpotTrace | None:
+def _market(fit: Fit) -> SpotTrace | None:
     """The trace of --spot: as it is, or what it offers to somebody who wants so many workers."""
-    if job.spot is None:
-        if job.at_most is not None:
+    if fit.spot is None:
+        if fit.at_most is not None:
             raise BadInput(
-                f"--at-most limits the machines of --spot; got --at-most {job.at_most} and no "
+                f"--at-most limits the machines of --spot; got --at-most {fit.at_most} and no "
                 f"trace. Use --workers."
             )
         return None
-    if job.at_most is None and Path(job.spot).is_file():
-        found = list(read_membership(job.spot).values())
-        if len(found) == 1 and isinstance(found[0], SpotTrace):
-            return read_spot_trace(job.spot)
-    return market_of(str(job.spot), min(job.at_most or job.workers, job.workers), job.seed)
+    if fit.at_most is None and Path(fit.spot).is_file():
+        traces = list(read_membership(fit.spot).values())
+        if len(traces) == 1 and isinstance(traces[0], SpotTrace):
+            return read_spot_trace(fit.spot)
+    return market_of(str(fit.spot), min(fit.at_most or fit.workers, fit.workers), fit.seed)
 
 
 def _divided(
-    job: Job, X: Any, y: NDArray[Any], names: Names
+    fit: Fit, X: Any, y: NDArray[Any], names: Names
 ) -> tuple[Any, NDArray[Any], tuple[Any, NDArray[Any]] | None]:
     """The rows to fit to, and those to test on: of --test, or held out of the data."""
-    if job.hold_out is None:
-        return X, y, None if job.test is None else _held_out(job, X, y, names)
-    if job.test is not None or not 0.0 < job.hold_out < 1.0:
+    if fit.hold_out is None:
+        return X, y, None if fit.test is None else _held_out(fit, X, y, names)
+    if fit.test is not None or not 0.0 < fit.hold_out < 1.0:
         raise BadInput(
             f"--hold-out is a part of the rows between 0 and 1, and stands in for --test; got "
-            f"{job.hold_out:g}{' and --test' if job.test is not None else ''}. Try 0.2, alone."
+            f"{fit.hold_out:g}{' and --test' if fit.test is not None else ''}. Try 0.2, alone."
         )
-    classes = job.model != "ridge"
+    classes = fit.model != "ridge"
     try:
         parts = train_test_split(
-            X, y, test_size=job.hold_out, random_state=job.seed, stratify=y if classes else None
+            X, y, test_size=fit.hold_out, random_state=fit.seed, stratify=y if classes else None
         )
     except ValueError as error:
-        raise BadInput(f"--hold-out {job.hold_out:g} leaves too few rows: {error}") from None
+        raise BadInput(f"--hold-out {fit.hold_out:g} leaves too few rows: {error}") from None
     X, test, y, labels = parts
     return X, y, (test, labels)
 
 
-def _check_folder(job: Job) -> None:
+def _check_folder(fit: Fit) -> None:
     """Refuse a folder of checkpoints that would be overwritten, or that is not there to resume."""
-    if job.checkpoint is None:
-        if job.resume:
+    if fit.checkpoint is None:
+        if fit.resume:
             raise BadInput(
                 "--resume goes on from a folder of checkpoints; none was named. Add --checkpoint."
             )
-    elif (there := Checkpoint(job.checkpoint).numbers()) and not job.resume:
+    elif (there := Checkpoint(fit.checkpoint).numbers()) and not fit.resume:
         raise BadInput(
-            f"--checkpoint begins in a folder without checkpoints; {job.checkpoint} has number "
+            f"--checkpoint begins in a folder without checkpoints; {fit.checkpoint} has number "
             f"{there[-1]}. Add --resume to go on from there, or name another folder."
         )
 
 
-def _held_out(job: Job, X: Any, y: NDArray[Any], names: Names) -> tuple[Any, NDArray[Any]]:
+def _held_out(fit: Fit, X: Any, y: NDArray[Any], names: Names) -> tuple[Any, NDArray[Any]]:
     """Return the rows and labels of --test, which must go with those of the data."""
-    assert job.test is not None
-    classes = job.model != "ridge"
+    assert fit.test is not None
+    classes = fit.model != "ridge"
     rows, labels, _ = tables.read(
-        job.test, job.target, job.test_labels, classes=classes, like=names
+        fit.test, fit.target, fit.test_labels, classes=classes, like=names
     )
-    _check_rows(job.test, rows, labels)
+    _check_rows(fit.test, rows, labels)
     if hasattr(rows, "indptr") and rows.shape[1] < X.shape[1]:
         rows.resize((rows.shape[0], X.shape[1]))  # LIBSVM text: the last columns are all zeros
     if rows.shape[1] != X.shape[1]:
         raise BadInput(
-            f"--test must have the columns of the data, {X.shape[1]}; {job.test.name} has "
+            f"--test must have the columns of the data, {X.shape[1]}; {fit.test.name} has "
             f"{rows.shape[1]}. Check that the files belong together."
         )
     if classes and not np.isin(labels, y).any():
         raise BadInput(
-            f"--test must have labels that the data have; {job.test.name} has "
+            f"--test must have labels that the data have; {fit.test.name} has "
             f"{tables.plain(labels[0])!r}, the data {tables.plain(y[0])!r}. Write them alike."
         )
     return rows, labels
 
 
-def _size(job: Job, X: Any, y: NDArray[Any], names: Names) -> int:
+def _size(fit: Fit, X: Any, y: NDArray[Any], names: Names) -> int:
     """About how many bytes the model and its report take, and not less."""
-    classes = 1 if job.model == "ridge" else len(np.unique(y))
-    widths = [X.shape[1], *(_hidden(job) if job.model == "mlp" else ()), classes]
+    classes = 1 if fit.model == "ridge" else len(np.unique(y))
+    widths = [X.shape[1], *(_hidden(fit) if fit.model == "mlp" else ()), classes]
     numbers = sum((a + 1) * b for a, b in pairwise(widths))
     # As doubles, with names of classes and columns, the report of each epoch, and the file's own.
     named = y.itemsize * classes + (np.array(names).nbytes if names else 0)
-    return int(8 * numbers + named + 100 * job.epochs + (1 << 18))
+    return int(8 * numbers + named + 100 * fit.epochs + (1 << 18))
 
 
-def _model(job: Job, k: int) -> Any:
-    given = {name: value for name, value in job.given.items() if value is not None}
-    if job.model in LINEAR:
-        known = LINEAR[job.model]().get_params()
+def _model(fit: Fit, k: int) -> Any:
+    given = {name: value for name, value in fit.given.items() if value is not None}
+    if fit.model in LINEAR:
+        known = LINEAR[fit.model]().get_params()
         for name in given:
             if name not in known:
                 right = "ridge" if name == "alpha" else "logistic and svm"
-                raise BadInput(f"--{name} is for {right}; got it with --model {job.model}.")
-        model = LINEAR[job.model](**given)
+                raise BadInput(f"--{name} is for {right}; got it with --model {fit.model}.")
+        model = LINEAR[fit.model](**given)
         model._check_parameters()
         return model
     if given:
@@ -271,16 +271,16 @@ def _model(job: Job, k: int) -> Any:
             f"learning_rate=0.1."
         )
     return MLPClassifier(
-        _hidden(job), max_epochs=job.epochs, random_state=job.seed, k=k, workers=job.workers
+        _hidden(fit), max_epochs=fit.epochs, random_state=fit.seed, k=k, workers=fit.workers
     )
 
 
-def _hidden(job: Job) -> tuple[int, ...]:
+def _hidden(fit: Fit) -> tuple[int, ...]:
     try:
-        return tuple(int(width) for width in job.hidden.split(","))
+        return tuple(int(width) for width in fit.hidden.split(","))
     except ValueError:
         raise BadInput(
-            f"--hidden is the widths of the hidden layers, such as 300,100; got {job.hidden!r}."
+            f"--hidden is the widths of the hidden layers, such as 300,100; got {fit.hidden!r}."
         ) from None
 
 
@@ -309,27 +309,27 @@ def _check_rows(path: Path, X: Any, y: NDArray[Any]) -> None:
         )
 
 
-def _check_data(job: Job, X: Any, y: NDArray[Any]) -> None:
+def _check_data(fit: Fit, X: Any, y: NDArray[Any]) -> None:
     """Refuse data that cannot be fitted, before any worker is started."""
-    _check_rows(job.data, X, y)
+    _check_rows(fit.data, X, y)
     if y.dtype.kind not in "fiubUS":
         raise BadInput(
             f"labels must be numbers or text; these are of dtype {y.dtype}. Turn them into numbers."
         )
-    if job.model == "ridge" and y.dtype.kind not in "fiub":
+    if fit.model == "ridge" and y.dtype.kind not in "fiub":
         raise BadInput(
             f"--model ridge predicts numbers; the target has {tables.plain(y[0])!r}. Choose "
             f"another --target, or a classifier."
         )
-    if job.model != "ridge" and type_of_target(y) == "continuous":
+    if fit.model != "ridge" and type_of_target(y) == "continuous":
         raise BadInput(
-            f"--model {job.model} takes classes; the target has {len(np.unique(y))} different "
+            f"--model {fit.model} takes classes; the target has {len(np.unique(y))} different "
             f"numbers with fractions, such as {tables.plain(y[0])!r}. Choose another --target, or "
             f"--model ridge."
         )
-    if job.model != "ridge" and len(np.unique(y)) < 2:
+    if fit.model != "ridge" and len(np.unique(y)) < 2:
         raise BadInput(
-            f"--model {job.model} needs at least 2 classes; all labels are "
+            f"--model {fit.model} needs at least 2 classes; all labels are "
             f"{tables.plain(y[0])!r}. Check how they were read."
         )
 
@@ -362,7 +362,8 @@ def table(console: Console, result: dict[str, Any]) -> None:
     }
     if result["market_played"] is not None:
         played, whole = result["market_played"], result["market_seconds"]
-        pairs["played of the market"] = f"{played:,.0f} of {whole:,.0f} s (see --scale)"
+        none = "" if result["killed"] else "; nobody was killed"
+        pairs["played of the market"] = f"{played:,.0f} of {whole:,.0f} s{none} (see --scale)"
     if result["resumed"]:
         pairs["went on after"] = f"{result['resumed']} {what}, from a checkpoint"
     if result["test_score"] is not None:

@@ -91,11 +91,11 @@ def fit(
 ) -> None:
     """Train a model; workers may come and go."""
     become_worker(engine)
-    from .fit import Job
+    from .fit import Fit
     from .show import Shown
 
     shown = Shown(page, price, log, f"kofn fit {data}")
-    job = Job(
+    asked = Fit(
         *(data, model, workers, k, engine, target, labels, spot, scale, out, hidden, epochs, seed),
         *(tuple(search or ()), folds, test, test_labels, keep, tuple(notices or ())),
         *(checkpoint, resume, address),
@@ -104,7 +104,7 @@ def fit(
         hold_out=hold_out,
         at_most=at_most,
     )
-    run_command("fit", as_json, job, quiet=as_json, shown=shown)
+    run_command("fit", as_json, asked, quiet=as_json, shown=shown)
     shown.stay()
 
 

@@ -26,7 +26,10 @@ def print_table(
     """
     out = Table(title=title, title_justify="left", **look)
     for name, form in columns.items():
-        out.add_column(name, justify="right" if form else "left")
+        if form:
+            out.add_column(name, justify="right")
+        else:
+            out.add_column(name, justify="left", overflow="fold")
     for row in rows:
         out.add_row(*map(_cell, row, columns.values()))
     console.print(out)

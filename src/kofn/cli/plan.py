@@ -45,7 +45,7 @@ def run(
     if plot is not None:
         ready(plot)
     with progress("plan", None, quiet, "code") as update:
-        found = plan(
+        best = plan(
             work,
             workers,
             timings,
@@ -56,48 +56,64 @@ def run(
             **asked,
         )
     if plot is not None:
-        found.plot(plot)
-    return found.to_dict()
+        best.plot(plot)
+    return best.to_dict()
 
 
 def table(console: Console, result: dict[str, Any]) -> None:
     """Print the plan for a person."""
     best, without = result["best"], next(filter(_plain, result["options"]), result["best"])
     shown = _various(result["options"])
-    shown += [one for one in (best, without) if one not in shown]
+    able = [one for one in result["options"] if one["runs"]] or [best]
+    safest = min(able, key=lambda one: one["risk"] or 0.0)
+    shown += [one for one in (best, safest, without) if one not in shown]
     columns = {"": "", "code": "", "machines": "d", "mean s": ".4g", "total s": ".4g"}
     paid, market = best["price"] is not None, best["risk"] is not None
     columns |= {"USD": ".4g"} if paid else {"machine s": ".4g"}
-    columns |= {"memory": ".3g"} | ({"risk": ".0%"} if market else {})
+    columns |= {"memory": "s"} | ({"risk": ".0%"} if market else {})
     columns |= {"of": ""} if best["machine"] else {}
     rows = []
     for one in shown:
         mark = "*" if one == best else "" if one["runs"] else "†"
         cells = [mark, one["code"], one["workers"], one["mean"], one["seconds"]]
-        cells += [one["price" if paid else "machine_seconds"], one["memory"]]
+        cells += [one["price" if paid else "machine_seconds"], _memory(one)]
         cells += [one["risk"]] if market else []
         cells += [one["machine"]] if best["machine"] else []
         rows.append(["–" if cell is None else cell for cell in cells])
     kind, rounds = result["work"]["kind"], result["rounds"]
+    if not result["met"]:
+        print_text(console, f"Not met: {result['why'][0]}".replace("{", "(").replace("}", ")"))
     title = f"{rounds} rounds of a {kind}; {result['settings']} options tried"
     print_table(console, title, columns, rows, box=None, padding=(0, 1), pad_edge=False)
     legend = f"*: picked, for {result['goal']}. " + (
         "" if all(o["runs"] for o in shown) else "†: kofn cannot run it. "
     )
-    legend += "Memory: the part of the data that a worker keeps. "
-    print_text(console, legend + ("Risk: of falling below the threshold." if market else ""))
-    for line in result["why"]:
+    legend += "Mean: of a round. Memory: what a worker keeps, and which part of the data. "
+    legend += "USD, machine s: of all machines, to the end. "
+    print_text(console, legend + ("Risk: of a lack of machines at some time." if market else ""))
+    for line in result["why"][0 if result["met"] else 1 :]:
         print_text(console, line.replace("{", "(").replace("}", ")"))
     console.print("\n" + result["python"], highlight=False, markup=False)
 
 
 def _various(options: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The best few, not all with the same code."""
-    found: list[dict[str, Any]] = []
+    shown: list[dict[str, Any]] = []
     for one in options:
-        if sum(_name(one) == _name(other) for other in found) < ALIKE and len(found) < SHOWN:
-            found.append(one)
-    return found
+        if sum(_name(one) == _name(other) for other in shown) < ALIKE and len(shown) < SHOWN:
+            shown.append(one)
+    return shown
+
+
+def _memory(option: dict[str, Any]) -> str | None:
+    if option["memory"] is None:
+        return None
+    return f"{_bytes(option['memory_bytes'])}, {100 * option['memory']:.3g} %"
+
+
+def _bytes(size: float) -> str:
+    unit = next((name for name in "TGMK" if size >= UNITS[name]), "")
+    return f"{size / UNITS[unit]:.3g} {unit.replace('K', 'k')}B"
 
 
 def _name(option: dict[str, Any]) -> str:

@@ -31,29 +31,29 @@ def run(
     columns = model.n_features_in_
     like = None if names is None else names.tolist()
     X, y = tables.rows(data, target, labels, columns, classes=classes, like=like)
-    found: NDArray[Any] = np.asarray(model.predict(X))
+    predictions: NDArray[Any] = np.asarray(model.predict(X))
     if out is not None:
-        places.save(out, _npy(found) if out.suffix == ".npy" else _csv(found))
+        places.save(out, _npy(predictions) if out.suffix == ".npy" else _csv(predictions))
     return {
         "model": type(model).__name__,
         "rows": int(X.shape[0]),
         "score": None if y is None else float(model.score(X, y)),
         "out": None if out is None else str(out),
-        "predictions": found.tolist(),
+        "predictions": predictions.tolist(),
     }
 
 
-def _npy(found: NDArray[Any]) -> bytes:
+def _npy(predictions: NDArray[Any]) -> bytes:
     file = io.BytesIO()
-    np.save(file, found.astype(str) if found.dtype == object else found)
+    np.save(file, predictions.astype(str) if predictions.dtype == object else predictions)
     return file.getvalue()
 
 
-def _csv(found: NDArray[Any]) -> bytes:
+def _csv(predictions: NDArray[Any]) -> bytes:
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(["prediction"])
-    writer.writerows([value] for value in found.tolist())
+    writer.writerows([value] for value in predictions.tolist())
     return file.getvalue().encode()
 
 

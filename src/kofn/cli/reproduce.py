@@ -64,7 +64,8 @@ def run(
 
 def publish(out: Path, results: dict[str, Any], quick: bool, shown: Any) -> dict[str, Any]:
     """Write results.json, the figures and index.html into `out`; return the results."""
-    results = results | {"quick": page.QUICK if quick else None}
+    foreign = getattr(shown, "foreign", lambda results: None)(results)
+    results = results | {"quick": page.QUICK if quick else None, "foreign": foreign}
     if hasattr(shown, "TITLE"):
         page.publish(shown, results, out)
     places.results(out, results)  # last: who finds it takes the rest for done
@@ -72,12 +73,17 @@ def publish(out: Path, results: dict[str, Any], quick: bool, shown: Any) -> dict
 
 
 def table(console: Console, result: dict[str, Any]) -> None:
-    """Print the tables and the sentences, and that a quick run was quick."""
+    """Print the tables and the sentences, and which data they are not of, and of a quick run."""
     shown = PAPERS[result["paper"]][1]
+    if result.get("foreign"):
+        print_sentences(console, result["foreign"])
     for printed in shown.tables(result):
         if isinstance(printed, str):
             print_sentences(console, printed)
         else:
             print_table(console, *printed)
-    for text in (*shown.sentences(result).values(), *filter(None, [result.get("quick")])):
+    for text in (
+        *shown.sentences(result).values(),
+        *filter(None, [result.get("quick"), result.get("foreign")]),
+    ):
         print_sentences(console, f"- {text}")

@@ -37,11 +37,11 @@ def run(out: Path, data: Path, quick: bool, *, quiet: bool) -> dict[str, Any]:
 def kept(folder: Path, quick: bool) -> dict[str, Any] | None:
     """The results of an earlier run of the same kind, if they are there and whole."""
     try:
-        found = json.loads((folder / "results.json").read_text("utf-8"))
+        results = json.loads((folder / "results.json").read_text("utf-8"))
     except (OSError, ValueError):
         return None
-    same = isinstance(found, dict) and (found.get("quick") is not None) == quick
-    return found if same else None
+    same = isinstance(results, dict) and (results.get("quick") is not None) == quick
+    return results if same else None
 
 
 def _measure(name: str, folder: Path, data: Path, quick: bool, quiet: bool) -> index.Outcome:

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Annotated, Any
 
 from rich.console import Console
-from typer import Option
+from typer import Exit, Option
 
 from ..errors import CannotWrite
 
@@ -15,13 +15,18 @@ Json = Annotated[bool, Option("--json", help="Print one JSON object and nothing 
 
 
 def show(result: dict[str, Any], as_json: bool, table: Any) -> None:
-    """Print a result for a machine or for a person; then raise what went wrong beside it."""
+    """Print a result for a machine or for a person; then raise what went wrong beside it.
+
+    The exit code is 1 if the result says that what was asked for cannot be met.
+    """
     if as_json:
         print(json.dumps(result, indent=2))
     else:
         table(Console(), result)
     if trouble := result.get("trouble"):
         raise CannotWrite(*trouble)
+    if result.get("met") is False:
+        raise Exit(1)
 
 
 def run_command(module: str, as_json: bool, *args: Any, **more: Any) -> None:

@@ -27,24 +27,24 @@ SEARCHED = {
 
 def grid(texts: tuple[str, ...], kind: str, model: Any) -> Grid:
     """Return the values to choose from, by name; raise BadInput for what the model cannot take."""
-    known, found = SEARCHED[kind], Grid()
+    known, settings = SEARCHED[kind], Grid()
     for text in texts:
         name, _, values = text.partition("=")
-        if name not in known or name in found:
+        if name not in known or name in settings:
             raise BadInput(
                 f"--search names a setting of {kind} and its values, each setting once; got "
                 f"{text!r}. Name one of {', '.join(known)}, as in --search {known[0]}=0.01,0.1,1."
             )
         try:
-            found[name] = [json.loads(value) for value in values.split(",")]
+            settings[name] = [json.loads(value) for value in values.split(",")]
         except ValueError:
             raise BadInput(
                 f"--search takes numbers, true and false; got {text!r}. Separate values by commas "
                 f"alone, as in {known[0]}=0.01,0.1,1."
             ) from None
-    for point in ParameterGrid(found):
+    for point in ParameterGrid(settings):
         clone(model).set_params(**point)._check_parameters()
-    return found
+    return settings
 
 
 def check(folds: int, y: NDArray[Any], classes: bool) -> None:
@@ -66,15 +66,15 @@ def choose(model: Any, values: Grid, folds: int, seed: int, X: Any, y: Any) -> d
     """
     kind = StratifiedKFold if is_classifier(model) else KFold
     cut = kind(folds, shuffle=True, random_state=seed)
-    found = GridSearchCV(model, values, cv=cut, refit=False, error_score="raise").fit(X, y)
-    means, deviations = (found.cv_results_[f"{name}_test_score"] for name in ("mean", "std"))
+    search = GridSearchCV(model, values, cv=cut, refit=False, error_score="raise").fit(X, y)
+    means, deviations = (search.cv_results_[f"{name}_test_score"] for name in ("mean", "std"))
     rows = [
         {**point, "score": float(mean), "deviation": float(deviation)}
         for point, mean, deviation in zip(
-            found.cv_results_["params"], means, deviations, strict=True
+            search.cv_results_["params"], means, deviations, strict=True
         )
     ]
-    return {"folds": folds, "scores": rows, "chosen": found.best_params_}
+    return {"folds": folds, "scores": rows, "chosen": search.best_params_}
 
 
 def table(console: Console, result: dict[str, Any]) -> None:

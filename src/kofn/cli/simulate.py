@@ -11,8 +11,8 @@ from ..report import ready
 from ..simulation import CODES, Work, candidates, simulate
 from .output import print_table, print_text, progress
 
-COLUMNS = {"code": "", "mean s": ".4g", "±": ".2g", "p99 s": ".4g", "work": ".3g"}
-COLUMNS |= {"wasted": ".2g", "exact": ".0%", "memory": ".3g"}
+COLUMNS = {"code": "", "mean s": ".3g", "±": ".2g", "p99 s": ".3g", "from": ".3g"}
+COLUMNS |= {"to": ".3g", "work": ".3g", "exact": ".0%", "memory": ".2g"}
 
 
 def defaults(work: Work, workers: int) -> str:
@@ -69,26 +69,35 @@ def table(console: Console, result: dict[str, Any]) -> None:
     """Print the figures for a person."""
     codes = result["codes"]
     paid = any(one["usd"] is not None for one in codes.values())
-    columns = {**COLUMNS, **({"USD": ".4g"} if paid else {"machine s": ".4g"})}
+    near = any(one["exact_share"] < 1 for one in codes.values() if one["rounds"])
+    columns = {**COLUMNS, **({"error": ".2g"} if near else {})}
+    columns |= {"USD": ".4g"} if paid else {"machine s": ".4g"}
     if len({one["rounds"] for one in codes.values()}) > 1:
         columns |= {"rounds": "d"}
     rows = []
     for name, one in codes.items():
         half = None if one["high"] is None else one["high"] - one["mean"]
-        cells = [name, one["mean"], half, one["p99"], one["work"], one["wasted"]]
-        cells += [one["exact_share"], one["memory"], one["usd" if paid else "machine_seconds"]]
-        rows.append(["–" if cell is None else cell for cell in (*cells, one["rounds"])])
-    kind = result["work"]["kind"]
-    title = f"{kind}, {result['workers']} workers, simulated; best: {result['best']}"
+        ends = [None if one[end] is None else f"{one[end]:.3g}" for end in ("p99_low", "p99_high")]
+        cells = [name, one["mean"], half, one["p99"], *ends, one["work"]]
+        cells += [one["exact_share"], one["memory"], *([one["decoding_error"]] if near else [])]
+        cells += [one["usd" if paid else "machine_seconds"], one["rounds"]]
+        rows.append(["–" if cell is None else cell for cell in cells])
+    known = [result["work"]["kind"], f"{result['workers']} workers, simulated", result["assumed"]]
+    title = f"{', '.join(part for part in known if part)}; best: {result['best']}"
     cut = [row[: len(columns)] for row in rows]
     print_table(console, title, columns, cut, box=None, padding=(0, 1), pad_edge=False)
-    text = """±: so far may the mean be off, in 95 of 100 cases. Work, wasted: multiples of the
-        whole work, a round. Memory: the largest share of a worker, as a part of the data.
-        Machine s, USD: of all machines, to the end."""
+    text = """±: so far may the mean be off, in 95 of 100 cases; from, to: so may p99 (–: too few
+        rounds to tell). Work: as a multiple of the whole work, a round. Memory: the largest
+        share of a worker, as a part of the data. Machine s, USD: of all machines, to the end."""
+    if near:
+        text += " Error: of the decoding, squared; relative to the sum of the terms' squares."
     print_text(console, text)
     for name, one in result["codes"].items():
         if one["problem"]:
             print_text(console, f"{name}: {one['problem'].replace('{', '(').replace('}', ')')}")
+    for name, reason in result["left_out"].items():
+        text = f"{name} is left out: {reason}"
+        print_text(console, text.replace("{", "(").replace("}", ")"))
 
 
 def names() -> str:

@@ -52,8 +52,8 @@ def simulate(
     from .sizes import work_of
 
     recorded = {"grows": grows, "slope": slope, "seconds": seconds}
-    job = work_of(work, size, parts)
-    args = (job, codes, workers, timings, market, rounds, costs, seed, recorded, plot)
+    wanted = work_of(work, size, parts)
+    args = (wanted, codes, workers, timings, market, rounds, costs, seed, recorded, plot)
     run_command("simulate", as_json, *args, quiet=as_json)
 
 
@@ -64,12 +64,15 @@ def plan(
     market: Annotated[
         str | None, Option(help="FILE or FILE:NAME of who comes and goes; several are kinds.")
     ] = None,
-    price: Annotated[float | None, Option(min=0, help="USD for an hour of a machine.")] = None,
+    price: Annotated[float | None, Option(help="USD for an hour of one machine.")] = None,
     memory_per_worker: Annotated[
         str | None, Option(help="Of the data that a worker can keep, as 4GB.")
     ] = None,
     tolerance: Annotated[float, Option(help="The part of a sum that may be missing.")] = 0.0,
     deadline: Annotated[float | None, Option(help="Seconds, for all rounds.")] = None,
+    risk: Annotated[
+        float, Option(help="Chance, at most, that a run lacks machines at some time.")
+    ] = 1.0,
     rounds: Annotated[int, Option(min=1, help="Rounds of the work.")] = 100,
     costs: Costs = None,
     size: Size = "100000x100x1",
@@ -80,11 +83,14 @@ def plan(
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
-    """Choose a code, its parameters and how many machines, in simulated time."""
+    """Choose a code, its parameters and how many machines, in simulated time.
+
+    The exit code is 1 if nothing keeps within the deadline and the risk.
+    """
     from .sizes import work_of
 
     asked = {"price": price, "tolerance": tolerance, "deadline": deadline, "rounds": rounds}
-    asked |= {"seed": seed, "grows": grows, "slope": slope}
+    asked |= {"risk": risk, "seed": seed, "grows": grows, "slope": slope}
     args = (work_of(work, size, parts), workers, timings, market, memory_per_worker, costs)
     run_command("plan", as_json, *args, asked, plot, quiet=as_json)
 

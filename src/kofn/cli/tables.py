@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ..arrays.parquet import holds_numbers, holds_text
 from ..arrays.text import TextSource
 from ..errors import BadInput
-from ..files import Place, said
+from ..files import Place, cause
 
 LONGEST = 1000  # letters of a name: a model keeps as many for each of its columns
 CANONICAL = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")  # 7, not 07: that is a name
@@ -88,8 +88,8 @@ def table(path: Path, target: str | None) -> tuple[NDArray[Any], NDArray[Any] | 
     """Return all columns of a CSV file, or all but the target and that one: (X, y)."""
     if not path.is_file():
         raise BadInput(f"the data must be a file that is there; {path} is not. Check the path.")
-    found = _csv(path)
-    X, y, _ = _picked(path, found) if target is None else _parted(path, found, target)
+    columns = _csv(path)
+    X, y, _ = _picked(path, columns) if target is None else _parted(path, columns, target)
     return X, y
 
 
@@ -110,9 +110,9 @@ def rows(
     if kind == ".npy" and labels is None and target is None and path.is_file():
         X, y, _ = Read(_npy(path), None)
     elif (kind in (".csv", ".parquet") and target is None and labels is None) and path.is_file():
-        found = _csv(path) if kind == ".csv" else _parquet(path)
-        alone = len(found) == columns
-        X, y, _ = _picked(path, found, like) if alone else _parted(path, found, None, classes, like)
+        every = _csv(path) if kind == ".csv" else _parquet(path)
+        alone = len(every) == columns
+        X, y, _ = _picked(path, every, like) if alone else _parted(path, every, None, classes, like)
     else:
         X, y, _ = read(path, target, labels, classes=classes, like=like)
         if hasattr(X, "indptr") and X.shape[1] < columns:
@@ -134,7 +134,7 @@ def _npy(path: Path) -> NDArray[Any]:
     except Exception as error:  # whatever NumPy stumbles over
         raise BadInput(
             f"{path.name} must be one array of numbers or text, as np.save writes it; it is not: "
-            f"{said(error)}. Save it with another dtype."
+            f"{cause(error)}. Save it with another dtype."
         ) from None
     if not isinstance(array, np.ndarray):
         raise BadInput(f"{path.name} must be one array, as np.save writes it; it is an archive.")
@@ -220,7 +220,7 @@ def _parquet(path: Path) -> list[Column]:
         table = parquet.read_table(path, page_checksum_verification=True)
         fields = list(zip(table.schema, table, strict=True))
     except Exception as error:  # whatever Arrow stumbles over
-        problem = f"{path.name} is not a Parquet file: {said(error)}. Check the path."
+        problem = f"{path.name} is not a Parquet file: {cause(error)}. Check the path."
         raise BadInput(problem) from None
     if len(table) == 0 or table.num_columns == 0:
         raise BadInput(
@@ -283,8 +283,8 @@ def _parted(
             f"named {chosen!r}. Rename the others."
         )
     at = names.index(chosen)
-    found = _picked(path, table[:at] + table[at + 1 :], like)
-    return found._replace(y=_labels(path, table[at], classes))
+    features = _picked(path, table[:at] + table[at + 1 :], like)
+    return features._replace(y=_labels(path, table[at], classes))
 
 
 def _picked(path: Path, table: list[Column], like: Sequence[str] | None = None) -> Read:

@@ -47,10 +47,10 @@ def run(path: Path, name: str | None, plot: Path | None) -> dict[str, Any]:
     """Describe the traces of a file; draw one if asked to."""
     with warnings.catch_warnings(record=True) as odd:
         warnings.simplefilter("always", TraceWarning)
-        found = traces.read_trace(path)
-        if name is not None and name not in found:
-            raise BadInput(f"{path} has {', '.join(found)}; got {name!r}.")
-        shown = found if name is None else {name: found[name]}
+        by_name = traces.read_trace(path)
+        if name is not None and name not in by_name:
+            raise BadInput(f"{path} has {', '.join(by_name)}; got {name!r}.")
+        shown = by_name if name is None else {name: by_name[name]}
         result: dict[str, Any] = {n: traces.describe(one) for n, one in shown.items()}
         if plot is not None:
             traces.draw(path, name, plot)
@@ -63,10 +63,10 @@ def table(console: Console, result: dict[str, Any]) -> None:
     if "saved" in result:
         print_pairs(console, {name: str(value) for name, value in result.items()})
         return
-    found = result["traces"]
-    kinds = {one["kind"] for one in found.values()}
+    by_name = result["traces"]
+    kinds = {one["kind"] for one in by_name.values()}
     for kind in sorted(kinds):
-        some = {n: one for n, one in found.items() if one["kind"] == kind}
+        some = {n: one for n, one in by_name.items() if one["kind"] == kind}
         fields = COLUMNS[kind]
         columns = {"name": "", **dict.fromkeys(fields, ".4g")}
         rows = [
@@ -74,8 +74,8 @@ def table(console: Console, result: dict[str, Any]) -> None:
             for n, one in list(some.items())[:MOST]
         ]
         print_table(console, kind, columns, rows, box=None, padding=(0, 1), pad_edge=False)
-    for name, one in found.items():
-        if "fits" in one and len(found) == 1:
+    for name, one in by_name.items():
+        if "fits" in one and len(by_name) == 1:
             loads = ", ".join(f"{load:g}" for load in one["loads"])
             fits = ", ".join(f"{model} {far:.3f}" for model, far in one["fits"].items())
             print_text(console, f"{name}: loads {loads}. Distance of the fitted models: {fits}.")
@@ -92,21 +92,21 @@ def record(log: Path, timings: Path | None, membership: Path | None, whole: floa
     for path in (timings, membership):
         if path is not None:
             places.file(path)
-    found = logs.record(read_log(log), whole, log.stem)
+    recording = logs.record(read_log(log), whole, log.stem)
     saved = {}
     if timings is not None:
-        write_timings(found.timings, timings)
+        write_timings(recording.timings, timings)
         saved["timings"] = str(timings)
     if membership is not None:
-        write_membership(found.membership, membership)
+        write_membership(recording.membership, membership)
         saved["membership"] = str(membership)
     return {
         "saved": ", ".join(saved.values()),
-        "rounds": found.timings.rounds,
-        "workers": found.timings.workers,
-        "load": found.timings.loads[0],
-        "stopped_before_their_end": found.stopped,
-        "filled": found.filled,
-        "losses": sum(not event.added for event in found.membership.events),
-        "joins": sum(event.added and event.time > 0 for event in found.membership.events),
+        "rounds": recording.timings.rounds,
+        "workers": recording.timings.workers,
+        "load": recording.timings.loads[0],
+        "stopped_before_their_end": recording.stopped,
+        "filled": recording.filled,
+        "losses": sum(not event.added for event in recording.membership.events),
+        "joins": sum(event.added and event.time > 0 for event in recording.membership.events),
     }

@@ -229,9 +229,9 @@ def theorem_3(n: int, c: int, delta: float, on: Objective, within: float) -> Tim
     The approximate one is for short steps (see theorem_1) and ε ≥ ε₀, the `noise_floor`; else inf.
     """
     steps, seconds = iterations_to(c, delta, on, within), factors(n, c, delta)
-    found = Times(*(a * b for a, b in zip(steps, seconds, strict=True)))
+    times = Times(*(a * b for a, b in zip(steps, seconds, strict=True)))
     below = within < noise_floor(n, c, delta, on)
-    return found._replace(approximate=inf) if below else found
+    return times._replace(approximate=inf) if below else times
 
 
 def harmonic(m: int) -> float:

@@ -79,8 +79,8 @@ class GraphDecoder(EliminationDecoder):
         if kind not in ("least-squares", "covered"):
             return None
         edges = {key: self._edges[key % self._n] for key in self.arrived}
-        found = optimal_weights(edges)
-        matrix = np.array([[found[key] for key in self.arrived]])
+        weights = optimal_weights(edges)
+        matrix = np.array([[weights[key] for key in self.arrived]])
         return Weights(self.arrived, matrix, amplification(self.rows, matrix), "sum")
 
 
@@ -94,12 +94,12 @@ def optimal_weights(edges: Mapping[int, Edge]) -> dict[int, float]:
     for key, (a, b) in edges.items():
         around.setdefault(a, []).append((b, key))
         around.setdefault(b, []).append((a, key))
-    found = dict.fromkeys(edges, 0.0)
+    weights = dict.fromkeys(edges, 0.0)
     seen: dict[int, int] = {}  # vertex -> side
     for root in around:
         if root not in seen:
-            _piece(root, around, edges, seen, found)
-    return found
+            _piece(root, around, edges, seen, weights)
+    return weights
 
 
 def _piece(
@@ -107,7 +107,7 @@ def _piece(
     around: Mapping[int, Sequence[tuple[int, int]]],
     edges: Mapping[int, Edge],
     seen: dict[int, int],
-    found: dict[int, float],
+    weights: dict[int, float],
 ) -> None:
     order, up, odd = [root], {root: (-1, -1)}, None
     seen[root] = 0
@@ -127,11 +127,11 @@ def _piece(
         # The root's remainder is a straight line in the weight of the odd edge.
         zero, one = (_remainder(order, up, want, edges[odd], x)[0] for x in (0.0, 1.0))
         extra = zero / (zero - one)
-        found[odd] = extra
+        weights[odd] = extra
     ends = edges[odd] if odd is not None else (root, root)
-    weights = _remainder(order, up, want, ends, extra)[1]
-    for vertex, weight in weights.items():
-        found[up[vertex][1]] = weight
+    by_vertex = _remainder(order, up, want, ends, extra)[1]
+    for vertex, weight in by_vertex.items():
+        weights[up[vertex][1]] = weight
 
 
 def _remainder(

@@ -35,18 +35,18 @@ class InactivationDecoder(SparseDecoder):
     def __init__(self, table: Table, name: str = "this code") -> None:
         super().__init__(table, name)
         self._core: _Core | None = None
-        self._found: dict[int, float] | None = None
+        self._solution: dict[int, float] | None = None
         self._enough: int | None = None  # rows at which it was found
 
     @property
     def ready(self) -> bool:
-        return self._found is not None or (not self._peeler.left and self._core is None)
+        return self._solution is not None or (not self._peeler.left and self._core is None)
 
     @property
     def good(self) -> bool:
-        if self._found is None or self._enough is None or len(self._keys) > self._enough:
+        if self._solution is None or self._enough is None or len(self._keys) > self._enough:
             return self.ready
-        return self._weigh(self._found).eta <= POOR
+        return self._weigh(self._solution).eta <= POOR
 
     @property
     def _over(self) -> bool:
@@ -72,9 +72,9 @@ class InactivationDecoder(SparseDecoder):
             self._core = _Core(peeler)
         if self._core is not None:
             # Also when ready: one more row may make better weights, once.
-            found = self._core.solve()
-            if found is not None:
-                self._found = found
+            weights = self._core.solve()
+            if weights is not None:
+                self._solution = weights
                 self._enough = len(self._keys) if self._enough is None else self._enough
 
     def order(self) -> tuple[list[int], list[int]]:
@@ -85,9 +85,9 @@ class InactivationDecoder(SparseDecoder):
         return [*keys, *(taken[s] for s in self._core.chosen)], columns + self._core.inactive
 
     def find_weights(self) -> Weights:
-        if self._found is None:
+        if self._solution is None:
             return self._weigh(self._peeler.spread([1] * self.k))
-        return self._weigh(self._found)
+        return self._weigh(self._solution)
 
 
 class _Core:
@@ -184,13 +184,13 @@ class _Core:
                 break
         if off > EXACT:
             return None
-        found = dict(zip(numbers, weights.tolist(), strict=True))
-        return found | peeler.spread(missing.tolist(), self._first) if self._first else found
+        exact = dict(zip(numbers, weights.tolist(), strict=True))
+        return exact | peeler.spread(missing.tolist(), self._first) if self._first else exact
 
 
 def _put_aside(peeler: Peeler, alive: Ints) -> list[int]:
     """Columns put aside until all others have peeled; those in most rows first."""
-    found: list[int] = []
+    columns: list[int] = []
     k = peeler.table.k
     where, start = peeler.table.gather([peeler.taken[s] for s in alive.tolist()])
     row = np.repeat(alive, np.diff(start))
@@ -200,9 +200,9 @@ def _put_aside(peeler: Peeler, alive: Ints) -> list[int]:
         degree[np.array(peeler.done)] = -1
         many = max(1, int(AT_ONCE * peeler.left))
         chosen = np.argpartition(-degree, many - 1)[:many].tolist()
-        found += chosen
+        columns += chosen
         peeler.retire(chosen)
-    return found
+    return columns
 
 
 def _ones(row: Ints, column: Ints, shape: tuple[int, int]) -> Any:

@@ -90,10 +90,10 @@ class Weights:
         floating type. Values under other keys are ignored.
         """
         try:
-            found = [values[key] for key in self.keys]
+            replies = [values[key] for key in self.keys]
             # Thousands of single numbers are one array much faster than so many arrays are.
-            single = bool(found) and np.ndim(found[0]) == 0
-            stack = np.array(found) if single else np.stack([np.asarray(one) for one in found])
+            single = bool(replies) and np.ndim(replies[0]) == 0
+            stack = np.array(replies) if single else np.stack([np.asarray(one) for one in replies])
         except KeyError as missing:
             raise BadInput(
                 f"these weights combine the replies {list(self.keys)}; reply {missing} is not "

@@ -95,11 +95,11 @@ class RaptorAssignment(Assignment):
         return _made(self.groups, self.each * self.n, self.recipe)
 
     def symbols(self, slot: int) -> Sequence[Row]:
-        found = self._symbols.get(slot)
-        if found is None:
+        symbols = self._symbols.get(slot)
+        if symbols is None:
             keys = range(slot, self.each * self.n, self.n)
-            found = self._symbols[slot] = tuple(self._row(key) for key in keys)
-        return found
+            symbols = self._symbols[slot] = tuple(self._row(key) for key in keys)
+        return symbols
 
     def _row(self, key: int) -> Row:
         every, r, m = self.made[1], self.recipe.r, self.m
@@ -169,13 +169,13 @@ def checks_for(groups: int) -> int:
 def check_members(groups: int) -> list[list[int]]:
     """The groups of each check; every group is in three of them."""
     s = checks_for(groups)
-    found: list[list[int]] = [[] for _ in range(s)]
+    members: list[list[int]] = [[] for _ in range(s)]
     for i in range(groups):
         a, b = 1 + i // s % (s - 1), i % s
         for _ in range(3):
-            found[b].append(i)
+            members[b].append(i)
             b = (b + a) % s
-    return found
+    return members
 
 
 @lru_cache(maxsize=16)
@@ -195,10 +195,10 @@ def _made(groups: int, symbols: int, recipe: Raptor) -> tuple[Table, Any]:
     def stretched(table: Table) -> Any:
         ones = np.ones(len(table.where))
         shape = (len(table), columns)
-        found = scipy.sparse.csr_array((ones, table.where, table.start), shape=shape) @ expand
-        found.eliminate_zeros()
-        found.sort_indices()
-        return found
+        matrix = scipy.sparse.csr_array((ones, table.where, table.start), shape=shape) @ expand
+        matrix.eliminate_zeros()
+        matrix.sort_indices()
+        return matrix
 
     rows: list[list[int]] = [[i] for i in range(own)] + coded.rows
     every = stretched(Table.of(columns, rows))

@@ -111,10 +111,10 @@ class LTAssignment(Assignment):
         return _table(self.groups, self.each * self.n, self.recipe)
 
     def symbols(self, slot: int) -> Sequence[Row]:
-        found = self._symbols.get(slot)
-        if found is None:
+        symbols = self._symbols.get(slot)
+        if symbols is None:
             r, m, rows = self.recipe.r, self.m, self.table.rows
-            found = self._symbols[slot] = tuple(
+            symbols = self._symbols[slot] = tuple(
                 Row(
                     tuple(rows[key])
                     if r == 1
@@ -122,7 +122,7 @@ class LTAssignment(Assignment):
                 )
                 for key in range(slot, self.each * self.n, self.n)
             )
-        return found
+        return symbols
 
     @cached_property
     def _symbols(self) -> dict[int, tuple[Row, ...]]:

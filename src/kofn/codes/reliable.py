@@ -74,13 +74,13 @@ class ReliableDecoder(EliminationDecoder):
         self._code = code
 
     def nearest(self, kind: str) -> Weights | None:
-        code, said, found = self._code, set[int](), []
+        code, seen, row = self._code, set[int](), []
         for key in self.arrived:
             first = code.row(key).parts[0]
             by = code.chance[key % code.n] if kind == "unbiased" else 1.0
-            found.append(0.0 if first in said else 1.0 / by)
-            said.add(first)
-        matrix = np.array([found])
+            row.append(0.0 if first in seen else 1.0 / by)
+            seen.add(first)
+        matrix = np.array([row])
         return Weights(self.arrived, matrix, amplification(self.rows, matrix), "sum")
 
 

@@ -62,8 +62,8 @@ class Syndrome:
 
     def of(self, replies: NDArray[np.floating]) -> Floats:
         """S for replies (m, c), which are divided by the lengths of their rows here."""
-        found: Floats = (self.H / self.lengths) @ replies
-        return found
+        syndromes: Floats = (self.H / self.lengths) @ replies
+        return syndromes
 
     def limit(self, replies: NDArray[np.floating], noise: Floats) -> Floats:
         """How long S may be, (c,), where each reply is off by at most `noise` (c,).
@@ -74,8 +74,8 @@ class Syndrome:
         """
         m = len(replies)
         sizes = np.abs(replies / self.lengths[:, None]).sum(axis=0)  # squares might overflow
-        found: Floats = np.sqrt(m) * noise + 2 * m * np.finfo(np.float64).eps * sizes
-        return found
+        limits: Floats = np.sqrt(m) * noise + 2 * m * np.finfo(np.float64).eps * sizes
+        return limits
 
     def judge(self, replies: NDArray[np.floating], noise: Floats) -> Verdict | None:
         """None where replies (m, c) agree but for rounding of at most `noise` (c,) each."""
@@ -109,9 +109,9 @@ class Syndrome:
             sets = list(combinations(range(m), count))
             if len(sets) > MOST_SETS:
                 break
-            found = [J for J in sets if (self._left(S, J) <= limit).all()]
-            if found:
-                return (found[0], every[:0]) if len(found) == 1 else ((), every)
+            fitting = [J for J in sets if (self._left(S, J) <= limit).all()]
+            if fitting:
+                return (fitting[0], every[:0]) if len(fitting) == 1 else ((), every)
         return (), every
 
     def _left(self, S: Floats, suspects: Sequence[int]) -> Floats:

@@ -45,6 +45,6 @@ class Values:
     def of(self, replies: NDArray[Any]) -> Floats:
         """The values (k, *value) from the replies (k, *value) to `keys`, with one refinement."""
         flat = replies.reshape(len(replies), -1).astype(np.float64, copy=False)
-        found = self._solve(np.ascontiguousarray(flat))
-        found += self._solve(flat - self._rows @ found)
-        return np.asarray(found[self._place].reshape(replies.shape))
+        values = self._solve(np.ascontiguousarray(flat))
+        values += self._solve(flat - self._rows @ values)
+        return np.asarray(values[self._place].reshape(replies.shape))

@@ -34,10 +34,10 @@ def every(rounds: int, workers: int, N: int, W: int) -> Iterator[Pattern]:
 
     def extend() -> Iterator[Pattern]:
         if len(rows) == rounds:
-            found = np.zeros((rounds, workers), dtype=bool)
+            pattern = np.zeros((rounds, workers), dtype=bool)
             for t, row in enumerate(rows):
-                found[t, list(row)] = True
-            yield found
+                pattern[t, list(row)] = True
+            yield pattern
             return
         room = N - sum(map(len, rows[max(0, len(rows) - W + 1) :])) if W > 1 else N
         for row in sets:
@@ -81,9 +81,9 @@ def worst(
             near = np.argwhere(trial[first : t + W])
             row, worker = near[rng.integers(len(near))].tolist()
             trial[first + row, worker] = False
-        found = badness(trial)
-        if found >= most:
-            best, most = trial, found
+        value = badness(trial)
+        if value >= most:
+            best, most = trial, value
     return best, most
 
 

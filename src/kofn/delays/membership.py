@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ..errors import BadInput, TraceWarning
 from ..files import name_of
 from .lifetimes import Lifetimes
-from .tables import Line, read_rows, write_rows
+from .tables import Line, cells, read_rows, write_rows
 from .timings import read_arrays
 from .traces import Event, Price, SpotTrace
 
@@ -72,17 +72,17 @@ def read_spot_trace(path: str | PathLike[str]) -> SpotTrace:
             f"a spot trace is a CSV file, gzipped or not; {fspath(path)} may have several. Use "
             f"read_membership(...)."
         )
-    (found,) = read_membership(path).values()
-    if not isinstance(found, SpotTrace):
+    (trace,) = read_membership(path).values()
+    if not isinstance(trace, SpotTrace):
         raise BadInput(
             f"a spot trace says when machines came and went; {fspath(path)} has their lifetimes. "
             f"Use read_membership(...) and its offer(workers)."
         )
-    if not any(event.time <= 0 for event in found.events):
+    if not any(event.time <= 0 for event in trace.events):
         raise BadInput(
             f"a spot trace starts with the nodes that are there at time 0; {fspath(path)} has none."
         )
-    return SpotTrace(found.events, fspath(path), found.prices, found.length)
+    return SpotTrace(trace.events, fspath(path), trace.prices, trace.length)
 
 
 def write_membership(trace: SpotTrace, path: str | PathLike[str]) -> None:
@@ -96,7 +96,7 @@ def write_membership(trace: SpotTrace, path: str | PathLike[str]) -> None:
 
 def _ordered(lines: list[Line], clock: str, path: Path) -> list[tuple[float, Line]]:
     """Each line with its time in seconds from the first, in the order of time."""
-    found: list[tuple[float, Line]] = []
+    timed: list[tuple[float, Line]] = []
     for line in lines:
         try:
             text = line.row[clock]
@@ -114,8 +114,8 @@ def _ordered(lines: list[Line], clock: str, path: Path) -> list[tuple[float, Lin
                 f"{'a date and time' if clock == LOCAL else 'a number >= 0'}; line {line.number} "
                 f"of {path} has {line.row[clock]!r}."
             ) from None
-        found.append((time, line))
-    back = [found[i][1].number for i in range(1, len(found)) if found[i][0] < found[i - 1][0]]
+        timed.append((time, line))
+    back = [timed[i][1].number for i in range(1, len(timed)) if timed[i][0] < timed[i - 1][0]]
     if back:
         warnings.warn(
             f"the clock of a trace goes forward; in {path} it steps back at line {back[0]}"
@@ -124,10 +124,10 @@ def _ordered(lines: list[Line], clock: str, path: Path) -> list[tuple[float, Lin
             TraceWarning,
             stacklevel=3,
         )
-        found.sort(key=lambda pair: pair[0])
+        timed.sort(key=lambda pair: pair[0])
     # What is beyond a year counts from 1970 or so, not from the trace's start.
-    first = found[0][0] if clock == LOCAL or found[0][0] > YEAR else 0.0
-    return [(time - first, line) for time, line in found]
+    first = timed[0][0] if clock == LOCAL or timed[0][0] > YEAR else 0.0
+    return [(time - first, line) for time, line in timed]
 
 
 def _events(ordered: list[tuple[float, Line]], path: Path) -> SpotTrace:
@@ -139,7 +139,7 @@ def _events(ordered: list[tuple[float, Line]], path: Path) -> SpotTrace:
         if kind not in ("add", "remove") or not node:
             raise BadInput(
                 f"an event of a spot trace is to add or remove a named node, in the columns event "
-                f"and node; line {number} of {path} is {row}."
+                f"and node; line {number} of {path} has {cells(row)}."
             )
         added = kind == "add"
         if added == (node in alive):
@@ -171,14 +171,14 @@ def _counts(ordered: list[tuple[float, Line]], path: Path) -> SpotTrace:
 
 def _number(row: dict[str, str], column: str, number: int, path: Path) -> float:
     try:
-        found = float(row[column])
+        value = float(row[column])
     except ValueError:
-        found = float("nan")
-    if not (isfinite(found) and found >= 0):
+        value = float("nan")
+    if not (isfinite(value) and value >= 0):
         raise BadInput(
             f"{column} of a trace is a number >= 0; line {number} of {path} has {row[column]!r}."
         )
-    return found
+    return value
 
 
 def _of_counts(

@@ -60,10 +60,10 @@ class Recording:
         recorded, which a mean of two recordings would not leave.
         """
         nearest = int(np.argmin([abs(load - known) for known in self.loads]))
-        found = self.timings[nearest]
+        seconds = self.timings[nearest]
         if load == self.loads[nearest]:
-            return found
-        return np.maximum(found + self._median(load) - self._medians[nearest], 0.0)
+            return seconds
+        return np.maximum(seconds + self._median(load) - self._medians[nearest], 0.0)
 
     def adds(self, load: float) -> float:
         """Seconds that a load takes in the median beyond one of nothing."""

@@ -24,6 +24,11 @@ class Line(NamedTuple):
     row: dict[str, str]
 
 
+def cells(row: dict[str, str]) -> str:
+    """A row for an error: each column with its value, where they can be told apart."""
+    return ", ".join(f"{name} = {value!r}" for name, value in row.items())
+
+
 def read_rows(path: str | PathLike[str], what: str) -> list[Line]:
     """The rows of a CSV file by column; `what` the caller calls it, with its article.
 

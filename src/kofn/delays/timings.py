@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import BadInput
-from ..files import name_of, said
+from ..files import cause, name_of
 from .recorded import Recording, Seconds
-from .tables import Line, read_rows, write_rows
+from .tables import Line, cells, read_rows, write_rows
 
 _LOAD = re.compile(r"(.+)_load([0-9]*\.?[0-9]+)")
 _COLUMNS = ("round", "worker", "seconds")
@@ -61,7 +61,7 @@ def write_timings(recording: Recording, path: str | PathLike[str]) -> None:
 
 
 def _from_table(lines: list[Line], path: Path) -> dict[str, Recording]:
-    found: dict[float, dict[Cell, float]] = defaultdict(dict)
+    by_load: dict[float, dict[Cell, float]] = defaultdict(dict)
     for number, row in lines:
         try:
             round, worker = _whole(row["round"]), _worker(row["worker"])
@@ -69,20 +69,21 @@ def _from_table(lines: list[Line], path: Path) -> dict[str, Recording]:
         except (KeyError, ValueError, OverflowError):
             raise BadInput(
                 f"timings have the columns {', '.join(_COLUMNS)} (a worker may have a name) and "
-                f"perhaps load, all numbers; line {number} of {path} is {row}."
+                f"perhaps load, all numbers; line {number} of {path} has {cells(row)}."
             ) from None
         if not (0 <= seconds < np.inf and 0 <= load < np.inf and round >= 0 and worker[0] >= 0):
             raise BadInput(
-                f"no number of a timing is negative or infinite; line {number} of {path} is {row}."
+                f"no number of a timing is negative or infinite; line {number} of {path} has "
+                f"{cells(row)}."
             )
-        if (round, worker) in found[load]:
+        if (round, worker) in by_load[load]:
             raise BadInput(
                 f"a worker has one time in a round, at each load; line {number} of {path} is a "
                 f"second one of worker {row['worker']} in round {round}."
             )
-        found[load][round, worker] = seconds
+        by_load[load][round, worker] = seconds
     name = path.name.removesuffix(".gz").removesuffix(".csv")
-    grouped = [(load, _rectangle(cells, load, path)) for load, cells in found.items()]
+    grouped = [(load, _rectangle(cells, load, path)) for load, cells in by_load.items()]
     return _recordings({name: grouped}, path)
 
 
@@ -123,8 +124,8 @@ def _rectangle(cells: Mapping[Cell, float], load: float, path: Path) -> Seconds:
 def _from_arrays(path: Path) -> dict[str, Recording]:
     grouped: dict[str, list[tuple[float, Seconds]]] = defaultdict(list)
     for key, table in read_arrays(path, "recorded timings").items():
-        found = _LOAD.fullmatch(key)
-        name, load = (found[1], float(found[2])) if found else (key, 1.0)
+        match = _LOAD.fullmatch(key)
+        name, load = (match[1], float(match[2])) if match else (key, 1.0)
         if any(known == load for known, _ in grouped[name]):
             raise BadInput(
                 f"a recording has one array for each load; {path} has a second one of {name} at "
@@ -146,7 +147,7 @@ def read_arrays(path: Path, what: str) -> dict[str, NDArray[Any]]:
                 return {key: arrays[key] for key in arrays.files}
     except Exception as error:  # whatever NumPy and zipfile stumble over
         raise BadInput(
-            f"{what} are an .npz file of numbers; {path} cannot be read: {said(error)}."
+            f"{what} are an .npz file of numbers; {path} cannot be read: {cause(error)}."
         ) from None
 
 
@@ -161,7 +162,7 @@ def _from_batches(lines: list[Line], path: Path) -> dict[str, Recording]:
         except (KeyError, TypeError, ValueError, OverflowError):
             raise BadInput(
                 f"mini-batch times have the columns {', '.join(_BATCHES)}, all numbers >= 0; line "
-                f"{number} of {path} is {row}."
+                f"{number} of {path} has {cells(row)}."
             ) from None
     grouped: dict[str, list[tuple[float, Seconds]]] = {}
     for job, workers in times.items():
@@ -193,8 +194,8 @@ def _recordings(
 ) -> dict[str, Recording]:
     if not grouped:
         raise BadInput(f"recorded timings hold at least one recording; {path} is empty.")
-    found = {}
+    recordings = {}
     for name, pairs in grouped.items():
         pairs.sort(key=lambda pair: pair[0])
-        found[name] = Recording(name, tuple(p[0] for p in pairs), tuple(p[1] for p in pairs))
-    return found
+        recordings[name] = Recording(name, tuple(p[0] for p in pairs), tuple(p[1] for p in pairs))
+    return recordings

@@ -57,12 +57,12 @@ class SpotTrace:
 
     def counts(self) -> list[tuple[float, int]]:
         """How many nodes there are, from each time of a change on."""
-        found: dict[float, int] = {0.0: 0}
+        counts: dict[float, int] = {0.0: 0}
         live = 0
         for event in self.events:
             live += 1 if event.added else -1
-            found[max(0.0, event.time)] = live
-        return list(found.items())
+            counts[max(0.0, event.time)] = live
+        return list(counts.items())
 
     def machine_seconds(self, until: float) -> float:
         """Seconds of all nodes together, up to a time."""
@@ -140,11 +140,11 @@ class SpotTrace:
                 del standby[node]
                 mine[node] = None
                 events.append(Event(event.time, True, node))
-        found = replace(self, events=tuple(events), length=self.seconds)
-        counts = found.counts()
+        offered = replace(self, events=tuple(events), length=self.seconds)
+        counts = offered.counts()
         wanted = min(workers, max(live for _, live in counts))
         start = next(time for time, live in counts if live >= wanted)
-        return found.since(start) if start > 0 else found
+        return offered.since(start) if start > 0 else offered
 
     def started(self, seconds: float) -> SpotTrace:
         """The same as workers see it: a node is one so many seconds after it was added.
@@ -193,7 +193,7 @@ class _Replay(Membership):
                 continue
             due = time / self.scale
             if notice > 0:
-                told = max(came[node], time - notice) / self.scale
-                changes.append(Change(told, worker[node], due))
+                announced = max(came[node], time - notice) / self.scale
+                changes.append(Change(announced, worker[node], due))
             changes.append(Change(due, worker[node]))
         return iter(sorted(changes, key=lambda change: change.time))

@@ -255,12 +255,12 @@ class Link:
             # First, as Dask does not say clearly why a function could not be unpickled there.
             await run(import_module, install.__module__)
             facts: dict[str, Any] = (await run(install, self.op))[address]
-            found = facts.get("version")
+            theirs = facts.get("version")
         except ImportError as error:
-            found = error
-        if found != __version__:
+            theirs = error
+        if theirs != __version__:
             raise EngineUnavailable(
-                f"it cannot import kofn {__version__} ({found}); install the same kofn there as "
+                f"it cannot import kofn {__version__} ({theirs}); install the same kofn there as "
                 f"here: pip install kofn=={__version__}"
             )
         return facts

@@ -143,7 +143,7 @@ class Session(Connection, Copies):
     def work(self) -> None:
         """Do what arrives, in order, until the end of the session."""
         host = self.dask_worker
-        protocol = WorkerProtocol(self, lambda: self.cancelled, lambda: self.tell, host)
+        protocol = WorkerProtocol(self, lambda: self.cancelled, lambda: self.emit, host)
         # As many BLAS threads as Dask gave the worker; set back for Dask's own tasks at the end.
         with contextlib.suppress(RuntimeError), threadpool_limits(self.facts["threads"]):
             try:
@@ -159,10 +159,10 @@ class Session(Connection, Copies):
         if message is None:
             return False
         for answer in protocol.handle(message):
-            self.tell(answer)
+            self.emit(answer)
         return True
 
-    def tell(self, message: Message) -> None:
+    def emit(self, message: Message) -> None:
         """Send a message, from any thread."""
         self.outbox.append(message)
         self.loop.call_soon_threadsafe(self.wake.set)

@@ -57,7 +57,7 @@ class Links:
 
     def cancel(self, round: int) -> None:
         """The operands up to this round are not needed any more."""
-        self._operands = {r: found for r, found in self._operands.items() if r > round}
+        self._operands = {r: operand for r, operand in self._operands.items() if r > round}
 
     def task(self, round: int, now: float) -> float:
         """When a task is at its worker, with its operand."""

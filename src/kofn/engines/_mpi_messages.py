@@ -51,6 +51,20 @@ class Stream:
         self._large: memoryview | None = None  # announced, being received
         self._status = MPI.Status()
 
+    def ended(self) -> bool:
+        """Receive no more; return whether MPI has let go of all that is held here."""
+        for request in self._receiving:
+            with suppress(self._MPI.Exception):
+                request.Cancel()
+        self._sending.extend((request, b"") for request in self._receiving)
+        self._receiving.clear()
+        while self._sending:
+            with suppress(self._MPI.Exception):  # the other's death ends it, too
+                if not self._sending[0][0].Test():
+                    return False
+            self._sending.popleft()
+        return True
+
     # Sending.
 
     def send(self, data: bytes) -> bool:

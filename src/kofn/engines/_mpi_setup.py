@@ -19,7 +19,7 @@ from . import _mpi_guard
 from ._processes import ONE_THREAD, where_pids_count
 
 # MPI starts first: a Spawn is over when it has, and the next one need not wait for our imports. The
-# word that follows (URGENT) has arrived when it is sent: see MPITransport._heard.
+# word that follows (URGENT) has arrived when it is sent: see MPITransport._greet_spawned.
 # Who cannot go on is killed: MPI tells of those, not of who exits. If the master dies meanwhile,
 # the start of MPI never ends, and no code of ours runs in it: so the kernel kills it at the end of
 # the master's lifeline, which is found by its process and inode; on another machine an alarm does.
@@ -114,8 +114,8 @@ def command(lifeline: int) -> list[str]:
 def problem(MPI: Any, size: int, workers: int | None) -> str | None:
     """Say why no engine can be had under this mpiexec, on every rank alike; None if it can."""
     about = MPI.Get_library_version()
-    found = re.match(r"Open MPI v(\d+)\.(\d+)\.(\d+)", about)
-    if found is None or tuple(map(int, found.groups())) < (5, 0, 6):
+    match = re.match(r"Open MPI v(\d+)\.(\d+)\.(\d+)", about)
+    if match is None or tuple(map(int, match.groups())) < (5, 0, 6):
         return (
             f"engine 'mpi' needs Open MPI 5.0.6 or newer, which can survive a lost worker; this is "
             f"{about.split(',')[0].strip()}: pip install -U 'kofn[mpi]'."

@@ -92,11 +92,11 @@ class _Rank(Values):
         self.spawned = comm != MPI.COMM_WORLD
         self.spin = 0.0  # seconds of looking without a rest
         self.parent = os.getppid()
-        self.said: deque[Message] = deque()  # by other threads: MPI is this one's
+        self.outgoing: deque[Message] = deque()  # by other threads: MPI is this one's
         self.protocol = self._protocol()
 
     def _protocol(self) -> WorkerProtocol:
-        return WorkerProtocol(self, self.look, lambda: self.said.append)
+        return WorkerProtocol(self, self.look, lambda: self.outgoing.append)
 
     def receive(self) -> Any:
         """Wait for a message."""
@@ -116,8 +116,8 @@ class _Rank(Values):
                 pass
         if os.getppid() != self.parent:  # the daemon is gone, and MPI would never tell
             end()
-        while self.said:
-            self.send(self.said.popleft())
+        while self.outgoing:
+            self.send(self.outgoing.popleft())
         return self.protocol.cancelled
 
     def work(self) -> NoReturn:

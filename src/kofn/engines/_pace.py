@@ -27,9 +27,9 @@ def pace(
         read += rows
         # A piece that counts no rows may hold all the work: it waits for the end.
         part = min(1.0, read / cost) if rows and cost > 0 else 1.0
-        told = yield from _until(start + part * seconds, rows, since)
+        counted = yield from _until(start + part * seconds, rows, since)
         since = start + part * seconds
-        piece = Piece(*piece)._replace(read=rows - told)  # type: ignore[arg-type]
+        piece = Piece(*piece)._replace(read=rows - counted)  # type: ignore[arg-type]
         # Where the body would have ended without a message of its own, so does this.
         yield Last(*piece) if left == 0 and part == 1.0 else piece
     yield from _until(start + seconds)
@@ -40,11 +40,11 @@ def _until(due: float, rows: float = 0.0, since: float = 0.0) -> Generator[Piece
 
     `rows` are read evenly `since` then. Returns how many of them the steps have counted.
     """
-    told = 0.0
+    counted = 0.0
     while (left := due - time.perf_counter()) > 0:
         time.sleep(min(left, LOOK))
         part = (time.perf_counter() - since) / (due - since) if rows else 0.0
         done = min(rows, int(GRAIN * part * rows) / GRAIN)
-        yield Piece(None, None, done - told)  # type: ignore[arg-type]  # a part of a row
-        told = done
-    return told
+        yield Piece(None, None, done - counted)  # type: ignore[arg-type]  # a part of a row
+        counted = done
+    return counted

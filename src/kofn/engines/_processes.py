@@ -94,17 +94,17 @@ def _stat(pid: int) -> list[str]:
 
 def available_memory() -> int | None:
     """Bytes that this machine, or its container, can still give; None where nobody tells."""
-    found: list[int] = []
+    sizes: list[int] = []
     with contextlib.suppress(OSError, ValueError, IndexError):
         text = (_PROC / "meminfo").read_text()
-        found.append(int(text[text.index("MemAvailable:") :].split()[1]) * 1024)
+        sizes.append(int(text[text.index("MemAvailable:") :].split()[1]) * 1024)
     with contextlib.suppress(OSError, ValueError, KeyError):  # "max": there is no limit
         group = Path("/sys/fs/cgroup")
         limit = int((group / "memory.max").read_text())
         stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
         used = int((group / "memory.current").read_text())
-        found.append(limit - used + int(stat["inactive_file"]))  # those pages can be had again
-    return max(0, min(found)) if found else None
+        sizes.append(limit - used + int(stat["inactive_file"]))  # those pages can be had again
+    return max(0, min(sizes)) if sizes else None
 
 
 def resident(pid: int) -> int | None:
@@ -123,13 +123,13 @@ def family(roots: Iterable[Process]) -> set[Process]:
         with contextlib.suppress(OSError):  # no descriptor is left to look closer
             if stat := _stat(int(entry.name)):
                 parents[Process(int(entry.name), stat[19])] = int(stat[1])
-    found = set(roots)
-    new = parents.keys() & found
+    members = set(roots)
+    new = parents.keys() & members
     while new:
         pids = {process.pid for process in new}
-        new = {process for process, parent in parents.items() if parent in pids} - found
-        found |= new
-    return found
+        new = {process for process, parent in parents.items() if parent in pids} - members
+        members |= new
+    return members
 
 
 def end(processes: set[Process], grace: float = 0.0) -> None:

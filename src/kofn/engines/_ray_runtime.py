@@ -89,7 +89,7 @@ def enter(address: Any, workers: int | None) -> Session:
             _check_connected(address)
             session = _session if _session.users else Session()
         else:
-            found, source = _find(address)
+            existing, source = _find(address)
             _session.undo.close()  # if somebody else called ray.shutdown
             _session = session = Session()
             with ExitStack() as undo:
@@ -100,11 +100,11 @@ def enter(address: Any, workers: int | None) -> Session:
                     printer: Any = import_module("ray._private.ray_logging").stdout_deduplicator
                     undo.callback(setattr, printer, "skip_re", printer.skip_re)
                     printer.skip_re = _NOISE
-                if found is None:
+                if existing is None:
                     session.temp = _start(undo, workers)
                 else:
                     undo.callback(ray.shutdown)
-                    _join(found, source)
+                    _join(existing, source)
                 session.undo = undo.pop_all()
         session.users += 1
         return session
@@ -141,9 +141,9 @@ def _find(address: str | None) -> tuple[str | None, str]:
     for name, source in ((address, "as asked for"), (named, "as RAY_ADDRESS says")):
         if name and name != "auto":
             return (None, "") if name == "local" else (name, source)
-    found = _canonical(None)
-    if found is not None and not _refusal(found):
-        return found, _LAST
+    existing = _canonical(None)
+    if existing is not None and not _refusal(existing):
+        return existing, _LAST
     if address == "auto":
         raise EngineUnavailable(
             "address='auto' joins a running Ray cluster; none was found, by RAY_ADDRESS or on this "
@@ -332,18 +332,18 @@ class Machines:
     def spread(self, count: int | None) -> list[str]:
         """Return a machine for each of the first workers, in turn; without a count, all offered."""
         turns = zip_longest(*([node] * offer for node, offer in self.offers.items()))
-        places = [node for turn in turns for node in turn if node]
+        nodes = [node for turn in turns for node in turn if node]
         if count is not None:
-            places = places or list(self.offers)
-            self.most = -(-count // len(set(places)))
-            return list(islice(cycle(places), count))
-        if not places:
+            nodes = nodes or list(self.offers)
+            self.most = -(-count // len(set(nodes)))
+            return list(islice(cycle(nodes), count))
+        if not nodes:
             raise EngineUnavailable(
                 f"RayEngine starts one worker per CPU; the {len(self.offers)} machines of this "
                 f"cluster offer none. Say how many: connect('ray', workers=4), or start a "
                 f"machine with CPUs or --resources='{{\"{RESOURCE}\": 4}}'."
             )
-        return places
+        return nodes
 
     def emptiest(self, has: list[str], live: set[str]) -> str:
         """Return the machine with the fewest workers for what it offers; a silent one last.

@@ -100,7 +100,7 @@ class Worker:
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, 0, 0)
         self.cancelled = NEVER  # the highest cancelled round
-        self.protocol = WorkerProtocol(_WorkerValues(), lambda: self.cancelled, lambda: self.tell)
+        self.protocol = WorkerProtocol(_WorkerValues(), lambda: self.cancelled, lambda: self.emit)
         self.changed = threading.Condition()
         self.outbox: list[Message] = []
         self.returns = 0
@@ -126,7 +126,7 @@ class Worker:
             self.changed.wait_for(lambda: self.outbox)
             return self._return()
 
-    def tell(self, message: Message) -> None:
+    def emit(self, message: Message) -> None:
         """Have a message leave by `listen`, or by what returns before."""
         with self.changed:
             self.outbox.append(message)
@@ -143,7 +143,7 @@ class Worker:
                     continue
                 # A copy, as the body may write to the same array before it has left.
                 parts = [p if type(p) is bytes else p.copy() for p in reply.value.parts]
-                self.tell(reply._replace(value=reply.value._replace(parts=parts)))
+                self.emit(reply._replace(value=reply.value._replace(parts=parts)))
         with self.changed:
             self.outbox += ends
             return self._return()

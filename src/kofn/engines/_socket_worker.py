@@ -71,11 +71,11 @@ class SocketWorker(Values):
         """Wait for frames of the socket, handling those of the mailbox meanwhile."""
         while self.mailbox is not None:
             self.open_mailbox()
-            found = self.poll.poll(IDLE if self.gathering.left else None)
-            while not found and self.gathering.left:
+            ready = self.poll.poll(IDLE if self.gathering.left else None)
+            while not ready and self.gathering.left:
                 self.gathering.step()
-                found = self.poll.poll(0)
-            if self.fd in dict(found):
+                ready = self.poll.poll(0)
+            if self.fd in dict(ready):
                 break
         return self.reader.receive()
 

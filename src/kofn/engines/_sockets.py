@@ -308,12 +308,12 @@ class SocketTransport(Transport):
         if self._unsent:
             self._flush()
         if timeout <= 0:
-            found = self._poll.poll(0)
+            ready = self._poll.poll(0)
         else:
             with opened():
-                found = self._poll.poll(timeout if timeout < 1e9 else None)
+                ready = self._poll.poll(timeout if timeout < 1e9 else None)
         arrived: list[tuple[int, Message]] = []
-        for fd, mask in found:
+        for fd, mask in ready:
             peer = self.peers.get(fd)
             if peer is None:
                 self._ready(fd, arrived)

@@ -38,10 +38,10 @@ _GRACE = 3.0  # seconds for the others
 
 
 def _check_packages(own: bool) -> None:
-    found = version("distributed")
-    if tuple(map(int, found.split(".")[:2])) < tuple(map(int, OLDEST.split("."))):
+    installed = version("distributed")
+    if tuple(map(int, installed.split(".")[:2])) < tuple(map(int, OLDEST.split("."))):
         raise EngineUnavailable(
-            f"engine 'dask' needs distributed {OLDEST} or newer; {found} is installed: "
+            f"engine 'dask' needs distributed {OLDEST} or newer; {installed} is installed: "
             f"pip install -U 'kofn[dask]'."
         )
     if own and find_spec("cryptography") is None:

@@ -240,23 +240,23 @@ class Pool:
 
 def dumps(value: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
     """Pickle, with cloudpickle for what plain pickle cannot name in another process."""
-    found: list[pickle.PickleBuffer] = []
+    buffers: list[pickle.PickleBuffer] = []
     try:
-        data = pickle.dumps(value, 5, buffer_callback=found.append)
+        data = pickle.dumps(value, 5, buffer_callback=buffers.append)
     except Exception:
         data = b"__main__"
     # Names in __main__ mean something else in a worker; a chance match costs time only.
     by_value = cloudpickle.list_registry_pickle_by_value()
     if b"__main__" in data or any(name.encode() in data for name in by_value):
-        found = []
+        buffers = []
         try:
-            data = cloudpickle.dumps(value, 5, buffer_callback=found.append)
+            data = cloudpickle.dumps(value, 5, buffer_callback=buffers.append)
         except Exception as error:
             raise BadInput(
                 f"what passes between master and workers must survive pickling; "
                 f"{type(value).__name__} does not: {error!r}. Build it where it is used."
             ) from error
-    return data, found
+    return data, buffers
 
 
 def contiguous(value: Any, nested: bool = False) -> Any:

@@ -128,7 +128,7 @@ class MPITransport(SocketTransport):
         self._greeted: dict[int, Stream] = {}  # who have not answered yet
         self._again: set[int] = set()  # of these and others, who had been given up; nobody asked
         self._streamed: Counter[int] = Counter()  # bytes to and from each of them
-        self._streams: list[Stream] = []  # all: MPI may still write to what they hold
+        self._streams: list[Stream] = []  # MPI may still write to what they hold
         self._dead: list[tuple[int, Message]] = []  # ends that were seen while sending
         self._secret = secrets.token_bytes(32)
         self._door = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -146,7 +146,8 @@ class MPITransport(SocketTransport):
     def greet(self, worker: int | None, comm: Any, rank: int) -> None:
         """Tell a process which worker it is; None: it is not needed."""
         stream = Stream(self._MPI, comm, rank)
-        self._streams.append(stream)
+        used = {*self.remote.values(), *self._greeted.values()}
+        self._streams = [s for s in self._streams if s in used or not s.ended()] + [stream]
         if worker is None:
             stream.urge(LEAVE)
         else:
@@ -250,7 +251,7 @@ class MPITransport(SocketTransport):
             else:
                 come.Set_errhandler(self._MPI.ERRORS_RETURN)
                 self._expected[worker] = come, time.perf_counter() + _START
-        arrived += self._heard()
+        arrived += self._greet_spawned()
         for worker, stream in [*self._greeted.items(), *self.remote.items()]:
             try:
                 stream.push()
@@ -267,7 +268,7 @@ class MPITransport(SocketTransport):
                     arrived.append((worker, WorkerDown()))
         return arrived
 
-    def _heard(self) -> list[tuple[int, Message]]:
+    def _greet_spawned(self) -> list[tuple[int, Message]]:
         """Greet who was spawned and has spoken.
 
         To send to who never spoke, MPI first asks its daemon for the address. Of a process that has

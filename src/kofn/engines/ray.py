@@ -19,7 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from .. import __version__
 from ..checks import whole
 from ..errors import Closed, EngineUnavailable, OutOfResources
-from ..files import said
+from ..files import cause
 from ..interrupts import held, opened
 from ..model import Joined, Lost
 from ._processes import Process, end, family, where_pids_count
@@ -85,7 +85,7 @@ class RayTransport(Transport):
         try:
             return ray.put(packed)
         except (_errors.ObjectStoreFullError, _errors.OutOfDiskError) as error:
-            raise OutOfResources("Ray's object store", said(error)) from error
+            raise OutOfResources("Ray's object store", cause(error)) from error
 
     def unpack(self, packed: Packed) -> Any:
         # Copies: what lies in the object store is read-only, and not to be held for long.
@@ -265,17 +265,17 @@ class RayEngine(TransportEngine):
         nodes = machines.spread(workers)
         asked = [transport.place(next(transport.ids), node, asked=True) for node in nodes]
         limit = _START_LIMIT + _START_EACH * max(map(nodes.count, nodes))
-        heard, reason, silent = time.monotonic(), "", False
+        last, reason, silent = time.monotonic(), "", False
         while missing := {peer.node for peer in asked if not (peer.live or peer.gone)}:
             there = {peer.node for peer in asked if peer.live and not peer.gone}
             silent = bool(there) and not missing & there
-            left = heard + (_SILENT if silent else limit) - time.monotonic()
+            left = last + (_SILENT if silent else limit) - time.monotonic()
             if left <= 0 or reason:
                 break
             # These are there at once for the caller: their Joined are not told.
             for event in self.events(left):
                 if isinstance(event, Joined):
-                    heard = time.monotonic()
+                    last = time.monotonic()
                 elif isinstance(event, Lost):
                     transport.on_nodes(None, list_nodes())
                     if any(peer.gone and peer.node in machines.offers for peer in asked):

@@ -1,4 +1,4 @@
-"""Scikit-learn style estimators that train through preemption, and torch modules (learn.torch)."""
+"""Estimators as in scikit-learn, trained while machines come and go; and torch (learn.torch)."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

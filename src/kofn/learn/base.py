@@ -69,8 +69,11 @@ class CodedEstimator(OnCluster, BaseEstimator):
         return self.workers if isinstance(self.cluster, Cluster) else None
 
     @contextmanager
-    def _placed(self, X: Any, kind: str) -> Iterator[Encoded]:
-        """The data on workers, on a cluster that is open for as long as it takes."""
+    def _placed(self, X: Any, kind: str) -> Iterator[Any]:
+        """The data on workers, on a cluster that is open for as long as it takes.
+
+        Of kind "here" they stay here, until somebody needs them there.
+        """
         if isinstance(X, Encoded):
             with ONE_THREAD:
                 yield X
@@ -112,12 +115,12 @@ class CodedEstimator(OnCluster, BaseEstimator):
         unmasked(X, "X")
         unmasked(y, "y")
         if not isinstance(X, Encoded):
-            found = resolve_source(X)
-            if found is None:
+            source = resolve_source(X)
+            if source is None:
                 dtypes = [np.float64, np.float32]
                 checked = self._valid(X, y, accept_sparse="csr", dtype=dtypes, **options)
                 return (checked, y) if alone else checked
-            X = found
+            X = source
         self._take_names(X)
         if alone:
             self.n_features_in_ = X.shape[1]

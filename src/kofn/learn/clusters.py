@@ -26,6 +26,9 @@ class LeftBehind:
 
     engine: str
 
+    def __repr__(self) -> str:
+        return f"<left behind, on {self.engine!r}>"
+
 
 class _Here:
     """A value that copies within this process share; a pickle has `instead` in its place."""
@@ -117,8 +120,8 @@ class CodedTerms(OnCluster):
                 kept = (now, self.code, look.kept(), cluster.parts(terms(), code, parts=count))
                 if isinstance(self.cluster, Cluster):
                     self._kept = kept
-            found = [kept[3].sum(fn, x, vectorised=True).value for x in inputs]
-        return np.concatenate(found)
+            sums = [kept[3].sum(fn, x, vectorised=True).value for x in inputs]
+        return np.concatenate(sums)
 
 
 def batches(rows: NDArray[Any]) -> Iterator[NDArray[Any]]:

@@ -193,15 +193,15 @@ def solve(
     def gradient(p: Floats, t: int) -> tuple[NDArray[Any], bool]:
         x = p if where is None else where.parameters(p)
         if reduced is None:
-            found = parts.sum(term, (x, t), **options)
+            result = parts.sum(term, (x, t), **options)
         else:
-            found = reduced.sum(x, t, **options)
-        slope, loss = found.value
+            result = reduced.sum(x, t, **options)
+        slope, loss = result.value
         seen["loss"] = problem.scale * float(loss) + 0.5 * float(penalties @ (x * x))
         check_finite(t, seen["loss"], slope)
         # Of the mean, so that a step size does not depend on how many rows there are.
         mean = (problem.scale * slope + penalties * x) / rows
-        exact = found.exact and how.batch is None
+        exact = result.exact and how.batch is None
         if where is None:
             return mean, exact
         flat = exact and float(np.abs(mean).max(initial=0.0)) <= tol / rows
@@ -216,9 +216,9 @@ def solve(
     within = tol / rows if where is None else float(np.finfo(float).tiny)
     begin = start if where is None else where.point(start)
     saves = saves.beside(floor=floor)
-    found = descend(gradient, begin, optimiser, max_iter, within, at_point, saves)
-    x = found.x if where is None else where.parameters(found.x)
-    return Solution(x, found.iterations, found.converged or how.optimiser is not None)
+    result = descend(gradient, begin, optimiser, max_iter, within, at_point, saves)
+    x = result.x if where is None else where.parameters(result.x)
+    return Solution(x, result.iterations, result.converged or how.optimiser is not None)
 
 
 class _Reduced:
@@ -234,9 +234,9 @@ class _Reduced:
         """As `parts.sum` has it: (gradient, loss). A fit that goes on begins with all rows."""
         if self._at is None or (t - 1) % self.every == 0:
             self._slope, self._at = self.parts.sum(self._all, (x, t)).value[0], x
-        found = self.parts.sum(self.term.change, (x, t, self._at), **options)
-        slope, loss = found.value
-        return replace(found, value=(self._slope + slope, loss))
+        result = self.parts.sum(self.term.change, (x, t, self._at), **options)
+        slope, loss = result.value
+        return replace(result, value=(self._slope + slope, loss))
 
 
 @dataclass

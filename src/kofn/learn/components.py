@@ -108,7 +108,7 @@ class _Components(CodedEstimator):
             return 7 if count < 0.1 * min(shape) else 4
         return whole(given, name, 0, remedy='Pass an int, or "auto".')
 
-    def _found(self, M: Shifted, count: int, passes: int) -> tuple[Array, Array]:
+    def _decompose(self, M: Shifted, count: int, passes: int) -> tuple[Array, Array]:
         """U · s and s; sets the components, with signs as scikit-learn chooses them."""
         rng, show = check_random_state(self.random_state), self.callback
         U, s, Vt = randomised_svd(M, count, self.n_oversamples, passes, rng, show)
@@ -147,7 +147,7 @@ class TruncatedSVD(_Components, sklearn.decomposition.TruncatedSVD):
         passes = self._passes(self.n_iter, "n_iter", count, X.shape)
         with self._placed(X, "coded") as matrix:
             M = Shifted(matrix, np.zeros(X.shape[1]))
-            self._found(M, count, passes)
+            self._decompose(M, count, passes)
             # The best approximation of the rows by what was found, as scikit-learn has it.
             scores = np.asarray(matrix @ np.ascontiguousarray(self.components_.T))
             total = _squares(X, matrix, _mean(X, matrix)) / X.shape[0]
@@ -202,7 +202,7 @@ class PCA(_Components, sklearn.decomposition.PCA):
             mean = np.zeros(X.shape[1], X.dtype) if inside else _mean(X, matrix)
             if not inside:
                 self.mean_ = mean
-            scores, s = self._found(Shifted(matrix, mean), count, passes)
+            scores, s = self._decompose(Shifted(matrix, mean), count, passes)
             total = _squares(X, matrix, mean) / (rows - 1)
         if not total > 0.0:
             raise BadInput(

@@ -116,12 +116,12 @@ class CodedEnsemble(CodedTerms, BaseEstimator):
                 f"to; got {inputs.shape[1]}."
             )
         placed = trees, lambda: _terms(model, trees), len(trees)
-        found = self._predicted(terms, batches(inputs), *placed)
+        sums = self._predicted(terms, batches(inputs), *placed)
         if isinstance(model, BOOSTING):
             total = model._raw_predict_init(X if model.init is not None else inputs)
-            total = np.asarray(total, np.float64) + model.learning_rate * found
+            total = np.asarray(total, np.float64) + model.learning_rate * sums
             return np.asarray(total.ravel() if total.shape[1] == 1 else total)
-        mean: NDArray[np.float64] = found / len(trees)
+        mean: NDArray[np.float64] = sums / len(trees)
         if is_classifier(model) or model.n_outputs_ > 1:
             return mean
         return mean[:, 0]

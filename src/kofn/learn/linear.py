@@ -20,9 +20,9 @@ from .base import CodedEstimator
 from .coded import CodedGradient
 from .coded import solve as descend
 from .losses import LinearObjective, LossOf, Problem, logistic, multinomial, squared, squared_hinge
-from .normal import normal
+from .normal import COLUMNS, normal
 from .precondition import sample_of
-from .products import Encoded, check, sums_alone
+from .products import Encoded, Here, check, sums_alone
 from .saves import Saves
 from .solvers import SOLVERS, Floats, OnStep, Solution, solve_columns
 
@@ -71,7 +71,7 @@ class _Linear(CodedEstimator):
         if (how := self._gradients) is not None:
             with self._opened() as cluster, self._shown() as show:
                 saves = self._saves(checkpoint, given, None, problem.targets, problem.weight)
-                found = descend(cluster, problem, how, tol, self.max_iter, show, saves, start)
+                solution = descend(cluster, problem, how, tol, self.max_iter, show, saves, start)
         else:
             with self._placed(given, self.products) as matrix, self._shown() as show:
                 saves = self._saves(checkpoint, given, matrix, problem.targets, problem.weight)
@@ -82,11 +82,11 @@ class _Linear(CodedEstimator):
                 def on_step(iteration: int, loss: float, x: Floats) -> None:
                     show(iteration, loss, x, matrix)
 
-                found = self._solve(objective, start, tol, on_step, saves)
-        if not found.converged:
+                solution = self._solve(objective, start, tol, on_step, saves)
+        if not solution.converged:
             self._unmet(f"max_iter={self.max_iter}", self.tol, "", "or scale the data")
-        self.n_iter_ = found.iterations
-        return problem.split(found.x)
+        self.n_iter_ = solution.iterations
+        return problem.split(solution.x)
 
     def _solve(
         self, objective: LinearObjective, start: Floats, tol: float, on_step: OnStep, saves: Saves
@@ -104,10 +104,12 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Linear):
 
     solver: "cg" (conjugate gradients on the normal equations, the default), "gd" (batch gradient
     descent with line search, as in Yang et al., 2019) or "lbfgs". Every iteration is
-    one product with X and one with X.T. `n_iter_` counts them. With many rows of up to 256 columns
-    "cg" has workers form the normal equations in one pass over their data, where that is exact
-    enough. Or "coded-gradient", or a CodedGradient: coded sums of gradients over parts of the rows,
-    exact or approximate.
+    one product with X and one with X.T. `n_iter_` counts them. Or "coded-gradient", or a
+    CodedGradient: coded sums of gradients over parts of the rows, exact or approximate.
+
+    With up to 256 columns "cg" forms the normal equations in one pass, where that is exact enough.
+    For that an array is not sent to the workers, which takes as long: this process makes the pass,
+    and `where_` is "here". Else it is "workers", as it is for what is there (`cluster.encode(X)`).
 
     tol: relative to the gradient at w = 0 (for coded sums of gradients: the largest entry of the
     gradient itself, or as far as rounding lets it fall).
@@ -129,6 +131,7 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Linear):
     solver: str | CodedGradient = "cg"
     tol: float = 1e-10
     max_iter: int = 10_000
+    where_: str = field(init=False)
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, *, checkpoint: object = None) -> Self:
         """Fit to X (N, d), an array, CSR matrix, CodedMatrix or store path; y is (N,) or (N, t).
@@ -140,13 +143,16 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Linear):
         weight = self._weight(sample_weight, X)
         targets = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
         if self.solver == "cg":
-            with self._placed(X, self.products) as matrix:
+            coded = self.products == "coded"
+            here = coded and isinstance(X, np.ndarray) and X.shape[1] <= COLUMNS
+            with self._placed(X, "here" if here else self.products) as matrix:
                 saves = self._saves(checkpoint, X, matrix, targets, weight)
-                W, b, self.n_iter_ = self._normal_equations(X, matrix, targets, weight, saves)
+                W, b = self._normal_equations(X, matrix, targets, weight, saves)
         else:
             intercept, penalty = self.fit_intercept, float(self.alpha)
             problem = Problem(X, targets, weight, squared, 1.0, penalty, intercept)
             W, b = self._minimise(problem, self.tol, checkpoint)
+            self.where_ = "workers"
         one = np.ndim(y) == 1
         self.coef_ = W[:, 0] if one else W.T
         self.intercept_ = (float(b[0]) if one else b) if self.fit_intercept else 0.0
@@ -175,8 +181,8 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Linear):
         return super()._solve(objective, start, tol * scale, on_step, saves)
 
     def _normal_equations(
-        self, given: Any, X: Encoded, y: Floats, weight: Floats, saves: Saves
-    ) -> tuple[Floats, Floats, int]:
+        self, given: Any, X: Encoded | Here, y: Floats, weight: Floats, saves: Saves
+    ) -> tuple[Floats, Floats]:
         """Solve (Xcᵀ D Xc + alpha) W = Xcᵀ D yc, X and y centred."""
         shift = np.zeros(y.shape[1])
         if self.fit_intercept:
@@ -192,14 +198,15 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Linear):
             def count(iteration: int, R: Floats, W: Floats) -> None:
                 # With H W = B - R the loss y'Dy - 2 b'w + w'Hw needs no product of its own.
                 losses[:] = np.maximum(0.0, start - (W * (B + R)).sum(axis=0))
-                show(iteration, 0.5 * float(losses.sum()), W, X)
+                show(iteration, 0.5 * float(losses.sum()), W, equations.data)
 
-            W, steps, unmet = solve_columns(
+            W, self.n_iter_, unmet = solve_columns(
                 equations.apply, B, self.tol, self.max_iter, count, saves, equations.near
             )
-        if unmet and steps == self.max_iter:
+        if unmet and self.n_iter_ == self.max_iter:
             self._unmet(f"max_iter={self.max_iter}", self.tol, "", "or scale the data")
-        return W, shift - mean @ W, steps
+        self.where_ = "here" if isinstance(equations.data, Here) else "workers"
+        return W, shift - mean @ W
 
 
 @dataclass(repr=False, eq=False)
@@ -262,17 +269,17 @@ class _LinearClassifier(ClassifierMixin, _Linear):
     def _by_class(self, y: Any, codes: NDArray[np.intp], weight: Floats, targets: Floats) -> Floats:
         """The weights of the rows, (N, 1), times those of their classes."""
         try:
-            found = compute_class_weight(
+            weights = compute_class_weight(
                 self.class_weight, classes=self.classes_, y=y, sample_weight=weight[:, 0]
             )
         except ValueError as error:
             raise BadInput(f"class_weight does not go with the labels: {error}") from None
-        if not (np.isfinite(found).all() and (found >= 0.0).all()):
+        if not (np.isfinite(weights).all() and (weights >= 0.0).all()):
             raise BadInput(f"class_weight must not be negative or NaN; got {self.class_weight!r}.")
         if self.hinge and targets.shape[1] > 1:
             # One against the rest: the one is weighted, the rest is not, as in scikit-learn.
-            return np.asarray(weight * np.where(targets > 0.0, found, 1.0))
-        return np.asarray(weight * found[codes][:, None])
+            return np.asarray(weight * np.where(targets > 0.0, weights, 1.0))
+        return np.asarray(weight * weights[codes][:, None])
 
     def _start(self, problem: Problem, classes: NDArray[Any] | None) -> Floats | None:
         """Where the last fit ended: with `warm_start`, for the same classes and columns."""

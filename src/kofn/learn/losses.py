@@ -125,10 +125,10 @@ class Problem:
 
     def penalties(self) -> Floats:
         """The penalty of each parameter."""
-        found = np.full(self.size, self.penalty)
+        penalties = np.full(self.size, self.penalty)
         if self.intercept and not self.penalise_intercept:
-            found[int(self.X.shape[1]) * int(self.targets.shape[1]) :] = 0.0
-        return found
+            penalties[int(self.X.shape[1]) * int(self.targets.shape[1]) :] = 0.0
+        return penalties
 
 
 class LinearObjective:
@@ -148,7 +148,7 @@ class LinearObjective:
         self.penalties, self._sample = problem.penalties(), sample
         self._at: tuple[bytes, Floats] | None = None
         # The value at that point and its slope by score, if they are known already.
-        self._found: float | None = None
+        self._value: float | None = None
         self._slope: Floats | None = None
         self._steps = 0
         # Whether all scores of a row are one problem; whether what `inverse` returns has the right
@@ -162,9 +162,9 @@ class LinearObjective:
     def value(self, x: Floats) -> float:
         """One pass with X."""
         scores = self._scores(x)
-        if self._found is None:
-            self._found = float(self._values(scores, x).sum())
-        return self._found
+        if self._value is None:
+            self._value = float(self._values(scores, x).sum())
+        return self._value
 
     def value_and_gradient(self, x: Floats) -> tuple[float, Floats]:
         """One pass with X and one with X.T."""
@@ -196,11 +196,11 @@ class LinearObjective:
             return None
         scores = self._scores(x)
         bend = lambda: self.scale * self.loss.bend(scores)  # noqa: E731
-        found = self._sample.inverse(bend, self.penalties.reshape(-1, self.m))
+        inverse = self._sample.inverse(bend, self.penalties.reshape(-1, self.m))
         if not self.joint:
-            return found
+            return inverse
         # The same added to all scores of a row changes no probability: nobody should go there.
-        return lambda g: _level(found(_level(g)))
+        return lambda g: _level(inverse(_level(g)))
 
     def line(self, x: Floats, p: Floats, along: Floats | None = None) -> Line:
         """The objective along x + t p. One pass with X, unless the scores of p are given."""
@@ -220,7 +220,7 @@ class LinearObjective:
     def restore(self, x: Floats, state: Mapping[str, Any]) -> None:
         """Go on at x from what `__checkpoint__` had."""
         self._at = None if state["scores"] is None else (x.tobytes(), state["scores"])
-        self._steps, self._found, self._slope = state["steps"], None, None
+        self._steps, self._value, self._slope = state["steps"], None, None
         if self._sample is not None and state["bend"] is not None:
             self._sample.restore(state["bend"], self.penalties.reshape(-1, self.m))
 
@@ -231,7 +231,7 @@ class LinearObjective:
         if self._steps:
             self._at = (x.tobytes(), line.scores + t * line.along)
             value, slope = line.known(t)
-            self._found, self._slope = value, slope
+            self._value, self._slope = value, slope
         else:
             self._at = None
         return x
@@ -252,7 +252,7 @@ class LinearObjective:
         if self._at is None or self._at[0] != key:
             W, b = self.problem.split(x)
             self._at = (key, self._forward(W) + b)
-            self._found = self._slope = None
+            self._value = self._slope = None
         return self._at[1]
 
     def _forward(self, W: Floats) -> Floats:
@@ -265,8 +265,8 @@ class LinearObjective:
 
 def product(matrix: Any, B: Floats) -> Floats:
     """A product with B (d, m), m > 0. One column travels and multiplies best as a vector."""
-    found = matrix @ (B[:, 0].copy() if B.shape[1] == 1 else np.ascontiguousarray(B))
-    return np.asarray(found, dtype=np.float64).reshape(-1, B.shape[1])
+    result = matrix @ (B[:, 0].copy() if B.shape[1] == 1 else np.ascontiguousarray(B))
+    return np.asarray(result, dtype=np.float64).reshape(-1, B.shape[1])
 
 
 def _level(g: Floats) -> Floats:

@@ -21,24 +21,24 @@ T = TypeVar("T")
 
 def interleave(stream: Stream, programs: Sequence[Program[T]]) -> list[T]:
     """Run programs to their ends, one product of each in turn; return what they return."""
-    found: dict[int, T] = {}
+    results: dict[int, T] = {}
     waiting: list[Ticket | None] = [None] * len(programs)
 
     def resume(i: int, value: Floats | None) -> None:
         try:
             pair = next(programs[i]) if value is None else programs[i].send(value)
         except StopIteration as end:
-            found[i], waiting[i] = end.value, None
+            results[i], waiting[i] = end.value, None
         else:
             waiting[i] = stream.submit(*pair)
 
     for i in range(len(programs)):
         resume(i, None)
-    while len(found) < len(programs):
+    while len(results) < len(programs):
         for i, ticket in enumerate(waiting):
             if ticket is not None:
                 resume(i, ticket.result())
-    return [found[i] for i in range(len(programs))]
+    return [results[i] for i in range(len(programs))]
 
 
 def alone(program: Program[T]) -> T:
@@ -48,8 +48,8 @@ def alone(program: Program[T]) -> T:
         while True:
             X, Y = program.send(X @ Y)
     except StopIteration as end:
-        found: T = end.value
-        return found
+        result: T = end.value
+        return result
 
 
 def train_many(

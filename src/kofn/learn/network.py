@@ -85,8 +85,8 @@ class Network:
 
     def loss(self, X: Floats, y: NDArray[np.intp]) -> float:
         """Mean cross-entropy over rows, computed here."""
-        found = self.scores(X)
-        return float((logsumexp(found, axis=1) - found[np.arange(len(y)), y]).mean())
+        logits = self.scores(X)
+        return float((logsumexp(logits, axis=1) - logits[np.arange(len(y)), y]).mean())
 
 
 def scores(X: Floats, weights: Sequence[Floats], biases: Sequence[Floats]) -> Floats:

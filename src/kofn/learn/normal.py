@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..arrays import CodedMatrix
-from ..arrays.gram import Gram, gram
+from ..arrays.gram import Gram, gram, gram_here
 from .losses import product
 from .precondition import WORK, inverse_of, sample_of
+from .products import Here
 from .solvers import Floats, Linear
 
 COLUMNS = 256  # up to so many one pass, for all products of two of them, is sooner done than CG
+SOME = 1000  # rows that tell which columns are far from zero
+FAR = 3.0  # times its deviation: such a mean is taken off first, for the digits that it costs
 CLEAR = 1e-3  # of a column's squares, left without its mean: they are as exact as the data
 ROUNDING = 1e-12  # where less is left, it is rounding
 SURE = 1e-5  # the least eigenvalue, of columns of length 1: rounding counts 1e5 times at most
@@ -30,6 +34,7 @@ class Normal:
     B: Floats
     apply: Linear
     near: Linear | None
+    data: Any  # what the equations were formed from, and products are with
 
 
 def normal(
@@ -37,34 +42,52 @@ def normal(
 ) -> Normal:
     """The equations of X (N, d), which is `given` on workers; left (N, t): D times the targets.
 
-    With few columns and many rows the workers add up Xᵀ D X in one pass. Where some of the rows
-    are missing in it, or it would be inexact, it tells no more than about the inverse.
+    What is here is added up here, as Xᵀ D X in one pass. With few columns and many rows the workers
+    do that. Where some of the rows are missing in it, or it would be inexact, it tells no more than
+    about the inverse, and X goes to the workers if it is not there.
     """
     (rows, d), t, total = X.shape, left.shape[1], float(weight.sum())
-    U = np.hstack([left, weight])
-    many = isinstance(X, CodedMatrix) and d <= COLUMNS and rows * d * d > WORK
-    known = gram(X, U) if many else None
+    U, shift, near = np.hstack([left, weight]), np.zeros(d), None
+    known: Gram | None = None
+    if isinstance(X, Here):
+        began = time.perf_counter()
+        if intercept:
+            shift = _far(X.rows)
+        known = gram_here(X.rows, U, shift if shift.any() else None)
+        X.seconds = time.perf_counter() - began
+    elif isinstance(X, CodedMatrix) and d <= COLUMNS and rows * d * d > WORK:
+        known = gram(X, U)
     if known is not None and known.whole:
         both = known.sums.T
     else:
+        X, shift = X.placed() if isinstance(X, Here) else X, np.zeros(d)
         both = product(X.T, U if intercept else left)  # the mean takes no pass of its own
     mean = both[:, -1] / total if intercept else np.zeros(d)
     B = both[:, :t] - np.outer(mean, left.sum(axis=0))
-    near: Linear | None = None
-    if known is None:
-        if (sample := sample_of(given, X, False)) is not None:
-            near = sample.centred(mean).inverse(lambda: weight, np.full((d, 1), alpha))
-    else:
+    if known is not None:
         H, clear = _centred(known, mean, total, alpha)
         near = inverse_of(H)
         if clear and known.whole:
-            return Normal(mean, B, lambda P: H @ P, near)
+            return Normal(mean + shift, B, lambda P: H @ P, near, X)
+    mean = mean + shift
+    if isinstance(X, Here):
+        X = X.placed()
+    if known is None and (sample := sample_of(given, X, False)) is not None:
+        near = sample.centred(mean).inverse(lambda: weight, np.full((d, 1), alpha))
 
     def apply(P: Floats) -> Floats:
         R = weight * (product(X, P) - mean @ P)
         return product(X.T, R) - np.outer(mean, R.sum(axis=0)) + alpha * P
 
-    return Normal(mean, B, apply, near)
+    return Normal(mean, B, apply, near, X)
+
+
+def _far(X: Floats) -> Floats:
+    """About the mean of each column that is far from zero, by some of the rows; zero of others."""
+    some = np.asarray(X[:: -(-len(X) // SOME)], np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean, deviation = some.mean(axis=0), some.std(axis=0)
+        return np.where(np.abs(mean) > FAR * deviation, mean, 0.0)
 
 
 def _centred(known: Gram, mean: Floats, total: float, alpha: float) -> tuple[Floats, bool]:

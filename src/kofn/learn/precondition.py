@@ -83,11 +83,11 @@ class Sample:
 
     def restore(self, bend: Floats, penalties: Floats) -> Inverse:
         """Find it for this curvature of the sample's rows, and keep it."""
-        found = self._found(bend * (self.total / len(self.index)), penalties)
-        self._kept = (bend, penalties, found)
-        return found
+        inverse = self._inverse(bend * (self.total / len(self.index)), penalties)
+        self._kept = (bend, penalties, inverse)
+        return inverse
 
-    def _found(self, bend: Floats, penalties: Floats) -> Inverse:
+    def _inverse(self, bend: Floats, penalties: Floats) -> Inverse:
         if not self.sharp:
             return self._by_sizes(bend, penalties)
         if np.ptp(bend, axis=1).any() or np.ptp(penalties, axis=1).any():

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
+
+from numpy.typing import NDArray
 
 from ..arrays import CodedMatrix, CodedTranspose
 from ..arrays.baselines import Replicated
-from ..arrays.shares import resolve_source
+from ..arrays.shares import choose_code, resolve_source
 from ..checks import one_of
+from ..choice import chosen
 from ..cluster import Cluster
 from ..errors import BadInput
+from ..model import ProductReport
 
 # What may be given to fit as it is: it lies on workers already.
 Encoded = CodedMatrix | CodedTranspose | Replicated
@@ -18,6 +23,55 @@ Encoded = CodedMatrix | CodedTranspose | Replicated
 INEXACT = {"ignore": (1, "ignore"), "stale": (1, "stale")}
 BASELINES = {"noiseless": (1, "wait"), "replication": (2, "wait")} | INEXACT
 KINDS = ("coded", *BASELINES)
+
+
+@dataclass(eq=False)
+class Here:
+    """An array in this process, and where it is to go if one pass over it is not enough.
+
+    To send it takes as long as that pass. The report is of the pass: no worker read a row.
+    """
+
+    rows: NDArray[Any]
+    cluster: Cluster
+    k: Any = None
+    n: int | None = None
+    seconds: float = 0.0
+
+    def __post_init__(self) -> None:  # what encode refuses is refused at once
+        k, n, *_ = chosen(self.k, "encode", self.k, self.n)
+        choose_code(None, None, k, n, self.cluster._count)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        rows, columns = self.rows.shape
+        return rows, columns
+
+    @property
+    def report(self) -> ProductReport:
+        """What the pass did."""
+        return ProductReport(
+            round=0,
+            live=self.cluster.workers,
+            late=(),
+            lost=(),
+            joined=(),
+            seconds={"total": self.seconds},
+            eta=1.0,
+            error_bound=None,
+            rows_read={},
+            rows_used=len(self.rows),
+            extra={"where": "here"},
+        )
+
+    @property
+    def _driver(self) -> Any:
+        return self.cluster._driver
+
+    def placed(self) -> Any:
+        """The array on the workers."""
+        return place("coded", self.cluster, self.rows, self.k, self.n)
 
 
 def check(kind: object, solver: str, k: int | None, X: Any) -> None:
@@ -54,8 +108,10 @@ def sums_alone(kind: object, k: int | None, X: Any) -> None:
         )
 
 
-def place(kind: str, cluster: Cluster, X: Any, k: int | None, n: int | None) -> Encoded:
+def place(kind: str, cluster: Cluster, X: Any, k: int | None, n: int | None) -> Encoded | Here:
     """Put X on the workers of a cluster, for products of this kind; n: how many there may be."""
+    if kind == "here":
+        return Here(X, cluster, k, n)
     if kind == "coded":
         # An array has been checked by scikit-learn's rules; a source has not.
         return cluster.encode(X, k, n=n, check_finite=resolve_source(X) is not None)

@@ -58,10 +58,10 @@ def saves(
     if checkpoint is None:
         return NOWHERE
     where = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
-    found = where.read()
+    saved = where.read()
     about = _about(estimator, X, targets, weight)
     try:
-        other = "" if found is None else _difference(found[0], about)
+        other = "" if saved is None else _difference(saved[0], about)
     except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError):
         other = _STRANGE
     if other:
@@ -71,7 +71,7 @@ def saves(
         )
     where.prepare()
     where.about = about
-    return Saves({} if found is None else found[1], partial(_write, where))
+    return Saves({} if saved is None else saved[1], partial(_write, where))
 
 
 def _write(where: Checkpoint, state: dict[str, Any]) -> None:

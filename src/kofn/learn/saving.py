@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from .. import saved
 from ..cluster import Cluster
 from ..errors import BadFile, BadInput
-from ..files import said
+from ..files import cause
 from .clusters import LeftBehind
 from .components import PCA, TruncatedSVD
 from .kernel import KernelRidge
@@ -57,7 +57,7 @@ def load(path: object) -> Any:
         raise BadFile(
             str(path),
             f"a saved model has what it was fitted to, and parameters that go with it; this has "
-            f"not ({said(error)}). Save it anew, or take another copy.",
+            f"not ({cause(error)}). Save it anew, or take another copy.",
         ) from error
 
 
@@ -161,28 +161,28 @@ def _check(model: Any) -> None:
     if isinstance(model, MLPClassifier):
         widths = [features, *(len(b) for b in model.intercepts_)]
         expected = [*pairwise(widths), *((width,) for width in widths[1:])]
-        found = [*model.coefs_, *model.intercepts_]
+        arrays = [*model.coefs_, *model.intercepts_]
         right = len(widths) > 1 and widths[-1] == len(model.classes_)
     elif isinstance(model, PCA | TruncatedSVD):
-        found = [model.components_, model.singular_values_, model.explained_variance_]
+        arrays = [model.components_, model.singular_values_, model.explained_variance_]
         count = len(model.components_)
         expected, right = [(count, features), (count,), (count,)], count > 0
         if isinstance(model, PCA):
-            found, expected = [*found, model.mean_], [*expected, (features,)]
+            arrays, expected = [*arrays, model.mean_], [*expected, (features,)]
     elif isinstance(model, KernelRidge):
         rows = len(model.X_fit_)
         expected = [(rows, features), (rows, *model.dual_coef_.shape[1:2])]
-        found, right = [model.X_fit_, model.dual_coef_], True
+        arrays, right = [model.X_fit_, model.dual_coef_], True
     else:
         W, b = model.coef_, np.asarray(model.intercept_)
         outputs = W.shape[:-1]  # none for a single target
         expected = [(*outputs, features), b.shape and outputs]
-        found, right = [W, b], len(outputs) < 2
+        arrays, right = [W, b], len(outputs) < 2
         if classes is not None:
             right = outputs == ((len(classes),) if len(classes) > 2 else (1,))
-    if not right or [each.shape for each in found] != expected:
+    if not right or [each.shape for each in arrays] != expected:
         raise ValueError("its arrays do not fit together")
-    if any(each.dtype.kind != "f" for each in found):
+    if any(each.dtype.kind != "f" for each in arrays):
         raise ValueError("its coefficients are no floating-point numbers")
     names = getattr(model, _OPTIONAL, None)
     if names is not None and names.shape != (features,):

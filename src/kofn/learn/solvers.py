@@ -125,14 +125,14 @@ def lbfgs(
         if near is not None and f.whole:
             S, Y = none, none  # nothing that was learnt before is as good
         p = _direction(gradient, S, Y, near, f)
-        found = _line_search(f, x, value, gradient, p, len(S) > 0 or near is not None)
-        if found is None and (len(S) or near is not None):  # that may mislead: begin anew
+        point = _line_search(f, x, value, gradient, p, len(S) > 0 or near is not None)
+        if point is None and (len(S) or near is not None):  # that may mislead: begin anew
             S, Y = none, none
-            found = _line_search(f, x, value, gradient, -gradient, False)
-        if found is None:
+            point = _line_search(f, x, value, gradient, -gradient, False)
+        if point is None:
             return Solution(x, iteration, True)  # rounding: no step makes it better
         old, before, here = gradient, value, x
-        x = found
+        x = point
         value, gradient = f.value_and_gradient(x)
         check_finite(iteration, value, gradient)
         idle = idle if before - value <= LEVEL * abs(value) else 0
@@ -229,9 +229,9 @@ def newton_cg(
         within = np.minimum(0.5, np.sqrt(left / start)) * left
         if not f.joint:  # whoever is there already waits for the others
             within = np.where(np.abs(G).max(axis=0, initial=0.0) <= tol, np.inf, within)
-        found = conjugate_gradients(f.curvature(x), -G, within, 50 + len(x), near, f.joint)
-        line = f.line(x, found.X.ravel(), found.reached)
-        step = _along(line, _dots(G, found.X, f.joint))
+        solution = conjugate_gradients(f.curvature(x), -G, within, 50 + len(x), near, f.joint)
+        line = f.line(x, solution.X.ravel(), solution.reached)
+        step = _along(line, _dots(G, solution.X, f.joint))
         if not step.any():
             return Solution(x, iteration, True)  # rounding: no step makes it better
         here, before = x, value
@@ -358,10 +358,10 @@ def solve_columns(
     """
     within = tol * np.sqrt(_dots(B, B if near is None else near(B), False))
     nothing = np.zeros((0, 0))
-    found = conjugate_gradients(
+    solution = conjugate_gradients(
         lambda P, at: (apply(P), nothing), B, within, max_iter, near, False, on_step, saves
     )
-    return found.X, found.iterations, int((~found.met).sum())
+    return solution.X, solution.iterations, int((~solution.met).sum())
 
 
 SOLVERS = {"gd": gradient_descent, "lbfgs": lbfgs, "newton-cg": newton_cg}

@@ -108,16 +108,16 @@ class CodedBackward:
             )
         buffers = tuple(map(_array, module.buffers()))
         x = (flat(module), self.steps, *buffers)
-        found = self.parts.sum(self._term(), x, stop=stop, weights=weights)
+        result = self.parts.sum(self._term(), x, stop=stop, weights=weights)
         self.steps += 1
-        if found.value is None:  # only time is simulated
-            return found
-        gradient, loss, used, rows, *moved = found.value
+        if result.value is None:  # only time is simulated
+            return result
+        gradient, loss, used, rows, *moved = result.value
         self._accumulate(gradient / self.rows, used)
         if moved:
             _move(module, moved[0] / rows)
         value = np.asarray(loss / self.rows)
-        return Sum(value, found.exact, found.covered, found.missing, found.report)
+        return Sum(value, result.exact, result.covered, result.missing, result.report)
 
     def _term(self) -> Term:
         """What workers evaluate: the module as it is now, copied and sent when it has changed."""
@@ -177,15 +177,15 @@ class Term:
             for p in trained
         ]
         gradient = np.concatenate(pieces, dtype=np.result_type(np.float32, *pieces)) * count
-        found = gradient, np.asarray(loss.item() * count), used * count, np.asarray(float(count))
+        sums = gradient, np.asarray(loss.item() * count), used * count, np.asarray(float(count))
         if not buffers:
-            return found
+            return sums
         # Most buffers never move: only what does travels.
         before = np.concatenate(buffers, axis=None)
         after = np.concatenate([_array(b) for b in module.buffers()], axis=None)
         where = np.flatnonzero((before != after) & ~((before != before) & (after != after)))
         by = after[where].astype(np.float64) - before[where]
-        return *found, Scattered(where, by * count, before.size)
+        return *sums, Scattered(where, by * count, before.size)
 
 
 def _move(module: Module, by: NDArray[Any]) -> None:
@@ -200,7 +200,7 @@ def _move(module: Module, by: NDArray[Any]) -> None:
 
 def _still(module: Module) -> list[Any]:
     """All of a module but the values of trained parameters and of buffers, to be looked at."""
-    found: list[Any] = []
+    state: list[Any] = []
     for name, one in module.named_modules():
         # Most of what is in a module is empty dicts of hooks.
         kept = [(k, v) for k, v in vars(one).items() if not isinstance(v, dict) or v]
@@ -211,8 +211,8 @@ def _still(module: Module) -> list[Any]:
             (k, tuple(p.shape), str(p.dtype), None if travels else _array(p))
             for k, p, travels in tensors
         ]
-        found.append((name, type(one), kept, shapes))
-    return found
+        state.append((name, type(one), kept, shapes))
+    return state
 
 
 def _copied(module: Module) -> Module:

@@ -42,17 +42,17 @@ def resolve(notices: str | Source | Iterable[str | Source] | None) -> list[Sourc
     if notices is None:
         return []
     several = isinstance(notices, Iterable) and not isinstance(notices, str | Source | Mapping)
-    found: list[Source] = []
+    sources: list[Source] = []
     for each in cast("Iterable[object]", notices) if several else [notices]:
         if isinstance(each, Source):
-            found.append(each)
+            sources.append(each)
         elif isinstance(each, str) and each == "auto":
-            found += [kind(optional=True) for kind in _AUTO]
+            sources += [kind(optional=True) for kind in _AUTO]
         elif isinstance(each, str) and each in _NAMES:
-            found.append(_NAMES[each]())
+            sources.append(_NAMES[each]())
         else:
             raise errors.BadInput(
                 f"notices= takes names of sources, or kofn.notices.Source objects; got {each!r}. "
                 f"Use {', '.join(sorted(_NAMES))}, or auto."
             )
-    return found
+    return sources

@@ -44,7 +44,7 @@ class Books:
         self._hosts: dict[int, str] = {}  # of live workers
         self._watchers: dict[tuple[int, int | str], int] = {}  # by source and group
         self._standing: dict[tuple[int, int | str], tuple[float, str]] = {}  # and worker or place
-        self._told: dict[int, float] = {}  # deadlines, of workers that will go
+        self._deadlines: dict[int, float] = {}  # deadlines, of workers that will go
 
     def add(self, sources: Iterable[Source]) -> None:
         """Watch these too, unless the very same are watched already."""
@@ -78,7 +78,7 @@ class Books:
         """A worker is gone; another one of its machine watches in its place."""
         if self._hosts.pop(worker, None) is None:
             return
-        self._told.pop(worker, None)
+        self._deadlines.pop(worker, None)
         for key in [key for key in self._standing if key[1] == worker]:
             del self._standing[key]
         self.due = [order for order in self.due if order.worker != worker]
@@ -89,7 +89,7 @@ class Books:
                 for heir in islice(heirs, 1):
                     self._order(heir)
 
-    def told(
+    def on_leaving(
         self, worker: int, now: float, seconds: float, reason: str, source: int, place: str
     ) -> list[Leaving]:
         """A watcher says that its worker, or all of a place, go in so many seconds, or stay."""
@@ -139,7 +139,7 @@ class Books:
                 if of in mine and notice[0] + OVER > now
             ]
             deadline, why = min(stand, default=(INF, reason))
-            if deadline != self._told.get(worker, INF):
-                self._told[worker] = deadline
+            if deadline != self._deadlines.get(worker, INF):
+                self._deadlines[worker] = deadline
                 events.append(Leaving(now, worker, deadline, why))
         return events

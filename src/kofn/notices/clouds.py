@@ -164,7 +164,7 @@ class Azure(Source):
     def _notices(self, document: Any) -> list[Notice]:
         from email.utils import parsedate_to_datetime  # takes a while: only where it is used
 
-        found, times = [], {}
+        notices, times = [], {}
         for event in document["Events"]:
             if self._name in [*event["Resources"]] and event["EventType"] in self._kinds:
                 id, begins = event["EventId"], event["NotBefore"]
@@ -173,9 +173,9 @@ class Azure(Source):
                 else:  # it has begun, and has no time any more
                     at = self._times.get(id, time.time())
                 times[id] = at
-                found.append(Notice(at, f"Azure: {event['EventType']}"))
+                notices.append(Notice(at, f"Azure: {event['EventType']}"))
         self._times = times
-        return found
+        return notices
 
 
 def _unix(text: str) -> float:

@@ -42,14 +42,14 @@ class RayDrain(Source):
         except Exception as error:  # whatever Ray raises when it cannot be reached
             raise NoAnswer(f"Ray: {error!r}") from error
         self._seen = {node: at for node, at in self._seen.items() if node in nodes}
-        found = []
+        notices = []
         for node, deadline in nodes.items():
             if deadline:
                 at = deadline / 1000
             else:
                 at = self._seen.setdefault(node, time.time() + self.seconds)
-            found.append(Notice(at, "Ray drains its node", node))
-        return found
+            notices.append(Notice(at, "Ray drains its node", node))
+        return notices
 
 
 @dataclass(kw_only=True)

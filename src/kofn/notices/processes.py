@@ -66,11 +66,11 @@ class SigTerm(Source):
             if left <= 0:
                 os.kill(os.getpid(), signal.SIGKILL)
             time.sleep(min(left, _LOOK))
-        elif self._told():
+        elif self._signalled():
             self._gone_at = time.time() + self.grace
         return [Notice(self._gone_at, "SIGTERM")] if self._gone_at else []
 
-    def _told(self) -> bool:
+    def _signalled(self) -> bool:
         ready = select.select([self._pipe], [], [], _LOOK)[0]
         return bool(ready) and signal.SIGTERM in os.read(self._pipe, 4096)
 
@@ -118,5 +118,5 @@ class Slurm(Source):
 
 def _ask_slurm(job: str) -> float:
     command = ["squeue", "-h", "-j", job, "-o", "%e"]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
-    return datetime.fromisoformat(said.strip()).timestamp()  # in local time
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
+    return datetime.fromisoformat(answer.strip()).timestamp()  # in local time

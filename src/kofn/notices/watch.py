@@ -15,15 +15,15 @@ _TRIES = 3  # times without an answer after which that is told, once
 _SAID = 1000  # characters of a reason that are told
 _LONGEST = 60.0  # seconds between two looks at what does not answer
 
-Tell = Callable[[float, str, str], None]  # seconds (infinity: it stays after all), reason, place
+Emit = Callable[[float, str, str], None]  # seconds (infinity: it stays after all), reason, place
 
 
 def begin(
-    code: bytes, worker: object, tell: Tell, fail: Callable[[str], None], said: Iterable[str]
+    code: bytes, worker: object, emit: Emit, fail: Callable[[str], None], said: Iterable[str]
 ) -> list[Watcher]:
     """Watch a pickled source for a worker; return the watcher, none where that cannot be."""
     try:
-        watcher = Watcher(pickle.loads(code), tell, fail, said)
+        watcher = Watcher(pickle.loads(code), emit, fail, said)
     except BaseException as error:
         fail(f"it cannot be unpickled there: {error!r}")
         return []
@@ -39,11 +39,11 @@ class Watcher:
     """
 
     def __init__(
-        self, source: Source, tell: Tell, fail: Callable[[str], None], said: Iterable[str] = ()
+        self, source: Source, emit: Emit, fail: Callable[[str], None], said: Iterable[str] = ()
     ) -> None:
         self.source = source
-        self._tell, self._fail = tell, fail
-        self._said: Mapping[str, Notice | None] = dict.fromkeys(said)
+        self._emit, self._fail = emit, fail
+        self._emitted: Mapping[str, Notice | None] = dict.fromkeys(said)
         self._notices: Sequence[Notice] | None = None  # at the last look that had an answer
         self._probed = False
         self._failures = 0  # in a row
@@ -93,13 +93,13 @@ class Watcher:
             return wait  # nothing is known: an earlier watcher's notices stand
         now = time.time()
         standing = {n.place: n for n in self._notices if now < n.at + source.linger}
-        for place in {**self._said, **standing}:
+        for place in {**self._emitted, **standing}:
             notice = standing.get(place)
             if notice is None:
-                self._tell(float("inf"), "it stays", place)
-            elif notice != self._said.get(place):
-                self._tell(max(0.0, notice.at - now), notice.reason, place)
-        self._said = standing
+                self._emit(float("inf"), "it stays", place)
+            elif notice != self._emitted.get(place):
+                self._emit(max(0.0, notice.at - now), notice.reason, place)
+        self._emitted = standing
         return min([wait, *(n.at + source.linger - now for n in standing.values())])
 
     def _give_up(self, error: BaseException) -> None:

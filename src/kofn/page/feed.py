@@ -57,7 +57,7 @@ class Feed:
             if self._usage is not None and (records := self._usage.records()):
                 with self.changed:
                     self.state.take(records)
-                    self._say()
+                    self._notify()
             self.spent += time.thread_time() - began
             if over or self.state.closed:
                 return
@@ -72,7 +72,7 @@ class Feed:
                 self._tail.seek(marks[-1])
                 with self.changed:
                     self.state.pass_over(marks)
-                    self._say()
+                    self._notify()
             return 0.0
         began = time.thread_time()
         records = self._tail.take()
@@ -90,10 +90,10 @@ class Feed:
             rounds = sum(r.kind == "round" for r in marks)
             if rounds:
                 self._enough = 2 * went_through + self._each * len(records) / rounds
-            self._say()
+            self._notify()
         return took
 
-    def _say(self) -> None:
+    def _notify(self) -> None:
         self.version += 1
         self.changed.notify_all()
 

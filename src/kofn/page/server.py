@@ -236,15 +236,15 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _stream(self, cursor: tuple[int, ...] | None) -> None:
         feed, over = self.server.feed, self.server.over
-        version, listed, told = -1, float("-inf"), -1
+        version, listed, stamp = -1, float("-inf"), -1
         ended = False
         while not ended:
             with feed.changed:
                 state = feed.state
                 behind = cursor is not None and cursor != state.cursor()
                 due = listed + max(1.0, len(state.workers) / WORKERS)
-                wait = ALIVE if told == state.stamp else max(0.0, due - monotonic())
-                new = behind or feed.wait(version, wait) or told != state.stamp
+                wait = ALIVE if stamp == state.stamp else max(0.0, due - monotonic())
+                new = behind or feed.wait(version, wait) or stamp != state.stamp
                 version = feed.version
                 some = state.since(cursor or (), PIECE)
                 update = {"head": state.head(), "new": cursor is None, **some}
@@ -254,8 +254,8 @@ class _Handler(BaseHTTPRequestHandler):
                 update["last"] = state.closed and whole
                 ended = whole and (state.closed or over.is_set())
                 if monotonic() >= due or state.closed or over.is_set():
-                    update["workers"] = state.everyone(told)
-                    listed, told = monotonic(), state.stamp
+                    update["workers"] = state.everyone(stamp)
+                    listed, stamp = monotonic(), state.stamp
             if new:
                 id = "-".join(map(str, (self.server.run, *cursor)))
                 text = f"retry: 500\nid: {id}\ndata: {as_json(update)}\n\n"

@@ -79,9 +79,9 @@ class Link:
         count, rights, _, _ = self.sock.recvmsg_into([self.reader.target], _RIGHTS)
         for level, kind, data in rights:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-                found = array("i")
-                found.frombytes(data[: len(data) - len(data) % found.itemsize])
-                for fd in found:
+                descriptors = array("i")
+                descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
+                for fd in descriptors:
                     os.set_inheritable(fd, False)
                     self.fds.append(fd)
         return count

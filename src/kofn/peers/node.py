@@ -340,9 +340,9 @@ class Node:
             if link.proven:
                 # Blobs are written where they belong, so the reader asks about them.
                 with self._changed:
-                    found = link.reader.filled(count)
-                    if isinstance(found, tuple):
-                        self._frame(link, *found)
+                    frame = link.reader.filled(count)
+                    if isinstance(frame, tuple):
+                        self._frame(link, *frame)
             else:
                 given = link.reader.filled(count)
                 if isinstance(given, bytes):

@@ -39,7 +39,7 @@ def socket_name(id: str) -> str | None:
 
 def own_addresses() -> tuple[str, ...]:
     """IPv4 addresses of this machine that others might reach; the loopback if there are none."""
-    found: list[str] = []
+    addresses: list[str] = []
     with suppress(OSError, ImportError):
         import array
         import fcntl
@@ -49,11 +49,11 @@ def own_addresses() -> tuple[str, ...]:
             ask = struct.pack("iL", len(room), room.buffer_info()[0])
             size = struct.unpack("iL", fcntl.ioctl(any_socket, _SIOCGIFCONF, ask))[0]
         names = room.tobytes()
-        found = [socket.inet_ntoa(names[at + 20 : at + 24]) for at in range(0, size, _ENTRY)]
-    if not found:
+        addresses = [socket.inet_ntoa(names[at + 20 : at + 24]) for at in range(0, size, _ENTRY)]
+    if not addresses:
         with suppress(OSError):
-            found = socket.gethostbyname_ex(socket.gethostname())[2]
-    outer = dict.fromkeys(ip for ip in found if not ip.startswith("127."))
+            addresses = socket.gethostbyname_ex(socket.gethostname())[2]
+    outer = dict.fromkeys(ip for ip in addresses if not ip.startswith("127."))
     return tuple(outer) or (LOOPBACK,)
 
 

@@ -10,26 +10,38 @@ from .options import Option
 
 WORTH = 0.03  # a code that saves less than this is not worth its memory
 NEAR = 0.01  # options no further apart than this are equally good
+NEARBY = 0.1  # what is safer is looked at first if it is no further from the best
 
 
 class Goal(NamedTuple):
     """The cheapest in time if there is a deadline; else, with prices, the least time x price.
 
-    There one percent more money would buy less than one percent of the time: the knee.
+    There one percent more money would buy less than one percent of the time: the knee. `risk`: at
+    most so much of it, if that can be.
     """
 
     deadline: float | None
     priced: bool
+    risk: float = 1.0
 
     def __str__(self) -> str:
+        text = "the least time x price" if self.priced else "the least time"
         if self.deadline is not None:
             cheap = "the least price" if self.priced else "the fewest machine seconds"
-            return f"{cheap} within {self.deadline:g} s"
-        return "the least time x price" if self.priced else "the least time"
+            text = f"{cheap} within {self.deadline:g} s"
+        return text + (f", at a risk of {self.risk:.3g} at most" if self.risk < 1 else "")
 
     def late(self, option: Option) -> bool:
         """Whether it misses the deadline."""
         return self.deadline is not None and option.seconds > self.deadline
+
+    def risky(self, option: Option) -> float:
+        """Its risk, if that is more than is allowed; else 0."""
+        return _risk(option) or 0.05 if (option.risk or 0.0) > self.risk else 0.0
+
+    def met(self, option: Option) -> bool:
+        """Whether it is within all limits."""
+        return not self.late(option) and not self.risky(option)
 
     def value(self, option: Option) -> float:
         """The less the better; among options of which all or none are late."""
@@ -39,13 +51,14 @@ class Goal(NamedTuple):
             return sqrt(option.seconds * option.cost)
         return option.seconds
 
-    def key(self, option: Option) -> tuple[bool, float, str, int]:
+    def key(self, option: Option) -> tuple[float, bool, float, str, int]:
         """To sort by, the best first; the same in every run."""
-        return self.late(option), self.value(option), option.code, option.workers
+        ends = option.code, option.workers
+        return self.risky(option), self.late(option), self.value(option), *ends
 
     def equal(self, option: Option, best: Option, within: float) -> bool:
         """Whether it is as good as the best, within a fraction."""
-        if self.late(option) != self.late(best):
+        if self.key(option)[:2] != self.key(best)[:2]:
             return False
         return self.value(option) <= self.value(best) * (1 + within)
 
@@ -58,6 +71,25 @@ class Goal(NamedTuple):
         near = [one for one in able if self.equal(one, able[0], NEAR)]
         return min(near, key=lambda one: (_risk(one), one.memory or 0.0, *self.key(one)))
 
+    def kept(self, options: Sequence[Option], count: int) -> list[Option]:
+        """So many to go on with: the best, and what they are compared with.
+
+        That is the best with a code and without, and those that are less likely to lack machines
+        than all better ones, the nearest first.
+        """
+        ordered = sorted(options, key=self.key)
+        coded = next((one for one in ordered if one.runs and one.coded), None)
+        first = [one for one in (plain(options, self), coded) if one is not None]
+        able, safer = [one for one in ordered if one.runs], list[Option]()
+        for one in able:
+            if _risk(one) < min(map(_risk, [able[0], *safer])):
+                safer.append(one)
+        near = [one for one in safer if self.equal(one, able[0], NEARBY)]
+        safer = near[::-1] + [one for one in safer if one not in near]
+        first += [one for one in safer if one not in first][: max(1, count // 2 - 1)]
+        rest = [one for one in ordered if one not in first]
+        return [*first, *rest[: max(0, count - len(first))]]
+
 
 def _risk(option: Option) -> float:
     return round(option.risk or 0.0, 1)  # what is finer is chance
@@ -65,5 +97,5 @@ def _risk(option: Option) -> float:
 
 def plain(options: Iterable[Option], goal: Goal) -> Option | None:
     """The best of those without a code that give the exact result."""
-    found = [o for o in options if not o.coded and "covered" not in dict(o.candidate.parameters)]
-    return min(found, key=goal.key, default=None)
+    uncoded = [o for o in options if not o.coded and "covered" not in dict(o.candidate.parameters)]
+    return min(uncoded, key=goal.key, default=None)

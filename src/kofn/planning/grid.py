@@ -17,11 +17,11 @@ SLACKS = (0.25, 1.0)
 
 def steps(first: float, last: float, growth: float = GROWTH) -> list[int]:
     """Whole numbers from first to last, first by ones, then ever wider apart."""
-    found, at = [], max(1, int(first))
+    values, at = [], max(1, int(first))
     while at <= last:
-        found.append(at)
+        values.append(at)
         at = max(at + 1, int(at * growth))
-    return found
+    return values
 
 
 def counts(most: int) -> list[int]:
@@ -40,17 +40,17 @@ def uncoded(work: Work, n: int) -> Candidate | None:
 def grid(work: Work, n: int, tolerance: float) -> list[Candidate]:
     """Candidates for n workers, the one without a code first, if there is one."""
     plain = uncoded(work, n)
-    found = [] if plain is None else [plain]
+    candidates = [] if plain is None else [plain]
     if n > 1:
         kinds = {"product": _products, "gradient": _gradients, "sequence": _sequences}
-        found += kinds.get(work.kind, _sums)(work, n)
+        candidates += kinds.get(work.kind, _sums)(work, n)
     if tolerance > 0 and work.kind in ("gradient", "sum"):
         covered = 1 - tolerance
-        sums = [one for one in found if one.code in ("uncoded", "fractional", "cyclic")]
-        found += [_candidate(c.code, **dict(c.parameters), covered=covered) for c in sums]
+        sums = [one for one in candidates if one.code in ("uncoded", "fractional", "cyclic")]
+        candidates += [_candidate(c.code, **dict(c.parameters), covered=covered) for c in sums]
         if work.kind == "gradient" and n > 1:
-            found.append(_candidate("dsag", fresh=math.ceil(covered * n)))
-    return found
+            candidates.append(_candidate("dsag", fresh=math.ceil(covered * n)))
+    return candidates
 
 
 def thinned(candidates: list[Candidate], most: int) -> list[Candidate]:

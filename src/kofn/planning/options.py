@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from html import escape
 from os import PathLike
@@ -17,26 +18,40 @@ from .calls import Call, call_of
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+WAIT = 600.0  # seconds that rounds wait for machines, at least, where they may be lost
+YOURS = {
+    "product": "A: your matrix.",
+    "gradient": "data: your rows; fn(part, x): a gradient.",
+    "sequence": "Then jobs.submit(X, Y).",
+    "sum": "data: your terms; fn(part, x): a value.",
+}
 
-@dataclass(frozen=True, eq=False)
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Option:
     """A code on so many workers, and what all rounds of the work would take with it.
 
-    `seconds`: with the placing of the data. `price`: in USD; None where no price is known.
-    `memory`: the largest share of a worker, as a part of the data. `risk`: the chance that a run
-    falls below the threshold; None without a market. `machine`: of which kind, where a market has
-    several. `row`: the rounds that were played, which may be fewer than all.
+    `mean`: seconds of a round. `seconds`: of all, with the placing of the data. `price`: in USD;
+    None where no price is known. `memory`: the largest share of a worker, as a part of the data.
+    `risk`: the chance that a run lacks machines at some time; None without a market. `machine`: of
+    which kind, where a market has several. `row`: the rounds that were played, which may be fewer
+    than all. `short`: for how long the market lacks machines, at most. `over`: whether it ended
+    before all rounds were done, from one of the moments at which runs were begun; the figures are
+    scaled up then.
     """
 
     candidate: Candidate
     workers: int
     machine: str
     row: Row
+    mean: float
     seconds: float
     machine_seconds: float
     price: float | None
     risk: float | None
     runs: bool  # whether a cluster has a call for it, or it is simulated alone
+    short: float = 0.0
+    over: bool = False
 
     @property
     def code(self) -> str:
@@ -65,16 +80,25 @@ class Option:
             "code": self.code,
             "workers": self.workers,
             "machine": self.machine or None,
+            "mean": self.mean,
             "seconds": self.seconds,
             "price": self.price,
             "machine_seconds": self.machine_seconds,
             "memory": self.memory,
             "risk": self.risk,
             "runs": self.runs,
-            **{name: played[name] for name in ("mean", "low", "high", "p99", "rounds", "work")},
+            "rounds": len(self.row.seconds),
+            "market_over": self.over,
+            **{name: played[name] for name in ("low", "high", "p99", "work")},
             "exact_share": played["exact_share"],
             "covered": played["covered"],
         }
+
+    def __repr__(self) -> str:
+        on = f" of {self.machine}" if self.machine else ""
+        paid = "" if self.price is None else f", {self.price:.4g} USD"
+        likely = "" if self.risk is None else f", risk {self.risk:.0%}"
+        return f"<{self.code} on {self.workers} workers{on}: {self.seconds:.4g} s{paid}{likely}>"
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +107,8 @@ class Plan(Choice):
 
     `best` is what these calls use. `options`: the last few that were compared, the best first; some
     may be quicker than `best`, where kofn cannot run them (`runs` is False). `tried`: every option,
-    those that fell behind early with fewer rounds. `why`: sentences.
+    those that fell behind early with fewer rounds. `met`: whether `best` keeps within the risk and
+    the deadline that were asked for. `why`: sentences.
     """
 
     work: Work
@@ -93,6 +118,7 @@ class Plan(Choice):
     tried: tuple[Option, ...]
     settings: int  # how many there were of codes, parameters and machines
     goal: str
+    met: bool
     why: tuple[str, ...]
 
     @property
@@ -113,8 +139,11 @@ class Plan(Choice):
     @property
     def python(self) -> str:
         """The same as lines of Python."""
-        start = f'with kofn.connect("local", workers={self.workers}) as cluster:'
-        return f"{start}\n    {self._call.text}"
+        count, wait, keep = self.arguments("connect")
+        lost = "" if keep is None else f", keep={keep}, wait={wait:g}"
+        start = f'with kofn.connect("local", workers={count}{lost}) as cluster:'
+        note = f'# "local": this machine; others are "dask", "ray", "mpi". {YOURS[self.work.kind]}'
+        return f"import kofn\n\n{note}\n{start}\n    {self._call.text}"
 
     @property
     def _call(self) -> Call:
@@ -123,7 +152,10 @@ class Plan(Choice):
     def arguments(self, call: str) -> tuple[Any, ...]:
         """The options of connect, encode, parts or sequence; see `Choice`."""
         if call == "connect":
-            return (self.workers,)
+            if self.best.risk is None:  # nobody is lost, as far as is known
+                return self.workers, 0.0, None
+            wait = max(WAIT, 2 * self.best.short)
+            return self.workers, 60.0 * math.ceil(wait / 60), self.workers
         name, arguments, *_ = self._call
         if name != call:
             raise BadInput(
@@ -138,13 +170,19 @@ class Plan(Choice):
             "work": asdict(self.work),
             "rounds": self.rounds,
             "goal": self.goal,
+            "met": self.met,
             "coded": self.coded,
-            "best": self.best.to_dict(),
-            "options": [one.to_dict() for one in self.options],
+            "best": self._figures(self.best),
+            "options": [self._figures(one) for one in self.options],
+            "tried": [self._figures(one) for one in self.tried],
             "settings": self.settings,
             "why": list(self.why),
             "python": self.python,
         }
+
+    def _figures(self, option: Option) -> dict[str, Any]:
+        kept = None if option.memory is None else option.memory * self.work.data_bytes
+        return {**option.to_dict(), "memory_bytes": kept}
 
     def plot(self, path: str | PathLike[str] | None = None) -> Figure:
         """Draw time against memory and price, where the knee is; return the matplotlib Figure."""

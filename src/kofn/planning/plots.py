@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+RISKY = 0.05  # points of options with more risk are empty
 ZOOM = 1.8  # times the least time, and the price and memory of the picked one, are shown
 Figures = Callable[[Option], float]
 
@@ -44,22 +45,41 @@ def draw(plan: Plan, path: str | PathLike[str] | None = None) -> Figure:
     handles, labels = left.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", frameon=False, ncols=8, fontsize=9)
     title = f"{plan.work.kind}, {plan.rounds} rounds: {best.code} on {best.workers} machines"
-    figure.suptitle(title, fontsize=12, color=INK)
+    title += f", for {plan.goal}\npale: played for few rounds; "
+    title += "" if best.risk is None else f"empty: a risk of more than {RISKY:.0%}; "
+    title += "line: what nothing beats of those that were played long"
+    figure.suptitle(title, fontsize=11, color=INK)
     if path is not None:
         save(figure, path)
     return figure
 
 
 def _knee(axes: Axes, plan: Plan, options: Sequence[Option], cost: Figures) -> None:
-    """All options as points, those that nothing beats in both as a line, the picked one marked."""
+    """All options as points, those that nothing beats in both as a line, the picked one marked.
+
+    Pale: played for few rounds. Empty: a risk beyond RISKY. The line joins what was played longest.
+    """
     done = [one for one in options if len(one.row.seconds)]
     names = list(dict.fromkeys(one.candidate.code for one in plan.tried))
+    most = len(plan.best.row.seconds)
+    long = [one for one in done if 2 * len(one.row.seconds) > most or one.over]
     for i, name in enumerate(names):
-        some = [one for one in done if one.candidate.code == name]
-        xs, ys = [cost(one) for one in some], [one.seconds for one in some]
-        axes.scatter(xs, ys, s=18, color=COLOURS[i % len(COLOURS)], alpha=0.65, lw=0, label=name)
+        colour, some = COLOURS[i % len(COLOURS)], [o for o in done if o.candidate.code == name]
+        for pale in (True, False):
+            these = [one for one in some if (one not in long) == pale]
+            fill = ["white" if (one.risk or 0.0) > RISKY else colour for one in these]
+            axes.scatter(
+                [cost(one) for one in these],
+                [one.seconds for one in these],
+                s=18 if pale else 34,
+                facecolor=fill,
+                edgecolor=colour,
+                alpha=0.3 if pale else 0.9,
+                lw=0.8,
+            )
+        axes.scatter([], [], s=34, color=colour, label=name)
     edge: list[Option] = []
-    for one in sorted(done, key=lambda o: (cost(o), o.seconds)):
+    for one in sorted(long, key=lambda o: (cost(o), o.seconds)):
         if not edge or one.seconds < edge[-1].seconds:
             edge.append(one)
     xs, ys = [cost(one) for one in edge], [one.seconds for one in edge]

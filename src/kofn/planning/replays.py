@@ -23,7 +23,7 @@ def replays(stage: Stage, rounds: int) -> tuple[dict[Candidate, Row], int]:
     loads = tuple(sorted({0.0, *(min(1.0, 2**i / n) for i in range(n.bit_length() + 1))}))
     some = min(rounds, LOOKED_AT)
     times = Recording("drawn", loads, tuple(_drawn(stage, load, some) for load in loads))
-    found: dict[Candidate, Row] = {}
+    rows: dict[Candidate, Row] = {}
     for name in NAMES:
         quick = best(name, times, delay=DELAY)
         tried += quick.tried
@@ -31,7 +31,7 @@ def replays(stage: Stage, rounds: int) -> tuple[dict[Candidate, Row], int]:
         exact = Recording("drawn", (load,), (_drawn(stage, load, rounds),))
         played = rival.round_times(exact)
         ends = np.cumsum(played.seconds)
-        found[_candidate(rival)] = Row(
+        rows[_candidate(rival)] = Row(
             ends=ends,
             seconds=played.seconds,
             covered=1.0,
@@ -41,7 +41,7 @@ def replays(stage: Stage, rounds: int) -> tuple[dict[Candidate, Row], int]:
             usd=None,
             memory=rival.storage(n),
         )
-    return found, tried
+    return rows, tried
 
 
 def note(candidate: Candidate) -> str:

@@ -20,8 +20,9 @@ from .goal import Goal, plain
 from .grid import counts, grid, thinned, uncoded
 from .options import Option, Plan
 from .replays import replays
-from .risk import need, risk
-from .why import why
+from .risk import need, shortages
+from .risk import risk as risk_of
+from .why import played, why
 
 BUDGET = 30.0  # seconds that a search may take, by the estimate below
 PER_WORKER, PER_TERM = 1e-4, 2e-5  # seconds of a core for a round: a worker, a term of a sum
@@ -48,10 +49,19 @@ class Lot(NamedTuple):
         return self.stages[0]
 
     def play(
-        self, candidate: Candidate, rounds: int, told: Callable[[], None] | None = None
+        self,
+        candidate: Candidate,
+        rounds: int,
+        played: int,
+        on_round: Callable[[], None] | None = None,
     ) -> list[Row]:
-        """The rounds of a candidate, from each start."""
-        return [stage.play(candidate, rounds, on_round=told) for stage in self.stages]
+        """The rounds of a candidate, from each start; about so many are played."""
+        some = played if played < rounds else None
+        fewest = need(self.stage.work, self.stage.workers, candidate)
+        return [
+            one.play(candidate, rounds, on_round=on_round, played=some, fewest=fewest)
+            for one in self.stages
+        ]
 
     @property
     def trace(self) -> SpotTrace | None:
@@ -69,6 +79,7 @@ def plan(
     memory_per_worker: float | None = None,
     tolerance: float = 0.0,
     deadline: float | None = None,
+    risk: float = 1.0,
     rounds: int = 100,
     costs: Costs | str | PathLike[str] | None = None,
     seed: int = 0,
@@ -83,26 +94,29 @@ def plan(
     file with several traces offers as many kinds of machines, and one is chosen. price: USD for an
     hour of a machine (default: the market's own, if it has any). memory_per_worker: bytes of the
     data that a worker can keep. tolerance: the part of a sum that may be missing (0: exact).
-    deadline: seconds for all rounds. on_round: is told how many rounds are to be played in all, and
-    which code one was played of.
+    deadline: seconds for all rounds. risk: the chance, at most, that a run lacks machines at some
+    time. on_round: is told how many rounds are to be played in all, and which code one was played
+    of.
 
     Without a deadline the least time wins or, with prices, the least time x price; with one, the
     least price, or machine seconds, of those that meet it. No code wins unless one is better by
-    3 %. Takes up to a minute of a core. Two runs agree.
+    3 %. If no option keeps within the risk and the deadline, `met` of the plan is False. Takes up
+    to a minute of a core. Two runs agree.
     """
-    job = work if isinstance(work, Work) else Work(work)
+    wanted = work if isinstance(work, Work) else Work(work)
     most, rounds = whole(workers, "workers", 1), whole(rounds, "rounds", 1)
     tolerance = number(tolerance, "tolerance", "in [0, 1)", "It is the part that may be missing.")
     if price is not None:
         price = number(price, "price", ">= 0", "It is for an hour of one machine.")
     if deadline is not None:
         deadline = number(deadline, "deadline", "> 0", "It counts seconds, for all rounds.")
-    limit = _limit(memory_per_worker, job)
+    risk = number(risk, "risk", "in [0, 1]", "It is the chance to lack machines at some time.")
+    limit = _limit(memory_per_worker, wanted)
     known = Costs.of(costs)
     delays = delays_of(timings, most, grows=grows, slope=slope)
     kinds = {"": None} if market is None else markets_of(market)
     own = any(isinstance(one, SpotTrace) and one.prices for one in kinds.values())
-    goal = Goal(deadline, price is not None or own)
+    goal = Goal(deadline, price is not None or own, risk)
     fewer = goal.priced or deadline is not None
 
     lots = []
@@ -112,11 +126,11 @@ def plan(
             there = min(most, max(live for _, live in one.counts()))
         for n in (counts(there) if fewer else [there]) if there else []:
             starts = [None] if one is None else [begun(one, n, part, seed) for part in STARTS]
-            stages = tuple(Stage(job, n, delays, trace, known, seed) for trace in starts)
-            lots.append(Lot(name if len(kinds) > 1 else "", stages, grid(job, n, tolerance)))
+            stages = tuple(Stage(wanted, n, delays, trace, known, seed) for trace in starts)
+            lots.append(Lot(name if len(kinds) > 1 else "", stages, grid(wanted, n, tolerance)))
     if not lots:
         raise BadInput("a plan needs machines; this market never has any. Name another one.")
-    search = _Search(job, rounds, price, limit, tolerance, goal)
+    search = _Search(wanted, rounds, price, limit, tolerance, goal)
     search.run(lots, on_round)
     return search.plan()
 
@@ -163,51 +177,55 @@ class _Search:
         self.settings += len(going)
         self.traces = {(lot.machine, lot.stage.workers): lot.trace for lot in lots}
         for at, (_, rounds) in enumerate(rungs):
-            found = []
+            tried = []
             for lot, one in going:
-                told = None if on_round is None else (lambda c=str(one): on_round(total, c))
-                option = self._option(lot, one, lot.play(one, rounds, told), rounds)
+                notify = None if on_round is None else (lambda c=str(one): on_round(total, c))
+                option = self._option(lot, one, lot.play(one, self.rounds, rounds, notify))
                 self.tried[_key(option)] = option
                 if self._fits(option):
-                    found.append((lot, option))
-            self.final = [option for _, option in found]
+                    tried.append((lot, option))
+            self.final = [option for _, option in tried]
             if at + 1 < len(rungs):
-                keep = set(map(id, self._best(self.final, rungs[at + 1][0])))
-                going = [(lot, one.candidate) for lot, one in found if id(one) in keep]
+                keep = set(map(id, self.goal.kept(self.final, rungs[at + 1][0])))
+                going = [(lot, one.candidate) for lot, one in tried if id(one) in keep]
         for lot in lots:
             if self.work.kind == "gradient" and lot.trace is None and lot.stage.workers > 1:
                 self._replay(lot)
         self._compare(lots, rungs[-1][1])
 
-    def _best(self, options: list[Option], count: int) -> list[Option]:
-        """Those that go on: the best, and what they are compared with, with and without a code."""
-        ordered = sorted(options, key=self.goal.key)
-        coded = next((one for one in ordered if one.runs and one.coded), None)
-        first = [one for one in (plain(options, self.goal), coded) if one is not None]
-        rest = [one for one in ordered if one not in first]
-        return [*first, *rest[: count - len(first)]]
-
     def _compare(self, lots: list[Lot], rounds: int) -> None:
-        """Play the best one's machines without a code, too, if that fell behind."""
+        """Play what the best one is compared with as long as it.
+
+        That is no code on its machines, and no code on those where it is best.
+        """
         able = [one for one in self.final if one.runs]
         if not able:
             return
         best = self.goal.pick(able)
-        key = best.machine, best.workers
-        (lot,) = (lot for lot in lots if (lot.machine, lot.stage.workers) == key)
+        known = {(lot.machine, lot.stage.workers): lot for lot in lots}
         without = uncoded(self.work, best.workers)
-        if without is None or any((*key, without) == _key(one) for one in able):
-            return
-        option = self._option(lot, without, lot.play(without, rounds), rounds)
-        self.tried[_key(option)] = option
+        if without is not None:
+            self._play(known[best.machine, best.workers], without, rounds)
+        while (one := plain(filter(self._fits, self.tried.values()), self.goal)) is not None:
+            if not self._play(known[one.machine, one.workers], one.candidate, rounds):
+                return
+
+    def _play(self, lot: Lot, candidate: Candidate, rounds: int) -> bool:
+        """Play one as long as the last ones; whether it was not yet."""
+        key = lot.machine, lot.stage.workers, candidate
+        if any(_key(one) == key for one in self.final):
+            return False
+        option = self._option(lot, candidate, lot.play(candidate, self.rounds, rounds))
+        self.tried[key] = option
         if self._fits(option):
             self.final.append(option)
+        return True
 
     def _replay(self, lot: Lot) -> None:
         rows, tried = replays(lot.stage, self.rounds)
         self.settings += tried
         for candidate, row in rows.items():
-            option = self._option(lot, candidate, [row], self.rounds)
+            option = self._option(lot, candidate, [row])
             self.tried[_key(option)] = option
             if self._fits(option):
                 self.final.append(option)
@@ -217,39 +235,48 @@ class _Search:
             return False
         return option.row.covered >= 1 - self.tolerance - 1e-9
 
-    def _option(self, lot: Lot, candidate: Candidate, rows: list[Row], asked: int) -> Option:
+    def _option(self, lot: Lot, candidate: Candidate, rows: list[Row]) -> Option:
         """What all rounds take, by those that were played: in the mean over the starts."""
         n, able = lot.stage.workers, runs(self.work, candidate)
         row, each = merged(rows), []
-        for stage, one in zip(lot.stages, rows, strict=len(rows) > 1):
-            until = float("inf") if stage.trace is None else stage.trace.seconds
-            each.append(self._scaled(one, asked, until, lot.stage.costs, 0 if able else n))
-        seconds, used = mean(one[0] for one in each), mean(one[1] for one in each)
-        prices = [one[2] for one in each if one[2] is not None]
+        ends = [
+            float("inf") if one.trace is None else one.trace.seconds
+            for one in lot.stages[: len(rows)]
+        ]
+        pace = sum(map(_took, rows, ends)) / max(0.5, sum(one.rounds for one in rows))
+        for until, one in zip(ends, rows, strict=True):
+            each.append(self._scaled(one, until, lot.stage.costs, 0 if able else n, pace))
+        a_round, seconds = mean(one[0] for one in each), mean(one[1] for one in each)
+        used = mean(one[2] for one in each)
+        prices = [one[3] for one in each if one[3] is not None]
         usd = mean(prices) if len(prices) == len(each) else None
         if self.price is not None:
             usd = self.price * used / 3600
-        chance = None
+        chance, short = None, 0.0
         if lot.trace is not None:
             up = lot.trace.started(lot.stage.costs.start_up)
-            chance = risk(up, need(self.work, n, candidate), seconds)
-        return Option(candidate, n, lot.machine, row, seconds, used, usd, chance, able)
+            below = shortages(up, self.work, n, candidate)
+            chance = risk_of(below, up.seconds, seconds)
+            short = max((last - first for first, last in below), default=0.0)
+        over = any(one.problem for one in rows)
+        return Option(
+            candidate, n, lot.machine, row, a_round, seconds, used, usd, chance, able, short, over
+        )
 
     def _scaled(
-        self, row: Row, asked: int, until: float, costs: Costs, placed: int
-    ) -> tuple[float, float, float | None]:
-        """Seconds, machine seconds and USD of all rounds, by those that were played.
+        self, row: Row, until: float, costs: Costs, placed: int, pace: float
+    ) -> tuple[float, float, float, float | None]:
+        """Seconds of a round; seconds, machine seconds and USD of all, by those that were done.
 
         Rivals place no data in simulation; that others do must not tell, so `placed` of them do.
         """
-        done = len(row.seconds)
-        # Of a market of no length nothing is said: any number will do.
-        played = row.began + float(row.ends[-1]) if done == asked else until or 1.0
-        seconds = row.began + (played - row.began) / max(done, 0.5) * self.rounds
+        took = _took(row, until)
+        all_rounds = took + (self.rounds - row.rounds) * pace  # the rest, as with all starts
+        seconds = row.began + all_rounds
         seconds += costs.transfer(placed * (row.memory or 0.0) * self.work.data_bytes)
-        more = seconds / played
+        more = seconds / (row.began + took)
         usd = None if row.usd is None else row.usd * more
-        return seconds, row.machine_seconds * more, usd
+        return all_rounds / self.rounds, seconds, row.machine_seconds * more, usd
 
     def plan(self) -> Plan:
         """What was chosen."""
@@ -268,12 +295,28 @@ class _Search:
         best = goal.pick(self.final)
         ordered = tuple(sorted(self.final, key=goal.key))
         words = why(self.work, best, ordered, goal, self.traces[best.machine, best.workers])
+        words.append(played(best, self.rounds))
         left = sum(one.memory is not None and one.memory > self.limit for one in tried)
         if left:
             words.append(f"{left} options keep more on a worker than it can, and were left out.")
         return Plan(
-            self.work, self.rounds, best, ordered, tried, self.settings, str(goal), tuple(words)
+            self.work,
+            self.rounds,
+            best,
+            ordered,
+            tried,
+            self.settings,
+            str(goal),
+            goal.met(best),
+            tuple(words),
         )
+
+
+def _took(row: Row, until: float) -> float:
+    """Seconds of the rounds that were done, and of those that were not while the market lasted."""
+    if row.problem:  # of a market of no length nothing is said: any number will do
+        return until - row.began if until > row.began else 1.0
+    return float(row.ends[-1]) if row.took is None else row.took
 
 
 def _key(option: Option) -> tuple[str, int, Candidate]:
@@ -283,8 +326,8 @@ def _key(option: Option) -> tuple[str, int, Candidate]:
 def _rungs(count: int, rounds: int, afford: int) -> list[tuple[int, int]]:
     """How many options are played for how many rounds, one after the other."""
     rounds = min(rounds, max(FIRST, afford // (3 * FINAL)))
-    some, found = max(FIRST, afford // (3 * count)), []
+    some, rungs = max(FIRST, afford // (3 * count)), []
     while some < rounds and count > FINAL:
-        found.append((count, some))
+        rungs.append((count, some))
         count, some = max(FINAL, -(-count // KEPT)), KEPT * some
-    return [*found, (count, rounds)]
+    return [*rungs, (count, rounds)]

@@ -46,7 +46,7 @@ class RoundSpans:
         """Take records in. A round's span is told when its result is there, or the next begins."""
         for record in records:
             if record.kind == "round":
-                self._tell()
+                self._end_span()
                 self._begin(record)
             elif record.kind in EVENTS:
                 self._event(record)
@@ -59,7 +59,7 @@ class RoundSpans:
 
     def close(self) -> None:
         """Tell of the last round."""
-        self._tell()
+        self._end_span()
 
     def _begin(self, record: Record) -> None:
         self._round, self._end = record.round, 0.0
@@ -89,9 +89,9 @@ class RoundSpans:
             self._span.set_attribute(f"kofn.{to}", int(numbers.get(name, 0)))
         if "error_bound" in numbers:
             self._span.set_attribute("kofn.error_bound", numbers["error_bound"])
-        self._tell()
+        self._end_span()
 
-    def _tell(self) -> None:
+    def _end_span(self) -> None:
         if self._span is not None:
             self._span.end(self._ns(self._end) if self._end else None)
             self._span = None

@@ -122,7 +122,7 @@ class Follower:
             task = self._open.get(worker, {}).get(record.task)
             if task is None:
                 return ()
-            _hear(task, record, late=record.round in self.ended)
+            _add_record(task, record, late=record.round in self.ended)
             if task.end is None:
                 return ()
             del self._open[worker][record.task]
@@ -169,10 +169,10 @@ class Follower:
         until = start if task.in_time is None else min(max(task.in_time, start), end)
         until = end if state == "used" else until
         self._free[sent.worker] = end
-        told = dict(task.end.numbers) if task.end is not None else {}
+        numbers = dict(task.end.numbers) if task.end is not None else {}
         read_until = min(max(task.read_until, start), end)
         rows = sent.rows, task.rows, task.first, task.read, read_until
-        pace = told.get("wait"), told.get("row")
+        pace = numbers.get("wait"), numbers.get("row")
         return Span(start, end, sent.round, sent.task, state, until, *rows, *pace)
 
 
@@ -235,7 +235,7 @@ def _take(seen: _Seen, record: Record) -> None:
         seen.rounds[round] = RoundSpan(round, start, time, kind == "done")
 
 
-def _hear(task: _Task, record: Record, late: bool) -> None:
+def _add_record(task: _Task, record: Record, late: bool) -> None:
     if record.rows:
         task.read += record.rows
         task.read_until = record.time

@@ -139,7 +139,7 @@ class RunState:
         elif kind == "closed":
             self.closed = True
         elif kind == "tuned":
-            self._say(record, record.why)
+            self._emit(record, record.why)
         elif record.worker >= 0 or kind == "refused":
             self._member(record)
 
@@ -186,7 +186,7 @@ class RunState:
         if self.running is round:
             self.running = None
         if not round.done:
-            self._say(record, f"round {round.id} raised an error")
+            self._emit(record, f"round {round.id} raised an error")
 
     def _add_up(self, record: Record) -> None:
         numbers, totals = dict(record.numbers), self.totals
@@ -246,10 +246,10 @@ class RunState:
         kind, time, id = record.kind, record.time, record.worker
         why = f": {record.why}" if record.why else ""
         if kind == "ordered":  # it may never come
-            self._say(record, f"a new worker, {id}, was ordered{why}")
+            self._emit(record, f"a new worker, {id}, was ordered{why}")
             return
         if kind == "refused":
-            self._say(record, f"workers are missing{why}")
+            self._emit(record, f"workers are missing{why}")
             return
         who = self._who(id)
         who.stamp = self.stamp
@@ -257,7 +257,7 @@ class RunState:
             who.joined = time
             self.live.add(id)
             self.totals.joined += 1
-            self._say(record, f"worker {id} joined")
+            self._emit(record, f"worker {id} joined")
             self._level(time)
         elif kind == "lost":
             who.lost, who.leaving, who.why = time, False, record.why
@@ -276,18 +276,18 @@ class RunState:
             if id in self.live:
                 self.live.discard(id)
                 self.totals.lost += 1
-                self._say(record, f"worker {id} was lost{why}")
+                self._emit(record, f"worker {id} was lost{why}")
                 self._level(time)
         elif kind in ("leaving", "staying"):
             who.leaving, who.why = kind == "leaving", record.why
             (self.leaving.add if who.leaving else self.leaving.discard)(id)
             words = "will be gone soon" if who.leaving else "stays after all"
-            self._say(record, f"worker {id} {words}{why}")
+            self._emit(record, f"worker {id} {words}{why}")
         elif kind == "stored" and who.stored is None:
             who.stored = time
         elif kind in ("wrong", "aside"):
             words = "sent a wrong reply, which was not used" if kind == "wrong" else "is put aside"
-            self._say(record, f"worker {id} {words}{why}")
+            self._emit(record, f"worker {id} {words}{why}")
         elif kind == "usage":
             who.usage = dict(record.numbers)
 
@@ -296,7 +296,7 @@ class RunState:
             self.workers[id] = Worker(id)
         return self.workers[id]
 
-    def _say(self, record: Record, text: str) -> None:
+    def _emit(self, record: Record, text: str) -> None:
         round = record.round if record.round >= 0 else self.running.id if self.running else None
         self.events.add((self.at(record.time), record.kind, record.worker, text, round))
 

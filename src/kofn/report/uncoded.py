@@ -149,13 +149,13 @@ def uncoded(
     for worker, sent, span, usual in asked:
         if span.state == "lost":
             continue
-        found, sofar = pace(span, usual), span.end - span.start
-        whole = found or usual
+        own, sofar = pace(span, usual), span.end - span.start
+        whole = own or usual
         took = sofar if whole is None else whole.seconds(need)
         if whole is not None:
             alone.append(took)
         goes_on = span.state == "open" and span.came < need
-        if goes_on or (span.state == "wasted" and found is None):
+        if goes_on or (span.state == "wasted" and own is None):
             at_least = at_least or took <= sofar
             took = max(took, sofar)
             if usual is not None and span.state == "wasted" and span.read == 0:

@@ -31,17 +31,17 @@ def headline(head: Json) -> str:
 
 def sentences(head: Json) -> list[str]:
     """What happens, what has happened, and what coding was good for."""
-    said = [_now(head)]
+    lines = [_now(head)]
     if head["lost"] or head["joined"]:
         went_on = "; the others did their work in the same round, and nothing was started again"
-        said.append(
+        lines.append(
             f"{_changes(head['lost'], head['joined'])}"
             f"{went_on if head['lost'] and not head['raised'] else ''}."
         )
     if head["raised"]:
-        said.append(f"{_count(head['raised'], 'round')} raised an error.")
+        lines.append(f"{_count(head['raised'], 'round')} raised an error.")
     if head["followed"]:
-        said.append(_without(head))
+        lines.append(_without(head))
     if head["price"] is not None and head["cost"] is not None:
         saved = head["saved"]
         what = f"coding saved {_money(saved)}"
@@ -52,8 +52,8 @@ def sentences(head: Json) -> list[str]:
         elif saved < 0:
             what = f"without coding it would have been {_money(-saved)} less"
         cost = _money(head["cost"])
-        said.append(f"At {head['price']:g} an hour for a worker this has cost {cost}; {what}.")
-    return said
+        lines.append(f"At {head['price']:g} an hour for a worker this has cost {cost}; {what}.")
+    return lines
 
 
 def _now(head: Json) -> str:

@@ -75,17 +75,17 @@ def on_workers(cluster: Cluster, X: Any, y: Floats) -> list[Trained]:
 def _row(part: tuple[int, Any, Floats], count: int) -> Floats:
     """What one worker found as a row of its own: the sum of all is a table of them."""
     number, X, y = part
-    found = train(X, y, number)
+    trained = train(X, y, number)
     table = np.zeros((count, X.shape[1] + 2))
-    table[number] = [*found.weights, found.rate, found.trade_off]
+    table[number] = [*trained.weights, trained.rate, trained.trade_off]
     return table
 
 
 def f1(y: Floats, scores: Floats, counted: NDArray[np.bool_]) -> Floats:
     """F1 of each column of scores, over the rows that are counted in it; 0 where nothing is hit."""
-    said, true = (scores > 0) & counted, (y > 0)[:, None] & counted
-    hit = (said & true).sum(axis=0)
-    return np.asarray(2.0 * hit / np.maximum(said.sum(axis=0) + true.sum(axis=0), 1))
+    chosen, true = (scores > 0) & counted, (y > 0)[:, None] & counted
+    hit = (chosen & true).sum(axis=0)
+    return np.asarray(2.0 * hit / np.maximum(chosen.sum(axis=0) + true.sum(axis=0), 1))
 
 
 def _descend(

@@ -40,6 +40,30 @@ def find(data: Path, *names: str, remedy: str = "") -> Path:
     raise BadInput(f"--data must hold {' or '.join(names)}; {data} does not. {remedy}".rstrip())
 
 
+# Where the data of the gradient coding experiments are to be had, and their shapes as published.
+SOURCES = {
+    "amazon_access/train.csv": "kaggle.com/c/amazon-employee-access-challenge (train.csv; needs "
+    "a login)",
+    "covtype/covtype.data": "archive.ics.uci.edu/static/public/31/covertype.zip",
+    "kc_house/kc_house_data.csv": "kaggle.com/datasets/harlfoxem/housesalesprediction (needs a "
+    "login)",
+}
+PUBLISHED = {"amazon": (26215, 241915), "covtype": (396112, 15509), "kc_house": (17290, 27654)}
+
+
+def complete(data: Path) -> None:
+    """Raise BadInput where files of SOURCES are not there; it names all of them."""
+    lacking = [
+        f"{name} from {origin}"
+        for name, origin in SOURCES.items()
+        if not (data / name).is_file() and not (data / f"{name}.gz").is_file()
+    ]
+    if lacking:
+        raise BadInput(
+            f"--data must hold files that {data} does not. Get {', '.join(lacking)}. {LEAVE_OUT}"
+        )
+
+
 def read(data: Path, name: str, remedy: str) -> bytes:
     """Return the content of a file of the folder `data`, packed with gzip or not."""
     path = find(data, name, f"{name}.gz", remedy=remedy)
@@ -87,8 +111,7 @@ def load(name: str, data: Path) -> Dataset:
 
 def amazon(data: Path) -> Dataset:
     """Amazon employee access: 9 ids and 34 of their pairs; 26,215 x 241,915."""
-    origin = "kaggle.com/c/amazon-employee-access-challenge (train.csv, needs a login)"
-    names, rows = _csv(data, "amazon_access/train.csv", origin)
+    names, rows = _csv(data, "amazon_access/train.csv")
     if len(names) != 10 or names[0] != "ACTION":
         raise BadInput(
             f"amazon_access/train.csv has the column ACTION and 9 columns of ids; got {names}."
@@ -107,8 +130,7 @@ def amazon(data: Path) -> Dataset:
 
 def covtype(data: Path) -> Dataset:
     """Forest cover types 1 and 2, 54 fields; 396,112 x 15,509."""
-    origin = "Get it from archive.ics.uci.edu/static/public/31/covertype.zip."
-    text = read(data, "covtype/covtype.data", origin)
+    text = read(data, "covtype/covtype.data", _remedy("covtype/covtype.data"))
     width = text[: text.find(b"\n")].count(b",") + 1
     numbers: NDArray[np.int32] = np.fromstring(  # the quickest reader of numbers there is
         text.rstrip().replace(b"\n", b","), dtype=np.int32, sep=","
@@ -122,8 +144,7 @@ def covtype(data: Path) -> Dataset:
 
 def house_fields(data: Path) -> tuple[Floats, Floats]:
     """House sales in King County: the 18 fields as numbers, and prices in million USD."""
-    origin = "kaggle.com/datasets/harlfoxem/housesalesprediction (needs a login)"
-    names, rows = _csv(data, "kc_house/kc_house_data.csv", origin)
+    names, rows = _csv(data, "kc_house/kc_house_data.csv")
     if "price" not in names or "bedrooms" not in names:
         raise BadInput(f"kc_house_data.csv has columns price and bedrooms; got {names}.")
     fields = rows[:, names.index("bedrooms") :].astype(np.float64)
@@ -139,8 +160,12 @@ def kc_house(data: Path) -> Dataset:
 LOADERS = {"amazon": amazon, "covtype": covtype, "kc_house": kc_house}
 
 
-def _csv(data: Path, name: str, origin: str) -> tuple[list[str], NDArray[np.str_]]:
-    text = read(data, name, f"Get it from {origin}.").decode("utf-8")
+def _remedy(name: str) -> str:
+    return f"Get it from {SOURCES[name]}."
+
+
+def _csv(data: Path, name: str) -> tuple[list[str], NDArray[np.str_]]:
+    text = read(data, name, _remedy(name)).decode("utf-8")
     lines = list(csv.reader(StringIO(text)))
     names = lines[0] if lines else []
     for number, line in enumerate(lines, 1):

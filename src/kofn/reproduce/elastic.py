@@ -86,9 +86,9 @@ def measure(data: Path | None, settings: Settings, on_step: OnStep, kept: Kept) 
     results: dict[str, Any] = {"stood_in": STOOD_IN}
     errors = []
     for part in (figure_2a, straggler, speeds):
-        found = kept(part.__name__, partial(_checked, part, A, w, settings, on_step))
-        errors.append(found["largest_relative_error"])
-        results |= found
+        measured = kept(part.__name__, partial(_checked, part, A, w, settings, on_step))
+        errors.append(measured["largest_relative_error"])
+        results |= measured
     results |= kept("simulated", lambda: virtual_2a(settings))
     on_step("full size, simulated")
     results |= moved.tables(settings.sequences, settings.seed)
@@ -104,8 +104,8 @@ def measure(data: Path | None, settings: Settings, on_step: OnStep, kept: Kept) 
 def _checked(part: Any, A: Any, w: Any, settings: Settings, on_step: OnStep) -> dict[str, Any]:
     """What a part measures, and how wrong its products were at most."""
     timer = Timer(A @ w)
-    found: dict[str, Any] = part(A, w, settings, timer, on_step)
-    return found | {"largest_relative_error": timer.worst}
+    measured: dict[str, Any] = part(A, w, settings, timer, on_step)
+    return measured | {"largest_relative_error": timer.worst}
 
 
 def figure_2a(A: Any, w: Any, settings: Settings, timer: Timer, on_step: OnStep) -> dict[str, Any]:

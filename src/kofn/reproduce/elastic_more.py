@@ -83,12 +83,12 @@ def grids(images: Images, settings: Settings, on_step: OnStep) -> dict[str, Any]
     weights = [drawn.standard_normal(shape) * np.sqrt(2.0 / shape[1]) for shape in pairs]
     here = _train(lambda W: Plain(W), weights, images, settings)
     plain = here[0]
-    found: dict[str, Any] = {"here": {**_timed(here), "workers": 1}}
+    rows: dict[str, Any] = {"here": {**_timed(here), "workers": 1}}
     workers = 6
     with connect(LocalEngine(workers)) as cluster:
         encode = partial(cluster.encode, k=workers, loads="equal")
         by_rows = _train(encode, weights, images, settings)
-    found["rows, no code"] = _row(by_rows, plain, workers, 1.0)
+    rows["rows, no code"] = _row(by_rows, plain, workers, 1.0)
     on_step("training without coding")
     for m, p in GRIDS:
         need = max(m * (2 * p - 1), p * (2 * m - 1))
@@ -96,10 +96,10 @@ def grids(images: Images, settings: Settings, on_step: OnStep) -> dict[str, Any]
             trained = _train(partial(_on_grid, cluster, m, p), weights, images, settings)
         # A worker multiplies need / (need + SPARE) of its share, which is 1/(mp) of the matrix.
         work = need / (m * p)
-        found[f"{m} x {p}"] = _row(trained, plain, need + SPARE, work) | {"threshold": need}
+        rows[f"{m} x {p}"] = _row(trained, plain, need + SPARE, work) | {"threshold": need}
         on_step(f"training on a grid of {m} x {p}")
     sizes = {"widths": list(settings.widths), "batch": settings.batch, "steps": settings.steps}
-    return {"grids": found, "grids_settings": sizes}
+    return {"grids": rows, "grids_settings": sizes}
 
 
 def _on_grid(cluster: Cluster, m: int, p: int, W: NDArray[np.float64]) -> Any:
@@ -256,20 +256,20 @@ def measure(
     images: Images, prices: Prices, settings: Settings, on_step: OnStep, kept: Kept
 ) -> Mapping[str, Any]:
     """Run everything; return what goes to results.json."""
-    found: dict[str, Any] = {**kept("grids", partial(grids, images, settings, on_step))}
-    found["theorem_2_2"] = theorem_2_2()
-    found["remark_4"] = remark_4()
-    found["remark_1"] = kept("remark 1", partial(remark_1, settings.repeats))
+    results: dict[str, Any] = {**kept("grids", partial(grids, images, settings, on_step))}
+    results["theorem_2_2"] = theorem_2_2()
+    results["remark_4"] = remark_4()
+    results["remark_1"] = kept("remark 1", partial(remark_1, settings.repeats))
     on_step("Theorem 2.2, Remarks 1 and 4")
     market = prices.trace.since(60.0 * STARTS[0])
-    found["stop_the_world"] = [
+    results["stop_the_world"] = [
         stopping.on_a_market(market, MACHINES, THRESHOLD, 20.0, seconds, HOURS)
         for seconds in (30.0, 120.0, 600.0)
     ]
     rows = partial(stopping.rateless_rows, settings.trials, settings.codes)
-    found["rateless_rows"] = kept("rateless rows", rows)
+    results["rateless_rows"] = kept("rateless rows", rows)
     on_step("stop the world; rateless rows")
     calm = partial(without_newcomers, prices, settings)
-    found["distr_bgd_without_newcomers"] = kept("without newcomers", calm)
+    results["distr_bgd_without_newcomers"] = kept("without newcomers", calm)
     on_step("Distr-BGD without newcomers")
-    return found
+    return results

@@ -73,14 +73,14 @@ def straggler(results: Results) -> Figure:
 
 
 def speeds(results: Results) -> Figure:
-    found = results["speeds_1_2_4_seconds"]
-    times = {kind: 1e3 * t["median"] for kind, t in found.items()}
+    seconds = results["speeds_1_2_4_seconds"]
+    times = {kind: 1e3 * t["median"] for kind, t in seconds.items()}
     figure, axes = panels(8, 2.2)
     rows = [
         ("equal loads", times["equal"], ORANGE),
         ("loads by measured speed", times["measured"], BLUE),
     ]
-    order = [found[kind] for kind in ("equal", "measured")]
+    order = [seconds[kind] for kind in ("equal", "measured")]
     across(axes, rows, ".0f", spread=[(1e3 * t["lower"], 1e3 * t["upper"]) for t in order])
     best = times["equal"] / results["speeds_1_2_4_best_possible"]
     axes.axvline(best, color=INK, lw=1.2, ls="--")
@@ -155,8 +155,9 @@ def figure_2cd(results: Results) -> Figure:
         curve(axes, "coded", "coded", color=BLUE, lw=1.4)
         axes.set_yscale("log")
         axes.grid(axis="y", which="both", color="#dddddd", linewidth=0.8)
+    runs = f"Distr-BGD, runs: {len(stale)}"
     for name in stale:
-        curve(left, name, "Distr-BGD" if name == stale[0] else None, color=ORANGE, lw=1.1)
+        curve(left, name, runs if name == stale[0] else None, color=ORANGE, lw=1.1)
     curve(right, "replication", "replication", color=GREEN, lw=1.4, ls="--")
     for name, style in zip(ignored, ("-", ":", "-."), strict=False):
         penalty = name.removeprefix("ignore").removeprefix("_") or "0.001"

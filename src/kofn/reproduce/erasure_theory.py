@@ -94,7 +94,7 @@ def table(data: Path, workers: int, wait: int, sizes: Sizes, on_step: OnStep) ->
     """The descents and the bounds at the published setting, and where the bounds say something."""
     on = prices(data, workers)
     many = max(c for c in range(1, min(6, workers) + 1) if workers % c == 0)
-    found = {
+    rows = {
         "lemmas": lemmas(on, workers, wait, sizes.draws),
         "published": descents(on, workers, 2, wait, sizes, on_step),
         "more": descents(on, workers, many, round(0.8 * workers), sizes, on_step),
@@ -106,7 +106,7 @@ def table(data: Path, workers: int, wait: int, sizes: Sizes, on_step: OnStep) ->
         "theorem. seconds: simulated, delays by load at λ = 1/c (section 4)",
     }
     on_step("the lemmas on house prices")
-    return found
+    return rows
 
 
 def lemmas(on: Ridge, n: int, r: int, draws: int) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def lemmas(on: Ridge, n: int, r: int, draws: int) -> dict[str, Any]:
     rng = np.random.default_rng(5)
     slopes = on.slopes(on.start(), n)
     norm, sigma = np.linalg.norm(slopes.mean(axis=0)), np.linalg.norm(slopes, axis=1).max()
-    found: dict[str, Any] = {}
+    rows: dict[str, Any] = {}
     for c in (2, 3):
         seen = _covered(rng, n, c, r, draws)
         g = seen @ slopes.reshape(n // c, c, -1).sum(axis=1) / n
@@ -122,14 +122,14 @@ def lemmas(on: Ridge, n: int, r: int, draws: int) -> dict[str, Any]:
         mean = float(np.linalg.norm(g.mean(axis=0) / (1 - p) - slopes.mean(axis=0)) / norm)
         stated = theory.second_moment(n, c, r, slopes)
         square = float(np.square(g).sum(axis=1).mean())
-        found[str(c)] = {
+        rows[str(c)] = {
             "lemma_3_mean_off_by": mean,
             "lemma_3": {"stated": stated, "monte_carlo": square, "ratio": square / stated},
             "lemma_4_bound": theory.second_moment_bound(n, n, c, r, float(norm), float(sigma)),
             "lemma_5": {"p": p, "bound": theory.missing_bound(n, c, r)},
             "theorem_1_with_equality": _isotropic(rng, n, c, r, draws),
         }
-    return found
+    return rows
 
 
 def _covered(rng: np.random.Generator, n: int, c: int, r: int, draws: int) -> Floats:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from ..engines.base import Engine
 from ..engines.local import LocalEngine
 from ..engines.paced import Paced
 from ..engines.virtual import VirtualEngine
-from . import datasets, erasure_theory, erasures, network, straggling
+from . import datasets, erasure_theory, erasures, network, stand_ins, straggling
 from .datasets import Dataset
 from .kept import Kept
 from .timing import OnStep, machine
@@ -80,8 +81,22 @@ QUICK = Settings(
 )
 
 
-def measure(data: Path, settings: Settings, on_step: OnStep, kept: Kept) -> dict[str, Any]:
-    """Run everything and return what goes to results.json."""
+def check(data: Path | None) -> None:
+    """Raise BadInput where files are not there, before any work."""
+    if data is not None:
+        datasets.complete(data)
+
+
+def measure(data: Path | None, settings: Settings, on_step: OnStep, kept: Kept) -> dict[str, Any]:
+    """Run everything and return what goes to results.json; without a folder on made-up data."""
+    if data is not None:
+        return _measure(data, settings, on_step, kept) | {"made_up": False}
+    with TemporaryDirectory(prefix="kofn-made-up-") as folder:
+        made = stand_ins.write(Path(folder))
+        return _measure(made, settings, on_step, kept) | {"made_up": True}
+
+
+def _measure(data: Path, settings: Settings, on_step: OnStep, kept: Kept) -> dict[str, Any]:
     results: dict[str, Any] = {"stood_in": STOOD_IN}
     results |= kept("lemmas", lambda: lemmas(settings) | simulated(settings))
     on_step("the lemmas")
@@ -96,9 +111,9 @@ def measure(data: Path, settings: Settings, on_step: OnStep, kept: Kept) -> dict
         for name in datasets.LOADERS:
             loaded = datasets.load(name, data)
             on_step(f"{name}: read")
-            found = kept(name, partial(one, loaded, settings, engine, on_step))
+            measured = kept(name, partial(one, loaded, settings, engine, on_step))
             more = partial(erasures.one, loaded, data, n, wait, sizes, on_step)
-            for key, value in (found | kept(f"{name}, more", more)).items():
+            for key, value in (measured | kept(f"{name}, more", more)).items():
                 results.setdefault(key, {})[name] = value
             if name == settings.rivals_data:
                 play = partial(straggling.table, loaded, data, settings.rivals, on_step)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from . import erasurehead_more
+from .erasurehead_more import DATA as DATA
 from .erasurehead_more import estimates as estimates
 from .erasurehead_more import figure_1 as figure_1
+from .erasurehead_more import foreign as foreign
 from .erasurehead_more import network as network
 from .erasurehead_more import sweep as sweep
 from .erasurehead_more import theory as theory
@@ -30,25 +34,23 @@ CASES = {
     "sorted_slow": "rows sorted, six machines slow",
     "sorted_lost": "rows sorted, the six lost",
 }
-DATA = {"amazon": "Amazon", "covtype": "Covertype", "kc_house": "KC housing"}
-
 
 SENTENCES = {
     "figure_2": """
         Thirty processes with exponential delays of mean {settings[mean_delay_seconds]:.3g} s: on
-        Amazon uncoded descent is at its target (AUC {targets[amazon]:.3f}) after {amazon[uncoded]},
-        an exact code with c=2 after {amazon[egc2]}, an approximate one after {amazon[agc2]}, no
-        code and as few replies after {amazon[ignore]}.""",
+        {called[amazon]} uncoded descent is at its target (AUC {targets[amazon]:.3f}) after
+        {amazon[uncoded]}, an exact code with c=2 after {amazon[egc2]}, an approximate one after
+        {amazon[agc2]}, no code and as few replies after {amazon[ignore]}.""",
     "figure_3": """
         Against uncoded, an iteration with c=2 that waits for 11 of 30 is
-        {wall_speedup[agc2_over_uncoded]:.1f} times faster (KC housing), and
+        {wall_speedup[agc2_over_uncoded]:.1f} times faster ({called[kc_house]}), and
         {wall_speedup[agc2_over_egc2]:.1f} times faster than the exact code; the model says 8.9 and
         3.7. Stopping early is what makes it fast: without a code, 11 of 30 replies are
         {wall_speedup[ignore_over_uncoded]:.1f} times faster too. What the code brings is what is in
         the sum.""",
     "figure_4": """
         Without delays thirty processes share this machine's cores, so twice the work costs time: on
-        Amazon {plain[uncoded]:.0f} ms an iteration uncoded, {plain[agc2]:.0f} ms with the
+        {called[amazon]} {plain[uncoded]:.0f} ms an iteration uncoded, {plain[agc2]:.0f} ms with the
         approximate code of c=2.""",
     "figure_2_simulated": """
         In simulated time, with the published delays of mean 2 s and nothing else, an iteration
@@ -60,10 +62,10 @@ SENTENCES = {
         {best[dsag]} with DSAG, {best[exact]} with exact codes, {best[backups]} with backup tasks,
         {best[uncoded]} waiting for all; each at the best of {rivals[tried][kofn]} settings.""",
     "unequal": """
-        Amazon's rows sorted by label, six of {unequal[workers]} machines ten times slower: ignoring
-        them ends at an AUC of {slow[ignore]} with {wait} replies, the approximate code at
-        {slow[agc2]}, where all rows give {slow[uncoded]}. With those machines lost, {lost[ignore]}
-        and {lost[agc2]}; waiting for all, which would take
+        The rows of {called[amazon]} sorted by label, six of {unequal[workers]} machines
+        ten times slower: ignoring them ends at an AUC of {slow[ignore]} with {wait} replies, the
+        approximate code at {slow[agc2]}, where all rows give {slow[uncoded]}. With those machines
+        lost, {lost[ignore]} and {lost[agc2]}; waiting for all, which would take
         {unequal[sorted_slow][uncoded][seconds_per_iteration]:.0f} s an iteration when they are
         slow, cannot go on.""",
 }
@@ -79,13 +81,14 @@ def sentences(results: Results) -> dict[str, str]:
         "plain": {name: 1e3 * seconds for name, seconds in plain.items()},
         "virtual": results["virtual_seconds_per_iteration"],
         "wait": wait,
+        "called": {name: erasurehead_more.called(results, name) for name in DATA},
         "slow": {name: _final(unequal["sorted_slow"][key]) for name, key in ends.items()},
         "lost": {name: _final(unequal["sorted_lost"][key]) for name, key in ends.items()},
     }
     texts = dict(SENTENCES)
     if "best" in rivals:
         best = {kind: _seconds(one and one["seconds"]) for kind, one in rivals["best"].items()}
-        more |= {"best": best, "data": DATA[rivals["data"]]}
+        more |= {"best": best, "data": erasurehead_more.called(results, rivals["data"])}
     else:
         del texts["rivals"]
     others, values = erasurehead_more.texts(results)
@@ -116,9 +119,19 @@ def _runs(results: Results, curves: str, seconds: str, clock: str = "wall") -> F
         _curves(grid[0][i], results[curves][name], name, clock)
         times = {method: 1e3 * spent for method, spent in results[seconds][name].items()}
         count = results[curves][name]["uncoded"]["iteration"][-1]
-        _bars(grid[1][i], times, f"ms per iteration, mean of {count}", ".0f")
+        errors = [1e3 * _error(results[curves][name][method]) for method in times]
+        unit = f"ms an iteration, mean of {count} ± error"
+        _bars(grid[1][i], times, unit, ".0f", errors=errors)
     _named(figure, grid[0][0])
     return figure
+
+
+def _error(run: Results) -> float:
+    """The standard error of the mean time of an iteration; some iterations may be left out."""
+    steps, spent = (np.diff(run[key], prepend=0) for key in ("iteration", "seconds"))
+    count = int(run["iteration"][-1])
+    apart = spent - steps * run["seconds"][-1] / count
+    return float(np.linalg.norm(apart)) / count
 
 
 def _named(figure: Figure, axes: Any) -> None:
@@ -161,13 +174,23 @@ def _curves(axes: Any, runs: Results, name: str, clock: str = "wall") -> None:
     axes.set_xlim(0, longest[-2] * 1.15 if len(longest) > 1 else None)
 
 
-def _bars(axes: Any, values: Results, unit: str, form: str, title: str = "") -> None:
+def _bars(
+    axes: Any,
+    values: Results,
+    unit: str,
+    form: str,
+    title: str = "",
+    errors: Sequence[float] = (),
+) -> None:
     labels = [LOOK[m][0].replace("approximate", "approx.").replace(", ", "\n") for m in values]
     heights = list(values.values())
-    axes.bar(labels, heights, color=[LOOK[method][1] for method in values], width=0.7)
-    for i, height in enumerate(heights):
-        axes.text(i, height, f"{height:{form}}", ha="center", va="bottom", color=INK, fontsize=8)
-    axes.set_ylim(0, 1.15 * max(heights))
+    off = errors or [0.0] * len(heights)
+    look: Any = {"yerr": errors or None, "error_kw": {"ecolor": INK, "elinewidth": 1.0}}
+    axes.bar(labels, heights, color=[LOOK[method][1] for method in values], width=0.7, **look)
+    for i, (height, more) in enumerate(zip(heights, off, strict=True)):
+        text = f"{height:{form}}"
+        axes.text(i, height + more, text, ha="center", va="bottom", color=INK, fontsize=8)
+    axes.set_ylim(0, 1.15 * max(np.add(heights, off)))
     axes.tick_params(axis="x", labelsize=7)
     dress(axes, "", unit, title, "y")
 
@@ -189,7 +212,7 @@ def rivals(results: Results) -> Figure:
     rivals = results["rivals"]
     look = {"exact": ORANGE, "ignore": SKY, "dsag": GREEN, "kofn": BLUE}
     rows = [
-        (name, row["seconds_to_target"], look.get(name.split("_")[0], GREY))
+        (name.replace("_", ", "), row["seconds_to_target"], look.get(name.split("_")[0], GREY))
         for name, row in rivals["methods"].items()
         if row["seconds_to_target"] is not None
     ]
@@ -200,7 +223,8 @@ def rivals(results: Results) -> Figure:
     axes.tick_params(axis="y", labelsize=8)
     more = f" ({never} never)" if never else ""
     title = f"{DATA[rivals['data']]}, {rivals['workers']} workers, recorded delays{more}"
-    dress(axes, "simulated seconds to the target", "", title, "x")
+    unit = "simulated seconds to the target (method, portion of a part at a time, setting)"
+    dress(axes, unit, "", title, "x")
     return figure
 
 

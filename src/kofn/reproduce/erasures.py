@@ -88,8 +88,8 @@ def one(data: Dataset, folder: Path, n: int, wait: int, sizes: Sizes, on_step: O
             **{kind: {"curve": curve(data, r), **summary(r)} for kind, r in estimates.items()},
         },
         "sweep": {"target": target, "iterations": sizes.iterations, "by_copies": swept}
-        | {"best": {c: _best(found, n) for c, found in swept.items()}},
-        "cyclic": {name: summary(found) for name, found in rows.items()},
+        | {"best": {c: _best(by_wait, n) for c, by_wait in swept.items()}},
+        "cyclic": {name: summary(r) for name, r in rows.items()},
         "recorded": _recorded(data, folder, n, wait, run, summary, on_step),
     }
 
@@ -103,8 +103,8 @@ def waited(n: int, sizes: Sizes) -> list[int]:
     return sorted({max(1, round(fraction * n)) for fraction in sizes.fractions})
 
 
-def _best(found: dict[str, dict[str, Any]], n: int) -> dict[str, Any] | None:
-    known = [(row["seconds_to_target"], int(r)) for r, row in found.items()]
+def _best(by_wait: dict[str, dict[str, Any]], n: int) -> dict[str, Any] | None:
+    known = [(row["seconds_to_target"], int(r)) for r, row in by_wait.items()]
     reached = [(s, r) for s, r in known if s is not None]
     if not reached:
         return None
@@ -123,14 +123,14 @@ def _recorded(
             on_step(f"{data.name}, recorded: {name}")
         return {"problem": f"this needs recorded timings: {error}"}
     delays = recording.delays(float(n), work="measured")
-    found = {
+    runs = {
         name: run(f"recorded: {name}", method, delays) for name, method in methods(wait).items()
     }
     return {
         "recording": recording.name,
         "workers": n,
-        "methods": {name: summary(one) for name, one in found.items()},
-        "curves": {name: curve(data, one) for name, one in found.items()},
+        "methods": {name: summary(one) for name, one in runs.items()},
+        "curves": {name: curve(data, one) for name, one in runs.items()},
     }
 
 
@@ -145,7 +145,7 @@ def completion(folder: Path, n: int, wait: int, sizes: Sizes) -> dict[str, Any]:
     except BadInput as error:
         return {"problem": f"this needs recorded timings: {error}"}
     levels = [0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 1.0]
-    found: dict[str, Any] = {"levels": levels, "paper_slowest_over_median": 8.0, "recordings": {}}
+    spread: dict[str, Any] = {"levels": levels, "paper_slowest_over_median": 8.0, "recordings": {}}
     for name, recording in known.items():
         times = recording.timings[-1]
         median = float(np.median(times))
@@ -153,7 +153,7 @@ def completion(folder: Path, n: int, wait: int, sizes: Sizes) -> dict[str, Any]:
         for kind, method in methods(wait).items():
             delays = recording.delays(float(n), work="measured")
             each[kind] = only_time(delays, method, n, sizes.rounds)
-        found["recordings"][name] = {
+        spread["recordings"][name] = {
             "load": recording.loads[-1],
             "tasks": int(times.size),
             "median_seconds": median,
@@ -161,7 +161,7 @@ def completion(folder: Path, n: int, wait: int, sizes: Sizes) -> dict[str, Any]:
             "slowest_over_median": float(times.max()) / median,
             "seconds_per_iteration": each,
         }
-    return found
+    return spread
 
 
 def only_time(delays: Delays, method: Method, n: int, rounds: int, seed: int = 0) -> float:

@@ -72,5 +72,5 @@ def across(
             axes.plot([low, high], [y, y], color=INK, lw=1.0, marker="|", ms=7)
         at = max(value, high)
         axes.text(at, y, f" {value:{unit}}", va="center", color=INK, fontsize=fontsize)
-    axes.invert_yaxis()
+    axes.set_ylim(len(names) - 0.5, -0.5)
     axes.set_xlim(0, 1.12 * max(*values, *(high for _, high in whiskers)))

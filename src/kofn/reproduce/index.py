@@ -59,11 +59,11 @@ def section(out: Path, name: str, outcome: Outcome) -> str:
         note = '<p class="quick">Not run yet.</p>'
     else:
         took = outcome.get("took_seconds")
-        said = f" The run took {took / 60:.1f} minutes." if isinstance(took, int | float) else ""
+        text = f" The run took {took / 60:.1f} minutes." if isinstance(took, int | float) else ""
         flag = " <b>Quick run.</b>" if outcome.get("quick") else ""
         # What has no page of its own (a table alone) has its results.
         own = "index.html" if (out / name / "index.html").exists() else "results.json"
-        note = f'<p><a href="{name}/{own}">Its page and settings</a>.{said}{flag}</p>'
+        note = f'<p><a href="{name}/{own}">Its page and settings</a>.{text}{flag}</p>'
     return f"""<h2 id="{name}">{escape(paper.title)}</h2>
 {note}
 <p class="small"><code>kofn reproduce {name}</code>; more in
@@ -102,20 +102,20 @@ def shown(value: float | str, unit: str = "") -> str:
 
 def _figures(folder: Path) -> str:
     """The pictures of a paper, in the page itself."""
-    found = []
+    figures = []
     for path in sorted(folder.glob("*.png")):
         picture = b64encode(path.read_bytes()).decode()
         name = escape(path.stem.replace("_", " "))
-        found.append(
+        figures.append(
             f'<details><summary>{name}</summary><img alt="{name}" loading="lazy" '
             f'src="data:image/png;base64,{picture}"></details>'
         )
-    return "\n".join(found)
+    return "\n".join(figures)
 
 
 def _pointer(name: str, outcome: Outcome) -> str:
     """What is no paper, but is measured with them."""
-    said = f"Not measured: {outcome}" if isinstance(outcome, str) else "Not run yet."
+    text = f"Not measured: {outcome}" if isinstance(outcome, str) else "Not run yet."
     if isinstance(outcome, Mapping):
         return f'<h2>{escape(name)}</h2><p><a href="{name}/index.html">Its page</a></p>'
-    return f"<h2>{escape(name)}</h2><p>{escape(said)}</p>"
+    return f"<h2>{escape(name)}</h2><p>{escape(text)}</p>"

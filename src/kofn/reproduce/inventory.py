@@ -61,9 +61,9 @@ class Line:
 def claims(command: str) -> Paper:
     """The list of a paper by its command."""
     text = (files(__package__) / "claims" / f"{command}.toml").read_text("utf-8")
-    found = tomllib.loads(text)
-    entries = tuple(Entry(**one) for one in found["claim"])
-    return Paper(command, found["title"], found["docs"], entries)
+    table = tomllib.loads(text)
+    entries = tuple(Entry(**one) for one in table["claim"])
+    return Paper(command, table["title"], table["docs"], entries)
 
 
 def find(results: Mapping[str, Any], path: str) -> Any:

@@ -26,9 +26,9 @@ class Kept:
         self.known: dict[str, Any] = {}
         self._before, self._began = 0.0, time.monotonic()
         try:
-            found = {} if self.path is None else json.loads(self.path.read_text())
-            if found["settings"] == self.settings:
-                self.known, self._before = dict(found["known"]), float(found["seconds"])
+            saved = {} if self.path is None else json.loads(self.path.read_text())
+            if saved["settings"] == self.settings:
+                self.known, self._before = dict(saved["known"]), float(saved["seconds"])
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             pass  # there is none, or none that can be used
 

@@ -106,8 +106,8 @@ def accuracy(module: Any, data: tuple[Any, Any]) -> float:
     import torch
 
     with torch.no_grad():
-        said = module(torch.from_numpy(data[0])).argmax(dim=1).numpy()
-    return float((said == data[1]).mean())
+        predicted = module(torch.from_numpy(data[0])).argmax(dim=1).numpy()
+    return float((predicted == data[1]).mean())
 
 
 def table(

@@ -35,14 +35,19 @@ def fill(texts: Mapping[str, str], *values: Results) -> dict[str, str]:
 def publish(shown: Any, results: Results, out: Path) -> None:
     """Save the figures of a paper's page into `out`, and index.html: each with its sentence.
 
-    The function of the page that has a sentence's name draws its figure. Figures of a quick run
-    say so: pictures travel without their page.
+    The function of the page that has a sentence's name draws its figure. Figures of a quick run,
+    or of other data than the published, say so: pictures travel without their page.
     """
-    quick, figures = results.get("quick"), []
+    quick, foreign, figures = results.get("quick"), results.get("foreign"), []
+    marks = [
+        text for text, kinds in (("quick run", quick), ("not the published data", foreign)) if kinds
+    ]
     for name, sentence in shown.sentences(results).items():
         figure, path, text = getattr(shown, name)(results), out / f"{name}.png", escape(sentence)
-        if quick:
-            figure.text(0.995, 0.995, "quick run", ha="right", va="top", color="#b00020", size=9)
+        if marks:
+            figure.text(
+                0.995, 0.995, ", ".join(marks), ha="right", va="top", color="#b00020", size=9
+            )
         drawn = BytesIO()
         figure.savefig(drawn)
         save(path, drawn.getvalue())
@@ -52,7 +57,8 @@ def publish(shown: Any, results: Results, out: Path) -> None:
             f"<figcaption>{text}</figcaption></figure>"
         )
     title, shown_figures = escape(shown.TITLE), "\n".join(figures)
-    warning = f'<p class="quick">{escape(quick)}</p>' if quick else ""
+    kinds = " ".join(text for text in (quick, foreign) if text)
+    warning = f'<p class="quick">{escape(kinds)}</p>' if kinds else ""
     note = f"Measured on {results['settings']['cores']} cores. {results['stood_in']}"
     page = f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title>

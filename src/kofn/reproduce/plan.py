@@ -76,27 +76,27 @@ def _total(stage: Stage, candidate: Candidate, rounds: int) -> float:
 
 def gradients(n: int) -> dict[str, Candidate]:
     """Fixed choices for gradients on n workers. Names are the same for every n."""
-    found = {"uncoded": Candidate("uncoded")}
+    candidates = {"uncoded": Candidate("uncoded")}
     for c in (2, 4, 8, 16, 32, 64):
-        found[f"cyclic(c={c})"] = Candidate("cyclic", (("c", min(c, n)),))
+        candidates[f"cyclic(c={c})"] = Candidate("cyclic", (("c", min(c, n)),))
     for c in (4, 16, 64, 256):
         held = max(d for d in range(1, n + 1) if n % d == 0 and d <= c)
         given = (("c", held), ("stream", "whole"))
-        found[f"fractional(c={c}, whole)"] = Candidate("fractional", given)
-    found["backup(factor=2)"] = Candidate("backup", (("factor", 2.0),))
-    found["hedged(quantile=0.95)"] = Candidate("hedged", (("quantile", 0.95),))
-    return found
+        candidates[f"fractional(c={c}, whole)"] = Candidate("fractional", given)
+    candidates["backup(factor=2)"] = Candidate("backup", (("factor", 2.0),))
+    candidates["hedged(quantile=0.95)"] = Candidate("hedged", (("quantile", 0.95),))
+    return candidates
 
 
 def products(n: int) -> dict[str, Candidate]:
     """Fixed choices for products on n workers: k and the margin as parts of n."""
-    found = {"uncoded": Candidate("uncoded")}
+    candidates = {"uncoded": Candidate("uncoded")}
     for part, text in ((7 / 8, "7n/8"), (3 / 4, "3n/4"), (1 / 2, "n/2"), (1 / 4, "n/4")):
         k = max(1, math.ceil(part * n))
         margin = min(n - k, math.ceil(n / 8))
-        found[f"mds(k={text})"] = Candidate("mds", (("k", k),))
-        found[f"mds(k={text}, margin=n/8)"] = Candidate("mds", (("k", k), ("margin", margin)))
-    return found
+        candidates[f"mds(k={text})"] = Candidate("mds", (("k", k),))
+        candidates[f"mds(k={text}, margin=n/8)"] = Candidate("mds", (("k", k), ("margin", margin)))
+    return candidates
 
 
 CHOICES: Mapping[str, Callable[[int], dict[str, Candidate]]] = {
@@ -136,8 +136,8 @@ def markets(data: Path, settings: Settings) -> Iterator[Case]:
     for path in files(data, "spot_traces"):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # one has a clock that steps back: docs/simulate.md
-            found = read_membership(path)
-        for name, one in found.items():
+            traces = read_membership(path)
+        for name, one in traces.items():
             stages = tuple(_offered(one, part) for part in settings.begun)
             yield Case(name, "product", stages, settings.rounds)
 
@@ -184,7 +184,7 @@ def measure(data: Path, settings: Settings, on_step: OnStep, kept: Kept) -> dict
 
 def over_all(traces: Mapping[str, Any]) -> dict[str, Any]:
     """Of each kind of work: all traces together, in multiples of the best fixed choice of each."""
-    found: dict[str, Any] = {}
+    rows: dict[str, Any] = {}
     for kind in CHOICES:
         some = [one for one in traces.values() if one["work"] == kind]
         if not some:
@@ -194,8 +194,8 @@ def over_all(traces: Mapping[str, Any]) -> dict[str, Any]:
             name: sum(one["fixed"][name] / one["best_fixed"] for one in some) / len(some)
             for name in some[0]["fixed"]
         }
-        found[kind] = {"auto": sum(auto) / len(auto), "worst": max(auto), "fixed": names}
-    return found
+        rows[kind] = {"auto": sum(auto) / len(auto), "worst": max(auto), "fixed": names}
+    return rows
 
 
 def _lambdas(
@@ -206,7 +206,7 @@ def _lambdas(
     On recorded timings, of AWS Lambda: hence the name. Where one of those is quicker, `plan` says
     what a plan picks, and what it names as better still.
     """
-    found: dict[str, dict[str, Any]] = {}
+    entries: dict[str, dict[str, Any]] = {}
     # Those whose work can be set apart from their waits.
     some = {n: r for n, r in recordings(data).items() if len(r.loads) > 1}
     for name in list(some)[: settings.traces]:
@@ -226,8 +226,8 @@ def _lambdas(
             if row["seconds"] >= min(entry[rival]["seconds"] for rival in RIVALS):
                 on_step(f"{key}, a plan")
                 entry["plan"] = kept(f"{key}|plan", partial(_planned, stage, settings.rounds))
-            found[key] = entry
-    return found
+            entries[key] = entry
+    return entries
 
 
 def _row(stage: Stage, rounds: int) -> dict[str, Any]:

@@ -134,8 +134,8 @@ def measure(data: Path, settings: Settings, on_step: OnStep, kept: Kept) -> dict
 
 def _latency(kind: str, delays: Delays, trials: int, settings: Settings) -> dict[str, Any]:
     times, spent, needed = latencies(kind, HELD.get(kind, 1) * M, delays, trials, settings)
-    found = {**summary(times), "workers_through": spent}
-    return found | {"symbols_came": float(np.mean(needed))}
+    row = {**summary(times), "workers_through": spent}
+    return row | {"symbols_came": float(np.mean(needed))}
 
 
 def code_of(kind: str, symbols: int, seed: int) -> SumCode:
@@ -248,8 +248,8 @@ def _by_r(settings: Settings, on_step: OnStep) -> dict[str, Any]:
         trials = max(5, settings.trials // 5)
         times, _, came = latencies(f"lt{r}", symbols, delays, trials, replace(settings, codes=1))
         bound = TAU * (r + 1) * mean_degree(M // r) + 1 / MU
-        found = summary(times, 20) | _by_formula(times, came, symbols, r)
-        result[str(r)] = found | {"theorem_1": bound, "mean_degree": mean_degree(M // r)}
+        row = summary(times, 20) | _by_formula(times, came, symbols, r)
+        result[str(r)] = row | {"theorem_1": bound, "mean_degree": mean_degree(M // r)}
     return result
 
 

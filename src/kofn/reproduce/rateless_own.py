@@ -36,7 +36,7 @@ def two_symbols_each(
     whole = np.sort(start, axis=1)
     halves = m // 2
     pairs = np.minimum(start[:, :halves], start[:, halves : 2 * halves])
-    found: dict[str, Any] = {
+    results: dict[str, Any] = {
         "one": _seconds(start[:, 0] + tau * m),
         "uncoded": _seconds(whole[:, -1] + tau),
         "replication2": _seconds(pairs.max(axis=1) + 2 * tau),
@@ -57,12 +57,12 @@ def two_symbols_each(
             peeling, rank = code.decoder(), InactivationDecoder(code.table)
             peeled += any(peeling.offer(key, ()) for key in keys)
             determined += any(rank.offer(key, ()) for key in keys)
-        found[kind] = _seconds(np.array(seconds)) | {
+        results[kind] = _seconds(np.array(seconds)) | {
             "workers": workers,
             "decodes_peeling": peeled / trials,
             "decodes_inactivation": determined / trials,
         }
-    return found | {"trials": trials, "workers": m}
+    return results | {"trials": trials, "workers": m}
 
 
 def _seconds(times: Floats) -> dict[str, float]:

@@ -152,6 +152,7 @@ def measure(data: Path | None, settings: Settings, on_step: OnStep, kept: Kept) 
         for model in PUBLISHED
     }
     results["burst_variant"] = kept("bursts", partial(burst_variant, settings, on_step))
+    results["burst_spans"] = kept("burst spans", partial(burst_spans, settings))
     results["theorem_3_1"] = theorem_3_1()
     unit = settings.largest / (settings.batch * settings.widths[0] * settings.widths[1])
     for key, model in (("training", "iid"), ("training_bursts", "fritchman")):
@@ -192,23 +193,27 @@ def burst_variant(settings: Settings, on_step: OnStep) -> dict[str, Any]:
     """
     slow, jobs = stragglers("fritchman", settings), settings.virtual_jobs
     codes: list[SequenceCode] = [
-        BurstIDIP(*search.factors(P * (DELAY + 1) - B * lam), DELAY, B, DELAY + 2 - B, lam)
-        for B in (1, 2)
-        for lam in range(1, P + 1)
+        search.bursts(P, B, DELAY + 2 - B, lam) for B in (1, 2) for lam in range(1, P + 1)
     ]
     codes += [IDIP(*search.factors(P * (DELAY + 1) - N), DELAY, N, DELAY + 1) for N in (4, 10, 11)]
     codes += [DIP(2, 2, DELAY, lam=2), DIP(1, 7, DELAY, lam=1), DIP(2, 4, DELAY, lam=1)]
     codes += [DIP(3, 4, DELAY + 2, lam=1), IDIP(2, 5, DELAY + 2, N=14, W=DELAY + 3)]
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for mu in SLACKS:
         poly = runs.virtual(PLAIN["poly"], slow, P, ALPHA, mu, jobs).per_job
         done = {repr(code): runs.virtual(code, slow, P, ALPHA, mu, jobs) for code in codes}
-        found[f"mu_{mu:g}"] = {name: run.per_job / poly for name, run in done.items()}
-        found[f"waited_mu_{mu:g}"] = {
+        results[f"mu_{mu:g}"] = {name: run.per_job / poly for name, run in done.items()}
+        results[f"waited_mu_{mu:g}"] = {
             name: run.report.waited / len(run.report.rounds) for name, run in done.items()
         }
     on_step("bursts, the variant of IDIP")
-    return found
+    return results
+
+
+def burst_spans(settings: Settings) -> dict[str, Any]:
+    """The same for longer spans, and so longer delays: first-order times, without the master."""
+    pattern = stragglers("fritchman", settings).pattern(settings.search_rounds, P)
+    return {f"mu_{mu:g}": search.burst_spans(P, pattern, ALPHA, mu) for mu in SLACKS}
 
 
 def theorem_3_1() -> list[dict[str, Any]]:

@@ -65,12 +65,12 @@ def table_1(results: Results) -> Figure:
             patch.set(hatch="////", edgecolor="white")  # IDIP beside DIP, in black and white too
         for drawn in axes.containers:
             axes.bar_label(drawn, fmt="%.2f", fontsize=8, color=INK, padding=1)
-        axes.axhline(1.0, color=ORANGE, lw=1.4)
+        axes.axhline(1.0, color=ORANGE, lw=1.4, label="polynomial")
         label = "time per job / polynomial code" if model == "iid" else ""
         sizes = results["settings"]
         jobs = f"{sizes['virtual_jobs']} and {sizes['wall_jobs']} jobs"
         dress(axes, "", label, f"{title}, {jobs}", "y")
-    legend(figure.axes[1], ncols=3, fontsize=9, loc="upper right")
+    legend(figure.axes[1], ncols=4, fontsize=9, loc="upper right")
     figure.axes[0].set_ylim(top=1.12 * figure.axes[0].get_ylim()[1])
     return figure
 
@@ -80,7 +80,8 @@ def figure_2(results: Results) -> Figure:
     for row, (model, title) in zip(rows, MODELS.items(), strict=True):
         for kind, curve in results["figure2"][model].items():
             name = f"{NAMES[kind]}, {curve['per_job']:.2f} a job"
-            look: Any = {"color": COLORS[kind], "ls": LINES[kind]}
+            # The thick line below all others, which would be hidden where they agree.
+            look: Any = {"color": COLORS[kind], "ls": LINES[kind], "zorder": 2 + (kind != "dip")}
             row[0].plot(curve["rounds"], curve["cumulative"], lw=WIDTHS[kind], label=name, **look)
             at = range(1, len(curve["loads"]) + 1)
             row[1].plot(at, curve["loads"], lw=0.8 * WIDTHS[kind], label=NAMES[kind], **look)

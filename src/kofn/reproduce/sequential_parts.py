@@ -61,11 +61,11 @@ def parts(
     Uncoded mini-tasks are cut out of the operands, which is not called encoding, as in the paper.
     """
     rng = np.random.default_rng(0)
-    found: dict[str, Any] = {"codes": {}, "repeats": repeats, "shapes": [list(s) for s in shapes]}
+    results: dict[str, Any] = {"codes": {}, "repeats": repeats, "shapes": [list(s) for s in shapes]}
     with threadpool_limits(1):
         factors = {s: (rng.standard_normal(s[:2]), rng.standard_normal(s[1:])) for s in set(shapes)}
         whole = {s: _seconds(partial(np.matmul, *pair), repeats) for s, pair in factors.items()}
-        found["whole_job_seconds"] = _mean(whole, shapes)
+        results["whole_job_seconds"] = _mean(whole, shapes)
         for kind, code in codes.items():
             product, coded = code.product, not isinstance(code, Uncoded)
             uncoded, encoded = minis_per_job(code, pattern)
@@ -85,14 +85,14 @@ def parts(
                     return code.assemble(code.weights(list(got)).combine(got), (s[0], s[2]))
 
                 decode[shape] = _seconds(back, repeats)
-            found["codes"][kind] = {
+            results["codes"][kind] = {
                 "encode_seconds": _mean(encode, shapes),
                 "decode_seconds": _mean(decode, shapes),
                 "mini_tasks": {"uncoded": uncoded, "coded": encoded},
                 "parameters": repr(code),
             }
             on_step(f"encode and decode, {kind}")
-    return found
+    return results
 
 
 def training_at_full_size(

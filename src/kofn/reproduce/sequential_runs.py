@@ -183,14 +183,14 @@ def networks_on_mnist(
             "parameters": repr(code),
         }
 
-    found: dict[str, Any] = {}
+    by_code: dict[str, Any] = {}
     for kind, code in codes.items():
-        found[kind] = kept(f"{name}, {kind}", partial(trained, code))
+        by_code[kind] = kept(f"{name}, {kind}", partial(trained, code))
         on_step(f"training, {kind}")
     paced = replace(delays, unit=PRODUCT_SECONDS / float(np.prod(PRODUCT)))
     pace = {"with_delays": paced, "without_delays": None}
     return {
-        "codes": found,
+        "codes": by_code,
         "jobs": len(RATES) * steps * 8,
         "final_losses": plain[:, -1].tolist(),
         "held_share_of_1024x784x300": {

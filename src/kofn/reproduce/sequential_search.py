@@ -7,10 +7,13 @@ time. What is found here is then measured through the real master.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from ..delays.stragglers import Pattern
-from ..sequence import DIP, IDIP, Polynomial, SequenceCode, Uncoded
+from ..sequence import DIP, IDIP, BurstIDIP, Polynomial, SequenceCode, Uncoded
 from ..sequence.ledger import Ledger
+
+SPANS = (1, 2, 3, 4, 6, 8, 10)  # B of IDIP for bursts
 
 
 def factors(k: int) -> tuple[int, int]:
@@ -72,16 +75,38 @@ def all_dip(P: int, delay: int) -> list[DIP]:
     return [DIP(*factors(k), delay=delay, lam=lam) for k in ks for lam in lams]
 
 
+def bursts(P: int, B: int, W: int, lam: int) -> BurstIDIP:
+    """IDIP for bursts with these parameters; xy and delay follow."""
+    life = W - 1 + B
+    return BurstIDIP(*factors(P * life - B * lam), delay=life - 1, B=B, W=W, lam=lam)
+
+
+def burst_spans(P: int, pattern: Pattern, alpha: float, mu: float) -> dict[str, dict[str, Any]]:
+    """By B: IDIP for bursts with the best W (B + 1 or B + 2) and lam, over the polynomial code."""
+    least = _polynomial(P, pattern, alpha, mu)
+    poly = time_per_job(least, pattern, alpha, mu)
+    by_span = {}
+    for B in SPANS:
+        codes = [bursts(P, B, W, lam) for W in (B + 1, B + 2) for lam in range(1, P + 1)]
+        code = best(codes, pattern, alpha, mu)
+        ratio = time_per_job(code, pattern, alpha, mu) / poly
+        by_span[str(B)] = {"code": repr(code), "delay": code.delay, "over_poly": ratio}
+    return by_span
+
+
+def _polynomial(P: int, pattern: Pattern, alpha: float, mu: float) -> SequenceCode:
+    return best([Polynomial(*factors(P - S)) for S in range(1, P)], pattern, alpha, mu)
+
+
 def chosen(
     P: int, delay: int, pattern: Pattern, alpha: float, mu: float
 ) -> dict[str, SequenceCode]:
     """The best code of each kind: for 1 to P - 1 stragglers, or any N in delay + 1 rounds."""
     W = delay + 1
-    polynomial = [Polynomial(*factors(P - S)) for S in range(1, P)]
     idip = [IDIP(*factors(P * W - N), delay=delay, N=N, W=W) for N in range(1, P * W - 1)]
     return {
         "uncoded": Uncoded(*factors(P)),
-        "poly": best(polynomial, pattern, alpha, mu),
+        "poly": _polynomial(P, pattern, alpha, mu),
         "dip": best(all_dip(P, delay), pattern, alpha, mu),
         "idip": best(idip, pattern, alpha, mu),
     }

@@ -33,11 +33,6 @@ def least_load(P: int, N: int, W: int) -> float:
     return 1.0 / (P - N / W)
 
 
-def least_burst_load(P: int, B: int, W: int, lam: int) -> float:
-    """The load of IDIP for bursts: W - 1 + B mini-tasks a round, of which B·lam may be lost."""
-    return (W - 1 + B) / ((W - 1 + B) * P - B * lam)
-
-
 def idip_bound(
     alpha: float, N: int, W: int, P: int, delta: float, as_printed: bool = False
 ) -> float:

@@ -88,7 +88,7 @@ def rateless_rows(trials: int, codes: int, seed: int = 0) -> dict[str, Any]:
     symbols = int(np.mean(needed))
     each = np.arange(1, 2 * m // p + 1) * tau
     come = np.sort((start[:, :, None] + each).reshape(trials, -1), axis=1)
-    found: dict[str, Any] = {
+    results: dict[str, Any] = {
         "lt": _mean(come[:, symbols - 1]),
         "ideal": _mean(come[:, m - 1]),
         "uncoded": _mean(start.max(axis=1) + tau * m / p),
@@ -98,7 +98,7 @@ def rateless_rows(trials: int, codes: int, seed: int = 0) -> dict[str, Any]:
         "lt_symbols": symbols,
     }
     for k in (5, 6, 7, 8):
-        found[f"mds_{k}"] = _mean(np.sort(start, axis=1)[:, k - 1] + tau * m / k)
+        results[f"mds_{k}"] = _mean(np.sort(start, axis=1)[:, k - 1] + tau * m / k)
     A = np.zeros((m, 1))
     makers: dict[str, Callable[[Cluster], CodedMatrix | Rateless]] = {
         f"ours_{k}_margin_{margin}": partial(_ours, A, k, margin) for k, margin in OURS
@@ -114,8 +114,8 @@ def rateless_rows(trials: int, codes: int, seed: int = 0) -> dict[str, Any]:
                 seconds.append(X.report.seconds["total"])
                 while cluster._driver.roster.owing(cluster.workers):
                     cluster._driver.settle(1.0)
-        found[name] = _mean(np.array(seconds))
-    return found | {"trials": trials}
+        results[name] = _mean(np.array(seconds))
+    return results | {"trials": trials}
 
 
 def _ours(A: Any, k: int, margin: int, cluster: Cluster) -> CodedMatrix:

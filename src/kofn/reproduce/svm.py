@@ -78,11 +78,11 @@ def measure(data: Path, settings: Settings, on_step: OnStep, kept: Kept) -> dict
     on_step("scikit-learn")
     theirs = sklearn.svm.LinearSVC(C=PENALTY, dual=False, tol=1e-8, max_iter=10_000).fit(X, y)
 
-    def mean_scores(found: list[averaging.Trained]) -> dict[str, float]:
-        weights = np.mean([each.weights for each in found], axis=0)
+    def mean_scores(models: list[averaging.Trained]) -> dict[str, float]:
+        weights = np.mean([each.weights for each in models], axis=0)
         return _scores(y_test, np.where(X_test @ weights > 0, 1, -1))
 
-    there = [found for i, found in enumerate(averaged) if i not in KILLED]
+    there = [one for i, one in enumerate(averaged) if i not in KILLED]
     return {
         **_scores(y_test, model.predict(X_test)),
         "engine": settings.engine,
@@ -99,7 +99,7 @@ def measure(data: Path, settings: Settings, on_step: OnStep, kept: Kept) -> dict
         },
         "chosen": {
             "one": [alone.rate, alone.trade_off],
-            "four": [[found.rate, found.trade_off] for found in averaged],
+            "four": [[one.rate, one.trade_off] for one in averaged],
         },
         "iterations": int(model.n_iter_),
         "workers": WORKERS,

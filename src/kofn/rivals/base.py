@@ -96,6 +96,6 @@ def sloped(recording: Recording, slope: float) -> Recording:
 
 def replayed(times: Recording, load: float, rounds: int | None) -> Floats:
     """Seconds (rounds, workers) at a load."""
-    found = np.asarray(times.at(load), dtype=np.float64)
-    count = len(found) if rounds is None else whole(rounds, "rounds", 1)
-    return found if count == len(found) else found[np.arange(count) % len(found)]
+    table = np.asarray(times.at(load), dtype=np.float64)
+    count = len(table) if rounds is None else whole(rounds, "rounds", 1)
+    return table if count == len(table) else table[np.arange(count) % len(table)]

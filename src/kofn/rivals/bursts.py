@@ -98,14 +98,14 @@ class RepeatBooks(Books):
 
     def repeating(self) -> Mask:
         """Who does the gradient that is due once more in this round; the others do this round's."""
-        found = np.zeros(self.n, dtype=bool)
+        mask = np.zeros(self.n, dtype=bool)
         due = self.round - self._delay
         if due >= 0:
             held = self._held[due]
             lacking = max(0, self.n - self._s - int(held.sum()))
             rank = np.where(held, 2, np.where(self._late[due], 0, 1))
-            found[np.argsort(rank, kind="stable")[:lacking]] = True
-        return found
+            mask[np.argsort(rank, kind="stable")[:lacking]] = True
+        return mask
 
     def held(self, gradient: int) -> Mask:
         """Whose results of a gradient are there."""
@@ -143,15 +143,15 @@ class MultiplexBooks(Books):
 
         Below W - 1 it is that own part; from W - 1 on a group, the first of which is W - 1.
         """
-        found = {}
+        tasks = {}
         for gradient in range(max(0, self.round - self._delay), self.round + 1):
             slot = self.round - gradient
             task = np.full(self.n, slot, dtype=np.intp)
             if slot >= self._parts:
                 own = self._own[gradient]
                 task = np.where(own.all(axis=1), slot, own.argmin(axis=1))
-            found[gradient] = task
-        return found
+            tasks[gradient] = task
+        return tasks
 
     def results(self, gradient: int) -> tuple[Mask, Mask]:
         """Which own parts, (n, W - 1), and which coded results, (n, B), are there."""

@@ -229,8 +229,8 @@ def _blank(cluster: Cluster, pieces: int) -> list[int]:
 def _sums(cluster: Cluster, rounds: int, code: SumCode, stop: Stop) -> Played:
     parts = cluster.parts(_blank(cluster, 1), code)
     for _ in range(rounds):
-        found = parts.sum(nothing, stop=stop)
-        yield cluster.engine.now(), found.covered, sum(found.report.parts_read.values())
+        result = parts.sum(nothing, stop=stop)
+        yield cluster.engine.now(), result.covered, sum(result.report.parts_read.values())
 
 
 def _backups(cluster: Cluster, rounds: int, **options: Any) -> Played:

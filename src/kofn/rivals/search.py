@@ -38,14 +38,14 @@ class Best:
 def best(name: str, times: Recording, rounds: int | None = None, *, delay: int = 3) -> Best:
     """Try all settings of a rival's grid, up to a delay, on recorded times; the quickest wins."""
     one_of(name, "name", tuple(RIVALS))
-    found: Best | None = None
+    winner: Best | None = None
     tried = 0
     for rival in RIVALS[name].grid(times.workers):
         if rival.delay > delay:
             continue
         tried += 1
         played = rival.round_times(times, rounds)
-        if found is None or played.seconds.sum() < found.rounds.seconds.sum():
-            found = Best(rival, played, tried)
-    assert found is not None
-    return Best(found.rival, found.rounds, tried)
+        if winner is None or played.seconds.sum() < winner.rounds.seconds.sum():
+            winner = Best(rival, played, tried)
+    assert winner is not None
+    return Best(winner.rival, winner.rounds, tried)

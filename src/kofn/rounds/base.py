@@ -36,7 +36,7 @@ class Round(ABC):
         self.joined: list[int] = []
         self.wrong: dict[int, str] = {}  # whose reply could not be right, and why
         self.standby: dict[int, int] = {}  # worker -> a slot that it has too, and can take over
-        self._vain = (-1, 0, 0.0)  # what was read by then; who was in vain since then, and when
+        self._vain, self._read, self._since = set[int](), -1, 0.0  # see in_vain
 
     @abstractmethod
     def start(self, time: float) -> Sequence[Command]:
@@ -54,14 +54,17 @@ class Round(ABC):
         """Called before a wait in silence is given up: what is there left to try?"""
         return ()
 
-    def in_vain(self, now: float, most: int, wait: float) -> bool:
+    def in_vain(self, worker: int, now: float, most: int, wait: float) -> bool:
         """One was ended for its silence, or has come and gone again; whether more are in vain.
 
         They are if more than `most` were, in `wait` seconds or more, and nothing was read since.
+        One that has come, and is ended for its silence, is told of twice, and counts once.
         """
-        read, (before, count, since) = sum(self.read.values()), self._vain
-        self._vain = (read, 1, now) if read > before else (read, count + 1, since)
-        return self._vain[1] > most and now - self._vain[2] >= wait
+        if (read := sum(self.read.values())) > self._read:
+            self._vain, self._read, self._since = set(), read, now
+        new = worker not in self._vain
+        self._vain.add(worker)
+        return new and len(self._vain) > most and now - self._since >= wait
 
     def gave_up(self, waited: float) -> KofnError:
         """What to raise after a wait in vain: for joiners, or for those that owe something."""

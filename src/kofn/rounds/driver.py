@@ -6,6 +6,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from numbers import Integral
 from threading import get_ident
 from typing import Any, NoReturn
 
@@ -41,6 +42,7 @@ from .trust import Trust
 LOG_LENGTH = 200_000  # records; older ones are dropped
 PATIENCE = 0.25  # seconds between two looks at a wait that events alone do not end
 LOOK = 0.01  # seconds between two looks whether another thread is still at it
+FEWER = frozenset({Lost, Leaving, Failed})  # events after which slots may be free
 
 Supplier = Callable[[int], object]
 
@@ -67,9 +69,8 @@ class RoundDriver:
     ) -> None:
         self.engine, self.wait, self.limit, self.lost_after = engine, wait, limit, lost_after
         self.closed, self.lock, self.keeper = False, interrupts.Lock(), Keeper(keep)
-        self.log = EventLog(most=LOG_LENGTH)
         self.roster, self.trust, self._resting = Roster(engine.workers), Trust(), resting(engine)
-        self._departures = Departures(self.roster)
+        self.log, self._departures = EventLog(most=LOG_LENGTH), Departures(self.roster)
         self.unwanted: deque[str] = deque()  # keys to forget; appended to from anywhere
         # Ids, each larger than all before, and the engine's: a second cluster on it counts on.
         # Who takes a round's id holds the lock until that round has run.
@@ -160,24 +161,25 @@ class RoundDriver:
             self._obey(round, round.start(began), supply)
             for worker, deadline in list(self.roster.leaving.items()):
                 self._obey(round, round.on(Leaving(began, worker, deadline)), supply)
-            heard, short = began, None
+            last, short = began, None
             while not round.done:
                 interrupts.due()
                 now, next_look = engine.now(), min(self._give_up_silent(round), self._see_off())
                 if not round.missing:
-                    short, end = None, heard + self.limit
+                    short, end = None, last + self.limit
                 elif round.entering or self.roster.coming(round.key):
                     # One who stood by is about to help; the wait for joiners begins after it.
-                    short, end = None, heard + max(self.limit, self.wait)
+                    short, end = None, last + max(self.limit, self.wait)
                 else:
                     short = now if short is None else short
                     end = short + min(self.wait, round.wait)
                 if now >= end:
                     tried = round.last_resort(now) if short is None else ()
-                    given = self.roster.overdue(round.key) and self._offer(round, supply)
+                    few = self.roster.overdue(round.key) or round.missing
+                    given = few and self._offer(round, supply)  # maybe a slot has become free
                     if not self._obey(round, tried, supply) and not given and not round.done:
-                        raise round.gave_up(now - (heard if short is None else short))
-                    heard = now
+                        raise round.gave_up(now - (last if short is None else short))
+                    last = now
                     continue
                 until = min(end, round.wake, next_look, self.keeper.look, now + self._nap)
                 missed, self._unheard = self._unheard, []
@@ -189,25 +191,24 @@ class RoundDriver:
                     # The rest of a batch still tells who lives: no early way out.
                     if type(event) is Failed and event.round == round.id and not round.done:
                         raise WorkerError(event.worker, event.error, event.traceback)
-                if not round.done and not {Lost, Leaving, Failed}.isdisjoint(map(type, events)):
+                if not round.done and not FEWER.isdisjoint(map(type, events)):
                     self._offer(round, supply)
                     for event in events if round.missing else ():
                         if type(event) is Lost and self._in_vain(round, event.time, event.worker):
                             raise round.gave_up(event.time - began)
                 if events:
-                    heard = engine.now()
+                    last = engine.now()
                 elif (due := (now := engine.now()) >= round.wake) or not idle:
                     commands = round.on(Tick(now)) if due else round.idle_work(now)
                     assert not due or commands or round.done or round.wake > now, "a wait for ever"
                     if self._obey(round, commands, supply):
-                        heard = engine.now()  # who is asked now has its time
+                        last = engine.now()  # who is asked now has its time
                 self._serve()
         finally:
             self._running, self._unheard = False, []
             engine.cancel(round.id)
             self._ended = round.id
-            how = "done" if round.done else "raised"
-            log.append(Record(engine.now(), how, round.id, -1, -1, 0))
+            log.append(Record(engine.now(), ("raised", "done")[round.done], round.id, -1, -1, 0))
 
     def _offer(self, round: Round, supply: Supplier) -> bool:
         """Let those that stand by have what slots there are for them; whether one has one now."""
@@ -229,10 +230,15 @@ class RoundDriver:
         finally:
             self.lock.release()
 
-    def some_workers(self) -> tuple[int, ...]:
-        """Return who is live; if nobody is, wait for one, and raise TooFewWorkers after `wait`."""
+    def some_workers(self, need: object = 1) -> tuple[int, ...]:
+        """Return who is live; if nobody is, wait for one, and raise TooFewWorkers after `wait`.
+
+        need: so many are waited for, if there were so many before.
+        """
         self.settle()
-        self.await_enough(lambda: len(self.roster.kept), 1, lambda: self.wait)
+        asked = int(need) if isinstance(need, Integral) else 1
+        least = asked if 1 < asked <= self.roster.most else 1
+        self.await_enough(lambda: len(self.roster.kept), least, lambda: self.wait)
         return self.roster.workers
 
     def _take(self, timeout: float) -> list[Event]:
@@ -254,10 +260,9 @@ class RoundDriver:
         for event in self._departures.returned(noted) if self.roster.leaving else ():
             self.log.note(event)
             noted.append(self.roster.note(event))
-        if self.keeper.keep:
-            news = self.keeper.act(self.roster, self.engine.now(), self.order)
-            if news is not None:
-                self.log.append(news)
+        keeper = self.keeper
+        if keeper.keep and (news := keeper.act(self.roster, self.engine.now(), self.order)):
+            self.log.append(news)
         return noted
 
     def order(self, why: str = "asked for") -> int:
@@ -273,12 +278,13 @@ class RoundDriver:
         if self.lost_after == float("inf"):  # a thousand workers need not be gone through an event
             return self.lost_after
         since, now = self.roster.debts.since, self.engine.now()
-        for worker in self.roster.silent(now, self.lost_after):
-            self.engine.give_up(worker)
-            del since[worker]  # once is enough; its Lost is on the way
-            if round and self.keeper.keep and self._in_vain(round, now, worker):
-                raise Stalled(round.id, self.lost_after, [worker])  # so would be all that come
-        return min(since.values(), default=float("inf")) + self.lost_after
+        while (look := min(since.values(), default=float("inf")) + self.lost_after) <= now:
+            for worker in self.roster.silent(now, self.lost_after):
+                self.engine.give_up(worker)
+                del since[worker]  # once is enough; its Lost is on the way
+                if round and self.keeper.keep and self._in_vain(round, now, worker):
+                    raise Stalled(round.id, self.lost_after, [worker])  # so would be all that come
+        return look
 
     def _in_vain(self, round: Round, now: float, worker: int) -> bool:
         """Whether all that come are lost before they have done anything, as this one."""
@@ -286,7 +292,7 @@ class RoundDriver:
         gone = worker not in self.roster.kept
         if gone and (worker not in round.joined or worker in self.roster.unborn):
             return False
-        return round.in_vain(now, most, min(self.wait, round.wait))
+        return round.in_vain(worker, now, most, min(self.wait, round.wait))
 
     def _see_off(self) -> float:
         """Do what is due about those that leave; return when to look again."""
@@ -331,19 +337,19 @@ class RoundDriver:
 
         Raises Stalled after `limit` of silence, WorkerError where `key` could not be kept.
         """
-        heard = self.engine.now()
+        last = self.engine.now()
         while waiting():
             patience = self._patience(PATIENCE)
             if not self.lock.acquire(timeout=LOOK):
-                heard = self.engine.now()  # another thread drives, and keeps watch itself
+                last = self.engine.now()  # another thread drives, and keeps watch itself
                 continue
             try:
-                now, end = self.engine.now(), heard + self.limit
+                now, end = self.engine.now(), last + self.limit
                 late = waiting()  # none: another thread had the lock, and has heard of them
                 if late and now >= end:
-                    raise Stalled(-1, now - heard, self.roster.waiting(key, late) if key else late)
+                    raise Stalled(-1, now - last, self.roster.waiting(key, late) if key else late)
                 events = self._take(min(patience, end - now) if late else 0.0)
-                heard = events[-1].time if events else heard
+                last = events[-1].time if events else last
                 self._give_up_silent()
                 self._see_off()
                 self._serve()
@@ -375,9 +381,8 @@ class RoundDriver:
                 asked = True
             elif type(command) is Supply:
                 supply(command.worker)
-            elif type(command) is Keep:
-                if command.worker in roster.kept:
-                    self.put(command.worker, command.key, command.value)
+            elif type(command) is Keep and command.worker in roster.kept:
+                self.put(command.worker, command.key, command.value)
             elif type(command) is Assign:
                 roster.assign(command)
             elif type(command) is Accuse:
@@ -387,8 +392,8 @@ class RoundDriver:
                 else:
                     self._unnoted += lost
             elif type(command) is Observe:
-                told = round.on(Observed(engine.now(), command.read(), command.held))
-                asked |= self._obey(round, told, supply)
+                more = round.on(Observed(engine.now(), command.read(), command.held))
+                asked |= self._obey(round, more, supply)
             elif type(command) is Publish:
                 command.write(command.data)
                 asked |= command.asks

@@ -100,7 +100,7 @@ class Holders:
 
     def enlist(self) -> None:
         """Give a share to each live worker that has none, while there are shares left."""
-        self._tell()
+        self._send_update()
         self._check()
         live = self.driver.roster.kept
         if self._twice:
@@ -132,17 +132,17 @@ class Holders:
 
     def vacant(self) -> list[tuple[int, int]]:
         """Workers to be given a share that must be rebuilt from live ones, and which."""
-        found: list[tuple[int, int]] = []
+        pairs: list[tuple[int, int]] = []
         roster = self.driver.roster
         for worker in roster.kept:
             if (worker, self.key) in roster.refused and worker in self.shares:
                 # It could not fetch its share (a file is gone or spoiled): the others have it.
-                found.append((worker, self.shares[worker]))
+                pairs.append((worker, self.shares[worker]))
         for worker in roster.kept if self.version.updates else ():
-            share = self._free(worker, {s for _, s in found})
+            share = self._free(worker, {s for _, s in pairs})
             if share is not None:
-                found.append((worker, share))
-        return found
+                pairs.append((worker, share))
+        return pairs
 
     def give(self, worker: int, share: int, value: Any) -> None:
         """Store a share at a worker."""
@@ -207,13 +207,13 @@ class Holders:
         ordered and never cancelled, so a worker that is late with it, even one that is stopped
         and goes on, is never used with a share that lacks an update.
         """
-        self._tell()
+        self._send_update()
         ready = list(self.ready())  # who was behind before this is not waited for
         old, number = self.key, self.version.updates + 1
         key, untold = f"{self._name}.{number}", dict(self.shares)
         self._keys.append(key)
         self.version = Version(number, key, note, lambda share: change(old, share), untold)
-        self._tell()
+        self._send_update()
         self.wait(ready)
 
     def wait(self, workers: Sequence[int] | None = None) -> None:
@@ -256,7 +256,7 @@ class Holders:
 
         return there
 
-    def _tell(self) -> None:
+    def _send_update(self) -> None:
         """Send the last update to those that have not been sent it; twice does no harm."""
         version, roster = self.version, self.driver.roster
         if version.change is None:

@@ -54,7 +54,7 @@ class Work(Protocol):
     def weak(self, cover: Cover) -> Sequence[int]:
         """Segments that need one share more to decode well, once all that are asked deliver."""
 
-    def heard(self, round: int, change: float) -> None:
+    def on_round(self, round: int, change: float) -> None:
         """A round is done."""
 
 
@@ -117,7 +117,7 @@ class IterateRound(Round):
         if self.done:
             return ()
         if type(event) is Reply and event.round == self.id:
-            return self._heard(event)
+            return self._on_reply(event)
         if type(event) is Lost:
             return self._lost(event.worker)
         if type(event) is Joined:
@@ -240,14 +240,14 @@ class IterateRound(Round):
         ends = [end for share, end in self._deadlines.items() if share not in self._going]
         return latest(min(ends, default=NEVER), self._usual or 0.0)
 
-    def _heard(self, event: Reply) -> Sequence[Command]:
+    def _on_reply(self, event: Reply) -> Sequence[Command]:
         share = self._holders.get(event.worker)
         if event.value is None or share is None:
             return ()
         kind, round, *rest = event.value
         if kind == ROUND:
             self.change = rest[0]
-            self._work.heard(round, rest[0])
+            self._work.on_round(round, rest[0])
         elif kind == END:
             self.change = rest[0] if rest[0] < NEVER else self.change  # a joiner does not know
             self.ended, self.done = (share, round), True

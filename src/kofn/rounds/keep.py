@@ -36,7 +36,7 @@ class Keeper:
         self._interval = min(1.0, STEADY / keep) if keep else inf
         self._earned = -inf  # when the orders so far would be due if they came evenly
         self._pause, self._retry = 0.0, -inf  # after a failure: how long, and until when
-        self._told = False
+        self._emitted = False
         self._came: dict[int, float] = {}  # who was ordered and is new, and since when it is there
         self._vain = 0  # of those the last so many were lost at once
 
@@ -70,7 +70,7 @@ class Keeper:
         self.look = min((end for end in ends if end > now), default=inf)
         live = len(roster.kept) - sum(end <= now for end in ends)
         if live >= self.keep:
-            self._told = False
+            self._emitted = False
         missing = self.keep - live - len(self.ordered)
         if missing > 0 and self._pause:
             if self.ordered:
@@ -103,7 +103,7 @@ class Keeper:
         self.look = min(self.look, self._retry)
         why = why.rstrip(".") or "it was lost before it came"
         again = f"no other can be had ({why}). It is tried again, in the end once a minute"
-        self._tell(roster, now, worker, again)
+        self._emit(roster, now, worker, again)
 
     def _look_after(self, roster: Roster, now: float) -> None:
         """See which of those that came have stayed, and tell where none does."""
@@ -116,12 +116,12 @@ class Keeper:
                 self._vain += 1
                 if self._vain >= max(IN_VAIN, 2 * self.keep):
                     lost = f"the last {self._vain} that came were lost within {YOUNG:.0f} s"
-                    self._tell(roster, now, worker, f"{lost}. Others are ordered, one a second")
+                    self._emit(roster, now, worker, f"{lost}. Others are ordered, one a second")
 
-    def _tell(self, roster: Roster, now: float, worker: int, what: str) -> None:
+    def _emit(self, roster: Roster, now: float, worker: int, what: str) -> None:
         """Tell once what is wrong, until all are there again."""
-        if not self._told:
-            self._told = True
+        if not self._emitted:
+            self._emitted = True
             text = (
                 f"keep={self.keep} orders a worker for each one that leaves; {len(roster.kept)} "
                 f"are live, and {what}. Make room for others on the machines of this cluster, or "

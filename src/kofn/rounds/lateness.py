@@ -7,6 +7,7 @@ is `Late.allowed` for all of them.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 
 from ..checks import number
@@ -20,6 +21,10 @@ NOISE, MOST_NOISE = 0.05, 0.015
 # Then those that are idle do what is due in its place: it may never come. They are waited for twice
 # as long.
 NEEDED = 20.0
+# Where half of the tasks of such a round usually end soon, nobody is late before so many times
+# these seconds. But workers that share cores answer some 2 ms late now and then, and are not slow.
+TIMES, SOON = 4.0, 0.002
+LAST, ENOUGH = 8, 4  # rounds that are looked at, and how many there must be
 LEAST_BETWEEN = 0.1  # seconds: below, waiting costs an iteration less than two new plans
 
 
@@ -29,8 +34,9 @@ class Late:
 
     With `factor`, at so many times the seconds in which half of the tasks were done. Without, at
     those seconds plus `spreads` times their spread, first reply to half of them. Never before
-    `least` seconds: below that, asking others costs more than waiting. With `after`, at so many
-    seconds, whatever others do.
+    `least` seconds. Where it is known that half of the tasks of such a round usually end soon,
+    that is four times these seconds, and 2 ms at least: then asking others costs a part of what
+    waiting did. With `after`, at so many seconds, whatever others do.
     """
 
     factor: float | None = None
@@ -45,6 +51,12 @@ class Late:
             return given
         remedy = "It is a factor; leave it out to judge by the spread of replies."
         return cls(factor=number(given, "late", "> 1", remedy, infinite=True))
+
+    def knowing(self, usual: float | None) -> Late:
+        """The rule where half of the tasks usually end in so many seconds; None: not known."""
+        if usual is None or self.least <= (least := max(SOON, TIMES * usual)):
+            return self
+        return Late(self.factor, self.spreads, least, self.after)
 
     def allowed(self, took: float, first: float = 0.0) -> float:
         """Seconds to wait, given those of enough others, and of the first of them."""
@@ -61,6 +73,26 @@ class Late:
         """The rule for an iteration, whose workers are judged by a usual round."""
         factor = self.spreads if self.factor is None else self.factor
         return Late(factor, least=max(LEAST_BETWEEN, self.least))
+
+
+class UsualHalf:
+    """In how many seconds half of the tasks end, in rounds of one kind: the median of the last few.
+
+    How long whole rounds take would not do: where one worker is late in each of them, that is what
+    it takes.
+    """
+
+    def __init__(self) -> None:
+        self.seconds: float | None = None
+        self._last: deque[float] = deque(maxlen=LAST)
+
+    def learn(self, seconds: float | None) -> None:
+        """In a round half of the tasks have ended in so many seconds; None: it ended before."""
+        if seconds is None:
+            return
+        self._last.append(seconds)
+        if len(self._last) >= ENOUGH:
+            self.seconds = sorted(self._last)[len(self._last) // 2]
 
 
 def beyond_fastest(slack: float, fastest: float) -> Late:

@@ -114,9 +114,9 @@ class Departures:
 
     def returned(self, events: Iterable[Event]) -> list[Leaving]:
         """Notices taken back: of those that were asked, and have said something since."""
-        found: dict[int, Leaving] = {}
+        notices: dict[int, Leaving] = {}
         for event in events if self._asked else ():
             worker = getattr(event, "worker", -1)
             if worker in self._asked and type(event) is not Lost and worker in self._leaving:
-                found[worker] = Leaving(event.time, worker, inf, "it is still there")
-        return list(found.values())
+                notices[worker] = Leaving(event.time, worker, inf, "it is still there")
+        return list(notices.values())

@@ -155,7 +155,7 @@ class EpochRound(Round):
         id: int,
         members: Mapping[int, int],
         asks: Asks,
-        heard: Callable[[int, float], None],
+        on_round: Callable[[int, float], None],
         threshold: int,
         key: str,
         resting: Mapping[int, float],
@@ -169,7 +169,7 @@ class EpochRound(Round):
         self.change = float("inf")  # of the vector in the last round heard of
         self.reached = 0  # that round
         self.behind: tuple[int, ...] = ()  # workers to be left out
-        self._members, self._asks, self._heard_of = dict(members), asks, heard
+        self._members, self._asks, self._on_round = dict(members), asks, on_round
         self._shares = {worker: share for share, worker in members.items()}
         self._resting, self._back = dict(resting), back
         self._takes_in = float("inf")  # when one that was late is back for long enough
@@ -187,7 +187,7 @@ class EpochRound(Round):
     def on(self, event: Event) -> Sequence[Command]:
         if type(event) is Reply and event.round == self.id:
             if event.value is not None and not self.done:
-                self._heard(event.time, *event.value)
+                self._on_message(event.time, *event.value)
         elif type(event) is Lost:
             self.lost.append(event.worker)
             self._resting.pop(event.worker, None)
@@ -226,12 +226,12 @@ class EpochRound(Round):
     def _returned(self, worker: int, time: float) -> None:
         self._takes_in = min(self._takes_in, time + self._resting.pop(worker))
 
-    def _heard(self, time: float, kind: str, round: int, *rest: Any) -> None:
+    def _on_message(self, time: float, kind: str, round: int, *rest: Any) -> None:
         if kind == ROUND or (kind == BEAT and rest):
             self._moved, self.idle = time, 0.0
         if kind == ROUND:
             self.change, self.reached = rest[0], round
-            self._heard_of(round, rest[0])
+            self._on_round(round, rest[0])
         elif kind == END:
             if rest[0] < float("inf"):  # who has just joined does not know
                 self.change = rest[0]

@@ -85,8 +85,8 @@ class ReplicatedRound(WatchedRound):
     def _holders(self, block: int) -> list[int]:
         """Slots with somebody who holds a block: counted on first, then whose own it is."""
         holder, quick = self._holder, self._quick
-        found = [(not quick(holder[s]), i, s) for i, s in self._where[block] if s in holder]
-        return [slot for _, _, slot in sorted(found)]
+        ranked = [(not quick(holder[s]), i, s) for i, s in self._where[block] if s in holder]
+        return [slot for _, _, slot in sorted(ranked)]
 
     def _replied(self, event: Reply) -> Sequence[Command]:
         self.spent_on[event.task] = self.spent_on.get(event.task, 0.0) + event.seconds

@@ -117,6 +117,7 @@ class Roster:
         self.unborn: dict[int, str] = {}  # joiners that never came, and why
         self.debts = Debts()  # of tasks and puts
         self.joined = 0  # so far
+        self.most = len(self.kept)  # that were ever live at once
         self._gone: set[int] = set()
         self._wanted: set[str] = set()  # keys that were put, and not forgotten since
         self._coming: dict[tuple[int, str], int | None] = {}  # puts without an answer, their slots
@@ -163,10 +164,7 @@ class Roster:
 
     def silent(self, now: float, seconds: float) -> set[int]:
         """Workers that owe an answer and have said nothing for so many seconds."""
-        since = self.debts.since
-        if not since or min(since.values()) + seconds > now:
-            return set()  # as almost always
-        return {worker for worker, last in since.items() if last + seconds <= now}
+        return {worker for worker, last in self.debts.since.items() if last + seconds <= now}
 
     def behind(self, tasks: int) -> list[int]:
         """Workers that owe answers to so many tasks or puts: more would only pile up."""
@@ -224,6 +222,7 @@ class Roster:
         elif type(event) is Joined:
             self.kept[event.worker] = set()
             self.joined += 1
+            self.most = max(self.most, len(self.kept))
         elif type(event) is Lost:
             self._lost(event.worker, event.reason)
         elif type(event) is Leaving:

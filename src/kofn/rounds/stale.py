@@ -45,9 +45,9 @@ class _Worker:
     def take(self) -> tuple[int, ...]:
         """The next parts to work through, in turn."""
         held = len(self.parts)
-        found = tuple(self.parts[(self.next + i) % held] for i in range(self.load))
+        parts = tuple(self.parts[(self.next + i) % held] for i in range(self.load))
         self.next = (self.next + self.load) % held
-        return found
+        return parts
 
 
 class StaleRound(Round):

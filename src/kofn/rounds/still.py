@@ -39,8 +39,8 @@ def still(before: Windows, layout: Layout, shares: Sequence[int], most: int) -> 
         state.leave(share, span)
     for share in new[len(lost) :]:
         state.come(share)
-    found = state.windows(shares, before)
-    return None if max(map(len, found.runs)) > most else found
+    windows = state.windows(shares, before)
+    return None if max(map(len, windows.runs)) > most else windows
 
 
 def rows_taken_up(before: Windows, after: Windows) -> int:
@@ -109,8 +109,8 @@ class _Rows:
         graph[1 : m + 1, m + 1 : m + 1 + n] = np.where(may.T, self.size[segments][:, None], 0)
         graph[m + 1 : m + 1 + n, -1] = room.clip(0)
         capacities = scipy.sparse.csr_array(graph)
-        found = scipy.sparse.csgraph.maximum_flow(capacities, 0, n + m + 1).flow.toarray()
-        return np.asarray(found[1 : m + 1, m + 1 : m + 1 + n].T, dtype=np.intp).clip(0)
+        flow = scipy.sparse.csgraph.maximum_flow(capacities, 0, n + m + 1).flow.toarray()
+        return np.asarray(flow[1 : m + 1, m + 1 : m + 1 + n].T, dtype=np.intp).clip(0)
 
     def _hand_out(self, segments: Ints, given: Ints, reads: bool) -> None:
         """Cut segments as a flow says; each piece is read by its share from now on, or no more.

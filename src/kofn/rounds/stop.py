@@ -69,6 +69,9 @@ class Stop(ABC):
 class All(Stop):
     """Every live worker has finished."""
 
+    def __repr__(self) -> str:
+        return "all()"
+
     def __str__(self) -> str:
         return "every live worker has finished"
 
@@ -79,6 +82,9 @@ class All(Stop):
 @dataclass(frozen=True)
 class Exact(Stop):
     """The exact sum is there."""
+
+    def __repr__(self) -> str:
+        return "exact()" if type(self) is Exact else f"{type(self).__name__}()"
 
     def __str__(self) -> str:
         return "the exact sum is there"
@@ -98,6 +104,9 @@ class First(Stop):
 
     def __post_init__(self) -> None:
         whole(self.r, "r of first(r)", 1, remedy="It counts workers.")
+
+    def __repr__(self) -> str:
+        return f"first({self.r})"
 
     def __str__(self) -> str:
         return f"the first {self.r} workers have finished"
@@ -122,6 +131,9 @@ class Fraction(Stop):
     def __post_init__(self) -> None:
         number(self.delta, "d of fraction(d)", "in (0, 1]", "As in fraction(0.9).")
 
+    def __repr__(self) -> str:
+        return f"fraction({self.delta!r})"
+
     def __str__(self) -> str:
         return f"{self.delta:g} of the parts are in the sum"
 
@@ -144,6 +156,9 @@ class Deadline(Stop):
     def after(self, seconds: float) -> float:
         return float("inf") if seconds >= self.seconds else self.seconds
 
+    def __repr__(self) -> str:
+        return f"deadline({self.seconds!r})"
+
     def __str__(self) -> str:
         return f"{self.seconds:g} s have passed"
 
@@ -155,6 +170,10 @@ class Deadline(Stop):
 class _Several(Stop):
     rules: tuple[Stop, ...]
     how: Callable[[Iterable[bool]], bool]  # any of them, or all
+
+    def __repr__(self) -> str:
+        inner = [f"({one!r})" if isinstance(one, _Several) else repr(one) for one in self.rules]
+        return (" | " if self.how is any else " & ").join(inner)
 
     def __str__(self) -> str:
         return (" or " if self.how is any else " and ").join(map(str, self.rules))

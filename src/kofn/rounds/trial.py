@@ -1,4 +1,4 @@
-"""Whether a change made rounds slower: no I/O, no clock.
+"""When to think of a change, and whether one made rounds slower: no I/O, no clock.
 
 What is changed is predicted from the times of workers, each for itself. Where workers share cores,
 more work for one is more time for all, and predictions are too good. Measured rounds tell.
@@ -13,6 +13,46 @@ LAST = 8  # rounds before the change
 SINCE = 4  # rounds after it
 SLOWER = 1.1
 RARELY = 4  # times as many rounds until the next change is thought of, after one that failed
+EACH, FIXED = 2e-8, 6e-4  # seconds of the master for a look: a number in its tables, and in all
+SHARE = 0.01  # of the time that looks may take
+
+
+class Looks:
+    """When a tuner looks at what it has learnt: ever more rarely, and where it costs little."""
+
+    def __init__(self) -> None:
+        self.rounds, self.at, self._elapsed = 0, 1, 0.0
+
+    def learn(self, took: float) -> None:
+        """Take in a round that has ended."""
+        self.rounds += 1
+        self._elapsed += took
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time for one."""
+        return self.rounds >= self.at
+
+    def affords(self, numbers: int) -> bool:
+        """Whether a look at so many numbers is a small part of the time since the last one."""
+        return self._elapsed * SHARE >= FIXED + EACH * numbers
+
+    def looked(self) -> None:
+        """Note a look."""
+        self.at = self.rounds + min(max(1, self.rounds // 2), 16)
+        self._elapsed = 0.0
+
+    def soon(self, rounds: int) -> None:
+        """Look after so many rounds: something was changed."""
+        self.at = self.rounds + rounds
+
+    def again(self) -> None:
+        """Look after the next round, whatever it costs: something is being tried."""
+        self.at, self._elapsed = self.rounds + 1, float("inf")
+
+    def failed(self) -> None:
+        """Look rarely: a change was taken back."""
+        self.at = RARELY * self.rounds
 
 
 class Trial:

@@ -80,6 +80,7 @@ class WatchedRound(Round):
         self._rule = late
         self._start = self._now = 0.0
         self._first: float | None = None  # seconds until the first task ended
+        self.half: float | None = None  # and until half of them had
         self._patience = NEVER if late is None or late.after is None else late.after
         self._provisional = NEVER
         self._sent = self._ended = 0
@@ -302,8 +303,8 @@ class WatchedRound(Round):
     def _answered(self, worker: int, ended: bool) -> bool:
         """It has said something, of whichever round; whether it is counted on again."""
         self._debts.answered(worker, self._now, ended)
-        if ended and self._rule is not None:
-            self._judge_lateness(self._now - self._start)
+        if ended and self._patience == NEVER and self._rule is not None:
+            self._judge_lateness(self._now - self._start, self._rule)
         if worker not in self._slow or worker in self._going:
             return False
         self._slow.discard(worker)
@@ -315,19 +316,18 @@ class WatchedRound(Round):
         """Whether there is anything that one who is counted on again could be asked for."""
         return True
 
-    def _judge_lateness(self, took: float) -> None:
+    def _judge_lateness(self, took: float, rule: Late) -> None:
         """A task of this round has ended: by now it may be known who is late.
 
         With fewer than half of the tasks ended, but as many as the threshold, the rest is judged
         all the same, if after a longer time.
         """
         self._ended += 1
-        if self._rule is None or self._patience != NEVER:
-            return
         self._first = took if self._first is None else self._first
         if 2 * len(self._open) <= self._sent:
-            self._patience = self._rule.allowed(took, self._first)
+            self.half = took
+            self._patience = rule.allowed(took, self._first)
             self.wake = self._start + self._patience
         elif self._ended >= self.threshold:
-            self._provisional = self._rule.allowed_few(took)
+            self._provisional = rule.allowed_few(took)
             self.wake = self._start + self._provisional

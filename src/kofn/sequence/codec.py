@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from ..rounds import RoundDriver
 from .ledger import Mini
 from .work import multiply
 
-Pair = tuple[NDArray[Any], NDArray[Any]]
+Pair = tuple[()] | tuple[NDArray[Any], NDArray[Any]]  # nothing where values are skipped
 
 _names = count()
 
@@ -36,12 +37,13 @@ class Product:
     """One job's operands, what has come of it, and its result. X and Y are None without values."""
 
     number: int  # the codec's and the ledger's own: no other job of this sequence ever has it
-    place: int  # in the order of submission, which a job that was not added leaves as it is
+    index: int  # in the order of submission, which a job that was not added leaves as it is
     shape: tuple[int, int, int]  # m, n, p
     dtype: np.dtype[Any]
     X: NDArray[Any] | None
     Y: NDArray[Any] | None
     worst: float  # η at which the error bound meets the tolerance
+    code: ProductCode
     made: dict[Mini, Pair] = field(default_factory=dict)  # encoded, to go out with their tasks
     keys: dict[Mini, str] = field(default_factory=dict)  # of what workers keep
     used_keys: Counter[int] = field(default_factory=Counter)  # by slot
@@ -61,12 +63,10 @@ class JobCodec:
     def __init__(
         self,
         driver: RoundDriver,
-        code: ProductCode,
         tolerance: float | None,
         asks_again: bool,
         check_finite: bool = True,
     ) -> None:
-        self.code = code
         self.jobs: dict[int, Product] = {}  # neither decoded nor given up
         self._driver, self._tolerance, self._asks_again = driver, tolerance, asks_again
         self._check_finite = check_finite
@@ -82,12 +82,17 @@ class JobCodec:
         if number in self.jobs:
             self._forget(self.jobs.pop(number))
 
-    def eta(self, rows: Sequence[int]) -> float:
+    def recode(self, job: Product, code: ProductCode) -> None:
+        """Give a job that has not begun another code. What was encoded ahead of it is lost."""
+        job.code, job.made = code, {}
+        self._ahead = deque(item for item in self._ahead if item[2].job != job.number)
+
+    def eta(self, job: int, rows: Sequence[int]) -> float:
         """How much a decode from these rows amplifies rounding; 1 where values are skipped."""
         if not self._values:
             return 1.0
         try:
-            return self.code.weights(rows).eta
+            return self.jobs[job].code.weights(rows).eta
         except NotDecodable:
             return float("inf")
 
@@ -111,16 +116,19 @@ class JobCodec:
     def ready(self, worker: int, mini: Mini) -> bool:
         """Whether the operands are encoded, and at this worker if it is to keep them."""
         job = self.jobs.get(mini.job)
-        known = job is not None and (mini in job.made or (worker, mini) in job.given)
-        return known or not self._values
+        if self._asks_again and not self._values:  # theirs are asked for in the ledger's order
+            return True
+        return job is not None and (mini in job.made or (worker, mini) in job.given)
 
     def give(self, worker: int, slot: int, mini: Mini) -> Sequence[Command]:
         """Encode the operands, unless that has been done: one pass over X and over Y."""
         job = self.jobs.get(mini.job)
-        if job is None or job.X is None or job.Y is None or self.ready(worker, mini):
+        if job is None or job.decoded or self.ready(worker, mini):
             return ()
-        with np.errstate(over="ignore", invalid="ignore"):  # what comes of it is judged at the end
-            pair = self.code.encode_left(mini.row, job.X), self.code.encode_right(mini.row, job.Y)
+        pair: Pair = ()
+        if job.X is not None and job.Y is not None:
+            with np.errstate(over="ignore", invalid="ignore"):  # what comes of it is judged later
+                pair = job.code.encode_left(mini.row, job.X), job.code.encode_right(mini.row, job.Y)
         if not self._asks_again:
             job.made[mini] = pair
             return ()
@@ -140,8 +148,13 @@ class JobCodec:
 
     def cost(self, job: int) -> float:
         """Multiply-adds of one mini-task of a job."""
-        m, n, p = self.jobs[job].shape
-        return float(-(-m // self.code.x) * -(-n // self.code.z) * -(-p // self.code.y))
+        (m, n, p), code = self.jobs[job].shape, self.jobs[job].code
+        return float(-(-m // code.x) * -(-n // code.z) * -(-p // code.y))
+
+    def alike(self, jobs: Iterable[int]) -> float | None:
+        """Multiply-adds of each of these jobs, if all are of one shape and under one code."""
+        kinds = {(self.jobs[job].shape, self.jobs[job].code) for job in jobs}
+        return float(prod(kinds.pop()[0])) if len(kinds) == 1 else None
 
     def take(self, mini: tuple[int, int], value: Any) -> None:
         """Keep a result, unless its job has enough."""
@@ -155,12 +168,7 @@ class JobCodec:
             job = self.jobs[number]
             job.complete = True
             self._over.append(job)
-            if job.values:
-                self._to_decode.append(number)
-            else:
-                job.decoded = True  # nothing was computed
-                m, _, p = job.shape
-                self._driver.engine.spend(partial(float, self.code.k * m * p))
+            self._to_decode.append(number)
 
     def idle_work(self) -> Sequence[Command]:
         """Decode one job, or encode one mini-task ahead of its round."""
@@ -178,8 +186,7 @@ class JobCodec:
 
         In it they will be at hand; what is not will be encoded while the others are at work.
         """
-        if self._values:
-            self._ahead = deque(item for item in work if item[2].job in self.jobs)
+        self._ahead = deque(item for item in work if item[2].job in self.jobs)
 
     def decode(self, number: int) -> None:
         """Decode a job now, if that has not been done."""
@@ -195,19 +202,22 @@ class JobCodec:
         job.decoded, job.X, job.Y, job.values = True, None, None, {}
 
     def _decode(self, job: Product) -> None:
-        weights = self.code.weights(list(job.values))
-        job.eta = weights.eta
-        job.error_bound = weights.error_bound(job.shape[1], job.dtype)
-        if weights.eta > job.worst:
-            tolerance = job.worst * error_bound(job.shape[1], job.dtype, 1.0)
-            raise Inaccurate(job.error_bound, tolerance, weights.eta)
         m, n, p = job.shape
+        self._driver.engine.spend(partial(float, job.code.k * m * p))
+        if not self._values:
+            return
+        weights = job.code.weights(list(job.values))
+        job.eta = weights.eta
+        job.error_bound = weights.error_bound(n, job.dtype)
+        if weights.eta > job.worst:
+            tolerance = job.worst * error_bound(n, job.dtype, 1.0)
+            raise Inaccurate(job.error_bound, tolerance, weights.eta)
         with np.errstate(over="ignore", invalid="ignore"):
-            job.result = self.code.assemble(weights.combine(job.values), (m, p))
+            job.result = job.code.assemble(weights.combine(job.values), (m, p))
             finite = not self._check_finite or bool(np.isfinite(job.result.sum()))
         if not finite and not np.isfinite(job.result).all():
             raise Overflowed(
-                f"the result of job {job.place} must be finite; sums of {n} products left the "
+                f"the result of job {job.index} must be finite; sums of {n} products left the "
                 f"range of {job.dtype}. Scale the operands down, or use float64."
             )
 

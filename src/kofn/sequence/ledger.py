@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from ..codes.product import POOR
@@ -26,11 +26,11 @@ class Mini(NamedTuple):
 
 Batch = Mapping[int, Mini]  # at most one mini-task a slot
 
-# How much the decode from these rows would amplify rounding (see codes.linear).
-Eta = Callable[[Sequence[int]], float]
+# How much the decode of a job from these rows would amplify rounding (see codes.linear).
+Eta = Callable[[int, Sequence[int]], float]
 
 
-def perfect(rows: Sequence[int]) -> float:
+def perfect(job: int, rows: Sequence[int]) -> float:
     """Any k rows are as good as others: where values are not computed."""
     return 1.0
 
@@ -63,7 +63,10 @@ class Job:
 
 
 class Ledger(ABC):
-    """The bookkeeping of one stream under one code. Each job begins in a round of its own."""
+    """The bookkeeping of one stream under one code. Each job begins in a round of its own.
+
+    `k` is of the jobs to begin: those that have begun keep theirs.
+    """
 
     least = 1  # slots that must be taken, or the code cannot keep a deadline by itself
     prompt = False  # whether a round ends as soon as its job is done, without waiting for others
@@ -152,7 +155,7 @@ class Ledger(ABC):
         return None
 
     def _look(self, job: Job, worst: float) -> None:
-        if len(job.rows) >= self.k and self._eta(job.rows) <= worst:
+        if len(job.rows) >= job.k and self._eta(job.number, job.rows) <= worst:
             job.done, job.ended = True, self.round
 
     @abstractmethod
@@ -161,10 +164,6 @@ class Ledger(ABC):
 
     def _everyone(self, job: Job) -> Batch:
         return {slot: job.fresh() for slot in range(self.slots)}
-
-    def _coming(self, job: int, given: int = 0) -> Batch:
-        """What `_everyone` will return when so many coded mini-tasks have been given out."""
-        return {slot: Mini(job, self.k + given + slot) for slot in range(self.slots)}
 
     def _uncoded(self, job: int) -> Batch:
         return {slot: Mini(job, slot) for slot in range(self.slots)}
@@ -188,19 +187,24 @@ class OneRound(Ledger):
     def ahead(self, job: int | None) -> list[Batch]:
         if job is None:
             return []
-        return [self._coming(job) if self._coded else self._uncoded(job)]
+        coming = Job(job, self.round + 1, 0, self.k)
+        return [self._everyone(coming) if self._coded else self._uncoded(job)]
 
 
 class Diagonal(Ledger):
     """Algorithm 1 (DIP): each job not done gets one mini-task a worker; the due one what it lacks.
 
     Of the due job everyone gets ceil((k - γ) / lam), γ results being there: any lam workers are
-    enough for it then.
+    enough for it then. Where k leaves no room for a straggler, mini-tasks are uncoded until one
+    has failed: that is less work for the master.
     """
 
-    def __init__(self, k: int, slots: int, delay: int, lam: int, eta: Eta = perfect) -> None:
+    def __init__(
+        self, k: int, slots: int, delay: int, lam: int, eta: Eta = perfect, *, plain: bool = False
+    ) -> None:
         super().__init__(k, slots, delay, eta)
         self._lam = self.least = lam
+        self._plain = plain  # whether there are uncoded mini-tasks
 
     def _assign(self) -> list[Batch]:
         batches = []
@@ -208,17 +212,21 @@ class Diagonal(Ledger):
             if job := self.begun(ago):
                 batches.append(self._everyone(job))
         if job := self.begun(self.delay):
-            lacking = max(1, self.k - len(job.rows))  # one more where those there decode poorly
+            lacking = max(1, job.k - len(job.rows))  # one more where those there decode poorly
             batches += [self._everyone(job) for _ in range(-(-lacking // self._lam))]
         return batches
 
     def ahead(self, job: int | None) -> list[Batch]:
-        batches = [] if job is None else [self._coming(job)]
-        for ago in range(self.delay):
-            old = self.begun(ago)
-            if old is not None and old.reach < self.k:
-                batches.append(self._coming(old.number, old.coded))
-        return batches
+        new = [] if job is None else [Job(job, self.round + 1, 0, self.k)]
+        old = [one for ago in range(self.delay) if (one := self.begun(ago)) is not None]
+        coming = [replace(one) for one in (*new, *old) if one.reach < one.k]
+        return [self._everyone(one) for one in coming]
+
+    def _everyone(self, job: Job) -> Batch:
+        tight = self._plain and job.k == self.slots * (self.delay + 1)
+        if tight and job.units + self.slots <= job.k:
+            return {slot: job.unit() for slot in range(self.slots)}
+        return super()._everyone(job)
 
 
 class Improved(Ledger):

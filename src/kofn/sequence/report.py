@@ -29,6 +29,7 @@ class RoundReport:
     lost: tuple[int, ...]  # workers, in this round or since the one before
     joined: tuple[int, ...]  # workers that took a slot, likewise
     held: float  # seconds in which no worker had work, because the master had none ready
+    tuned: tuple[str, ...] = ()  # what was changed before the round, of what was left to kofn; why
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,11 @@ class SequenceReport:
     def late(self) -> tuple[int, ...]:
         """Workers that were late in any round (see kofn.Report)."""
         return tuple(sorted({worker for round in self.rounds for worker in round.late}))
+
+    @property
+    def tuned(self) -> tuple[str, ...]:
+        """What was changed in any round, of what was left to kofn, and why."""
+        return tuple(change for round in self.rounds for change in round.tuned)
 
     @property
     def conforms(self) -> bool:

@@ -46,6 +46,9 @@ class DeadlineRound(Round):
         self.waited = False  # beyond (1 + slack) times that
         self.topped_up = 0  # mini-tasks asked for beyond the ledger's own
         self.first_sent: float | None = None
+        # Of each slot: seconds and multiply-adds until its first reply, and until its last one.
+        self.firsts: dict[int, tuple[float, float]] = {}
+        self.lasts: dict[int, tuple[float, float]] = {}
         self.held = 0.0  # seconds in which all workers waited for operands
         self._roster_slots, self._spare = slots, deque(spare)
         self._ledger, self._codec, self._slack = ledger, codec, slack
@@ -138,6 +141,11 @@ class DeadlineRound(Round):
 
     def _replied(self, event: Reply) -> Sequence[Command]:
         worker = event.worker
+        if worker in self._owed and worker not in self._helping:
+            slot = self.slots[worker]
+            before = self.lasts.get(slot, (0.0, 0.0))[1]
+            self.lasts[slot] = event.time - self._start, before + event.read
+            self.firsts.setdefault(slot, self.lasts[slot])
         if event.what is not None and worker in self._owed:
             mini = event.what
             self._owed[worker].discard(mini)

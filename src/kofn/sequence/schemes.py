@@ -108,7 +108,8 @@ class DIP(SequenceCode):
                 f"lam of DIP is how many workers must be enough in a job's last round, 1 to the "
                 f"number of workers; got lam={self.lam} and {slots} workers. Use lam <= {slots}."
             )
-        return Diagonal(self.product.k, slots, self.delay, self.lam, eta)
+        plain = self.z == 1
+        return Diagonal(self.product.k, slots, self.delay, self.lam, eta, plain=plain)
 
 
 @dataclass(frozen=True)
@@ -214,15 +215,17 @@ class BurstIDIP(SequenceCode):
         return Improved(self.product.k, slots, model, eta)
 
 
-def usual(slots: int) -> SequenceCode:
-    """The code for so many workers where none is named: DIP over two rounds, for a quarter of them.
+def usual(slots: int) -> DIP:
+    """The code where none is named: DIP, for a quarter to a half of the workers in two rounds."""
+    return over_two_rounds(slots, range(max(1, slots // 4), max(1, slots // 2) + 1))
 
-    Of the numbers of stragglers from a quarter to a half of the workers, in two rounds together,
-    the one for which blocks are most nearly as many one way as the other: least is sent then.
+
+def over_two_rounds(slots: int, stragglers: range) -> DIP:
+    """DIP over two rounds, in which any of so many stragglers together cost nothing.
+
+    Of these numbers, the one for which blocks are most nearly as many one way as the other: least
+    is sent then.
     """
-    if slots == 1:
-        return Uncoded(1, 1)
-    stragglers = range(max(1, slots // 4), max(1, slots // 2) + 1)
 
     def cut(products: int) -> int:
         return max(x for x in range(1, products + 1) if products % x == 0 and x * x <= products)

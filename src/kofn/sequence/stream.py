@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 
 from .. import checks
 from ..errors import BadInput, Closed, KofnError, NothingYet
-from ..model import Command
+from ..model import Command, Record
 from ..rounds import RoundDriver
 from .codec import JobCodec, Product
 from .ledger import Mini
 from .report import RoundReport, SequenceReport
 from .round import DeadlineRound
-from .schemes import SequenceCode
+from .schemes import SequenceCode, Uncoded
+from .tuning import SLACK, SequenceTuner, Shown
 
 
 class _Timed(JobCodec):
@@ -51,7 +52,7 @@ class Ticket:
     @property
     def job(self) -> int:
         """Its number, from 0, in the order of submission."""
-        return self._job.place
+        return self._job.index
 
     @property
     def done(self) -> bool:
@@ -93,24 +94,31 @@ class Stream(Iterator[NDArray[Any]]):
     def __init__(
         self,
         driver: RoundDriver,
-        code: SequenceCode,
-        slack: float = 0.25,
+        code: SequenceCode | None = None,
+        slack: float | None = None,
         tolerance: float | None = None,
         check_finite: bool = True,
     ) -> None:
-        if not isinstance(code, SequenceCode):
+        if not (code is None or isinstance(code, SequenceCode)):
             raise BadInput(
                 f"a sequence runs under a code such as kofn.DIP(x=2, y=3, delay=3, lam=1); got "
                 f"{code!r}."
             )
-        self.code = code
-        self.slack = checks.number(slack, "slack", ">= 0")
+        if slack is not None:
+            slack = checks.number(slack, "slack", ">= 0")
         if tolerance is not None:
             tolerance = checks.number(tolerance, "tolerance", "> 0")
         workers = driver.some_workers()
         self._driver, self._check_finite = driver, check_finite
-        self._codec = _Timed(driver, code.product, tolerance, code.asks_again, check_finite)
-        self._ledger = code.ledger(len(workers), self._codec.eta)
+        self._tuner: SequenceTuner | None = None
+        if code is None and len(workers) > 1:
+            self._tuner = SequenceTuner(len(workers), slack)
+            code = self._tuner.code
+        self.code = Uncoded(1, 1) if code is None else code
+        self.slack = SLACK if slack is None else slack
+        self._product = self.code.product  # of the jobs to begin
+        self._codec = _Timed(driver, tolerance, self.code.asks_again, check_finite)
+        self._ledger = self.code.ledger(len(workers), self._codec.eta)
         self._slots = driver.roster.slots(len(workers))
         self._slots.update({worker: slot for slot, worker in enumerate(workers)})
         self._before = tuple(self._slots)  # workers that had a slot when the last round ended
@@ -192,7 +200,7 @@ class Stream(Iterator[NDArray[Any]]):
     def _add(self, shape: tuple[int, int, int], dtype: np.dtype[Any], X: Any, Y: Any) -> Ticket:
         worst = self._codec.worst(shape[1], dtype)  # says so if it cannot be accurate enough
         with self._driver.lock:
-            job = Product(next(self._numbers), self._jobs, shape, dtype, X, Y, worst)
+            job = Product(next(self._numbers), self._jobs, shape, dtype, X, Y, worst, self._product)
             self._codec.jobs[job.number] = job
             self._queue.append(job)
             try:
@@ -245,6 +253,7 @@ class Stream(Iterator[NDArray[Any]]):
         driver, ledger, codec = self._driver, self._ledger, self._codec
         driver.settle()
         lost, joined = self._take_slots()
+        tuned = self._tune()
         new = self._queue.popleft() if self._queue else None
         batches = ledger.begin(None) if new is None else ledger.begin(new.number, new.worst)
         following = ledger.ahead(self._queue[0].number if self._queue else None)
@@ -260,6 +269,7 @@ class Stream(Iterator[NDArray[Any]]):
             driver.next_round(), batches, ledger, codec, self._slots, self.slack, spare
         )
         load = sum(codec.cost(next(iter(batch.values())).job) for batch in batches)
+        work = codec.alike(ledger.jobs) if len(ledger.jobs) > self.delay else None
         began = driver.engine.now()
         try:
             driver.run(round, None, lambda worker: None)
@@ -267,19 +277,22 @@ class Stream(Iterator[NDArray[Any]]):
             ended = driver.engine.now()
             # With nothing to send there was nothing to hold up.
             waited = (began if round.first_sent is None else round.first_sent) - entered
-            ready = {codec.jobs[job.number].place: job for job in ledger.jobs.values() if job.done}
+            ready = {codec.jobs[job.number].index: job for job in ledger.jobs.values() if job.done}
             done = tuple(ready)
-            self._overdue += [place for place, job in ready.items() if job.ended > job.due]
+            self._overdue += [index for index, job in ready.items() if job.ended > job.due]
             self._done += len(done)
             enough = len(round.slots) >= ledger.least and ledger.conforms(round.finished)
             alone = round.done and not (round.waited or round.topped_up)
+            if self._tuner is not None and work is not None and round.done and not round.lost:
+                shown = Shown(round.firsts, round.lasts, load, ended - began)
+                self._tuner.learn(shown, work)
             ledger.end(round.finished)
             self._before = tuple(round.slots)
             codec.end_round()
             self._rounds.append(
                 RoundReport(
                     ledger.round,
-                    None if new is None else new.place,
+                    None if new is None else new.index,
                     done,
                     len(batches),
                     load,
@@ -293,9 +306,22 @@ class Stream(Iterator[NDArray[Any]]):
                     (*lost, *round.lost),
                     (*joined, *round.joined),
                     round.held + waited,
+                    tuned,
                 )
             )
         return ended
+
+    def _tune(self) -> tuple[str, ...]:
+        """Do what the tuner finds better by now, with jobs to begin; and what that is, and why."""
+        if self._tuner is None or (change := self._tuner.change()) is None:
+            return ()
+        now = self._driver.engine.now()
+        self._driver.log.append(Record(now, "tuned", -1, -1, -1, 0, change.why))
+        self.code, self.slack, self._product = change.code, change.slack, change.code.product
+        self._ledger.k = self._product.k
+        for job in self._queue:
+            self._codec.recode(job, self._product)
+        return (change.why,)
 
     def _take_slots(self) -> tuple[list[int], list[int]]:
         """Let newcomers take the slots of those that are lost, or leaving; return lost and new."""
@@ -318,10 +344,10 @@ class Stream(Iterator[NDArray[Any]]):
         if known is None:
             before = [other.number for other in self._queue].index(job.number)
             return (
-                f"job {job.place} begins {before + 1} round(s) from now and is done at most "
+                f"job {job.index} begins {before + 1} round(s) from now and is done at most "
                 f"{self.delay} round(s) later; {ran} rounds have run."
             )
         return (
-            f"job {job.place} is done by round {known.due}; {ran} rounds have run, and "
+            f"job {job.index} is done by round {known.due}; {ran} rounds have run, and "
             f"{len(known.rows)} of the {self._ledger.k} results that it needs are there."
         )

@@ -1,9 +1,10 @@
 """Codes compared in simulated time, from recorded or made-up timings. See docs/simulate.md."""
 
 from .calibration import calibrate
-from .codes import CODES, Candidate, Outcome, Place
+from .codes import CODES, Candidate
 from .logs import Traces, record
-from .own import candidates
+from .own import Stopped, candidates
+from .place import Outcome, Place
 from .run import Stage, simulate
 from .table import Row, Table
 from .timings import delays_of, market_of
@@ -16,6 +17,7 @@ __all__ = [
     "Place",
     "Row",
     "Stage",
+    "Stopped",
     "Table",
     "Traces",
     "Work",

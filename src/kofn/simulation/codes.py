@@ -7,10 +7,11 @@ simulated workers or on real ones: with an engine that has no values the data ar
 from __future__ import annotations
 
 import inspect
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -18,49 +19,29 @@ from ..arrays.matrix import CodedMatrix
 from ..arrays.options import Options
 from ..arrays.placing import placed
 from ..arrays.shares import Shares, shares_of, threshold
-from ..cluster import Cluster
-from ..codes import AnyKOfN, SumCode
-from ..codes.rateless import LT, RandomGroups
-from ..codes.repetition import CyclicRepetition, FractionalRepetition, Uncoded
+from ..codes import AnyKOfN
 from ..errors import BadInput
 from ..model import Blank
 from ..rivals.masters import DSAG, BackupTasks, Hedged, Ignore, MasterRival, Replication
-from ..rounds import Late, stop
-from ..sequence import DIP, IDIP, Polynomial, SequenceCode
+from ..rounds import Late
+from ..sequence import DIP, IDIP, Polynomial, SequenceCode, Ticket
 from ..sequence import Uncoded as UncodedSequence
 from ..sequence.schemes import usual
-from ..sums.data import finer
 from .calls import parse_call
+from .place import Outcome, Outcomes, Place
+from .sums import (
+    auto_sum,
+    cut_by_auto,
+    cyclic,
+    erasurehead,
+    fractional,
+    groups,
+    lt,
+    tandon,
+    uncoded_sum,
+)
 from .work import ITEM, Kind, Work
 
-
-class Outcome(NamedTuple):
-    """A round has ended, at this time of the engine's clock."""
-
-    time: float
-    covered: float = 1.0  # of the sum
-    exact: bool = True
-
-
-class Place(NamedTuple):
-    """Where a code is played: what with, and for how many workers and rounds."""
-
-    cluster: Cluster
-    work: Work
-    workers: int
-    rounds: int
-
-    @property
-    def values(self) -> bool:
-        """Whether there are values, or sizes alone."""
-        return self.cluster.engine.capabilities.values
-
-    def outcome(self, covered: float = 1.0, exact: bool = True) -> Outcome:
-        """Of a round that has ended now."""
-        return Outcome(self.cluster.engine.now(), covered, exact)
-
-
-Outcomes = Iterator[Outcome]
 Player = Callable[..., Outcomes]  # (place, **parameters)
 
 
@@ -175,79 +156,19 @@ def data_of(place: Place) -> Callable[[AnyKOfN], Shares]:
     return partial(shares_of, A, values=place.values)
 
 
-# Sums.
-
-
-def term(part: Any, x: Any) -> Any:
-    """A gradient of a least-squares loss: what stands for the function of a sum."""
-    return part.T @ (part @ x)
-
-
-def sums(place: Place, code: SumCode | None, covered: float = 1.0) -> Iterator[Outcome]:
-    work = place.work
-    m = work.cut(place.workers) if code is not None else _cut_by_auto(work, place.workers)
-    rows = max(1, work.rows // m)
-    if place.values:
-        rng = np.random.default_rng(0)
-        data: list[Any] = [rng.standard_normal((rows, work.columns)) for _ in range(m)]
-    else:
-        data = [Blank(rows, work.columns)] * m
-    parts = place.cluster.parts(data, code, n=place.workers)
-    rule = None if covered >= 1 else stop.fraction(covered)
-    x = np.zeros(work.columns)
-
-    def rounds() -> Iterator[Outcome]:
-        while True:
-            found = parts.sum(term, x, stop=rule)
-            yield place.outcome(found.covered, found.exact)
-
-    return rounds()
-
-
-def auto_sum(place: Place) -> Iterator[Outcome]:
-    """What kofn does where no code is named: `cluster.parts(data)`."""
-    return sums(place, None)
-
-
-def uncoded_sum(place: Place, *, covered: float = 1.0) -> Iterator[Outcome]:
-    """Each part on one worker; with covered < 1 stragglers are ignored."""
-    return sums(place, Uncoded(), covered)
-
-
-def fractional(
-    place: Place, *, c: int = 2, covered: float = 1.0, stream: str = "parts"
-) -> Iterator[Outcome]:
-    """c workers hold the same parts; covered < 1 closes a sum at that fraction."""
-    return sums(place, FractionalRepetition(c, stream), covered)  # type: ignore[arg-type]
-
-
-def cyclic(
-    place: Place, *, c: int = 2, covered: float = 1.0, stream: str = "parts"
-) -> Iterator[Outcome]:
-    """Each worker holds c parts in a row, as its neighbours do."""
-    return sums(place, CyclicRepetition(c, stream), covered)  # type: ignore[arg-type]
-
-
-def lt(place: Place, *, r: int = 1, decoder: str = "inactivation") -> Iterator[Outcome]:
-    """A rateless code over groups of r terms."""
-    return sums(place, LT(r, decoder=decoder))  # type: ignore[arg-type]
-
-
-def groups(place: Place, *, d: int = 10) -> Iterator[Outcome]:
-    """Groups of d terms, which every worker evaluates in an order of its own."""
-    return sums(place, RandomGroups(d))
-
-
 # Rivals, which place a part for each worker themselves.
 
 
 def _rival(kind: type[MasterRival]) -> Player:
     def play(place: Place, **parameters: Any) -> Iterator[Outcome]:
         rival = kind(**parameters)
+        rival.load(place.workers)  # whether so many can have it
 
         def rounds() -> Iterator[Outcome]:  # DSAG has but one round of the engine for all
             for time, covered, _ in rival.play(place.cluster, place.rounds):
-                yield Outcome(time, covered, covered == 1.0)
+                # DSAG has old gradients for what is missing: how far off they are is not known.
+                error = float("nan") if kind is DSAG else 1 / covered - 1
+                yield Outcome(time, covered, covered == 1.0, error if covered < 1 else 0.0)
 
         return rounds()
 
@@ -265,21 +186,25 @@ MASTERS = {kind.name: kind for kind in (Replication, BackupTasks, Hedged, Ignore
 # Sequences.
 
 
-def sequences(place: Place, code: SequenceCode, slack: float) -> Iterator[Outcome]:
+def sequences(
+    place: Place, code: SequenceCode | None, slack: float | None = None
+) -> Iterator[Outcome]:
     work, stream = place.work, place.cluster.sequence(code, slack)
     shape = work.rows, work.columns, work.width
     X, Y = np.ones(shape[:2] if place.values else 0), np.ones(shape[1:] if place.values else 0)
 
+    def submit() -> Ticket:
+        return stream.submit(X, Y) if place.values else stream.submit_size(*shape)
+
     def rounds() -> Iterator[Outcome]:
-        submitted = 0
-        for job in range(place.rounds):
-            while submitted < min(place.rounds, job + code.delay + 2):
-                if place.values:
-                    stream.submit(X, Y)
-                else:
-                    stream.submit_size(*shape)
-                submitted += 1
-            next(stream)
+        """The caller has jobs at hand: rounds are begun by those that come, not by a wait."""
+        tickets, done = deque([submit()]), deque[Ticket]()
+        while True:
+            while not tickets[0].done:
+                tickets.append(submit())
+            done.append(tickets.popleft())
+            while done and done[0]._job.decoded:  # others would have a round run first
+                done.popleft().result()
             yield place.outcome()
 
     return rounds()
@@ -287,7 +212,7 @@ def sequences(place: Place, code: SequenceCode, slack: float) -> Iterator[Outcom
 
 def auto_sequence(place: Place) -> Iterator[Outcome]:
     """What kofn does where no code is named: `cluster.sequence()`."""
-    return sequences(place, usual(place.workers), 0.25)
+    return sequences(place, None)
 
 
 def uncoded_sequence(place: Place, *, x: int, y: int, slack: float = 0.25) -> Iterator[Outcome]:
@@ -328,6 +253,8 @@ CODES: Mapping[Kind, Mapping[str, Player]] = {
         "uncoded": uncoded_sum,
         "fractional": fractional,
         "cyclic": cyclic,
+        "tandon": tandon,
+        "erasurehead": erasurehead,
         **{name: _rival(kind) for name, kind in MASTERS.items()},
     },
     "sequence": {
@@ -354,17 +281,10 @@ def _as_rival(work: Work, candidate: Candidate) -> MasterRival | None:
     return MASTERS[candidate.code](**dict(candidate.parameters))
 
 
-def _cut_by_auto(work: Work, workers: int) -> int:
-    """How many terms a sum has where kofn cuts the data."""
-    if work.kind == "gradient" and work.parts is None:
-        return finer(Blank(work.rows, work.columns), workers) or workers
-    return work.cut(workers)
-
-
 def units(work: Work, candidate: Candidate, workers: int) -> float:
     """All of the work in the units in which this code's tasks are counted."""
     if candidate.code == "auto" and work.kind == "gradient":
-        return float(_cut_by_auto(work, workers))
+        return float(cut_by_auto(work, workers))
     rival = _as_rival(work, candidate)
     return work.units(workers) if rival is None else float(workers * rival.pieces)
 

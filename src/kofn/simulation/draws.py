@@ -42,16 +42,17 @@ class Common(Delays):
         self._state = self._bits.state
         self._counts: dict[int, int] = {}
         self._round = -1
+        self.skipped = 0  # rounds that were not played: their luck is not met
 
     def timing(self, rng: Generator, worker: int, round: int, cost: float) -> tuple[float, float]:
         """The wait and the work; `rng` is left alone."""
         if round > self._round:
             self._round, self._counts = round, {}
         nth = self._counts[worker] = self._counts.get(worker, 0) + 1
-        key = _mixed(_mixed(_mixed(self.seed, worker + 1), round + 1), nth)
+        key = _mixed(_mixed(_mixed(self.seed, worker + 1), round + self.skipped + 1), nth)
         self._state["state"]["state"] = key << 64 | _mixed(key, 1)
         self._bits.state = self._state
-        wait, work = self.delays.timing(self._rng, worker, round, cost / self.whole)
+        wait, work = self.delays.timing(self._rng, worker, round + self.skipped, cost / self.whole)
         if self.clock is not None:
             self.begun[worker, round].append(Begun(self.clock(), wait, work, cost))
         return wait, work

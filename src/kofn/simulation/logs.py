@@ -93,8 +93,8 @@ def _membership(seen: Lanes, name: str) -> SpotTrace:
         events.append(Event(came, True, f"worker{lane.worker}"))
         if lane.lost is not None:
             # The last notice that was not taken back.
-            told = [t for t in lane.leaving if all(not t <= s for s in lane.staying)]
-            notice = lane.lost - told[0] if told else 0.0
+            notices = [t for t in lane.leaving if all(not t <= s for s in lane.staying)]
+            notice = lane.lost - notices[0] if notices else 0.0
             gone = max(came, lane.lost - seen.start)
             events.append(Event(gone, False, f"worker{lane.worker}", max(0.0, notice)))
     events.sort(key=lambda event: event.time)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
+from typing import Any, Literal
 
 from .. import checks
 from ..arrays.options import Options
 from ..arrays.placing import placed
 from ..codes import AnyKOfN, SumCode
 from ..errors import BadInput
+from ..rounds.stop import Stop
 from ..sequence import SequenceCode
 from .calls import split_calls
-from .codes import CODES, Candidate, Outcomes, Place, data_of, products, sequences, sums
+from .codes import CODES, Candidate, data_of, products, sequences
+from .place import Outcomes, Place
+from .sums import sums
 from .work import Kind
 
 Code = SumCode | AnyKOfN | SequenceCode
@@ -23,37 +28,56 @@ KINDS: dict[Kind, tuple[type[Code], str]] = {
     "sequence": (SequenceCode, "a code as for cluster.sequence(code)"),
     "sum": (SumCode, "kofn.SumCode, as for cluster.parts(data, code)"),
 }
-Given = str | Candidate | Code
 
 
-def candidates(codes: Given | Iterable[Given], kind: Kind) -> dict[str, Candidate]:
+@dataclass(frozen=True)
+class Stopped:
+    """A code of sums whose rounds a stop rule closes: sums may then be approximate.
+
+    `weights` says what stands for missing parts, as in `parts.sum`.
+    """
+
+    code: SumCode
+    stop: Stop
+    weights: Literal["covered", "plain", "unbiased", "least-squares"] = "covered"
+
+    def __repr__(self) -> str:
+        weights = "" if self.weights == "covered" else f", weights={self.weights!r}"
+        return f"{self.code!r}, stop={self.stop!r}{weights}"
+
+
+Given = str | Code | Stopped
+Codes = Given | Iterable[Given] | Mapping[str, Given]
+
+
+def candidates(codes: Codes, kind: Kind) -> dict[str, Candidate]:
     """Codes by what they are called, in order; raises BadInput for what does not exist."""
-    given: list[Given] = [codes]  # type: ignore[list-item] # the next lines take it apart
+    given: Iterable[Any] = [codes]
     if isinstance(codes, str):
-        given = [*split_calls(codes)]
+        given = split_calls(codes)
     elif isinstance(codes, Iterable):
-        given = [*codes]
-    found = []
-    for one in given:
-        if isinstance(one, Candidate):
-            found.append(one)
-        else:
-            found.append(Candidate.parse(one) if isinstance(one, str) else own(one, kind))
-    if not found:
+        given = codes.values() if isinstance(codes, Mapping) else codes
+    parsed = [Candidate.parse(one) if isinstance(one, str) else own(one, kind) for one in given]
+    if not parsed:
         raise BadInput(f"at least one code is simulated; a {kind} has {', '.join(CODES[kind])}.")
-    for one in found:
+    for one in parsed:
         one.check(kind)
-    return {str(one): one for one in found}
+    names = codes if isinstance(codes, Mapping) else map(str, parsed)
+    return dict(zip(map(str, names), parsed, strict=True))
 
 
-def own(code: Code, kind: Kind) -> Candidate:
+def own(code: Code | Stopped, kind: Kind) -> Candidate:
     """A candidate of a code that is an object; it is called by its repr."""
     base, wanted = KINDS[kind]
-    if not isinstance(code, base):
+    inner = code.code if isinstance(code, Stopped) else code
+    if not isinstance(inner, base):
         raise BadInput(
             f"a {kind} is simulated with names ({', '.join(CODES[kind])}), or with objects of "
-            f"{wanted}; got {code!r}. Pass one of those."
+            f"{wanted}; got {code!r}. Pass one of those, in a dict if it is to have another name."
         )
+    if isinstance(code, Stopped):
+        play = partial(sums, code=code.code, stop=code.stop, weights=code.weights)
+        return Candidate(repr(code), (), play)
     if isinstance(code, SumCode):
         return Candidate(repr(code), (), partial(sums, code=code))
     if isinstance(code, AnyKOfN):

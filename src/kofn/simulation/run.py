@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from os import PathLike
 
 import numpy as np
@@ -13,18 +13,20 @@ from ..costs import Costs
 from ..delays import Delays, SpotTrace
 from ..engines._links import Sizes
 from ..engines.virtual import VirtualEngine
-from ..errors import NotDecodable, TooFewWorkers
-from .codes import Candidate, Outcome, Place, memory, message_sizes, units
+from ..errors import BadInput, NotDecodable, TooFewWorkers
+from .ahead import Ahead
+from .codes import Candidate, memory, message_sizes, units
 from .draws import Common, Meter
-from .own import Given, candidates
+from .own import Codes, candidates
+from .place import Outcome, Place
 from .table import Row, Table
-from .timings import Market, Timings, delays_of, market_of
+from .timings import Market, Timings, assumed, delays_of, market_of, read
 from .work import Kind, Work
 
 
 def simulate(
     work: Work | Kind,
-    codes: Given | Iterable[Given],
+    codes: Codes,
     workers: int,
     timings: Timings,
     market: Market | None = None,
@@ -41,29 +43,39 @@ def simulate(
 
     work: a kofn.Work, or its kind alone. codes: names with parameters, "uncoded, mds(k=12)", or a
     list of such, and of objects: any code that `parts`, `encode` or `sequence` takes, also one of
-    your own (docs/simulate.md has all). workers: how many there are, or are wanted of a market.
+    your own; a Stopped one closes its sums early. A dict gives them other names (docs/simulate.md
+    has all). workers: how many there are, or are wanted of a market.
     timings: recorded ones (a file, or FILE:NAME) or a model, "exponential(unit=10, mean=0.5)", a
     unit of which is the whole work. market: who comes and goes, recorded; it ends the run too.
     costs: of messages, start-up and the master; a file of `kofn calibrate` (default: kofn.Costs()).
     grows, slope: see `kofn.simulation.delays_of`. seconds: end after so much simulated time.
 
     All codes meet the same stragglers and losses: a worker's luck in a round depends on the seed
-    alone. Memory is not filled: sizes are enough.
+    alone. Codes that so many workers do not allow are left out, with the reason in `left_out` of
+    the table. Memory is not filled: sizes are enough.
     """
-    job = work if isinstance(work, Work) else Work(work)
+    wanted = work if isinstance(work, Work) else Work(work)
     count = whole(workers, "workers", 1)
     rounds = whole(rounds, "rounds", 1)
     seconds = number(seconds, "seconds", "> 0", "They are simulated ones.", infinite=True)
     prices = Costs.of(costs)
-    chosen = candidates(codes, job.kind)
-    delays = delays_of(timings, count, grows=grows, slope=slope)
+    chosen = candidates(codes, wanted.kind)
+    given = read(timings)
+    delays = delays_of(given, count, grows=grows, slope=slope)
     trace = None if market is None else market_of(market, count, seed)
-    rows, stage = {}, Stage(job, count, delays, trace, prices, seed)
+    rows, stage = {}, Stage(wanted, count, delays, trace, prices, seed)
+    left_out: dict[str, BadInput] = {}
     for name, candidate in chosen.items():
         on_step = None if on_round is None else (lambda name=name: on_round(name))
-        rows[name] = stage.play(candidate, rounds, seconds, on_step)
+        try:
+            rows[name] = stage.play(candidate, rounds, seconds, on_step)
+        except BadInput as error:  # so many workers do not allow this one
+            left_out[name] = error
+    if not rows:
+        raise next(iter(left_out.values()))
     live = () if trace is None else tuple(trace.counts())
-    return Table(job, count, rows, live)
+    reasons = {name: str(why) for name, why in left_out.items()}
+    return Table(wanted, count, rows, live, reasons, assumed(given, grows, slope))
 
 
 class Stage:
@@ -87,10 +99,14 @@ class Stage:
         rounds: int = 100,
         seconds: float = float("inf"),
         on_round: Callable[[], None] | None = None,
+        played: int | None = None,
+        fewest: int = 1,
     ) -> Row:
         """Play so many rounds of one code, in so much simulated time at most.
 
         The first rounds are the same however many there are: a longer run goes on from them.
+        `played`: simulate about so many of them, spread over the run; see `Ahead`. `fewest`:
+        machines that are enough, for all that is known.
         """
         work, trace = self.work, self.trace
         until = seconds if trace is None else min(seconds, trace.seconds)
@@ -110,14 +126,17 @@ class Stage:
         meter = Meter(engine, delays)
         wait = 0.0 if trace is None else 2 * trace.seconds + 1.0
         outcomes: list[Outcome] = []
-        problem, began, done = "", 0.0, 0.0
+        problem, began, done, last = "", 0.0, 0.0, 0.0
+        if played is None or candidate.code == "dsag":  # all of its rounds are one of the engine
+            rounds, played = (rounds, rounds) if played is None else (played, played)
+        ahead = Ahead(rounds, played, fewest, started, until)
         with connect(meter, wait=wait, limit=float("inf")) as cluster:
             try:
-                played = candidate.play(Place(cluster, work, self.workers, rounds))
-                began = engine.now()
+                outcomes_of = candidate.play(Place(cluster, work, self.workers, rounds))
+                began = last = engine.now()
                 meter.units = 0.0
-                while len(outcomes) < rounds:
-                    outcome = next(played, None)
+                while ahead.done < rounds:
+                    outcome = next(outcomes_of, None)
                     if outcome is None:
                         break
                     if outcome.time > until:
@@ -127,6 +146,10 @@ class Stage:
                     done = meter.units  # without what is half done when the time is over
                     if on_round is not None:
                         on_round()
+                    last = ahead.after(last, outcome.time)
+                    delays.skipped = ahead.skipped
+                    while engine.now() < last:
+                        cluster._driver.settle(last - engine.now())
             except TooFewWorkers as error:  # a round waits for longer than the market lasts
                 if trace is None:
                     raise
@@ -135,22 +158,25 @@ class Stage:
                 if trace is None:
                     raise
                 problem = str(error)
-            if len(outcomes) == rounds:
+            if ahead.done == rounds:
                 done = meter.settle()
-            ended = min(engine.now(), until)
+            else:
+                last = min(engine.now(), until)
         if not outcomes and not problem:
             problem = "the market ended before the first round"
         ends = np.array([outcome.time for outcome in outcomes])
-        last = float(ends[-1]) if len(outcomes) == rounds else ended
         return Row(
             ends=ends - began if len(ends) else ends,
-            seconds=np.diff(ends, prepend=began) if len(ends) else ends,
+            seconds=np.array(ahead.seconds),
             covered=float(np.mean([o.covered for o in outcomes])) if outcomes else 0.0,
             exact_share=float(np.mean([o.exact for o in outcomes])) if outcomes else 0.0,
+            decoding_error=float(np.mean([o.error for o in outcomes])) if outcomes else 0.0,
             work=done / whole_work / max(1, len(outcomes)),
             machine_seconds=self.workers * last if trace is None else trace.machine_seconds(last),
             usd=None if trace is None else trace.usd(last),
             memory=memory(work, candidate, self.workers, meter.kept),
-            problem=problem if len(outcomes) < rounds else "",
+            problem=problem if ahead.done < rounds else "",
             began=began,
+            counts=np.array(ahead.counts) if ahead.skipped else None,
+            took=last - began if ahead.skipped else None,
         )

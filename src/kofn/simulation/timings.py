@@ -63,8 +63,10 @@ def delays_of(
 
     A file, "FILE:NAME" where it has several recordings, a Recording, a delay model, or the text of
     one, as "exponential(unit=10, mean=0.5)". Of a recording: several loads are fractions of the
-    whole work, and say how much of a time is a wait. One load is that of a worker without a code,
-    1 / workers of the whole work; `grows` (default 1) is the fraction of a time that grows with it.
+    whole work, and say how much of a time is a wait. So is a single one below 1; but a recording
+    without loads (they are 1 then) is taken as that of workers without a code, each of which did
+    its part of the whole work, however many `workers` there are to be. `grows` (default 1) is the
+    fraction of a time that grows with a single load.
     `slope`: so many seconds of work in all, in place of what was recorded. `model`: one of
     kofn.delays.fit in place of a replay.
     """
@@ -72,26 +74,24 @@ def delays_of(
         slope = number(slope, "slope", ">= 0", "It is seconds of the whole work on one worker.")
     if grows is not None:
         grows = number(grows, "grows", "in [0, 1]", "So much of a time grows with the load.")
-    text = "" if isinstance(timings, Delays | Recording) else fspath(timings)
-    if not isinstance(timings, Recording) and (isinstance(timings, Delays) or not _file(text)):
+    timings = read(timings)
+    if not isinstance(timings, Recording):
         if slope is not None or grows is not None:
             raise BadInput(
                 f"slope and grows are of recorded timings; {timings} is a model. Give it another "
                 f"unit, the seconds of the whole work on one worker."
             )
-        return timings if isinstance(timings, Delays) else _made(text)
-    if not isinstance(timings, Recording):
-        timings = _named(read_timings, text, "recordings")
-    assert isinstance(timings, Recording)
+        return timings
     single = len(timings.loads) == 1
-    whole = 1 / (workers * timings.loads[0]) if single and timings.loads[0] > 0 else 1.0
+    known = not single or 0 < timings.loads[0] < 1  # which part of the work was recorded
+    whole = 1.0 if known else 1 / (timings.workers * (timings.loads[0] or 1.0))
     if model is not None:
         fits = fit(timings, (1.0 if grows is None else grows) if single else grows)
         if model not in fits:
             raise BadInput(f"a model is one of {', '.join(fits)}; got {model!r}.")
         return _Counted(fits[model].delays, whole) if whole != 1 else fits[model].delays
     if slope is not None:
-        return timings.delays(whole, slope=slope)
+        return timings.delays(whole, slope=slope * whole)
     if single and timings.loads[0] == 0 and grows != 0:
         raise BadInput(
             f"what grows with the load cannot be told from load 0, the only one of {timings.name}. "
@@ -100,6 +100,24 @@ def delays_of(
     if single:
         return timings.delays(whole, work=1.0 if grows is None else grows)
     return timings.delays(whole, work="measured" if grows is None else grows)
+
+
+def read(timings: Timings) -> Delays | Recording:
+    """A recording or a model, from whatever names one."""
+    if isinstance(timings, Delays | Recording):
+        return timings
+    text = fspath(timings)
+    if not _file(text):
+        return _made(text)
+    recording: Recording = _named(read_timings, text, "recordings")
+    return recording
+
+
+def assumed(timings: Delays | Recording, grows: float | None, slope: float | None) -> str:
+    """What a recording at one load does not tell, and what is taken for it."""
+    if not isinstance(timings, Recording) or len(timings.loads) > 1 or slope is not None:
+        return ""
+    return f"one load recorded, grows={1.0 if grows is None else grows:g}"
 
 
 class _Counted(Delays):
@@ -137,9 +155,9 @@ def begun(market: SpotTrace | Lifetimes, workers: int, part: float, seed: int = 
     for at in (part, part / 2):
         rest = market.since(at * market.seconds)
         if max((live for _, live in rest.counts()), default=0) >= min(workers, most):
-            found = rest.offer(workers, seed)
-            if found.seconds >= rest.seconds / 4:
-                return found
+            offered = rest.offer(workers, seed)
+            if offered.seconds >= rest.seconds / 4:
+                return offered
     return market.offer(workers, seed)
 
 
@@ -149,12 +167,12 @@ def markets_of(market: Market) -> dict[str, SpotTrace | Lifetimes]:
         return {market.name: market}
     text = fspath(market)
     path, _, name = (text, "", "") if isfile(text) else text.partition(":")
-    found = read_membership(path)
-    wanted = {one: found[one] for one in found if fnmatchcase(one, name or "*")}
+    markets = read_membership(path)
+    wanted = {one: markets[one] for one in markets if fnmatchcase(one, name or "*")}
     if not wanted:
         raise BadInput(
             f"FILE:NAME names traces of the file, with * for any letters; {path} has "
-            f"{', '.join(found)}, and got {name!r}."
+            f"{', '.join(markets)}, and got {name!r}."
         )
     return wanted
 
@@ -184,12 +202,12 @@ def _suffixed(text: str) -> bool:
 
 def _named(read: Callable[[str], Mapping[str, Any]], text: str, what: str) -> Any:
     path, _, name = (text, "", "") if isfile(text) else text.partition(":")
-    found = read(path)
-    if not name and len(found) == 1:
-        return next(iter(found.values()))
-    if name not in found:
+    by_name = read(path)
+    if not name and len(by_name) == 1:
+        return next(iter(by_name.values()))
+    if name not in by_name:
         raise BadInput(
-            f"{path} has {len(found)} {what}, and one is taken by FILE:NAME; got "
-            f"{name or 'no name'!r}. Its names: {', '.join(found)}."
+            f"{path} has {len(by_name)} {what}, and one is taken by FILE:NAME; got "
+            f"{name or 'no name'!r}. Its names: {', '.join(by_name)}."
         )
-    return found[name]
+    return by_name[name]

@@ -45,30 +45,30 @@ def read_trace(path: str | PathLike[str]) -> dict[str, Found]:
     return dict(read_membership(where) if membership else read_timings(where))
 
 
-def describe(found: Found) -> dict[str, Any]:
+def describe(trace: Found) -> dict[str, Any]:
     """A trace in numbers."""
-    if isinstance(found, Recording):
-        return _timings(found)
-    if isinstance(found, Lifetimes):
-        moments, left = found.survival
+    if isinstance(trace, Recording):
+        return _timings(trace)
+    if isinstance(trace, Lifetimes):
+        moments, left = trace.survival
         half = moments[left <= 0.5]
         return {
             "kind": "lifetimes",
-            "machines": len(found.seconds),
-            "taken_back": sum(found.ended),
+            "machines": len(trace.seconds),
+            "taken_back": sum(trace.ended),
             "median_hours": float(half[0]) / 3600 if len(half) else None,
         }
-    hours = found.seconds / 3600
-    changes = [event for event in found.events if event.time > 0]
+    hours = trace.seconds / 3600
+    changes = [event for event in trace.events if event.time > 0]
     return {
         "kind": "membership",
         "hours": hours,
-        "at_start": found.at_start,
-        "most": found.most,
-        "mean": found.machine_seconds(found.seconds) / max(found.seconds, 1e-9),
+        "at_start": trace.at_start,
+        "most": trace.most,
+        "mean": trace.machine_seconds(trace.seconds) / max(trace.seconds, 1e-9),
         "joins": sum(event.added for event in changes),
         "losses": sum(not event.added for event in changes),
-        "usd_per_hour": None if not found.prices else _usd_per_hour(found),
+        "usd_per_hour": None if not trace.prices else _usd_per_hour(trace),
     }
 
 
@@ -77,15 +77,15 @@ def _usd_per_hour(trace: SpotTrace) -> float | None:
     return spent / used if spent is not None and used > 0 else None
 
 
-def _timings(found: Recording) -> dict[str, Any]:
-    known = split(found)
+def _timings(recording: Recording) -> dict[str, Any]:
+    known = split(recording)
     slow = slowness(known.waits)
-    every = np.concatenate([table.ravel() for table in found.timings])
+    every = np.concatenate([table.ravel() for table in recording.timings])
     return {
         "kind": "timings",
-        "rounds": found.rounds,
-        "workers": found.workers,
-        "loads": list(found.loads),
+        "rounds": recording.rounds,
+        "workers": recording.workers,
+        "loads": list(recording.loads),
         "median": float(np.median(every)),
         "mean": float(every.mean()),
         "p99": float(np.quantile(every, 0.99)),
@@ -93,18 +93,18 @@ def _timings(found: Recording) -> dict[str, Any]:
         "slow_share": slow.share,
         "slow_rounds_in_a_row": slow.burst,
         "slow_rounds_in_a_row_if_independent": slow.alone,
-        "fits": {name: one.distance for name, one in fit(found).items()},
+        "fits": {name: one.distance for name, one in fit(recording).items()},
     }
 
 
 def draw(path: str | PathLike[str], name: str | None, picture: str | PathLike[str]) -> Figure:
     """Draw one trace of a file; with several and no name, the first."""
     ready(picture)
-    found = read_trace(path)
-    if name is not None and name not in found:
-        raise BadInput(f"{fspath(path)} has {', '.join(found)}; got {name!r}.")
-    title = name or next(iter(found))
-    one = found[title]
+    by_name = read_trace(path)
+    if name is not None and name not in by_name:
+        raise BadInput(f"{fspath(path)} has {', '.join(by_name)}; got {name!r}.")
+    title = name or next(iter(by_name))
+    one = by_name[title]
     figure = sheet(12, 4.2)
     if isinstance(one, Recording):
         left, right = figure.subplots(1, 2, width_ratios=(1, 1.3))
@@ -125,11 +125,11 @@ def draw(path: str | PathLike[str], name: str | None, picture: str | PathLike[st
     return figure
 
 
-def _distribution(axes: Axes, found: Recording) -> None:
-    for i, (load, table) in enumerate(zip(found.loads, found.timings, strict=True)):
+def _distribution(axes: Axes, recording: Recording) -> None:
+    for i, (load, table) in enumerate(zip(recording.loads, recording.timings, strict=True)):
         look = {"color": COLOURS[i % len(COLOURS)], "lw": 1.5}
         steps(axes, table, label=f"load {load:.4g}", **look)
-    every = np.concatenate([table.ravel() for table in found.timings])
+    every = np.concatenate([table.ravel() for table in recording.timings])
     if every.max() > 5 * np.median(every) and every.min() > 0:
         log_axis(axes)
     axes.set_ylim(0, 1.01)
@@ -138,19 +138,19 @@ def _distribution(axes: Axes, found: Recording) -> None:
     axes.legend(frameon=False, fontsize=9, loc="lower right")
 
 
-def _slow(axes: Axes, found: Recording) -> None:
-    table = found.timings[-1]
+def _slow(axes: Axes, timed: Recording) -> None:
+    table = timed.timings[-1]
     times = np.clip(table / np.median(table), 1 / 3, 3)
     shown = axes.imshow(
         np.log2(times).T, aspect="auto", cmap="RdBu_r", vmin=-1.6, vmax=1.6, interpolation="nearest"
     )
     bar = axes.figure.colorbar(shown, ax=axes, ticks=[-1, 0, 1])
     bar.ax.set_yticklabels(["half", "median", "twice"])
-    slow = slowness(split(found).waits)
+    slow = slowness(split(timed).waits)
     axes.set_xlabel("round")
     axes.set_ylabel("worker")
     axes.set_title(
-        f"who is slow (load {found.loads[-1]:.4g}); of all loads {slow.share:.1%} of the waits are "
+        f"who is slow (load {timed.loads[-1]:.4g}); of all loads {slow.share:.1%} of the waits are "
         f"over {SLOW:g} medians, {slow.burst:.1f} in a row"
     )
 
@@ -174,8 +174,8 @@ def _prices(axes: Axes, trace: SpotTrace) -> None:
     axes.set_title("USD an hour for one machine")
 
 
-def _survival(axes: Axes, found: Lifetimes) -> None:
-    moments, left = found.survival
+def _survival(axes: Axes, lifetimes: Lifetimes) -> None:
+    moments, left = lifetimes.survival
     hours = np.concatenate([[0.0], moments / 3600])
     axes.step(hours, np.concatenate([[1.0], left]), where="post", color=COLOURS[0])
     axes.set_ylim(0, 1.01)

@@ -24,7 +24,7 @@ from .scattered import Rows
 Leaves = tuple[Any, ...]
 
 
-class Said(NamedTuple):
+class Claim(NamedTuple):
     """What a worker said: symbols first..last of a slot, and their values."""
 
     worker: int
@@ -58,37 +58,37 @@ class Audit:
         chosen = np.random.default_rng().random(len(slots)) < rate  # not from a seed: a secret
         self._drawn = {row for row, here in zip(slots, chosen, strict=True) if here}
         self._known: dict[Row, Leaves] = {}  # what was evaluated here
-        self.said: list[Said] = []  # all that came, for a tally anew without the wrong
-        self.waiting: dict[Row, Said] = {}  # drawn, and said by one worker so far
+        self.claims: list[Claim] = []  # all that came, for a tally anew without the wrong
+        self.waiting: dict[Row, Claim] = {}  # drawn, and said by one worker so far
 
-    def cut(self, said: Said) -> Iterator[tuple[Said, Row | None]]:
+    def cut(self, claim: Claim) -> Iterator[tuple[Claim, Row | None]]:
         """A reply, cut so that the symbols that were drawn stand alone, each with its row."""
-        symbols, begun = self._code.symbols(said.slot), said.first
-        for i in range(said.first, said.last):
+        symbols, begun = self._code.symbols(claim.slot), claim.first
+        for i in range(claim.first, claim.last):
             if symbols[i] in self._drawn:
                 if begun < i:
-                    yield _part(said, begun, i), None
-                yield _part(said, i, i + 1), symbols[i]
+                    yield _part(claim, begun, i), None
+                yield _part(claim, i, i + 1), symbols[i]
                 begun = i + 1
-        if begun < said.last:
-            yield _part(said, begun, said.last), None
+        if begun < claim.last:
+            yield _part(claim, begun, claim.last), None
 
-    def compare(self, row: Row, said: Said) -> tuple[Any, dict[int, str]]:
+    def compare(self, row: Row, claim: Claim) -> tuple[Any, dict[int, str]]:
         """The value to use of a symbol that was drawn, if it is known by now; and who is wrong."""
         other = self.waiting.get(row)
-        if row not in self._known and (other is None or other.worker == said.worker):
-            self.waiting.setdefault(row, said)
+        if row not in self._known and (other is None or other.worker == claim.worker):
+            self.waiting.setdefault(row, claim)
             return None, {}
-        both = [said] if other is None else [said, other]
+        both = [claim] if other is None else [claim, other]
         self.waiting.pop(row, None)
         if row not in self._known:
             if agree(*(one.leaves for one in both)):
-                return said.value, {}
+                return claim.value, {}
             self._known[row] = self._evaluate(row)
         right = self._known[row]
         why = f"its value of parts {list(row.parts)} is not what another worker and the master have"
         wrong = {one.worker: why for one in both if not agree(one.leaves, right)}
-        several = isinstance(said.value, tuple)
+        several = isinstance(claim.value, tuple)
         made = tuple(np.array(leaf)[None] for leaf in right)
         return made if several else made[0], wrong
 
@@ -109,12 +109,12 @@ def agree(one: Leaves, other: Leaves) -> bool:
     return True
 
 
-def _part(said: Said, first: int, last: int) -> Said:
-    a, b = first - said.first, last - said.first
+def _part(claim: Claim, first: int, last: int) -> Claim:
+    a, b = first - claim.first, last - claim.first
 
     def cut(leaf: Any) -> Any:
         return leaf[a:b] if isinstance(leaf, np.ndarray) else Rows(leaf.rows[a:b])
 
-    value = said.value
-    found = tuple(map(cut, value)) if isinstance(value, tuple) else cut(value)
-    return said._replace(first=first, last=last, value=found)
+    value = claim.value
+    rows = tuple(map(cut, value)) if isinstance(value, tuple) else cut(value)
+    return claim._replace(first=first, last=last, value=rows)

@@ -41,8 +41,8 @@ def cut(data: Any, parts: int | None, least: int) -> tuple[int, Callable[[int], 
     edges = [i * lengths[0] // m for i in range(m + 1)]
 
     def part(i: int) -> Any:
-        found = tuple(one[edges[i] : edges[i + 1]] for one in arrays)
-        return found if isinstance(data, tuple) else found[0]
+        slices = tuple(one[edges[i] : edges[i + 1]] for one in arrays)
+        return slices if isinstance(data, tuple) else slices[0]
 
     return m, part
 
@@ -83,10 +83,10 @@ def _rows(one: Any, i: int, several: bool) -> Any:
             f"parts of an array would lose its mask; {name} is masked. Fill it (one.filled(0)), or "
             f"pass a list of parts."
         )
-    found = plain(one, name)
-    if found.ndim == 0 or found.dtype == object or not len(found):
+    array = plain(one, name)
+    if array.ndim == 0 or array.dtype == object or not len(array):
         raise BadInput(
             f"an array is cut into parts by rows, so it needs some; {name} has shape "
-            f"{found.shape} and type {found.dtype}. Pass a list to name the parts yourself."
+            f"{array.shape} and type {array.dtype}. Pass a list to name the parts yourself."
         )
-    return found
+    return array

@@ -167,10 +167,10 @@ class _Sender(cloudpickle.Pickler):  # type: ignore[misc]
     """cloudpickle, but a class that is known already also loses what it has lost here."""
 
     def reducer_override(self, obj: Any) -> Any:
-        found = super().reducer_override(obj)
-        if type(found) is tuple and found[0].__name__ == "_make_skeleton_class":
-            return (*found[:5], partial(_set_class, found[5]))
-        return found
+        reduced = super().reducer_override(obj)
+        if type(reduced) is tuple and reduced[0].__name__ == "_make_skeleton_class":
+            return (*reduced[:5], partial(_set_class, reduced[5]))
+        return reduced
 
 
 def _set_class(fill: Callable[[type, Any], Any], kind: type, state: Any) -> Any:
@@ -220,22 +220,22 @@ def _dumps(value: Any) -> bytes:
 def _by_name(fn: FunctionType) -> bool:
     """Whether a function goes by its name. Where that is in doubt, it does not."""
     name = fn.__module__
-    found: Any = sys.modules.get(name)
-    if found is None or name == "__main__":
+    named: Any = sys.modules.get(name)
+    if named is None or name == "__main__":
         return False
     values = cloudpickle.list_registry_pickle_by_value()
     if values and any(name == one or name.startswith(one + ".") for one in values):
         return False
     for step in fn.__qualname__.split("."):
-        found = getattr(found, step, None)
-    return found is fn
+        named = getattr(named, step, None)
+    return named is fn
 
 
 @lru_cache(maxsize=1024)
 def _names(code: CodeType) -> tuple[str, ...]:
     """The globals that code may name, and code within it."""
-    found = {str(one.argval) for one in dis.get_instructions(code) if "_GLOBAL" in one.opname}
+    names = {str(one.argval) for one in dis.get_instructions(code) if "_GLOBAL" in one.opname}
     for const in code.co_consts:
         if isinstance(const, CodeType):
-            found.update(_names(const))
-    return tuple(sorted(found))
+            names.update(_names(const))
+    return tuple(sorted(names))

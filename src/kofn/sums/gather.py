@@ -14,7 +14,7 @@ from ..errors import BadInput
 from ..model import Command, Dropped, Event, Reply, Send, Tick
 from ..rounds.stop import RoundStatus, Stop
 from ..rounds.watch import WatchedRound
-from .audit import Audit, Said
+from .audit import Audit, Claim
 from .tally import Tally, tally_of
 
 if TYPE_CHECKING:
@@ -135,8 +135,8 @@ class GatherRound(WatchedRound):
             if self.audit is None or event.value is None:
                 self._take(slot, first, last, event.value)
             else:
-                said = Said(event.worker, slot, first, last, event.value)
-                commands = self._audited(self.audit, said, event.task)
+                claim = Claim(event.worker, slot, first, last, event.value)
+                commands = self._audited(self.audit, claim, event.task)
         if event.worker in self.wrong:
             return commands
         if event.last and slot not in self._over:  # who leaves and its successor have one slot
@@ -149,37 +149,37 @@ class GatherRound(WatchedRound):
         self.used += new
         self.wasted += last - first - new
 
-    def _audited(self, audit: Audit, said: Said, task: int) -> list[Command]:
+    def _audited(self, audit: Audit, claim: Claim, task: int) -> list[Command]:
         """Take a reply, as far as it was not drawn or two agree. Who is wrong has said nothing."""
-        audit.said.append(said)
-        wrong, commands = self._compared(audit, said), list[Command]()
+        audit.claims.append(claim)
+        wrong, commands = self._compared(audit, claim), list[Command]()
         while wrong:
             for worker, why in wrong.items():
-                commands += self._accuse(worker, task if worker == said.worker else -1, why)
+                commands += self._accuse(worker, task if worker == claim.worker else -1, why)
                 self._over.discard(self._slot_of[worker])
             self.finished = {s: w for s, w in self.finished.items() if w not in self.wrong}
             self.tally, self.used, self.wasted = tally_of(self.tally.code), 0, 0
             audit.waiting.clear()
-            kept = [one for one in audit.said if one.worker not in self.wrong]
+            kept = [one for one in audit.claims if one.worker not in self.wrong]
             wrong = {w: why for one in kept for w, why in self._compared(audit, one).items()}
         return [*commands, *self._mend()] if commands else commands
 
-    def _compared(self, audit: Audit, said: Said) -> dict[int, str]:
-        found: dict[int, str] = {}
-        for part, row in audit.cut(said):
+    def _compared(self, audit: Audit, claim: Claim) -> dict[int, str]:
+        reasons: dict[int, str] = {}
+        for part, row in audit.cut(claim):
             value, wrong = (part.value, {}) if row is None else audit.compare(row, part)
-            found |= wrong
+            reasons |= wrong
             if value is not None:
                 self._take(part.slot, part.first, part.last, value)
-        return found
+        return reasons
 
     def _judge(self) -> list[Command]:
         """Ask the rule; while it is not content and nobody is at work, those that rested."""
         working, resting = len(self._open), self._resting() if self._slow else []
         idle = not working
         if idle and not resting and self.audit is not None:
-            for said in self.audit.waiting.values():  # nobody is left who might say it, too
-                self._take(said.slot, said.first, said.last, said.value)
+            for claim in self.audit.waiting.values():  # nobody is left who might say it, too
+                self._take(claim.slot, claim.first, claim.last, claim.value)
             self.audit.waiting.clear()
         status = RoundStatus(
             self._seconds,

@@ -18,10 +18,16 @@ RULE = Late()
 
 
 class LeadRound(GatherRound):
-    """`own` says how many symbols of a slot come first; None asks for all of them at once."""
+    """`own` says how many symbols of a slot come first; None asks for all of them at once.
 
-    def __init__(self, *given: Any, own: Callable[[int], int] | None = None) -> None:
+    `late`: when the rest is asked for.
+    """
+
+    def __init__(
+        self, *given: Any, own: Callable[[int], int] | None = None, late: Late = RULE
+    ) -> None:
         super().__init__(*given)
+        self._late = late
         # Of each slot: seconds until its first reply, and the parts in that; of all later replies:
         # their own seconds, and their parts.
         self.firsts: dict[int, tuple[float, int]] = {}
@@ -30,11 +36,6 @@ class LeadRound(GatherRound):
         self._first_tasks: set[int] = set()
         self._ends, self._first_end = 0, 0.0
         self._rest_at = NEVER  # when the rest is asked for
-
-    @property
-    def all_asked(self) -> bool:
-        """Whether slots were asked for more than their own parts."""
-        return self._own is None
 
     def on(self, event: Event) -> Sequence[Command]:
         commands = super().on(event)
@@ -88,7 +89,8 @@ class LeadRound(GatherRound):
             self._ends += 1
             self._first_end = self._first_end or took
             if self._rest_at == NEVER and 2 * self._ends >= len(self._first_tasks):
-                self._rest_at = self._start + RULE.allowed(took, self._first_end)
+                self.half = took
+                self._rest_at = self._start + self._late.allowed(took, self._first_end)
             self.finished.setdefault(slot, event.worker)
             # The slot has more to say, if it is asked.
             if event.what is None or event.what[1] < len(self._placed.code.symbols(slot)):

@@ -23,6 +23,7 @@ from ..errors import BadInput, NothingYet, OutOfSymbols, TooFewWorkers
 from ..model import Body, Outline, Record, SumReport, Task, Update
 from ..rounds import RoundDriver
 from ..rounds.holders import Holders
+from ..rounds.lateness import UsualHalf
 from ..rounds.leaving import Usual
 from ..rounds.stop import RoundStatus, Stop, exact
 from . import stacked
@@ -31,7 +32,7 @@ from .data import cut, finer
 from .functions import KNOWN, Sent
 from .gather import GatherRound
 from .given import Function, Slots, check_weights, parts_of_slots, takes_two
-from .lead import LeadRound
+from .lead import RULE, LeadRound
 from .tally import KINDS, Covering, Kind, Tally, tally_of
 from .tuning import SLICE, SumTuner
 from .work import FLUSH, Held, Span, grown, worker_body
@@ -147,9 +148,9 @@ class Parts:
             check_weights(weights, placed.code)
             listed = (self._listed,)
             placed.body = (stacked.worker_body, listed) if vectorised else (worker_body, ())
-            found = placed.sum(fn, x, rule, weights, rate, tuner, tuned)
-        self._report = found.report
-        return found
+            result = placed.sum(fn, x, rule, weights, rate, tuner, tuned)
+        self._report = result.report
+        return result
 
     def _tune(self, tuner: SumTuner) -> tuple[str, ...]:
         """Do what the tuner finds better by now; and what that is, and why."""
@@ -207,6 +208,8 @@ class _Placed:
         self._tried: Function | None = None
         self._sent = Sent()
         self._usual = Usual()
+        self._kind: Any = None  # of rounds in which slots are asked for their own parts first
+        self._kind_usual = UsualHalf()
         self.body: tuple[Body, tuple[Any, ...]] = (worker_body, ())  # and more arguments of it
         weakref.finalize(self, lambda known: driver.unwanted.extend(known), self._known)
         if before is not None:
@@ -259,7 +262,10 @@ class _Placed:
         if tuner is None:
             round = GatherRound(*given)
         else:
-            round = LeadRound(*given, own=None if tuner.at_once else tuner.own)
+            if self._kind != (self._fn_key, tuner.at_once):
+                self._kind, self._kind_usual = (self._fn_key, tuner.at_once), UsualHalf()
+            rule = RULE.knowing(self._kind_usual.seconds)
+            round = LeadRound(*given, own=None if tuner.at_once else tuner.own, late=rule)
         round.usual, round.standby = self._usual.seconds, self._holders.second()
         if verify and engine.capabilities.values:
             round.audit = Audit(self.code, verify, partial(self._evaluate, fn, x))
@@ -277,6 +283,7 @@ class _Placed:
         self._usual.learn(round.took)
         if tuner is not None and isinstance(round, LeadRound):
             tuner.learn(round)
+            self._kind_usual.learn(round.half)
         tally = round.tally
         value, eta = tally.value(kind, len(round.finished))
         missing = tally.missing
@@ -294,6 +301,7 @@ class _Placed:
             eta=eta,
             error_bound=self._bound(tally, value, eta),
             tuned=tuned,
+            decoding_error=tally.off,
         )
         driver.log.append(Record.result(engine.now(), report))
         out = None if value is None else value[0] if not tally.several else value

@@ -81,9 +81,9 @@ class Scattered:
         return _made, (self.pieces, self.length)
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> NDArray[Any]:
-        found = np.zeros(self.length, self.dtype if dtype is None else dtype)
-        self.add_to(found)
-        return found
+        array = np.zeros(self.length, self.dtype if dtype is None else dtype)
+        self.add_to(array)
+        return array
 
     def add_to(self, total: NDArray[Any], scale: float = 1.0) -> None:
         """total += scale · this, in place. Raises TypeError where its type does not hold that."""
@@ -134,9 +134,9 @@ def wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 def _made(pieces: tuple[tuple[NDArray[Any], NDArray[Any]], ...], length: int) -> Scattered:
     """Without a look at what was looked at already."""
-    found = Scattered.__new__(Scattered)
-    found.pieces, found.length = pieces, length
-    return found
+    scattered = Scattered.__new__(Scattered)
+    scattered.pieces, scattered.length = pieces, length
+    return scattered
 
 
 def _dense(one: Any) -> Any:

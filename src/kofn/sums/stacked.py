@@ -82,8 +82,8 @@ def worker_body(
     while first < symbols:
         began = time.perf_counter()
         last = min(symbols, first + many)
-        found, count = terms.at(stack.at(first, last))
-        value = stack.add(first, last, found)
+        leaves, count = terms.at(stack.at(first, last))
+        value = stack.add(first, last, leaves)
         kind = Last if last == symbols else Piece
         yield kind((first, last), value if terms.several else value[0], count)
         first = last
@@ -110,14 +110,14 @@ class _Terms:
             return self._evaluated(at), len(at)
         new = np.unique(at[~self.known[at]])
         if len(new):
-            found = self._evaluated(new)
+            leaves = self._evaluated(new)
             if self.kept is None:
                 many = len(self.known)
-                if many * sum(leaf[0].nbytes for leaf in found) > self.most:
+                if many * sum(leaf[0].nbytes for leaf in leaves) > self.most:
                     self.most = 0
                     return self.at(at)
-                self.kept = [np.empty((many, *leaf.shape[1:]), leaf.dtype) for leaf in found]
-            for i, leaf in enumerate(found):
+                self.kept = [np.empty((many, *leaf.shape[1:]), leaf.dtype) for leaf in leaves]
+            for i, leaf in enumerate(leaves):
                 kind = np.result_type(self.kept[i], leaf)  # stacks may differ in it
                 self.kept[i] = self.kept[i].astype(kind, copy=False)
                 self.kept[i][new] = leaf
@@ -126,17 +126,17 @@ class _Terms:
         return tuple(kept[at] for kept in self.kept), len(new)
 
     def _evaluated(self, at: NDArray[np.intp]) -> Leaves:
-        found = self.fn(self.stack.take(at), self.x)
-        self.several = isinstance(found, tuple)
-        leaves = _leaves(found, len(at))
+        values = self.fn(self.stack.take(at), self.x)
+        self.several = isinstance(values, tuple)
+        leaves = _leaves(values, len(at))
         shapes = tuple(leaf.shape[1:] for leaf in leaves)
         self.shapes = same_shapes(self.shapes, shapes, f"a stack of {len(at)}")
         return leaves
 
 
-def _leaves(found: Any, count: int) -> Leaves:
+def _leaves(value: Any, count: int) -> Leaves:
     """What fn returned, as arrays with a row for each part."""
-    arrays = tuple(np.asarray(one) for one in plain(found))
+    arrays = tuple(np.asarray(one) for one in plain(value))
     for one in arrays:
         if one.ndim == 0 or len(one) != count:
             raise ValueError(
@@ -167,8 +167,8 @@ def check(shapes: Sequence[tuple[int, ...] | None]) -> None:
         return
     for i, shape in enumerate(shapes):
         if shape != shapes[0]:
-            said = ["no array" if one is None else one for one in (shapes[0], shape)]
+            both = ["no array" if one is None else one for one in (shapes[0], shape)]
             raise BadInput(
                 f"with vectorised=True parts are stacked, so all have one shape; part 0 has "
-                f"{said[0]}, part {i} has {said[1]}. Make them equal, or leave vectorised out."
+                f"{both[0]}, part {i} has {both[1]}. Make them equal, or leave vectorised out."
             )

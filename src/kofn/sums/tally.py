@@ -26,6 +26,7 @@ class Tally(ABC):
         self.code = code
         self.shapes: Shapes | None = None
         self.several = False  # whether a value is a tuple of arrays
+        self.off = 0.0  # of the last value: see SumReport.decoding_error
 
     def take(self, slot: int, first: int, last: int, value: Leaves | NDArray[Any] | None) -> int:
         """Take the symbols `first` up to `last` of a slot; how many of them were new."""
@@ -134,6 +135,7 @@ class Covering(Tally):
 
     def value(self, kind: Kind, finished: int) -> tuple[Leaves | None, float | None]:
         factor = self._factor(kind, finished)
+        self.off = self.covered * (factor - 1) ** 2 + 1 - self.covered
         leaves = self._total.leaves
         if leaves is None:
             return None, 1.0
@@ -218,4 +220,5 @@ class Combining(Tally):
             lam *= self.code.m / max(float((lam @ A).sum()), 1e-12)
         elif kind == "unbiased" and own is None:
             lam *= self.code.n / max(1, finished)
+        self.off = float(np.square(lam @ A - 1).mean())
         return Weights(keys, np.asarray(lam, np.float64)[None, :], 1.0, "sum")

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ..codes.assignment import SumCode
 from ..codes.repetition import CyclicRepetition, FractionalRepetition
-from ..rounds.trial import RARELY, Trial
+from ..rounds.trial import Looks, Trial
 from .lead import RULE, LeadRound
 
 Floats = NDArray[np.float64]
@@ -27,8 +27,6 @@ AHEAD = 16  # rounds that are expected at least; and as many more as there were
 BETTER, MUCH_BETTER = 0.03, 0.05  # another way of asking; more copies
 SAMPLES = 24  # replies without which more copies are not thought of
 SLICE = 0.01  # seconds after which work that is simulated or paced is dropped
-EACH, FIXED = 2e-8, 6e-4  # seconds of the master for a look: a number in its tables, and in all
-SHARE = 0.01  # of the time that looks may take
 
 
 def first_copies(n: int) -> int:
@@ -67,8 +65,7 @@ class SumTuner:
         self.copies, self.at_once = first_copies(n), n > MANY
         self.placing = 0.0  # seconds that one copy of everything took to place
         self._shown: deque[Shown] = deque(maxlen=LAST)
-        self._rounds, self._look_at, self._elapsed = 0, 1, 0.0
-        self._trial = Trial()  # of how slots are asked
+        self._looks, self._trial = Looks(), Trial()  # a trial of how slots are asked
 
     @property
     def code(self) -> SumCode:
@@ -101,38 +98,37 @@ class SumTuner:
         seen = Shown(round.firsts, round.later_seconds, round.later_parts, took)
         self._shown.append(seen)
         self._trial.learn(took)
-        self._rounds += 1
-        self._elapsed += took
+        self._looks.learn(took)
 
     def change(self) -> Change | None:
         """What is better from now on, if it is time for a look and anything is."""
         if worse := self._trial.failed():
-            self._look_at, self.at_once = RARELY * self._rounds, not self.at_once
+            self._looks.failed()
+            self.at_once = not self.at_once
             return Change(self.copies, self.at_once, f"{_asks(self.at_once)} again: {worse}")
-        if self._rounds < self._look_at or self.n < 2:
+        if not self._looks.due or self.n < 2:
             return None
         options = self._options()
         numbers = len(self._shown) * self.n * sum(options)
-        if self._elapsed * SHARE < FIXED + EACH * numbers:
+        if not self._looks.affords(numbers):
             return None
-        self._look_at = self._rounds + min(max(1, self._rounds // 2), 16)
-        self._elapsed = 0.0
+        self._looks.looked()
         wait, own, known = self._times()
-        found = self._best(options, wait, own) if known else self._try(wait, own)
-        if found is not None:
-            if found.copies != self.copies or not self._trial.begin():
+        change = self._best(options, wait, own) if known else self._try(wait, own)
+        if change is not None:
+            if change.copies != self.copies or not self._trial.begin():
                 self._trial = Trial()  # copies stay; or it is as it was before the trial
-            self.copies, self.at_once = found.copies, found.at_once
-        return found
+            self.copies, self.at_once = change.copies, change.at_once
+        return change
 
     def _options(self) -> list[int]:
         """Copies that may be had: as now, and more, as long as workers can keep them."""
-        most, found = self.copies, [self.copies]
+        most, options = self.copies, [self.copies]
         if self.size > 0 and self.placing > 0 and len(self._shown) * self.n >= SAMPLES:
             most = min(self.n, int(KEPT * self.n / self.size))
-        while (more := min(2 * found[-1], most)) > found[-1]:
-            found.append(more)
-        return found
+        while (more := min(2 * options[-1], most)) > options[-1]:
+            options.append(more)
+        return options
 
     def _times(self) -> tuple[Floats, float, bool]:
         """Waits (rounds, slots), the seconds of a slot's own parts, and whether these are known.
@@ -158,25 +154,25 @@ class SumTuner:
         ends = wait + own
         if self.at_once or ends.max(axis=1).mean() < 1.5 * float(np.median(ends)):
             return None
-        self._look_at = self._rounds + 1
+        self._looks.again()
         why = f"{_asks(True)}, to see how much of a task is work"
         return Change(self.copies, True, why)
 
     def _best(self, options: list[int], wait: Floats, own: float) -> Change | None:
-        ahead = AHEAD + self._rounds
+        ahead = AHEAD + self._looks.rounds
         now = self._predict(wait, own, self.copies, self.at_once)
         ways = {(self.copies, at_once): 0.0 for at_once in (False, True)}
         ways |= {(c, True): self._price(c) for c in options[1:]}
-        found: tuple[float, float, int, bool] | None = None
+        best: tuple[float, float, int, bool] | None = None
         for (copies, at_once), price in ways.items():
             seconds = self._predict(wait, own, copies, at_once)
             value = seconds + price / ahead
             need = MUCH_BETTER if price else BETTER
-            if value < now * (1 - need) and (found is None or value < found[0]):
-                found = value, seconds, copies, at_once
-        if found is None:
+            if value < now * (1 - need) and (best is None or value < best[0]):
+                best = value, seconds, copies, at_once
+        if best is None:
             return None
-        _, seconds, copies, at_once = found
+        _, seconds, copies, at_once = best
         if copies != self.copies:
             what = f"keeps {copies} copies of each part, not {self.copies}"
         else:
@@ -189,17 +185,18 @@ class SumTuner:
         stale = own * self.n / self.m  # a part
         stale = stale if self.slice is None else min(stale, self.slice)
         if at_once or copies == 1:
-            found = _streamed(wait, own, copies)
-            return float(found.mean()) + (stale if copies > 1 else 0.0)
+            times = _streamed(wait, own, copies)
+            return float(times.mean()) + (stale if copies > 1 else 0.0)
         ends = wait + own
         half = np.median(ends, axis=1)
-        late = np.array([RULE.allowed(h, f) for h, f in zip(half, ends.min(axis=1), strict=True)])
+        rule = RULE.knowing(float(np.median(half)))
+        late = np.array([rule.allowed(h, f) for h, f in zip(half, ends.min(axis=1), strict=True)])
         begin = np.maximum(ends, late[:, None]) + wait
-        found = ends
+        times = ends
         for i in range(1, copies):
-            found = np.minimum(found, _neighbours(begin, i, copies) + i * own)
-        found = found.max(axis=1)
-        return float((found + stale * (found > late)).mean())
+            times = np.minimum(times, _neighbours(begin, i, copies) + i * own)
+        times = times.max(axis=1)
+        return float((times + stale * (times > late)).mean())
 
 
 def _asks(at_once: bool) -> str:
@@ -211,13 +208,13 @@ def _streamed(wait: Floats, own: float, copies: int) -> Floats:
 
     Slot s holds those of s, s + 1, … (of its group, if there are any), and does them in that order.
     """
-    found = wait + own
+    times = wait + own
     least = wait.min()
     for i in range(1, copies):
-        if least + (i + 1) * own >= found.max():
+        if least + (i + 1) * own >= times.max():
             break  # nobody could be sooner
-        found = np.minimum(found, _neighbours(wait, i, copies) + (i + 1) * own)
-    return np.asarray(found.max(axis=1))
+        times = np.minimum(times, _neighbours(wait, i, copies) + (i + 1) * own)
+    return np.asarray(times.max(axis=1))
 
 
 def _neighbours(values: Floats, i: int, copies: int) -> Floats:

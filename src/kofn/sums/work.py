@@ -93,7 +93,7 @@ def worker_body(
     begin, end = span or (0, len(held.symbols))
     memo = _Memo(held.again if flush else ())
     here = fn is fn_key  # the caller's own, in the caller's process
-    said, read, values = begin, 0, []
+    start, read, values = begin, 0, []
     shapes: Shapes | None = None
     several = False  # whether fn returns a tuple
     sent = time.perf_counter()
@@ -120,8 +120,8 @@ def worker_body(
         last = i + 1 == end
         if last or time.perf_counter() - sent >= flush:
             kind = Last if last else Piece
-            yield kind((said, i + 1), stack(values, several), read)
-            said, read, values = i + 1, 0, []
+            yield kind((start, i + 1), stack(values, several), read)
+            start, read, values = i + 1, 0, []
             sent = time.perf_counter()
         else:
             yield Piece(None, None, read)
@@ -131,21 +131,21 @@ def worker_body(
 def leaves(fn: Callable[..., Any], part: Any, x: Any, number: int) -> tuple[Leaves, bool]:
     """fn's value for one part as a tuple, and whether it was one; what fn raises names the part."""
     try:
-        found = fn(part, x)
-        return plain(found), isinstance(found, tuple)
+        value = fn(part, x)
+        return plain(value), isinstance(value, tuple)
     except Exception as error:
         error.add_note(f"(kofn: in fn(part, x) for part {number})")
         raise
 
 
-def plain(found: Any) -> Leaves:
+def plain(value: Any) -> Leaves:
     """What fn returned as a tuple of arrays, in types to add in; masks and labels are refused."""
-    if not isinstance(found, tuple):
-        return (_plain(found),)
-    if not found or any(isinstance(one, tuple) for one in found):
-        what = "a tuple is nested in it" if found else "an empty tuple is none"
+    if not isinstance(value, tuple):
+        return (_plain(value),)
+    if not value or any(isinstance(one, tuple) for one in value):
+        what = "a tuple is nested in it" if value else "an empty tuple is none"
         raise TypeError(f"fn must return an array or a tuple of arrays; {what}")
-    return tuple(map(_plain, found))
+    return tuple(map(_plain, value))
 
 
 def _plain(value: Any) -> Any:
@@ -195,7 +195,7 @@ def add(total: Leaves | None, new: Leaves, scale: float) -> Leaves:
 def stack(values: Sequence[Leaves], several: bool) -> Leaves | NDArray[Any]:
     """Values of several symbols as one: a leading axis on every leaf."""
     if len(values) == 1:
-        found = tuple(one[None] for one in values[0])
+        stacked = tuple(one[None] for one in values[0])
     else:
-        found = tuple(np.stack(parts) for parts in zip(*values, strict=True))
-    return found if several else found[0]
+        stacked = tuple(np.stack(parts) for parts in zip(*values, strict=True))
+    return stacked if several else stacked[0]

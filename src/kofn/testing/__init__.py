@@ -27,8 +27,15 @@ def __getattr__(name: str) -> Any:
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if home != "faults":
-        import pytest
+        try:
+            import pytest
+        except ImportError:
+            from ..errors import CannotDo
 
+            raise CannotDo(
+                f"kofn.testing.{name} needs pytest, which is not installed: pip install "
+                f"'kofn[test]'. Then inherit it, and run python -m pytest FILE."
+            ) from None
         parts = [f"{__name__}.{part}" for part in (home, "_probe", "_tasks", "_values")]
         # So that a failed check says why.
         pytest.register_assert_rewrite(*(part for part in parts if part not in sys.modules))

@@ -158,12 +158,12 @@ def descendants() -> set[int] | None:
             state, parent = stat.read_text().rpartition(")")[2].split()[:2]
             if state not in "ZX":
                 parents[int(stat.parent.name)] = int(parent)
-    found: set[int] = set()
+    pids: set[int] = set()
     new = {os.getpid()}
     while new:
         new = {pid for pid, parent in parents.items() if parent in new}
-        found |= new
-    return found
+        pids |= new
+    return pids
 
 
 def gone(pid: int) -> bool:

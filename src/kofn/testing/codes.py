@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import pickle
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from ..cluster import connect
 from ..codes import AnyKOfN, Assignment, EliminationDecoder, SumCode
 from ..codes.linear import amplification, error_bound, solve
-from ..errors import NotDecodable
+from ..errors import NotDecodable, OutOfSymbols, TooFewWorkers
 
 MANY = 200  # sets of shares to look at; all of them where there are no more
 
@@ -188,7 +189,7 @@ class SumCodeChecks:
                 decoder = one.decoder()
                 for key in rng.permutation(keys).tolist():
                     decoder.offer(key, one.row(key))
-                assert decoder.ready
+                assert decoder.ready, _too_low(one, slots)
                 weights = decoder.weights()
                 assert set(weights.keys) <= set(keys)
                 value, total = weights.combine(values), terms.sum(axis=0)
@@ -232,12 +233,22 @@ class SumCodeChecks:
                 for lost in (0, n - parts.assignment.k):
                     for worker in range(lost):
                         cluster.lose(worker)
-                    found = parts.sum(_total)
-                    assert found.exact
-                    assert found.report.error_bound is not None
-                    assert found.value.shape == terms[0].shape
-                    error = np.abs(found.value - terms.sum(axis=0))
-                    assert np.all(error <= found.report.error_bound * np.abs(terms).sum(axis=0))
+                    try:
+                        result = parts.sum(_total)
+                    except (TooFewWorkers, OutOfSymbols):
+                        raise AssertionError(_too_low(parts.assignment, range(lost, n))) from None
+                    assert result.exact
+                    assert result.report.error_bound is not None
+                    assert result.value.shape == terms[0].shape
+                    error = np.abs(result.value - terms.sum(axis=0))
+                    assert np.all(error <= result.report.error_bound * np.abs(terms).sum(axis=0))
+
+
+def _too_low(one: Assignment, slots: Iterable[int]) -> str:
+    return (
+        f"the assignment of {one.m} parts to {one.n} workers says that any {one.k} of them give "
+        f"the sum; workers {sorted(slots)} do not"
+    )
 
 
 def _total(part: NDArray[Any], x: object) -> NDArray[Any]:

@@ -128,7 +128,7 @@ class _Faulty(Wrapped):
         self._frozen: list[tuple[int, int]] = []  # thaw when this round begins, pid
         wrong = [fault for fault in faults if fault.kind == "corrupt"]
         self._wrong = [(fault, np.random.default_rng(fault.seed)) for fault in wrong]
-        self._said: dict[int, Any] = {}  # worker -> its last value, while replies are corrupted
+        self._last: dict[int, Any] = {}  # worker -> its last value, while replies are corrupted
 
     def close(self) -> None:
         self._thaw(float("inf"))
@@ -154,15 +154,15 @@ class _Faulty(Wrapped):
                 self._strike(fault, number)
 
     def events(self, timeout: float) -> list[Event]:
-        found = super().events(timeout)
-        return [self._spoilt(event) for event in found] if self._wrong else found
+        events = super().events(timeout)
+        return [self._spoilt(event) for event in events] if self._wrong else events
 
     def _spoilt(self, event: Event) -> Event:
         if type(event) is not Reply or event.value is None:
             return event
-        others = [value for worker, value in self._said.items() if worker != event.worker]
-        self._said.pop(event.worker, None)
-        self._said[event.worker] = event.value
+        others = [value for worker, value in self._last.items() if worker != event.worker]
+        self._last.pop(event.worker, None)
+        self._last[event.worker] = event.value
         for fault, rng in self._wrong:
             rounds = (None, self._numbers.get(event.round))
             if fault.worker == event.worker and fault.round in rounds:

@@ -202,10 +202,10 @@ class Remote:
 def mpiexec() -> str:
     """The path of mpiexec, beside Python or wherever it is."""
     near = Path(sys.executable).with_name("mpiexec")
-    found = str(near) if near.exists() else shutil.which("mpiexec")
-    if found is None:
+    path = str(near) if near.exists() else shutil.which("mpiexec")
+    if path is None:
         raise CannotDo("mpiexec is not there: pip install 'kofn[mpi]'.")
-    return found
+    return path
 
 
 @contextmanager

@@ -40,18 +40,18 @@ def run(rows: int, columns: int, workers: int, seconds: float) -> dict[str, Any]
     """Fit for about so many seconds each, with checkpoints as often as they come by default."""
     X, y = make_data(rows, columns)
     target = (y > 0).astype(np.intp)
-    found = {}
+    models = {}
     with connect("local", workers=workers) as cluster:
         for name, model in {
             "logistic, descent": LogisticRegression(solver="gd", tol=0.0),
             "network, 100 wide": MLPClassifier((100,), random_state=0, max_epochs=1000),
         }.items():
-            found[name] = _measured(model.set_params(cluster=cluster), X, target, seconds)
+            models[name] = _measured(model.set_params(cluster=cluster), X, target, seconds)
     figures = {
         f"{name}: of all time": Figure(100 * row["share"], "%", 1.0, "the default of `Checkpoint`")
-        for name, row in found.items()
+        for name, row in models.items()
     }
-    return {"figures": figures, "models": found}
+    return {"figures": figures, "models": models}
 
 
 class _Enough(Exception):
@@ -64,12 +64,12 @@ def _measured(model: Any, X: Any, y: Any, seconds: float) -> dict[str, Any]:
     spent, offers = 0.0, list[tuple[float, bool]]()
     end = time.perf_counter() + seconds
 
-    def told(*_: object) -> None:
+    def on_step(*_: object) -> None:
         steps.append(time.perf_counter())
         if steps[-1] > end:
             raise _Enough
 
-    model.set_params(callback=told)
+    model.set_params(callback=on_step)
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of not having converged
         while time.perf_counter() < end:

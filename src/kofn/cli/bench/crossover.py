@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -52,4 +53,11 @@ def table(console: Console, result: dict[str, Any]) -> None:
     """Print where the two are equal."""
     for name, at in result["equal_at"].items():
         never = f"scikit-learn is faster up to {result['rows'][-1]:,} rows"
-        print_text(console, f"{name}: {never if at is None else f'equal at about {at:,.0f} rows'}.")
+        known = f"equal at about {at or 0:,.0f} rows"
+        if at == result["rows"][0]:
+            known = f"kofn is as fast at all sizes, from {at:,.0f} rows on"
+        print_text(console, f"{name}: {never if at is None else known}.")
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    if load > cores:
+        busy = f"The load of this machine is {load:.1f} on {cores} cores"
+        print_text(console, f"{busy}: measure again when nothing else runs.")

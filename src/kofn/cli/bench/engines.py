@@ -41,8 +41,8 @@ def run(engine: list[str], rounds: int) -> dict[str, Any]:
     for name in engine or [name for name in sorted(engines()) if name in bare.PRIMITIVES]:
         try:
             find(name)
-            found, details[name] = _engine(name, rounds)
-            figures |= found
+            measured, details[name] = _engine(name, rounds)
+            figures |= measured
         except KofnError as error:
             problems.append(f"{name}: {error}")
     return {"figures": figures, "engines": details, "problems": problems}

@@ -85,8 +85,8 @@ def _usual(calm: list[tuple[int, float]]) -> Callable[[int], float]:
         return lambda n: float("nan")  # there was no peace at all: nobody can say
     n, seconds = np.array(calm, dtype=np.float64).T
     terms = [np.ones_like(n), 1 / n, n][: len(set(n.tolist()))]
-    found, *_ = np.linalg.lstsq(np.stack(terms, axis=1), seconds, rcond=None)
-    return lambda n: float(found @ np.array([1.0, 1 / n, n])[: len(found)])
+    coefficients, *_ = np.linalg.lstsq(np.stack(terms, axis=1), seconds, rcond=None)
+    return lambda n: float(coefficients @ np.array([1.0, 1 / n, n])[: len(coefficients)])
 
 
 class Work:
@@ -237,8 +237,8 @@ def table(console: Console, result: dict[str, Any]) -> None:
     columns |= {"with top-ups": "d", "restarts": "d", "usual ms": ".1f", "slowest ms": ".0f"}
     names = ("effective", "iterations", "thrown_away", "topped_up", "restarts")
     rows = [
-        (name, *(found[one] for one in (*names, "usual_ms", "slowest_ms")))
-        for name, found in result["ways"].items()
+        (name, *(row[one] for one in (*names, "usual_ms", "slowest_ms")))
+        for name, row in result["ways"].items()
     ]
     print_table(console, f"{result['trace']}, {result['hours']:.1f} hours", columns, rows)
     print_text(

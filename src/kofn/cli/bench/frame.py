@@ -65,13 +65,13 @@ def framed(
 ) -> dict[str, Any]:
     """Run a benchmark; return its result as it is printed and kept."""
     began, load = time.perf_counter(), os.getloadavg()[0]
-    found = run(**settings, **more)
-    figures = {key: one.row() for key, one in found.pop("figures").items()}
+    result = run(**settings, **more)
+    figures = {key: one.row() for key, one in result.pop("figures").items()}
     return {
         "bench": name,
         "settings": {k: v.name if isinstance(v, Path) else v for k, v in settings.items()},
         "figures": figures,
-        **found,
+        **result,
         "seconds": time.perf_counter() - began,
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": machine() | {"load_before": load},

@@ -97,10 +97,10 @@ def _line(key: str, results: list[dict[str, Any]]) -> str:
     )
 
 
-def _grid(found: Mapping[str, Any]) -> str:
+def _grid(results: Mapping[str, Any]) -> str:
     """Of `kofn bench peers`: a table for each piece of work, a row for each peer."""
     tables = []
-    for work, (settings, rows) in grid(found).items():
+    for work, (settings, rows) in grid(results).items():
         head = "".join(f"<th>{escape(s)}" for s in ("", *settings))
         body = "".join(
             f"<tr><td>{escape(peer)}{''.join(_cell(text) for text in texts)}"
@@ -134,13 +134,13 @@ def plot(runs: Mapping[str, list[dict[str, Any]]], path: Path) -> None:
 
     if "peers" not in runs:
         raise BadInput("the picture is of `kofn bench peers`; there is no result of it here.")
-    found = merged(runs["peers"])["cells"]
-    works = list(grid(found))
+    results = merged(runs["peers"])["cells"]
+    works = list(grid(results))
     canvas = Canvas(figsize=(11, 2.6 * len(works)), layout="constrained")
     for axes, work in zip(canvas.subplots(len(works), squeeze=False)[:, 0], works, strict=True):
-        settings, rows = grid(found)[work]
+        settings, rows = grid(results)[work]
         for i, peer in enumerate(rows):
-            cells_of = [found.get(f"{peer}, {work}, {setting}", {}) for setting in settings]
+            cells_of = [results.get(f"{peer}, {work}, {setting}", {}) for setting in settings]
             at = [j + (i - len(rows) / 2 + 0.5) * 0.8 / len(rows) for j in range(len(settings))]
             heights = [cell.get("total", float("nan")) for cell in cells_of]
             axes.bar(at, heights, 0.8 / len(rows), label=peer)

@@ -61,12 +61,13 @@ def run(seconds: float, rate: int) -> dict[str, Any]:
             "hedged": (Hedged(ends), plain.pid),
             "plain": (plain, plain.pid),
         }
+        for product, _ in kinds.values():  # all workers have started before the first turn
+            assert np.allclose(product(w), A @ w)
         for turn in range(turns):
             for name, (product, pid) in kinds.items():
-                assert np.allclose(product(w), A @ w)
                 with noise(pid, turn):
-                    found, spent = paced(partial(product, w), rate, TURN)
-                late.setdefault(name, []).extend(found)
+                    latencies, spent = paced(partial(product, w), rate, TURN)
+                late.setdefault(name, []).extend(latencies)
                 busy[name] = busy.get(name, 0.0) + spent / turns
         sent = {name: getattr(kinds[name][0], "sent", None) for name in ("hedged", "plain")}
     figures: dict[str, Figure] = {}
@@ -156,21 +157,21 @@ class Hedged:
             end.send((number, block, w))
         self.sent += WORKERS
         hedge = float(np.quantile(self.took, 0.95)) if self.after is None else self.after
-        found: dict[int, Floats] = {}
+        blocks: dict[int, Floats] = {}
         hedged = False
-        while len(found) < WORKERS:
+        while len(blocks) < WORKERS:
             left = None if hedged or hedge == float("inf") else start + hedge - time.perf_counter()
             ready = wait(self.ends, left if left is None else max(0.0, left))
             if not ready and not hedged:
                 hedged = True
                 for block in range(WORKERS):
-                    if block not in found:
+                    if block not in blocks:
                         self.ends[(block + 1) % WORKERS].send((number, block, w))
                         self.sent += 1
             for one in ready:
                 assert isinstance(one, Connection)
                 of, block, value = one.recv()
-                if of == number and block not in found:
-                    found[block] = value
+                if of == number and block not in blocks:
+                    blocks[block] = value
                     self.took.append(time.perf_counter() - start)
-        return np.concatenate([found[block] for block in range(WORKERS)])
+        return np.concatenate([blocks[block] for block in range(WORKERS)])

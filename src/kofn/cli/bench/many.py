@@ -83,8 +83,8 @@ def check(
     """Fail if a ratio is more than 20 % worse than the recorded one in three tries."""
     names = tuple(only or CHECKED)
     if record:
-        found = [result for name in names if isinstance(result := apart(name, True, None), dict)]
-        places.save(recorded, (json.dumps(history.ratios(found), indent=2) + "\n").encode())
+        results = [result for name in names if isinstance(result := apart(name, True, None), dict)]
+        places.save(recorded, (json.dumps(history.ratios(results), indent=2) + "\n").encode())
         print(f"wrote {recorded}")
         return
     if not recorded.is_file():

@@ -61,20 +61,20 @@ def run(megabytes: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         file = Path(name) / "A.npy"
         np.save(file, np.ones((rows, COLUMNS)))
-        found = {
+        peaks = {
             key: _child(program, str(rows), str(file), str(Path(name) / key))
             for key, program in (("memory", IN_MEMORY), ("store", OF_A_FILE), ("file", FROM_A_FILE))
         }
     worker = size / 10 + operand + result / 20 + SPARE
     cases = {
         "master, encode and a product": (
-            found["memory"]["master"],
+            peaks["memory"]["master"],
             MASTER * (size + result),
             f"{MASTER} x (input + one result)",
         ),
-        "a worker": (found["memory"]["worker"], worker, "share + operand + reply + 60 MB"),
-        "kofn encode of a file": (found["store"]["master"], FILE, "300 MB"),
-        "master, cluster.encode of a file": (found["file"]["master"], FILE, "300 MB"),
+        "a worker": (peaks["memory"]["worker"], worker, "share + operand + reply + 60 MB"),
+        "kofn encode of a file": (peaks["store"]["master"], FILE, "300 MB"),
+        "master, cluster.encode of a file": (peaks["file"]["master"], FILE, "300 MB"),
     }
     kind = f"(20, 10), {size / 1e6:.0f} MB: "
     figures = {
@@ -87,8 +87,8 @@ def run(megabytes: int) -> dict[str, Any]:
 def _child(program: str, *arguments: str) -> dict[str, float]:
     command = [sys.executable, "-c", program, *arguments]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    found: dict[str, float] = json.loads(done.stdout)
-    return found
+    peaks: dict[str, float] = json.loads(done.stdout)
+    return peaks
 
 
 def peak(pid: int | str = "self") -> float:

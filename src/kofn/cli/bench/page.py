@@ -90,8 +90,8 @@ def run(workers: int, blocks: int, rounds: int, *, quiet: bool) -> dict[str, Any
             update(advance=1)
             plain = _play(one, False, max(2, rounds // one.part))
             update(advance=1)
-            said = coded["without"]
-            figure[name] = coded | {"really": plain["took"], "ratio": said / plain["took"]}
+            without = coded["without"]
+            figure[name] = coded | {"really": plain["took"], "ratio": without / plain["took"]}
     figures = {
         f"{name}: without coding, as the page says": Figure(
             one["without"], "s", one["really"], "really without"

@@ -148,15 +148,15 @@ class Child:
             if self.process is None:
                 self._start()
             self._signal(signal.SIGCONT)
-            self._tell({"work": work, "setting": setting, "seconds": seconds})
-            answer = self._hear(START)
+            self._send({"work": work, "setting": setting, "seconds": seconds})
+            answer = self._receive(START)
             if "died" in answer:
                 raise Trouble("died", answer["died"])  # it cannot even be restored: start it anew
             pids = answer["pids"]
             began = time.perf_counter()
-            self._tell("go")
+            self._send("go")
             thread = strike(SETTINGS[setting], pids, min(usual, seconds) / 3)
-            answer = self._hear(seconds + GRACE)
+            answer = self._receive(seconds + GRACE)
             spent = time.perf_counter() - began
             if thread is not None:
                 thread.join()
@@ -182,7 +182,7 @@ class Child:
             self.process = subprocess.Popen(
                 command, stderr=log, start_new_session=True, env=env, **both
             )
-        self._hear(START)
+        self._receive(START)
 
     def _signal(self, number: signal.Signals) -> None:
         """Stop ranks between their cells: those that wait in MPI burn the cores of all others."""
@@ -195,7 +195,7 @@ class Child:
         """All that bear the token, in whatever session."""
         return list(_marked(f"{TOKEN}={os.getpid()}-{self.log.stem}"))
 
-    def _tell(self, what: Any) -> None:
+    def _send(self, what: Any) -> None:
         assert self.process is not None
         assert self.process.stdin is not None
         try:
@@ -204,7 +204,7 @@ class Child:
         except OSError:
             raise Trouble("died", self._last_words()) from None
 
-    def _hear(self, seconds: float) -> dict[str, Any]:
+    def _receive(self, seconds: float) -> dict[str, Any]:
         assert self.process is not None
         assert self.process.stdout is not None
         if not select([self.process.stdout], [], [], seconds)[0]:
@@ -223,8 +223,8 @@ class Child:
                 code = self.process.wait(2)
         lines = [x.strip() for x in self.log.read_text(errors="replace").splitlines() if x.strip()]
         named = [x for x in lines if "Error" in x.split(":")[0] or "Exception" in x.split(":")[0]]
-        said = (named or [x for x in lines if any(c.isalpha() for c in x)] or [""])[-1]
-        return plain(said) or ("" if code is None else f"exit code {code}, without a word")
+        line = (named or [x for x in lines if any(c.isalpha() for c in x)] or [""])[-1]
+        return plain(line) or ("" if code is None else f"exit code {code}, without a word")
 
     def end(self) -> None:
         """Kill every process that bears the token."""

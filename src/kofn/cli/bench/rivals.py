@@ -27,11 +27,11 @@ def run(data: Path, few: bool, *, quiet: bool = True) -> dict[str, Any]:
     steps = len(names) * len(SLOPES) * len(RIVALS)
     with progress("bench rivals", steps, quiet, "what") as update:
         for name in names:
-            found = result["recordings"][name] = {}
+            by_batch = result["recordings"][name] = {}
             for slope in SLOPES:
                 key = "recorded" if slope is None else f"{slope:g}"
                 update(what=f"{name}, {key}")
-                found[key] = _rivals(recordings[name], slope, update)
+                by_batch[key] = _rivals(recordings[name], slope, update)
     figures = {
         f"{name}, {slope}: {rival}": Figure(
             one[rival]["mean"], "s", min(o["mean"] for o in one.values()), "the quickest of all"
@@ -45,12 +45,12 @@ def run(data: Path, few: bool, *, quiet: bool = True) -> dict[str, Any]:
 
 def _rivals(recording: Recording, slope: float | None, update: Any) -> dict[str, Any]:
     times = recording if slope is None else sloped(recording, slope)
-    found = {}
+    rows = {}
     for name in RIVALS:
         one = best(name, times)
         n = times.workers
         more = {"load": one.rival.load(n), "storage": one.rival.storage(n)}
-        found[name] = {
+        rows[name] = {
             "setting": repr(one.rival),
             "delay": one.rival.delay,
             "tried": one.tried,
@@ -58,7 +58,7 @@ def _rivals(recording: Recording, slope: float | None, update: Any) -> dict[str,
             **one.rounds.summary(),
         }
         update(advance=1)
-    return found
+    return rows
 
 
 def table(console: Console, result: dict[str, Any]) -> None:

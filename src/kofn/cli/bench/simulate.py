@@ -59,8 +59,8 @@ def simulated(
 
 def start(engine: str, address: str | None, luck: Delays | None = None) -> Cluster:
     """Six workers of an engine, with these delays; a worker's luck goes by its id, 0 to 5."""
-    found = find(engine)(WORKERS) if address is None else find(engine)(None, address=address)
-    cluster = connect(found if luck is None else Paced(found, luck))
+    opened = find(engine)(WORKERS) if address is None else find(engine)(None, address=address)
+    cluster = connect(opened if luck is None else Paced(opened, luck))
     cluster.wait_for(WORKERS)  # those of a cluster that runs already are found one by one
     if cluster.workers != tuple(range(WORKERS)):
         cluster.close()
@@ -80,7 +80,7 @@ def run(
         for text in texts
         if codes is None or codes in f"{work.kind} {text}"
     ]
-    found = {}
+    compared = {}
     with progress("simulate", len(chosen), quiet, "code") as update:
         for work, candidate in chosen:
             name = f"{work.kind}: {candidate}"
@@ -89,18 +89,15 @@ def run(
             with start(engine, address, luck) as cluster:
                 real = wall(cluster, work, candidate, WORKERS, rounds)
             ours = simulated(work, candidate, WORKERS, rounds, DELAYS, costs)
-            # A real result of a sequence is decoded while the next round runs, and handed out after
-            # it, but for the last one: the results span a round less.
-            lag = 1 if work.kind == "sequence" else 0
-            clock, virtual = sum(real) / (rounds - lag), mean(ours[lag:])
-            found[name] = {"wall": clock, "simulated": virtual, "off": virtual / clock - 1}
+            clock, virtual = mean(real), mean(ours)
+            compared[name] = {"wall": clock, "simulated": virtual, "off": virtual / clock - 1}
             update(advance=1)
-    worst = max((abs(one["off"]) for one in found.values()), default=0.0)
+    worst = max((abs(one["off"]) for one in compared.values()), default=0.0)
     figures = {
         name: Figure(1e3 * one["wall"], "ms", 1e3 * one["simulated"], "simulated")
-        for name, one in found.items()
+        for name, one in compared.items()
     }
-    return {"figures": figures, "costs": asdict(costs), "codes": found, "worst": worst}
+    return {"figures": figures, "costs": asdict(costs), "codes": compared, "worst": worst}
 
 
 def table(console: Console, result: dict[str, Any]) -> None:

@@ -44,8 +44,8 @@ def run(rounds: int, data: Path | None, *, quiet: bool = True) -> dict[str, Any]
             except KofnError as error:  # no MPI here: say so, and measure the rest
                 problems.append(f"{rows} x {columns}: {error}")
         update(what="rounds  wide")
-        found, wide = _wide(few, data, update)
-    return {"figures": figures | found, "wide": wide, "problems": problems}
+        more, wide = _wide(few, data, update)
+    return {"figures": figures | more, "wide": wide, "problems": problems}
 
 
 def functions() -> tuple[Function, Function]:

@@ -38,13 +38,13 @@ class _Open:
 class Peer:
     """What the master knows of one worker."""
 
-    __slots__ = ("bodies", "puts", "tasks", "told")
+    __slots__ = ("bodies", "puts", "sent", "tasks")
 
     def __init__(self) -> None:
         self.tasks: dict[int, _Open] = {}
         self.puts: list[msg.Put] = []  # without an answer
         self.bodies: set[int] = set()  # numbers it was sent
-        self.told = NEVER  # the last cancelled round that it was told
+        self.sent = NEVER  # the last cancelled round that it was sent
 
 
 class MasterProtocol:
@@ -117,7 +117,7 @@ class MasterProtocol:
                 out.append((worker, operand.message))
         out.append((worker, msg.RunTask(task.id, round, number, args, self.cancelled)))
         peer.tasks[task.id] = _Open(round, operand, args, task.brief)
-        peer.told = self.cancelled
+        peer.sent = self.cancelled
         return out
 
     def cancel(self, round: int) -> Outgoing:
@@ -130,8 +130,8 @@ class MasterProtocol:
             self._release(old)
         out: Outgoing = []
         for worker, peer in self._peers.items():
-            if peer.tasks and any(peer.told < task.round <= round for task in peer.tasks.values()):
-                peer.told = round
+            if peer.tasks and any(peer.sent < task.round <= round for task in peer.tasks.values()):
+                peer.sent = round
                 out.append((worker, msg.Cancel(round)))
         return out
 
@@ -174,7 +174,7 @@ class MasterProtocol:
         if peer is None:
             return []  # it was given up before
         if isinstance(message, msg.WorkerLeaving):
-            return [*self.notices.told(worker, now, *message)]
+            return [*self.notices.on_leaving(worker, now, *message)]
         if isinstance(message, msg.WatchFailed):
             self.notices.failed(worker, *message)
             return []

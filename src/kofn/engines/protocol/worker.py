@@ -72,13 +72,13 @@ class WorkerProtocol:
             return (msg.WatchFailed(number, "this engine's workers cannot tell notices."),)
         send = self._send = self._send or self._outlet()
 
-        def tell(seconds: float, reason: str, at: str) -> None:
+        def emit(seconds: float, reason: str, at: str) -> None:
             send(msg.WorkerLeaving(seconds, reason, number, at or place))
 
         def fail(why: str) -> None:
             send(msg.WatchFailed(number, why))
 
-        self._watchers += begin(code, self._host, tell, fail, said)
+        self._watchers += begin(code, self._host, emit, fail, said)
         return ()
 
     def close(self) -> None:

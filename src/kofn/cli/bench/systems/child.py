@@ -51,10 +51,10 @@ def attend(peer: Peer) -> None:
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever a peer prints is no answer
 
-    def say(**what: Any) -> None:
+    def emit(**what: Any) -> None:
         print(json.dumps(what), file=out, flush=True)
 
-    say(started=True)
+    emit(started=True)
     tables: dict[str | None, Floats] = {}
     for line in sys.stdin:
         question = json.loads(line)
@@ -69,19 +69,19 @@ def attend(peer: Peer) -> None:
             pids = peer.prepare(name, work, table)
             warm(peer, work)
         except Exception as error:
-            say(died=words(error))
+            emit(died=words(error))
             continue
-        say(pids=pids)
+        emit(pids=pids)
         if sys.stdin.readline() == "":
             break
         try:
-            say(**play(peer, name, work, question["seconds"]))
+            emit(**play(peer, name, work, question["seconds"]))
         except Exception as error:
-            say(died=words(error))
+            emit(died=words(error))
         if isinstance(peer, Collectives):
             peer.rest()
     if isinstance(peer, Collectives):
-        peer._tell("stop")
+        peer._send("stop")
 
 
 def warm(peer: Peer, work: Work) -> None:

@@ -10,18 +10,18 @@ from ..frame import number
 
 def grid(cells: Mapping[str, Any]) -> dict[str, tuple[list[str], dict[str, list[str]]]]:
     """By work: the settings, and for each peer a text for each of them."""
-    found: dict[str, tuple[list[str], dict[str, list[str]]]] = {}
+    tables: dict[str, tuple[list[str], dict[str, list[str]]]] = {}
     keys = [tuple(key.split(", ")) for key in cells]
     for work in dict.fromkeys(work for _, work, _ in keys):
         settings = list(dict.fromkeys(s for _, w, s in keys if w == work))
-        found[work] = (
+        tables[work] = (
             settings,
             {
                 peer: [_text(cells.get(f"{peer}, {work}, {s}")) for s in settings]
                 for peer in dict.fromkeys(p for p, w, _ in keys if w == work)
             },
         )
-    return found
+    return tables
 
 
 def _text(cell: Mapping[str, Any] | None) -> str:

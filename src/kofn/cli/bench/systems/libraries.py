@@ -328,8 +328,8 @@ class ScikitLearn(Peer):
         from sklearn.utils.extmath import randomized_svd
 
         if name == "svd":
-            found = randomized_svd(self.array, 10, n_iter=2, random_state=0)[1]
-            return float(found[0] <= 0)
+            values = randomized_svd(self.array, 10, n_iter=2, random_state=0)[1]
+            return float(values[0] <= 0)
         model = LogisticRegression(C=1e4, fit_intercept=False, max_iter=1000)
         model.fit(self.array[:, :-1], self.array[:, -1])
         return above_target(self.data, self.array, model.coef_[0])

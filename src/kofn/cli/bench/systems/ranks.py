@@ -32,11 +32,11 @@ class Collectives(Peer):
 
     def prepare(self, name: str, work: Work, delays: Floats) -> list[int]:
         self.delays = delays
-        self._tell(name)
+        self._send(name)
         pids: list[int] = self.world.gather(0, 0)[1:]
         return pids
 
-    def _tell(self, what: Any) -> None:
+    def _send(self, what: Any) -> None:
         for rank in range(1, WORKERS + 1):
             self.world.send(what, rank, _TASK)
 
@@ -49,9 +49,9 @@ class Collectives(Peer):
             world.Bcast(np.ascontiguousarray(operand), 0)
         world.scatter([0.0, *self.pauses()], 0)
         lengths = [int(np.prod(shape)) for shape in self._shapes(work, operand)]
-        found = np.empty(sum(lengths))
-        world.Gatherv(np.empty(0), [found, [0, *lengths]], 0)
-        pieces = np.split(found, np.cumsum(lengths)[:-1])
+        gathered = np.empty(sum(lengths))
+        world.Gatherv(np.empty(0), [gathered, [0, *lengths]], 0)
+        pieces = np.split(gathered, np.cumsum(lengths)[:-1])
         return work.combine(
             [p.reshape(s) for p, s in zip(pieces, self._shapes(work, operand), strict=True)]
         )
@@ -59,7 +59,7 @@ class Collectives(Peer):
     def _begin(self) -> None:
         """Ranks sleep between works, or they would take the cores from the peers in turn."""
         if not getattr(self, "awake", False):
-            self._tell("round")
+            self._send("round")
             self.awake = True
         self.world.bcast(True, 0)
 

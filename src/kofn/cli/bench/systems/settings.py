@@ -61,8 +61,8 @@ def delays(folder: Path, setting: Setting) -> Floats:
     """Seconds by round and worker; zeros where there are none."""
     if setting.delays is None:
         return np.zeros((1, WORKERS))
-    found: Floats = np.load(folder / f"{setting.delays}.npy")
-    return found
+    seconds: Floats = np.load(folder / f"{setting.delays}.npy")
+    return seconds
 
 
 class Table(Delays):
@@ -78,8 +78,8 @@ class Table(Delays):
         return self.seconds(rng, worker, round, cost), 0.0
 
     def seconds(self, rng: np.random.Generator, worker: int, round: int, cost: float) -> float:
-        found: float = self.table[round % len(self.table)][worker % WORKERS]
-        return found
+        seconds: float = self.table[round % len(self.table)][worker % WORKERS]
+        return seconds
 
 
 def strike(setting: Setting, pids: Sequence[int], after: float) -> threading.Thread | None:

@@ -181,8 +181,8 @@ class Data:
 
     def array(self, name: str) -> Floats:
         """One of them, mapped."""
-        found: Floats = np.load(self.folder / f"{name}.npy", mmap_mode="r")
-        return found
+        array: Floats = np.load(self.folder / f"{name}.npy", mmap_mode="r")
+        return array
 
     @property
     def vector(self) -> Floats:
