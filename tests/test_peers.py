@@ -7,7 +7,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +28,7 @@ from kofn.engines.base import Wrapped
 from kofn.engines.local import LocalEngine
 from kofn.engines.virtual import VirtualEngine
 from kofn.exchange import Exchange, ExchangeLayout
-from kofn.model import Lost, Reply, Task, Tick
+from kofn.model import Command, Lost, Reply, Send, Task, Tick
 from kofn.peers import Address, Node
 from kofn.peers.blobs import CHUNK, Blobs
 from kofn.peers.place import in_order, own_addresses
@@ -624,6 +624,94 @@ def test_a_question_that_lost_an_answer_is_not_waited_for_without_end() -> None:
     round.on(Tick(due))
     assert not round.done
     assert round.wake > due  # or the driver would look again at once, for ever
+
+
+def ask_round(holders: int, threshold: int, others: int = 0) -> AskRound:
+    """Workers from 0 on are asked, those after them are not."""
+
+    def asks(id: int, worker: int, share: int) -> Task:
+        return Task(worker, id, worker, same, ())
+
+    first = {w: w for w in range(holders)}
+    rest = {w: w for w in range(holders, holders + others)}
+    return AskRound(1, first, asks, Late().between(), threshold, "X", rest)
+
+
+def answer(round: AskRound, time: float, worker: int) -> list[int]:
+    """Have a worker answer; returns who is asked then."""
+    return asked(round.on(Reply(time, worker, 1, worker, None, worker, 0, 0.0, True)))
+
+
+def asked(commands: Sequence[Command]) -> list[int]:
+    return [command.task.worker for command in commands if isinstance(command, Send)]
+
+
+def test_where_too_few_answer_others_are_asked() -> None:
+    round = ask_round(holders=2, threshold=2, others=3)
+    assert asked(round.start(0.0)) == [0, 1]
+    assert answer(round, 0.01, 0) == []
+    assert asked(round.on(Tick(round.wake))) == [2]  # 1 is silent
+    before, first = round.wake, round.wake - 0.01
+    assert asked(round.on(Tick(before))) == [3]
+    assert round.wake - before > first  # each time they have longer
+    assert asked(round.on(Lost(before, 3, ()))) == []  # two still owe an answer
+    assert asked(round.on(Lost(before, 2, ()))) == []
+    assert asked(round.on(Lost(before, 1, ()))) == [4]  # nobody does
+    assert not round.done
+    assert answer(round, before + 0.1, 4) == []
+    assert round.done
+    assert set(round.answers) == {0, 4}
+    assert round.live == 2
+
+
+def test_a_few_answers_that_are_enough_end_a_question() -> None:
+    round = ask_round(holders=6, threshold=1)
+    round.start(0.0)
+    answer(round, 0.01, 5)
+    assert not round.done
+    round.on(Tick(round.wake))  # five are frozen
+    assert round.done
+    assert round.late == [0, 1, 2, 3, 4]
+
+
+def test_a_question_to_one_goes_on_to_the_next() -> None:
+    round = ask_round(holders=1, threshold=0, others=1)
+    round.start(0.0)
+    assert asked(round.on(Tick(round.wake))) == [1]
+    assert answer(round, 5.0, 1) == []
+    round.on(Tick(round.wake))
+    assert round.done
+    assert round.answers == {1: 1}
+    nobody = ask_round(holders=0, threshold=0)
+    nobody.start(0.0)
+    assert nobody.done
+
+
+@pytest.mark.engine
+def test_those_that_were_late_stand_in_for_one_that_stops() -> None:
+    A = rotation(np.random.default_rng(1), 60)
+    with kofn.connect(Apart(LocalEngine(4)), limit=30.0) as cluster:
+        X = cluster.encode(A, k=2)
+        done: list[str] = []
+
+        def on_round(round: int, change: float) -> None:
+            if not done:
+                kill(cluster, 0, signal.SIGSTOP)
+                kill(cluster, 1, signal.SIGSTOP)
+                done.append("two are stopped")
+            elif len(done) == 1 and round >= 100:  # so the other two went on without them
+                kill(cluster, 0, signal.SIGCONT)
+                kill(cluster, 1, signal.SIGCONT)
+                kill(cluster, 2, signal.SIGSTOP)
+                done.append("those are back, and one of the others is stopped")
+
+        try:
+            w = X.iterate(same, np.ones(60), rounds=3000, on_round=on_round)
+        finally:
+            kill(cluster, 2, signal.SIGCONT)
+        np.testing.assert_allclose(w, power(A, 3000), atol=1e-10)
+        assert len(done) == 2
+        assert {0, 1, 2} <= set(X.report.late)
 
 
 @pytest.mark.parametrize("lost_after", [float("inf"), 30.0])

@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numpy.typing import NDArray
@@ -82,7 +83,7 @@ class _Run:
     def go(self) -> NDArray[Any]:
         """Epoch after epoch, until the run ends."""
         X, driver, loop = self.X, self.driver, self.loop
-        hosts = set(self._ask(where, (), X._holders.ready()).answers.values())
+        hosts = set(self._ask(where, (), X._holders.ready(), {}).answers.values())
         self.everywhere = len(hosts) > 1
         epoch, change = 0, float("inf")
         while True:
@@ -91,9 +92,9 @@ class _Run:
             owners = [w for w in members if self.seen[w].t == newest]
             ends = {self.seen[w].over for w in members} - {-1}
             if newest >= loop.rounds or newest in ends:
-                delivered = self._deliver(owners[0])
-                if delivered is None:
-                    continue  # lost in that moment
+                delivered = self._deliver(owners)
+                if delivered is None or delivered[0] < newest:
+                    continue  # all were lost in that moment
                 break
             self._check_moving(members, newest)
             epoch += 1
@@ -133,12 +134,10 @@ class _Run:
     def newest(self) -> tuple[int, NDArray[Any]]:
         """The newest vector that can still be had."""
         with suppress(KofnError):
-            holders = self._members()
-            newest = self._ask(status, (self.key,), holders, least=min(1, len(holders))).answers
-            for worker in sorted(newest, key=lambda w: -newest[w][0]):
-                delivered = self._deliver(worker)
-                if delivered is not None and delivered[0] >= 0:
-                    return delivered
+            newest = self._ask(status, (self.key,), *self._members(), least=0).answers
+            delivered = self._deliver(sorted(newest, key=lambda w: -newest[w][0]))
+            if delivered is not None and delivered[0] >= 0:
+                return delivered
         return 0, self.w0.copy()
 
     def close(self) -> None:
@@ -177,14 +176,19 @@ class _Run:
 
     # Between two epochs.
 
-    def _members(self) -> dict[int, int]:
-        """Those that can take part: worker -> share; the late only where others are too few."""
+    def _members(self) -> tuple[dict[int, int], dict[int, int]]:
+        """Those that can take part, worker -> share; and the late, if those are too few."""
         ready = {w: s for w, s in self.X._holders.ready().items() if w in self.given}
-        quick = {w: s for w, s in ready.items() if w not in self.out}
-        return quick if len(quick) >= self.X.code.k else ready
+        late = {w: s for w, s in ready.items() if w in self.out}
+        return {w: s for w, s in ready.items() if w not in late}, late
 
     def _ask(
-        self, body: Any, args: tuple[Any, ...], holders: Mapping[int, int], least: int | None = None
+        self,
+        body: Any,
+        args: tuple[Any, ...],
+        holders: Mapping[int, int],
+        others: Mapping[int, int],
+        least: int | None = None,
     ) -> AskRound:
         driver, X = self.driver, self.X
 
@@ -192,7 +196,8 @@ class _Run:
             return Task(driver.next_task(), id, worker, body, args)
 
         need = X.code.k if least is None else least
-        round = AskRound(driver.next_round(), holders, asks, self.late, need, X._holders.key)
+        key = X._holders.key
+        round = AskRound(driver.next_round(), holders, asks, self.late, need, key, others)
         driver.run(round, None, self._supply)
         self._note(round, round.late)
         return round
@@ -202,7 +207,7 @@ class _Run:
         while True:
             for worker in list(self.driver.roster.kept):  # who came, or stood by when one was lost
                 self._supply(worker)
-            asked = self._ask(status, (self.key,), self._members())
+            asked = self._ask(status, (self.key,), *self._members())
             self.seen |= {w: _Status(*answer) for w, answer in asked.answers.items()}
             ready = self.X._holders.ready()
             # A connection goes by the loopback alone where all were on one host at the beginning.
@@ -239,13 +244,14 @@ class _Run:
         plan = MeshPlan(epoch, max(0, newest), windows, leader, addresses, owners, others)
         return plan, start
 
-    def _deliver(self, worker: int) -> tuple[int, NDArray[Any]] | None:
-        """The vector that a worker has; None where it was lost."""
-        share = self.X._holders.ready().get(worker)
-        if share is None:
-            return None
+    def _deliver(self, owners: Sequence[int]) -> tuple[int, NDArray[Any]] | None:
+        """The newest vector that one of these has, the first if it answers; None: all are lost."""
+        ready = self.X._holders.ready()
+        first, *others = [{w: ready[w]} for w in owners if w in ready] or [{}]
+        rest = {w: s for one in others for w, s in one.items()}
         with self.count.aside():
-            return self._ask(deliver, (self.key,), {worker: share}, least=0).answers.get(worker)
+            answers = self._ask(deliver, (self.key,), first, rest, least=0).answers.values()
+        return max(answers, key=itemgetter(0), default=None)
 
     def _note(self, round: Round, late: Sequence[int]) -> None:
         """Note who came and went; leave the late out for a while, the longer the oftener."""

@@ -63,9 +63,12 @@ class MeshPlan:
 
 
 class AskRound(Round):
-    """Ask each holder of a share one question; `answers` by worker.
+    """Ask holders of shares one question; `answers` by worker.
 
-    It ends when all have answered, or when as many as the threshold have and the rest is late.
+    It ends when all that were asked have answered, or when as many as the threshold have and the
+    rest is late. Where fewer do, as many of the `others` are asked as are missing: at once where
+    workers are lost, after a while where they are silent, as frozen ones are. With a threshold of 0
+    one answer is wanted, but no newcomer is waited for.
     """
 
     what = "question to all"
@@ -78,65 +81,89 @@ class AskRound(Round):
         late: Late | None,
         threshold: int,
         key: str,
+        others: Mapping[int, int] | None = None,
     ) -> None:
         super().__init__(id, threshold, key)
         self.answers: dict[int, Any] = {}
         self._asks, self._rule = asks, late
-        self._holders = dict(holders)  # of the live
-        self._owing: set[int] = set()
-        self._start = 0.0
+        self._holders = dict(holders)  # of the live, those that are asked
+        self._others = dict(others or {})  # and those that are not
+        self._took: dict[int, float] = {}  # seconds, by worker that has answered
+        self._start = self._asked = 0.0  # when the first were asked, and the last of the others
+        self._patience = 1.0  # how often silence had others asked: twice as much each time
 
     def start(self, time: float) -> Sequence[Command]:
-        self._start = time
-        commands = [self._ask(worker) for worker in self._holders]
-        self._judge(time)
-        return commands
+        self._start = self._asked = time
+        return [*map(self._ask, self._holders), *self._judge(time)]
 
     def on(self, event: Event) -> Sequence[Command]:
-        commands: Sequence[Command] = ()
+        commands: list[Command] = []
         if type(event) is Reply and event.round == self.id:
             self.answers[event.worker] = event.value
-            self._owing.discard(event.worker)
+            self._took[event.worker] = event.time - self._start
         elif type(event) is Lost:
             self.lost.append(event.worker)
-            self._holders.pop(event.worker, None)
-            self._owing.discard(event.worker)
-            self.answers.pop(event.worker, None)
+            for known in (self._holders, self._others, self.answers, self._took):
+                known.pop(event.worker, None)
         elif type(event) is Joined:
             self.joined.append(event.worker)
             commands = [Supply(event.worker)]
         elif type(event) is Stored and event.key == self.key and event.slot is not None:
-            new = event.worker not in self._holders and not self.done
-            if new:
+            new = event.worker not in self._holders and event.worker not in self._others
+            if new and not self.done:
                 self._holders[event.worker] = event.slot
                 commands = [self._ask(event.worker)]
-        self._judge(event.time)
-        return commands
+        return [*commands, *self._judge(event.time)]
 
     def _ask(self, worker: int) -> Send:
-        self._owing.add(worker)
         return Send(self._asks(self.id, worker, self._holders[worker]))
 
-    def _judge(self, time: float) -> None:
-        answered = len(self.answers)
-        self.missing = max(0, self.threshold - len(self._holders))
-        if self.missing or answered < self.threshold:
-            self.wake = float("inf")  # whoever stands in for one that is lost has its time
-            return
-        if not self._owing or time >= self.wake:
-            self.done = True
-            self.late += sorted(self._owing)
-        elif self.wake == float("inf") and 2 * answered >= len(self._holders) > 1:
-            rule = self._rule
-            self.wake = float("inf") if rule is None else time + rule.allowed(time - self._start)
+    def _judge(self, time: float) -> list[Command]:
+        """See whether it is over; if not, who else is asked, and when to look again."""
+        if self.done:
+            return []
+        self.missing = max(0, self.threshold - self.live)
+        short = max(1, self.threshold) - len(self.answers)
+        self.wake = float("inf")
+        if short > 0 and (self.threshold or self.owing or self._others):
+            return self._ask_others(short, time)
+        if self.owing and self._rule is not None:
+            self.wake = self._late_from(self._rule)
+        self.done = not self.owing or time >= self.wake
+        self.late += self.owing if self.done else ()
+        return []
+
+    def _late_from(self, rule: Late) -> float:
+        """Return from when on the rest is late: judged by those that are enough, and half."""
+        took = sorted(self._took.values())
+        enough = max(self.threshold, (len(self._holders) + 1) // 2)
+        if len(took) < enough:
+            return self._start + took[-1] + rule.allowed_few(took[-1])
+        return self._start + took[enough - 1] + rule.allowed(took[enough - 1])
+
+    def _ask_others(self, short: int, time: float) -> list[Command]:
+        """Ask as many others as are short, if those that owe an answer are too few or silent."""
+        number = max(0, short - len(self.owing))
+        if self._others and not number and self._rule is not None:
+            took = max(self._took.values(), default=0.0)
+            silent = self._patience * self._rule.allowed_few(took)
+            self.wake = max(self._asked, self._start + took) + silent
+            if time >= self.wake:
+                number, self._patience = short, 2 * self._patience
+        chosen = list(self._others)[:number]
+        if not chosen:
+            return []
+        self._asked = time
+        self._holders |= {worker: self._others.pop(worker) for worker in chosen}
+        return [*map(self._ask, chosen), *self._ask_others(short, time)]
 
     @property
     def live(self) -> int:
-        return len(self._holders)
+        return len(self._holders) + len(self._others)
 
     @property
     def owing(self) -> tuple[int, ...]:
-        return tuple(sorted(self._owing))
+        return tuple(sorted(self._holders.keys() - self.answers.keys()))
 
 
 class EpochRound(Round):
