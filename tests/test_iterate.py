@@ -445,6 +445,18 @@ def test_right_under_any_losses_joins_and_delays(data: st.DataObject) -> None:
         assert not X.report.restarted
 
 
+def test_more_than_half_are_silent_and_the_others_are_enough() -> None:
+    never = dict.fromkeys(range(4), 1e9)
+    engine = VirtualEngine(6, delays=PerUnit(1e-4, never))
+    A = rotation(np.random.default_rng(0), 40)
+    with kofn.connect(engine, limit=100.0) as cluster:
+        X = cluster.encode(A, k=2)
+        began = engine.now()
+        check_rotation(X.iterate(same, np.ones(40), rounds=20), A, 20, X)
+        assert engine.now() - began < 100  # nobody waited until the limit
+        assert X.report.late == (0, 1, 2, 3)
+
+
 def test_those_who_go_on_are_all_new_and_take_the_vector_from_one_who_leaves() -> None:
     changes = (Change(1e-6, None), Change(6.1e-5, -1), Change(2e-3, None), Change(1.0, None))
     engine = VirtualEngine(2, delays=PerUnit(1e-4), membership=Script(changes), seed=1)

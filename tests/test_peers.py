@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,7 +23,7 @@ from support import driver_of, examples, until
 import kofn
 from kofn import peers
 from kofn.arrays import mesh_body
-from kofn.delays import Change, Exponential, PerUnit, Script
+from kofn.delays import Change, Delays, Exponential, PerUnit, Script
 from kofn.engines.base import Wrapped
 from kofn.engines.local import LocalEngine
 from kofn.engines.virtual import VirtualEngine
@@ -542,6 +542,18 @@ class SimulatedNode:
         self.closed = True
 
 
+@dataclass(frozen=True)
+class Silent(Delays):
+    """Some never end what they are asked for from a certain round on."""
+
+    workers: set[int]
+    since: list[int] = field(default_factory=list)
+
+    def seconds(self, rng: np.random.Generator, worker: int, round: int, cost: float) -> float:
+        silent = worker in self.workers and self.since and round >= self.since[0]
+        return 1e9 if silent else 1e-4 * cost
+
+
 class ApartVirtual(VirtualEngine):
     """Simulated workers that share no memory."""
 
@@ -712,6 +724,28 @@ def test_those_that_were_late_stand_in_for_one_that_stops() -> None:
         np.testing.assert_allclose(w, power(A, 3000), atol=1e-10)
         assert len(done) == 2
         assert {0, 1, 2} <= set(X.report.late)
+
+
+@pytest.mark.parametrize(
+    ("silent", "delivers"), [({0}, False), ({0, 1, 2, 3}, False), ({0}, True), ({0, 1, 2, 3}, True)]
+)
+def test_who_falls_silent_is_not_waited_for_where_others_are_enough(
+    silent: set[int], delivers: bool
+) -> None:
+    """In the middle; or when it is asked for the vector, which others have, too."""
+    delays, A = Silent(silent), rotation(np.random.default_rng(0), 40)
+    engine = ApartVirtual(6, delays=delays)
+    with simulated(engine, 0, 1e-3), kofn.connect(engine, limit=100.0) as cluster:
+        X, driver = cluster.encode(A, k=2), driver_of(cluster)
+        before = driver._ended
+        X.iterate(same, np.ones(40), rounds=20)
+        epoch, last = X.report.round, driver._ended
+        delays.since.append(last + (last if delivers else epoch) - before)
+        began = engine.now()
+        w = X.iterate(same, np.ones(40), rounds=20)
+        assert engine.now() - began < 100  # nobody waited until the limit
+        np.testing.assert_allclose(w, power(A, 20), atol=1e-12)
+        assert X.report.late == tuple(silent)
 
 
 @pytest.mark.parametrize("lost_after", [float("inf"), 30.0])

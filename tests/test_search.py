@@ -76,6 +76,7 @@ def test_a_seed_that_fails_is_named_and_replays_alone(monkeypatch: pytest.Monkey
         128176,  # a share that one could not keep was given to nobody else
         2122676,  # nor one that was on its way to a frozen worker
         3102000,  # rows that came from one that had made room were asked again
+        31007464,  # one that made room, and came back, was not asked for the rest of its parts
         6138849,  # a slot that became free just before a round was not offered to who stood by
     ],
 )

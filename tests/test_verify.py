@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 from numpy.typing import NDArray
-from support import LOCAL, driver_of, seeds
+from support import LOCAL, driver_of, seeds, until
 
 import kofn
 from kofn.arrays.checking import begun
@@ -21,6 +21,7 @@ from kofn.arrays.shares import shares_of
 from kofn.arrays.verify import Finite, Parity, ProbedProduct, ProbedSum
 from kofn.codes.mds import MDSCode
 from kofn.codes.syndrome import Syndrome
+from kofn.delays import PerUnit
 from kofn.engines.base import Engine, Wrapped
 from kofn.engines.local import LocalEngine
 from kofn.engines.virtual import VirtualEngine
@@ -428,8 +429,6 @@ def test_two_wrong_workers_are_found_with_a_margin_of_four() -> None:
 
 
 def test_late_workers_and_losses_are_topped_up_in_whole_groups() -> None:
-    from kofn.delays import PerUnit
-
     A = np.random.default_rng(0).standard_normal((4000, 5))
     faults = Faults().lose(3, round=2).corrupt(5, "bit", seed=2).join(round=3)
     engine = VirtualEngine(7, delays=PerUnit(1e-4, slow={2: 30.0}))
@@ -626,16 +625,20 @@ def test_what_two_workers_say_of_a_part_is_compared(engine: str, kind: Kind) -> 
     with kofn.connect(Faults().corrupt(2, kind, seed=5).on(inner)) as cluster:
         parts = cluster.parts((A, b), kofn.FractionalRepetition(c=2), parts=12)
         want = gradient((A, b), w)
-        for _ in range(5):
+
+        def gone() -> bool:
             found = parts.sum(gradient, w, verify=1.0)
             near = float(np.sqrt(np.finfo(float).eps)) * np.abs(want).max() * 12
             assert found.exact
             assert np.abs(found.value - want).max() <= near
             assert set(found.report.wrong) <= {2}
-        wrong = [record for record in cluster.log if record.kind == "wrong"]
+            return 2 not in cluster.workers
+
+        for _ in range(5):
+            gone()
         if kind != "bit":  # most bits are too small to matter
-            assert len(wrong) == 2
-            assert 2 not in cluster.workers
+            until(gone, "its loss")  # where it is late, a sum does not hear of it
+            assert len([record for record in cluster.log if record.kind == "wrong"]) == 2
 
 
 def test_vectorised_sums_of_several_arrays_are_compared_too() -> None:
@@ -660,6 +663,35 @@ def test_right_sums_pass_also_when_workers_are_lost() -> None:
             assert found.exact
             assert found.report.wrong == ()
             assert np.allclose(found.value, gradient((A, b), w))
+
+
+@pytest.mark.parametrize("copies", [2, 3])
+def test_what_a_silent_worker_should_say_too_is_found_here(copies: int) -> None:
+    """Its copies are enough for the sum, so they are enough for one that is verified."""
+    rng = np.random.default_rng(0)
+    A, b, w = rng.standard_normal((120, 5)), rng.standard_normal(120), rng.standard_normal(5)
+    silent = dict.fromkeys((3, 4, 5)[: copies - 1], 1e9)
+    engine = VirtualEngine(6, delays=PerUnit(1e-3, silent))
+    with kofn.connect(engine, limit=100.0) as cluster:
+        parts = cluster.parts((A, b), kofn.FractionalRepetition(c=copies), parts=12)
+        began = engine.now()
+        found = parts.sum(gradient, w, verify=1.0)
+        assert engine.now() - began < 100  # nobody waited until the limit
+        assert found.exact
+        assert found.report.wrong == ()
+        assert np.allclose(found.value, gradient((A, b), w))
+
+
+def test_who_is_wrong_is_caught_also_where_the_other_is_late() -> None:
+    rng = np.random.default_rng(0)
+    A, b, w = rng.standard_normal((120, 5)), rng.standard_normal(120), rng.standard_normal(5)
+    engine = VirtualEngine(2, delays=PerUnit(1e-3, {0: 1e3}))
+    with kofn.connect(Faults().corrupt(1, "sign").on(engine)) as cluster:
+        parts = cluster.parts((A, b), kofn.FractionalRepetition(c=2), parts=12)
+        found = parts.sum(gradient, w, verify=1.0)
+        assert [r.time < 1.0 for r in cluster.log if r.kind == "wrong"] == [True]
+        assert found.report.wrong == (1,)
+        assert np.allclose(found.value, gradient((A, b), w))
 
 
 def test_sums_with_values_that_nobody_else_says_cannot_be_compared() -> None:

@@ -179,7 +179,7 @@ class _Worker:
                 missing = decoder.offer(m.pieces.get((plan.epoch, t), {}), plan.windows)
                 if not missing:
                     break
-                if wait.too_long(node.now(), len(missing), len(plan.windows)):
+                if wait.too_long(node.now(), len(missing), len(plan.windows), loop.code.k):
                     yield self._emit(LATE, t, tuple(missing))
                 yield from self._rest(wait.due)
             wait.end(node.now())
@@ -295,7 +295,8 @@ class _Wait:
 
     def __init__(self, rule: Late | None) -> None:
         self._rule, self._usual, self._since = rule, 0.0, 0.0
-        self.due = self._paused = float("inf")  # when it will be too long; when half were there
+        self.due = self._paused = float("inf")  # when it will be too long; when enough were there
+        self._few = False  # of the threshold, but not half
 
     def begin(self, now: float) -> None:
         self._since, self._paused, self.due = now, float("inf"), float("inf")
@@ -304,13 +305,15 @@ class _Wait:
         took = now - self._since
         self._usual = 0.5 * (took + self._usual) if self._usual else took
 
-    def too_long(self, now: float, missing: int, shares: int) -> bool:
-        """Half are there: from then on the rest is waited for. True each time it was too long."""
-        if self._rule is None or 2 * missing > shares:
+    def too_long(self, now: float, missing: int, shares: int, threshold: int) -> bool:
+        """Enough are there: from then on the rest is waited for. True each time it was too long."""
+        few = 2 * missing > shares
+        if self._rule is None or (few and shares - missing < threshold):
             return False
-        if self._paused == float("inf"):
-            self._paused = now
-            self.due = now + self._rule.allowed(self._usual or now - self._since)
+        if self._paused == float("inf") or few != self._few:
+            self._paused, self._few = now, few
+            allowed = self._rule.allowed_few if few else self._rule.allowed
+            self.due = now + allowed(self._usual or now - self._since)
         if now < self.due:
             return False
         self.due = now + 1.5 * (self.due - self._paused)

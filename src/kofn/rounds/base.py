@@ -27,6 +27,7 @@ class Round(ABC):
     usual: float = 0.0  # seconds that a round of this kind takes; 0 where unknown
     wait: float = float("inf")  # seconds that it waits for joiners, if less than the cluster's
     has_idle_work: bool = False  # there is work of the master's own to do while nothing arrives
+    until_end: bool = False  # everybody is at it until the end: who has not answered is not late
 
     def __init__(self, id: int, threshold: int, key: str = "") -> None:
         self.id, self.threshold, self.key = id, threshold, key
@@ -92,7 +93,7 @@ class Round(ABC):
     @property
     def unanswered(self) -> tuple[int, ...]:
         """Workers that owed an answer, to this round or an earlier one, when it ended."""
-        return self.owing
+        return () if self.until_end else self.owing
 
     @property
     @abstractmethod

@@ -67,6 +67,7 @@ class IterateRound(Round):
     """
 
     what = "X.iterate"
+    until_end = True
 
     def __init__(
         self,
@@ -101,7 +102,8 @@ class IterateRound(Round):
         self._cover: Cover | None = None  # of its first round
         self._asked: dict[int, list[tuple[int, tuple[RowRange, ...]]]] = {}  # there: epoch, rows
         self._flight = 0  # the round in flight when last looked
-        self._since = self._paused = 0.0  # when it began, and when half had stamped it
+        self._since = self._paused = 0.0  # when it began, and when enough had stamped it:
+        self._few = False  # the threshold, but not half
         self._usual: float | None = None  # seconds a round takes
         self._look = FIRST_LOOK
 
@@ -162,9 +164,8 @@ class IterateRound(Round):
 
     @property
     def owing(self) -> tuple[int, ...]:
-        if self._progress is None:
-            return ()
-        lacking = self._lacking(self._progress, *self._in_flight(self._progress))
+        now = self._progress
+        lacking = () if now is None else self._lacking(now, *self._in_flight(now))
         return tuple(sorted(self._live[share] for share in lacking))
 
     def _send(self, worker: int, share: int) -> Send:
@@ -291,12 +292,11 @@ class IterateRound(Round):
         self._members &= self._live.keys()
         for share, worker in list(self._out.items()) if len(self._live) < self.threshold else ():
             self._enter(share, worker)  # late or not, without them it does not go on
-        shares = sorted(self._live)
-        self.missing = max(0, self.threshold - len(shares))
+        self.missing = max(0, self.threshold - len(self._live))
         if self.missing:
             return ()  # everybody waits for somebody to join
         epoch = len(self.plans) + 1
-        windows = self._work.windows(shares)
+        windows = self._work.windows(sorted(self._live))
         before: Asked = {}
         if not self._reachable(now, round, asked):
             # Nobody is left that can have the vector of this round: back to the newest there is.
@@ -314,10 +314,9 @@ class IterateRound(Round):
         """Whether somebody has the vector of this round, or what it takes to make it."""
         if not self._members or not self.plans:
             return False
+        those = self._members & asked.keys()
         return bool((now.vectors == round).any()) or any(
-            stamped(now, share, self._entered[share], round - 1)
-            for share in self._members
-            if share in asked
+            stamped(now, share, self._entered[share], round - 1) for share in those
         )
 
     def _repair(self, now: Progress, round: int, asked: Asked, epoch: int) -> None:
@@ -386,13 +385,14 @@ class IterateRound(Round):
             self._flight, self._since, self._paused = round, time, 0.0
             self._look = max(FIRST_LOOK, 0.5 * self._usual)
         late = self._lacking(now, round, asked)
-        if late and 2 * len(late) <= len(asked):
-            self._paused = self._paused or time  # half are there: from now on we wait for the rest
+        few = 2 * len(late) > len(asked)
+        if late and (not few or len(asked) - len(late) >= self.threshold):
+            if not self._paused or few != self._few:  # from now on we wait for the rest
+                self._paused, self._few = time, few
             usual = self._paused - self._since if self._usual is None else self._usual
-            if time >= self._paused + rule.allowed(usual):
-                self._paused = time
+            if time >= self._paused + (rule.allowed_few if few else rule.allowed)(usual):
+                self._paused, self._behind = time, late
                 self._look *= 1.5  # they may have to be waited for
-                self._behind = late
                 commands = [self._hold()]
         else:
             self._look *= 1.5

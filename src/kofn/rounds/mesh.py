@@ -176,6 +176,7 @@ class EpochRound(Round):
     """
 
     what = "X.iterate"
+    until_end = True
 
     def __init__(
         self,
@@ -280,7 +281,3 @@ class EpochRound(Round):
     @property
     def owing(self) -> tuple[int, ...]:
         return tuple(sorted(self._shares))
-
-    @property
-    def unanswered(self) -> tuple[int, ...]:
-        return ()  # everybody is at it until the end

@@ -61,6 +61,10 @@ class Audit:
         self.claims: list[Claim] = []  # all that came, for a tally anew without the wrong
         self.waiting: dict[Row, Claim] = {}  # drawn, and said by one worker so far
 
+    def find(self, row: Row) -> None:
+        """Evaluate a symbol here: the second worker is late with it, or will not come."""
+        self._known.setdefault(row, self._evaluate(row))
+
     def cut(self, claim: Claim) -> Iterator[tuple[Claim, Row | None]]:
         """A reply, cut so that the symbols that were drawn stand alone, each with its row."""
         symbols, begun = self._code.symbols(claim.slot), claim.first
@@ -84,7 +88,7 @@ class Audit:
         if row not in self._known:
             if agree(*(one.leaves for one in both)):
                 return claim.value, {}
-            self._known[row] = self._evaluate(row)
+            self.find(row)
         right = self._known[row]
         why = f"its value of parts {list(row.parts)} is not what another worker and the master have"
         wrong = {one.worker: why for one in both if not agree(one.leaves, right)}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import BadInput
 from ..model import Command, Dropped, Event, Reply, Send, Tick
+from ..rounds.lateness import NEVER, Late
 from ..rounds.stop import RoundStatus, Stop
 from ..rounds.watch import WatchedRound
 from .audit import Audit, Claim
@@ -20,12 +21,15 @@ from .tally import Tally, tally_of
 if TYPE_CHECKING:
     from .parts import _Placed
 
+RULE = Late()
+
 
 class GatherRound(WatchedRound):
     """`ready` (worker -> slot) take part from the start.
 
     `resting` are far behind with earlier rounds, and asked when they answer, or when nobody else is
-    left to ask. What an `audit` has drawn counts when two have said it, or nobody else will.
+    left to ask. What an `audit` has drawn counts when two have said it; where the second is late,
+    or will not come, it is found here.
     """
 
     what = "sum"
@@ -47,7 +51,8 @@ class GatherRound(WatchedRound):
         self._placed, self._stop = placed, stop
         self._asked: set[int] = set()  # workers
         self._over: set[int] = set()  # slots all of whose work is here
-        self._seconds, self._asks_at = 0.0, float("inf")  # that have passed; the rule's next
+        self._seconds, self._asks_at = 0.0, NEVER  # that have passed; the rule's next
+        self._late_at, self._judged = NEVER, 0  # an audit waits for nobody then; by so many slots
 
     @property
     def rule(self) -> str:
@@ -69,10 +74,34 @@ class GatherRound(WatchedRound):
         if type(event) is Tick:
             self._asks_at = self._ask_at()
         self.wake = self._start + self._asks_at
+        if self.audit is not None:
+            self._look_for_late(event.time, self.audit)
         if (type(event) is Reply or type(event) is Dropped) and event.round != self.id:
             return commands  # it tells who is free again, and nothing of this sum
         judged = self._judge()
         return [*commands, *judged] if commands else judged
+
+    def idle_work(self, time: float) -> Sequence[Command]:
+        """Find one of the values for which an audit waits in vain."""
+        commands: list[Command] = []
+        if self.audit is not None and (row := next(iter(self.audit.waiting), None)) is not None:
+            self.audit.find(row)
+            commands = self._compare(self.audit, self.audit.waiting[row], -1)
+        self.has_idle_work = self.audit is not None and bool(self.audit.waiting)
+        return [*commands, *self._judge()]
+
+    def _look_for_late(self, time: float, audit: Audit) -> None:
+        """See when the values for which an audit waits are to be found here."""
+        took, over, asked = time - self._start, len(self._over), len(self._asked)
+        if 2 * self._judged < min(2 * over, asked):
+            self._first = took if self._first is None else self._first
+            few = RULE.allowed_few(took) if 2 * over < asked else None
+            self._late_at = self._start + (few or RULE.allowed(took, self._first))
+            self._judged = over
+        if time < self._late_at:
+            self.wake = min(self.wake, self._late_at)
+        elif audit.waiting:
+            self.has_idle_work = True
 
     def _ask_at(self) -> float:
         """When the rule wants to be asked again."""
@@ -136,7 +165,8 @@ class GatherRound(WatchedRound):
                 self._take(slot, first, last, event.value)
             else:
                 claim = Claim(event.worker, slot, first, last, event.value)
-                commands = self._audited(self.audit, claim, event.task)
+                self.audit.claims.append(claim)
+                commands = self._compare(self.audit, claim, event.task)
         if event.worker in self.wrong:
             return commands
         if event.last and slot not in self._over:  # who leaves and its successor have one slot
@@ -149,9 +179,8 @@ class GatherRound(WatchedRound):
         self.used += new
         self.wasted += last - first - new
 
-    def _audited(self, audit: Audit, claim: Claim, task: int) -> list[Command]:
+    def _compare(self, audit: Audit, claim: Claim, task: int) -> list[Command]:
         """Take a reply, as far as it was not drawn or two agree. Who is wrong has said nothing."""
-        audit.claims.append(claim)
         wrong, commands = self._compared(audit, claim), list[Command]()
         while wrong:
             for worker, why in wrong.items():
@@ -177,10 +206,9 @@ class GatherRound(WatchedRound):
         """Ask the rule; while it is not content and nobody is at work, those that rested."""
         working, resting = len(self._open), self._resting() if self._slow else []
         idle = not working
-        if idle and not resting and self.audit is not None:
-            for claim in self.audit.waiting.values():  # nobody is left who might say it, too
-                self._take(claim.slot, claim.first, claim.last, claim.value)
-            self.audit.waiting.clear()
+        if idle and not resting and self.audit is not None and self.audit.waiting:
+            self.has_idle_work, self.missing = True, 0  # nobody is left who might say it, too
+            return []
         status = RoundStatus(
             self._seconds,
             len(self._over),

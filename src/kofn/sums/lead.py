@@ -33,6 +33,7 @@ class LeadRound(GatherRound):
         self.firsts: dict[int, tuple[float, int]] = {}
         self.later_seconds, self.later_parts = 0.0, 0
         self._own = own
+        self._partly: dict[int, int] = {}  # who was asked for its own symbols alone, how many
         self._first_tasks: set[int] = set()
         self._ends, self._first_end = 0, 0.0
         self._rest_at = NEVER  # when the rest is asked for
@@ -60,6 +61,7 @@ class LeadRound(GatherRound):
         task = self._placed.task(self.id, worker, slot, span)
         if not span[0]:
             self._first_tasks.add(task.id)
+            self._partly[worker] = span[1]
         self._open[task.id] = worker
         return Send(task)
 
@@ -67,14 +69,18 @@ class LeadRound(GatherRound):
         """Ask all that were asked for their own parts alone for the rest of their slots."""
         if self._own is None:
             return []
-        own, self._own, self._rest_at = self._own, None, NEVER
+        self._own, self._rest_at = None, NEVER
         self.wake = self._start + self._asks_at
         behind = set(self._open.values())
         self.late += [worker for worker in self._holder.values() if worker in behind]
-        commands: list[Command] = []
-        for slot, worker in self._holder.items():
-            first, last = own(slot), len(self._placed.code.symbols(slot))
-            if worker in self._asked and worker not in self._slow and first < last:
+        return self._mend()
+
+    def _mend(self) -> list[Command]:
+        """The same; once the rest is asked for, also of one that has its slot again."""
+        commands = super()._mend()
+        for slot, worker in self._holder.items() if self._own is None else ():
+            first, last = self._partly.pop(worker, None), len(self._placed.code.symbols(slot))
+            if first is not None and slot not in self._over and first < last:
                 commands.append(self._send_some(worker, slot, (first, last)))
         return commands
 
