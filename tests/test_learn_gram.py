@@ -149,3 +149,17 @@ def test_kills_in_that_round_and_later_leave_the_coefficients() -> None:
     sizes = X.std(axis=0)
     apart = np.abs((model.coef_ - exact.coef_) * sizes).max()
     assert apart < 1e-8 * np.abs(exact.coef_ * sizes).max()
+
+
+@pytest.mark.parametrize(("scale", "kind"), [(1e-300, "small"), (1e300, "large")])
+def test_squares_that_are_no_numbers_any_more_are_refused(scale: float, kind: str) -> None:
+    """Such columns were taken for constant ones, and had a coefficient of 0."""
+    A = np.random.default_rng(0).standard_normal((4000, 20)) * scale
+    y = A @ np.ones(20) / scale
+    with kofn.connect("virtual", workers=4) as cluster:
+        with pytest.raises(kofn.BadInput, match=f"squares of each column.*too {kind} for float64"):
+            LinearRegression(cluster=cluster).fit(A, y)
+        model = Ridge(cluster=cluster).fit(np.zeros((50, 2)), np.ones(50))  # nothing is lost here
+        assert model.coef_.tolist() == [0.0, 0.0]
+        constant = LinearRegression(cluster=cluster).fit(np.ones((50, 2)), np.ones(50))
+        assert constant.coef_.tolist() == [0.0, 0.0]

@@ -514,8 +514,11 @@ def test_the_command_prints_a_plan(tmp_path: Path) -> None:
     cli_plan.table(console, result)
     text = console.export_text()
     assert result["why"][0] in text
-    assert "with kofn.connect(" in text
     assert "uncoded" in text
+    for width in (160, 40):
+        console = Console(record=True, width=width)
+        cli_plan.table(console, result)
+        assert result["python"] in console.export_text()  # whole lines, to be pasted
 
 
 def test_the_command_says_first_that_a_deadline_cannot_be_met() -> None:

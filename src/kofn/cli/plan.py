@@ -93,7 +93,8 @@ def table(console: Console, result: dict[str, Any]) -> None:
     print_text(console, legend + ("Risk: of a lack of machines at some time." if market else ""))
     for line in result["why"][0 if result["met"] else 1 :]:
         print_text(console, line.replace("{", "(").replace("}", ")"))
-    console.print("\n" + result["python"], highlight=False, markup=False)
+    # Lines that a terminal's width has cut could not be pasted.
+    console.print("\n" + result["python"], highlight=False, markup=False, soft_wrap=True)
 
 
 def _various(options: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..arrays import CodedMatrix
 from ..arrays.gram import Gram, gram, gram_here
+from ..errors import BadInput
 from .losses import product
 from .precondition import WORK, inverse_of, sample_of
 from .products import Here
@@ -55,6 +56,8 @@ def normal(
             shift = _far(X.rows)
         known = gram_here(X.rows, U, shift if shift.any() else None)
         X.seconds = time.perf_counter() - began
+        if known is None:
+            raise _beyond("large")
     elif isinstance(X, CodedMatrix) and d <= COLUMNS and rows * d * d > WORK:
         known = gram(X, U)
     if known is not None and known.whole:
@@ -65,6 +68,9 @@ def normal(
     mean = both[:, -1] / total if intercept else np.zeros(d)
     B = both[:, :t] - np.outer(mean, left.sum(axis=0))
     if known is not None:
+        squares = known.squares.diagonal() + alpha
+        if (both.any(axis=1) & (squares < rows * np.finfo(np.float64).tiny)).any():
+            raise _beyond("small")  # and have lost their digits
         H, clear = _centred(known, mean, total, alpha)
         near = inverse_of(H)
         if clear and known.whole:
@@ -80,6 +86,13 @@ def normal(
         return product(X.T, R) - np.outer(mean, R.sum(axis=0)) + alpha * P
 
     return Normal(mean, B, apply, near, X)
+
+
+def _beyond(how: str) -> BadInput:
+    return BadInput(
+        f"least squares adds up the squares of each column; some of these sums are too {how} for "
+        f"float64. Scale the data, with sklearn.preprocessing.StandardScaler, say."
+    )
 
 
 def _far(X: Floats) -> Floats:
