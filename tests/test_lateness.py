@@ -11,7 +11,7 @@ import pytest
 from numpy.random import Generator
 
 import kofn
-from kofn.delays import Delays
+from kofn.delays import Change, Delays, Script
 from kofn.engines.virtual import VirtualEngine
 from kofn.rounds.lateness import ENOUGH, LAST, SOON, Late, UsualHalf
 
@@ -35,7 +35,7 @@ def total(part: Any, x: Any) -> Any:
     return part.sum(axis=0)
 
 
-def run(cluster: kofn.Cluster, kind: str) -> Callable[[], Any]:
+def run(cluster: kofn.Cluster, kind: str, n: int | None = None) -> Callable[[], Any]:
     """What does a round of this kind, and returns its report."""
     if kind == "sum":
         parts = cluster.parts(A)
@@ -44,7 +44,7 @@ def run(cluster: kofn.Cluster, kind: str) -> Callable[[], Any]:
             return parts.sum(total).report
 
         return again
-    X = cluster.encode(A, k=3)
+    X = cluster.encode(A, k=3, n=n)
 
     def product() -> Any:
         value = X @ np.ones(4) if kind == "X @ w" else X.T @ np.ones(600)
@@ -132,3 +132,45 @@ def test_what_is_usual_is_the_median_of_the_last_few() -> None:
     for _ in range(LAST):
         usual.learn(2.0)
     assert usual.seconds == 2.0
+
+
+@dataclass(frozen=True)
+class Frozen(Delays):
+    """Tasks take so many seconds more, by worker, as it is said before a round."""
+
+    more: dict[int, float] = field(default_factory=dict)
+
+    def seconds(self, rng: Generator, worker: int, round: int, cost: float) -> float:
+        return UNIT * cost + self.more.get(worker, 0.0)
+
+
+@pytest.mark.parametrize("answers", [0, 1])
+@pytest.mark.parametrize("kind", ["X @ w", "X.T @ z"])
+def test_those_that_are_back_stand_in_for_those_that_fall_silent(kind: str, answers: int) -> None:
+    """Nobody is late by the answers of others, where fewer than enough come at all."""
+    delays = Frozen()
+    with kofn.connect(VirtualEngine(6, delays=delays)) as cluster:
+        again = run(cluster, kind)
+        again()
+        delays.more.update({3: 1.0, 4: 1.0, 5: 1.0})
+        assert set(again().late) == {3, 4, 5}
+        delays.more.update({0: 1e4, 1: 1e4, 2: 1e4, 3: 0.0, 4: 0.0, 5: 0.0})
+        for worker in range(answers):
+            delays.more[worker] = 0.0
+        report = again()
+    assert set(range(answers, 3)) <= set(report.late)
+    # A second until they are back, and at most half a second until the others are given up.
+    assert report.seconds["total"] < 1.5
+
+
+@pytest.mark.parametrize("kind", ["X @ w", "X.T @ z"])
+def test_newcomers_stand_in_for_those_that_fall_silent(kind: str) -> None:
+    delays, joins = Frozen(), Script(tuple(Change(1.0, None) for _ in range(3)))
+    with kofn.connect(VirtualEngine(3, delays=delays, membership=joins)) as cluster:
+        again = run(cluster, kind, n=6)
+        again()
+        delays.more.update(dict.fromkeys(range(3), 1e4))
+        report = again()
+    assert set(report.late) == {0, 1, 2}
+    assert set(report.joined) == {3, 4, 5}
+    assert report.seconds["total"] < 1.5  # half a second after they have come

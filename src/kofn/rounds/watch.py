@@ -229,8 +229,9 @@ class WatchedRound(Round):
         holder = self._holder.setdefault(slot, worker)
         if holder == worker:
             self._slot_of[worker] = slot
-            return True
-        self.standby[worker] = slot
+        else:
+            self.standby[worker] = slot
+        self._expect_others()
         return True
 
     def _make_room(self) -> None:
@@ -310,7 +311,18 @@ class WatchedRound(Round):
         self._slow.discard(worker)
         if worker in self._debts.since:
             self.wake = min(self.wake, self._debts.since[worker] + self._patience)
+        else:
+            self._expect_others()
         return bool(self.standby) or self._could_ask()
+
+    def _expect_others(self) -> None:
+        """One more can stand in: the others, which may all be frozen, have an end to their time.
+
+        Where enough of them answer, it is judged by these who is late.
+        """
+        if self._provisional == self._patience == NEVER and self._rule is not None:
+            self._provisional = self._now - self._start + self._rule.allowed_few(self.usual)
+            self.wake = min(self.wake, self._start + self._provisional)
 
     def _could_ask(self) -> bool:
         """Whether there is anything that one who is counted on again could be asked for."""
