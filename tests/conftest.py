@@ -5,10 +5,11 @@ A test without a marker is quick: it starts no process. `make quick` runs all su
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -21,7 +22,7 @@ os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")  # 2^4 cycles, not 2^26, i
 
 import pytest
 from hosts import Hosts, HostsUnavailable
-from support import DataFolder
+from support import SOAK, DataFolder, gently
 
 import kofn
 
@@ -74,6 +75,27 @@ def make_hosts() -> Iterator[Callable[..., Hosts]]:
                 pytest.skip(str(reason))
 
         yield make
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """In a soak, let Ctrl-C come out between two examples of a property."""
+    if SOAK == 1 or item.get_closest_marker("hypothesis") is None:
+        return (yield)
+    handle = getattr(getattr(item, "obj", None), "hypothesis", None)  # a state machine has none
+    with ExitStack() as stack:
+        stack.enter_context(gently)
+        if handle is not None:
+            test = handle.inner_test
+
+            @functools.wraps(test)
+            def example(*args: object, **drawn: object) -> object:
+                gently()
+                return test(*args, **drawn)
+
+            stack.callback(setattr, handle, "inner_test", test)
+            handle.inner_test = example
+        return (yield)
 
 
 # `--quick`: the tests without a marker, which may not start a process.

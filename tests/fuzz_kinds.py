@@ -207,7 +207,8 @@ def dense(value: Any) -> Any:
 
 
 def csv_right(_: None, value: Any, folder: Path) -> bool:
-    rows = list(csv.reader(io.StringIO((folder / "data.csv").read_text("utf-8-sig"), newline="")))
+    text = (folder / "data.csv").read_bytes().decode("utf-8-sig")  # \r\n stays within quotes
+    rows = list(csv.reader(io.StringIO(text, newline="")))
     rows = [row for row in rows if "".join(row).strip() or row[1:]][1:]
     numbers = np.array([[float(cell) for cell in row[:-1]] for row in rows])
     found, labels = dense(value)

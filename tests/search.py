@@ -41,6 +41,7 @@ from acting import (
     must,
 )
 from numpy.typing import NDArray
+from support import gently
 
 import kofn
 from kofn import interrupts
@@ -866,8 +867,9 @@ def search(
     counted in `total`.
     """
     total = Tally() if total is None else total
-    with interruptible():
+    with gently, interruptible():
         for seed in seeds:
+            gently()
             try:
                 total.add(play(seed))
             except Exception as error:
