@@ -22,9 +22,10 @@ os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")  # 2^4 cycles, not 2^26, i
 
 import pytest
 from hosts import Hosts, HostsUnavailable
-from support import SOAK, DataFolder, gently
+from support import SOAK, Command, DataFolder, Done, gently
 
 import kofn
+from kofn.cli import main
 
 # nohup, background jobs and some CI ignore SIGINT, and so do the children of who ignores it: tests
 # that interrupt a child would wait for ever.
@@ -96,6 +97,23 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
             stack.callback(setattr, handle, "inner_test", test)
             handle.inner_test = example
         return (yield)
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Run `kofn` with these words in this process: its imports take longer than most commands."""
+
+    def run(*words: str) -> Done:
+        monkeypatch.setattr(sys, "argv", ["kofn", *words])
+        status: object = 0
+        try:
+            main()
+        except SystemExit as end:
+            status = end.code or 0
+        assert isinstance(status, int)
+        return Done(status, *capsys.readouterr())
+
+    return run
 
 
 # `--quick`: the tests without a marker, which may not start a process.

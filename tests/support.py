@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from hypothesis import settings
@@ -16,6 +17,17 @@ import kofn
 from kofn.rounds import RoundDriver
 
 DataFolder = Callable[[str], Path]
+
+
+class Done(NamedTuple):
+    """What a command has said, and its exit status."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Command = Callable[..., Done]
 
 # Engines of a test that starts its own.
 LOCAL = pytest.param("local", marks=pytest.mark.engine)
