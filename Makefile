@@ -20,20 +20,21 @@ quick: $(VENV)/.dev
 	$(BIN)/python -m pytest --quick -n 2 --dist loadfile
 
 # Tests with processes mostly wait, so six runs and `check` share the cores: without processes, the
-# fault search, of each engine, two of what stands on engines, and of hosts, docs and papers. The
-# last is shown as it runs, the others after it. But for the first they open their own files alone:
-# to import all takes ten seconds. TESTS=tests/test_arrays.py chooses files; 5 is pytest's status
-# when it has no test.
+# fault search (with some of those without processes, so that both take as long), of each engine,
+# two of what stands on engines, and of hosts, docs and papers. The last is shown as it runs, the
+# others after it. Each opens its own files alone: to import all takes ten seconds.
+# TESTS=tests/test_arrays.py chooses files; 5 is pytest's status when it has no test.
 test: $(VENV)/.dev
 	@rm -f .tests-?.log; pytest="$(BIN)/python $(RUN) -p no:cacheprovider"; status=0; \
-	engines='$(TESTS)'; first='$(TESTS)'; second=; search=; others='$(TESTS)'; \
+	engines='$(TESTS)'; first='$(TESTS)'; second=; plain='$(TESTS)'; search=; others='$(TESTS)'; \
 	if [ "$$engines" = tests ]; then \
 	engines=$$(echo tests/test_engine_*.py); second=$$(echo tests/test_[l-z]*.py); \
-	search=tests/test_search.py; \
+	search=$$(echo tests/test_search.py tests/test_s[h-z]*.py tests/test_[t-z]*.py); \
+	plain=$$(ls tests/test_*.py | grep -vE '/test_(search|s[h-z]|[t-z])' | tr '\n' ' '); \
 	first=$$(ls tests/test_[a-k]*.py | grep -v /test_engine_ | tr '\n' ' '); \
 	others=$$(grep -lE 'mark\.(hosts|docs|papers)' tests/test_*.py | tr '\n' ' '); fi; \
 	$(MAKE) --no-print-directory check > .tests-0.log 2>&1 & beside=$$!; \
-	$$pytest $(TESTS) $${search:+--ignore=$$search} -m 'not (engine or $(OTHERS))' > .tests-1.log 2>&1 & beside="$$beside $$!"; \
+	$$pytest $$plain -m 'not (engine or $(OTHERS))' > .tests-1.log 2>&1 & beside="$$beside $$!"; \
 	[ -z "$$search" ] || $$pytest $$search -m 'not (engine or $(OTHERS))' > .tests-5.log 2>&1 & beside="$$beside $$!"; \
 	$$pytest $$engines -m 'engine and not ($(OTHERS))' -k test_engine_ > .tests-2.log 2>&1 & beside="$$beside $$!"; \
 	$$pytest $$first -m 'engine and not ($(OTHERS))' -k 'not test_engine_' > .tests-3.log 2>&1 & beside="$$beside $$!"; \
@@ -53,11 +54,12 @@ soak: $(VENV)/.dev
 	$(BIN)/python tests/soak.py --minutes $(MINUTES)
 
 # Lines that the tests run; those that only children of engines run are left out (pyproject.toml).
+# The report comes whether the tests pass or not.
 coverage: $(VENV)/.dev
 	$(BIN)/python -m coverage erase
-	$(MAKE) test RUN='-m coverage run -p -m pytest'
-	$(BIN)/python -m coverage combine
-	$(BIN)/python -m coverage report
+	status=0; $(MAKE) test RUN='-m coverage run -p -m pytest' || status=1; \
+	$(BIN)/python -m coverage combine -q && $(BIN)/python -m coverage report || status=1; \
+	exit $$status
 
 # The documentation site, without the network; warnings are errors. It is in build/site.
 docs: $(VENV)/.docs

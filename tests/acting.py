@@ -112,6 +112,7 @@ class Acting(Wrapped):
 
     def __init__(self, engine: Engine, acts: Iterable[Act] = ()) -> None:
         super().__init__(engine)
+        self.now = engine.now  # it is asked most often
         self.acts = sorted(acts, key=attrgetter("time"))
         self.strikes: deque[Strike] = deque()
         self.frozen: dict[int, list[Event]] = {}

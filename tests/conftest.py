@@ -5,10 +5,11 @@ A test without a marker is quick: it starts no process. `make quick` runs all su
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -21,9 +22,10 @@ os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")  # 2^4 cycles, not 2^26, i
 
 import pytest
 from hosts import Hosts, HostsUnavailable
-from support import DataFolder
+from support import SOAK, Command, DataFolder, Done, gently
 
 import kofn
+from kofn.cli import main
 
 # nohup, background jobs and some CI ignore SIGINT, and so do the children of who ignores it: tests
 # that interrupt a child would wait for ever.
@@ -74,6 +76,44 @@ def make_hosts() -> Iterator[Callable[..., Hosts]]:
                 pytest.skip(str(reason))
 
         yield make
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """In a soak, let Ctrl-C come out between two examples of a property."""
+    if SOAK == 1 or item.get_closest_marker("hypothesis") is None:
+        return (yield)
+    handle = getattr(getattr(item, "obj", None), "hypothesis", None)  # a state machine has none
+    with ExitStack() as stack:
+        stack.enter_context(gently)
+        if handle is not None:
+            test = handle.inner_test
+
+            @functools.wraps(test)
+            def example(*args: object, **drawn: object) -> object:
+                gently()
+                return test(*args, **drawn)
+
+            stack.callback(setattr, handle, "inner_test", test)
+            handle.inner_test = example
+        return (yield)
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Run `kofn` with these words in this process: its imports take longer than most commands."""
+
+    def run(*words: str) -> Done:
+        monkeypatch.setattr(sys, "argv", ["kofn", *words])
+        status: object = 0
+        try:
+            main()
+        except SystemExit as end:
+            status = end.code or 0
+        assert isinstance(status, int)
+        return Done(status, *capsys.readouterr())
+
+    return run
 
 
 # `--quick`: the tests without a marker, which may not start a process.

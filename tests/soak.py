@@ -7,8 +7,10 @@ and command lines, the checks of every engine with their kills, chaos (kills, fr
 at random moments of all kinds of work), masters that are killed, and clusters of several hosts
 (where this is root on Linux). All have ten times as many examples as in `make test`. Passes follow
 one another, each with other seeds. A step has at most its part of the time, so that each has its
-turn. The first failure ends the run; the command that is shown repeats it. The fault search takes
-some twenty minutes of a core for its 200,000 scripts, and says how far it came if it is cut.
+turn; it is cut by Ctrl-C, which random scripts and properties take between two of them. The first
+failure ends the run; the command that is shown repeats it. A step that does not end when it is cut
+shows where it is. The fault search takes some twenty minutes of a core for its 200,000 scripts, and
+says how far it came if it is cut.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ TESTS = Path(__file__).parent
 FACTOR = 10
 CUT = 2  # pytest's exit status after Ctrl-C
 GRACE = 120.0  # seconds that a step has to end in when its time is over
+LEAST = 30.0  # seconds of a step: what is cut while it imports may end anyhow
 SEARCHED = 200_000  # scripts of the fault search in a pass: ten times those of `make test`
 SCRIPTS = ("test_protocol.py", "test_search.py::TestMachine", "test_verify.py")
 CHECKS = r"class (\w+)\(EngineChecks\)"
@@ -72,7 +75,8 @@ def steps(number: int) -> dict[str, list[str]]:
 
 def run(command: list[str], env: dict[str, str], seconds: float) -> int:
     """Run a step, at most so long; return its exit status, CUT if its time was over."""
-    with subprocess.Popen([sys.executable, *command], env={**os.environ, **env}) as process:
+    env = {**os.environ, "PYTHONFAULTHANDLER": "1", **env}
+    with subprocess.Popen([sys.executable, *command], env=env) as process:
         for patience in (seconds, *[GRACE / 4] * 4):
             try:
                 status = process.wait(patience)
@@ -80,7 +84,7 @@ def run(command: list[str], env: dict[str, str], seconds: float) -> int:
                 process.send_signal(signal.SIGINT)
             else:  # one that has only begun to import dies of the signal
                 return CUT if status == -signal.SIGINT else status
-        process.kill()
+        process.send_signal(signal.SIGABRT)  # faulthandler says where it is
         return process.wait()
 
 
@@ -89,6 +93,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=20.0)
     whole = 60 * parser.parse_args().minutes
+    if whole <= LEAST:
+        parser.error(f"a step takes {LEAST:g} seconds at least")
     # A background job ignores SIGINT, and so would its children, which are cut by it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     last = 0
@@ -97,7 +103,7 @@ def main() -> None:
         env = {"KOFN_SOAK": str(FACTOR), "KOFN_PASS": str(number)}
         for name, command in steps(number).items():
             spent = time.monotonic() - began
-            if spent >= whole:
+            if spent >= whole - LEAST:
                 each = ", ".join(f"{name} {seconds / 60:.1f}" for name, seconds in ran.items())
                 print(f"soak: nothing failed in {spent / 60:.1f} minutes, seeds 0 to {last}")
                 print(f"soak: minutes of each step: {each}")
@@ -106,7 +112,7 @@ def main() -> None:
             settings = (f"{variable}={value}" for variable, value in env.items())
             shown = " ".join([*settings, shlex.join([sys.executable, *command])])
             print(f"soak: minute {spent / 60:.1f}, seed {number}, {name}: {shown}", flush=True)
-            status = run(command, env, min(whole - spent, whole / len(ran)))
+            status = run(command, env, min(whole - spent, max(LEAST, whole / len(ran))))
             ran[name] += time.monotonic() - began - spent
             if status == CUT:
                 print(f"soak: {name} was cut when its time was over", flush=True)

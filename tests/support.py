@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from hypothesis import settings
@@ -15,6 +17,17 @@ import kofn
 from kofn.rounds import RoundDriver
 
 DataFolder = Callable[[str], Path]
+
+
+class Done(NamedTuple):
+    """What a command has said, and its exit status."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Command = Callable[..., Done]
 
 # Engines of a test that starts its own.
 LOCAL = pytest.param("local", marks=pytest.mark.engine)
@@ -34,6 +47,38 @@ def examples(count: int) -> settings:
 def seeds(count: int) -> range:
     """So many seeds, in `make soak` more, and in each pass others."""
     return range(PASS * count * SOAK, (PASS + 1) * count * SOAK)
+
+
+class Gently:
+    """While it is entered, Ctrl-C comes out where it is called: between two examples.
+
+    A soak ends its steps by Ctrl-C. Within an example, of a command line for one, it would be taken
+    for a failure. The second Ctrl-C comes out at once.
+    """
+
+    def __init__(self) -> None:
+        self._asked = False
+
+    def __enter__(self) -> Gently:
+        self._asked, self._before = False, signal.signal(signal.SIGINT, self._ask)
+        return self
+
+    def __call__(self) -> None:
+        if self._asked:
+            raise KeyboardInterrupt
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        signal.signal(signal.SIGINT, self._before)
+        if kind is None:
+            self()
+
+    def _ask(self, *_: object) -> None:
+        if self._asked:
+            raise KeyboardInterrupt
+        self._asked = True
+
+
+gently = Gently()
 
 
 def until(done: Callable[[], object], what: str, seconds: float = 120.0) -> None:

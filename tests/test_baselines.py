@@ -308,7 +308,7 @@ def test_a_paced_task_takes_its_seconds_and_sees_a_cancel(A: Any) -> None:
     with kofn.connect(Paced(LocalEngine(2), PerUnit(0.3 / N))) as cluster:
         X = uncoded(cluster, A)
         for _ in range(2):
-            assert 0.15 <= seconds(X, A) < 2.0
+            assert seconds(X, A) >= 0.15
         assert X.report.rows_read == {0: N // 2, 1: N // 2}
     with kofn.connect(Paced(LocalEngine(2), PerUnit(1e-6, {0: 1e5}))) as cluster:
         Y = whole_shares(cluster, A, 1)

@@ -13,22 +13,19 @@ from typing import Any
 import numpy as np
 import pytest
 from rich.console import Console
+from support import Command
 
+from kofn import connect
 from kofn.cli.demo_view import JOINED, KILLED, LATE, USED, Lanes, View
 from kofn.cli.output import print_text
+from kofn.engines.virtual import VirtualEngine
 from kofn.model import Record
-
-
-def kofn(*args: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-W", "error", "-c", "from kofn.cli import main; main()", *args]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=200, check=False, **options
-    )
+from kofn.testing import Faults
 
 
 @pytest.mark.engine
-def test_demo_json_is_one_object_and_true() -> None:
-    done = kofn("demo", "--json", "--rounds", "60", "--size", "600", "--pace", "0.01")
+def test_demo_json_is_one_object_and_true(command: Command) -> None:
+    done = command("demo", "--json", "--rounds", "60", "--size", "600", "--pace", "0.01")
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""  # no progress bar in a pipe
     result = json.loads(done.stdout)
@@ -95,10 +92,10 @@ def test_sentences_are_broken_between_words_at_a_terminal_and_not_in_a_file() ->
 
 
 @pytest.mark.engine
-def test_demo_for_people_and_its_picture(tmp_path: Path) -> None:
+def test_demo_for_people_and_its_picture(command: Command, tmp_path: Path) -> None:
     picture = tmp_path / "run.png"
     args = ("--rounds", "60", "--size", "300", "--pace", "0.01", "--plot", str(picture))
-    done = kofn("demo", *args)
+    done = command("demo", *args)
     assert done.returncode == 0, done.stderr
     assert "rounds restarted" in done.stdout
     last = done.stdout.splitlines()[-1]
@@ -108,17 +105,18 @@ def test_demo_for_people_and_its_picture(tmp_path: Path) -> None:
     assert picture.stat().st_size > 5_000
 
 
-@pytest.mark.engine
-def test_a_picture_that_cannot_be_written_is_said_before_the_run(tmp_path: Path) -> None:
-    done = kofn("demo", "--plot", str(tmp_path / "no" / "such" / "run.png"))
+def test_a_picture_that_cannot_be_written_is_said_before_the_run(
+    command: Command, tmp_path: Path
+) -> None:
+    done = command("demo", "--plot", str(tmp_path / "no" / "such" / "run.png"))
     assert done.returncode == 1
     assert "kofn:" in done.stderr
     assert "Traceback" not in done.stderr
 
 
 @pytest.mark.engine
-def test_bench_overhead_json_has_what_it_measured() -> None:
-    done = kofn("bench", "overhead", "--json", "--rounds", "50")
+def test_bench_overhead_json_has_what_it_measured(command: Command) -> None:
+    done = command("bench", "overhead", "--json", "--rounds", "50")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     (figure,) = result["figures"].values()
@@ -130,8 +128,8 @@ def test_bench_overhead_json_has_what_it_measured() -> None:
 
 
 @pytest.mark.engine
-def test_bench_verify_json_has_what_it_measured() -> None:
-    done = kofn("bench", "verify", "--json", "--rounds", "2", "--rows", "400")
+def test_bench_verify_json_has_what_it_measured(command: Command) -> None:
+    done = command("bench", "verify", "--json", "--rounds", "2", "--rows", "400")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert len(result["figures"]) == 6
@@ -142,41 +140,65 @@ def test_bench_verify_json_has_what_it_measured() -> None:
 
 
 @pytest.mark.engine
-def test_bench_reaction_json_has_what_it_measured() -> None:
-    done = kofn("bench", "reaction", "--json", "--times", "3")
+def test_bench_reaction_json_has_what_it_measured(command: Command) -> None:
+    done = command("bench", "reaction", "--json", "--times", "3")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert all(figure["limit"] > 0 for figure in result["figures"].values())
-    assert all(0 < figure["value"] < 5_000 for figure in result["figures"].values())  # generous
+    assert all(figure["value"] > 0 for figure in result["figures"].values())
 
 
-@pytest.mark.engine
-def test_engines_are_listed() -> None:
-    result = json.loads(kofn("engines", "--json").stdout)
+def test_engines_are_listed(command: Command) -> None:
+    result = json.loads(command("engines", "--json").stdout)
     found = {engine["name"]: engine for engine in result["engines"]}
     assert set(found) >= {"local", "virtual", "ray", "dask", "mpi"}
     assert found["local"]["installed"]
     for engine in found.values():
         assert engine["installed"] == (engine["install"] is None)
-    shown = kofn("engines").stdout
+    shown = command("engines").stdout
     assert "local" in shown
     for engine in found.values():
         assert engine["install"] is None or engine["install"] in shown
 
 
 @pytest.mark.engine
-def test_help_and_version() -> None:
-    assert "demo" in kofn("--help").stdout
-    assert kofn("--version").stdout.startswith("kofn 0.")
-    bad = kofn("demo", "--rounds", "1")
+def test_help_and_version(command: Command) -> None:
+    assert "demo" in command("--help").stdout
+    assert command("--version").stdout.startswith("kofn 0.")
+    bad = command("demo", "--rounds", "1")
     assert bad.returncode == 2
     assert "Traceback" not in bad.stderr
+    # In a process of its own too, in which every warning is an error.
+    alone = [sys.executable, "-W", "error", "-c", "from kofn.cli import main; main()", "engines"]
+    done = subprocess.run(alone, capture_output=True, text=True, timeout=240, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.engine
+def test_watch_shows_a_run_until_it_is_over(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "run.jsonl"
+    engine = Faults().lose(worker=1, round=2).on(VirtualEngine(14))
+    with connect(engine, log=log) as cluster:
+        X = cluster.encode(np.ones((60, 4)), k=2)
+        for _ in range(3):
+            X @ np.ones(4)
+
+        def later(seconds: float) -> None:
+            X @ np.ones(4)
+            cluster.close()
+
+        monkeypatch.setattr("kofn.cli.watch.time.sleep", later)
+        assert "4 rounds" in command("watch", str(log)).stdout
+    shown = command("watch", str(log), "--once").stdout
+    assert "and 1 more" in shown  # workers than there are lines for
+    assert "worker 1 was lost" in shown
+    assert "\nworker 1 " not in shown
+
+
 @pytest.mark.parametrize("name", ["foo", "virtual"])
-def test_bench_engines_refuses_what_it_cannot_measure(name: str) -> None:
-    done = kofn("bench", "engines", "--rounds", "20", name, "local")
+def test_bench_engines_refuses_what_it_cannot_measure(command: Command, name: str) -> None:
+    done = command("bench", "engines", "--rounds", "20", name, "local")
     assert (done.returncode, done.stdout) == (1, "")  # before anything is measured
     assert done.stderr.startswith("kofn: ")
     assert f"'{name}'" in done.stderr

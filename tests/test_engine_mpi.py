@@ -100,13 +100,15 @@ def mpiexec(
     )
 
 
-def finish(process: subprocess.Popen[str], timeout: float = 120) -> str:
+def finish(process: subprocess.Popen[str], timeout: float = 240) -> str:
     """Wait for the end; return what was printed."""
     try:
         return process.communicate(timeout=timeout)[0]
     except subprocess.TimeoutExpired:
         process.kill()
         pytest.fail(f"no end within {timeout} s; printed so far: {process.communicate()[0]}")
+    finally:  # also where Ctrl-C ends the test
+        process.kill()
 
 
 @pytest.mark.parametrize("where", ["near", "far"])

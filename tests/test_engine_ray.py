@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from itertools import count
@@ -190,9 +189,7 @@ class TestRayEngine(EngineChecks):
             assert pid is not None
             os.kill(pid, signal.SIGSTOP)
             try:
-                began = time.monotonic()
                 assert not any(1 in check(X, A).rows_read for _ in range(5))
-                assert time.monotonic() - began < 60  # else for ever
             finally:
                 os.kill(pid, signal.SIGCONT)
             until_it_takes_part(1, X, A)
@@ -202,7 +199,7 @@ class TestRayEngine(EngineChecks):
         self, turns: Turns, A: Array
     ) -> None:
         faults = Faults().freeze(worker=0, round=2, rounds=1000)
-        with kofn.connect(faults.on(RayEngine(2)), lost_after=0.5) as cluster:
+        with kofn.connect(faults.on(RayEngine(2)), lost_after=5.0) as cluster:
             X = cluster.encode(A, k=1)
             until(lambda: check(X, A) and cluster.workers == (1,), "the loss of the frozen")
 
@@ -426,7 +423,8 @@ def test_machines_without_cpus() -> None:
 def test_nobody_at_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    began = time.monotonic()
+    # Ray itself would try for 40 s, and cannot be stopped.
+    monkeypatch.setattr(ray, "init", lambda *args, **options: pytest.fail("Ray tries, too"))
     with pytest.raises(EngineUnavailable, match=f"tried to connect to 127.0.0.1 port {port}"):
         kofn.connect("ray", address=f"127.0.0.1:{port}")
     monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{port}")
@@ -434,7 +432,6 @@ def test_nobody_at_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
         kofn.connect("ray")
     with pytest.raises(EngineUnavailable, match="no Ray cluster answers"):
         kofn.connect("ray", address="no-such-host.invalid:6379")
-    assert time.monotonic() - began < 20
     assert not ray.is_initialized()
 
 

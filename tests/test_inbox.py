@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -46,10 +45,8 @@ def test_a_wait_ends_with_the_first_item_or_in_time() -> None:
 
 def test_an_interrupt_ends_a_wait() -> None:
     threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGUSR1)).start()
-    began = time.monotonic()
     with pytest.raises(Rung), held():
-        Inbox[int]().wait(60.0)
-    assert time.monotonic() - began < 30
+        Inbox[int]().wait(1e9)
 
 
 def test_interrupts_lose_nothing() -> None:

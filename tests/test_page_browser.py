@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from browsers import browser_or_skip
-from test_cli import kofn as command
+from support import Command
 from test_report import LOGS
 
 import kofn
@@ -305,7 +305,9 @@ def test_a_saved_page_needs_no_server_and_fits(
     assert tab.evaluate("getComputedStyle(document.body).backgroundColor") != paper
 
 
-def test_the_commands_write_a_log_and_make_a_page_of_it(look: Open, tmp_path: Path) -> None:
+def test_the_commands_write_a_log_and_make_a_page_of_it(
+    look: Open, command: Command, tmp_path: Path
+) -> None:
     log = tmp_path / "run.jsonl"
     done = command("demo", "--json", "--pace", "0.01", "--size", "300", "--log", str(log))
     assert done.returncode == 0, done.stderr

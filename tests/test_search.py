@@ -16,7 +16,7 @@ from acting import Strike, interruptible
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
-from support import SOAK, examples, seeds
+from support import SOAK, examples, gently, seeds
 
 from kofn.rounds import Cover
 
@@ -129,6 +129,7 @@ class Machine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
+        gently()
         self.stack = ExitStack()
         self.stack.enter_context(interruptible())
 

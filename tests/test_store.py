@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-import time
 from pathlib import Path
 from typing import Any
 
@@ -509,7 +508,7 @@ def test_kills_at_any_moment(tmp_path: Path) -> None:
     A, where = data((60_003, 30)), tmp_path / "store"
     np.save(tmp_path / "A.npy", A)
     script = textwrap.dedent(STOPPED)
-    began, late = time.perf_counter(), 0.0
+    late = 0.0
     for attempt in range(6):
         args = [sys.executable, "-c", script, str(tmp_path / "A.npy"), str(where), "npy", "never"]
         process = subprocess.Popen(args, stdout=subprocess.PIPE)
@@ -528,7 +527,6 @@ def test_kills_at_any_moment(tmp_path: Path) -> None:
     write_store(tmp_path / "A.npy", where, CODE)
     open_store(where).verify()
     assert_shares_right(open_store(where).share, CODE, A)
-    assert time.perf_counter() - began < 60
 
 
 def test_a_complete_store_is_left_alone_and_another_is_not_overwritten(tmp_path: Path) -> None:

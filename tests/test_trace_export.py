@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from browsers import browser_or_skip
-from test_cli import kofn
+from support import Command
 from test_report import LOGS
 
 from kofn.model import Record
@@ -75,15 +75,14 @@ def write(path: Path, log: list[Record]) -> None:
     LogWriter(path, deque(log), "virtual", range(6), 0.0).close()
 
 
-@pytest.mark.engine
-def test_the_command_writes_it_beside_the_log(tmp_path: Path) -> None:
+def test_the_command_writes_it_beside_the_log(command: Command, tmp_path: Path) -> None:
     write(tmp_path / "run.jsonl", LOGS["changes"]())
-    done = kofn("trace", "export", str(tmp_path / "run.jsonl"), "--perfetto")
+    done = command("trace", "export", str(tmp_path / "run.jsonl"), "--perfetto")
     assert done.returncode == 0, done.stderr
     assert "run.perfetto.json" in done.stdout
     written = json.loads((tmp_path / "run.perfetto.json").read_text())
     assert nested(written["traceEvents"])
-    done = kofn("trace", "export", str(tmp_path / "run.jsonl"))
+    done = command("trace", "export", str(tmp_path / "run.jsonl"))
     assert done.returncode == 1
     assert "--perfetto" in done.stderr
 
