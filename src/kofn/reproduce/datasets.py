@@ -128,8 +128,8 @@ def amazon(data: Path) -> Dataset:
     return _split("amazon", [*ids, *pairs], np.where(table[:, 0] == 1, 1.0, -1.0))
 
 
-def covtype(data: Path) -> Dataset:
-    """Forest cover types 1 and 2, 54 fields; 396,112 x 15,509."""
+def cover_types(data: Path) -> NDArray[np.int32]:
+    """Forest cover types 1 and 2: rows of 54 fields and the type."""
     text = read(data, "covtype/covtype.data", _remedy("covtype/covtype.data"))
     width = text[: text.find(b"\n")].count(b",") + 1
     numbers: NDArray[np.int32] = np.fromstring(  # the quickest reader of numbers there is
@@ -138,7 +138,13 @@ def covtype(data: Path) -> Dataset:
     if width != 55 or numbers.size % 55:
         raise BadInput(f"covtype.data has 55 numbers a line; {numbers.size} in lines of {width}.")
     table = numbers.reshape(-1, 55)
-    table = table[(table[:, 54] == 1) | (table[:, 54] == 2)]
+    kept: NDArray[np.int32] = table[(table[:, 54] == 1) | (table[:, 54] == 2)]
+    return kept
+
+
+def covtype(data: Path) -> Dataset:
+    """The same, one-hot; 396,112 x 15,509."""
+    table = cover_types(data)
     return _split("covtype", table[:, :54].T, np.where(table[:, 54] == 2, 1.0, -1.0))
 
 

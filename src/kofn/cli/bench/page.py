@@ -167,7 +167,7 @@ def _play(run: Run, coded: bool, rounds: int) -> dict[str, Any]:
     Any 6 of 6 is no code: each has a sixth of the rows, and all are waited for. Workers are killed
     in the middle of a round, at the same rounds with coding and without; others stand by.
     """
-    # A worker has the same luck in a round with coding and without.
+    # A worker has the same delays in a round with coding and without.
     whole = PARTS if run.work == "sum" else ROWS
     engine = Paced(LocalEngine(WORKERS), Common(run.delays, whole, seed=1))
     with connect(engine, wait=60) as cluster:
