@@ -72,10 +72,10 @@ class Goal(NamedTuple):
         return min(near, key=lambda one: (_risk(one), one.memory or 0.0, *self.key(one)))
 
     def kept(self, options: Sequence[Option], count: int) -> list[Option]:
-        """So many to go on with: the best, and what they are compared with.
+        """Choose `count` options that are played further.
 
-        That is the best with a code and without, and those that are less likely to lack machines
-        than all better ones, the nearest first.
+        The best without a code, and the best with one. Then those with less risk than all that are
+        better, the nearest to the best first. Then the next best.
         """
         ordered = sorted(options, key=self.key)
         coded = next((one for one in ordered if one.runs and one.coded), None)

@@ -34,7 +34,7 @@ EACH = 4  # options of each kind and number of machines, at least
 
 
 class Lot(NamedTuple):
-    """Options that share machines: of a kind (or ""), so many, and their luck.
+    """Options that share machines: of a kind (or ""), so many, and their delays.
 
     A run is played from several moments of a market, each a stage.
     """
@@ -215,20 +215,19 @@ class _Search:
         key = lot.machine, lot.stage.workers, candidate
         if any(_key(one) == key for one in self.final):
             return False
-        option = self._option(lot, candidate, lot.play(candidate, self.rounds, rounds))
-        self.tried[key] = option
-        if self._fits(option):
-            self.final.append(option)
+        self._add(self._option(lot, candidate, lot.play(candidate, self.rounds, rounds)))
         return True
 
     def _replay(self, lot: Lot) -> None:
         rows, tried = replays(lot.stage, self.rounds)
         self.settings += tried
         for candidate, row in rows.items():
-            option = self._option(lot, candidate, [row])
-            self.tried[_key(option)] = option
-            if self._fits(option):
-                self.final.append(option)
+            self._add(self._option(lot, candidate, [row]))
+
+    def _add(self, option: Option) -> None:
+        self.tried[_key(option)] = option
+        if self._fits(option):
+            self.final.append(option)
 
     def _fits(self, option: Option) -> bool:
         if option.memory is not None and option.memory > self.limit:

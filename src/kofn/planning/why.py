@@ -95,7 +95,7 @@ def _surely(best: Option, other: Option) -> str:
     """How much longer the other one takes, and how sure that is."""
     one, two = best.row, other.row
     if len(one.seconds) == len(two.seconds) == one.rounds:
-        low, high = interval(two.seconds - one.seconds)  # round by round: the same luck
+        low, high = interval(two.seconds - one.seconds)  # round by round: the same delays
     else:
         ends = [interval(row.seconds, row.counts) for row in (one, two)]
         half = hypot(*((high - low) / 2 for low, high in ends))
