@@ -42,11 +42,11 @@ def _norm(array: NDArray[Any]) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Checked:
-    """How long rows are at most, and with `verify` what replies are checked by.
+    """A bound on the lengths of rows and, with `verify`, what replies are checked by.
 
-    `longest`: a bound on the lengths of the rows of blocks, found when it is asked for; updates
-    have made it `grown` longer, and move it by `speed`. `rebuilt`: what shares may be off by from
-    the start, relative to |g| L.
+    `longest()`: the bound for the rows of blocks as they were encoded. `grown`: by how much updates
+    may have lengthened them; `speed`: by how much the velocity may in the next move. `rebuilt`:
+    what shares may be off by from the start, relative to |g| L.
     """
 
     longest: Callable[[], float]

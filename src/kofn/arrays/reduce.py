@@ -22,7 +22,6 @@ from ..rounds.windows import runs
 if TYPE_CHECKING:
     from .tasks import Adjoint
 
-Floats = NDArray[np.float64]
 TEAMS = 16  # that stand in for a share, where they are large: weights cost O(k³) a team
 
 
