@@ -169,7 +169,7 @@ def solve(
     """Descend until an exact gradient is within `tol`, or at the level of rounding.
 
     From `start`, or from where the saved state was.
-    An optimiser of the user's own walks in the parameters; ours in coordinates that suit it better.
+    An optimiser of the user's own sees the parameters; ours works in coordinates of its own.
     """
     rows = int(problem.X.shape[0])
     usual = max(len(cluster.workers), cluster.keep or 0)  # as cluster.parts has it

@@ -7,7 +7,7 @@ import threading
 import time
 
 from ..events import TASK_KINDS, EventLog
-from ..report.choice import stirred
+from ..report.choice import eventful
 from ..report.logs import Tail
 from ..report.state import RunState
 from ..report.usage import Gauged, Usage
@@ -66,7 +66,7 @@ class Feed:
     def update(self, allowed: float) -> float:
         """Take in what is new; return the seconds that tasks took. `allowed`: so many may."""
         marks = self._marks.take()
-        wanted = self.state.unsettled or stirred(marks)
+        wanted = self.state.unsettled or eventful(marks)
         if allowed < (-MOST if wanted else min(MOST, self._enough)):
             if marks:
                 self._tail.seek(marks[-1])

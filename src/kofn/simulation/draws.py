@@ -1,4 +1,4 @@
-"""Common random numbers: a worker has the same luck in a round whatever the code asks of it."""
+"""Common random numbers: a worker has the same delays in a round whatever the code asks of it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Common(Delays):
         self._state = self._bits.state
         self._counts: dict[int, int] = {}
         self._round = -1
-        self.skipped = 0  # rounds that were not played: their luck is not met
+        self.skipped = 0  # rounds that were not played: their delays are passed over
 
     def timing(self, rng: Generator, worker: int, round: int, cost: float) -> tuple[float, float]:
         """The wait and the work; `rng` is left alone."""

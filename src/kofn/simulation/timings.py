@@ -61,14 +61,13 @@ def delays_of(
 ) -> Delays:
     """Timings as a delay model, a unit of which is the whole work.
 
-    A file, "FILE:NAME" where it has several recordings, a Recording, a delay model, or the text of
-    one, as "exponential(unit=10, mean=0.5)". Of a recording: several loads are fractions of the
-    whole work, and say how much of a time is a wait. So is a single one below 1; but a recording
-    without loads (they are 1 then) is taken as that of workers without a code, each of which did
-    its part of the whole work, however many `workers` there are to be. `grows` (default 1) is the
-    fraction of a time that grows with a single load.
-    `slope`: so many seconds of work in all, in place of what was recorded. `model`: one of
-    kofn.delays.fit in place of a replay.
+    timings: a file, "FILE:NAME" where it has several recordings, a Recording, a delay model, or the
+    text of one, as "exponential(unit=10, mean=0.5)". The loads of a recording are fractions of the
+    whole work. A recording without loads (or with load 1) is taken as one of workers without a
+    code: each did its part of the whole work, however many `workers` there are to be.
+    grows: where a single load was recorded, the fraction of a time that grows with the load
+    (default 1); several loads tell that themselves. slope: seconds of work in all, in place of what
+    was recorded. model: one of kofn.delays.fit, in place of a replay.
     """
     if slope is not None:
         slope = number(slope, "slope", ">= 0", "It is seconds of the whole work on one worker.")
@@ -144,10 +143,10 @@ def market_of(market: Market, workers: int, seed: int) -> SpotTrace:
 
 
 def begun(market: SpotTrace | Lifetimes, workers: int, part: float, seed: int = 0) -> SpotTrace:
-    """What a market offers from a part of its length on: as soon as so many workers are there.
+    """What a market offers to a run that begins after a `part` of its length.
 
-    Of lifetimes each part draws other ones. Where so many are not there again for some time, it
-    begins before.
+    The run begins when so many workers are there. If they are there only long after that, it begins
+    earlier in the market. Of lifetimes, each part draws others.
     """
     if isinstance(market, Lifetimes):
         return market.offer(workers, seed + round(1000 * part))

@@ -43,7 +43,7 @@ class Claim(NamedTuple):
 class Audit:
     """The symbols of one sum that two workers must agree on, a fraction `rate` of all.
 
-    `evaluate(row)`: the value of a symbol, found here.
+    `evaluate(row)`: the value of a symbol, computed here.
     """
 
     def __init__(self, code: Assignment, rate: float, evaluate: Callable[[Row], Leaves]) -> None:

@@ -179,9 +179,9 @@ class Parts:
 
 
 class _Placed:
-    """The parts under one code: who sits where, and the functions that workers know.
+    """The parts under one code: which worker holds which, and the functions that workers know.
 
-    Who has a slot of `before` keeps its number, and is sent the parts alone that it does not have.
+    A worker with a slot of `before` keeps its number, and is sent only the parts that it lacks.
     """
 
     def __init__(
@@ -226,7 +226,7 @@ class _Placed:
         return Update(self.key, grown, (Held(more, wanted.symbols),), keeps=True)
 
     def _evaluate(self, fn: Function, x: Any, row: Row) -> tuple[Any, ...]:
-        """The value of one symbol, found here."""
+        """The value of one symbol, computed here."""
         body, more = self.body
         kept = {self.key: Held({i: self._part(i) for i in row.parts}, (row,))}
         pieces = list(body(kept, x, self.key, fn, FLUSH, *more))

@@ -25,7 +25,7 @@ Span = tuple[int, int]  # of symbols
 
 
 class Held:
-    """The parts of one slot, and the symbols that its holder walks."""
+    """The parts of one slot, and the symbols that its holder evaluates."""
 
     def __init__(self, parts: Mapping[int, Any], symbols: Sequence[Row]) -> None:
         self.parts, self.symbols = parts, symbols
