@@ -1,4 +1,4 @@
-"""What moving data and running a master cost: the numbers of a simulation.
+"""The costs of moving data and of running a master: the numbers of a simulation.
 
 One set for all: the virtual engine charges them, `kofn calibrate` measures them on a cluster.
 """

@@ -164,7 +164,7 @@ class Market:
         cluster = self._cluster
 
         def announce() -> None:
-            # What is left now: it may have taken a moment until somebody drove the engine.
+            # What is left now: it may have taken a moment until a thread drove the engine.
             cluster.engine.announce(worker, max(0.0, end - time.monotonic()), "the market")
 
         if worker in cluster.workers:

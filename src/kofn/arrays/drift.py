@@ -33,7 +33,7 @@ def vectors(length: int) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Drift:
-    """What is known of a matrix and its velocity beside their shares, and by how much those differ.
+    """A few products of a matrix and its velocity, and how far the shares differ from them.
 
     `blocks`: the blocks times the vectors, (k, rows, COLUMNS), or None before the first rebuilding.
     `size`: the largest that each place has been, (rows,). `off`: by share, errors relative to that,

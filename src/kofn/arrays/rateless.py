@@ -23,7 +23,7 @@ from . import work
 from .baselines import conclude, driver_of
 from .operator import Reporting
 
-BLOCKS = 1000  # of rows, unless it is said: the master decodes so many values
+BLOCKS = 1000  # of rows, by default: the master decodes so many values
 PIECES = 64  # messages of a worker that works off its whole stack, about
 
 

@@ -37,7 +37,7 @@ Names = tuple[str, ...] | None  # of the columns
 
 @dataclass(frozen=True)
 class Fit:
-    """What was asked for."""
+    """The options of `kofn fit`."""
 
     data: Path
     model: str
@@ -81,7 +81,7 @@ def run(fit: Fit, *, quiet: bool, shown: Shown = NOT_SHOWN) -> dict[str, Any]:
             f"--keep is at most --workers, and the market of --spot says itself who comes; got "
             f"--keep {fit.keep}, --workers {fit.workers}, --spot {fit.spot}. Leave --keep out."
         )
-    resolve(fit.notices)  # a wrong name is told
+    resolve(fit.notices)  # raises for a wrong name
     _check_folder(fit)
     if fit.out is not None:
         places.file(fit.out)  # before the data are read: that may take long

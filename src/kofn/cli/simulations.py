@@ -13,7 +13,7 @@ from .running import Json, run_command, show
 
 trace = typer.Typer(help="Recorded timings, and who came and went.", no_args_is_help=True)
 
-# What `simulate` and `plan` are told alike.
+# Options that `simulate` and `plan` have in common.
 Kind = Annotated[str, Option(help="product, gradient, sequence or sum.")]
 Timings = Annotated[
     str, Option(help="FILE, FILE:NAME, or a model, as 'exponential(unit=10,mean=0.5)'.")

@@ -141,7 +141,7 @@ def _remainder(
     odd: Edge,
     x: float,
 ) -> tuple[float, dict[int, float]]:
-    """What the root still needs, and the weight of the edge above each other vertex."""
+    """How much the root still needs, and the weight of the edge above each other vertex."""
     need = dict(want)
     for end in odd if x else ():
         need[end] -= x

@@ -1,4 +1,4 @@
-"""The code that `cluster.encode` uses unless told otherwise: any k of n shares are enough."""
+"""The default code of `cluster.encode`: any k of n shares are enough."""
 
 from __future__ import annotations
 

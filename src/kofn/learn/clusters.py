@@ -22,7 +22,7 @@ BATCH = 1024  # rows predicted in one sum
 
 @dataclass(frozen=True)
 class LeftBehind:
-    """In an estimator that was pickled or saved: it had an open cluster on this engine."""
+    """Stands for the cluster in an estimator that was pickled or saved: the engine it was on."""
 
     engine: str
 

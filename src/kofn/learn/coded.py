@@ -41,7 +41,7 @@ TINY, STILL = 1e-9, 50  # a gradient, by the first, that rounding may be all of;
 
 @dataclass(frozen=True)
 class CodedGradient:
-    """How gradients are had, and what is done with them; `solver="coded-gradient"` is the default.
+    """Coded gradients, and the optimiser that uses them; `solver="coded-gradient"` is the default.
 
     code, stop, weights: see `cluster.parts` and `parts.sum` (default: two copies and exact sums).
     optimiser: GradientDescent, Nesterov or SVRG, given the gradient of the *mean* loss over the

@@ -242,7 +242,7 @@ class _LinearClassifier(ClassifierMixin, _Linear):
 
     @property
     def _strengths(self) -> tuple[float, float]:
-        """What multiplies the loss, and ½‖w‖²."""
+        """The factors of the loss, and of ½‖w‖²."""
         return float(self.C), 1.0
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, *, checkpoint: object = None) -> Self:

@@ -211,7 +211,7 @@ class LinearObjective:
         return Line(self, x, p, self._scores(x), along)
 
     def __checkpoint__(self) -> dict[str, Any]:
-        """What the next steps depend on beside the point: so that they are the same to the bit."""
+        """The state beside the point that makes the next steps the same to the bit."""
         return {
             "scores": None if self._at is None else self._at[1],
             "steps": self._steps,
@@ -245,7 +245,7 @@ class LinearObjective:
         return np.asarray(self.scale * rows.sum(axis=0) + penalty)
 
     def _there(self, rows: Floats) -> Floats:
-        """The same, rows that are not there counting nothing."""
+        """The same; rows that are missing count as zero."""
         return rows if self.exact else np.where(np.isnan(rows), 0.0, rows)
 
     def _scores(self, x: Floats) -> Floats:

@@ -17,7 +17,7 @@ from .products import Here
 from .solvers import Floats, Linear
 
 COLUMNS = 256  # up to so many one pass, for all products of two of them, is sooner done than CG
-SOME = 1000  # rows that tell which columns are far from zero
+SOME = 1000  # rows that show which columns are far from zero
 FAR = 3.0  # times its deviation: such a mean is taken off first, for the digits that it costs
 CLEAR = 1e-3  # of a column's squares, left without its mean: they are as exact as the data
 ROUNDING = 1e-12  # where less is left, it is rounding

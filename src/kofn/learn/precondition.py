@@ -58,7 +58,7 @@ class Sample:
 
     @property
     def sharp(self) -> bool:
-        """Whether it tells more than the sizes of the columns."""
+        """Whether it holds more than the sizes of the columns."""
         return int(self.rows.shape[1]) <= DENSE
 
     @property
@@ -149,7 +149,7 @@ def inverse_of(H: Floats) -> Inverse:
 
 
 def _scales(sizes: Floats) -> Floats:
-    """What columns of such curvatures are divided by: nothing if they are alike."""
+    """The divisors of columns of such curvatures: all equal if they are alike."""
     most = np.asarray(sizes.max(axis=0))
     known = np.sqrt(np.where(sizes > SINGULAR * most, sizes, most))
     alike = known.max(axis=0) < ALIKE * known.min(axis=0)

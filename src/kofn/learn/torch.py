@@ -251,7 +251,7 @@ def pieces_of(vector: NDArray[Any], tensors: list[Any]) -> Iterator[tuple[Any, N
 
 
 def tensor(array: NDArray[Any]) -> Any:
-    """The same memory as a tensor; that workers may only read theirs is fine: nobody writes it."""
+    """The same memory as a tensor. A worker's may be read-only: nobody writes it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return _torch().from_numpy(np.ascontiguousarray(array).reshape(array.shape))
@@ -324,7 +324,7 @@ def _check_loss(loss: Any, module: Any, arrays: Sequence[NDArray[Any]]) -> None:
 
 
 def _try(loss: Any, module: Any, arrays: Sequence[NDArray[Any]]) -> None:
-    """Two rows at once against one by one. What raises is left to the workers, who tell why."""
+    """Two rows at once against one by one. A function that raises is left to the workers' error."""
     torch = _torch()
     targets = arrays[-1]
     if len(targets) < 2:

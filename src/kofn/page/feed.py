@@ -1,4 +1,4 @@
-"""What feeds a page: a thread that follows a log in memory, and knows its own cost."""
+"""The feed of a page: a thread that follows a log in memory, and knows its own cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What makes one option better than another."""
+"""The goal of a plan: which of two options is better."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def replays(stage: Stage, rounds: int) -> tuple[dict[Candidate, Row], int]:
 
 
 def note(candidate: Candidate) -> str:
-    """What is to be known of such a method beside its figures; empty for other candidates."""
+    """A note on such a method beside its figures; empty for other candidates."""
     if candidate.code not in NAMES:
         return ""
     delay = RIVALS[candidate.code](**dict(candidate.parameters)).delay

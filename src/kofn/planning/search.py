@@ -57,7 +57,7 @@ class Lot(NamedTuple):
     ) -> list[Row]:
         """The rounds of a candidate, from each start; about so many are played."""
         some = played if played < rounds else None
-        fewest = need(self.stage.work, self.stage.workers, candidate)
+        fewest = need(self.stage.workers, candidate)
         return [
             one.play(candidate, rounds, on_round=on_round, played=some, fewest=fewest)
             for one in self.stages
@@ -65,7 +65,7 @@ class Lot(NamedTuple):
 
     @property
     def trace(self) -> SpotTrace | None:
-        """Who comes and goes."""
+        """The market of these machines."""
         return self.stage.trace
 
 
@@ -113,7 +113,7 @@ def plan(
     risk = number(risk, "risk", "in [0, 1]", "It is the chance to lack machines at some time.")
     limit = _limit(memory_per_worker, wanted)
     known = Costs.of(costs)
-    delays = delays_of(timings, most, grows=grows, slope=slope)
+    delays = delays_of(timings, grows=grows, slope=slope)
     kinds = {"": None} if market is None else markets_of(market)
     own = any(isinstance(one, SpotTrace) and one.prices for one in kinds.values())
     goal = Goal(deadline, price is not None or own, risk)
@@ -235,7 +235,7 @@ class _Search:
         return option.row.covered >= 1 - self.tolerance - 1e-9
 
     def _option(self, lot: Lot, candidate: Candidate, rows: list[Row]) -> Option:
-        """What all rounds take, by those that were played: in the mean over the starts."""
+        """The option by its played runs: figures of all rounds, in the mean over the starts."""
         n, able = lot.stage.workers, runs(self.work, candidate)
         row, each = merged(rows), []
         ends = [
@@ -254,7 +254,7 @@ class _Search:
         chance, short = None, 0.0
         if lot.trace is not None:
             up = lot.trace.started(lot.stage.costs.start_up)
-            below = shortages(up, self.work, n, candidate)
+            below = shortages(up, n, candidate)
             chance = risk_of(below, up.seconds, seconds)
             short = max((last - first for first, last in below), default=0.0)
         over = any(one.problem for one in rows)
@@ -278,7 +278,7 @@ class _Search:
         return all_rounds / self.rounds, seconds, row.machine_seconds * more, usd
 
     def plan(self) -> Plan:
-        """What was chosen."""
+        """The plan, with what was chosen."""
         tried, goal = tuple(self.tried.values()), self.goal
         if not any(one.runs for one in self.final):
             if not any(one.row.covered for one in tried):
@@ -313,7 +313,7 @@ class _Search:
 
 def _took(row: Row, until: float) -> float:
     """Seconds of the rounds that were done, and of those that were not while the market lasted."""
-    if row.problem:  # of a market of no length nothing is said: any number will do
+    if row.problem:  # a market of no length has no risk: any number will do
         return until - row.began if until > row.began else 1.0
     return float(row.ends[-1]) if row.took is None else row.took
 

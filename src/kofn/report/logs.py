@@ -81,7 +81,7 @@ def parse(data: Mapping[str, Any]) -> Record:
 
 
 class Tail:
-    """What is appended to a log in memory, from another thread and at no cost to who appends."""
+    """Follows a log in memory from another thread, at no cost to the thread that appends."""
 
     def __init__(self, log: deque[Record]) -> None:
         self._log = log
@@ -243,7 +243,7 @@ def _alone(path: Path) -> BinaryIO:
 
 
 def older(path: Path) -> Path:
-    """Where the part before the one at `path` lies."""
+    """The path of the part before the one at `path`."""
     return path.with_name(path.name + ".1")
 
 

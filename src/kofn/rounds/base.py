@@ -103,7 +103,7 @@ class Round(ABC):
     def report(
         self, kind: type[R], live: Iterable[int], times: tuple[float, float, float], **more: Any
     ) -> R:
-        """Report on the round, from when it began, had gathered and ended; `more`: the rest."""
+        """The report of the round. `times`: when it began, had gathered and ended."""
         began, gathered, ended = times
         return kind(
             round=self.id,

@@ -1,4 +1,4 @@
-"""Keep n workers: says when another is to be ordered for one that leaves. It is told the time."""
+"""Keep n workers: when to order another for one that leaves. Pure; the time is an argument."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LEAD = 180.0  # seconds before its announced end from which on a worker is repla
 FIRST, CEILING = 1.0, 60.0  # seconds until the next try after an order that came to nothing
 STEADY = 10.0  # seconds in which as many may be ordered as are to be kept
 YOUNG = 5.0  # seconds: who is lost sooner after it came has come in vain
-IN_VAIN = 3  # so many in a row, or 2 keep if that is more, are told of
+IN_VAIN = 3  # so many in a row, or 2 keep if that is more, are reported
 
 
 class Keeper:
@@ -41,7 +41,7 @@ class Keeper:
         self._vain = 0  # of those the last so many were lost at once
 
     def act(self, roster: Roster, now: float, order: Callable[[str], int]) -> Record | None:
-        """Order who is missing; what goes wrong there is not the round's. Return what to tell."""
+        """Order missing workers. An error does not end the round. Return the record to log."""
         for _ in range(self.orders(roster, now)):
             try:
                 order(self.why(roster))
@@ -96,7 +96,7 @@ class Keeper:
         return f"keep={self.keep}; {live} live, {leave} leaving, {come} ordered"
 
     def refused(self, roster: Roster, now: float, worker: int, why: str) -> None:
-        """An order has come to nothing: of this worker, -1 if it never had an id."""
+        """Note that an order has failed: that of this worker, -1 if it never had an id."""
         if now >= self._retry:  # those that were ordered together have failed together
             self._pause = min(CEILING, max(FIRST, 2 * self._pause))
             self._retry = now + self._pause
@@ -106,7 +106,7 @@ class Keeper:
         self._emit(roster, now, worker, again)
 
     def _look_after(self, roster: Roster, now: float) -> None:
-        """See which of those that came have stayed, and tell where none does."""
+        """See which of those that came have stayed, and warn where none does."""
         for worker, since in list(self._came.items()):
             if since + YOUNG <= now:  # also if it is lost by now: between rounds nobody looks
                 del self._came[worker]

@@ -55,7 +55,7 @@ class RatelessRound(WatchedRound):
     def _replied(self, event: Reply) -> Sequence[Command]:
         slot = self._slot_of[event.worker]
         for first, last in event.what or ():
-            if last > self._next[slot]:  # what another holder of the slot has said is known
+            if last > self._next[slot]:  # what another holder of the slot has sent is known
                 self.values.append((slot, (first, last), event.value))
                 for i in range(self._next[slot], last):
                     self._decoder.offer(i * self._n + slot)

@@ -7,8 +7,8 @@ is cancelled: a late answer still replaces the older value, and its worker is th
 current point. Loads are balanced: who is slower than the iterations are long works through fewer of
 its parts at a time.
 
-Every iteration has a round id of its own, so that delay models tell them apart; to the loop all of
-them are one round.
+Every iteration has a round id of its own, so that delay models can distinguish them;
+to the loop all of them are one round.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class StaleRound(Round):
         if type(event) is Reply:
             commands += self._replied(event)
         elif type(event) is Lost:
-            self._workers.pop(event.worker, None)  # what it said last stays known
+            self._workers.pop(event.worker, None)  # its last value stays known
             self.missing = max(0, self.threshold - len(self._workers))
         if len(self._fresh) >= self.threshold:
             if self.wake == float("inf"):

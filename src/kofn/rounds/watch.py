@@ -91,7 +91,7 @@ class WatchedRound(Round):
         commands: Sequence[Command] = ()
         if type(event) is Reply:
             worker = event.worker
-            # A piece tells nothing: who is slow streams, too.
+            # A piece proves nothing: slow workers stream, too.
             if event.last or event.task not in self._open:
                 changed = self._answered(worker, self._open.pop(event.task, None) is not None)
             if event.round == self.id and not self.done and worker not in self.wrong:
@@ -134,7 +134,7 @@ class WatchedRound(Round):
 
     @property
     def took(self) -> float:
-        """Seconds from its start to the last event that it was told of."""
+        """Seconds from its start to the last event."""
         return self._now - self._start
 
     @property
@@ -147,7 +147,7 @@ class WatchedRound(Round):
 
     @property
     def shares(self) -> set[int]:
-        """All that somebody held during the round."""
+        """All workers that held a slot during the round."""
         return set(self._slot_of.values())
 
     @abstractmethod
@@ -246,7 +246,7 @@ class WatchedRound(Round):
         self._slow |= slow
 
     def _step_aside(self, worker: int) -> bool:
-        """Take its slot from one that another will have; whether it had it."""
+        """Take a worker's slot, which another will have; whether it had it."""
         return self._vacate(worker)
 
     def _succeed(self) -> bool:
@@ -301,7 +301,7 @@ class WatchedRound(Round):
         return True
 
     def _answered(self, worker: int, ended: bool) -> bool:
-        """It has said something, of whichever round; whether it is counted on again."""
+        """A message of a worker came, of any round; whether it is counted on again."""
         self._debts.answered(worker, self._now, ended)
         if ended and self._patience == NEVER and self._rule is not None:
             self._judge_lateness(self._now - self._start, self._rule)

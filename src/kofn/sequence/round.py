@@ -1,6 +1,6 @@
 """One round of a sequence: mini-tasks out, results in one by one, stragglers judged by the fastest.
 
-Which mini-task goes where, and when the round may end, is the ledger's to say; operands and values
+The ledger decides which mini-task goes where, and when the round may end; operands and values
 are the codec's. This is what lies between: time, workers in their slots, and what each still owes.
 """
 
@@ -182,7 +182,7 @@ class DeadlineRound(Round):
         return self._judge(time)
 
     def _judge(self, time: float) -> Sequence[Command]:
-        """End the round if it may end; see that somebody is at work on what is due."""
+        """End the round if it may end; see that a worker is at work on what is due."""
         ledger = self._ledger
         nobody = all(w in self._given_up for w, owed in self._owed.items() if owed)
         if ledger.prompt:

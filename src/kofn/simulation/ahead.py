@@ -35,7 +35,7 @@ class Ahead:
         self.skipped = 0
         self._piece, self._todo, self._new = 0, self.block, False
         self._stops = 2 * played  # that are left
-        self._sample: list[int] = []  # played rounds of this piece that tell of others
+        self._sample: list[int] = []  # played rounds of this piece whose mean stands for the others
         self._known = 0.0  # seconds of a round, by the last such sample
 
     @property

@@ -50,7 +50,7 @@ def _added(value: np.ndarray) -> float:
 
 
 def _stored(cluster: Cluster, worker: int, value: Any) -> float:
-    """Seconds until a worker has said that it keeps a value."""
+    """Seconds until a worker has confirmed that it keeps a value."""
     driver = cluster._driver
     key = f"calibrate-{driver.next_task()}"
     began = time.perf_counter()

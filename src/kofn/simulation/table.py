@@ -239,7 +239,7 @@ class Table:
     rows: Mapping[str, Row]
     live: tuple[tuple[float, int], ...] = field(default=())  # machines of the market over time
     left_out: Mapping[str, str] = field(default_factory=dict)  # codes, and why they are
-    assumed: str = ""  # what the timings do not tell, and what was taken for it
+    assumed: str = ""  # what the timings do not show, and what was assumed
 
     @property
     def title(self) -> str:

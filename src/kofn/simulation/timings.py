@@ -53,7 +53,6 @@ MODELS: Mapping[str, Callable[..., Delays]] = {
 
 def delays_of(
     timings: Timings,
-    workers: int,
     *,
     grows: float | None = None,
     slope: float | None = None,
@@ -64,7 +63,7 @@ def delays_of(
     timings: a file, "FILE:NAME" where it has several recordings, a Recording, a delay model, or the
     text of one, as "exponential(unit=10, mean=0.5)". The loads of a recording are fractions of the
     whole work. A recording without loads (or with load 1) is taken as one of workers without a
-    code: each did its part of the whole work, however many `workers` there are to be.
+    code: each did its part of the whole work.
     grows: where a single load was recorded, the fraction of a time that grows with the load
     (default 1); several loads tell that themselves. slope: seconds of work in all, in place of what
     was recorded. model: one of kofn.delays.fit, in place of a replay.
@@ -113,7 +112,7 @@ def read(timings: Timings) -> Delays | Recording:
 
 
 def assumed(timings: Delays | Recording, grows: float | None, slope: float | None) -> str:
-    """What a recording at one load does not tell, and what is taken for it."""
+    """A note on what a recording at one load does not show, and what was assumed."""
     if not isinstance(timings, Recording) or len(timings.loads) > 1 or slope is not None:
         return ""
     return f"one load recorded, grows={1.0 if grows is None else grows:g}"
@@ -133,7 +132,7 @@ class _Counted(Delays):
 
 
 def market_of(market: Market, workers: int, seed: int) -> SpotTrace:
-    """A market as what it offers to somebody who wants so many workers."""
+    """A market as it looks to a user who wants so many workers."""
     if not isinstance(market, SpotTrace | Lifetimes):
         market = _named(read_membership, fspath(market), "traces")
     assert isinstance(market, SpotTrace | Lifetimes)

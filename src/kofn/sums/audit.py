@@ -25,7 +25,7 @@ Leaves = tuple[Any, ...]
 
 
 class Claim(NamedTuple):
-    """What a worker said: symbols first..last of a slot, and their values."""
+    """A reply of a worker: symbols first..last of a slot, and their values."""
 
     worker: int
     slot: int
@@ -59,7 +59,7 @@ class Audit:
         self._drawn = {row for row, here in zip(slots, chosen, strict=True) if here}
         self._known: dict[Row, Leaves] = {}  # what was evaluated here
         self.claims: list[Claim] = []  # all that came, for a tally anew without the wrong
-        self.waiting: dict[Row, Claim] = {}  # drawn, and said by one worker so far
+        self.waiting: dict[Row, Claim] = {}  # drawn, and sent by one worker so far
 
     def find(self, row: Row) -> None:
         """Evaluate a symbol here: the second worker is late with it, or will not come."""

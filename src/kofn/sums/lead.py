@@ -98,7 +98,7 @@ class LeadRound(GatherRound):
                 self.half = took
                 self._rest_at = self._start + self._late.allowed(took, self._first_end)
             self.finished.setdefault(slot, event.worker)
-            # The slot has more to say, if it is asked.
+            # The slot has more to send, if it is asked.
             if event.what is None or event.what[1] < len(self._placed.code.symbols(slot)):
                 event = event._replace(last=False)
         return super()._replied(event)

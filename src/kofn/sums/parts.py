@@ -63,7 +63,7 @@ class Parts:
             parts = finer(data, n)
         self.m, self._part = cut(data, parts, n)
         self._listed = isinstance(data, list)
-        self._stackable = False  # whether somebody has looked
+        self._stackable = False  # whether that was looked at
         self._looked_at: Function | None = None
         self._tuner: SumTuner | None = None
         if code is None:
@@ -194,7 +194,7 @@ class _Placed:
     ) -> None:
         self.code, self._driver, self._part, self._slots = code, driver, part, slots
 
-        def held(slot: int) -> Held:  # without self: whoever holds this keeps the parts only
+        def held(slot: int) -> Held:  # without self: the closure keeps the parts only
             return Held({i: part(i) for i in slots[slot]}, code.symbols(slot))
 
         self._holders = Holders(driver, code.n, held, slots)

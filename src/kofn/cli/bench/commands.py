@@ -224,7 +224,7 @@ def measure(name: str, given: Mapping[str, Any], quick: bool, quiet: bool = True
 
 
 def print_result(console: Console, result: dict[str, Any]) -> None:
-    """Print the figures for a person, and what else the benchmark has to say."""
+    """Print the figures for a person, and the notes of the benchmark."""
     module = import_module(f".{result['bench']}", __package__)
     if getattr(module, "FIGURES", True):
         frame.table(console, result)

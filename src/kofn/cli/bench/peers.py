@@ -213,7 +213,7 @@ class Child:
         return answer
 
     def _last_words(self) -> str:
-        """What the peer said of its end: the last line of an error, else the last line."""
+        """Why the peer ended: the last line of an error, else the last line."""
         code = None
         if self.process is not None:
             with suppress(subprocess.TimeoutExpired):
@@ -313,7 +313,7 @@ def _figures(cells: Mapping[str, Any]) -> dict[str, Figure]:
 
 
 def table(console: Console, result: dict[str, Any]) -> None:
-    """Print a table for each work, and what those that ended had to say."""
+    """Print a table for each work, and why peers ended."""
     for work, (settings, rows) in grid(result["cells"]).items():
         columns = {"": "", **dict.fromkeys(settings, ">")}
         title = f"{work}: seconds in all (worst round)"
