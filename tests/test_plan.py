@@ -268,17 +268,17 @@ def test_a_repetition_code_lacks_machines_when_all_holders_of_a_part_are_gone() 
         events += [Event(time, False, f"n{i}") for i in nodes]
     trace = SpotTrace((*events, Event(70.0, True, "m")), length=100.0)
 
-    def short(code: str, work: Work = SMALL["gradient"]) -> list[tuple[float, float]]:
+    def short(code: str) -> list[tuple[float, float]]:
         return shortages(trace, 6, Candidate.parse(code))
 
-    assert need(SMALL["gradient"], 6, Candidate.parse("fractional(c=2)")) == 5
+    assert need(6, Candidate.parse("fractional(c=2)")) == 5
     assert short("uncoded") == [(10.0, 100.0)]
     assert short("fractional(c=2)") == [(30.0, 70.0)]  # 0 and 1 share parts; the next takes one
     assert short("fractional(c=2, covered=0.6)") == []
     assert short("cyclic(c=2)") == [(30.0, 100.0)]  # parts of 0 and 1, and those of 1 and 2
     assert short("cyclic(c=4)") == [(50.0, 70.0)]  # 3 and 4 have all but one
     assert short("cyclic(c=5)") == []
-    assert short("mds(k=3)", SMALL["product"]) == [(50.0, 70.0)]
+    assert short("mds(k=3)") == [(50.0, 70.0)]
 
 
 def dips(length: float = 7200.0) -> SpotTrace:
