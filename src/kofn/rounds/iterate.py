@@ -1,9 +1,9 @@
-"""Iteration without a master in the way of the values: w ← f(X w) among the workers themselves.
+"""Iteration w ← f(X w) among the workers themselves: the values do not pass through the master.
 
-The master only says who does which rows, in an EpochPlan. It holds from its first round on, until
-the next one. In the first round of a plan every share keeps the rows it was asked before, so that a
-round in flight is repaired, not restarted; from the round after, windows are laid for those that
-are live.
+The master only decides which worker does which rows, in an EpochPlan. It holds from its first
+round until the next plan. In the first round of a plan every share keeps the rows it was asked
+before, so that a round in flight is repaired, not restarted. From the round after, windows are laid
+for the live shares.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class IterateRound(Round):
     """The whole run, as one round of the engine.
 
     `windows` are laid for shares of `holders` (worker -> share); each gets one task for the whole
-    run. From then on the master hears a few words, and decides only when somebody is lost, late, or
-    comes: it asks to be told what the exchange says, with everybody held, and publishes a new plan.
+    run. From then on the master gets small messages, and decides only when a worker is lost, is
+    late, or comes: it holds all workers, reads the state of the exchange, and publishes a new plan.
     """
 
     what = "X.iterate"

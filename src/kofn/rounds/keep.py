@@ -17,15 +17,15 @@ IN_VAIN = 3  # so many in a row, or 2 keep if that is more, are reported
 
 
 class Keeper:
-    """Counts who is live, who leaves and who is on the way, and orders what is missing to `keep`.
+    """Counts workers that are live, leave and are on the way; orders those missing to `keep`.
 
     Limits: at most `keep` orders at once, from then on one a second (a tenth of `keep`, if that is
     more). After an order that came to nothing there is one at a time, 1, 2, 4, … seconds after the
-    last failure and in the end once a minute, until somebody comes.
+    last failure and in the end once a minute, until a worker comes.
 
-    `ordered`: who is on the way, also those whom the user has ordered. `look`: when to ask again
-    if nothing happens before. `news`: why workers cannot be had, or do not stay, to be told; it is
-    made once until `keep` workers are live again.
+    `ordered`: workers on the way, also those that the user has ordered. `look`: when to ask again
+    if nothing happens before. `news`: a record for the log, why workers do not come or do not stay;
+    it is made once until `keep` workers are live again.
     """
 
     def __init__(self, keep: int) -> None:

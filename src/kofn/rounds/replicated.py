@@ -28,7 +28,7 @@ class ReplicatedRound(WatchedRound):
     """`slots[s]` lists the blocks that the worker with slot s holds, its own first.
 
     `ready`: worker -> slot of those that take part from the start. Without `late` every holder is
-    asked at once, also those that join. With it, each block is asked of one, and of the next one
+    asked at once, also those that join. With it, each block is asked of one worker, and of the next
     when it is late: a backup task. With `spare` a block that nobody holds any more is left out: the
     round ends without it.
     """

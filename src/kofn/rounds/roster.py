@@ -1,8 +1,8 @@
-"""The roster: who is live, keeps what, owes what and since when, and has which slot.
+"""The roster of workers: which are live, keep what, owe what since when, and have which slot.
 
 One object for all rounds of a cluster, kept by the driver. It changes where events are noted and
-where commands are sent, nowhere else. A round begins with a copy of what it needs of it, and is
-told by events what changes meanwhile.
+where commands are sent, nowhere else. A round begins with a copy of what it needs, and
+learns by events what changes meanwhile.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Some terms of a sum are asked of two workers, and compared.
+"""Audits: some terms of a sum are evaluated by two workers, and compared.
 
-fn is the user's: nobody knows what its value should be. But where the code has the same symbol on
+fn is the user's, so its right value is not known. But where the code has the same symbol on
 two slots, two workers evaluate it anyway, and the second value is thrown away. An audit draws some
 of the symbols, in secret, and has a sum wait for both values of these. Where they differ, the
-master evaluates the symbol, too: it has the data and fn, and says who is wrong.
+master evaluates the symbol too: it has the data and fn, and so learns who is wrong.
 
 fn may be evaluated in another order elsewhere (another BLAS, other threads), so values need not be
 equal to the last bit: each array must agree to half of its digits, √eps of its largest entry.

@@ -111,12 +111,12 @@ class Parts:
         sum belongs in x, which goes to every worker once. stop: see kofn.stop (default: exact).
         weights: what stands for parts that are missing: "covered" scales up by all / covered,
         "unbiased" by 1 / P(covered) for as many workers drawn at random (always, so that its mean
-        is the sum; only where workers say one sum each), "plain" leaves them out, "least-squares"
+        is the sum; only where workers send one sum each), "plain" leaves them out, "least-squares"
         fits the all-ones row. code: another code for this sum; its parts are placed at its first
         use. vectorised: fn takes a stack of parts, one on top of the other (a list, where they are
         no arrays), and returns a row for each: many small terms then cost few calls. verify: a
         fraction of the parts, drawn anew for each sum, on which two workers must agree; where they
-        do not, fn is called here, and says who is wrong (docs/verify.md). Needs a code that has
+        do not, fn is called here, which shows who is wrong (docs/verify.md). Needs a code that has
         parts on two workers.
 
         Returns at once when the rule is met: stragglers drop what they are at. Raises

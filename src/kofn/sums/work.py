@@ -81,7 +81,7 @@ def worker_body(
     flush: float = FLUSH,
     span: Span | None = None,
 ) -> Iterator[Piece]:
-    """Evaluate the symbols of a slot in order; what is said is a run of them and their values.
+    """Evaluate the symbols of a slot in order; each message is a run of them with their values.
 
     `span`: from which symbol on, and up to which; None for all.
 
