@@ -35,7 +35,7 @@ LEAST = 64  # groups; below that a plain LT code is as good
 
 @dataclass(frozen=True)
 class Raptor(SumCode):
-    """LT over terms with a precode: hardly any symbol more than there are groups.
+    """LT over terms with a precode: hardly more symbols are needed than there are groups.
 
     r: terms in a group. systematic: the first symbols are the groups themselves. symbols: how many
     there are in all (default: four times the groups). Symbols that hold a check are long, some 50

@@ -2,8 +2,8 @@
 
 Worker j is missing in a round with probability pⱼ, independently. Workers of a group hold the same
 parts. Groups are made so that the chance that all of a group are missing is about equal: reliable
-workers are paired with unreliable ones. What a group says is divided by the chance that anybody
-says it, 1 − Πp: the mean over many rounds is then the exact sum.
+workers are paired with unreliable ones. The sum of a group is divided by the chance that one of its
+workers replies, 1 − Πp: the mean over many rounds is then the exact sum.
 """
 
 from __future__ import annotations

@@ -155,7 +155,7 @@ class ExponentialByLoad(Delays):
 
 @dataclass(frozen=True)
 class Scaled(Delays):
-    """`by` times what `delays` says: seconds of a recording or of a paper, made short.
+    """`by` times the seconds of `delays`: those of a recording or of a paper, made short.
 
     With `kofn.engines.paced.Paced` the workers of a real engine then really wait so long. Where
     `workers` are named, only theirs are changed.

@@ -137,8 +137,8 @@ class LinearObjective:
 
     The scores of the last point are kept, so that a value and a gradient there cost one pass with
     X; after a step along a Line they cost none. Where products are not exact (see
-    arrays.Replicated), rows whose score is NaN are not there: they count neither for the value nor
-    for the gradient. `sample`: some rows, from which the curvature is told about.
+    arrays.Replicated), rows whose score is NaN are missing: they count neither for the value nor
+    for the gradient. `sample`: some rows, from which the curvature is estimated.
     """
 
     def __init__(self, problem: Problem, sample: Sample | None = None) -> None:

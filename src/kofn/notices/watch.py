@@ -34,8 +34,8 @@ def begin(
 class Watcher:
     """Looks at a source until it is stopped.
 
-    `said`: places of which an earlier watcher has told a notice: this one confirms it, or takes it
-    back. Whatever goes wrong is told by `fail`, and is not the worker's trouble.
+    `said`: places of which an earlier watcher reported a notice: this one confirms it, or takes it
+    back. Errors are reported by `fail`, and do not touch the worker.
     """
 
     def __init__(

@@ -28,9 +28,9 @@ def crowding() -> float:
 class Feed:
     """The state of a run, kept up to date a few times a second. `changed` guards the state.
 
-    Where there are more tasks than SHARE of the time is enough for, some rounds are not looked at
-    task by task, and some stretches of the log not at all but for their marks; the figures of all
-    rounds count all the same.
+    It takes at most SHARE of the time. Where tasks are too many for that, it skips those of some
+    rounds, and in some stretches of the log all but the marks; the figures of all rounds still
+    count.
     """
 
     def __init__(self, log: EventLog, state: RunState, used: Gauged | None = None) -> None:

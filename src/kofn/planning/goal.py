@@ -16,8 +16,8 @@ NEARBY = 0.1  # what is safer is looked at first if it is no further from the be
 class Goal(NamedTuple):
     """The cheapest in time if there is a deadline; else, with prices, the least time x price.
 
-    There one percent more money would buy less than one percent of the time: the knee. `risk`: at
-    most so much of it, if that can be.
+    At the least time x price, one percent more money buys less than one percent of the time: the
+    knee. `risk`: options with at most so much are preferred.
     """
 
     deadline: float | None

@@ -34,10 +34,11 @@ def need(n: int, candidate: Candidate) -> int:
 
 
 def shortages(trace: SpotTrace, n: int, candidate: Candidate) -> list[tuple[float, float]]:
-    """From when to when the machines of a trace cannot do the work, in order.
+    """The times (begin, end) in which the machines of a trace cannot do the work, in order.
 
-    They are fewer than the threshold. Of a repetition code: all holders of too many parts are gone,
-    where a machine that comes takes the free slot whose parts have the fewest holders.
+    They cannot when they are fewer than the threshold or, under a repetition code, when all holders
+    of too many parts are gone. A machine that comes takes the free slot whose parts have the fewest
+    holders.
     """
     held = _held(n, candidate)
     fewest = need(n, candidate) if held is None else 0

@@ -95,8 +95,7 @@ def plan(
     hour of a machine (default: the market's own, if it has any). memory_per_worker: bytes of the
     data that a worker can keep. tolerance: the part of a sum that may be missing (0: exact).
     deadline: seconds for all rounds. risk: the chance, at most, that a run lacks machines at some
-    time. on_round: is told how many rounds are to be played in all, and which code one was played
-    of.
+    time. on_round: called after each played round, with how many there will be in all and the code.
 
     Without a deadline the least time wins or, with prices, the least time x price; with one, the
     least price, or machine seconds, of those that meet it. No code wins unless one is better by

@@ -99,10 +99,10 @@ class _Task:
 
 
 class Follower:
-    """Follows a log, record by record, and says what became of each task when it has ended.
+    """Follows a log, record by record, and returns how each task ended.
 
     It keeps the tasks that are open, and which rounds have ended; of workers only when each was
-    lost and when it was free. Pieces and ends of tasks whose send it has not seen mean nothing.
+    lost and when it was free. Pieces and ends of tasks whose send it has not seen are ignored.
     """
 
     def __init__(self) -> None:

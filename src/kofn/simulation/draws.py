@@ -29,7 +29,7 @@ class Begun(NamedTuple):
 class Common(Delays):
     """`delays` for fractions of the whole work, drawn anew for each worker, round and task of it.
 
-    What a worker draws depends on the seed, on it, the round and how many tasks it has begun in
+    A draw depends on the seed, the worker, the round and how many tasks the worker has begun in
     the round, and on nothing else. So codes that are compared meet the same stragglers.
     """
 
