@@ -82,7 +82,7 @@ for _name, _one in PAPERS.items():
 @papers.command()
 def svm(
     data: Annotated[Path, data_option("svm", needed=True)],
-    out: Out,
+    out: Annotated[Path, Option(help="The directory to write.")],
     engine: Annotated[str, Option(help="Where the four workers are.")] = "local",
     as_json: Json = False,
 ) -> None:
