@@ -39,7 +39,7 @@ class Market:
         check(trace, shares, need, scale)
         if cluster.keep is not None:
             raise BadInput(
-                f"a market says who leaves and who comes; this cluster was connected with "
+                f"a market decides which workers leave and come; this cluster was connected with "
                 f"keep={cluster.keep}, which orders workers too. Connect without keep."
             )
         workers = cluster.workers

@@ -78,7 +78,7 @@ def run(fit: Fit, *, quiet: bool, shown: Shown = NOT_SHOWN) -> dict[str, Any]:
         raise BadInput(f"--model must be one of {', '.join(MODELS)}; got {fit.model!r}.")
     if fit.keep is not None and (fit.spot is not None or fit.keep > fit.workers):
         raise BadInput(
-            f"--keep is at most --workers, and the market of --spot says itself who comes; got "
+            f"--keep is at most --workers, and not for --spot, whose market orders workers; got "
             f"--keep {fit.keep}, --workers {fit.workers}, --spot {fit.spot}. Leave --keep out."
         )
     resolve(fit.notices)  # raises for a wrong name

@@ -92,7 +92,7 @@ def delays_of(
         return timings.delays(whole, slope=slope * whole)
     if single and timings.loads[0] == 0 and grows != 0:
         raise BadInput(
-            f"what grows with the load cannot be told from load 0, the only one of {timings.name}. "
+            f"load 0, the only one of {timings.name}, does not show what grows with the load. "
             f"Give slope, the seconds of the whole work on one worker, or grows=0."
         )
     if single:
