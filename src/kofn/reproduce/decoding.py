@@ -124,7 +124,7 @@ def bench(times: int, on_step: Callable[[str], None] = lambda what: None) -> dic
     return details
 
 
-def precodes(times: int, needed: int) -> Any:
+def precodes(times: int, needed: int, on_step: Callable[[str], None] = lambda what: None) -> Any:
     """LT and Raptor at m = 1000, plain and systematic: symbols, terms and decode times.
 
     `symbols_99`: enough in 99 % of codes. Of a systematic code the first symbols are the terms; it
@@ -132,6 +132,7 @@ def precodes(times: int, needed: int) -> Any:
     """
     m, rows = CASES[0][1], []
     for name, recipe in PRECODED.items():
+        on_step(f"symbols and decoding, {name}")
         counts, wall, cpu, errors, terms_read, etas = [], [], [], [], [], []
         for trial in range(needed):
             code = replace(recipe, seed=trial, symbols=2 * m).assign(m, 1)
