@@ -12,7 +12,7 @@ from support import examples
 
 import kofn
 from kofn.codes.graph import GraphCode, optimal_weights, regular_graph
-from kofn.codes.reliable import ReliableRepetition, fixed_weights, grouped, variances
+from kofn.codes.reliable import ReliableRepetition, grouped
 from kofn.delays import Exponential
 from kofn.engines.virtual import VirtualEngine
 from kofn.sums.tally import Combining
@@ -129,17 +129,6 @@ def test_groups_are_equally_likely_to_be_missing() -> None:
     assert max(gone) / min(gone) < 2.5
 
     assert max(gone) < 0.07
-
-
-def test_what_is_decided_after_the_replies_is_best() -> None:
-    chances = (0.05, 0.2, 0.5)
-    found = variances(chances)
-    assert found["naive"] == pytest.approx(0.1447, abs=1e-3)
-    assert found["fixed"] == pytest.approx(0.0417, abs=1e-3)
-    assert found["seen"] == pytest.approx(0.00503, abs=1e-4)
-    a, p = fixed_weights(chances), np.array(chances)
-    assert (a * (1 - p)).sum() == pytest.approx(1.0, rel=1e-12)
-    assert (a**2 * p * (1 - p)).sum() == pytest.approx(found["fixed"], rel=1e-12)
 
 
 def test_a_cluster_of_unequal_workers() -> None:

@@ -119,7 +119,7 @@ def test_every_package_keeps_to_the_rules() -> None:
 
 
 def test_a_broken_rule_is_seen() -> None:
-    assert "errors" in imported(ROOT / "codes" / "mds.py")
+    assert "errors" in imported(ROOT / "codes" / "threshold.py")
     assert "engines.base" in imported(ROOT / "rounds" / "driver.py")
     assert allowed("rounds", "engines.base")
     assert not allowed("rounds", "engines.local")

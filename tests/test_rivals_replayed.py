@@ -19,6 +19,7 @@ from kofn.cli.bench import rivals as bench_rivals
 from kofn.codes.repetition import CyclicRepetition, FractionalRepetition
 from kofn.delays import Recording, read_timings
 from kofn.engines.virtual import SLICE
+from kofn.reproduce.datasets import TIMINGS
 from kofn.rivals import (
     DSAG,
     MSGC,
@@ -297,7 +298,7 @@ def test_every_rival_has_a_name_and_a_grid() -> None:
 
 
 def test_the_command_has_the_best_setting_of_each(tmp_path: Path) -> None:
-    file = tmp_path / bench_rivals.FILE
+    file = tmp_path / TIMINGS
     file.parent.mkdir()
     waits = np.random.default_rng(0).exponential(1.0, (5, 6)) + 0.5
     tables: dict[str, Any] = {"few_load0.0": waits, "few_load1.0": waits + 2.0}

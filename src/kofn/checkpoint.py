@@ -123,7 +123,7 @@ class Checkpoint:
         return True
 
     def loop(self, every: float | None, state: Mapping[str, Any]) -> bool:
-        """As `offer`, for a loop of somebody's own; BadInput if the folder holds another state."""
+        """As `offer`, for a loop that you wrote; BadInput if the folder holds another state."""
         self.every = None if every is None else checks.seconds(every, "every")
         if self.about is None:
             about, newest = {"loop": sorted(state)}, self.read()

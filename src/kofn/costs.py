@@ -1,4 +1,4 @@
-"""What moving data and running a master cost: the numbers of a simulation.
+"""The costs of moving data and of running a master: the numbers of a simulation.
 
 One set for all: the virtual engine charges them, `kofn calibrate` measures them on a cluster.
 """
@@ -22,7 +22,7 @@ class Costs:
 
     Each machine has a link of `bandwidth` bytes a second both ways, the master too. A message takes
     `latency` seconds. A machine that is added is a worker after `start_up` seconds. The master
-    takes `per_event` seconds for each task that it sends and each event that it hears, and
+    takes `per_event` seconds for each task that it sends and each event that it receives, and
     `per_number` seconds for each number of a reply, and each that is combined in decoding.
     """
 

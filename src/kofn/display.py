@@ -1,4 +1,4 @@
-"""What a person sees beside results: tables in a notebook, and lines of the `kofn` logger.
+"""Output beside results: tables in a notebook, and lines of the `kofn` logger.
 
 The logger has no handler of its own, so nothing appears unless it is asked for:
 `logging.basicConfig(level=logging.INFO)`.

@@ -86,7 +86,7 @@ class ExchangeLayout:
 
 
 class Progress(NamedTuple):
-    """What is said of every share, one entry a share; the last is the master's own."""
+    """The status of every share, one entry a share; the last is the master's own."""
 
     epochs: Words  # of its last stamp, 0 for none
     rounds: Words  # of its last stamp
@@ -214,7 +214,7 @@ class Exchange:
         return None
 
     def offered(self, round: int) -> bool:
-        """Whether anybody has the vector of a round, or of a later one."""
+        """Whether a worker has the vector of a round, or of a later one."""
         offered = bool((self._words[1:, 1] > round).any())
         fence()
         return offered

@@ -278,7 +278,7 @@ def _sync(folder: Path) -> None:
 
 
 def cause(error: BaseException) -> str:
-    """What a library said of a file, in one line."""
+    """The error of a library that read a file, in one line."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text[:200].rstrip(".")
 

@@ -39,7 +39,7 @@ class Market:
         check(trace, shares, need, scale)
         if cluster.keep is not None:
             raise BadInput(
-                f"a market says who leaves and who comes; this cluster was connected with "
+                f"a market decides which workers leave and come; this cluster was connected with "
                 f"keep={cluster.keep}, which orders workers too. Connect without keep."
             )
         workers = cluster.workers
@@ -164,7 +164,7 @@ class Market:
         cluster = self._cluster
 
         def announce() -> None:
-            # What is left now: it may have taken a moment until somebody drove the engine.
+            # What is left now: it may have taken a moment until a thread drove the engine.
             cluster.engine.announce(worker, max(0.0, end - time.monotonic()), "the market")
 
         if worker in cluster.workers:

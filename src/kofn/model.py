@@ -41,9 +41,9 @@ class Last(Piece):
 
 
 class Outline(tuple[tuple[Any, int], ...]):
-    """As the `what` of a task: its pieces beforehand, each (what, read), in order.
+    """A possible `what` of a task: its pieces known beforehand, each (what, read), in order.
 
-    An engine that skips values says these, one by one, as if the body had run.
+    An engine that skips values yields these, one by one, as if the body had run.
     """
 
     @cached_property
@@ -91,7 +91,7 @@ class Room(Protocol):
         """Write rows from row `first` on, from any thread: contiguous, of the array's own dtype."""
 
     def twin(self) -> Room | None:
-        """The same memory, to be `put` at another worker, neither of which changes it.
+        """The same memory, to be `put` at another worker; neither worker changes it.
 
         None where there is none to be had: put the array itself.
         """
@@ -206,7 +206,7 @@ class Tick(NamedTuple):
 
 
 class Observed(NamedTuple):
-    """What memory that workers write said when a round asked for it, with Observe."""
+    """The memory that workers write, as it was when a round asked for it with Observe."""
 
     time: float
     value: Any
@@ -256,7 +256,7 @@ class Accuse(NamedTuple):
 
 
 class Observe(NamedTuple):
-    """Read memory that workers write; the round is told at once, by Observed.
+    """Read memory that workers write; the round gets it at once, as Observed.
 
     `held`: whether workers complete no round from then on, until something is published.
     """
@@ -333,7 +333,7 @@ class Report(Displayed):
     # Relative to the size of the terms of the result; of X @ w it holds for the k rows that are
     # coded together (docs/numerics.md) by themselves, whatever the size of other rows.
     error_bound: float | None
-    restarted: bool = False  # some worker had to do again what it had delivered
+    restarted: bool = False  # some worker had to do again rows that it had delivered
     wrong: tuple[int, ...] = ()  # workers whose replies could not be right, and were not used
     tuned: tuple[str, ...] = ()  # what was changed before the round, of what was left to kofn; why
     extra: Mapping[str, Any] = field(default_factory=dict)
@@ -364,7 +364,7 @@ class ProductReport(Report):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SumReport(Report):
-    """What one coded sum did. Parts are terms of the sum; a symbol is what a worker says of some.
+    """What one coded sum did. Parts are terms of the sum; a symbol is what a worker sends of some.
 
     A part that several workers hold may be read by each of them, and is used once.
     """

@@ -14,6 +14,7 @@ from .. import checks
 from ..codes.linear import error_bound
 from ..model import ProductReport, Record, Task
 from ..rounds import Late, RoundDriver
+from ..rounds.base import Round
 from ..rounds.holders import HasDriver, Holders
 from ..rounds.replicated import ReplicatedRound
 from . import work
@@ -150,19 +151,11 @@ class Replicated(Reporting):
     ) -> None:
         size = np.diff(self._cuts)
         used = int(size[list(round.values)].sum())
-        self._report = round.report(
-            ProductReport,
-            live,
-            (*times, self._driver.engine.now()),
-            rows_read=dict(round.read),
-            rows_used=used,
-            rows_wasted=max(0, sum(round.read.values()) - used),
-            rows_topped_up=int(size[list(round.asked_again)].sum()),
-            eta=1.0,
-            error_bound=error_bound(self.shape[1], self.dtype, 1.0) if self.exact else None,
-            extra={"missing_rows": self.shape[0] - used},
-        )
-        self._driver.log.append(Record.result(self._driver.engine.now(), self._report))
+        figures: dict[str, Any] = {"rows_topped_up": int(size[list(round.asked_again)].sum())}
+        figures["extra"] = {"missing_rows": self.shape[0] - used}
+        if self.exact:
+            figures["error_bound"] = error_bound(self.shape[1], self.dtype, 1.0)
+        conclude(self, round, live, times, used, 1.0, **figures)
 
     def __repr__(self) -> str:
         return (
@@ -194,6 +187,24 @@ class _Pass:
             return Task(task, round, worker, work.product, (self.key, runs), runs, cost)
         args = (self.key, block, runs, self.z[begin:end])
         return Task(task, round, worker, work.adjoint, args, block, cost)
+
+
+def conclude(
+    X: Reporting,
+    round: Round,
+    live: tuple[int, ...],
+    times: tuple[float, float],
+    used: int,
+    eta: float,
+    **figures: Any,
+) -> None:
+    """Write the report of a product that needed `used` rows."""
+    read, driver = dict(round.read), X._driver
+    wasted, now = max(0, sum(read.values()) - used), driver.engine.now()
+    rows = {"rows_read": read, "rows_used": used, "rows_wasted": wasted}
+    figures = {"error_bound": None, **rows, **figures}
+    X._report = round.report(ProductReport, live, (*times, now), eta=eta, **figures)
+    driver.log.append(Record.result(now, X._report))
 
 
 def driver_of(where: HasDriver) -> RoundDriver:

@@ -1,8 +1,8 @@
-"""Some rows of a coded matrix as a matrix of its own: what stochastic descent multiplies with.
+"""Some rows of a coded matrix as a matrix of its own, for stochastic descent.
 
 Row r of the matrix is in block r // B, at place r % B of every share, B being the rows of a share.
-So one place of k shares decodes k rows, one of each block. A product with some rows takes the
-places of these, and no more: `CodedMatrix.batches` draws rows that use all that is decoded.
+So reading one place of k shares decodes k rows, one of each block. A product with some rows reads
+their places only. `CodedMatrix.batches` draws rows so that every decoded row is used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is kept to check the replies of one matrix, from one version of it to the next."""
+"""The probes and bounds that check the replies of one matrix, through all its updates."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def _norm(array: NDArray[Any]) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Checked:
-    """How long rows are at most, and with `verify` what replies are checked by.
+    """A bound on the lengths of rows and, with `verify`, what replies are checked by.
 
-    `longest`: a bound on the lengths of the rows of blocks, found when it is asked for; updates
-    have made it `grown` longer, and move it by `speed`. `rebuilt`: what shares may be off by from
-    the start, relative to |g| L.
+    `longest()`: the bound for the rows of blocks as they were encoded. `grown`: by how much updates
+    may have lengthened them; `speed`: by how much the velocity may in the next move. `rebuilt`:
+    what shares may be off by from the start, relative to |g| L.
     """
 
     longest: Callable[[], float]
@@ -92,7 +92,7 @@ class Checked:
     def of_rows(
         self, code: Code, columns: int, off: Mapping[int, float], start: int
     ) -> ProbedRows | None:
-        """What checks rows of shares, which are those from `start` on; None without probes."""
+        """The check of rows of shares, from row `start` on; None without probes."""
         if self.probes is None:
             return None
         dtype = np.float64 if self.probes.sizes.unit == UNIT else np.float32
@@ -123,7 +123,7 @@ def begun(
     shape: tuple[int, int, int],
     groups: int,
 ) -> Checked:
-    """What is kept of a matrix of `shape` (k, rows, d) before its first update."""
+    """The probes and bounds of a matrix of `shape` (k, rows, d), before its first update."""
     k, rows, _ = shape
     # Of a store, a worker may have rebuilt its share from k others without our knowing.
     unit = float(np.finfo(shares.dtype).eps) / 2
@@ -166,7 +166,7 @@ def of_source(source: Source, code: AnyKOfN, scales: Scales | None) -> PiecesOf:
 
 
 def of_store(store: Store) -> PiecesOf:
-    """The same of a store: the shares that are plain blocks are read once, and their checksums."""
+    """The same of a store. It reads the shares that are plain blocks once, and their checksums."""
 
     def pieces(edges: Edges) -> Iterator[tuple[int, int, list[Any]]]:
         code = store.code

@@ -1,11 +1,11 @@
 """How far shares that were rebuilt are off: measured with a few known vectors.
 
-A share that is rebuilt from others takes their errors on, and passes them on in its turn; after a
-hundred losses and joins that is more than the rounding of one product. It cannot be told from the
-shares alone: what they agree on may be off. So from the first rebuilding on, a few products of the
-matrix with random vectors are kept here, exact but for the rounding of that day, and follow every
-update. A rebuilt share times the same vectors should be what the code makes of them; how far it is
-off enters the error bound of all products from then on.
+A share that is rebuilt from others inherits their errors, and passes them on. After a hundred
+losses and joins they are larger than the rounding of one product. The shares alone cannot show it:
+they may agree, and all be off. So from the first rebuilding on, the master keeps a few products of
+the matrix with random vectors, and updates them with every update of the matrix. A rebuilt share
+times these vectors should be what the code makes of the products. How far it is off enters the
+error bound of all later products.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def vectors(length: int) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Drift:
-    """What is known of a matrix and its velocity beside their shares, and by how much those differ.
+    """A few products of a matrix and its velocity, and how far the shares differ from them.
 
     `blocks`: the blocks times the vectors, (k, rows, COLUMNS), or None before the first rebuilding.
     `size`: the largest that each place has been, (rows,). `off`: by share, errors relative to that,

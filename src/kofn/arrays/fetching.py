@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .matrix import CodedMatrix
 
 FETCH = 16 << 20  # bytes of a share that are fetched at a time
-WINDOWS = 8  # runs of places that a sample is had from, if they have MANY rows each
+WINDOWS = 8  # runs of places that a sample is taken from, if they have MANY rows each
 MANY = 16
 
 
@@ -66,7 +66,7 @@ def chunks(
 def sampled(X: CodedMatrix, count: int) -> tuple[NDArray[np.intp], NDArray[Any]] | None:
     """About `count` rows of the matrix, and which they are: (s,) and (s, d); they are fetched.
 
-    Rows that lie at the same places of all blocks cost least. So they are had from WINDOWS runs of
+    Rows that lie at the same places of all blocks cost least. So they come from WINDOWS runs of
     places, far apart. None where values are skipped, or rows lie in pieces.
     """
     if not X._values or X._stored is not X.code:

@@ -1,7 +1,7 @@
-"""Xᵀ D X of the rows that workers have as they are, or that are here: how a sum of squares curves.
+"""Xᵀ D X, the curvature of a sum of squares, of the rows in plain blocks or in this process.
 
-Shares that are plain blocks need no decoding. Nobody stands in for one that is lost or late: the
-result says of how much of the rows it is, and a part of them is a good guess.
+Shares that are plain blocks need no decoding. Where one is lost or late, its rows are left out. The
+result has the fraction of rows that are in it; the Gram of a part is a good estimate.
 """
 
 from __future__ import annotations

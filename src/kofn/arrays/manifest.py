@@ -69,7 +69,7 @@ class Manifest:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What it says of matrix and code, as JSON; `check` tells one generator from another."""
+        """The matrix and the code as JSON; `check` identifies the generator."""
         code, check = self.code, [float(f"{x:.9g}") for x in _probe(self.code)]
         facts = {"n": code.n, "k": code.k, "construction": code.construction, "seed": code.seed}
         return {
@@ -83,7 +83,7 @@ class Manifest:
 
     @property
     def content(self) -> dict[str, Any]:
-        """What its file says; the last entry is a checksum of all others."""
+        """The content of its file; the last entry is a checksum of all others."""
         shares = [[asdict(file) for file in files] for files in self.shares]
         content = {**self.facts, "shares": shares}
         if self.scales is not None:
@@ -96,7 +96,7 @@ class Manifest:
         return str(self.content["sha256"])
 
     def with_shares(self, files: Mapping[int, tuple[ArrayFile, ...]]) -> Manifest:
-        """The same with other files for some shares."""
+        """A copy with other files for some shares."""
         shares = {**dict(enumerate(self.shares)), **files}
         return replace(self, shares=tuple(shares[s] for s in sorted(shares)))
 

@@ -150,11 +150,11 @@ class CodedMatrix(Displayed, Reporting):
         called here with the round and the change, every `report_every` rounds, and may end and
         start workers, but not multiply.
 
-        Workers exchange their pieces among themselves, once a round. What passes here a round is
-        some hundred bytes, whatever the length of w; w0 and the last w pass once each. A round that
-        loses a worker is repaired by the others; who joins takes part as soon as it has its share.
-        Raises CannotDo on engines whose workers cannot exchange, and with `verify`, as nobody could
-        check what they exchange. Raises Diverged when w is not finite.
+        Workers exchange their pieces among themselves, once a round. The master sends w0, receives
+        the last w, and in between some hundred bytes a round, whatever the length of w. When a
+        worker is lost, the others repair the round; a joiner takes part once it has its share.
+        Raises CannotDo on engines whose workers cannot exchange, and with `verify`, because the
+        exchanged values cannot be checked. Raises Diverged when w is not finite.
         """
         return iterate(self, f, w0, rounds, tol, report_every, on_round)
 

@@ -132,7 +132,7 @@ def hold_share(
 ) -> Any:
     """Return a share of the store at `url`; where its file is gone or spoiled, from k others.
 
-    Runs on the worker that keeps it. `digest` tells whether it still is the same store.
+    Runs on the worker that keeps it. `digest` identifies the store.
     """
     try:
         return load_share(url, files, columns, verify)

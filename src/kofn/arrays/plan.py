@@ -28,7 +28,7 @@ from .tuning import MarginTuner
 from .wide import decode as in_place
 from .wide import plain
 
-MEANINGFUL = 3e-3  # seconds: shorter tasks say more about the machine's mood than its speed
+MEANINGFUL = 3e-3  # seconds: shorter tasks tell more of other programs than of the machine's speed
 BEST_OF, ENOUGH = 8, 4  # replies looked at, and how many there must be
 BLEND = 0.5  # weight of the newest in the moving average
 SILENT = 0.25  # seconds: who owes an answer from an earlier round for so long is left out

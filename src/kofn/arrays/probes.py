@@ -50,7 +50,7 @@ def edges_of(rows: int, groups: int) -> Edges:
 
 @dataclass(frozen=True, eq=False)
 class Sums:
-    """What is kept of a matrix, or of its velocity, and by how much it may be off.
+    """Secret sums of a matrix, or of its velocity, and how far they may be off.
 
     `r`: (groups, k, PROBES, d), r times the rows of each group and block; off by UNIT · `r_off`,
     (groups,), relative to |g| |w|. `s`: (k, rows, PROBES), the blocks times σ; off by
@@ -76,7 +76,7 @@ class Sums:
 
 @dataclass(frozen=True, eq=False)
 class Probes:
-    """The secret numbers, and what is kept of one version of a matrix.
+    """The secret numbers, and the sums of one version of a matrix.
 
     `r`: (PROBES, rows), divided by `size`, (rows,): powers of two near the length of the rows, so
     that a short row shows beside long ones. `sigma`: (d, PROBES).
@@ -127,8 +127,9 @@ class Probes:
     def tolerance(self) -> Floats:
         """τ of a group, (groups,), relative to |g| |w|.
 
-        The noise of its rows, times r, which knows nothing of it (Hoeffding). What the sums are off
-        by; c·w, of d terms, and the sum over blocks; and r·y, of m terms of at most 2 L / size.
+        It adds up: the noise of its rows, times the independent r (Hoeffding); the error of the
+        sums; the rounding of c·w, of d terms, and of the sum over blocks; and that of r·y, of m
+        terms of at most 2 L / size.
         """
         sums, d = self.sums, len(self.sigma)
         worth = np.sqrt((sums.r**2).sum(axis=(1, 2, 3)))

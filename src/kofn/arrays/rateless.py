@@ -16,14 +16,14 @@ from ..codes.linear import error_bound
 from ..codes.rateless import LT, LTAssignment
 from ..codes.values import Values
 from ..errors import BadInput, CannotDo
-from ..model import Outline, ProductReport, Record, Task
+from ..model import Outline, Task
 from ..rounds.holders import HasDriver, Holders
 from ..rounds.rateless import RatelessRound
 from . import work
-from .baselines import driver_of
+from .baselines import conclude, driver_of
 from .operator import Reporting
 
-BLOCKS = 1000  # of rows, unless it is said: the master decodes so many values
+BLOCKS = 1000  # of rows, by default: the master decodes so many values
 PIECES = 64  # messages of a worker that works off its whole stack, about
 
 
@@ -114,7 +114,10 @@ class Rateless(Reporting):
                 eta = values.eta
                 blocks = values.of(self._replies(round, values.keys, operand.shape[1:]))
                 result[:] = blocks.reshape(-1, *operand.shape[1:])[: self.shape[0]]
-            self._conclude(round, tuple(ready), times, eta)
+            figures: dict[str, Any] = {"error_bound": error_bound(self.shape[1], self.dtype, eta)}
+            figures["extra"] = {"symbols": sum(b - a for _, (a, b), _ in round.values)}
+            used = self.blocks * self._height
+            conclude(self, round, tuple(ready), times, used, eta, **figures)
         return result
 
     def _replies(
@@ -128,27 +131,6 @@ class Rateless(Reporting):
             for i in range(first, last)
         }
         return np.stack([known[key] for key in keys]).reshape(len(keys), h, *width)
-
-    def _conclude(
-        self,
-        round: RatelessRound,
-        live: tuple[int, ...],
-        times: tuple[float, float],
-        eta: float,
-    ) -> None:
-        used, read = self.blocks * self._height, dict(round.read)
-        self._report = round.report(
-            ProductReport,
-            live,
-            (*times, self._driver.engine.now()),
-            rows_read=read,
-            rows_used=used,
-            rows_wasted=max(0, sum(read.values()) - used),
-            eta=eta,
-            error_bound=error_bound(self.shape[1], self.dtype, eta),
-            extra={"symbols": sum(last - first for _, (first, last), _ in round.values)},
-        )
-        self._driver.log.append(Record.result(self._driver.engine.now(), self._report))
 
     def __repr__(self) -> str:
         return (

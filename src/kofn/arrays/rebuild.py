@@ -1,6 +1,6 @@
 """Whether a store is whole, and a share of it from others: any k whole ones are enough.
 
-Checksums tell whether a file was altered, not whether it is the share that it is said to be. That
+Checksums show that a file was altered, not that it is the share that its name says. That
 the shares belong together is checked by their code: with y_s = uᵀ (share s) v for fixed u and v,
 the y of all shares must be a code word as the shares are, up to rounding.
 """

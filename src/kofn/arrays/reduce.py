@@ -1,4 +1,4 @@
-"""A round whose every reply is needed, because the result is their sum.
+"""A round that needs every reply, because the result is their sum.
 
 A share is a combination of any k others. So what a lost (or late) worker owed is re-expressed as
 work for others, scaled by known coefficients; the sums that have arrived stay good.
@@ -22,7 +22,6 @@ from ..rounds.windows import runs
 if TYPE_CHECKING:
     from .tasks import Adjoint
 
-Floats = NDArray[np.float64]
 TEAMS = 16  # that stand in for a share, where they are large: weights cost O(k³) a team
 
 
@@ -66,10 +65,10 @@ class _Way:
 
 @dataclass(eq=False)
 class _Terms:
-    """Some of the sum, in several ways; the first that is all there counts.
+    """A part of the sum, with several ways to get it; the first way that is complete counts.
 
-    The base has one way. What a late worker owes, `whole`, has two or more: its own replies, and
-    those of others that stand in.
+    The base has one way. The part that a late worker owes, `whole`, has two or more: its own
+    replies, and those of others that stand in.
     """
 
     ways: list[_Way]
@@ -137,11 +136,11 @@ class SumRound(WatchedRound):
 
     @property
     def strain(self) -> float:
-        """η², as far as it is due to those that stood in.
+        """η², as far as workers that stood in for others have caused it.
 
-        The rounding of an item is as large as its share's row times its operand, whatever has been
-        stood in for before: so η needs no propagating, it can be read off. At every level: the
-        operands of those that were stood in for are rounded, too.
+        The rounding of an item is as large as its share's row times its operand, at every level of
+        standing in. So η need not be propagated from level to level. Operands of items that were
+        replaced are rounded too, so all levels count.
         """
         items = [item for way in self._counted() for item in [*way.items, *way.replaced]]
         return sum(self._strain(item) for item in items if not item.first)
@@ -225,10 +224,10 @@ class SumRound(WatchedRound):
         return [self._ask(part) for part in parts]
 
     def _express(self, whole: Item, lost: bool) -> list[Item]:
-        """Parts that make up for an item; none where it takes somebody that is not there.
+        """Parts that replace an item; none where too few workers are there.
 
-        For a lost worker the slow ones stand in, too, where the others are too few, or decode so
-        poorly that the result would be refused. One that is only late is waited for then.
+        Slow workers stand in for a lost one where the others are too few, or decode so poorly that
+        the result would be refused. In these cases a worker that is only late is waited for.
         """
         quick, slow = self._counted_on()
         parts: list[Item] = []

@@ -42,7 +42,7 @@ class Count:
 
 
 class Listener:
-    """Tells the user of rounds, and remembers what had passed when the first was heard of."""
+    """Calls the user's `on_round`, and remembers the traffic up to the first report."""
 
     def __init__(self, on_round: OnRound | None, report_every: int, count: Count) -> None:
         self._on_round, self._every, self._count = on_round, report_every, count

@@ -42,11 +42,11 @@ class Scales:
 class Growth:
     """By how much updates have made the rounding of a place larger than its rows.
 
-    Scales are those at encoding. An update may be small against the largest row of its place and
-    huge against a small one; divided by the small one's scale it fills the shares, and their
-    rounding is multiplied with the large one's. `length`: bounds on the lengths of the scaled rows,
-    (N,). `speed`: those of their velocity. `size`: what the longest row of each place has surely
-    been, (rows,); row r lies at place r % rows.
+    Rows keep the scales that they were encoded with. An update may be small beside the largest row
+    of its place and huge beside a small one. Divided by the scale of the small row it fills the
+    shares, and their rounding is multiplied with the scale of the large row. `length`: bounds on
+    the lengths of the scaled rows, (N,). `speed`: those of their velocity. `size`: what the longest
+    row of each place has surely been, (rows,); row r lies at place r % rows.
     """
 
     scales: Scales

@@ -31,7 +31,7 @@ class Footprint:
 
     @classmethod
     def now(cls) -> Footprint:
-        """Look, after what is garbage was collected. Zeros where the system does not tell."""
+        """Collect garbage, then look. Zeros where the system does not show such numbers."""
         gc.collect()
         with suppress(OSError, AttributeError):
             ctypes.CDLL(None).malloc_trim(0)

@@ -199,7 +199,7 @@ class _Chaos:
                 self._problem = self._failed(bench).problem
 
     def _failed(self, bench: Bench) -> ChaosFailed:
-        """What to say of the exception that is being handled."""
+        """One line on the exception that is being handled."""
         error = sys.exception()
         traceback.print_exc()
         what = "" if isinstance(error, Wrong) else f"{bench.doing} raised {type(error).__name__}: "

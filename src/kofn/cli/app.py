@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 from typer import Option
@@ -14,16 +14,14 @@ from .. import KofnError, __version__
 from .bench import many
 from .fitting import Log, Page, Price, encode, fit, predict
 from .logs import export, report, watch
-from .papers import reproduce_all
-from .places import HOLDS
+from .papers import papers
 from .ranks import become_worker
 from .running import Json, run_command
-from .simulations import calibrate, plan, reproduce_plan, simulate, trace
+from .simulations import calibrate, plan, simulate, trace
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 app.add_typer(many.bench, name="bench")
-reproduce = typer.Typer(help="Measure the papers' figures again.", no_args_is_help=True)
-app.add_typer(reproduce, name="reproduce")
+app.add_typer(papers, name="reproduce")
 app.add_typer(trace, name="trace")
 trace.command()(export)
 app.command()(encode)
@@ -32,12 +30,8 @@ app.command()(predict)
 app.command()(simulate)
 app.command()(plan)
 app.command()(calibrate)
-reproduce.command(name="plan")(reproduce_plan)
-reproduce.command(name="all")(reproduce_all)
 app.command()(watch)
 app.command()(report)
-
-Out = Annotated[Path, Option(help="The directory to write.")]
 
 
 def main() -> None:
@@ -71,13 +65,6 @@ def _fail(text: str) -> NoReturn:
 def _drop_output() -> None:
     """Let what is left of the output go nowhere: Python would try it again at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _data(command: str) -> Any:
-    """The option of a command that reads public data sets."""
-    without = ("elastic", "erasurehead", "fleet", "sequential", "sums")
-    made_up = " (default: made-up data)" if command in without else ""
-    return Option(envvar="KOFN_DATA", help=f"Directory that holds {HOLDS[command]}{made_up}.")
 
 
 def _version(wanted: bool) -> None:
@@ -147,64 +134,3 @@ def chaos(
     shown = Shown(page, None, log, title)
     run_command("chaos", as_json, settings, quiet=as_json, shown=shown)
     shown.stay()
-
-
-@reproduce.command()
-def svm(
-    data: Annotated[Path, _data("svm")],
-    out: Out,
-    engine: Annotated[str, Option(help="Where the four workers are.")] = "local",
-    as_json: Json = False,
-) -> None:
-    """A linear SVM on four workers, two of them killed during the fit."""
-    become_worker(engine)
-    from ..reproduce.svm import Settings
-
-    run_command("reproduce", as_json, "svm", out, data, quiet=as_json, settings=Settings(engine))
-
-
-@reproduce.command()
-def sequential(
-    out: Out,
-    data: Annotated[Path | None, _data("sequential")] = None,
-    quick: Annotated[bool, Option(help="Fewer jobs: about two minutes.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Sequences of products with a deadline: Figures 1 and 2, Table 1."""
-    run_command("reproduce", as_json, "sequential", out, data, quick, quiet=as_json)
-
-
-@reproduce.command()
-def erasurehead(
-    out: Out,
-    data: Annotated[Path | None, _data("erasurehead")] = None,
-    quick: Annotated[bool, Option(help="Few iterations: some minutes.")] = False,
-    time_scale: Annotated[
-        float | None, Option(help="Of the published delays of mean 2 s (default 0.075).")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Approximate gradient coding: Figures 2, 3 and 4, the lemmas, and rivals without a code."""
-    run_command("reproduce", as_json, "erasurehead", out, data, quick, time_scale, quiet=as_json)
-
-
-@reproduce.command()
-def elastic(
-    out: Out,
-    data: Annotated[Path | None, _data("elastic")] = None,
-    quick: Annotated[bool, Option(help="Fewer rounds: about a minute.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Coded elastic computing: Figure 2, a straggler, unequal machines, rows moved."""
-    run_command("reproduce", as_json, "elastic", out, data, quick, quiet=as_json)
-
-
-@reproduce.command()
-def rateless(
-    data: Annotated[Path, _data("rateless")],
-    out: Out,
-    quick: Annotated[bool, Option(help="Few trials: about a minute.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Rateless sums of non-linear functions: Figure 2, symbols needed, decode times, wall clock."""
-    run_command("reproduce", as_json, "rateless", out, data, quick, quiet=as_json)

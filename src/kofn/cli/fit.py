@@ -37,7 +37,7 @@ Names = tuple[str, ...] | None  # of the columns
 
 @dataclass(frozen=True)
 class Fit:
-    """What was asked for."""
+    """The options of `kofn fit`."""
 
     data: Path
     model: str
@@ -66,6 +66,11 @@ class Fit:
     hold_out: float | None = None
     at_most: int | None = None
 
+    @property
+    def classes(self) -> bool:
+        """Whether the model predicts classes."""
+        return self.model != "ridge"
+
 
 def run(fit: Fit, *, quiet: bool, shown: Shown = NOT_SHOWN) -> dict[str, Any]:
     """Fit, save, and return what happened."""
@@ -73,10 +78,10 @@ def run(fit: Fit, *, quiet: bool, shown: Shown = NOT_SHOWN) -> dict[str, Any]:
         raise BadInput(f"--model must be one of {', '.join(MODELS)}; got {fit.model!r}.")
     if fit.keep is not None and (fit.spot is not None or fit.keep > fit.workers):
         raise BadInput(
-            f"--keep is at most --workers, and the market of --spot says itself who comes; got "
+            f"--keep is at most --workers, and not for --spot, whose market orders workers; got "
             f"--keep {fit.keep}, --workers {fit.workers}, --spot {fit.spot}. Leave --keep out."
         )
-    resolve(fit.notices)  # a wrong name is told
+    resolve(fit.notices)  # raises for a wrong name
     _check_folder(fit)
     if fit.out is not None:
         places.file(fit.out)  # before the data are read: that may take long
@@ -93,11 +98,10 @@ def run(fit: Fit, *, quiet: bool, shown: Shown = NOT_SHOWN) -> dict[str, Any]:
 
     model = _model(fit, k).set_params(callback=watch, verbose=not quiet)
     values = search.grid(fit.search, fit.model, model)
-    classes = fit.model != "ridge"
-    X, y, names = tables.read(fit.data, fit.target, fit.labels, classes=classes)
+    X, y, names = tables.read(fit.data, fit.target, fit.labels, classes=fit.classes)
     _check_data(fit, X, y)
     if values:
-        search.check(fit.folds, y, classes)
+        search.check(fit.folds, y, fit.classes)
     X, y, held_out = _divided(fit, X, y, names)
     columns = scaling.Columns.of(X, model, fit.standardise)
     with nullcontext() if fit.out is None else places.room(fit.out, _size(fit, X, y, names)):
@@ -195,10 +199,9 @@ def _divided(
             f"--hold-out is a part of the rows between 0 and 1, and stands in for --test; got "
             f"{fit.hold_out:g}{' and --test' if fit.test is not None else ''}. Try 0.2, alone."
         )
-    classes = fit.model != "ridge"
     try:
         parts = train_test_split(
-            X, y, test_size=fit.hold_out, random_state=fit.seed, stratify=y if classes else None
+            X, y, test_size=fit.hold_out, random_state=fit.seed, stratify=y if fit.classes else None
         )
     except ValueError as error:
         raise BadInput(f"--hold-out {fit.hold_out:g} leaves too few rows: {error}") from None
@@ -223,9 +226,8 @@ def _check_folder(fit: Fit) -> None:
 def _held_out(fit: Fit, X: Any, y: NDArray[Any], names: Names) -> tuple[Any, NDArray[Any]]:
     """Return the rows and labels of --test, which must go with those of the data."""
     assert fit.test is not None
-    classes = fit.model != "ridge"
     rows, labels, _ = tables.read(
-        fit.test, fit.target, fit.test_labels, classes=classes, like=names
+        fit.test, fit.target, fit.test_labels, classes=fit.classes, like=names
     )
     _check_rows(fit.test, rows, labels)
     if hasattr(rows, "indptr") and rows.shape[1] < X.shape[1]:
@@ -235,7 +237,7 @@ def _held_out(fit: Fit, X: Any, y: NDArray[Any], names: Names) -> tuple[Any, NDA
             f"--test must have the columns of the data, {X.shape[1]}; {fit.test.name} has "
             f"{rows.shape[1]}. Check that the files belong together."
         )
-    if classes and not np.isin(labels, y).any():
+    if fit.classes and not np.isin(labels, y).any():
         raise BadInput(
             f"--test must have labels that the data have; {fit.test.name} has "
             f"{tables.plain(labels[0])!r}, the data {tables.plain(y[0])!r}. Write them alike."
@@ -245,7 +247,7 @@ def _held_out(fit: Fit, X: Any, y: NDArray[Any], names: Names) -> tuple[Any, NDA
 
 def _size(fit: Fit, X: Any, y: NDArray[Any], names: Names) -> int:
     """About how many bytes the model and its report take, and not less."""
-    classes = 1 if fit.model == "ridge" else len(np.unique(y))
+    classes = len(np.unique(y)) if fit.classes else 1
     widths = [X.shape[1], *(_hidden(fit) if fit.model == "mlp" else ()), classes]
     numbers = sum((a + 1) * b for a, b in pairwise(widths))
     # As doubles, with names of classes and columns, the report of each epoch, and the file's own.
@@ -316,18 +318,18 @@ def _check_data(fit: Fit, X: Any, y: NDArray[Any]) -> None:
         raise BadInput(
             f"labels must be numbers or text; these are of dtype {y.dtype}. Turn them into numbers."
         )
-    if fit.model == "ridge" and y.dtype.kind not in "fiub":
+    if not fit.classes and y.dtype.kind not in "fiub":
         raise BadInput(
             f"--model ridge predicts numbers; the target has {tables.plain(y[0])!r}. Choose "
             f"another --target, or a classifier."
         )
-    if fit.model != "ridge" and type_of_target(y) == "continuous":
+    if fit.classes and type_of_target(y) == "continuous":
         raise BadInput(
             f"--model {fit.model} takes classes; the target has {len(np.unique(y))} different "
             f"numbers with fractions, such as {tables.plain(y[0])!r}. Choose another --target, or "
             f"--model ridge."
         )
-    if fit.model != "ridge" and len(np.unique(y)) < 2:
+    if fit.classes and len(np.unique(y)) < 2:
         raise BadInput(
             f"--model {fit.model} needs at least 2 classes; all labels are "
             f"{tables.plain(y[0])!r}. Check how they were read."

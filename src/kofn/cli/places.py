@@ -10,6 +10,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from typer import Option
+
 from ..errors import BadInput, CannotWrite
 from ..files import Place
 
@@ -28,6 +30,12 @@ HOLDS = {
     "sums": "amazon_access/",
     "svm": "credit_default/",
 }
+
+
+def data_option(command: str, needed: bool = False) -> Any:
+    """The option of a command that reads public data sets."""
+    made_up = "" if needed else " (default: made-up data)"
+    return Option(envvar="KOFN_DATA", help=f"Directory that holds {HOLDS[command]}{made_up}.")
 
 
 def data(path: Path | None, command: str) -> None:

@@ -12,7 +12,7 @@ from ..errors import BadInput
 from ..planning import plan
 from ..report import ready
 from ..simulation import Work
-from .output import print_table, print_text, progress
+from .output import print_sentences, print_table, print_text, progress
 
 SHOWN, ALIKE = 8, 3  # options that a person is shown, and of them with the same code
 UNITS = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
@@ -82,7 +82,7 @@ def table(console: Console, result: dict[str, Any]) -> None:
         rows.append(["–" if cell is None else cell for cell in cells])
     kind, rounds = result["work"]["kind"], result["rounds"]
     if not result["met"]:
-        print_text(console, f"Not met: {result['why'][0]}".replace("{", "(").replace("}", ")"))
+        print_sentences(console, f"Not met: {result['why'][0]}")
     title = f"{rounds} rounds of a {kind}; {result['settings']} options tried"
     print_table(console, title, columns, rows, box=None, padding=(0, 1), pad_edge=False)
     legend = f"*: picked, for {result['goal']}. " + (
@@ -92,7 +92,7 @@ def table(console: Console, result: dict[str, Any]) -> None:
     legend += "USD, machine s: of all machines, to the end. "
     print_text(console, legend + ("Risk: of a lack of machines at some time." if market else ""))
     for line in result["why"][0 if result["met"] else 1 :]:
-        print_text(console, line.replace("{", "(").replace("}", ")"))
+        print_sentences(console, line)
     # Lines that a terminal's width has cut could not be pasted.
     console.print("\n" + result["python"], highlight=False, markup=False, soft_wrap=True)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from importlib import import_module
+from inspect import Parameter, Signature
 from typing import Annotated, Any
 
 from rich.console import Console
@@ -12,6 +14,22 @@ from typer import Exit, Option
 from ..errors import CannotWrite
 
 Json = Annotated[bool, Option("--json", help="Print one JSON object and nothing else.")]
+
+
+def command(
+    call: Callable[..., None], options: Mapping[str, tuple[Any, Any]], about: str
+) -> Callable[..., None]:
+    """`call` as Typer takes it: the type and the default of each option by name, and its help."""
+    made: Any = call
+    made.__signature__ = Signature(
+        [
+            Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+            for name, (kind, default) in options.items()
+        ]
+    )
+    made.__annotations__ = {name: kind for name, (kind, _) in options.items()}
+    made.__doc__ = about
+    return call
 
 
 def show(result: dict[str, Any], as_json: bool, table: Any) -> None:
@@ -31,5 +49,5 @@ def show(result: dict[str, Any], as_json: bool, table: Any) -> None:
 
 def run_command(module: str, as_json: bool, *args: Any, **more: Any) -> None:
     """Call `run` of a module beside, which is loaded only now, and show what it returns."""
-    command = import_module(f".{module}", __package__)
-    show(command.run(*args, **more), as_json, command.table)
+    loaded = import_module(f".{module}", __package__)
+    show(loaded.run(*args, **more), as_json, loaded.table)

@@ -1,4 +1,4 @@
-"""What commands share that show a run: a page while it goes on, a log, a page of it afterwards."""
+"""For commands that show a run: a page while it goes on, a log, a page of it afterwards."""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ from typing import Any
 from rich.console import Console
 
 from ..report import ready
-from ..simulation import CODES, Work, candidates, simulate
-from .output import print_table, print_text, progress
+from ..simulation import Work, candidates, simulate
+from .output import print_sentences, print_table, print_text, progress
 
 COLUMNS = {"code": "", "mean s": ".3g", "±": ".2g", "p99 s": ".3g", "from": ".3g"}
 COLUMNS |= {"to": ".3g", "work": ".3g", "exact": ".0%", "memory": ".2g"}
@@ -94,12 +94,6 @@ def table(console: Console, result: dict[str, Any]) -> None:
     print_text(console, text)
     for name, one in result["codes"].items():
         if one["problem"]:
-            print_text(console, f"{name}: {one['problem'].replace('{', '(').replace('}', ')')}")
+            print_sentences(console, f"{name}: {one['problem']}")
     for name, reason in result["left_out"].items():
-        text = f"{name} is left out: {reason}"
-        print_text(console, text.replace("{", "(").replace("}", ")"))
-
-
-def names() -> str:
-    """The codes by kind, for the help."""
-    return "; ".join(f"{kind}: {', '.join(known)}" for kind, known in CODES.items())
+        print_sentences(console, f"{name} is left out: {reason}")

@@ -8,13 +8,12 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from .places import HOLDS
 from .ranks import become_worker
 from .running import Json, run_command, show
 
 trace = typer.Typer(help="Recorded timings, and who came and went.", no_args_is_help=True)
 
-# What `simulate` and `plan` are told alike.
+# Options that `simulate` and `plan` have in common.
 Kind = Annotated[str, Option(help="product, gradient, sequence or sum.")]
 Timings = Annotated[
     str, Option(help="FILE, FILE:NAME, or a model, as 'exponential(unit=10,mean=0.5)'.")
@@ -132,15 +131,3 @@ def trace_record(
     from . import traces as module
 
     show(module.record(log, timings, membership, whole), as_json, module.table)
-
-
-def reproduce_plan(
-    data: Annotated[
-        Path, Option(envvar="KOFN_DATA", help=f"The directory that holds {HOLDS['plan']}.")
-    ],
-    out: Annotated[Path, Option(help="The directory to write; a run that was ended goes on.")],
-    quick: Annotated[bool, Option(help="Few traces and rounds: about a minute.")] = False,
-    as_json: Json = False,
-) -> None:
-    """What kofn chooses by itself against every fixed choice, on every recorded trace."""
-    run_command("reproduce", as_json, "plan", out, data, quick, quiet=as_json)

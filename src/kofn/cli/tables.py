@@ -143,7 +143,7 @@ def _npy(path: Path) -> NDArray[Any]:
 
 @contextmanager
 def _reading(path: Path, mode: str, **options: Any) -> Iterator[Any]:
-    """The file, unpacked if it is named .gz; what goes wrong is told in one line."""
+    """The file, unpacked if it is named .gz; an error is one line."""
     opener: Any = gzip.open if path.suffix == ".gz" else open
     try:
         with opener(path, mode, **options) as file:

@@ -13,7 +13,7 @@ from ..errors import BadInput, TraceWarning
 from ..report import read_log
 from ..simulation import logs, traces
 from . import places
-from .output import print_pairs, print_table, print_text
+from .output import print_pairs, print_sentences, print_table
 
 MOST = 40  # traces of a file that a person is shown
 # What a person is shown of each kind: column -> field.
@@ -78,9 +78,10 @@ def table(console: Console, result: dict[str, Any]) -> None:
         if "fits" in one and len(by_name) == 1:
             loads = ", ".join(f"{load:g}" for load in one["loads"])
             fits = ", ".join(f"{model} {far:.3f}" for model, far in one["fits"].items())
-            print_text(console, f"{name}: loads {loads}. Distance of the fitted models: {fits}.")
+            text = f"{name}: loads {loads}. Distance of the fitted models: {fits}."
+            print_sentences(console, text)
     for note in result["notes"]:
-        print_text(console, note.replace("{", "(").replace("}", ")"))
+        print_sentences(console, note)
 
 
 def record(log: Path, timings: Path | None, membership: Path | None, whole: float | None) -> Any:

@@ -165,7 +165,7 @@ class Listed(Assignment):
 
 
 class SumCode(ABC):
-    """A code by its parameters alone, before anybody knows how many parts and workers there are."""
+    """A code by its parameters alone, before the numbers of parts and workers are known."""
 
     def __init_subclass__(cls) -> None:
         if callable(getattr(cls, "decoder", None)):

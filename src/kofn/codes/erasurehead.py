@@ -1,4 +1,4 @@
-"""What Wang et al., 2019 (ErasureHead) prove of fractional repetition codes, errors corrected.
+"""The theorems of Wang et al., 2019 (ErasureHead) on fractional repetition codes, corrected.
 
 Letters as there: n parts, k workers, c parts a worker, r replies waited for, λ the straggling
 parameter. A worker's time is load-dependent: c of n parts take c/n · (1 + E/λ), E exponential, when
@@ -34,7 +34,7 @@ class Times(NamedTuple):
 
 
 class Objective(NamedTuple):
-    """What Wang et al. assume of f, the mean of n functions: numbers that its curves are bound by.
+    """The assumptions of Wang et al. on f, the mean of n functions.
 
     f is β-smooth and μ-PL, no gradient of one of the functions is longer than σ along the way, and
     Δ₀ = f(x₀) − f*. The PL condition is theirs: ½‖∇f‖² ≥ μ (f − f*).
@@ -205,7 +205,7 @@ def factors(n: int, c: int, delta: float) -> Times:
 
 
 def noise_floor(n: int, c: int, delta: float, on: Objective) -> float:
-    """ε₀ of Theorem 3: it says nothing of a smaller ε."""
+    """ε₀ of Theorem 3: the smallest ε that it covers."""
     return 3 * c * exp(-c * delta) * on.sigma**2 / (on.mu * n)
 
 

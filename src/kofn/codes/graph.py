@@ -4,11 +4,11 @@ The groups of parts are the vertices of a d-regular graph, and workers are its e
 the two groups at its ends, and sends the sum over both. Each part is on d workers. When workers are
 missing, every connected piece of what is left is decoded on its own: a piece with an odd cycle is
 exact; in one without, groups on its two sides count 2·|other side| / |piece|; a group without any
-worker is missing. That is the nearest to the exact sum that any weights come, found in O(workers).
+worker is missing. No weights come nearer to the exact sum. The cost is O(workers).
 
 Under random losses it is as good as fractional repetition of the same d. Where losses are bad on
-purpose, or come in clusters (a rack, a spot pool), it is up to twice as good: no few workers hold
-all copies of many parts.
+purpose, or come in clusters (a rack, a spot pool), it is up to twice as good: no small group of
+workers holds all copies of many parts.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def _remainder(
     odd: Edge,
     x: float,
 ) -> tuple[float, dict[int, float]]:
-    """What the root still needs, and the weight of the edge above each other vertex."""
+    """How much the root still needs, and the weight of the edge above each other vertex."""
     need = dict(want)
     for end in odd if x else ():
         need[end] -= x

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ..checks import whole_fields
 from ..errors import BadInput
 from .linear import Floats, solve
-from .threshold import AnyKOfN
+from .threshold import AnyKOfN, check_threshold
 
 DRAWS = 20  # of coefficients, of which the best are taken
 SETS = 400  # sets of k shares by which they are judged
@@ -41,11 +41,7 @@ class LowWeightCode(AnyKOfN):
 
     def __post_init__(self) -> None:
         whole_fields(self, n=0, k=0, seed=0)
-        if not 1 <= self.k <= self.n:
-            raise BadInput(
-                f"a LowWeightCode needs 1 <= k <= n; k={self.k} and n={self.n} were given. "
-                f"Choose k as the fewest workers that must be enough, at most all n of them."
-            )
+        check_threshold(self)
 
     @property
     def weight(self) -> int:

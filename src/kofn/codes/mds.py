@@ -1,14 +1,13 @@
-"""The code that `cluster.encode` uses unless told otherwise: any k of n shares are enough."""
+"""The default code of `cluster.encode`: any k of n shares are enough."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from ..checks import one_of, whole_fields
-from ..errors import BadInput
 from .generators import CONSTRUCTIONS, make_generator
 from .linear import Floats
-from .threshold import AnyKOfN
+from .threshold import AnyKOfN, check_threshold
 
 
 @dataclass(frozen=True)
@@ -27,11 +26,7 @@ class MDSCode(AnyKOfN):
 
     def __post_init__(self) -> None:
         whole_fields(self, n=0, k=0, seed=0)
-        if not 1 <= self.k <= self.n:
-            raise BadInput(
-                f"an MDSCode needs 1 <= k <= n; k={self.k} and n={self.n} were given. "
-                f"Choose k as the fewest workers that must be enough, at most all n of them."
-            )
+        check_threshold(self)
         known = ("auto", *CONSTRUCTIONS)
         one_of(self.construction, "construction", known, "Leave it out for the best one known.")
 

@@ -168,7 +168,7 @@ class PolyDotPass(ThresholdCode):
         return np.outer(fourier(u[share], a), fourier(v[share], b)).ravel()
 
     def operand(self, share: int) -> Floats:
-        """What the blocks of the operand are added up with for one share: (p,) or (m,)."""
+        """The coefficients of the operand's blocks in one share: (p,) or (m,)."""
         u, v = self.code.points
         x, count = (v, self.code.p) if self.kind == "forward" else (u, self.code.m)
         return fourier(x[share], count)

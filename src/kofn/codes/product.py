@@ -74,7 +74,7 @@ class ProductCode(ThresholdCode):
         return f"ProductCode(x={self.x}, y={self.y}{last}, points={self.points!r})"
 
     def coefficients(self, row: int) -> tuple[Floats, Floats]:
-        """What the blocks of X and of Y are added up with: (x, z) and (z, y); read-only."""
+        """The coefficients of the blocks of X and of Y: (x, z) and (z, y); read-only."""
         if row < 0 or (row < self.k and self.z > 1):
             raise BadInput(
                 f"{self.name} has coded rows from {self.k} on"

@@ -11,9 +11,9 @@ Shokrollahi, 2006; checks and degrees of RFC 5053, over the reals.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from ..errors import BadInput
 from .assignment import Assignment, SumCode
 from .inactivation import InactivationDecoder
 from .linear import Decoder, Floats, Row, Weights
+from .rateless import TableAssignment
 from .soliton import Table, deal
 
 # Degrees of RFC 5053, section 5.4.4.2, and their chances; 4.6 on average.
@@ -34,7 +35,7 @@ LEAST = 64  # groups; below that a plain LT code is as good
 
 @dataclass(frozen=True)
 class Raptor(SumCode):
-    """LT over terms with a precode: hardly any symbol more than there are groups.
+    """LT over terms with a precode: hardly more symbols are needed than there are groups.
 
     r: terms in a group. systematic: the first symbols are the groups themselves. symbols: how many
     there are in all (default: four times the groups). Symbols that hold a check are long, some 50
@@ -70,20 +71,10 @@ class Raptor(SumCode):
 
 
 @dataclass(frozen=True)
-class RaptorAssignment(Assignment):
-    """Raptor on n slots: symbol i of a slot is row i·n + slot after the checks."""
+class RaptorAssignment(TableAssignment):
+    """Raptor on n slots; the symbols come after the checks."""
 
     recipe: Raptor
-    each: int  # symbols of a slot
-
-    @property
-    def groups(self) -> int:
-        """Source values: ceil(m / r)."""
-        return -(-self.m // self.recipe.r)
-
-    @property
-    def k(self) -> int:
-        return min(self.n, -(-self.needs // self.each))
 
     @property
     def needs(self) -> int:
@@ -94,35 +85,21 @@ class RaptorAssignment(Assignment):
         """The table, checks first, and the symbols in terms of the groups (symbols, groups)."""
         return _made(self.groups, self.each * self.n, self.recipe)
 
-    def symbols(self, slot: int) -> Sequence[Row]:
-        symbols = self._symbols.get(slot)
-        if symbols is None:
-            keys = range(slot, self.each * self.n, self.n)
-            symbols = self._symbols[slot] = tuple(self._row(key) for key in keys)
-        return symbols
-
     def _row(self, key: int) -> Row:
-        every, r, m = self.made[1], self.recipe.r, self.m
+        every = self.made[1]
         a, b = every.indptr[key], every.indptr[key + 1]
         parts: list[int] = []
         values: list[float] = []
         for g, value in zip(every.indices[a:b].tolist(), every.data[a:b].tolist(), strict=True):
-            terms = range(g * r, min(g * r + r, m))
+            terms = self._terms(g)
             parts.extend(terms)
             values.extend([value] * len(terms))
         return Row(tuple(parts), None if all(v == 1.0 for v in values) else tuple(values))
-
-    @cached_property
-    def _symbols(self) -> dict[int, tuple[Row, ...]]:
-        return {}
 
     def decoder(self) -> Decoder:
         table, every = self.made
         squares = np.asarray(every.multiply(every).sum(axis=1)).ravel()
         return RaptorDecoder(table, squares, repr(self.recipe))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return RaptorAssignment, (self.m, self.n, self.recipe, self.each)
 
 
 class RaptorDecoder(InactivationDecoder):

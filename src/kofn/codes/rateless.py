@@ -86,20 +86,49 @@ class LT(SumCode):
 
 
 @dataclass(frozen=True)
-class LTAssignment(Assignment):
-    """LT-r on n slots: symbol i of a slot is row i·n + slot of one table over the groups."""
+class TableAssignment(Assignment):
+    """A rateless code on n slots: symbol i of a slot is row i·n + slot of one table."""
 
-    recipe: LT
+    recipe: Any
     each: int  # symbols of a slot
 
     @property
     def groups(self) -> int:
         """Source values: ceil(m / r)."""
-        return -(-self.m // self.recipe.r)
+        return -(-self.m // int(self.recipe.r))
 
     @property
     def k(self) -> int:
         return min(self.n, -(-self.needs // self.each))
+
+    def symbols(self, slot: int) -> Sequence[Row]:
+        symbols = self._symbols.get(slot)
+        if symbols is None:
+            keys = range(slot, self.each * self.n, self.n)
+            symbols = self._symbols[slot] = tuple(map(self._row, keys))
+        return symbols
+
+    @cached_property
+    def _symbols(self) -> dict[int, tuple[Row, ...]]:
+        return {}
+
+    def _row(self, key: int) -> Row:
+        """A symbol in terms of the parts."""
+        raise NotImplementedError
+
+    def _terms(self, group: int) -> range:
+        r = self.recipe.r
+        return range(group * r, min(group * r + r, self.m))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.m, self.n, self.recipe, self.each)
+
+
+@dataclass(frozen=True)
+class LTAssignment(TableAssignment):
+    """LT-r on n slots; the rows of the table are over the groups."""
+
+    recipe: LT
 
     @property
     def needs(self) -> int:
@@ -110,23 +139,8 @@ class LTAssignment(Assignment):
         """The groups of every symbol."""
         return _table(self.groups, self.each * self.n, self.recipe)
 
-    def symbols(self, slot: int) -> Sequence[Row]:
-        symbols = self._symbols.get(slot)
-        if symbols is None:
-            r, m, rows = self.recipe.r, self.m, self.table.rows
-            symbols = self._symbols[slot] = tuple(
-                Row(
-                    tuple(rows[key])
-                    if r == 1
-                    else tuple(t for g in rows[key] for t in range(g * r, min(g * r + r, m)))
-                )
-                for key in range(slot, self.each * self.n, self.n)
-            )
-        return symbols
-
-    @cached_property
-    def _symbols(self) -> dict[int, tuple[Row, ...]]:
-        return {}
+    def _row(self, key: int) -> Row:
+        return Row(tuple(term for group in self.table.rows[key] for term in self._terms(group)))
 
     def decoder(self) -> Decoder:
         kind, table, name = self.recipe.decoder, self.table, repr(self.recipe)
@@ -135,9 +149,6 @@ class LTAssignment(Assignment):
         if kind == "inactivation" and self.groups > SMALL:
             return InactivationDecoder(table, name)
         return TableElimination(table, name)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return LTAssignment, (self.m, self.n, self.recipe, self.each)
 
 
 class TableElimination(EliminationDecoder):

@@ -2,9 +2,8 @@
 
 Worker j is missing in a round with probability pⱼ, independently. Workers of a group hold the same
 parts. Groups are made so that the chance that all of a group are missing is about equal: reliable
-workers are paired with unreliable ones. What a group says is divided by the chance that anybody
-says it, 1 − Πp: the mean over many rounds is then the exact sum. Weights that are fixed before
-anybody has replied are much worse; `fixed_weights` has the best of those for comparison.
+workers are paired with unreliable ones. The sum of a group is divided by the chance that one of its
+workers replies, 1 − Πp: the mean over many rounds is then the exact sum.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import numpy as np
 from ..checks import number, whole_fields
 from ..errors import BadInput
 from .assignment import Assignment, Listed, Row, SumCode
-from .linear import Decoder, EliminationDecoder, Floats, Weights, amplification
+from .linear import Decoder, EliminationDecoder, Weights, amplification
 
 LEAST = 0.01  # of a chance: a worker that was never missing may yet be
 
@@ -98,20 +97,3 @@ def grouped(missing: Sequence[float], c: int) -> list[tuple[int, ...]]:
         groups[at].append(slot)
         total[at] += log(max(LEAST, missing[slot]))
     return [tuple(sorted(group)) for group in groups]
-
-
-def fixed_weights(missing: Sequence[float]) -> Floats:
-    """The best unbiased weights of the holders of a part that are fixed before anybody replies."""
-    p = np.asarray(missing, np.float64)
-    return np.asarray((1 / p) / ((1 - p) / p).sum())
-
-
-def variances(missing: Sequence[float]) -> dict[str, float]:
-    """Variance of a part's weight: equal and best fixed weights, and weights after the replies."""
-    p = np.asarray(missing, np.float64)
-    all_gone = float(p.prod())
-    return {
-        "naive": float((p / (1 - p)).sum()) / len(p) ** 2,
-        "fixed": 1 / float(((1 - p) / p).sum()),
-        "seen": all_gone / (1 - all_gone),
-    }

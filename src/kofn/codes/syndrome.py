@@ -47,10 +47,10 @@ class Syndrome:
 
     @cached_property
     def sight(self) -> float:
-        """What is left, at least, of an error of one reply where it shows whose it is.
+        """The least fraction of an error of one reply that shows which reply is wrong.
 
-        With r = 1 that it shows at all: the smallest |h_j|. Else the smallest distance of an h_j
-        from the line of another: as much of S cannot be blamed on that other one.
+        With r = 1 it only shows that one is: the smallest |h_j|. Else the smallest distance of an
+        h_j from the line of another: that much of S no error of the other reply can explain.
         """
         sizes = np.linalg.norm(self.H, axis=0)
         if self.spare == 1:

@@ -241,3 +241,12 @@ def mix(g: Floats, A: NDArray[Any]) -> NDArray[Any]:
             total[: len(rest)] += g[full] * rest
         out[first:last] = total.reshape(last - first, *out.shape[1:])
     return out
+
+
+def check_threshold(code: AnyKOfN) -> None:
+    """Refuse a k that is not from 1 to n."""
+    if not 1 <= code.k <= code.n:
+        raise BadInput(
+            f"{type(code).__name__} needs 1 <= k <= n; k={code.k} and n={code.n} were given. "
+            f"Choose k as the fewest workers that must be enough, at most all n of them."
+        )

@@ -42,7 +42,7 @@ class TwoState(Delays):
 
 @dataclass(frozen=True)
 class Slowness:
-    """Who is slow for how long: of rounds x workers, `share` were slow, in runs of `burst` rounds.
+    """How slowness comes: of rounds x workers, `share` were slow, in runs of `burst` rounds.
 
     `alone` is how long the runs would be if each round were drawn anew; `enter` and `leave` are
     the chances to become slow, and to be quick again, from one round to the next.

@@ -38,7 +38,7 @@ class Lifetimes:
         return moments, np.cumprod(1 - lost / there)
 
     def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.float64]:
-        """So many lifetimes. Who outlives all that were taken back lives as long as the longest."""
+        """Draw lifetimes. A machine that outlives all that were taken back gets the longest."""
         moments, left = self.survival
         at = np.searchsorted(-left, -rng.random(count))
         longest = max(self.seconds)

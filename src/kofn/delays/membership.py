@@ -1,4 +1,4 @@
-"""Files that say which machines were there when: read, checked and written.
+"""Files with the times at which machines came and went: read, checked and written.
 
 docs/simulate.md has the four forms: events, counts, availability with prices, lifetimes.
 """

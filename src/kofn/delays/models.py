@@ -22,10 +22,10 @@ class Delays(ABC):
         """Seconds that a task of `cost` units takes on `worker` in `round`."""
 
     def timing(self, rng: Generator, worker: int, round: int, cost: float) -> tuple[float, float]:
-        """The same in two: seconds before the work begins, and seconds over it.
+        """The same in two parts: seconds before the work begins, and seconds of the work.
 
-        A task that streams its pieces has them at even steps over the second. Models that know of
-        no wait spread all of it.
+        A task that streams its pieces has them at even steps of the second part. In models
+        without a wait the first part is 0.
         """
         return 0.0, checked_seconds(self, self.seconds(rng, worker, round, cost))
 
@@ -155,7 +155,7 @@ class ExponentialByLoad(Delays):
 
 @dataclass(frozen=True)
 class Scaled(Delays):
-    """`by` times what `delays` says: seconds of a recording or of a paper, made short.
+    """`by` times the seconds of `delays`: those of a recording or of a paper, made short.
 
     With `kofn.engines.paced.Paced` the workers of a real engine then really wait so long. Where
     `workers` are named, only theirs are changed.

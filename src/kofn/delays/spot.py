@@ -17,8 +17,8 @@ from ..checks import number
 class Change(NamedTuple):
     """At `time`, `worker` is lost; -1 stands for any live one, None for a newcomer instead.
 
-    With a `deadline` it is only told that it will be lost then, or (infinity) that it stays. Who is
-    drawn for a notice to -1 is lost by the next change that loses -1.
+    With a `deadline` it is only announced: the worker will be lost then, or (infinity) stays. The
+    worker that is drawn for a notice to -1 is lost by the next change that loses -1.
     """
 
     time: float

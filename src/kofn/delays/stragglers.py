@@ -1,5 +1,5 @@
-"""Stragglers by pattern: who is slow in which round, drawn from a seed; a straggler is `alpha`
-times slower at all that it does in that round.
+"""Stragglers by pattern: who is slow in which round, drawn from a seed; a straggler does
+everything `alpha` times slower in that round.
 
 Rounds and workers are the engine's: rounds count from 1, workers from 0.
 """

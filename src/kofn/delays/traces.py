@@ -13,7 +13,7 @@ from .spot import Announced, Change, Membership
 
 
 class Event(NamedTuple):
-    """At `time` seconds a node was added, or removed; that was said `notice` seconds ahead."""
+    """At `time` seconds a node was added, or removed; it was announced `notice` seconds ahead."""
 
     time: float
     added: bool
@@ -90,7 +90,7 @@ class SpotTrace:
         return SpotTrace(events, self.name, prices, min(self.seconds, seconds))
 
     def since(self, seconds: float) -> SpotTrace:
-        """What is left after so many seconds; who is there then is there at its start."""
+        """The rest of the trace from so many seconds on; nodes that are there then start it."""
         alive: dict[str, None] = {}
         for event in self.events:
             if event.time <= seconds:
@@ -106,7 +106,7 @@ class SpotTrace:
         return SpotTrace((*start, *later), self.name, prices, max(0.0, self.seconds - seconds))
 
     def at_most(self, nodes: int) -> SpotTrace:
-        """The same where no more than so many nodes are wanted: others that come are left out."""
+        """The trace with so many nodes at most: others that come are left out."""
         alive: set[str] = set()
         events: list[Event] = []
         for event in self.events:
@@ -119,7 +119,7 @@ class SpotTrace:
         return replace(self, events=tuple(events), length=self.seconds)
 
     def offer(self, workers: int, seed: int = 0) -> SpotTrace:
-        """What a user sees who wants so many workers: others stand by, and come when one is lost.
+        """The trace of a user who wants so many workers. Others stand by, for when one is lost.
 
         It begins when so many are there for the first time, or as many as there ever are.
         """

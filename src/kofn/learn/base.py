@@ -44,7 +44,7 @@ Callback = Callable[[int, float, Any], None]
 
 @dataclass(repr=False, eq=False)
 class CodedEstimator(OnCluster, BaseEstimator):
-    """Common ground of the estimators in kofn.learn.
+    """The base class of the estimators in kofn.learn.
 
     cluster: an open Cluster, or the name of an engine to open one for the fit.
     workers, k: how many workers to start, and how many of them must be enough. With an open cluster

@@ -22,7 +22,7 @@ BATCH = 1024  # rows predicted in one sum
 
 @dataclass(frozen=True)
 class LeftBehind:
-    """In an estimator that was pickled or saved: it had an open cluster on this engine."""
+    """Stands for the cluster in an estimator that was pickled or saved: the engine it was on."""
 
     engine: str
 
@@ -103,8 +103,8 @@ class CodedTerms(OnCluster):
     ) -> NDArray[np.float64]:
         """Σ fn(term, x) over `count` terms for each x of `inputs`, some rows of its own: (N, ...).
 
-        `terms()` are the terms as `cluster.parts` takes them. They are others where an object that
-        they are `made_of` is another, or where `looked_at` has been changed in place.
+        `terms()` returns the terms as `cluster.parts` takes them. They are placed once, and again
+        when an object that they are `made_of` was replaced, or `looked_at` was changed in place.
         """
         with self._opened() as cluster:
             now, look = (cluster, *made_of), Look(looked_at)

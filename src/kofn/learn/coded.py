@@ -41,7 +41,7 @@ TINY, STILL = 1e-9, 50  # a gradient, by the first, that rounding may be all of;
 
 @dataclass(frozen=True)
 class CodedGradient:
-    """How gradients are had, and what is done with them; `solver="coded-gradient"` is the default.
+    """Coded gradients, and the optimiser that uses them; `solver="coded-gradient"` is the default.
 
     code, stop, weights: see `cluster.parts` and `parts.sum` (default: two copies and exact sums).
     optimiser: GradientDescent, Nesterov or SVRG, given the gradient of the *mean* loss over the
@@ -169,7 +169,7 @@ def solve(
     """Descend until an exact gradient is within `tol`, or at the level of rounding.
 
     From `start`, or from where the saved state was.
-    An optimiser of the user's own walks in the parameters; ours in coordinates that suit it better.
+    An optimiser of the user's own sees the parameters; ours works in coordinates of its own.
     """
     rows = int(problem.X.shape[0])
     usual = max(len(cluster.workers), cluster.keep or 0)  # as cluster.parts has it

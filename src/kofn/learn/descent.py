@@ -1,7 +1,7 @@
 """First-order optimisers: a gradient in, the next point out. Pure; nothing here knows of workers.
 
-An optimiser walks from State to State. Gradients may be exact, approximate or stochastic: whoever
-calls `descend` says how they are had, usually as a coded sum (see `kofn.learn.coded`).
+An optimiser goes from State to State. Gradients may be exact, approximate or stochastic: the
+caller of `descend` computes them, usually as a coded sum (see `kofn.learn.coded`).
 """
 
 from __future__ import annotations

@@ -242,7 +242,7 @@ class _LinearClassifier(ClassifierMixin, _Linear):
 
     @property
     def _strengths(self) -> tuple[float, float]:
-        """What multiplies the loss, and ½‖w‖²."""
+        """The factors of the loss, and of ½‖w‖²."""
         return float(self.C), 1.0
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, *, checkpoint: object = None) -> Self:
@@ -321,7 +321,7 @@ class LogisticRegression(_LinearClassifier):
     largest entry of the gradient of the mean loss, as in scikit-learn (whose default is 1e-4). See
     Ridge for the rest.
 
-    penalty: "l2", or None for none (C then says nothing). class_weight: "balanced", or a dict with
+    penalty: "l2", or None for none (C is then ignored). class_weight: "balanced", or a dict with
     the weight of each class. warm_start: begin where the last fit ended.
     """
 

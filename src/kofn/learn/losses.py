@@ -23,7 +23,8 @@ FRESH = 25  # steps after which scores are computed anew: each adds its rounding
 class Loss:
     """Loss of scores (N, m): the loss itself, its slope and its curvature by score.
 
-    A loss has one column for each score where these do not meddle with one another, else one.
+    Where each score has a loss of its own, `rows` has m columns; where the scores of a row are one
+    problem, as with a softmax, it has one.
     """
 
     rows: Callable[[Floats], Floats]  # (N, m) or (N, 1)
@@ -33,7 +34,7 @@ class Loss:
 
 
 def _apart(rows: _OfScores, slope: _OfScores, bend: _OfScores) -> Loss:
-    """A loss whose scores do not meddle with one another."""
+    """A loss in which each score counts for itself."""
 
     def curve(s: Floats) -> Callable[[Floats], Floats]:
         by_score = bend(s)
@@ -136,8 +137,8 @@ class LinearObjective:
 
     The scores of the last point are kept, so that a value and a gradient there cost one pass with
     X; after a step along a Line they cost none. Where products are not exact (see
-    arrays.Replicated), rows whose score is NaN are not there: they count neither for the value nor
-    for the gradient. `sample`: some rows, from which the curvature is told about.
+    arrays.Replicated), rows whose score is NaN are missing: they count neither for the value nor
+    for the gradient. `sample`: some rows, from which the curvature is estimated.
     """
 
     def __init__(self, problem: Problem, sample: Sample | None = None) -> None:
@@ -176,7 +177,7 @@ class LinearObjective:
     def curvature(self, x: Floats) -> Apply:
         """Return (P, at) -> H P and X P, for those columns P of the parameters that `at` says.
 
-        One pass with X and one with X.T. Columns may be left out where scores do not meddle.
+        One pass with X and one with X.T. Columns may be left out where each counts for itself.
         """
         curve, d = self.loss.curve(self._scores(x)), int(self.X.shape[1])
         penalties = self.penalties.reshape(-1, self.m)
@@ -210,7 +211,7 @@ class LinearObjective:
         return Line(self, x, p, self._scores(x), along)
 
     def __checkpoint__(self) -> dict[str, Any]:
-        """What the next steps depend on beside the point: so that they are the same to the bit."""
+        """The state beside the point that makes the next steps the same to the bit."""
         return {
             "scores": None if self._at is None else self._at[1],
             "steps": self._steps,
@@ -244,7 +245,7 @@ class LinearObjective:
         return np.asarray(self.scale * rows.sum(axis=0) + penalty)
 
     def _there(self, rows: Floats) -> Floats:
-        """The same, rows that are not there counting nothing."""
+        """The same; rows that are missing count as zero."""
         return rows if self.exact else np.where(np.isnan(rows), 0.0, rows)
 
     def _scores(self, x: Floats) -> Floats:
@@ -317,5 +318,5 @@ class Line:
         )
 
     def arrive(self, t: Any) -> Floats:
-        """The point at t, of which the objective then knows what was found here."""
+        """The point at t, of which the objective then knows the value and slope."""
         return self.f._arrived(self, t)

@@ -48,7 +48,7 @@ class Layer:
 
     @classmethod
     def saved(cls, state: Mapping[str, Any], encode: Encode) -> Layer:
-        """A layer as `__checkpoint__` had it: its first move gives it its velocity."""
+        """A layer from a `__checkpoint__`: its first move gives it its velocity."""
         W, V = state["weights"], state["moving"]
         matrix = encode(W if V is None else W - V)
         if V is not None:
@@ -77,7 +77,7 @@ class Layer:
 class CodedNetwork:
     """Layers with ReLU between them and a softmax at the end, trained batch by batch.
 
-    What a callback is given: `report` tells what the last product did, `coefs()` reads the weights.
+    The argument of a callback: `report` is of the last product, `coefs()` reads the weights.
     """
 
     def __init__(self, layers: Sequence[Layer]) -> None:
@@ -85,7 +85,7 @@ class CodedNetwork:
 
     @property
     def report(self) -> Report:
-        """What the last product with the last layer's weights did."""
+        """The report of the last product with the last layer's weights."""
         return self.layers[-1].matrix.report
 
     def learn(self, a: Floats, target: Floats, rate: float, momentum: float) -> float:
@@ -209,7 +209,7 @@ class MLPClassifier(ClassifierMixin, CodedEstimator):
         return self._train(X, codes, len(state.get("losses", ())) + 1, Saves(state))
 
     def _known(self) -> dict[str, Any]:
-        """What a model that was saved or pickled goes on from: its velocity is not known."""
+        """The start of a model that was saved or pickled: its weights, without velocity."""
         layers = [
             {"weights": W.T, "moving": None, "bias": b, "velocity": np.zeros_like(b)}
             for W, b in zip(self.coefs_, self.intercepts_, strict=True)
@@ -285,7 +285,7 @@ class MLPClassifier(ClassifierMixin, CodedEstimator):
             yield rng.standard_normal((out, into)) * np.sqrt(2.0 / into)
 
     def _encoder(self, cluster: Cluster) -> Encode:
-        """What puts the weights of a layer on the workers."""
+        """The function that puts the weights of a layer on the workers."""
         if self.partition == "grid":
             m, p = self.grid
             return lambda W: encode_grid(cluster, W, (m, p))

@@ -1,4 +1,4 @@
-"""A small network as a program: it asks for its products one by one, whoever computes them."""
+"""A small network as a generator: it asks for its products one by one; the caller has them done."""
 
 from __future__ import annotations
 

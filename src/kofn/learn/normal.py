@@ -17,7 +17,7 @@ from .products import Here
 from .solvers import Floats, Linear
 
 COLUMNS = 256  # up to so many one pass, for all products of two of them, is sooner done than CG
-SOME = 1000  # rows that tell which columns are far from zero
+SOME = 1000  # rows that show which columns are far from zero
 FAR = 3.0  # times its deviation: such a mean is taken off first, for the digits that it costs
 CLEAR = 1e-3  # of a column's squares, left without its mean: they are as exact as the data
 ROUNDING = 1e-12  # where less is left, it is rounding
@@ -41,11 +41,11 @@ class Normal:
 def normal(
     given: Any, X: Any, left: Floats, weight: Floats, alpha: float, intercept: bool
 ) -> Normal:
-    """The equations of X (N, d), which is `given` on workers; left (N, t): D times the targets.
+    """The normal equations of X (N, d), which may be `given` on workers; left (N, t): D · targets.
 
-    What is here is added up here, as Xᵀ D X in one pass. With few columns and many rows the workers
-    do that. Where some of the rows are missing in it, or it would be inexact, it tells no more than
-    about the inverse, and X goes to the workers if it is not there.
+    One pass forms Xᵀ D X: this process makes it for data that are here, the workers for many rows
+    with few columns. Where rows are missing in it, or it would be inexact, it only serves as an
+    approximate inverse, and X goes to the workers if it is not there.
     """
     (rows, d), t, total = X.shape, left.shape[1], float(weight.sum())
     U, shift, near = np.hstack([left, weight]), np.zeros(d), None

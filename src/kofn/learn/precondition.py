@@ -1,9 +1,9 @@
-"""About the inverse of a linear model's curvature, from a sample of the rows.
+"""An approximate inverse of a linear model's curvature, from a sample of the rows.
 
-Columns of very different sizes, or that are nearly the same, make a long and narrow valley, in
-which a solver that sees the data through products alone needs thousands of them. Some rows tell how
-the valley lies: Xᵀ D X of s rows is that of all of them but for a factor (1 ± √(d / s))² in every
-direction. Where all rows are in the sample, a step with it is Newton's.
+Where columns have very different sizes, or are nearly dependent, a solver that sees the data
+through products alone takes thousands of iterations. A sample of s rows mends that: its Xᵀ D X,
+scaled up, is that of all rows up to a factor (1 ± √(d / s))² in every direction. Where all rows are
+in the sample, a step with the inverse is Newton's.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Sample:
 
     @property
     def sharp(self) -> bool:
-        """Whether it tells more than the sizes of the columns."""
+        """Whether it holds more than the sizes of the columns."""
         return int(self.rows.shape[1]) <= DENSE
 
     @property
@@ -149,7 +149,7 @@ def inverse_of(H: Floats) -> Inverse:
 
 
 def _scales(sizes: Floats) -> Floats:
-    """What columns of such curvatures are divided by: nothing if they are alike."""
+    """The divisors of columns of such curvatures: all equal if they are alike."""
     most = np.asarray(sizes.max(axis=0))
     known = np.sqrt(np.where(sizes > SINGULAR * most, sizes, most))
     alike = known.max(axis=0) < ALIKE * known.min(axis=0)

@@ -50,7 +50,7 @@ class Here:
 
     @property
     def report(self) -> ProductReport:
-        """What the pass did."""
+        """The report of the pass."""
         return ProductReport(
             round=0,
             live=self.cluster.workers,

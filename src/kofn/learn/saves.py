@@ -1,8 +1,8 @@
-"""What a solver is told of checkpoints: a state to begin from, and where to offer the next one.
+"""A solver's side of checkpoints: a state to begin from, and where to offer the next one.
 
-A checkpoint belongs to one problem. Which one is told by the estimator and its settings, a hash of
-the targets and the weights, and a product of the data with known signs: so data on workers, of
-which nobody here has the numbers, are told apart too.
+A checkpoint belongs to one problem. It is identified by the estimator and its settings, a hash of
+the targets and the weights, and a product of the data with known signs. The product serves for data
+on workers too, whose numbers are not in this process.
 """
 
 from __future__ import annotations

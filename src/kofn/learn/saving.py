@@ -53,7 +53,7 @@ def load(path: object) -> Any:
     arrays, facts = saved.read(path)
     try:
         return _model(arrays, facts)
-    except Exception as error:  # whatever a file can say
+    except Exception as error:  # whatever a file can raise
         raise BadFile(
             str(path),
             f"a saved model has what it was fitted to, and parameters that go with it; this has "
@@ -81,7 +81,7 @@ def _content(model: Any) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
 
 
 def _names(kind: Any) -> set[str]:
-    """What fit may set."""
+    """The names of attributes that fit may set."""
     own = {field.name for field in fields(kind) if not field.init and field.name.endswith("_")}
     return {*own, "n_features_in_", _OPTIONAL}
 
@@ -109,7 +109,7 @@ def _parameter(name: str, value: Any) -> Any:
 
 
 def _fitted(name: str, value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
-    """What JSON says of a fitted value; its arrays are put beside it."""
+    """A fitted value as JSON; its arrays are put beside it."""
     if isinstance(value, list) and value and isinstance(value[0], np.ndarray):
         arrays.update((f"{name}{i}", array) for i, array in enumerate(value))
         return {_COUNT: len(value)}

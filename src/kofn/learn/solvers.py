@@ -39,7 +39,7 @@ Apply = Callable[[Floats, NDArray[np.intp]], tuple[Floats, Floats]]
 
 @dataclass(frozen=True)
 class Solution:
-    """What a solver found: parameters (flat), iterations, and whether it met the tolerance."""
+    """The solution: parameters (flat), iterations, and whether the tolerance was met."""
 
     x: Floats
     iterations: int

@@ -46,6 +46,12 @@ def narrow(X: Any) -> Narrow:
     return Narrow(kept, columns.astype(np.intp), int(X.shape[1]))
 
 
+def batch_of(batch: float, rows: NDArray[Any], t: int) -> NDArray[np.intp]:
+    """A fraction of a part's rows, drawn by iteration and part: alike for every holder of it."""
+    count = max(1, round(batch * len(rows)))
+    return np.random.default_rng((t, int(rows[0]))).permutation(len(rows))[:count]
+
+
 @dataclass(frozen=True)
 class Term:
     """fn of a sum: gradient and loss of a linear model on one part (X, targets, weights, rows)."""
@@ -62,10 +68,8 @@ class Term:
             X, columns = X.X, X.columns
         scale = 1.0
         if self.batch is not None:
-            take = max(1, round(self.batch * len(y)))
-            # By the iteration and the part alone: every holder of a part draws the same rows.
-            drawn = np.random.default_rng((t, int(rows[0]))).permutation(len(y))[:take]
-            X, y, weight, scale = X[drawn], y[drawn], weight[drawn], len(y) / take
+            some = batch_of(self.batch, rows, t)
+            X, y, weight, scale = X[some], y[some], weight[some], len(y) / len(some)
         m = y.shape[1]
         W = point[: width * m].reshape(width, m)
         W = W if columns is None else W[columns]

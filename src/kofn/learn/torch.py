@@ -32,6 +32,7 @@ from ..sums import Parts, Sum
 from ..sums.functions import Fixed, Look
 from ..sums.scattered import Scattered
 from ..sums.tally import Kind
+from .terms import batch_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -129,9 +130,9 @@ class CodedBackward:
         return self._known[1]
 
     def _accumulate(self, gradient: NDArray[Any], used: NDArray[Any]) -> None:
-        for (p, piece), times in zip(_cut(gradient, _trained(self.module)), used, strict=True):
+        for (p, piece), times in zip(pieces_of(gradient, _trained(self.module)), used, strict=True):
             if times:
-                piece = _tensor(piece).to(dtype=p.dtype, device=p.device)
+                piece = tensor(piece).to(dtype=p.dtype, device=p.device)
                 p.grad = piece if p.grad is None else p.grad + piece
 
 
@@ -153,21 +154,19 @@ class Term:
         vector, step, *buffers = x
         module = self.module.value.to(self.device)
         with torch.no_grad():
-            for p, piece in _cut(vector, _trained(module)):
-                p.copy_(_tensor(piece))
+            for p, piece in pieces_of(vector, _trained(module)):
+                p.copy_(tensor(piece))
                 p.grad = None
             for buffer, value in zip(module.buffers(), buffers, strict=True):
-                buffer.copy_(_tensor(value))
+                buffer.copy_(tensor(value))
         *inputs, targets, rows = part
         if self.batch is not None:
-            take = max(1, round(self.batch * len(rows)))
-            # By the step and the part alone: every holder of a part draws the same rows.
-            drawn = np.random.default_rng((step, int(rows[0]))).permutation(len(rows))[:take]
-            *inputs, targets = (one[drawn] for one in (*inputs, targets))
+            some = batch_of(self.batch, rows, step)
+            *inputs, targets = (one[some] for one in (*inputs, targets))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(step * 1_000_003 + int(rows[0]))
-            outputs = module(*(_tensor(one).to(self.device) for one in inputs))
-            loss = self.loss(outputs, _tensor(targets).to(self.device))
+            outputs = module(*(tensor(one).to(self.device) for one in inputs))
+            loss = self.loss(outputs, tensor(targets).to(self.device))
             torch.autograd.backward(loss)
         # Frozen or unused parameters have no gradient; a sum needs numbers.
         trained, count = _trained(module), len(rows)
@@ -190,12 +189,12 @@ class Term:
 
 def _move(module: Module, by: NDArray[Any]) -> None:
     """Move the buffers of a module by so much; whole numbers to the nearest."""
-    for buffer, piece in _cut(by, list(module.buffers())):
+    for buffer, piece in pieces_of(by, list(module.buffers())):
         if piece.any():
             array = _array(buffer)
             new = array + piece
             new = new if array.dtype.kind == "f" else np.rint(new)
-            buffer.data.copy_(_tensor(new.astype(array.dtype)))
+            buffer.data.copy_(tensor(new.astype(array.dtype)))
 
 
 def _still(module: Module) -> list[Any]:
@@ -243,7 +242,7 @@ def _trained(module: Module) -> list[Any]:
     return [p for p in module.parameters() if p.requires_grad]
 
 
-def _cut(vector: NDArray[Any], tensors: list[Any]) -> Iterator[tuple[Any, NDArray[Any]]]:
+def pieces_of(vector: NDArray[Any], tensors: list[Any]) -> Iterator[tuple[Any, NDArray[Any]]]:
     """Each tensor, and the entries of a flat vector that are its own, in its shape."""
     at = 0
     for one in tensors:
@@ -251,8 +250,8 @@ def _cut(vector: NDArray[Any], tensors: list[Any]) -> Iterator[tuple[Any, NDArra
         at += one.numel()
 
 
-def _tensor(array: NDArray[Any]) -> Any:
-    """The same memory as a tensor; that workers may only read theirs is fine: nobody writes it."""
+def tensor(array: NDArray[Any]) -> Any:
+    """The same memory as a tensor. A worker's may be read-only: nobody writes it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return _torch().from_numpy(np.ascontiguousarray(array).reshape(array.shape))
@@ -325,7 +324,7 @@ def _check_loss(loss: Any, module: Any, arrays: Sequence[NDArray[Any]]) -> None:
 
 
 def _try(loss: Any, module: Any, arrays: Sequence[NDArray[Any]]) -> None:
-    """Two rows at once against one by one. What raises is left to the workers, who tell why."""
+    """Two rows at once against one by one. A function that raises is left to the workers' error."""
     torch = _torch()
     targets = arrays[-1]
     if len(targets) < 2:

@@ -20,7 +20,7 @@ _MOST = 1 << 20  # bytes of an answer
 
 
 class Answer(NamedTuple):
-    """What came back. Names in `headers` are in lower case."""
+    """A response. Names in `headers` are in lower case."""
 
     status: int
     body: str
@@ -92,7 +92,7 @@ def refused(answer: Answer) -> NoAnswer:
 
 @contextmanager
 def probing(source: Source, rule: str, remedy: str) -> Iterator[None]:
-    """What does not answer while it is probed is not there, unless it says that it is busy.
+    """A service that does not answer a probe is not there, unless it answers that it is busy.
 
     Nor is what is silent, unless it was asked for by name: it may be slow just now.
     """

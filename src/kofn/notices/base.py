@@ -1,4 +1,4 @@
-"""What a source of notices is."""
+"""The base class of sources of notices."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class NotHere(KofnError):
 
 
 class NoAnswer(KofnError):
-    """A source did not answer, or with what makes no sense; it is asked again, ever more rarely."""
+    """A source gave no answer that makes sense; it is asked again, ever more rarely."""
 
 
 class Busy(NoAnswer):
@@ -38,7 +38,7 @@ class Source(ABC):
     """Where notices come from. It is pickled, and used on workers, in a thread of its own.
 
     `every`: seconds between two looks. `linger`: a worker that is still there so many seconds after
-    its time stays. `optional`: nobody is told where the source is not there.
+    its time stays. `optional`: that it is not there is not reported.
     """
 
     name: ClassVar[str]

@@ -1,4 +1,4 @@
-"""The master's side: who watches which source, and what has been told of whom. No I/O."""
+"""The master's side: which worker watches which source, and what was announced. No I/O."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..model import Leaving
 from .base import Source
 
 INF = float("inf")
-OVER = 5.0  # seconds after its time from which on a notice says nothing: who lives is there still
+OVER = 5.0  # seconds after its time after which a notice is void: the worker is still there
 
 
 EACH = ("worker", "machine", "cluster")
@@ -31,7 +31,7 @@ class Order(NamedTuple):
 
 
 class Books:
-    """Notices are told by one watcher for each worker, machine or cluster, as the source says.
+    """Each source has one watcher for each worker, machine or cluster, as its `each` says.
 
     A worker's deadline is the first of all that were announced for it or its machine. `due` holds
     what is to be sent to workers.

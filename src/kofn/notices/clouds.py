@@ -58,7 +58,7 @@ class AWS(Source):
         self._token = token
 
     def _get(self, what: str) -> str | None:
-        """Return what the service says, None where it says nothing."""
+        """Return the answer of the service, None where it has nothing to announce."""
         answer = self._ask(what)
         if answer.status == 401:  # the token has expired
             self._renew()
@@ -92,7 +92,7 @@ class GCP(Source):
         self._at = self.base or (f"http://{host}" if host else ADDRESS)
         self._tag = ""
         self._gone_at = 0.0  # when the machine goes, once that is known
-        self._fresh = True  # what was read has not been told
+        self._fresh = True  # what was read has not been passed on
         remedy = "This may be no machine of Google's."
         with probing(self, "Compute Engine's metadata service must know of preemption", remedy):
             self._read("")

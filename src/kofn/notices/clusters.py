@@ -1,4 +1,4 @@
-"""What Ray and Dask say of their own machines and workers."""
+"""Notices of Ray and Dask about their own machines and workers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RayDrain(Source):
     seconds: float = 600.0
 
     def probe(self) -> None:
-        """Find the call, which is Ray's own: nothing public tells."""
+        """Find the call, which is private to Ray: no public one serves."""
         ray = sys.modules.get("ray")
         if ray is None or not ray.is_initialized():
             raise NotHere("nodes are drained by Ray; this is no worker of Ray's.")

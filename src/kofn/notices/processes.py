@@ -1,4 +1,4 @@
-"""What a worker's own process is told: signals, and the end of its job."""
+"""Notices to a worker's own process: signals, and the end of its Slurm job."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _forget() -> None:
 
 @dataclass(kw_only=True)
 class Slurm(Source):
-    """The end of a Slurm job, as it was set when the job started; told `lead` seconds ahead."""
+    """The end of a Slurm job, as set when the job started; announced `lead` seconds ahead."""
 
     name: ClassVar[str] = "slurm"
     lead: float = 120.0

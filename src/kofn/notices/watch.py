@@ -1,4 +1,4 @@
-"""The worker's side: one thread that looks at one source, and tells what has changed."""
+"""The worker's side: one thread that looks at one source, and reports what has changed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from math import isnan
 
 from .base import NoAnswer, NotHere, Notice, Source
 
-_TRIES = 3  # times without an answer after which that is told, once
-_SAID = 1000  # characters of a reason that are told
+_TRIES = 3  # times without an answer after which that is reported, once
+_SAID = 1000  # characters of a reason that are sent
 _LONGEST = 60.0  # seconds between two looks at what does not answer
 
 Emit = Callable[[float, str, str], None]  # seconds (infinity: it stays after all), reason, place
@@ -34,8 +34,8 @@ def begin(
 class Watcher:
     """Looks at a source until it is stopped.
 
-    `said`: places of which an earlier watcher has told a notice: this one confirms it, or takes it
-    back. Whatever goes wrong is told by `fail`, and is not the worker's trouble.
+    `said`: places of which an earlier watcher reported a notice: this one confirms it, or takes it
+    back. Errors are reported by `fail`, and do not touch the worker.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Watcher:
         self._notices: Sequence[Notice] | None = None  # at the last look that had an answer
         self._probed = False
         self._failures = 0  # in a row
-        self._troubled = False  # that has been told
+        self._troubled = False  # that has been reported
         self._stop = threading.Event()
         self.thread = threading.Thread(target=self.run, name=f"kofn-{source.name}", daemon=True)
 
@@ -65,7 +65,7 @@ class Watcher:
         self._stop.set()
 
     def run(self) -> None:
-        """Look, tell, wait, and again."""
+        """Look, report, wait, and again."""
         try:
             while not self._stop.wait(min(self.turn(), threading.TIMEOUT_MAX)):
                 pass
@@ -74,7 +74,7 @@ class Watcher:
                 self._give_up(error)
 
     def turn(self) -> float:
-        """Look once and tell what has changed; return the seconds until the next look."""
+        """Look once and report what has changed; return the seconds until the next look."""
         source, wait = self.source, self.source.every
         try:
             if not self._probed:
@@ -103,7 +103,7 @@ class Watcher:
         return min([wait, *(n.at + source.linger - now for n in standing.values())])
 
     def _give_up(self, error: BaseException) -> None:
-        """Say so, if anybody wants to know: tasks go on."""
+        """Report it, if anybody wants to know: tasks go on."""
         if not (self.source.optional and isinstance(error, NotHere)):
             known = isinstance(error, NotHere)
             with suppress(Exception):  # the worker's connection may be at its end

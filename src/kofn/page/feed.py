@@ -1,4 +1,4 @@
-"""What feeds a page: a thread that follows a log in memory, and knows its own cost."""
+"""The feed of a page: a thread that follows a log in memory, and knows its own cost."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 import time
 
 from ..events import TASK_KINDS, EventLog
-from ..report.choice import stirred
+from ..report.choice import eventful
 from ..report.logs import Tail
 from ..report.state import RunState
 from ..report.usage import Gauged, Usage
@@ -28,9 +28,9 @@ def crowding() -> float:
 class Feed:
     """The state of a run, kept up to date a few times a second. `changed` guards the state.
 
-    Where there are more tasks than SHARE of the time is enough for, some rounds are not looked at
-    task by task, and some stretches of the log not at all but for their marks; the figures of all
-    rounds count all the same.
+    It takes at most SHARE of the time. Where tasks are too many for that, it skips those of some
+    rounds, and in some stretches of the log all but the marks; the figures of all rounds still
+    count.
     """
 
     def __init__(self, log: EventLog, state: RunState, used: Gauged | None = None) -> None:
@@ -66,7 +66,7 @@ class Feed:
     def update(self, allowed: float) -> float:
         """Take in what is new; return the seconds that tasks took. `allowed`: so many may."""
         marks = self._marks.take()
-        wanted = self.state.unsettled or stirred(marks)
+        wanted = self.state.unsettled or eventful(marks)
         if allowed < (-MOST if wanted else min(MOST, self._enough)):
             if marks:
                 self._tail.seek(marks[-1])

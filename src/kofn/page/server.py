@@ -35,7 +35,7 @@ PIECE = (
 )
 ALIVE = 15.0  # seconds after which a stream says something
 FAREWELL = 1.0  # seconds for which the end of a page waits for those who look
-WORKERS = 100  # that are listed a second; who comes and goes is told at once
+WORKERS = 100  # that are listed a second; those that come and go are sent at once
 
 
 class Page:
@@ -81,11 +81,11 @@ class Page:
 
     @property
     def address(self) -> str:
-        """What to open in a browser; whoever has it can look."""
+        """The URL to open in a browser; whoever has it can look."""
         return f"http://127.0.0.1:{self.port}/?token={self.token}"
 
     def close(self) -> None:
-        """End the page; who looks is told the end first. Idempotent."""
+        """End the page; open browsers are sent the end first. Idempotent."""
         self.feed.close()
         self._server.end()
         self._thread.join()
@@ -132,7 +132,7 @@ class _Server(ThreadingHTTPServer):
             self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """What the thread does."""
+        """The body of the thread."""
         try:
             super().process_request_thread(request, client_address)
         finally:
@@ -144,7 +144,7 @@ class _Server(ThreadingHTTPServer):
             self.handle_request()
 
     def end(self) -> None:
-        """Have `serve` return, when each stream has said its last word or FAREWELL is over."""
+        """Have `serve` return, when each stream has sent its end or FAREWELL is over."""
         if self.over.is_set():
             return
         self.over.set()
@@ -224,7 +224,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.streams.release()
 
     def _resume(self) -> tuple[int, ...] | None:
-        """Where a browser that has lost its connection was; None: it begins."""
+        """The position of a browser that had lost its connection; None: it begins."""
         run, *counts = self.headers.get("Last-Event-ID", "").split("-")
         if run != self.server.run or not all(count.isdigit() for count in counts):
             return None

@@ -19,7 +19,7 @@ CHUNK = 256 * 1024  # bytes of one frame
 WANT, DATA = "want", "data"  # from here on; these are the bytes
 PUSH = "push"  # such a blob is about to come
 MAP, HAVE = "map", "have"  # this is the memory; so much of it is there
-TOLD = 4  # times that one who maps a blob is told how much is there
+TOLD = 4  # times that a node that maps a blob is sent how much is there
 _KEPT = 64  # names that are remembered as wanted before they are there
 
 
@@ -101,7 +101,7 @@ class Blobs:
         return self.have(name, Blob(buffer, len(buffer)))
 
     def have(self, name: str, blob: Blob) -> list[Part]:
-        """The same, of one that was allocated."""
+        """The same of a blob that was allocated."""
         self._blobs[name] = blob
         blob.have = len(blob.buffer)
         blob.waiting += self._wanted.pop(name, [])
@@ -135,7 +135,7 @@ class Blobs:
         return self._serve(name, blob)
 
     def room(self, header: Header, size: int) -> memoryview | None:
-        """Where these bytes belong; None where nobody wants them, or they are of no blob."""
+        """The memory that these bytes belong in; None if nobody wants them."""
         if header.get("k") != DATA:
             return None
         name, at = str(header["name"]), int(header["at"])
@@ -168,7 +168,7 @@ class Blobs:
             os.close(old)
 
     def told(self, header: Header) -> list[Part]:
-        """So much of a mapped blob is there; returns what to pass on."""
+        """Note how much of a mapped blob is there; return the messages to pass on."""
         name = str(header["name"])
         blob = self._blobs.get(name)
         if blob is None or not blob.have < int(header["at"]) <= len(blob.buffer):

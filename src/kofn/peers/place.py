@@ -25,7 +25,7 @@ class Address(NamedTuple):
 
 
 def machine_name() -> str:
-    """What processes have in common that reach each other without a network."""
+    """An id that processes share if they reach each other without a network."""
     name = socket.gethostname()
     with suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         name = f"{file.read().strip()} {os.readlink('/proc/self/ns/net')}"

@@ -1,4 +1,4 @@
-"""What passes on a connection between two nodes. No I/O.
+"""The messages on a connection between two nodes. No I/O.
 
     acceptor  -> connector   16 random bytes
     connector -> acceptor    16 random bytes, and a proof: HMAC(token, both, the acceptor's id)
@@ -28,7 +28,7 @@ Room = Callable[[Header, int], memoryview | None]  # where a payload is to be wr
 
 
 class NotOurs(Exception):
-    """What came does not follow the rules above; the connection is to be closed."""
+    """Bytes came that do not follow the rules above; the connection is to be closed."""
 
 
 def proof(token: bytes, role: bytes, first: bytes, second: bytes, id: str) -> bytes:
@@ -43,7 +43,7 @@ def check(given: bytes, right: bytes) -> None:
 
 
 def pack(header: Header, size: int) -> bytes:
-    """What goes before a payload of so many bytes."""
+    """The header of a payload of so many bytes."""
     data = json.dumps(header, separators=(",", ":")).encode()
     return _SIZES.pack(len(data), size) + data
 
@@ -72,7 +72,7 @@ class Reader:
         self._part = part
 
     def filled(self, count: int) -> bytes | Frame | None:
-        """So many bytes were put into `target`; returns what they complete."""
+        """Note that so many bytes were put into `target`; return the frames they complete."""
         self.target = self.target[count:]
         if self.target:
             return None

@@ -1,4 +1,4 @@
-"""What makes one option better than another."""
+"""The goal of a plan: which of two options is better."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ NEARBY = 0.1  # what is safer is looked at first if it is no further from the be
 class Goal(NamedTuple):
     """The cheapest in time if there is a deadline; else, with prices, the least time x price.
 
-    There one percent more money would buy less than one percent of the time: the knee. `risk`: at
-    most so much of it, if that can be.
+    At the least time x price, one percent more money buys less than one percent of the time: the
+    knee. `risk`: options with at most so much are preferred.
     """
 
     deadline: float | None
@@ -72,10 +72,10 @@ class Goal(NamedTuple):
         return min(near, key=lambda one: (_risk(one), one.memory or 0.0, *self.key(one)))
 
     def kept(self, options: Sequence[Option], count: int) -> list[Option]:
-        """So many to go on with: the best, and what they are compared with.
+        """Choose `count` options that are played further.
 
-        That is the best with a code and without, and those that are less likely to lack machines
-        than all better ones, the nearest first.
+        The best without a code, and the best with one. Then those with less risk than all that are
+        better, the nearest to the best first. Then the next best.
         """
         ordered = sorted(options, key=self.key)
         coded = next((one for one in ordered if one.runs and one.coded), None)

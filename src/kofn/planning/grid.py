@@ -30,7 +30,7 @@ def counts(most: int) -> list[int]:
 
 
 def uncoded(work: Work, n: int) -> Candidate | None:
-    """What there is without a code; None for a sequence that cannot be cut in n block products."""
+    """The candidate without a code; None for a sequence that n block products cannot make."""
     if work.kind != "sequence":
         return Candidate("uncoded")
     cut = _cut(work, n)

@@ -1,4 +1,4 @@
-"""What a plan holds: the options that were tried, the one that was chosen, and why."""
+"""A plan: the options that were tried, the one that was chosen, and why."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class Plan(Choice):
 
     @property
     def python(self) -> str:
-        """The same as lines of Python."""
+        """The choice as lines of Python."""
         count, wait, keep = self.arguments("connect")
         lost = "" if keep is None else f", keep={keep}, wait={wait:g}"
         start = f'with kofn.connect("local", workers={count}{lost}) as cluster:'

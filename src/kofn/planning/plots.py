@@ -86,7 +86,7 @@ def _knee(axes: Axes, plan: Plan, options: Sequence[Option], cost: Figures) -> N
     axes.step(xs, ys, where="post", color=GREY, lw=1.0, zorder=0)
     x, y = cost(plan.best), plan.best.seconds
     axes.scatter([x], [y], s=150, facecolor="none", edgecolor=INK, lw=1.8, label="picked")
-    # What is far from the line tells nothing, and would press the rest together.
+    # Options far from the line are left out: they would press the rest together.
     least = min(one.seconds for one in done)
     near = [one for one in done if one.seconds <= ZOOM * least and cost(one) <= ZOOM * x] or done
     for low, high, limit in (

@@ -18,7 +18,7 @@ DELAY = 3  # rounds after its own that a gradient may come, at most
 
 
 def replays(stage: Stage, rounds: int) -> tuple[dict[Candidate, Row], int]:
-    """The best of each of these methods under the luck of a stage; and how many were tried."""
+    """The best of each of these methods under the delays of a stage; and how many were tried."""
     n, tried = stage.workers, 0
     loads = tuple(sorted({0.0, *(min(1.0, 2**i / n) for i in range(n.bit_length() + 1))}))
     some = min(rounds, LOOKED_AT)
@@ -45,7 +45,7 @@ def replays(stage: Stage, rounds: int) -> tuple[dict[Candidate, Row], int]:
 
 
 def note(candidate: Candidate) -> str:
-    """What is to be known of such a method beside its figures; empty for other candidates."""
+    """A note on such a method beside its figures; empty for other candidates."""
     if candidate.code not in NAMES:
         return ""
     delay = RIVALS[candidate.code](**dict(candidate.parameters)).delay
@@ -60,13 +60,13 @@ def _candidate(rival: Rival) -> Candidate:
 
 def _drawn(stage: Stage, load: float, rounds: int) -> np.ndarray:
     """Seconds (rounds, workers) of tasks of a load, with what task and reply cost."""
-    luck, rng = Common(stage.delays, 1.0, stage.seed), np.random.default_rng(0)
+    delays, rng = Common(stage.delays, 1.0, stage.seed), np.random.default_rng(0)
     task, reply, _ = message_sizes(stage.work, Candidate("uncoded"), stage.workers)
     costs = stage.costs
     moved = 2 * (costs.latency + costs.per_event) + costs.transfer(task + reply)
     return np.array(
         [
-            [sum(luck.timing(rng, w, r, load)) + moved for w in range(stage.workers)]
+            [sum(delays.timing(rng, w, r, load)) + moved for w in range(stage.workers)]
             for r in range(1, rounds + 1)
         ]
     )

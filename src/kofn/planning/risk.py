@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from ..delays import SpotTrace
-from ..simulation import Candidate, Work
+from ..simulation import Candidate
 
 
-def need(work: Work, n: int, candidate: Candidate) -> int:
+def need(n: int, candidate: Candidate) -> int:
     """The threshold: the fewest of n workers that are enough, whichever they are."""
     given: dict[str, Any] = dict(candidate.parameters)
     covered = _covered(candidate)
@@ -33,16 +33,15 @@ def need(work: Work, n: int, candidate: Candidate) -> int:
     return max(1, fewest.get(candidate.code, lambda: math.ceil(covered * n))())
 
 
-def shortages(
-    trace: SpotTrace, work: Work, n: int, candidate: Candidate
-) -> list[tuple[float, float]]:
-    """From when to when the machines of a trace cannot do the work, in order.
+def shortages(trace: SpotTrace, n: int, candidate: Candidate) -> list[tuple[float, float]]:
+    """The times (begin, end) in which the machines of a trace cannot do the work, in order.
 
-    They are fewer than the threshold. Of a repetition code: all holders of too many parts are gone,
-    where a machine that comes takes the free slot whose parts have the fewest holders.
+    They cannot when they are fewer than the threshold or, under a repetition code, when all holders
+    of too many parts are gone. A machine that comes takes the free slot whose parts have the fewest
+    holders.
     """
-    held = _held(work, n, candidate)
-    fewest = need(work, n, candidate) if held is None else 0
+    held = _held(n, candidate)
+    fewest = need(n, candidate) if held is None else 0
     lacking = 0 if held is None else n - math.ceil(_covered(candidate) * n - 1e-9)
     holders, free, slots = [0] * n, list(range(n)), dict[str, int]()
     missing, live, below = n, 0, list[tuple[float, float]]()
@@ -81,7 +80,7 @@ def _covered(candidate: Candidate) -> float:
     return float(dict(candidate.parameters).get("covered", 1.0))
 
 
-def _held(work: Work, n: int, candidate: Candidate) -> list[list[int]] | None:
+def _held(n: int, candidate: Candidate) -> list[list[int]] | None:
     """The blocks of parts that each slot holds, if it is the coverage of these that counts."""
     c = int(dict(candidate.parameters).get("c", 1))
     if candidate.code == "fractional":

@@ -34,7 +34,7 @@ EACH = 4  # options of each kind and number of machines, at least
 
 
 class Lot(NamedTuple):
-    """Options that share machines: of a kind (or ""), so many, and their luck.
+    """Options that share machines: of a kind (or ""), so many, and their delays.
 
     A run is played from several moments of a market, each a stage.
     """
@@ -57,7 +57,7 @@ class Lot(NamedTuple):
     ) -> list[Row]:
         """The rounds of a candidate, from each start; about so many are played."""
         some = played if played < rounds else None
-        fewest = need(self.stage.work, self.stage.workers, candidate)
+        fewest = need(self.stage.workers, candidate)
         return [
             one.play(candidate, rounds, on_round=on_round, played=some, fewest=fewest)
             for one in self.stages
@@ -65,7 +65,7 @@ class Lot(NamedTuple):
 
     @property
     def trace(self) -> SpotTrace | None:
-        """Who comes and goes."""
+        """The market of these machines."""
         return self.stage.trace
 
 
@@ -95,8 +95,7 @@ def plan(
     hour of a machine (default: the market's own, if it has any). memory_per_worker: bytes of the
     data that a worker can keep. tolerance: the part of a sum that may be missing (0: exact).
     deadline: seconds for all rounds. risk: the chance, at most, that a run lacks machines at some
-    time. on_round: is told how many rounds are to be played in all, and which code one was played
-    of.
+    time. on_round: called after each played round, with how many there will be in all and the code.
 
     Without a deadline the least time wins or, with prices, the least time x price; with one, the
     least price, or machine seconds, of those that meet it. No code wins unless one is better by
@@ -113,7 +112,7 @@ def plan(
     risk = number(risk, "risk", "in [0, 1]", "It is the chance to lack machines at some time.")
     limit = _limit(memory_per_worker, wanted)
     known = Costs.of(costs)
-    delays = delays_of(timings, most, grows=grows, slope=slope)
+    delays = delays_of(timings, grows=grows, slope=slope)
     kinds = {"": None} if market is None else markets_of(market)
     own = any(isinstance(one, SpotTrace) and one.prices for one in kinds.values())
     goal = Goal(deadline, price is not None or own, risk)
@@ -215,20 +214,19 @@ class _Search:
         key = lot.machine, lot.stage.workers, candidate
         if any(_key(one) == key for one in self.final):
             return False
-        option = self._option(lot, candidate, lot.play(candidate, self.rounds, rounds))
-        self.tried[key] = option
-        if self._fits(option):
-            self.final.append(option)
+        self._add(self._option(lot, candidate, lot.play(candidate, self.rounds, rounds)))
         return True
 
     def _replay(self, lot: Lot) -> None:
         rows, tried = replays(lot.stage, self.rounds)
         self.settings += tried
         for candidate, row in rows.items():
-            option = self._option(lot, candidate, [row])
-            self.tried[_key(option)] = option
-            if self._fits(option):
-                self.final.append(option)
+            self._add(self._option(lot, candidate, [row]))
+
+    def _add(self, option: Option) -> None:
+        self.tried[_key(option)] = option
+        if self._fits(option):
+            self.final.append(option)
 
     def _fits(self, option: Option) -> bool:
         if option.memory is not None and option.memory > self.limit:
@@ -236,7 +234,7 @@ class _Search:
         return option.row.covered >= 1 - self.tolerance - 1e-9
 
     def _option(self, lot: Lot, candidate: Candidate, rows: list[Row]) -> Option:
-        """What all rounds take, by those that were played: in the mean over the starts."""
+        """The option by its played runs: figures of all rounds, in the mean over the starts."""
         n, able = lot.stage.workers, runs(self.work, candidate)
         row, each = merged(rows), []
         ends = [
@@ -255,7 +253,7 @@ class _Search:
         chance, short = None, 0.0
         if lot.trace is not None:
             up = lot.trace.started(lot.stage.costs.start_up)
-            below = shortages(up, self.work, n, candidate)
+            below = shortages(up, n, candidate)
             chance = risk_of(below, up.seconds, seconds)
             short = max((last - first for first, last in below), default=0.0)
         over = any(one.problem for one in rows)
@@ -279,7 +277,7 @@ class _Search:
         return all_rounds / self.rounds, seconds, row.machine_seconds * more, usd
 
     def plan(self) -> Plan:
-        """What was chosen."""
+        """The plan, with what was chosen."""
         tried, goal = tuple(self.tried.values()), self.goal
         if not any(one.runs for one in self.final):
             if not any(one.row.covered for one in tried):
@@ -314,7 +312,7 @@ class _Search:
 
 def _took(row: Row, until: float) -> float:
     """Seconds of the rounds that were done, and of those that were not while the market lasted."""
-    if row.problem:  # of a market of no length nothing is said: any number will do
+    if row.problem:  # a market of no length has no risk: any number will do
         return until - row.began if until > row.began else 1.0
     return float(row.ends[-1]) if row.took is None else row.took
 

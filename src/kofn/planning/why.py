@@ -95,7 +95,7 @@ def _surely(best: Option, other: Option) -> str:
     """How much longer the other one takes, and how sure that is."""
     one, two = best.row, other.row
     if len(one.seconds) == len(two.seconds) == one.rounds:
-        low, high = interval(two.seconds - one.seconds)  # round by round: the same luck
+        low, high = interval(two.seconds - one.seconds)  # round by round: the same delays
     else:
         ends = [interval(row.seconds, row.counts) for row in (one, two)]
         half = hypot(*((high - low) / 2 for low, high in ends))
@@ -115,7 +115,7 @@ def _market(work: Work, best: Option, trace: SpotTrace) -> list[str]:
     losses = sum(not event.added for event in trace.events if event.time > 0)
     hours = trace.seconds / 3600
     text = f"Of {best.workers} machines {losses} are lost in {hours:.1f} hours of this market. "
-    lack = f"has fewer than {need(work, best.workers, best.candidate)} machines"
+    lack = f"has fewer than {need(best.workers, best.candidate)} machines"
     if best.candidate.code in ("fractional", "cyclic"):
         lack = "loses all holders of a part at once"
     text += f"The chance that a run {lack} at some time is {best.risk or 0.0:.0%}"
@@ -125,7 +125,7 @@ def _market(work: Work, best: Option, trace: SpotTrace) -> list[str]:
 
 
 def _safer(best: Option, able: Sequence[Option], goal: Goal) -> list[str]:
-    """What it costs to have less risk."""
+    """A sentence on what less risk costs."""
     had = best.risk or 0.0
     less = [one for one in able if (one.risk or 0.0) <= had - SAFER and len(one.row.seconds)]
     if had < SAFER or not less:

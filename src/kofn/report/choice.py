@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ..model import Record
 
 
-def stirred(marks: Sequence[Record]) -> set[int]:
+def eventful(marks: Sequence[Record]) -> set[int]:
     """Return the rounds in which workers come or go, or that raise; -1 for before the first."""
     rounds, current = set(), -1
     for record in marks:
@@ -19,14 +19,14 @@ def stirred(marks: Sequence[Record]) -> set[int]:
 
 
 def passed_over(marks: Sequence[Record], began: Sequence[int], tasks: int, most: int) -> set[int]:
-    """Return those of the rounds that are not looked at: of `began`, evenly, and no stirred ones.
+    """Return the rounds of `began` that are skipped: evenly chosen, and no eventful ones.
 
-    `marks`: the records that are not of tasks; `tasks`: how many of tasks there are beside them;
-    `most`: how many may be looked at.
+    `marks`: the records that are not of single tasks. `tasks`: how many other records there are.
+    `most`: how many records may be looked at.
     """
     if not began:
         return set()
-    special = stirred(marks)
+    special = eventful(marks)
     each = max(1.0, tasks / len(began))
     room = int(max(0.0, most - len(marks)) / each)
     calm = [id for id in began if id not in special]

@@ -1,4 +1,4 @@
-"""What a run's state is made of: bounded lists, what is known of a worker, counts."""
+"""The pieces of a run's state: bounded lists, the facts of a worker, counts."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Series:
 
 @dataclass(slots=True)
 class Worker:
-    """What is known of one worker; times are the engine's clock."""
+    """The facts of one worker; times are the engine's clock."""
 
     id: int
     stamp: int = 0  # of its last change
@@ -73,7 +73,7 @@ class Worker:
             self.pace = Pace(before + (pace.wait - before) / self.paced, pace.row)
 
     def row(self, zero: float) -> Json:
-        """What a page is told of it."""
+        """The worker as a page is sent it."""
         at = {name: getattr(self, name) for name in ("joined", "stored", "lost")}
         times = {name: None if t is None else brief(t - zero) for name, t in at.items()}
         other = {"id": self.id, "leaving": self.leaving, "why": self.why, "tasks": self.tasks}

@@ -15,7 +15,7 @@ AMONG_THEMSELVES = ("copy of a share", "question to all")  # no rounds of the us
 
 @dataclass(slots=True)
 class Followed:
-    """What is known of a round; times are the engine's clock."""
+    """The facts of a round; times are the engine's clock."""
 
     id: int
     start: float

@@ -2,7 +2,7 @@
 
 The first line of a file is its header: kind "log", the format's number, the run's id, which part of
 the run this file is (0, 1, …), the engine's name, the workers that are live, the engine's time and
-the same moment in Unix seconds. Every other line is a Record; fields that say nothing (-1, "" and,
+the same moment in Unix seconds. Every other line is a Record; empty fields (-1, "" and,
 of rows, 0) are left out. When a file is full it is renamed, with .1 added, over the one that was
 renamed before. So a run takes twice MOST bytes at most, and the oldest records go first.
 """
@@ -81,7 +81,7 @@ def parse(data: Mapping[str, Any]) -> Record:
 
 
 class Tail:
-    """What is appended to a log in memory, from another thread and at no cost to who appends."""
+    """Follows a log in memory from another thread, at no cost to the thread that appends."""
 
     def __init__(self, log: deque[Record]) -> None:
         self._log = log
@@ -243,7 +243,7 @@ def _alone(path: Path) -> BinaryIO:
 
 
 def older(path: Path) -> Path:
-    """Where the part before the one at `path` lies."""
+    """The path of the part before the one at `path`."""
     return path.with_name(path.name + ".1")
 
 

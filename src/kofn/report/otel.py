@@ -43,7 +43,7 @@ class RoundSpans:
         self._between: list[Record] = []
 
     def take(self, records: Iterable[Record]) -> None:
-        """Take records in. A round's span is told when its result is there, or the next begins."""
+        """Take records in. A round's span is sent when its result is there, or the next begins."""
         for record in records:
             if record.kind == "round":
                 self._end_span()
@@ -109,7 +109,7 @@ class Telemetry:
     def __init__(self, cluster: Any, provider: TracerProvider | None = None) -> None:
         self._spans = RoundSpans(time.time() - cluster.engine.now(), provider)
         self._tail = Tail(cluster._driver.log.marks)
-        self._tail.take()  # what was before is not told
+        self._tail.take()  # what was before is not sent
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="kofn-otel", daemon=True)
         self._thread.start()

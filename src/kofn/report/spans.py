@@ -59,7 +59,7 @@ class Lane:
     spans: tuple[Span, ...]
     joined: float | None = None
     lost: float | None = None
-    leaving: tuple[float, ...] = ()  # when it was said that it will be gone
+    leaving: tuple[float, ...] = ()  # when it was announced that it leaves
     staying: tuple[float, ...] = ()  # and that it stays after all
 
 
@@ -99,10 +99,10 @@ class _Task:
 
 
 class Follower:
-    """Follows a log, record by record, and says what became of each task when it has ended.
+    """Follows a log, record by record, and returns how each task ended.
 
     It keeps the tasks that are open, and which rounds have ended; of workers only when each was
-    lost and when it was free. Pieces and ends of tasks whose send it has not seen mean nothing.
+    lost and when it was free. Pieces and ends of tasks whose send it has not seen are ignored.
     """
 
     def __init__(self) -> None:
@@ -251,7 +251,7 @@ def _add_record(task: _Task, record: Record, late: bool) -> None:
 
 
 def _fate(task: _Task, lost: float | None, now: float) -> tuple[State, float]:
-    """What became of a task, and when."""
+    """How a task ended, and when."""
     if task.end is None:
         return ("open", now) if lost is None else ("lost", lost)
     time, kind = task.end.time, task.end.kind

@@ -1,4 +1,4 @@
-"""What a run is doing, from its event log: records in, state out. It reads no clock.
+"""The state of a run, from its event log: records in, state out. It reads no clock.
 
 One reader for all who look: the live page, the saved page, the view in the terminal, the metrics.
 All lists are bounded, and each has a count of what was ever added to it. A *cursor* is those
@@ -234,7 +234,7 @@ class RunState:
             self._changed[round.id] = round
 
     def _caught_up(self, worker: int, pace: Pace) -> None:
-        """A worker that was behind has said its pace: earlier rounds have waited for that."""
+        """Take in the pace of a worker that was behind: earlier rounds have waited for that."""
         for round in self._kept.values():
             if worker in round.behind:
                 round.behind.discard(worker)
@@ -371,14 +371,14 @@ class RunState:
         return tuple(s.reached(count, most) for s, count in zip(lists, counts, strict=True))
 
     def since(self, cursor: Sequence[int] = (), most: int | None = None) -> Json:
-        """What has been added to each list since a cursor, the oldest `most` of each; all that is
+        """The entries added to each list since a cursor, the oldest `most` of each; all that is
         kept without one."""
         counts = [*cursor] or [0] * len(self._lists())
         pairs = zip(self._lists().items(), counts, strict=True)
         return {name: series.since(count, most) for (name, series), count in pairs}
 
     def everyone(self, since: int = -1) -> list[Json]:
-        """What is known of each worker, by id; of those that have changed after a stamp."""
+        """The facts of workers that have changed after a stamp, by id."""
         zero = self.zero or 0.0
         return [
             self.workers[w].row(zero) for w in sorted(self.workers) if self.workers[w].stamp > since

@@ -76,7 +76,7 @@ def timeline(
 ) -> Figure:
     """Draw what each worker did with its time; return the matplotlib Figure.
 
-    `log`: `cluster.log`. `path`: where to save it; the suffix says the format (.png, .svg, .pdf).
+    `log`: `cluster.log`. `path`: where to save it; the suffix sets the format (.png, .svg, .pdf).
     `start` and `end` cut a piece out, in seconds from the axis' zero, which is the first record of
     the log that is not about storing shares; workers not there at the time are left out.
 
@@ -105,7 +105,7 @@ def timeline(
 
 
 def save(figure: Figure, path: str | PathLike[str]) -> None:
-    """Write a figure; the suffix says the format."""
+    """Write a figure; the suffix sets the format."""
     target = _target(path)
     picture = io.BytesIO()
     figure.savefig(picture, format=target.suffix[1:].lower())

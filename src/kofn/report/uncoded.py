@@ -27,7 +27,7 @@ from typing import NamedTuple
 from .spans import Span
 
 DRIFT = 1.02  # how much slower a worker's rows may be than those of its task before
-# The operations for which it can be said; see `Round.what`.
+# The operations for which it can be computed; see `Round.what`.
 COMPARED = ("X @ w", "X.T @ z", "sum")
 
 
@@ -136,7 +136,7 @@ def uncoded(
     behind: int = 0,
     gone: Sequence[float] = (),
 ) -> Uncoded:
-    """What a round that began at `start` would have taken without coding.
+    """The seconds that a round that began at `start` would have taken without coding.
 
     `others`: the paces of workers that were there and were not asked, by worker. `used`: rows of
     the result. `behind`: how many more were there and not asked, and have never answered. `gone`:

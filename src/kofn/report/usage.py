@@ -1,4 +1,4 @@
-"""What workers take, told now and then to those who follow a run; never by the master's thread."""
+"""CPU and memory of workers, for those who follow a run; never read by the master's thread."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..model import Record
 
 EVERY = 2.0  # seconds between two looks, at least
 SHARE = 1e-3  # of the time, at most
-NOBODY = 60.0  # seconds after which is looked again where nothing could be told
+NOBODY = 60.0  # seconds until the next look where nothing could be read
 
 
 class Gauged(Protocol):

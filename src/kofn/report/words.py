@@ -10,7 +10,7 @@ SAME = 0.05  # by which two figures may differ that are about the same
 
 
 def headline(head: Json) -> str:
-    """What happened and what it saved, as short as can be."""
+    """An event and what coding saved, as short as can be."""
     died = f"{_count(head['lost'], 'worker')} died" if head["lost"] else ""
     took, without = head["took"], head["without"]
     if without <= (1.0 + SAME) * took:
@@ -30,7 +30,7 @@ def headline(head: Json) -> str:
 
 
 def sentences(head: Json) -> list[str]:
-    """What happens, what has happened, and what coding was good for."""
+    """A run in words: what happens, what happened, and what coding saved."""
     lines = [_now(head)]
     if head["lost"] or head["joined"]:
         went_on = "; the others did their work in the same round, and nothing was started again"

@@ -26,7 +26,7 @@ EPOCHS, FOLDS = 5, 5
 
 
 class Trained(NamedTuple):
-    """What one worker found: weights (d,), and the settings that it chose."""
+    """What one worker trained: weights (d,), and the settings that it chose."""
 
     weights: Floats
     rate: float
@@ -73,7 +73,7 @@ def on_workers(cluster: Cluster, X: Any, y: Floats) -> list[Trained]:
 
 
 def _row(part: tuple[int, Any, Floats], count: int) -> Floats:
-    """What one worker found as a row of its own: the sum of all is a table of them."""
+    """What one worker trained, as a row of a table: the sum of these tables has all rows."""
     number, X, y = part
     trained = train(X, y, number)
     table = np.zeros((count, X.shape[1] + 2))

@@ -40,7 +40,7 @@ def find(data: Path, *names: str, remedy: str = "") -> Path:
     raise BadInput(f"--data must hold {' or '.join(names)}; {data} does not. {remedy}".rstrip())
 
 
-# Where the data of the gradient coding experiments are to be had, and their shapes as published.
+# Where the data of the gradient coding experiments come from, and their shapes as published.
 SOURCES = {
     "amazon_access/train.csv": "kaggle.com/c/amazon-employee-access-challenge (train.csv; needs "
     "a login)",
@@ -118,7 +118,7 @@ def amazon(data: Path) -> Dataset:
         )
     table = rows.astype(np.int64)
     ids = table[:, 1:].T
-    # Pairs of which one tells the other almost entirely are left out, as published.
+    # Pairs of which one almost determines the other are left out, as published.
     without = ({"ROLE_ROLLUP_1", "ROLE_ROLLUP_2"}, {"ROLE_TITLE", "ROLE_FAMILY"})
     pairs = [
         ids[i] * (ids.max() + 1) + ids[j]
@@ -128,8 +128,8 @@ def amazon(data: Path) -> Dataset:
     return _split("amazon", [*ids, *pairs], np.where(table[:, 0] == 1, 1.0, -1.0))
 
 
-def covtype(data: Path) -> Dataset:
-    """Forest cover types 1 and 2, 54 fields; 396,112 x 15,509."""
+def cover_types(data: Path) -> NDArray[np.int32]:
+    """Forest cover types 1 and 2: rows of 54 fields and the type."""
     text = read(data, "covtype/covtype.data", _remedy("covtype/covtype.data"))
     width = text[: text.find(b"\n")].count(b",") + 1
     numbers: NDArray[np.int32] = np.fromstring(  # the quickest reader of numbers there is
@@ -138,7 +138,13 @@ def covtype(data: Path) -> Dataset:
     if width != 55 or numbers.size % 55:
         raise BadInput(f"covtype.data has 55 numbers a line; {numbers.size} in lines of {width}.")
     table = numbers.reshape(-1, 55)
-    table = table[(table[:, 54] == 1) | (table[:, 54] == 2)]
+    kept: NDArray[np.int32] = table[(table[:, 54] == 1) | (table[:, 54] == 2)]
+    return kept
+
+
+def covtype(data: Path) -> Dataset:
+    """Forest cover types 1 and 2, one-hot; 396,112 x 15,509."""
+    table = cover_types(data)
     return _split("covtype", table[:, :54].T, np.where(table[:, 54] == 2, 1.0, -1.0))
 
 
@@ -262,9 +268,9 @@ def _part(arrays: Any, name: str) -> tuple[csr_array, Floats]:
     return X, arrays[f"y_{name}"].astype(np.float64)
 
 
-def made_up_prices(rows: int = 2000, fields: int = 8, values: int = 15) -> Prices:
-    """Rows of `fields` ones, prices linear in them but for noise; a market of twenty machines."""
-    rng = np.random.default_rng(0)
+def made_up_prices() -> Prices:
+    """Rows of eight ones, prices linear in them but for noise; a market of twenty machines."""
+    rng, rows, fields, values = np.random.default_rng(0), 2000, 8, 15
     worth = 0.2 * rng.standard_normal(fields * values)
 
     def draw(count: int) -> tuple[csr_array, Floats]:

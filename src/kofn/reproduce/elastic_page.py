@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from .figures import BLUE, GREEN, GREY, INK, ORANGE, Figure, across, bars, dress, legend, panels
+from .colours import BLUE, GREEN, GREY, INK, ORANGE
+from .figures import Figure, across, bars, dress, legend, panels
 from .page import Printed, Results, fill
 
 TITLE = "Coded elastic computing, measured again"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from .colours import BLUE, GREEN, GREY, INK, ORANGE, PINK, SKY
 from .datasets import PUBLISHED
-from .figures import BLUE, GREEN, GREY, INK, ORANGE, Figure, dress, legend, panels
+from .figures import Figure, dress, legend, legend_below, panels
 from .page import Results
 
-SKY, PINK = "#56b4e9", "#cc79a7"
 DATA = {"amazon": "Amazon", "covtype": "Covertype", "kc_house": "KC housing"}
 
 
@@ -161,9 +161,8 @@ def theory(results: Results) -> Figure:
         dress(axes, "iteration", "f − f*", title, "both")
         axes.set_yscale("log")
     # Under both panels: seven lines leave no room inside.
-    handles, labels = every[0].get_legend_handles_labels()
     every[0].set_ylim(bottom=1e-8)
-    legend(figure, handles, labels, fontsize=8, ncols=4, loc="outside lower center")
+    legend_below(figure, every[0], fontsize=8, ncols=4)
     return figure
 
 
@@ -192,8 +191,7 @@ def figure_1(results: Results) -> Figure:
     title = "Figure 1 from recorded AWS Lambda times"
     dress(axes, "completion time / median", "fraction of the tasks done", title, "both")
     dress(tail, "completion time / median", "tasks not done yet, %", "the tail of it", "both")
-    handles, labels = axes.get_legend_handles_labels()
-    legend(figure, handles, labels, fontsize=8, ncols=3, loc="outside lower center")
+    legend_below(figure, axes, fontsize=8, ncols=3)
     return figure
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from . import erasurehead_more
+from .colours import BLUE, GREEN, GREY, INK, ORANGE, SKY
 from .erasurehead_more import DATA as DATA
 from .erasurehead_more import estimates as estimates
 from .erasurehead_more import figure_1 as figure_1
@@ -15,11 +16,10 @@ from .erasurehead_more import foreign as foreign
 from .erasurehead_more import network as network
 from .erasurehead_more import sweep as sweep
 from .erasurehead_more import theory as theory
-from .figures import BLUE, GREEN, GREY, INK, ORANGE, Figure, across, dress, legend, panels
+from .figures import Figure, across, dress, legend, legend_below, panels
 from .page import Printed, Results, fill
 
 TITLE = "ErasureHead, measured again"
-SKY = "#56b4e9"
 LOOK = {
     "uncoded": ("uncoded", GREY, "-"),
     "ignore": ("ignored, no code", GREEN, ":"),
@@ -122,7 +122,7 @@ def _runs(results: Results, curves: str, seconds: str, clock: str = "wall") -> F
         errors = [1e3 * _error(results[curves][name][method]) for method in times]
         unit = f"ms an iteration, mean of {count} ± error"
         _bars(grid[1][i], times, unit, ".0f", errors=errors)
-    _named(figure, grid[0][0])
+    legend_below(figure, grid[0][0], fontsize=9, ncols=6)
     return figure
 
 
@@ -132,12 +132,6 @@ def _error(run: Results) -> float:
     count = int(run["iteration"][-1])
     apart = spent - steps * run["seconds"][-1] / count
     return float(np.linalg.norm(apart)) / count
-
-
-def _named(figure: Figure, axes: Any) -> None:
-    """One legend for all panels, below them."""
-    lines, labels = axes.get_legend_handles_labels()
-    legend(figure, lines, labels, fontsize=9, ncols=6, loc="outside lower center")
 
 
 def figure_4_recorded(results: Results) -> Figure:
@@ -156,7 +150,7 @@ def figure_2_simulated(results: Results) -> Figure:
     figure, every = panels(4.2 * len(names), 3.8, 1, len(names))
     for axes, name in zip(every, names, strict=True):
         _curves(axes, results["virtual_curves"][name], name, clock="simulated")
-    _named(figure, every[0])
+    legend_below(figure, every[0], fontsize=9, ncols=6)
     return figure
 
 

@@ -6,15 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..report.timeline import sheet as sheet
+from .colours import INK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes as Axes
     from matplotlib.figure import Figure as Figure
 else:  # matplotlib is loaded by the first sheet
     Axes = Figure = Any
-
-# Okabe and Ito's colours, apart in lightness too.
-BLUE, ORANGE, GREEN, GREY, INK = "#0072b2", "#e69f00", "#009e73", "#9a9a9a", "#333333"
 
 
 def panels(width: float, height: float, *grid: int, **options: Any) -> tuple[Figure, Any]:
@@ -38,6 +36,11 @@ def dress(axes: Axes, x: str, y: str, title: str, grid: Literal["", "x", "y", "b
 def legend(where: Axes | Figure, *args: Any, **look: Any) -> None:
     """A legend without a frame."""
     where.legend(*args, frameon=False, labelcolor=INK, **look)
+
+
+def legend_below(figure: Figure, axes: Axes, **look: Any) -> None:
+    """One legend for all panels, below them."""
+    legend(figure, *axes.get_legend_handles_labels(), loc="outside lower center", **look)
 
 
 def bars(axes: Axes, names: Sequence[str], series: Mapping[str, tuple[Any, ...]]) -> None:

@@ -28,7 +28,7 @@ from .timing import OnStep, paced
 
 MACHINES, THRESHOLD = 20, 10
 PENALTY = 0.001  # that of Yang et al., 2019, a row
-STARTS = (25, 71, 122, 201, 296)  # minutes into the trace at which twenty machines are to be had
+STARTS = (25, 71, 122, 201, 296)  # minutes into the trace at which twenty machines are there
 WAIT = 0.5  # seconds that a round below the threshold gives newcomers to fetch their share
 
 

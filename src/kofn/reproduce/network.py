@@ -17,13 +17,13 @@ import numpy as np
 from .. import BadInput, FractionalRepetition, Uncoded, connect, exact, first
 from ..delays import Delays
 from ..engines.virtual import VirtualEngine
-from ..learn.torch import CodedBackward, Term, flat
+from ..learn.torch import CodedBackward, Term, flat, pieces_of, tensor
 from ..sums.functions import Fixed
 from ..sums.rivals import Stale
 from . import datasets
 from .kept import Kept
 from .timing import OnStep
-from .training import Method
+from .training import Memo, Method
 
 RECORDING = "cnn_mbp_Canada_batch256"
 TARGET = 0.97
@@ -64,22 +64,6 @@ def made_network() -> Any:
         nn.ReLU(),
         nn.Linear(28, 10),
     )
-
-
-class Memo:
-    """fn of a sum, evaluated once for each part and step: the virtual engine's workers are here."""
-
-    def __init__(self, term: Term) -> None:
-        self.term = term
-        self._step, self._known = -1, dict[int, Any]()
-
-    def __call__(self, part: Any, x: Any) -> Any:
-        if x[1] != self._step:
-            self._step, self._known = x[1], {}
-        name = int(part[-1][0])
-        if name not in self._known:
-            self._known[name] = self.term(part, x)
-        return self._known[name]
 
 
 class _Once(CodedBackward):
@@ -203,13 +187,8 @@ def _stale(
 
 
 def _set_gradient(module: Any, gradient: Any) -> None:
-    import torch
-
-    at = 0
-    for p in module.parameters():
-        piece = gradient[at : at + p.numel()].reshape(p.shape)
-        p.grad = torch.from_numpy(np.ascontiguousarray(piece)).to(p.dtype)
-        at += p.numel()
+    for p, piece in pieces_of(gradient, list(module.parameters())):
+        p.grad = tensor(piece).to(p.dtype)
 
 
 def _results(
@@ -235,9 +214,7 @@ def _results(
         "final_accuracy": ends,
         "seconds_per_step": {name: run[-1][1] / run[-1][0] for name, run in runs.items()},
         "curves": {
-            name: dict(
-                zip(("step", "seconds", "accuracy"), map(list, zip(*run, strict=True)), strict=True)
-            )
+            name: dict(zip(LOOK, map(list, zip(*run, strict=True)), strict=True))
             for name, run in runs.items()
         },
         "parameters": sum(p.numel() for p in made_network().parameters()),

@@ -108,7 +108,7 @@ AUTO = Candidate("auto")
 
 def _played(recording: Recording, slope: float | None) -> Stage:
     n = recording.workers
-    delays = delays_of(recording, n, slope=slope)
+    delays = delays_of(recording, slope=slope)
     return Stage(Work("gradient", DATA // 800, 100), n, delays)
 
 

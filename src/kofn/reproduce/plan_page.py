@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from .figures import BLUE, GREEN, GREY, INK, ORANGE, Figure, bars, dress, legend, panels
+from .colours import BLUE, GREEN, GREY, INK, ORANGE
+from .figures import Figure, bars, dress, legend, panels
 from .page import Printed, Results, fill
 
 TITLE = "What kofn chooses by itself, against fixed choices"

@@ -16,6 +16,7 @@ from .. import LT
 from ..codes.inactivation import InactivationDecoder
 from ..codes.rateless import LTAssignment
 from ..codes.soliton import robust_soliton
+from .timing import mean_of
 
 Floats = NDArray[np.float64]
 TAKEN = {"lt1": (1, 1400), "lt2": (2, 783)}  # r, and the symbols that they waited for
@@ -68,8 +69,7 @@ def two_symbols_each(
 def _seconds(times: Floats) -> dict[str, float]:
     """Mean with its standard error, median and 99th percentile."""
     return {
-        "mean": float(times.mean()),
-        "error": float(times.std() / np.sqrt(len(times))),
+        **mean_of(times),
         "median": float(np.median(times)),
         "p99": float(np.quantile(times, 0.99)),
     }

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from .figures import BLUE, GREEN, GREY, INK, ORANGE, Figure, across, dress, legend, panels
+from .colours import BLUE, GREEN, GREY, INK, ORANGE, RED
+from .figures import Figure, across, dress, legend, legend_below, panels
 from .page import Printed, Results, fill
 
 TITLE = "Rateless codes for sums of non-linear functions, measured again"
-RED = "#d55e00"
 LOOKS = {
     "one": ("all at one", GREY, ":"),
     "uncoded": ("uncoded", ORANGE, "-"),
@@ -53,8 +53,7 @@ def tails(results: Results) -> Figure:
         label = "P(latency > t)" if name == "exp" else ""
         trials = results[name]["lt1"]["trials"]
         dress(axes, "t, simulated seconds", label, f"{title}, {trials} trials", "both")
-    lines, labels = every[0].get_legend_handles_labels()
-    legend(figure, lines, labels, loc="outside lower center", ncols=6)
+    legend_below(figure, every[0], ncols=6)
     return figure
 
 
@@ -65,7 +64,7 @@ def wall_clock(results: Results) -> Figure:
     title = f"{runs['workers']} processes, {runs['terms']} Gaussian kernels: wall clock"
     title += f", {runs['lt1']['trials']} rounds"
     dress(axes, "t, seconds", "fraction of rounds longer than t", title, "both")
-    legend(figure, *axes.get_legend_handles_labels(), loc="outside lower center", ncols=6)
+    legend_below(figure, axes, ncols=6)
     return figure
 
 

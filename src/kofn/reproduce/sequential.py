@@ -242,16 +242,16 @@ def table_1_parts(model: str, settings: Settings, on_step: OnStep) -> dict[str, 
 def representative(settings: Settings) -> Stragglers:
     """Of 200 runs of the chain the one in which 0, 1, … P straggle as often as in the long run.
 
-    A run by wall clock is short: any one has some luck in it, good or bad.
+    A run by wall clock is short: in any one of them chance counts.
     """
     long = stragglers("fritchman", settings).pattern(4000, P).sum(axis=1)
     usual = np.bincount(long, minlength=P + 1) / len(long)
 
-    def luck(seed: int) -> float:
+    def apart(seed: int) -> float:
         some = Fritchman(**CHAIN, seed=seed).pattern(settings.wall_jobs, P).sum(axis=1)
         return float(np.abs(np.bincount(some, minlength=P + 1) / len(some) - usual).sum())
 
-    return Fritchman(**CHAIN, seed=min(range(200), key=luck))
+    return Fritchman(**CHAIN, seed=min(range(200), key=apart))
 
 
 def figure_1(name: str, settings: Settings, on_step: OnStep) -> list[dict[str, Any]]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from .figures import BLUE, GREEN, GREY, INK, ORANGE, Figure, bars, dress, legend, panels
+from .colours import BLUE, GREEN, GREY, INK, ORANGE
+from .figures import Figure, bars, dress, legend, legend_below, panels
 from .page import Printed, Results, fill
 
 TITLE = "Coded sequential matrix multiplication, measured again"
@@ -40,8 +41,7 @@ def figure_1(results: Results) -> Figure:
         label = "R, time per job / a job on one worker"
         dress(axes, "probability of straggling, δ", label, title, "both")
         axes.set_ylim(bottom=0)
-    handles, labels = figure.axes[0].get_legend_handles_labels()
-    legend(figure, handles, labels, fontsize=9, ncols=4, loc="outside lower center")
+    legend_below(figure, every[0], fontsize=9, ncols=4)
     return figure
 
 

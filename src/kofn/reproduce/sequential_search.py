@@ -1,7 +1,7 @@
 """Which parameters are best against a pattern: the ledgers alone, in first-order time.
 
 First order: a mini-task takes its load, alpha times as long on a straggler; nothing else takes
-time. What is found here is then measured through the real master.
+time. What is best here is then measured through the real master.
 """
 
 from __future__ import annotations

@@ -90,6 +90,11 @@ def machine() -> dict[str, Any]:
     }
 
 
+def mean_of(times: NDArray[Any]) -> dict[str, float]:
+    """The mean, and its standard error."""
+    return {"mean": float(times.mean()), "error": float(times.std() / np.sqrt(len(times)))}
+
+
 def summary(seconds: Mapping[str, list[float]]) -> dict[str, dict[str, float]]:
     """Median and quartiles of each kind, in seconds."""
     return {

@@ -81,7 +81,7 @@ class Memo:
     Only for the virtual engine: its workers all live in this process, and many hold the same part.
     """
 
-    def __init__(self, term: Term) -> None:
+    def __init__(self, term: Callable[[Any, Any], Any]) -> None:
         self.term = term
         self._known: dict[int, Any] = {}
         self._t = -1
@@ -89,7 +89,7 @@ class Memo:
     def __call__(self, part: Any, x: Any) -> Any:
         if x[1] != self._t:
             self._known, self._t = {}, x[1]
-        name = int(part[3][0])
+        name = int(part[-1][0])
         if name not in self._known:
             self._known[name] = self.term(part, x)
         return self._known[name]

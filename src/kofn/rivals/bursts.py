@@ -2,7 +2,7 @@
 
 A gradient may be ready some rounds after its own, so a training loop runs several models in turn.
 Gradient t is begun in round t, and due in round t + delay. A straggler's work of a round is lost.
-Books say what workers do in a round and which results are there; they know no times.
+Books hold what workers do in a round and which results are there; they know no times.
 """
 
 from __future__ import annotations

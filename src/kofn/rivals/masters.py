@@ -118,18 +118,10 @@ class Ignore(MasterRival):
 
 
 @dataclass(frozen=True)
-class BackupTasks(MasterRival):
-    """Each part lies on `copies` workers, and one is asked. The next one is asked, too, at `factor`
-    times the time in which half of the round's replies came (MapReduce, Spark: 1.5 to 3).
-    """
+class _SecondAsked(MasterRival):
+    """Each part lies on `copies` workers, and one is asked at first."""
 
-    name = "backup"
     copies: int = 2
-    factor: float = 3.0
-
-    def __post_init__(self) -> None:
-        whole_fields(self, copies=2)
-        number(self.factor, "factor, of the median,", "> 1")
 
     def load(self, n: int) -> float:
         whole(self.copies, "copies", 2, n)
@@ -137,6 +129,20 @@ class BackupTasks(MasterRival):
 
     def storage(self, n: int) -> float:
         return self.copies * self.load(n)
+
+
+@dataclass(frozen=True)
+class BackupTasks(_SecondAsked):
+    """Each part lies on `copies` workers, and one is asked. The next one is asked, too, at `factor`
+    times the time in which half of the round's replies came (MapReduce, Spark: 1.5 to 3).
+    """
+
+    name = "backup"
+    factor: float = 3.0
+
+    def __post_init__(self) -> None:
+        whole_fields(self, copies=2)
+        number(self.factor, "factor, of the median,", "> 1")
 
     def play(self, cluster: Cluster, rounds: int) -> Played:
         return _backups(cluster, rounds, copies=self.copies, factor=self.factor)
@@ -147,25 +153,17 @@ class BackupTasks(MasterRival):
 
 
 @dataclass(frozen=True)
-class Hedged(MasterRival):
+class Hedged(_SecondAsked):
     """As backup tasks; but the next worker is asked at the time in which a `quantile` of the tasks
     of the last rounds ended (The Tail at Scale: 0.95). In the first round nobody is.
     """
 
     name = "hedged"
-    copies: int = 2
     quantile: float = 0.95
 
     def __post_init__(self) -> None:
         whole_fields(self, copies=2)
         number(self.quantile, "quantile", "in (0, 1]")
-
-    def load(self, n: int) -> float:
-        whole(self.copies, "copies", 2, n)
-        return 1 / n
-
-    def storage(self, n: int) -> float:
-        return self.copies * self.load(n)
 
     def play(self, cluster: Cluster, rounds: int) -> Played:
         return _backups(cluster, rounds, copies=self.copies, quantile=self.quantile)

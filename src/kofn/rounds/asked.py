@@ -1,4 +1,4 @@
-"""What other threads want done to the engine: whoever drives it does it."""
+"""Requests of other threads to the engine: the thread that drives it does them."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ R = TypeVar("R", bound=Report)
 class Round(ABC):
     """A state machine: events in, commands out. It reads no clock: time comes in the event.
 
-    `threshold`: live workers without which no round of this kind ends. `key`: of what a worker must
-    keep to take part; "" where nobody is given it meanwhile.
+    `threshold`: how many live workers a round of this kind needs to end. `key`: of the value that a
+    worker must keep to take part; "" where no worker is given it meanwhile.
     """
 
     what: str = "round"  # which operation it is of, in a word or two
@@ -56,10 +56,10 @@ class Round(ABC):
         return ()
 
     def in_vain(self, worker: int, now: float, most: int, wait: float) -> bool:
-        """One was ended for its silence, or has come and gone again; whether more are in vain.
+        """Count a worker that was ended for its silence, or came and was lost; whether to give up.
 
-        They are if more than `most` were, in `wait` seconds or more, and nothing was read since.
-        One that has come, and is ended for its silence, is told of twice, and counts once.
+        That is when more than `most` were counted, in `wait` seconds or more, and nothing was read.
+        A newcomer that is ended for its silence is reported twice, and counts once.
         """
         if (read := sum(self.read.values())) > self._read:
             self._vain, self._read, self._since = set(), read, now
@@ -103,7 +103,7 @@ class Round(ABC):
     def report(
         self, kind: type[R], live: Iterable[int], times: tuple[float, float, float], **more: Any
     ) -> R:
-        """Report on the round, from when it began, had gathered and ended; `more`: the rest."""
+        """The report of the round. `times`: when it began, had gathered and ended."""
         began, gathered, ended = times
         return kind(
             round=self.id,

@@ -1,7 +1,7 @@
 """Cover: for every segment of rows, who has delivered and who still owes.
 
-The one mechanism for loss, lateness and newcomers: what is owed by someone who will not (or not
-soon) deliver is asked of others that do not cover it yet; replies already in stay good.
+The one mechanism for loss, lateness and newcomers: rows that a worker will not deliver, or not
+soon, are asked of others that do not cover them yet. Replies that are in stay good.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Cover:
     """The state of one round's rows.
 
     As long as shares deliver whole windows, just as planned, they are only noted; the arrays follow
-    when somebody looks at them. Cost per delivery otherwise: a few array slices.
+    when they are read. Cost per delivery otherwise: a few array slices.
     """
 
     def __init__(self, windows: Windows) -> None:
@@ -164,7 +164,7 @@ class Cover:
     def top_up(
         self, helpers: Sequence[int], slow: Sequence[int] = ()
     ) -> tuple[dict[int, tuple[RowRange, ...]], int]:
-        """Ask helpers for what would otherwise not come (soon).
+        """Ask helpers for rows that would otherwise not come, or not soon.
 
         `helpers` are live shares that can take more, `slow` those live but only to be counted on
         where nobody else can stand in. An extra reply beyond the threshold is a wish: where no

@@ -40,8 +40,8 @@ class Jury(Protocol):
 class ElasticRound(WatchedRound):
     """One product over a cover of windows; `work` makes the tasks.
 
-    `shares` tells the share of each worker that holds one. Who has no window is `resting`. What a
-    `jury` finds wrong at the end is asked of others.
+    `shares`: the share of each worker that holds one. Workers without a window are `resting`. Rows
+    that a `jury` finds wrong at the end are asked of others.
     """
 
     what = "X @ w"

@@ -11,7 +11,7 @@ from ..model import RowRange
 
 Asked = Mapping[int, tuple[int, tuple[RowRange, ...]]]  # by share: since which epoch, which rows
 
-# What a worker tells the master: the first of a small tuple.
+# Messages of a worker to the master: the first entry of a small tuple.
 READY = "ready"  # it could take part, and no plan names it
 ROUND = "round"  # the leader: a round is done, and how much the vector has changed
 BEAT = "beat"  # nothing, for long

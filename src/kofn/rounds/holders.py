@@ -29,7 +29,7 @@ class HasDriver(Protocol):
 
 @dataclass(frozen=True)
 class Version:
-    """What is kept after so many updates: under which key, and what its owner notes of it.
+    """A version of the shares, after so many updates: its key, and what its owner notes of it.
 
     `untold` are the holders, with their shares, that may not have been sent the last `change`.
     """
@@ -199,13 +199,13 @@ class Holders:
         return self.driver.roster.keeps(worker, self.key)
 
     def update(self, change: Change, note: Any = None) -> None:
-        """Let every holder change its share; who has not confirmed is not ready.
+        """Let every holder change its share; a holder is ready again when it has confirmed.
 
-        The new version has a key of its own, so shares before and after it are never mixed, and
-        one assignment decides: what is raised before it leaves all as it was, what is raised
-        after it leaves an update that is sent to the rest by whatever is done next. Puts are
-        ordered and never cancelled, so a worker that is late with it, even one that is stopped
-        and goes on, is never used with a share that lacks an update.
+        The new version has a key of its own, so shares before and after it are never mixed. One
+        assignment decides: an exception before it leaves all as it was; after an exception
+        behind it, the next use of the shares sends the update to the rest. Puts are ordered and
+        never cancelled, so a worker that is late with it, even one that is stopped and goes on,
+        is never used with a share that lacks an update.
         """
         self._send_update()
         ready = list(self.ready())  # who was behind before this is not waited for

@@ -1,9 +1,9 @@
-"""Iteration without a master in the way of the values: w ← f(X w) among the workers themselves.
+"""Iteration w ← f(X w) among the workers themselves: the values do not pass through the master.
 
-The master only says who does which rows, in an EpochPlan. It holds from its first round on, until
-the next one. In the first round of a plan every share keeps the rows it was asked before, so that a
-round in flight is repaired, not restarted; from the round after, windows are laid for those that
-are live.
+The master only decides which worker does which rows, in an EpochPlan. It holds from its first
+round until the next plan. In the first round of a plan every share keeps the rows it was asked
+before, so that a round in flight is repaired, not restarted. From the round after, windows are laid
+for the live shares.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class IterateRound(Round):
     """The whole run, as one round of the engine.
 
     `windows` are laid for shares of `holders` (worker -> share); each gets one task for the whole
-    run. From then on the master hears a few words, and decides only when somebody is lost, late, or
-    comes: it asks to be told what the exchange says, with everybody held, and publishes a new plan.
+    run. From then on the master gets small messages, and decides only when a worker is lost, is
+    late, or comes: it holds all workers, reads the state of the exchange, and publishes a new plan.
     """
 
     what = "X.iterate"
@@ -83,11 +83,11 @@ class IterateRound(Round):
         self.repeated_rows = 0
         self.plans: list[EpochPlan] = []
         self.ended: tuple[int, int] | None = None  # the share that has the vector, and the round
-        self.change = float("inf")  # of the vector in the last round heard of
+        self.change = float("inf")  # of the vector in the last round reported
         self.broken: tuple[int, int, float] | None = None  # round, entry, its value
         self._work, self._exchange, self._holders = work, exchange, dict(holders)
         self._late = None if late is None else late.between()
-        self._progress: Progress | None = None  # as last told
+        self._progress: Progress | None = None  # as last reported
         self._leaving: list[int] = []  # shares to be left out when everybody is held: of the lost,
         self._behind: list[int] = []  # and of the late, if they still lack a stamp then
         self._deadlines: dict[int, float] = {}  # share -> when its holder will be gone
@@ -159,7 +159,7 @@ class IterateRound(Round):
 
     @property
     def shares(self) -> set[int]:
-        """All that somebody held during the run."""
+        """All workers that held a share during the run."""
         return set(self._holders.values())
 
     @property
@@ -237,7 +237,7 @@ class IterateRound(Round):
         return [self._hold()] if new else []
 
     def _next_leaving(self) -> float:
-        """When somebody has to be left out."""
+        """When the next late worker is left out."""
         ends = [end for share, end in self._deadlines.items() if share not in self._going]
         return latest(min(ends, default=NEVER), self._usual or 0.0)
 
@@ -294,7 +294,7 @@ class IterateRound(Round):
             self._enter(share, worker)  # late or not, without them it does not go on
         self.missing = max(0, self.threshold - len(self._live))
         if self.missing:
-            return ()  # everybody waits for somebody to join
+            return ()  # all wait for a worker to join
         epoch = len(self.plans) + 1
         windows = self._work.windows(sorted(self._live))
         before: Asked = {}
@@ -311,7 +311,7 @@ class IterateRound(Round):
         return [self._publish(round, epoch, before)]
 
     def _reachable(self, now: Progress, round: int, asked: Asked) -> bool:
-        """Whether somebody has the vector of this round, or what it takes to make it."""
+        """Whether a worker has the vector of this round, or all that it takes to make it."""
         if not self._members or not self.plans:
             return False
         those = self._members & asked.keys()

@@ -1,4 +1,4 @@
-"""Keep n workers: says when another is to be ordered for one that leaves. It is told the time."""
+"""Keep n workers: when to order another for one that leaves. Pure; the time is an argument."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ LEAD = 180.0  # seconds before its announced end from which on a worker is repla
 FIRST, CEILING = 1.0, 60.0  # seconds until the next try after an order that came to nothing
 STEADY = 10.0  # seconds in which as many may be ordered as are to be kept
 YOUNG = 5.0  # seconds: who is lost sooner after it came has come in vain
-IN_VAIN = 3  # so many in a row, or 2 keep if that is more, are told of
+IN_VAIN = 3  # so many in a row, or 2 keep if that is more, are reported
 
 
 class Keeper:
-    """Counts who is live, who leaves and who is on the way, and orders what is missing to `keep`.
+    """Counts workers that are live, leave and are on the way; orders those missing to `keep`.
 
     Limits: at most `keep` orders at once, from then on one a second (a tenth of `keep`, if that is
     more). After an order that came to nothing there is one at a time, 1, 2, 4, … seconds after the
-    last failure and in the end once a minute, until somebody comes.
+    last failure and in the end once a minute, until a worker comes.
 
-    `ordered`: who is on the way, also those whom the user has ordered. `look`: when to ask again
-    if nothing happens before. `news`: why workers cannot be had, or do not stay, to be told; it is
-    made once until `keep` workers are live again.
+    `ordered`: workers on the way, also those that the user has ordered. `look`: when to ask again
+    if nothing happens before. `news`: a record for the log, why workers do not come or do not stay;
+    it is made once until `keep` workers are live again.
     """
 
     def __init__(self, keep: int) -> None:
@@ -41,7 +41,7 @@ class Keeper:
         self._vain = 0  # of those the last so many were lost at once
 
     def act(self, roster: Roster, now: float, order: Callable[[str], int]) -> Record | None:
-        """Order who is missing; what goes wrong there is not the round's. Return what to tell."""
+        """Order missing workers. An error does not end the round. Return the record to log."""
         for _ in range(self.orders(roster, now)):
             try:
                 order(self.why(roster))
@@ -96,7 +96,7 @@ class Keeper:
         return f"keep={self.keep}; {live} live, {leave} leaving, {come} ordered"
 
     def refused(self, roster: Roster, now: float, worker: int, why: str) -> None:
-        """An order has come to nothing: of this worker, -1 if it never had an id."""
+        """Note that an order has failed: that of this worker, -1 if it never had an id."""
         if now >= self._retry:  # those that were ordered together have failed together
             self._pause = min(CEILING, max(FIRST, 2 * self._pause))
             self._retry = now + self._pause
@@ -106,7 +106,7 @@ class Keeper:
         self._emit(roster, now, worker, again)
 
     def _look_after(self, roster: Roster, now: float) -> None:
-        """See which of those that came have stayed, and tell where none does."""
+        """See which of those that came have stayed, and warn where none does."""
         for worker, since in list(self._came.items()):
             if since + YOUNG <= now:  # also if it is lost by now: between rounds nobody looks
                 del self._came[worker]

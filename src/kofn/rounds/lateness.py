@@ -1,4 +1,4 @@
-"""One rule of lateness: how long the rest is waited for, by how long others took.
+"""The rule of lateness: how long to wait for the rest, by how long others took.
 
 Rounds over shares (`rounds.watch`) judge by half of the replies, sequences by the fastest worker,
 iterations by a usual round, stale sums by those that are fresh. Each has its numbers here; the rule
@@ -78,8 +78,8 @@ class Late:
 class UsualHalf:
     """In how many seconds half of the tasks end, in rounds of one kind: the median of the last few.
 
-    How long whole rounds take would not do: where one worker is late in each of them, that is what
-    it takes.
+    The time of whole rounds would not do: where one worker is late in each round, it is the time
+    of that worker.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Workers that have said when they will be gone: who is still given work, and what becomes of them.
+"""Workers that announced when they leave: which are still given work, and how they end.
 
 A notice is a Leaving event. Until its deadline a worker takes part as before, as long as a round is
 likely to end in time: `in_time` is the one rule for that, of plans, sums and running rounds. At the
@@ -20,7 +20,7 @@ from .roster import Roster
 
 MARGIN = 2.0  # a round may take so many times as long as the longest of the last few
 LAST = 8  # rounds
-CLOCKS = 0.05  # seconds by which a deadline may be off: it was told by another machine
+CLOCKS = 0.05  # seconds by which a deadline may be off: it is by the clock of another machine
 GRACE = 5.0  # seconds
 STILL_THERE = "still-there"  # the key of what a worker is asked to keep, to hear from it
 
@@ -56,7 +56,7 @@ class Due(NamedTuple):
     """What is to be done about one worker; all of it may be due at once."""
 
     worker: int
-    over: bool = False  # tell the round that its time is over
+    over: bool = False  # the round is to be told that its time is over
     ask: bool = False  # ask whether it is still there
     end: bool = False
 

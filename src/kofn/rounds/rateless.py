@@ -24,8 +24,8 @@ class StackWork(Protocol):
 class RatelessRound(WatchedRound):
     """`each` symbols in a stack; symbol i of slot s is row i·n + s of the decoder's table.
 
-    Nobody is asked for what another owes: every symbol is as good as any other. What a lost worker
-    has delivered stays, and who takes its slot goes on where it stopped.
+    No worker is asked for what another owes: every symbol is as good as any other. The symbols of
+    a lost worker stay good, and the worker that takes its slot goes on where it stopped.
     """
 
     what = "rateless product"
@@ -55,7 +55,7 @@ class RatelessRound(WatchedRound):
     def _replied(self, event: Reply) -> Sequence[Command]:
         slot = self._slot_of[event.worker]
         for first, last in event.what or ():
-            if last > self._next[slot]:  # what another holder of the slot has said is known
+            if last > self._next[slot]:  # what another holder of the slot has sent is known
                 self.values.append((slot, (first, last), event.value))
                 for i in range(self._next[slot], last):
                     self._decoder.offer(i * self._n + slot)

@@ -85,7 +85,7 @@ class Relaying(Wrapped):
         self.engine.close()
 
     def _begin(self, round: int, operand: Any) -> bool:
-        """Pass an operand on, if there is somebody who can."""
+        """Pass an operand on, if there is a worker that can."""
         if self._node is None:
             self._node = Node(self._token, listen=False)
             weakref.finalize(self, self._node.close)

@@ -25,10 +25,10 @@ class BlockWork(Protocol):
 
 
 class ReplicatedRound(WatchedRound):
-    """`slots[s]` lists the blocks that whoever has slot s holds, its own first.
+    """`slots[s]` lists the blocks that the worker with slot s holds, its own first.
 
     `ready`: worker -> slot of those that take part from the start. Without `late` every holder is
-    asked at once, also those that join. With it, each block is asked of one, and of the next one
+    asked at once, also those that join. With it, each block is asked of one worker, and of the next
     when it is late: a backup task. With `spare` a block that nobody holds any more is left out: the
     round ends without it.
     """
@@ -83,7 +83,7 @@ class ReplicatedRound(WatchedRound):
         return [*known.values(), *(max(0.0, self.took) for _ in self._open)]
 
     def _holders(self, block: int) -> list[int]:
-        """Slots with somebody who holds a block: counted on first, then whose own it is."""
+        """Slots whose worker holds a block: those counted on first, then its own slot."""
         holder, quick = self._holder, self._quick
         ranked = [(not quick(holder[s]), i, s) for i, s in self._where[block] if s in holder]
         return [slot for _, _, slot in sorted(ranked)]
@@ -92,7 +92,7 @@ class ReplicatedRound(WatchedRound):
         self.spent_on[event.task] = self.spent_on.get(event.task, 0.0) + event.seconds
         pieces = self._pieces.setdefault(event.task, {})
         if event.what is not None:
-            pieces[event.what] = event.value  # what is said twice counts once
+            pieces[event.what] = event.value  # what is sent twice counts once
         block = self._tasks[event.task]
         if event.last and block in self._undone:
             self._undone.discard(block)

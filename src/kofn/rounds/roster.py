@@ -1,8 +1,8 @@
-"""The roster: who is live, keeps what, owes what and since when, and has which slot.
+"""The roster of workers: which are live, keep what, owe what since when, and have which slot.
 
 One object for all rounds of a cluster, kept by the driver. It changes where events are noted and
-where commands are sent, nowhere else. A round begins with a copy of what it needs of it, and is
-told by events what changes meanwhile.
+where commands are sent, nowhere else. A round begins with a copy of what it needs, and
+learns by events what changes meanwhile.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Debts:
             self.since[worker] = time
 
     def answered(self, worker: int, time: float, ended: int) -> None:
-        """A worker has said something, and so many of its debts have ended."""
+        """A message of a worker came, and so many of its debts have ended."""
         owed = self.owed.get(worker, 0) - ended
         if owed > 0:
             self.owed[worker] = owed
@@ -163,7 +163,7 @@ class Roster:
         return workers
 
     def silent(self, now: float, seconds: float) -> set[int]:
-        """Workers that owe an answer and have said nothing for so many seconds."""
+        """Workers that owe an answer and have been silent for so many seconds."""
         return {worker for worker, last in self.debts.since.items() if last + seconds <= now}
 
     def behind(self, tasks: int) -> list[int]:
@@ -195,7 +195,7 @@ class Roster:
         self.kept[worker] -= keys
 
     def assign(self, command: Assign) -> None:
-        """A round has given somebody a slot, or none; who is lost has none anyhow."""
+        """Note the slot that a round has given a worker, or none; a lost worker has none."""
         if command.slot is None:
             command.slots.pop(command.worker, None)
         elif command.worker in self.kept:

@@ -2,13 +2,13 @@
 
 A rival of coding, for comparison (Severinson, Rosnes, El Rouayheb, Graell i Amat 2021). Each part
 lies on one worker. The master keeps the newest value of every part, however stale, and their
-running total. An iteration ends when `fresh` workers have answered it, and a little later. Nobody
-is cancelled: a late answer still replaces the older value, and its worker is then given the
-current point. Loads are balanced: who is slower than the iterations are long works through fewer of
-its parts at a time.
+running total. An iteration ends when `fresh` workers have answered it, and a little later. No
+task is cancelled: a late answer still replaces the older value, and its worker is then given the
+current point. Loads are balanced: a worker that is slower than an iteration takes fewer of its
+parts at a time.
 
-Every iteration has a round id of its own, so that delay models tell them apart; to the loop all of
-them are one round.
+Every iteration has a round id of its own, so that delay models can distinguish them;
+to the loop all of them are one round.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class StaleRound(Round):
     parts at a point; its replies' `what` names the part. `advance(t, time, total, covered)` is
     called at the end of iteration t, at `time`, with the total of all newest values and the
     fraction of the parts that have one; it returns the next point. `portion`: parts that a worker
-    starts out with at a time, as a fraction of its own. Who joins holds nothing, and is left out.
+    starts out with at a time, as a fraction of its own. Joiners hold nothing, and are left out.
     """
 
     what = "stale sum"
@@ -104,7 +104,7 @@ class StaleRound(Round):
         if type(event) is Reply:
             commands += self._replied(event)
         elif type(event) is Lost:
-            self._workers.pop(event.worker, None)  # what it said last stays known
+            self._workers.pop(event.worker, None)  # its last value stays known
             self.missing = max(0, self.threshold - len(self._workers))
         if len(self._fresh) >= self.threshold:
             if self.wake == float("inf"):

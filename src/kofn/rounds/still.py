@@ -1,8 +1,8 @@
-"""Windows that stay where they are: when a share leaves or comes, no other reads rows anew in vain.
+"""Windows that stay where they are when a share leaves or comes.
 
-What a lost share read goes to others that did not read it; what a new one reads is taken from
-others. So nobody puts down rows and takes up different ones: the transition waste of Dau et al.,
-2023 is zero. Who takes how much is a maximum flow, so that loads stay equal where that can be.
+The rows of a lost share go to others that did not read them; those of a new share are taken from
+others. So no share gives up rows and takes different ones: the transition waste of Dau et al., 2023
+is zero. A maximum flow decides which takes how much, so that loads stay equal where possible.
 The price: windows fall into more and more runs.
 """
 
@@ -25,7 +25,7 @@ def still(before: Windows, layout: Layout, shares: Sequence[int], most: int) -> 
     """Windows for these shares that move nothing; None where some would have more than `most` runs.
 
     Every row is read by as many shares as before. Loads are equal, give or take a row, where a flow
-    can make them so; else whoever reads least takes what is left.
+    can make them so; else the share that reads least takes what is left.
     """
     span = min(layout.threshold + layout.margin, len(shares))
     state = _Rows(before)

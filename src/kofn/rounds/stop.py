@@ -31,7 +31,7 @@ class Stop(ABC):
     """Says when a round is over. `first(r) | exact()` is a rule too, and `&`."""
 
     def after(self, seconds: float) -> float:
-        """Seconds after the start at which it wants to be asked again, later than these.
+        """The next time, in seconds after the start, at which the rule must be asked again.
 
         When the clock is there, `RoundStatus.seconds` is at least as much, whatever rounding says.
         """

@@ -1,7 +1,7 @@
-"""When to think of a change, and whether one made rounds slower: no I/O, no clock.
+"""When to consider a change, and whether a change made rounds slower: no I/O, no clock.
 
-What is changed is predicted from the times of workers, each for itself. Where workers share cores,
-more work for one is more time for all, and predictions are too good. Measured rounds tell.
+The effect of a change is predicted from the times of each worker alone. Where workers share cores,
+more work for one is more time for all, so predictions are too good. Only measured rounds show it.
 """
 
 from __future__ import annotations

@@ -15,9 +15,9 @@ TWICE = 2  # once may be a cosmic ray; a worker that is caught so often computes
 class Trust:
     """Counts the rounds in which each worker was caught. Caught twice, it is put aside.
 
-    Who is put aside is ended by the driver where the engine can do that: a process or a machine
-    that computes wrongly is of no use to anybody. Elsewhere it counts as lost from then on. So its
-    share is free for others, and where workers are kept (`keep`), another is ordered for it.
+    The driver ends a worker that is put aside, where the engine can: a process or a machine that
+    computes wrongly is of no use. Elsewhere it counts as lost from then on. So its share is free
+    for others, and with `keep` another worker is ordered for it.
     """
 
     def __init__(self) -> None:

@@ -40,20 +40,20 @@ class Verifier(Protocol):
 class WatchedRound(Round):
     """A round that asks others for what the lost and the late owe.
 
-    It has a view of its own of who takes part, in which slot, and is counted on. The view begins
-    with `slots` (worker -> slot), a copy of what the roster says, and changes only by events: the
-    driver notes a whole batch of them before the round hears of the first. Who stores its share
-    later is told by that event.
+    The round has its own view of which workers take part, in which slot, and are counted on. The
+    view begins with `slots` (worker -> slot), a copy from the roster, and changes only by events:
+    the driver notes a whole batch of them in the roster before the round gets the first. A worker
+    that stores its share later comes in by that event.
 
     Slow are those that are `late` with a task of this round, and `resting` ones, which are still at
-    the work of an earlier round. They are asked only where nobody else can stand in. Whoever of
-    them ends something, of whichever round, is counted on again.
+    the work of an earlier round. They are asked only where nobody else can stand in. When one
+    of them ends a task, of whichever round, it is counted on again.
 
-    A reply that the `verifier` refuses counts as not delivered, and whoever sent it as lost, for
+    A reply that the `verifier` refuses counts as not delivered, and its sender as lost, for
     this round. Others are asked.
 
-    Slow are also those that will be gone before the round has surely ended: who takes their share
-    then stands in for them. They are counted on again when their notice is taken back.
+    Slow are also those that may be gone before the round has ended: the worker that takes their
+    share then stands in for them. They are counted on again when their notice is taken back.
     """
 
     verifier: Verifier | None = None
@@ -91,7 +91,7 @@ class WatchedRound(Round):
         commands: Sequence[Command] = ()
         if type(event) is Reply:
             worker = event.worker
-            # A piece tells nothing: who is slow streams, too.
+            # A piece proves nothing: slow workers stream, too.
             if event.last or event.task not in self._open:
                 changed = self._answered(worker, self._open.pop(event.task, None) is not None)
             if event.round == self.id and not self.done and worker not in self.wrong:
@@ -134,7 +134,7 @@ class WatchedRound(Round):
 
     @property
     def took(self) -> float:
-        """Seconds from its start to the last event that it was told of."""
+        """Seconds from its start to the last event."""
         return self._now - self._start
 
     @property
@@ -147,7 +147,7 @@ class WatchedRound(Round):
 
     @property
     def shares(self) -> set[int]:
-        """All that somebody held during the round."""
+        """All workers that held a slot during the round."""
         return set(self._slot_of.values())
 
     @abstractmethod
@@ -247,7 +247,7 @@ class WatchedRound(Round):
         self._slow |= slow
 
     def _step_aside(self, worker: int) -> bool:
-        """Take its slot from one that another will have; whether it had it."""
+        """Take a worker's slot, which another will have; whether it had it."""
         return self._vacate(worker)
 
     def _succeed(self) -> bool:
@@ -302,7 +302,7 @@ class WatchedRound(Round):
         return True
 
     def _answered(self, worker: int, ended: bool) -> bool:
-        """It has said something, of whichever round; whether it is counted on again."""
+        """A message of a worker came, of any round; whether it is counted on again."""
         self._debts.answered(worker, self._now, ended)
         if ended and self._patience == NEVER and self._rule is not None:
             self._judge_lateness(self._now - self._start, self._rule)
@@ -329,10 +329,10 @@ class WatchedRound(Round):
         return True
 
     def _judge_lateness(self, took: float, rule: Late) -> None:
-        """A task of this round has ended: by now it may be known who is late.
+        """A task of this round has ended: see whether it is time to judge who is late.
 
-        With fewer than half of the tasks ended, but as many as the threshold, the rest is judged
-        all the same, if after a longer time.
+        That is when half of the tasks have ended. If fewer have, but as many as the threshold, the
+        rest are judged too, after a longer time.
         """
         self._ended += 1
         self._first = took if self._first is None else self._first

@@ -1,7 +1,7 @@
-"""Which rows of each live share are read: windows on a circle of rows.
+"""Windows: which rows of each live share are read, on a circle of rows.
 
-Rounds think in shares, not in workers: when a newcomer takes over the share of a worker that was
-lost, what that worker had delivered stays good, and is not asked again.
+Rounds think in shares, not in workers: when a newcomer takes over the share of a lost worker,
+the rows that worker had delivered stay good, and are not asked again.
 """
 
 from __future__ import annotations
@@ -145,8 +145,8 @@ def fill(speeds: Sequence[float], threshold: int) -> tuple[float, ...] | None:
 def shifted(before: Windows, layout: Layout, shares: Sequence[int]) -> Windows:
     """Lay new windows, turned so that shares that were there read as few other rows as they can.
 
-    O(n²) for n shares: the rows moved are piecewise linear in the turn, so only the turns at
-    which some window begins or ends with its old self need trying.
+    O(n²) for n shares: the number of rows moved is piecewise linear in the turn, so only the turns
+    at which a window's end meets an end of its old window are tried.
     """
     rows = before.rows
     fresh = layout.lay(shares, rows)

@@ -1,7 +1,7 @@
-"""Where operands are encoded and results decoded: the master's own work, in small pieces.
+"""The codec of a sequence encodes operands and decodes results, in small pieces.
 
-Rounds have it done while they wait: first what is finished is decoded, then what the next round
-will surely ask for is encoded. Each pair of encoded operands goes out once: with its task, or,
+Rounds call it while they wait: first it decodes what is finished, then it encodes what the next
+round will surely ask for. Each pair of encoded operands goes out once: with its task, or,
 under a code that asks again for a mini-task that failed, to be kept by the worker until the job is
 done; it is then asked again by name.
 """
@@ -184,7 +184,7 @@ class JobCodec:
     def prepare(self, work: Iterable[tuple[int, int, Mini]]) -> None:
         """Encode these (worker, slot, mini-task) for the round after this one, when there is time.
 
-        In it they will be at hand; what is not will be encoded while the others are at work.
+        Those that are not ready by then are encoded while the others are at work.
         """
         self._ahead = deque(item for item in work if item[2].job in self.jobs)
 

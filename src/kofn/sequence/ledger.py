@@ -119,10 +119,10 @@ class Ledger(ABC):
         return None
 
     def settle(self) -> list[int]:
-        """Call when nothing better will come in time: due jobs take what decodes well enough.
+        """Accept, for due jobs, what decodes well enough; return the jobs that are done by it.
 
-        Returns the jobs that are done by it. A straggler is not waited for for the sake of digits
-        that the caller did not ask for.
+        Called when nothing better will come in time: no straggler is waited for only to gain
+        digits that the caller did not ask for.
         """
         due = [job for job in self.jobs.values() if job.due <= self.round and not job.done]
         for job in due:
@@ -194,9 +194,9 @@ class OneRound(Ledger):
 class Diagonal(Ledger):
     """Algorithm 1 (DIP): each job not done gets one mini-task a worker; the due one what it lacks.
 
-    Of the due job everyone gets ceil((k - γ) / lam), γ results being there: any lam workers are
-    enough for it then. Where k leaves no room for a straggler, mini-tasks are uncoded until one
-    has failed: that is less work for the master.
+    Of the due job, of which γ results are there, everyone gets ceil((k - γ) / lam) mini-tasks: so
+    any lam workers are enough. Where k leaves no room for a straggler, mini-tasks are uncoded until
+    one has failed, which is less work for the master.
     """
 
     def __init__(

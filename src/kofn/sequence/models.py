@@ -1,4 +1,4 @@
-"""What IDIP may count on: which stragglers there can be, given those of the rounds before.
+"""Straggler models for IDIP: which workers can straggle, given who did in the rounds before.
 
 A model is asked about slots, and knows no time. `before` has the stragglers of the rounds before
 this one, the newest last; at least the last W - 1 of them.

@@ -1,7 +1,7 @@
 """One round of a sequence: mini-tasks out, results in one by one, stragglers judged by the fastest.
 
-Which mini-task goes where, and when the round may end, is the ledger's to say; operands and values
-are the codec's. This is what lies between: time, workers in their slots, and what each still owes.
+The ledger decides which mini-task goes where, and when the round may end; operands and values
+are the codec's. The round keeps the rest: time, workers in their slots, and what each still owes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .ledger import Batch, Ledger, Mini
 
 class DeadlineRound(Round):
     """One round of a sequence. It ends (1 + slack) times the fastest worker's time after its
-    start, if the ledger agrees; else when it does.
+    start, or later, when the ledger allows it.
 
     `batches`: mini-tasks by slot, in order. `slots`: the roster's, of those that are live. A joiner
     takes a free slot at once, and is given work in this round if nobody else can do it; so does one
@@ -182,7 +182,7 @@ class DeadlineRound(Round):
         return self._judge(time)
 
     def _judge(self, time: float) -> Sequence[Command]:
-        """End the round if it may end; see that somebody is at work on what is due."""
+        """End the round if it may end; see that a worker is at work on what is due."""
         ledger = self._ledger
         nobody = all(w in self._given_up for w, owed in self._owed.items() if owed)
         if ledger.prompt:

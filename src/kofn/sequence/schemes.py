@@ -223,8 +223,7 @@ def usual(slots: int) -> DIP:
 def over_two_rounds(slots: int, stragglers: range) -> DIP:
     """DIP over two rounds, in which any of so many stragglers together cost nothing.
 
-    Of these numbers, the one for which blocks are most nearly as many one way as the other: least
-    is sent then.
+    Of these numbers it takes the one whose x and y are nearest to each other: the least is sent.
     """
 
     def cut(products: int) -> int:

@@ -1,7 +1,7 @@
 """Which code and slack a sequence runs under, learnt from its rounds: no I/O, no clock.
 
 A code for few stragglers has little work in each round. Where more come, it has more, and waits.
-What a round would have taken otherwise is told by the replies of the last rounds: how long each
+What a round would have taken otherwise follows from the replies of the last rounds: how long each
 worker waited, and how long its work took. Jobs that have begun keep their code.
 """
 
@@ -82,7 +82,7 @@ class SequenceTuner:
     def learn(self, shown: Shown, size: float) -> None:
         """Take in a round whose jobs were all alike, of `size` multiply-adds each."""
         if size != self._size:
-            self._forget(size)  # rounds of other jobs tell nothing of these
+            self._forget(size)  # rounds of other jobs are no measure of these
         self._shown.append(shown)
         if self._trying is None:
             self._trial.learn(shown.took)
@@ -113,7 +113,7 @@ class SequenceTuner:
         seconds = self._predict(options)
         usual, self._trying = self._trying or self.now, None
         now = seconds[options.index(usual)]
-        gains = now - seconds  # of the same rounds: luck is the same
+        gains = now - seconds  # of the same rounds, with the same delays
         counts = np.append(np.ones(now.size - 1), FEARED) / (now.size - 1 + FEARED)
         gain, sure = gains @ counts, gains[:, :-1].std(axis=1) / (now.size - 1) ** 0.5
         gain[(gain < BETTER * (now @ counts)) | (gain < sure)] = 0.0
@@ -169,7 +169,7 @@ class SequenceTuner:
         slack = np.array([option.slack for option in options])
         mini, n = self._size / k, self.n
         there, done = np.full((len(options), 1), float(n)), list[Floats]()
-        for r in (-1, *range(len(wait))):  # the first tells only what is there of the due job
+        for r in (-1, *range(len(wait))):  # the first only counts what is there of the due job
             lacking = np.maximum(1.0, k - there)
             each = np.ceil(lacking / n)  # mini-tasks of the due job, after one of the new job
             ends = [wait[r] + i * pace[r] * mini for i in (1, 2, 3)]

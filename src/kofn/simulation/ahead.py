@@ -13,12 +13,13 @@ PIECES = 8  # of a run, at least, where so many rounds are played
 class Ahead:
     """Which rounds of a long run are played, and how far it goes on in between.
 
-    The run is cut into even pieces. The first rounds of each are played, and the others take as
-    long as these did, in the mean. The clock, the market and the workers'
-    luck go on meanwhile. Where fewer than `fewest` machines would be left, rounds are played again,
-    so that a wait is as long as it is; `fewest` sinks when a round is done with less. Such a round
-    says nothing about others, nor does the first after a jump, whose stragglers are new ones. If
-    there are too many waits to play them all, nothing is done in the others as long as they last.
+    The run is cut into even pieces. The first rounds of each piece are played. The others are
+    jumped over: each takes the mean of those played, while the clock, the market and the workers'
+    delays go on. A jump ends where fewer than `fewest` machines would be left: a round is played
+    there, so that the wait for machines is as long as it really is. `fewest` sinks when a round is
+    done with fewer. The mean leaves out rounds that waited, and the first after a jump, whose
+    stragglers are new. Where there are too many waits to play them all, the others pass without a
+    round.
     """
 
     def __init__(
@@ -34,7 +35,7 @@ class Ahead:
         self.skipped = 0
         self._piece, self._todo, self._new = 0, self.block, False
         self._stops = 2 * played  # that are left
-        self._sample: list[int] = []  # played rounds of this piece that tell of others
+        self._sample: list[int] = []  # played rounds of this piece whose mean stands for the others
         self._known = 0.0  # seconds of a round, by the last such sample
 
     @property

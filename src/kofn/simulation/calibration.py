@@ -24,10 +24,10 @@ def nothing(part: Any, x: Any) -> float:
 def calibrate(cluster: Cluster, *, times: int = 30, joins: int = 3, size: int = BYTES) -> Costs:
     """Measure what messages, data, start-up and the master's own work cost on a cluster.
 
-    Medians of `times` each. latency: half of the way there and back of a tiny value. bandwidth: a
-    value of `size` bytes more. per_number: adding up arrays of that size, by number. per_event: the
-    processor time of the master for tiny sums, by task and reply. start_up: `joins` workers are
-    started and ended again; 0 where the engine cannot.
+    Medians of `times` each. latency: half of the round trip of a tiny value. bandwidth: by a value
+    of `size` bytes. per_number: adding up arrays of that size, by number. per_event: the processor
+    time of the master for tiny sums, by task and reply. start_up: `joins` workers are started and
+    ended again; 0 where the engine cannot.
     """
     times, size = whole(times, "times", 3), whole(size, "size", 1000)
     worker = cluster._driver.some_workers()[0]
@@ -50,7 +50,7 @@ def _added(value: np.ndarray) -> float:
 
 
 def _stored(cluster: Cluster, worker: int, value: Any) -> float:
-    """Seconds until a worker has said that it keeps a value."""
+    """Seconds until a worker has confirmed that it keeps a value."""
     driver = cluster._driver
     key = f"calibrate-{driver.next_task()}"
     began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Common random numbers: a worker has the same luck in a round whatever the code asks of it."""
+"""Common random numbers: a worker has the same delays in a round whatever the code asks of it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Begun(NamedTuple):
 class Common(Delays):
     """`delays` for fractions of the whole work, drawn anew for each worker, round and task of it.
 
-    What a worker draws depends on the seed, on it, the round and how many tasks it has begun in
+    A draw depends on the seed, the worker, the round and how many tasks the worker has begun in
     the round, and on nothing else. So codes that are compared meet the same stragglers.
     """
 
@@ -42,7 +42,7 @@ class Common(Delays):
         self._state = self._bits.state
         self._counts: dict[int, int] = {}
         self._round = -1
-        self.skipped = 0  # rounds that were not played: their luck is not met
+        self.skipped = 0  # rounds that were not played: their delays are passed over
 
     def timing(self, rng: Generator, worker: int, round: int, cost: float) -> tuple[float, float]:
         """The wait and the work; `rng` is left alone."""

@@ -14,8 +14,6 @@ from ..errors import BadInput
 from ..model import Record
 from ..report import Lanes, lanes
 
-_FIELDS = Record._fields
-
 
 @dataclass(frozen=True, eq=False)
 class Traces:

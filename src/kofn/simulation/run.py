@@ -50,7 +50,7 @@ def simulate(
     costs: of messages, start-up and the master; a file of `kofn calibrate` (default: kofn.Costs()).
     grows, slope: see `kofn.simulation.delays_of`. seconds: end after so much simulated time.
 
-    All codes meet the same stragglers and losses: a worker's luck in a round depends on the seed
+    All codes meet the same stragglers and losses: a worker's delays in a round depend on the seed
     alone. Codes that so many workers do not allow are left out, with the reason in `left_out` of
     the table. Memory is not filled: sizes are enough.
     """
@@ -61,7 +61,7 @@ def simulate(
     prices = Costs.of(costs)
     chosen = candidates(codes, wanted.kind)
     given = read(timings)
-    delays = delays_of(given, count, grows=grows, slope=slope)
+    delays = delays_of(given, grows=grows, slope=slope)
     trace = None if market is None else market_of(market, count, seed)
     rows, stage = {}, Stage(wanted, count, delays, trace, prices, seed)
     left_out: dict[str, BadInput] = {}
@@ -79,7 +79,7 @@ def simulate(
 
 
 class Stage:
-    """What all codes of a simulation share: work, workers and their luck."""
+    """What all codes of a simulation share: work, workers and their delays."""
 
     def __init__(
         self,

@@ -29,9 +29,9 @@ FIGURES = (
 
 
 def interval(values: Floats, counts: Floats | None = None) -> tuple[float, float]:
-    """Where the mean is with a probability of 0.95, by the means of batches of rounds.
+    """The 95 % interval of the mean, by the means of batches of rounds.
 
-    Rounds in a row are not independent (who is slow stays slow), batches of them nearly are. NaN
+    Rounds in a row are not independent (a slow worker stays slow), batches of them nearly are. NaN
     with fewer than four rounds. `counts`: how many rounds each value stands for.
     """
     if len(values) < 4:
@@ -58,7 +58,7 @@ def _spread(values: Floats, counts: Floats | None) -> tuple[float, float, int]:
 
 
 def tail(values: Floats, part: float = 0.99, counts: Floats | None = None) -> tuple[float, float]:
-    """Where the quantile is with a probability of 0.95: between two of the sorted rounds.
+    """The 95 % interval of the quantile: between two of the sorted rounds.
 
     How many rounds are below the quantile is binomial, for as many independent rounds as have a
     mean as sure as that of these. NaN for an end that no round reaches: of p99 the upper one with
@@ -239,7 +239,7 @@ class Table:
     rows: Mapping[str, Row]
     live: tuple[tuple[float, int], ...] = field(default=())  # machines of the market over time
     left_out: Mapping[str, str] = field(default_factory=dict)  # codes, and why they are
-    assumed: str = ""  # what the timings do not tell, and what was taken for it
+    assumed: str = ""  # what the timings do not show, and what was assumed
 
     @property
     def title(self) -> str:

@@ -53,7 +53,6 @@ MODELS: Mapping[str, Callable[..., Delays]] = {
 
 def delays_of(
     timings: Timings,
-    workers: int,
     *,
     grows: float | None = None,
     slope: float | None = None,
@@ -61,14 +60,13 @@ def delays_of(
 ) -> Delays:
     """Timings as a delay model, a unit of which is the whole work.
 
-    A file, "FILE:NAME" where it has several recordings, a Recording, a delay model, or the text of
-    one, as "exponential(unit=10, mean=0.5)". Of a recording: several loads are fractions of the
-    whole work, and say how much of a time is a wait. So is a single one below 1; but a recording
-    without loads (they are 1 then) is taken as that of workers without a code, each of which did
-    its part of the whole work, however many `workers` there are to be. `grows` (default 1) is the
-    fraction of a time that grows with a single load.
-    `slope`: so many seconds of work in all, in place of what was recorded. `model`: one of
-    kofn.delays.fit in place of a replay.
+    timings: a file, "FILE:NAME" where it has several recordings, a Recording, a delay model, or the
+    text of one, as "exponential(unit=10, mean=0.5)". The loads of a recording are fractions of the
+    whole work. A recording without loads (or with load 1) is taken as one of workers without a
+    code: each did its part of the whole work.
+    grows: where a single load was recorded, the fraction of a time that grows with the load
+    (default 1); several loads tell that themselves. slope: seconds of work in all, in place of what
+    was recorded. model: one of kofn.delays.fit, in place of a replay.
     """
     if slope is not None:
         slope = number(slope, "slope", ">= 0", "It is seconds of the whole work on one worker.")
@@ -94,7 +92,7 @@ def delays_of(
         return timings.delays(whole, slope=slope * whole)
     if single and timings.loads[0] == 0 and grows != 0:
         raise BadInput(
-            f"what grows with the load cannot be told from load 0, the only one of {timings.name}. "
+            f"load 0, the only one of {timings.name}, does not show what grows with the load. "
             f"Give slope, the seconds of the whole work on one worker, or grows=0."
         )
     if single:
@@ -114,7 +112,7 @@ def read(timings: Timings) -> Delays | Recording:
 
 
 def assumed(timings: Delays | Recording, grows: float | None, slope: float | None) -> str:
-    """What a recording at one load does not tell, and what is taken for it."""
+    """A note on what a recording at one load does not show, and what was assumed."""
     if not isinstance(timings, Recording) or len(timings.loads) > 1 or slope is not None:
         return ""
     return f"one load recorded, grows={1.0 if grows is None else grows:g}"
@@ -134,7 +132,7 @@ class _Counted(Delays):
 
 
 def market_of(market: Market, workers: int, seed: int) -> SpotTrace:
-    """A market as what it offers to somebody who wants so many workers."""
+    """A market as it looks to a user who wants so many workers."""
     if not isinstance(market, SpotTrace | Lifetimes):
         market = _named(read_membership, fspath(market), "traces")
     assert isinstance(market, SpotTrace | Lifetimes)
@@ -144,10 +142,10 @@ def market_of(market: Market, workers: int, seed: int) -> SpotTrace:
 
 
 def begun(market: SpotTrace | Lifetimes, workers: int, part: float, seed: int = 0) -> SpotTrace:
-    """What a market offers from a part of its length on: as soon as so many workers are there.
+    """What a market offers to a run that begins after a `part` of its length.
 
-    Of lifetimes each part draws other ones. Where so many are not there again for some time, it
-    begins before.
+    The run begins when so many workers are there. If they are there only long after that, it begins
+    earlier in the market. Of lifetimes, each part draws others.
     """
     if isinstance(market, Lifetimes):
         return market.offer(workers, seed + round(1000 * part))

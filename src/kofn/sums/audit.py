@@ -1,9 +1,9 @@
-"""Some terms of a sum are asked of two workers, and compared.
+"""Audits: some terms of a sum are evaluated by two workers, and compared.
 
-fn is the user's: nobody knows what its value should be. But where the code has the same symbol on
+fn is the user's, so its right value is not known. But where the code has the same symbol on
 two slots, two workers evaluate it anyway, and the second value is thrown away. An audit draws some
 of the symbols, in secret, and has a sum wait for both values of these. Where they differ, the
-master evaluates the symbol, too: it has the data and fn, and says who is wrong.
+master evaluates the symbol too: it has the data and fn, and so learns who is wrong.
 
 fn may be evaluated in another order elsewhere (another BLAS, other threads), so values need not be
 equal to the last bit: each array must agree to half of its digits, √eps of its largest entry.
@@ -25,7 +25,7 @@ Leaves = tuple[Any, ...]
 
 
 class Claim(NamedTuple):
-    """What a worker said: symbols first..last of a slot, and their values."""
+    """A reply of a worker: symbols first..last of a slot, and their values."""
 
     worker: int
     slot: int
@@ -43,7 +43,7 @@ class Claim(NamedTuple):
 class Audit:
     """The symbols of one sum that two workers must agree on, a fraction `rate` of all.
 
-    `evaluate(row)`: the value of a symbol, found here.
+    `evaluate(row)`: the value of a symbol, computed here.
     """
 
     def __init__(self, code: Assignment, rate: float, evaluate: Callable[[Row], Leaves]) -> None:
@@ -59,7 +59,7 @@ class Audit:
         self._drawn = {row for row, here in zip(slots, chosen, strict=True) if here}
         self._known: dict[Row, Leaves] = {}  # what was evaluated here
         self.claims: list[Claim] = []  # all that came, for a tally anew without the wrong
-        self.waiting: dict[Row, Claim] = {}  # drawn, and said by one worker so far
+        self.waiting: dict[Row, Claim] = {}  # drawn, and sent by one worker so far
 
     def find(self, row: Row) -> None:
         """Evaluate a symbol here: the second worker is late with it, or will not come."""

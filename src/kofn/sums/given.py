@@ -33,15 +33,15 @@ def check_weights(weights: Kind, code: Assignment) -> None:
     """Refuse weights that a code gives no meaning to."""
     if weights not in ("unbiased", "plain"):
         return
-    walks = [code.symbols(slot) for slot in range(code.n)]
-    if weights == "unbiased" and any(len(slot) > 1 for slot in walks):
+    slots = [code.symbols(slot) for slot in range(code.n)]
+    if weights == "unbiased" and any(len(slot) > 1 for slot in slots):
         raise BadInput(
             "weights='unbiased' divides by the chance that a part is among those of workers "
             "that have finished; with stream='parts' half-done work counts too, and nobody "
             "knows its chance. Use a repetition code with stream='whole', or "
             "weights='covered'."
         )
-    if any(row.coefficients is not None for slot in walks for row in slot):
+    if any(row.coefficients is not None for slot in slots for row in slot):
         raise BadInput(
             f"weights={weights!r} adds up what workers say; with this code they say "
             f"combinations of their parts. Use weights='covered' or 'least-squares'."

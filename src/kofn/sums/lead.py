@@ -1,8 +1,8 @@
 """A sum in which every slot is asked for its own parts first, and for the rest when that is needed.
 
-Nothing is done twice while nobody is late. Where nobody is waited for from the start, all slots are
-asked for everything at once, as with other codes. Either way the round notes what a tuner learns
-from.
+While nobody is late, nothing is done twice. Where stragglers are expected from the start, all slots
+are asked for everything at once, as with other codes. Either way the round notes the times that a
+tuner learns from.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class LeadRound(GatherRound):
                 self.half = took
                 self._rest_at = self._start + self._late.allowed(took, self._first_end)
             self.finished.setdefault(slot, event.worker)
-            # The slot has more to say, if it is asked.
+            # The slot has more to send, if it is asked.
             if event.what is None or event.what[1] < len(self._placed.code.symbols(slot)):
                 event = event._replace(last=False)
         return super()._replied(event)

@@ -63,7 +63,7 @@ class Parts:
             parts = finer(data, n)
         self.m, self._part = cut(data, parts, n)
         self._listed = isinstance(data, list)
-        self._stackable = False  # whether somebody has looked
+        self._stackable = False  # whether that was looked at
         self._looked_at: Function | None = None
         self._tuner: SumTuner | None = None
         if code is None:
@@ -111,12 +111,12 @@ class Parts:
         sum belongs in x, which goes to every worker once. stop: see kofn.stop (default: exact).
         weights: what stands for parts that are missing: "covered" scales up by all / covered,
         "unbiased" by 1 / P(covered) for as many workers drawn at random (always, so that its mean
-        is the sum; only where workers say one sum each), "plain" leaves them out, "least-squares"
+        is the sum; only where workers send one sum each), "plain" leaves them out, "least-squares"
         fits the all-ones row. code: another code for this sum; its parts are placed at its first
         use. vectorised: fn takes a stack of parts, one on top of the other (a list, where they are
         no arrays), and returns a row for each: many small terms then cost few calls. verify: a
         fraction of the parts, drawn anew for each sum, on which two workers must agree; where they
-        do not, fn is called here, and says who is wrong (docs/verify.md). Needs a code that has
+        do not, fn is called here, which shows who is wrong (docs/verify.md). Needs a code that has
         parts on two workers.
 
         Returns at once when the rule is met: stragglers drop what they are at. Raises
@@ -179,9 +179,9 @@ class Parts:
 
 
 class _Placed:
-    """The parts under one code: who sits where, and the functions that workers know.
+    """The parts under one code: which worker holds which, and the functions that workers know.
 
-    Who has a slot of `before` keeps its number, and is sent the parts alone that it does not have.
+    A worker with a slot of `before` keeps its number, and is sent only the parts that it lacks.
     """
 
     def __init__(
@@ -194,7 +194,7 @@ class _Placed:
     ) -> None:
         self.code, self._driver, self._part, self._slots = code, driver, part, slots
 
-        def held(slot: int) -> Held:  # without self: whoever holds this keeps the parts only
+        def held(slot: int) -> Held:  # without self: the closure keeps the parts only
             return Held({i: part(i) for i in slots[slot]}, code.symbols(slot))
 
         self._holders = Holders(driver, code.n, held, slots)
@@ -226,7 +226,7 @@ class _Placed:
         return Update(self.key, grown, (Held(more, wanted.symbols),), keeps=True)
 
     def _evaluate(self, fn: Function, x: Any, row: Row) -> tuple[Any, ...]:
-        """The value of one symbol, found here."""
+        """The value of one symbol, computed here."""
         body, more = self.body
         kept = {self.key: Held({i: self._part(i) for i in row.parts}, (row,))}
         pieces = list(body(kept, x, self.key, fn, FLUSH, *more))

@@ -25,11 +25,11 @@ from .functions import Sent, load
 from .work import Leaves, leaves
 
 Function = Callable[[Any, Any], Any]
-REMEMBERED = 10  # rounds whose tasks tell how long a task may take
+REMEMBERED = 10  # rounds whose tasks show how long a task may take
 
 
 class _Terms:
-    """A body: fn of some parts at the operand, or at x where one is given, each said by itself."""
+    """A body: fn of some parts at the operand, or at x where one is given, each sent by itself."""
 
     def __init__(self, name: str, fn: Function | bytes) -> None:
         self.name, self.fn = name, fn

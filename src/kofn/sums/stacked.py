@@ -69,8 +69,8 @@ def worker_body(
 ) -> Iterator[Piece]:
     """Evaluate the symbols of a slot in order, as many at a time as take about `flush` seconds.
 
-    A term that several symbols have is evaluated once a round. Not with `flush` 0, which says that
-    the time is given and not the work's own: each symbol then costs what its terms do.
+    A term that several symbols have is evaluated once a round. With `flush` 0 a delay model
+    sets the time, and each symbol costs what its terms do.
     """
     held: Held = kept[key]
     fn = function(kept, fn_key)

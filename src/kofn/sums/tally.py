@@ -49,7 +49,7 @@ class Tally(ABC):
     @property
     @abstractmethod
     def exact(self) -> bool:
-        """Whether the exact sum is there, as well as it can be had."""
+        """Whether the exact sum is there, as accurate as it can be."""
 
     @property
     def decodable(self) -> bool:

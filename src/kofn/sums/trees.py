@@ -1,4 +1,4 @@
-"""Decision trees as terms of a sum. NumPy alone: workers need no scikit-learn to walk them."""
+"""Decision trees as terms of a sum. NumPy alone: workers need no scikit-learn to evaluate them."""
 
 from __future__ import annotations
 

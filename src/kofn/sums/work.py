@@ -25,7 +25,7 @@ Span = tuple[int, int]  # of symbols
 
 
 class Held:
-    """The parts of one slot, and the symbols that its holder walks."""
+    """The parts of one slot, and the symbols that its holder evaluates."""
 
     def __init__(self, parts: Mapping[int, Any], symbols: Sequence[Row]) -> None:
         self.parts, self.symbols = parts, symbols
@@ -81,7 +81,7 @@ def worker_body(
     flush: float = FLUSH,
     span: Span | None = None,
 ) -> Iterator[Piece]:
-    """Evaluate the symbols of a slot in order; what is said is a run of them and their values.
+    """Evaluate the symbols of a slot in order; each message is a run of them with their values.
 
     `span`: from which symbol on, and up to which; None for all.
 

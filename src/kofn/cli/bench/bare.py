@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -59,26 +59,36 @@ class Rows:
 @contextmanager
 def pipes(A: Floats, seconds: float) -> Iterator[Product]:
     """One multiprocessing pipe a worker."""
-    context = multiprocessing.get_context("spawn")
-    workers: dict[Connection, Any] = {}  # our end of the pipe, and the process
-    for rows in np.array_split(A, WORKERS):
-        ours, theirs = context.Pipe()
-        process = context.Process(target=_serve_pipe, args=(theirs, rows, seconds), daemon=True)
-        process.start()
-        theirs.close()
-        workers[ours] = process
+    with served(_serve_pipe, [(rows, seconds) for rows in np.array_split(A, WORKERS)]) as workers:
 
-    def product(w: Floats) -> Floats:
-        for end in workers:
-            end.send(w)
-        return np.concatenate([end.recv() for end in workers])
+        def product(w: Floats) -> Floats:
+            for end, _ in workers:
+                end.send(w)
+            return np.concatenate([end.recv() for end, _ in workers])
 
-    try:
         yield product
+
+
+@contextmanager
+def served(
+    serve: Callable[..., None], each: Iterable[tuple[Any, ...]]
+) -> Iterator[list[tuple[Connection, int]]]:
+    """Run `serve(pipe, *arguments)` in a process for each; our ends of the pipes, and the pids."""
+    context = multiprocessing.get_context("spawn")
+    ends: list[tuple[Connection, int]] = []
+    processes: list[Any] = []
+    for arguments in each:
+        ours, theirs = context.Pipe()
+        processes.append(context.Process(target=serve, args=(theirs, *arguments), daemon=True))
+        processes[-1].start()
+        theirs.close()
+        ends.append((ours, int(processes[-1].pid)))
+    try:
+        yield ends
     finally:
-        for end in workers:
+        for end, _ in ends:
             end.close()
-        for process in workers.values():
+        for process in processes:
             process.join()
 
 

@@ -124,22 +124,32 @@ def _serve_spin(world: Any, mine: Rows, w: Floats) -> None:
 def _nap(world: Any, w: Floats, replies: _Replies) -> None:
     sends = [world.Isend(w, rank + 1, _OPERAND) for rank in range(WORKERS)]
     waiting = {i: world.Irecv(part, i + 1, _REPLY) for i, part in enumerate(replies.each)}
+    await_all(waiting, 5e-3)
+    for send in sends:
+        send.Wait()
+
+
+def await_all(waiting: dict[int, Any], most: float) -> None:
+    """Test requests in turn until all are done, with naps between of `most` seconds at most."""
     nap = 0.0
     while waiting:
         done = [i for i, request in waiting.items() if request.Test()]
         for i in done:
             del waiting[i]
-        nap = 0.0 if done else min(5e-3, nap + 5e-5)
+        nap = 0.0 if done else min(most, nap + 5e-5)
         time.sleep(nap)
-    for send in sends:
-        send.Wait()
+
+
+def await_message(probe: Callable[..., bool], tag: int, most: float) -> None:
+    """The same until rank 0 has sent something."""
+    nap = 0.0
+    while not probe(0, tag):
+        nap = min(most, nap + 5e-5)
+        time.sleep(nap)
 
 
 def _serve_nap(world: Any, mine: Rows, w: Floats) -> None:
-    nap = 0.0
-    while not world.Iprobe(0, _OPERAND):
-        nap = min(5e-3, nap + 5e-5)
-        time.sleep(nap)
+    await_message(world.Iprobe, _OPERAND, 5e-3)
     world.Recv(w, 0, _OPERAND)
     sent = world.Isend(mine.product(w), 0, _REPLY)
     while not sent.Test():

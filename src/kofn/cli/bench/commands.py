@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from inspect import Parameter, Signature, signature
+from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,19 +14,13 @@ from rich.console import Console
 from typer import Argument, Option
 
 from ...errors import BadInput
-from ..places import HOLDS
-from ..running import Json, show
+from ..places import HOLDS, data_option
+from ..running import Json, command, show
 from . import frame
 
 bench = typer.Typer(help="Measure, against limits in the same run.", no_args_is_help=True)
 Quick = Annotated[bool, Option(help="Small: seconds, not minutes.")]
 Keep = Annotated[Path | None, Option("--out", help="Keep the result in this folder, as JSON.")]
-
-
-def data_option(command: str, needed: bool = False) -> Any:
-    """The option of a command that reads public data sets."""
-    made_up = "" if needed else " (default: made-up data)"
-    return Option(envvar="KOFN_DATA", help=f"Directory that holds {HOLDS[command]}{made_up}.")
 
 
 @dataclass(frozen=True)
@@ -39,23 +33,16 @@ class Setting:
     least: float | None = None
     kind: Any = int
 
-    def option(self, name: str) -> Parameter:
-        """As Typer takes it; left out, it is None, and --quick decides."""
+    @property
+    def option(self) -> Any:
+        """Its type, as Typer takes it; left out, it is None, and --quick decides."""
         both = {str(self.full), str(self.quick)} - {"[]", "None"}
         default = f" ({self.full}; --quick: {self.quick})" if len(both) > 1 else ""
-        kind, what = self.kind, f"{self.about}{default}"
-        if kind == list[str]:
-            return Parameter(
-                name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, _words(what)]
-            )
-        option = Option(min=self.least, help=what, show_default=False)
         annotated: Any = Annotated
-        maybe = annotated[kind | None, option]
-        return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=maybe)
-
-
-def _words(about: str) -> Any:
-    return Argument(help=about, show_default=False)
+        what: Any = {"help": f"{self.about}{default}", "show_default": False}
+        if self.kind == list[str]:
+            return annotated[self.kind, Argument(**what)]
+        return annotated[self.kind | None, Option(min=self.least, **what)]
 
 
 @dataclass(frozen=True)
@@ -237,7 +224,7 @@ def measure(name: str, given: Mapping[str, Any], quick: bool, quiet: bool = True
 
 
 def print_result(console: Console, result: dict[str, Any]) -> None:
-    """Print the figures for a person, and what else the benchmark has to say."""
+    """Print the figures for a person, and the notes of the benchmark."""
     module = import_module(f".{result['bench']}", __package__)
     if getattr(module, "FIGURES", True):
         frame.table(console, result)
@@ -246,27 +233,20 @@ def print_result(console: Console, result: dict[str, Any]) -> None:
 
 
 def _command(name: str, one: Bench) -> Callable[..., None]:
-    def command(**given: Any) -> None:
+    def call(**given: Any) -> None:
         as_json, out, quick = (given.pop(key) for key in ("as_json", "out", "quick"))
         result = measure(name, given, quick, quiet=as_json)
         show(result, as_json, print_result)
         if out is not None:
             frame.keep(result, out)
 
-    options = [setting.option(key) for key, setting in one.settings.items()]
-    shared = {"as_json": (Json, False), "quick": (Quick, False), "out": (Keep, None)}
+    options: dict[str, tuple[Any, Any]]
+    options = {key: (setting.option, None) for key, setting in one.settings.items()}
+    options |= {"as_json": (Json, False), "quick": (Quick, False), "out": (Keep, None)}
     if one.data:
-        kind = Annotated[Path | None, data_option(name, one.data == "needed")]
-        shared |= {"data": (kind, None)}
-    options += [
-        Parameter(key, Parameter.KEYWORD_ONLY, default=default, annotation=kind)
-        for key, (kind, default) in shared.items()
-    ]
-    made: Any = command
-    made.__signature__ = Signature(options)
-    made.__annotations__ = {option.name: option.annotation for option in options}
-    made.__doc__ = one.about
-    return command
+        read = data_option(name, one.data == "needed")
+        options["data"] = Annotated[Path | None, read], None
+    return command(call, options, one.about)
 
 
 for _name, _one in BENCHES.items():

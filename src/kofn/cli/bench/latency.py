@@ -9,7 +9,6 @@ answered within the 95th percentile of what replies took so far.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -17,7 +16,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -26,10 +25,10 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from ...cluster import connect
-from .bare import WORKERS, Floats, Product
+from .bare import WORKERS, Floats, Product, served
 from .frame import Figure
+from .overhead import COLUMNS, ROWS, THRESHOLD
 
-ROWS, COLUMNS, THRESHOLD = 600, 20, 3
 TURN = 1.0  # seconds of a kind before the next has its turn
 QUANTILES = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
 # Another process, so that the master's own threads do not delay it: it stops and continues `pid`.
@@ -108,26 +107,11 @@ def noise(pid: int, seed: int) -> Iterator[None]:
                 os.kill(pid, signal.SIGCONT)
 
 
-@contextmanager
-def pipes(A: Floats) -> Iterator[list[tuple[Connection, int]]]:
+def pipes(A: Floats) -> AbstractContextManager[list[tuple[Connection, int]]]:
     """A pipe to each of six workers, which hold a block of their own and that of the one before."""
-    context = multiprocessing.get_context("spawn")
     blocks = np.array_split(A, WORKERS)
-    workers: list[tuple[Connection, Any]] = []
-    for i in range(WORKERS):
-        ours, theirs = context.Pipe()
-        held = {i: blocks[i], (i - 1) % WORKERS: blocks[i - 1]}
-        process = context.Process(target=_serve, args=(theirs, held), daemon=True)
-        process.start()
-        theirs.close()
-        workers.append((ours, process))
-    try:
-        yield [(end, int(process.pid)) for end, process in workers]
-    finally:
-        for end, _ in workers:
-            end.close()
-        for _, process in workers:
-            process.join()
+    held = [{i: blocks[i], (i - 1) % WORKERS: blocks[i - 1]} for i in range(WORKERS)]
+    return served(_serve, [(blocks,) for blocks in held])
 
 
 def _serve(pipe: Connection, held: dict[int, Floats]) -> None:

@@ -104,7 +104,7 @@ def check(
 
 
 def _tried(name: str, before: dict[str, float]) -> tuple[dict[str, tuple[float, float]], int]:
-    """What was worse in every try, at its best; a try without anything worse is the last."""
+    """Figures that were worse in every try, at their best; a try with none is the last."""
     bad: dict[str, tuple[float, float]] = {}
     for attempt in range(1, TRIES + 1):
         result = apart(name, True, None)

@@ -55,7 +55,7 @@ print(json.dumps({"master": peak()}))
 
 def run(megabytes: int) -> dict[str, Any]:
     """The most that each took, in MB, beside its limit."""
-    peak()  # where that cannot be read it is said before any work
+    peak()  # raises before any work where that cannot be read
     rows = max(10, int(megabytes * 1e6 / 8 / COLUMNS) // 10 * 10)
     size, result, operand = 8 * rows * COLUMNS, 8 * rows, 8 * COLUMNS
     with tempfile.TemporaryDirectory() as name:

@@ -58,7 +58,7 @@ PART = 0.4  # seconds that a sixth of the rows takes
 
 
 class Run(NamedTuple):
-    """What is done without coding and with it; `delays` are those of all rows."""
+    """The work that is done without coding and with it; `delays` are those of all rows."""
 
     delays: Delays
     work: str = "X @ w"
@@ -162,12 +162,12 @@ def _looking(page: Page) -> subprocess.Popen[str]:
 
 
 def _play(run: Run, coded: bool, rounds: int) -> dict[str, Any]:
-    """Rounds of six real workers that wait as long as delays say; what the page says of them.
+    """Play rounds of six real workers that wait by a delay model; return the page's figures.
 
     Any 6 of 6 is no code: each has a sixth of the rows, and all are waited for. Workers are killed
     in the middle of a round, at the same rounds with coding and without; others stand by.
     """
-    # A worker has the same luck in a round with coding and without.
+    # A worker has the same delays in a round with coding and without.
     whole = PARTS if run.work == "sum" else ROWS
     engine = Paced(LocalEngine(WORKERS), Common(run.delays, whole, seed=1))
     with connect(engine, wait=60) as cluster:
@@ -197,7 +197,7 @@ def _busy(cluster: Cluster) -> bool:
 
 
 def _work(run: Run, cluster: Cluster, coded: bool) -> Callable[[], object]:
-    """What does a round."""
+    """The function that does one round."""
     A = np.random.default_rng(0).standard_normal((ROWS, run.columns))
     if run.work == "sum":
         parts = cluster.parts(A, FractionalRepetition(2 if coded else 1), parts=PARTS)

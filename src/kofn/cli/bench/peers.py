@@ -28,7 +28,7 @@ from rich.console import Console
 
 from ...reproduce import datasets
 from .. import places
-from ..output import print_table, print_text, progress
+from ..output import print_sentences, print_table, progress
 from .bare import RANKS_ENV, mpiexec
 from .frame import Figure
 from .systems.child import PEERS, plain
@@ -111,11 +111,8 @@ def chosen(only: str, cell: str) -> bool:
 
 def covertype(data: Path, most: int) -> Floats:
     """Cover types 1 and 2: 54 scaled fields, a one, and the label ±1 last."""
-    text = datasets.read(data, "covtype/covtype.data", "See archive.ics.uci.edu.")
-    table = np.fromstring(text.rstrip().replace(b"\n", b","), dtype=np.float64, sep=",")
-    table = table.reshape(-1, 55)
-    table = table[table[:, 54] <= 2]
-    X = table[:, :54]
+    table = datasets.cover_types(data)
+    X = table[:, :54].astype(np.float64)
     X[:, :10] = (X[:, :10] - X[:, :10].mean(axis=0)) / X[:, :10].std(axis=0)
     whole = np.column_stack([X, np.ones(len(X)), np.where(table[:, 54] == 2, 1.0, -1.0)])
     kept: Floats = whole[:: max(1, len(whole) // most)]
@@ -216,7 +213,7 @@ class Child:
         return answer
 
     def _last_words(self) -> str:
-        """What the peer said of its end: the last line of an error, else the last line."""
+        """Why the peer ended: the last line of an error, else the last line."""
         code = None
         if self.process is not None:
             with suppress(subprocess.TimeoutExpired):
@@ -316,7 +313,7 @@ def _figures(cells: Mapping[str, Any]) -> dict[str, Figure]:
 
 
 def table(console: Console, result: dict[str, Any]) -> None:
-    """Print a table for each work, and what those that ended had to say."""
+    """Print a table for each work, and why peers ended."""
     for work, (settings, rows) in grid(result["cells"]).items():
         columns = {"": "", **dict.fromkeys(settings, ">")}
         title = f"{work}: seconds in all (worst round)"
@@ -326,4 +323,4 @@ def table(console: Console, result: dict[str, Any]) -> None:
             if kind in cell:
                 console.print(f"{key}: {kind}: {cell[kind]}", markup=False, highlight=False)
     for problem in result["problems"]:
-        print_text(console, "{problem}", {"problem": problem})
+        print_sentences(console, problem)

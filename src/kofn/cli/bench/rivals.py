@@ -8,20 +8,20 @@ from typing import Any
 from rich.console import Console
 
 from ...delays import Recording, read_timings
+from ...reproduce import datasets
+from ...reproduce.plan import SLOPES
 from ...rivals import RIVALS, best, sloped
 from .. import places
 from ..output import print_table, print_text, progress
 from .frame import Figure
 
-FILE = "straggler_traces/aws_lambda_256workers_2022.npz"
 QUICK = ("cnn_desktop_Canada_batch2048", "cnn_mbp_Canada_batch256")
-SLOPES = (None, 1.0, 4.0, 16.0, 64.0)  # seconds of a full batch; None: as recorded
 
 
 def run(data: Path, few: bool, *, quiet: bool = True) -> dict[str, Any]:
     """The best setting of each rival, by recording and seconds of a full batch."""
     places.data(data, "rivals")
-    recordings = read_timings(data / FILE)
+    recordings = read_timings(datasets.find(data, datasets.TIMINGS))
     names = [name for name in recordings if not few or name in QUICK]
     result: dict[str, Any] = {"recordings": {}}
     steps = len(names) * len(SLOPES) * len(RIVALS)

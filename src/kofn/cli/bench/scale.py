@@ -56,7 +56,7 @@ def figures(n: int) -> dict[str, float]:
 
 
 def on_paper(n: int) -> dict[str, float]:
-    """What follows from the numbers alone."""
+    """Figures that follow from the numbers alone."""
     copy, hosts = BYTES / BANDWIDTH, math.ceil(n / EACH)
     costs = Costs(LATENCY, BANDWIDTH)
     return {

@@ -1,7 +1,7 @@
 """kofn bench simulate: is the simulator right? The same codes and delays, by the wall clock.
 
-Real workers really wait as long as the delay model says. Each worker has the same luck in each
-round, here and there, so the two runs differ by what is real alone.
+Real workers really wait as long as the delay model says. Each worker has the same delays in
+each round, here and there, so the two runs differ by what is real alone.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ def simulated(
     return [float(s) for s in row.seconds[WARM:]]
 
 
-def start(engine: str, address: str | None, luck: Delays | None = None) -> Cluster:
-    """Six workers of an engine, with these delays; a worker's luck goes by its id, 0 to 5."""
+def start(engine: str, address: str | None, drawn: Delays | None = None) -> Cluster:
+    """Six workers of an engine, with these delays; a worker's go by its id, 0 to 5."""
     opened = find(engine)(WORKERS) if address is None else find(engine)(None, address=address)
-    cluster = connect(opened if luck is None else Paced(opened, luck))
+    cluster = connect(opened if drawn is None else Paced(opened, drawn))
     cluster.wait_for(WORKERS)  # those of a cluster that runs already are found one by one
     if cluster.workers != tuple(range(WORKERS)):
         cluster.close()
@@ -85,8 +85,8 @@ def run(
         for work, candidate in chosen:
             name = f"{work.kind}: {candidate}"
             update(code=name)
-            luck = Common(DELAYS, work.units(WORKERS), 0)
-            with start(engine, address, luck) as cluster:
+            drawn = Common(DELAYS, work.units(WORKERS), 0)
+            with start(engine, address, drawn) as cluster:
                 real = wall(cluster, work, candidate, WORKERS, rounds)
             ours = simulated(work, candidate, WORKERS, rounds, DELAYS, costs)
             clock, virtual = mean(real), mean(ours)

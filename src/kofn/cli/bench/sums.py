@@ -149,7 +149,7 @@ def _amazon(data: Path | None) -> tuple[Any, Floats, str]:
 
 
 def _memory(cluster: Cluster) -> dict[str, float]:
-    """Private and shared megabytes of the largest worker, where the system tells."""
+    """Private and shared megabytes of the largest worker, where the system shows them."""
     megabytes = {"private": 0.0, "shared": 0.0}
     for worker in cluster.workers:
         pid = cluster.engine.pid(worker)

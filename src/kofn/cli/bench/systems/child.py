@@ -1,4 +1,4 @@
-"""One peer in a process of its own: it is told a work and a setting, and says what it took."""
+"""One peer in a process of its own: a work and a setting in, its seconds out."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def play(peer: Peer, name: str, work: Work, limit: float) -> dict[str, Any]:
 
 
 class Jobs(Iterator[Any]):
-    """The operands of a work, one after the other; each is told the value of the one before.
+    """The operands of a work, one after the other; each is given the value of the one before.
 
     A sequence does not depend on its values, so it may be asked for more before they are there.
     """

@@ -40,7 +40,7 @@ class Peer(ABC):
         """One round."""
 
     def pauses(self) -> list[float]:
-        """What each block's task sleeps in the next round."""
+        """Seconds that the task of each block sleeps in the next round."""
         self.round += 1
         pauses: list[float] = self.delays[self.round % len(self.delays)].tolist()
         return pauses

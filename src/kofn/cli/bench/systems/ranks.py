@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ..bare_mpi import await_all, await_message
 from .libraries import Peer, above_target
 from .works import WORKERS, WORKS, Data, Floats, Work, paused
 
@@ -92,13 +93,7 @@ class Polling(Collectives):
         shapes = self._shapes(work, operand)
         replies = [np.empty(shape) for shape in shapes]
         waiting = {i: world.Irecv(r, i + 1, _REPLY) for i, r in enumerate(replies)}
-        nap = 0.0
-        while waiting:
-            done = [i for i, request in waiting.items() if request.Test()]
-            for i in done:
-                del waiting[i]
-            nap = 0.0 if done else min(1e-3, nap + 5e-5)
-            time.sleep(nap)
+        await_all(waiting, 1e-3)
         for send in sends:
             send.wait()
         return work.combine(replies)
@@ -114,10 +109,7 @@ def serve(data: Data) -> bool:
         return False
     work, block = WORKS["products"], None
     while True:
-        nap = 0.0
-        while not world.iprobe(0, _TASK):
-            nap = min(1e-3, nap + 5e-5)
-            time.sleep(nap)
+        await_message(world.iprobe, _TASK, 1e-3)
         task = world.recv(source=0, tag=_TASK)
         if task == "stop":
             return True

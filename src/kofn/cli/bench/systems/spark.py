@@ -88,7 +88,7 @@ class Spark(Peer):
             from pyspark import TaskContext
 
             context: Any = TaskContext.get()
-            again = context.attemptNumber()  # a second copy has luck of its own
+            again = context.attemptNumber()  # a second copy has delays of its own
             for block in blocks:
                 yield paused(fn, block, sent.value[i], pauses[(i + again) % WORKERS])
 

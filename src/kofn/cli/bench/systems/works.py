@@ -24,7 +24,7 @@ Steps = Generator[Any, Any, None]
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of the data of all works."""
+    """The sizes of the data of all works."""
 
     rows: int
     columns: int
@@ -186,7 +186,7 @@ class Data:
 
     @property
     def vector(self) -> Floats:
-        """What X is multiplied with."""
+        """The operand that X is multiplied with."""
         return np.ones(self.array("X").shape[1])
 
     @property
