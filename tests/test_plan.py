@@ -65,7 +65,7 @@ def test_numbers_to_try_are_dense_at_first() -> None:
 @pytest.mark.parametrize("n", [1, 2, 5, 6])
 def test_every_candidate_can_be_played_and_has_a_call(kind: str, n: int) -> None:
     work = SMALL[kind]
-    stage = Stage(work, n, delays_of("exponential(unit=3, mean=0.2)", n))
+    stage = Stage(work, n, delays_of("exponential(unit=3, mean=0.2)"))
     found = grid(work, n, 0.2)
     assert len(set(found)) == len(found)
     for one in thinned(found, 12):
@@ -114,7 +114,7 @@ def test_two_runs_agree_and_the_prediction_is_what_a_simulation_gives() -> None:
     assert first.to_dict() == second.to_dict()
     best = first.best
     assert best.price is not None
-    delays = delays_of(waits, 6)  # of one worker of six, however many there are
+    delays = delays_of(waits)
 
     def rows(seed: int) -> list[Row]:
         """From every start that a plan plays."""
@@ -297,7 +297,7 @@ def dips(length: float = 7200.0) -> SpotTrace:
 def test_what_is_not_played_takes_as_long_as_if_it_were(code: str) -> None:
     """Waits for machines in it: they are met wherever in the market they are."""
     work, one = SMALL["product"], Candidate.parse(code)
-    stage = Stage(work, 6, delays_of(SLOW, 6), dips(14400.0))
+    stage = Stage(work, 6, delays_of(SLOW), dips(14400.0))
     fewest = need(work, 6, one)
     exact = stage.play(one, 1200)
     part = stage.play(one, 1200, played=150, fewest=fewest)
@@ -317,7 +317,7 @@ def test_without_a_market_the_luck_of_the_whole_run_is_met() -> None:
     """A recording in which somebody is slow in its second half alone."""
     seconds = np.ones((400, 6))
     seconds[200:, 2] = 5.0
-    stage = Stage(SMALL["product"], 6, delays_of(Recording("late", (1.0,), (seconds,)), 6))
+    stage = Stage(SMALL["product"], 6, delays_of(Recording("late", (1.0,), (seconds,))))
     part = stage.play(Candidate("uncoded"), 400, played=40)
     assert part.rounds == 400
     assert part.took == pytest.approx(200 * 1 + 200 * 5, rel=0.03)
@@ -381,7 +381,7 @@ def test_the_lines_for_a_market_keep_machines_and_wait_for_them() -> None:
 
 
 def test_sequential_gradient_codes_are_options_where_nobody_leaves() -> None:
-    stage = Stage(SMALL["gradient"], 6, delays_of("exponential(unit=60, mean=1)", 6))
+    stage = Stage(SMALL["gradient"], 6, delays_of("exponential(unit=60, mean=1)"))
     rows, tried = replays(stage, 12)
     assert [one.code for one in rows] == ["gc", "sr_sgc", "m_sgc"]
     assert tried > 20
@@ -486,7 +486,7 @@ def test_prices_hold_on_every_market_that_has_them(data_folder: DataFolder) -> N
         best = kofn.plan(work, 1, timings, one, rounds=60, costs=costs).best
         # Begun at moments that the plan did not play, as far as all rounds are done before the end.
         starts = [begun(one, 1, i / 12) for i in range(1, 11) if i / 12 not in STARTS]
-        stages = [Stage(work, 1, delays_of(timings, 1), start, costs) for start in starts]
+        stages = [Stage(work, 1, delays_of(timings), start, costs) for start in starts]
         rows = [stage.play(best.candidate, 60) for stage in stages]
         done = [row.usd for row in rows if len(row.seconds) == 60]
         assert done

@@ -203,7 +203,7 @@ def test_codes_meet_the_same_stragglers() -> None:
     np.testing.assert_allclose(product, gradient, rtol=1e-9)
     np.testing.assert_allclose(product, sum_, rtol=1e-9)
     rng = np.random.default_rng(0)
-    known = Common(delays_of("exponential(unit=3, mean=0.4)", 6), 1.0, 0)
+    known = Common(delays_of("exponential(unit=3, mean=0.4)"), 1.0, 0)
     longest = [max(sum(known.timing(rng, w, r, 1 / 6)) for w in range(6)) for r in range(1, 13)]
     np.testing.assert_allclose(product, longest, rtol=1e-9)
 
@@ -486,20 +486,19 @@ def test_a_code_that_so_many_workers_do_not_allow_is_left_out() -> None:
 def test_timings_of_one_load_are_those_without_a_code() -> None:
     known = Recording("t", (1.0,), (np.array([[2.0, 4.0]]),))
     rng = np.random.default_rng(0)
-    for workers in (2, 10):  # it was recorded with two, each of which did half of the work
-        delays = delays_of(known, workers)
-        assert sum(delays.timing(rng, 1, 1, 0.5)) == pytest.approx(4.0)
-        assert sum(delays.timing(rng, 1, 1, 0.1)) == pytest.approx(0.8)
-    assert sum(delays_of(known, 10, grows=0.0).timing(rng, 1, 1, 0.2)) == pytest.approx(4.0)
-    assert delays_of(known, 10, model="empirical").timing(rng, 0, 1, 0.5)[1] == pytest.approx(3.0)
+    delays = delays_of(known)  # it was recorded with two, each of which did half of the work
+    assert sum(delays.timing(rng, 1, 1, 0.5)) == pytest.approx(4.0)
+    assert sum(delays.timing(rng, 1, 1, 0.1)) == pytest.approx(0.8)
+    assert sum(delays_of(known, grows=0.0).timing(rng, 1, 1, 0.2)) == pytest.approx(4.0)
+    assert delays_of(known, model="empirical").timing(rng, 0, 1, 0.5)[1] == pytest.approx(3.0)
     # A load that is written counts, and slope is of the whole work in either case.
     told = Recording("t", (0.25,), known.timings)
-    assert sum(delays_of(told, 10).timing(rng, 1, 1, 0.5)) == pytest.approx(8.0)
+    assert sum(delays_of(told).timing(rng, 1, 1, 0.5)) == pytest.approx(8.0)
     for one in (known, told):
-        assert delays_of(one, 10, slope=4.0).timing(rng, 1, 1, 0.5)[1] == pytest.approx(2.0)
+        assert delays_of(one, slope=4.0).timing(rng, 1, 1, 0.5)[1] == pytest.approx(2.0)
     loads = Recording("t", (0.0, 1.0), (np.array([[1.0]]), np.array([[5.0]])))
-    assert delays_of(loads, 10).timing(rng, 0, 1, 0.5) == (1.0, 2.0)
-    assert delays_of(loads, 10, slope=8.0).timing(rng, 0, 1, 0.5) == (1.0, 4.0)
+    assert delays_of(loads).timing(rng, 0, 1, 0.5) == (1.0, 2.0)
+    assert delays_of(loads, slope=8.0).timing(rng, 0, 1, 0.5) == (1.0, 4.0)
 
 
 @pytest.mark.parametrize(

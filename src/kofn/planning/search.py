@@ -113,7 +113,7 @@ def plan(
     risk = number(risk, "risk", "in [0, 1]", "It is the chance to lack machines at some time.")
     limit = _limit(memory_per_worker, wanted)
     known = Costs.of(costs)
-    delays = delays_of(timings, most, grows=grows, slope=slope)
+    delays = delays_of(timings, grows=grows, slope=slope)
     kinds = {"": None} if market is None else markets_of(market)
     own = any(isinstance(one, SpotTrace) and one.prices for one in kinds.values())
     goal = Goal(deadline, price is not None or own, risk)

@@ -61,7 +61,7 @@ def simulate(
     prices = Costs.of(costs)
     chosen = candidates(codes, wanted.kind)
     given = read(timings)
-    delays = delays_of(given, count, grows=grows, slope=slope)
+    delays = delays_of(given, grows=grows, slope=slope)
     trace = None if market is None else market_of(market, count, seed)
     rows, stage = {}, Stage(wanted, count, delays, trace, prices, seed)
     left_out: dict[str, BadInput] = {}

@@ -53,7 +53,6 @@ MODELS: Mapping[str, Callable[..., Delays]] = {
 
 def delays_of(
     timings: Timings,
-    workers: int,
     *,
     grows: float | None = None,
     slope: float | None = None,
@@ -65,8 +64,8 @@ def delays_of(
     one, as "exponential(unit=10, mean=0.5)". Of a recording: several loads are fractions of the
     whole work, and say how much of a time is a wait. So is a single one below 1; but a recording
     without loads (they are 1 then) is taken as that of workers without a code, each of which did
-    its part of the whole work, however many `workers` there are to be. `grows` (default 1) is the
-    fraction of a time that grows with a single load.
+    its part of the whole work. `grows` (default 1) is the fraction of a time that grows with a
+    single load.
     `slope`: so many seconds of work in all, in place of what was recorded. `model`: one of
     kofn.delays.fit in place of a replay.
     """
