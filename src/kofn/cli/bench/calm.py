@@ -10,12 +10,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
 from rich.console import Console
 
 from ... import Cluster, Uncoded, connect, sequence
+from ...sums import Parts
 from ..output import print_table
 from .bare import WORKERS, pipes
 from .frame import Figure
@@ -67,7 +69,7 @@ def _products(cluster: Cluster, rows: int) -> Iterator[Calls]:
             "k fixed": cluster.encode(A, k=WORKERS // 2),
         }
         calls: dict[str, Callable[[], Any]] = {"pipes": lambda: bare(w)}
-        yield calls | {name: (lambda X=X: X @ w) for name, X in kept.items()}
+        yield calls | {name: partial(X.__matmul__, w) for name, X in kept.items()}
 
 
 @contextmanager
@@ -76,7 +78,11 @@ def _sums(cluster: Cluster, rows: int) -> Iterator[Calls]:
     A, w = rng.standard_normal((rows, COLUMNS)), rng.standard_normal(COLUMNS)
     slope, _ = functions()
     kept = {"uncoded": cluster.parts(A, Uncoded()), "auto": cluster.parts(A)}
-    yield {name: (lambda P=P: P.sum(slope, w).value) for name, P in kept.items()}
+
+    def total(parts: Parts) -> Any:
+        return parts.sum(slope, w).value
+
+    yield {name: partial(total, parts) for name, parts in kept.items()}
 
 
 @contextmanager

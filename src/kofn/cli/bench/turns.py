@@ -77,7 +77,8 @@ def interleaved(
 ) -> Turns:
     """As many rounds of each kind, at most `most` before the next has its turn.
 
-    `warm` rounds of each come before, which do not count (default: as many as in a turn). There are at least five turns where there are five rounds: the ratio has a spread then.
+    There are at least five turns where there are five rounds: the ratio has a spread then. `warm`
+    rounds of each come before, which do not count (default: as many as in a turn).
     """
     times = Turns(kinds)
     most = min(most, max(1, rounds // 5))
