@@ -455,40 +455,6 @@ def test_a_code_that_made_rounds_slower_is_taken_back() -> None:
     assert 0 < sum(way != first for way in ways) <= 12
 
 
-def uneven(tuner: SequenceTuner, rng: Generator, seconds: float) -> SequenceShown:
-    """A round whose workers end in any order; the last is waited for where none may be late."""
-    mini = 60 / (12 - tuner.now.late)
-    ends = seconds * rng.uniform(0.7, 1.0, 6)
-    took = float(ends.max()) * (1.0 if tuner.now.late == 0 else 0.98)
-    there = [slot for slot in range(6) if ends[slot] <= took]
-    halves = {slot: (ends[slot] / 2 * rng.uniform(0.9, 1.1), mini) for slot in there}
-    wholes = {slot: (float(ends[slot]), 2 * mini) for slot in there}
-    return SequenceShown(halves, wholes, 2 * mini, took)
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_on_shared_cores_a_sequence_comes_to_have_no_more_work_than_without_a_code(
-    seed: int,
-) -> None:
-    """Six workers on two cores end sooner where all have less work."""
-    rng, tuner = np.random.default_rng(seed), SequenceTuner(6)
-    assert tuner.now.late > 0
-    for _ in range(150):
-        tuner.learn(uneven(tuner, rng, 0.36 / (12 - tuner.now.late)), 60.0)
-        tuner.change()
-    assert tuner.now.late == 0
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_less_work_that_is_no_less_time_is_taken_back(seed: int) -> None:
-    rng, tuner, ways = np.random.default_rng(seed), SequenceTuner(6), []
-    for _ in range(150):
-        tuner.learn(uneven(tuner, rng, 0.03 if tuner.now.late else 0.033), 60.0)
-        tuner.change()
-        ways.append(tuner.now.late)
-    assert ways.count(0) <= 16  # rounds, of four trials at most
-
-
 def test_late_workers_are_waited_for_once_to_see_how_late_they_are() -> None:
     tuner = SequenceTuner(6)
     first, slacks = tuner.now, []

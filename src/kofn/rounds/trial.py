@@ -61,18 +61,14 @@ class Trial:
     def __init__(self) -> None:
         self._before: deque[float] = deque(maxlen=LAST)
         self._since: list[float] | None = None  # while a change is on trial
-        self._bar = SLOWER
 
     def learn(self, took: float) -> None:
         """Take in a round that has ended."""
         (self._before if self._since is None else self._since).append(took)
 
-    def begin(self, bar: float = SLOWER) -> bool:
-        """Note a change; whether none was on trial. What was before the first of them counts.
-
-        It fails if rounds then take more than `bar` times as long.
-        """
-        new, self._since, self._bar = self._since is None, [], bar
+    def begin(self) -> bool:
+        """Note a change; whether none was on trial. What was before the first of them counts."""
+        new, self._since = self._since is None, []
         return new
 
     def failed(self) -> str:
@@ -84,7 +80,7 @@ class Trial:
             return ""
         since, self._since = self._since, None
         pairs = [(of(self._before or [0]), of(since)) for of in (median, fmean)]
-        if not self._before or any(now <= self._bar * usual for usual, now in pairs):
+        if not self._before or any(now <= SLOWER * usual for usual, now in pairs):
             self._before = deque(since, maxlen=LAST)
             return ""
         usual, now = pairs[0]

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..rounds import lateness
-from ..rounds.trial import SLOWER, Looks, Trial
+from ..rounds.trial import Looks, Trial
 from .schemes import DIP, over_two_rounds, usual
 
 Floats = NDArray[np.float64]
@@ -125,25 +125,7 @@ class SequenceTuner:
             means = seconds[best, :-1].mean(), now[:-1].mean()
             why = "{:.3g} s a round expected in place of {:.3g} s".format(*means)
             return None if options[best] == self.now else self._to(options[best], why)
-        if usual == self.now and (lighter := self._lighter(options, seconds, now)) is not None:
-            return lighter
         return None if usual == self.now else self._to(usual, "they are too late to wait for")
-
-    def _lighter(self, options: list[Choice], seconds: Floats, now: Floats) -> Change | None:
-        """Less work for all, on trial, if by forecast it costs little.
-
-        Where workers share cores they come in unevenly, as if some were slow; but less work for all
-        is less time for all, which no forecast knows.
-        """
-        means = seconds[:, :-1].mean(axis=1).tolist()
-        most = SLOWER * float(now[:-1].mean())
-        for choice, mean in sorted(zip(options, means, strict=True)):
-            if choice.late < self.now.late and choice.slack == self.now.slack and mean <= most:
-                if self._trial.begin(1 - BETTER):
-                    self._proven = self.now
-                self._looks.soon(ENOUGH)
-                return self._to(choice, "to see whether less work is less time")
-        return None
 
     def _late(self, one: Shown) -> bool:
         """Whether a worker had not ended when a round was over."""
