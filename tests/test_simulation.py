@@ -483,6 +483,15 @@ def test_a_code_that_so_many_workers_do_not_allow_is_left_out() -> None:
         kofn.simulate(given[0], "fractional(c=4)", 6, "perunit", rounds=2)
 
 
+def test_times_of_which_no_clock_could_count_some_are_refused() -> None:
+    """A plan with tasks of 1e308 s did not come to its end."""
+    for timings in ("perunit(unit=1e308)", Recording("t", (1.0,), (np.array([[1.0, 1e300]]),))):
+        with pytest.raises(kofn.BadInput, match="must be at most 1e"):
+            kofn.simulate("product", "uncoded", 2, timings, rounds=2)
+        with pytest.raises(kofn.BadInput, match="must be at most 1e"):
+            kofn.plan("product", 2, timings, rounds=2)
+
+
 def test_timings_of_one_load_are_those_without_a_code() -> None:
     known = Recording("t", (1.0,), (np.array([[2.0, 4.0]]),))
     rng = np.random.default_rng(0)

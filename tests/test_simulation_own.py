@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 import kofn
+from kofn.cli.simulate import defaults
 from kofn.codes import MDSCode
 from kofn.delays import PerUnit, Recording
-from kofn.simulation import Stopped
+from kofn.simulation import Stopped, candidates
 
 
 @pytest.mark.parametrize(
@@ -69,6 +70,23 @@ def test_a_code_may_be_stopped_early_and_have_another_name() -> None:
     assert repr(Stopped(mine, rule, "plain")).endswith("stop=first(4) | exact(), weights='plain'")
     with pytest.raises(kofn.BadInput, match="or with objects of"):
         kofn.simulate("product", Stopped(mine, rule), 6, PerUnit(6.0))
+
+
+def test_equal_codes_are_refused_but_under_two_names() -> None:
+    given = 4, PerUnit(4.0)
+    for codes in ("uncoded, mds(k=3), mds( k=3 )", [MDSCode(4, 3), MDSCode(4, 3)]):
+        with pytest.raises(kofn.BadInput, match="more than once"):
+            kofn.simulate("product", codes, *given, rounds=2)
+    table = kofn.simulate("product", {"one": "mds(k=3)", "two": "mds(k=3)"}, *given, rounds=2)
+    assert table.rows["one"].summary() == table.rows["two"].summary()
+
+
+@pytest.mark.parametrize("kind", ["product", "gradient", "sequence", "sum"])
+@pytest.mark.parametrize("workers", [1, 2, 3, 7])
+def test_the_commands_own_codes_are_there_for_any_number_of_workers(
+    kind: Any, workers: int
+) -> None:
+    assert candidates(defaults(kofn.Work(kind), workers), kind)
 
 
 def test_the_decoding_error_is_that_of_the_sum() -> None:

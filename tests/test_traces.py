@@ -284,6 +284,14 @@ def test_what_a_market_offers_to_one_who_wants_so_many() -> None:
     assert "d" not in {e.node for e in gone.started(4.0).events}
 
 
+def test_machines_that_do_not_live_are_not_drawn_for_a_whole_day() -> None:
+    trace = Lifetimes((0.0,), (True,)).offer(4)
+    assert sum(not event.added for event in trace.events) == 800
+    assert trace.seconds == 200.0
+    long = Lifetimes((600.0, 900.0), (True, True)).offer(4)
+    assert long.seconds == 86400.0
+
+
 def test_lifetimes_count_those_that_were_stopped_alive() -> None:
     """Kaplan-Meier by hand: 4 there at 1 h, of the 2 left at 3 h one is taken back."""
     known = Lifetimes((1.0, 2.0, 3.0, 4.0), (True, False, True, False))

@@ -51,6 +51,7 @@ class MarginTuner:
         self._looks = Looks()
         self._known: float | None = None  # the pace, as it was last seen
         self._trial, self._proven = Trial(), 0
+        self._trying: int | None = None  # the margin before another one was tried for a round
 
     def learn(self, round: ElasticRound, workers: tuple[int, ...]) -> None:
         """Take in a product that has ended; `workers` had windows, in the order of their shares.
@@ -63,7 +64,8 @@ class MarginTuner:
         self._shown.append(Shown(self.margin, workers, round.firsts, took))
         if self._looks.rounds:  # in the first, workers find their shares for the first time
             self._took[self.margin].append(took)
-            self._trial.learn(took)
+            if self._trying is None:
+                self._trial.learn(took)
         self._looks.learn(took)
 
     def change(self) -> Change | None:
@@ -93,6 +95,8 @@ class MarginTuner:
         took = float(np.mean([one.took for one in seen]))
         if took < UNEVEN * float(np.median(times)) and self.margin == 0:
             return None  # nobody is late, or not by much
+        usual, tried = (self.margin, None) if self._trying is None else (self._trying, self.margin)
+        self._trying = None
         pace = self._known = self._pace() or self._known
         expected: dict[int, float] = {}
         if pace is not None:
@@ -100,26 +104,38 @@ class MarginTuner:
             n = rows.shape[1]
             full = float(np.median(rows)) * n / (self.k + self.margin)  # rows of a share
             expected = {m: self._predict(m, wait + pace * full * (self.k + m) / n) for m in margins}
-        elif (margin := min(max(1, self.k // 4), margins[-1])) != self.margin:
+        elif tried is None and (margin := min(max(1, self.k // 4), margins[-1])) != usual:
             self._looks.again()
-            return self._changed(margin, f"margin {margin}, to see how much of a task is work")
-        for margin, past in self._took.items():
-            if margin in margins and len(past) >= MEASURED:
-                expected[margin] = float(np.mean(past))
-        if not expected:
-            return None
-        best = min(expected, key=lambda m: (expected[m], m))
-        now = expected.get(self.margin, took)
-        if best == self.margin or expected[best] > now * (1 - BETTER):
-            return None
-        why = f"margin {best}, not {self.margin}: {expected[best]:.3g} s a product expected in "
-        return self._changed(best, f"{why}place of {now:.3g} s")
-
-    def _changed(self, margin: int, why: str) -> Change:
+            self._trying, self.margin = usual, margin
+            return Change(margin, f"margin {margin}, to see how much of a task is work")
+        known = {m: past for m, past in self._took.items() if len(past) >= MEASURED}
+        measured = {m: float(np.mean(past)) for m, past in known.items() if m in margins}
+        less = [s for m, s in measured.items() if m < usual]
+        if less and min(less) < measured.get(usual, 0.0):
+            expected = {}  # more would be no better
+        # Where workers share cores, forecasts are too good; larger margins have shown by how much.
+        off = (s / expected[m] for m, s in measured.items() if usual < m in expected)
+        slower = max([1.0, *off])
+        expected = {m: s * (slower if m > usual else 1.0) for m, s in expected.items()}
+        expected |= measured
+        best = min(expected, key=lambda m: (expected[m], m), default=usual)
+        now = expected.get(usual, took)
+        gain = now - expected.get(best, now)
+        if best == usual or gain < BETTER * now or gain < self._noise(best, usual):
+            self.margin = usual
+            return None if tried is None else Change(usual, f"margin {usual} again: it is enough")
         if self._trial.begin():
-            self._proven = self.margin
-        self.margin = margin
-        return Change(margin, why)
+            self._proven = usual
+        self.margin = best
+        why = f"margin {best}, not {usual}: {now - gain:.3g} s a product expected in place of "
+        return Change(best, f"{why}{now:.3g} s")
+
+    def _noise(self, *margins: int) -> float:
+        """By how much two margins may seem to differ; 0 where one of them was hardly tried."""
+        both = [self._took[m] for m in margins]
+        if min(map(len, both)) < MEASURED:
+            return 0.0
+        return float(np.sqrt(sum(np.var(past) / len(past) for past in both)))
 
     def _pace(self) -> float | None:
         """Seconds that a row takes, by products in which workers had different loads; or None."""

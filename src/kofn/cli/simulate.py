@@ -19,7 +19,8 @@ def defaults(work: Work, workers: int) -> str:
     """Codes of each kind that are worth a look, if nobody names any."""
     half, most = max(1, workers // 2), max(1, (9 * workers) // 10)
     if work.kind == "product":
-        return f"uncoded, mds(k={most}), mds(k={most}, margin=1), mds(k={half})"
+        fewer = f", mds(k={half})" if half < most else ""
+        return f"uncoded, mds(k={most}), mds(k={most}, margin=1){fewer}"
     if work.kind == "gradient":
         copies = next((c for c in (2, 3, 5) if workers % c == 0), 1)
         return f"uncoded, fractional(c={copies}), cyclic(c=2), uncoded(covered=0.9)"

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from ..errors import BadInput
 from .traces import Event, SpotTrace
 
+MOST = 200  # losses of each machine that is wanted; more of them tell nothing new
+
 
 @dataclass(frozen=True)
 class Lifetimes:
@@ -45,16 +47,19 @@ class Lifetimes:
         return np.where(at < len(moments), moments[at.clip(max=len(moments) - 1)], longest)
 
     def offer(self, workers: int, seed: int = 0, seconds: float = 86400.0) -> SpotTrace:
-        """A trace of so many machines over so many seconds; for each that is lost another comes."""
+        """A trace of so many machines over so many seconds; for each that is lost another comes.
+
+        It ends before, where machines live so shortly that two hundred times as many were lost.
+        """
         rng = np.random.default_rng((seed, workers))
         events = [Event(0.0, True, f"node{i}") for i in range(workers)]
         ends = [(float(t), i) for i, t in enumerate(self.draw(rng, workers))]
         heapify(ends)
         names = workers
-        while ends[0][0] < seconds:
+        while ends[0][0] < seconds and names < (1 + MOST) * workers:
             time, node = ends[0]
             events.append(Event(time, False, f"node{node}"))
             events.append(Event(time, True, f"node{names}"))
             heapreplace(ends, (time + max(1.0, float(self.draw(rng, 1)[0])), names))
             names += 1
-        return SpotTrace(tuple(events), self.name, length=seconds)
+        return SpotTrace(tuple(events), self.name, length=min(seconds, ends[0][0]))

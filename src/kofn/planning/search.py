@@ -114,8 +114,9 @@ def plan(
     known = Costs.of(costs)
     delays = delays_of(timings, grows=grows, slope=slope)
     kinds = {"": None} if market is None else markets_of(market)
-    own = any(isinstance(one, SpotTrace) and one.prices for one in kinds.values())
-    goal = Goal(deadline, price is not None or own, risk)
+    traces = [one for one in kinds.values() if isinstance(one, SpotTrace)]
+    own = any(offer.usd_per_hour > 0 for one in traces for offer in one.prices)
+    goal = Goal(deadline, own if price is None else price > 0, risk)
     fewer = goal.priced or deadline is not None
 
     lots = []

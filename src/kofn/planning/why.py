@@ -71,7 +71,8 @@ def _worth(best: Option, able: list[Option], without: Option | None, goal: Goal)
             return "Do not code: nothing with a code is possible here."
         if best is not without:  # sums that are closed early
             return f"Do not code: {best.code} is enough, and no code is better by {WORTH:.0%}."
-        gain = 1 - goal.value(coded) / goal.value(without)
+        value = goal.value(without)
+        gain = 1 - goal.value(coded) / value if value else 0.0  # where all is for nothing
         text = f"Do not code: the best code, {coded.code} on {coded.workers}, would be "
         if gain <= 0:
             return f"{text}{abs(gain):.1%} worse."

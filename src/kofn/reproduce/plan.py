@@ -107,9 +107,8 @@ AUTO = Candidate("auto")
 
 
 def _played(recording: Recording, slope: float | None) -> Stage:
-    n = recording.workers
     delays = delays_of(recording, slope=slope)
-    return Stage(Work("gradient", DATA // 800, 100), n, delays)
+    return Stage(Work("gradient", DATA // 800, 100), recording.workers, delays)
 
 
 def files(data: Path, folder: str) -> list[Path]:

@@ -7,7 +7,7 @@ more work for one is more time for all, so predictions are too good. Only measur
 from __future__ import annotations
 
 from collections import deque
-from statistics import median
+from statistics import fmean, median
 
 LAST = 8  # rounds before the change
 SINCE = 4  # rounds after it
@@ -72,11 +72,16 @@ class Trial:
         return new
 
     def failed(self) -> str:
-        """Say how much slower it became, once, when all rounds since are slower; else nothing."""
+        """Say how much slower it became, once, when that is known; else nothing.
+
+        Slower is the median, as of most rounds, and the mean, as with the few that are very long.
+        """
         if self._since is None or len(self._since) < SINCE:
             return ""
         since, self._since = self._since, None
-        if not self._before or min(since) <= SLOWER * (usual := median(self._before)):
+        pairs = [(of(self._before or [0]), of(since)) for of in (median, fmean)]
+        if not self._before or any(now <= SLOWER * usual for usual, now in pairs):
             self._before = deque(since, maxlen=LAST)
             return ""
-        return f"{median(since):.3g} s a round in place of {usual:.3g} s"
+        usual, now = pairs[0]
+        return f"{now:.3g} s a round in place of {usual:.3g} s"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -62,8 +63,13 @@ def candidates(codes: Codes, kind: Kind) -> dict[str, Candidate]:
         raise BadInput(f"at least one code is simulated; a {kind} has {', '.join(CODES[kind])}.")
     for one in parsed:
         one.check(kind)
-    names = codes if isinstance(codes, Mapping) else map(str, parsed)
-    return dict(zip(map(str, names), parsed, strict=True))
+    names = list(map(str, codes if isinstance(codes, Mapping) else parsed))
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise BadInput(
+            f"every code has a row of its own, by its name; {', '.join(twice)} is there more than "
+            f"once. Leave the others out, or give them names: {{'one': ..., 'two': ...}}."
+        )
+    return dict(zip(names, parsed, strict=True))
 
 
 def own(code: Code | Stopped, kind: Kind) -> Candidate:

@@ -84,6 +84,10 @@ BENCHES: dict[str, Bench] = {
     "overhead": Bench(
         "Time per tiny coded round against a loop over bare pipes.", {"rounds": _rounds(2000, 500)}
     ),
+    "calm": Bench(
+        "What kofn's own choice costs over no code, where nobody is slow or lost.",
+        {"rows": _rows(12_000, 12_000), "rounds": _rounds(600, 60)},
+    ),
     "encode": Bench(
         "Encoding against a copy and a gemm of the same bytes; of a file, against the disk.",
         {

@@ -73,15 +73,17 @@ def interleaved(
     rounds: int,
     most: int = BLOCK,
     on_step: OnStep = lambda advance: None,
+    warm: int | None = None,
 ) -> Turns:
     """As many rounds of each kind, at most `most` before the next has its turn.
 
-    There are at least five turns where there are five rounds: the ratio has a spread then.
+    There are at least five turns where there are five rounds: the ratio has a spread then. `warm`
+    rounds of each come before, which do not count (default: as many as in a turn).
     """
     times = Turns(kinds)
     most = min(most, max(1, rounds // 5))
     for block in kinds.values():  # warm caches, mappings and branch predictors
-        block(most)
+        block(most if warm is None else warm)
     for done in range(0, rounds, most):
         now = min(most, rounds - done)
         for name, block in kinds.items():
