@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import platform
 import random
+import resource
 import signal
 import socket
 import subprocess
@@ -48,6 +50,17 @@ def draws(kept: Any, operand: Any) -> Iterator[Piece]:
 
 def maps(kept: Any, operand: Any) -> Iterator[Piece]:
     yield Piece(None, Path("/proc/self/maps").read_text().count("memfd:kofn"))
+
+
+PAGES = (512 << 10) // resource.getpagesize()
+
+
+def temporaries(kept: Any, operand: Any) -> Iterator[Piece]:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(40):
+        first = np.ones(64 << 10)  # of PAGES pages
+        _ = first * 2.0 + np.ones(64 << 10)
+    yield Piece(None, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 def leaves_a_child(kept: Any, operand: Any) -> Iterator[Piece]:
@@ -208,6 +221,13 @@ class TestOwnPromises:
         drawn = [probe.value(probe.submit(w, draws)) for w in engine.workers]
         for numbers in zip(*drawn, strict=True):
             assert len(set(numbers)) == 5
+
+    @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc decides what it keeps")
+    def test_memory_of_temporary_arrays_is_used_again(
+        self, probe: EngineProbe, engine: LocalEngine
+    ) -> None:
+        faults = probe.value(probe.submit(engine.workers[0], temporaries))
+        assert faults < 10 * PAGES  # four arrays, and what Python itself has; anew each time: 160
 
     def test_nobody_else_is_killed_who_has_a_workers_number(self, engine: LocalEngine) -> None:
         with subprocess.Popen(["sleep", "600"]) as other:

@@ -31,6 +31,7 @@ class Stack:
         self.where = np.array([place[part] for row in rows for part in row.parts], np.intp)
         self.start = np.concatenate([[0], np.cumsum([len(row.parts) for row in rows])])
         self.numbers = np.array(numbers)
+        self.again = len(self.where) > len(numbers)  # whether several symbols have a part
         self.coefficients: NDArray[np.float64] | None = None
         if any(row.coefficients is not None for row in rows):
             flat = [c for row in rows for c in row.coefficients or [1.0] * len(row.parts)]
@@ -77,7 +78,7 @@ def worker_body(
     stack = held.__dict__.get("stack")
     if stack is None:
         stack = held.__dict__["stack"] = Stack(held, listed)
-    terms = _Terms(fn, x, stack, MEMO if flush else 0)
+    terms = _Terms(fn, x, stack, MEMO if flush and stack.again else 0)
     (first, symbols), many = span or (0, len(held.symbols)), 1
     while first < symbols:
         began = time.perf_counter()

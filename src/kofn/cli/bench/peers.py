@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from select import select
@@ -34,7 +35,7 @@ from .frame import Figure
 from .systems.child import PEERS, plain
 from .systems.grid import grid
 from .systems.settings import SETTINGS, draw, strike
-from .systems.works import FULL, QUICK, WORKERS, WORKS, Data, Floats, make
+from .systems.works import FULL, QUICK, WORKERS, WORKS, Data, Floats, evaluations, make
 
 START = 180.0  # seconds that a peer may take to start
 GRACE = 25.0  # seconds beyond its own that a cell may take; then the peer hangs
@@ -78,7 +79,13 @@ def run(only: str, seconds: float, data: Path | None, *, quiet: bool = True) -> 
         _watched(),
     ):
         folder = Path(name)
-        made = make(folder, sizes, None if data is None else covertype(data, sizes.cases))
+        cases, regression = None, any(work == "logistic" for _, work, _ in wanted)
+        if not regression:
+            sizes = replace(sizes, cases=100)  # nobody uses them
+        elif data is not None:
+            cases = covertype(data, sizes.cases)
+        made = make(folder, sizes, cases)
+        rounds = evaluations(made) if regression else 0
         recorded = None if data is None else datasets.recording(data, RECORDING).timings[0]
         draw(folder, recorded)
         children: dict[str, Child] = {}
@@ -96,7 +103,7 @@ def run(only: str, seconds: float, data: Path | None, *, quiet: bool = True) -> 
         finally:
             for child in children.values():
                 child.end()
-    _extrapolate(cells)
+    _extrapolate(cells, rounds)
     problems = [f"{peer} is not installed: {what}" for peer, what in missing.items()]
     problems += [] if data else ["Lambda timings and Covertype need --data: left out, made up."]
     more = {"cells": cells, "sizes": {"rows": sizes.rows, "columns": sizes.columns}}
@@ -280,15 +287,16 @@ def _summary(answer: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _extrapolate(cells: dict[str, Any]) -> None:
-    """Seconds of the whole work: what was done, and the median for each round that was not."""
+def _extrapolate(cells: dict[str, Any], evaluated: int) -> None:
+    """Seconds of the whole work: what was done, and the median for each round that was not.
+
+    `evaluated`: rounds that the logistic regression takes.
+    """
     for key, cell in cells.items():
         if "done" not in cell:
             continue
         work = key.split(", ")[1]
-        same = [c.get("of") or 0 for k, c in cells.items() if k.split(", ")[1] == work]
-        known = max([n for n in same if n > 1], default=WORKS[work].rounds)
-        of = cell["of"] or (known if work == "logistic" else WORKS[work].rounds)
+        of = cell["of"] or (evaluated if work == "logistic" else WORKS[work].rounds)
         cell["total"] = cell["took"] + 1e-3 * cell["median_ms"] * max(0, of - cell["done"])
         if work == "svd":  # one of them, however many were done
             cell["total"] /= 1 if of == 1 else WORKS["svd"].rounds / 6

@@ -14,6 +14,9 @@ from ...notices.watch import Watcher, begin
 from . import messages as msg
 from .messages import NEVER, Message, Values
 
+# Bytes. glibc gives the memory of an array of 128 KB or more back to the system when it is freed,
+# unless a larger one was freed before. To have it anew, page by page, may take longer than work.
+TEMPORARY = 8 << 20
 # What was received, and how to unpack it: when a task first needs it, whose failure it then is.
 Received = tuple[Callable[[Any], Any] | None, Any]
 
@@ -35,6 +38,7 @@ class WorkerProtocol:
         outlet: Callable[[], Callable[[Message], None]] | None = None,
         host: Any = None,
     ) -> None:
+        bytearray(TEMPORARY)  # is freed at once
         self.kept: dict[str, Any] = {}
         self.cancelled = NEVER
         self._values, self._look = values, look

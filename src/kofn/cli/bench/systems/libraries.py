@@ -64,7 +64,7 @@ class Kofn(Peer):
         self.call: Any = None  # of an operand: what a round is, made by `prepare`
 
     def prepare(self, name: str, work: Work, delays: Floats) -> list[int]:
-        from .... import connect
+        from .... import FractionalRepetition, Polynomial, connect
         from ....engines.local import LocalEngine
         from ....engines.paced import Paced
         from .settings import Table
@@ -76,45 +76,20 @@ class Kofn(Peer):
             engine: Any = LocalEngine(WORKERS)
             self.cluster = connect(Paced(engine, Table(delays)) if delays.any() else engine)
         self.delays = delays
-        getattr(self, f"_{name}")(delays.any())
+        if work.array is None:
+            self.stream = self.cluster.sequence(Polynomial(3, 1))
+        elif not work.adds:
+            # Where waits are random, two more workers are asked for every row than are needed.
+            margin = 2 if delays.any() else 0
+            X = self.cluster.encode(np.asarray(self.data.array(work.array)), k=3, margin=margin)
+            self.call = lambda w: X @ w
+        else:
+            # All workers have the centres, which are small; what is large is left to kofn.
+            small = (FractionalRepetition(WORKERS), 2 * WORKERS)
+            code, many = small if name == "sums" else (None, None)
+            parts = self.cluster.parts(np.asarray(self.data.array(work.array)), code, parts=many)
+            self.call = lambda x: parts.sum(work.fn, x).value
         return [self.cluster.engine.pid(worker) for worker in self.cluster.workers]
-
-    def _encode(self, A: Floats, delayed: bool) -> Any:
-        # Where waits are random, two more workers are asked for every row than are needed.
-        return self.cluster.encode(A, k=3, margin=2 if delayed else 0)
-
-    def _products(self, delayed: bool) -> None:
-        X = self._encode(np.asarray(self.data.array("X")), delayed)
-        self.call = lambda w: X @ w
-
-    def _svd(self, delayed: bool) -> None:
-        X = self._encode(np.asarray(self.data.array("X")), delayed)
-        self.call = lambda Q: X.T @ (X @ Q)
-
-    def _logistic(self, delayed: bool) -> None:
-        cases = np.asarray(self.data.array("cases"))
-        X, y = self._encode(np.ascontiguousarray(cases[:, :-1]), delayed), cases[:, -1].copy()
-
-        def call(w: Floats) -> Floats:
-            margin = y * (X @ w)
-            slope = -y / (1.0 + np.exp(np.minimum(margin, 500.0)))
-            return np.append(X.T @ slope, np.logaddexp(0.0, -margin).sum())
-
-        self.call = call
-
-    def _sums(self, delayed: bool) -> None:
-        from .... import RandomGroups
-        from .works import each_kernel
-
-        centres = np.asarray(self.data.array("centres"))
-        parts = self.cluster.parts(centres, RandomGroups(50), parts=len(centres))
-
-        self.call = lambda x: parts.sum(each_kernel, x, vectorised=True).value
-
-    def _sequence(self, delayed: bool) -> None:
-        from .... import Polynomial
-
-        self.stream = self.cluster.sequence(Polynomial(3, 1))
 
     def evaluate(self, work: Work, operand: Any) -> Floats:
         return np.asarray(self.call(operand))
@@ -303,7 +278,9 @@ class DaskML(Dask):
         from dask_ml.linear_model import LogisticRegression
 
         cases = self.data.array("cases")
-        model = LogisticRegression(solver="lbfgs", C=1e4, fit_intercept=False)
+        # Some columns are constant in the cases that are used: dask-ml cannot scale those.
+        how = {"solver_kwargs": {"normalize": False}}
+        model = LogisticRegression(solver="lbfgs", C=1e4, fit_intercept=False, **how)
         model.fit(self.X[:, :-1], self.X[:, -1] > 0)
         return above_target(self.data, cases, np.ravel(model.coef_))
 

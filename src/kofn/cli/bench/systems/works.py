@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -199,6 +200,18 @@ class Data:
         if work.array is None:
             return [None] * WORKERS
         return list(np.array_split(self.array(work.array), WORKERS))
+
+
+def evaluations(data: Data) -> int:
+    """How many rounds the logistic regression takes."""
+    work, cases = WORKS["logistic"], data.array("cases")
+    steps = work.steps(data, work.rounds)
+    rounds, w = 0, next(steps)
+    with suppress(StopIteration):
+        while True:
+            rounds += 1
+            w = steps.send(work.fn(cases, w))
+    return rounds
 
 
 def make(folder: Path, sizes: Sizes, cases: Floats | None) -> Data:
