@@ -75,7 +75,7 @@ def test_what_was_forgotten_is_waited_for_a_little(
     spares.forgotten(0, "another")
     spares.forgotten(0, "key")
     monkeypatch.setattr(_spares, "LEAVING", 60.0)
-    monkeypatch.setattr(_spares.os, "sched_yield", held.clear)  # it lets go meanwhile
+    monkeypatch.setattr(os, "sched_yield", held.clear)  # it lets go meanwhile
     assert lent(spares, 0, 2.0)[1] == file
 
 

@@ -63,9 +63,9 @@ def run(megabytes: int, times: int) -> dict[str, Any]:
     file = turns.figure("file", "disk", "reading it and writing as many bytes, plainly", "ms")
     size = f"({N}, {K}), {A.nbytes / 1e6:.0f} MB"
     figures = {
-        f"{size} in memory, the first time": first,
-        f"{size} in memory, the first time, and memory that is there": hard,
-        f"{size} in memory, after another was dropped": again,
+        f"{size} in memory": again,
+        f"{size} in memory, the first of a session": hard,
+        f"{size} in memory, the first, and fresh memory": first,
         f"{size} of a file": file,
     }
     return {"figures": figures}
