@@ -64,7 +64,7 @@ def test_less_than_was_there_fits_and_much_less_does_not(spares: Spares) -> None
     room = spares.room((SHAPE[0] // 2, 100), np.dtype(np.float64))
     assert room is not None
     assert os.fstat(room.fd).st_ino != file
-    assert not spares._lent  # what did not fit has made room
+    assert not spares.lent  # what did not fit has made room
 
 
 def test_what_was_forgotten_is_waited_for_a_little(
@@ -83,15 +83,15 @@ def test_memory_of_a_lost_worker_and_of_twins_is_not_kept(spares: Spares) -> Non
     array, _ = lent(spares, 0, 1.0)
     spares.lost(0)
     del array
-    assert not spares._lent
+    assert not spares.lent
     room = spares.room(SHAPE, np.dtype(np.float64))
     assert room is not None
     twin = room.twin()
     assert twin is not None
-    before = len(spares._lent)
+    before = len(spares.lent)
     spares.lend(0, "key", room)
     spares.lend(1, "key", twin)
-    assert len(spares._lent) == before
+    assert len(spares.lent) == before
 
 
 def test_what_nobody_wants_is_let_go_of(spares: Spares, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,20 +99,20 @@ def test_what_nobody_wants_is_let_go_of(spares: Spares, monkeypatch: pytest.Monk
     array, _ = lent(spares, 0, 1.0)
     for _ in range(3):
         spares.trim()
-        assert len(spares._lent) == 1
+        assert len(spares.lent) == 1
     del array
     for left in (1, 0):  # it has to be free at two looks
         spares.trim()
-        assert len(spares._lent) == left
+        assert len(spares.lent) == left
 
 
 def test_so_many_are_kept_at_most(spares: Spares) -> None:
     before = len(os.listdir("/proc/self/fd"))
     arrays = [lent(spares, 0, 1.0, SHAPE[0] + 1) for _ in range(COUNT + 3)]
-    assert len(spares._lent) == COUNT
+    assert len(spares.lent) == COUNT
     spares._most = 3 * arrays[0][0].nbytes
     arrays.append(lent(spares, 0, 1.0, SHAPE[0] + 1))
-    assert len(spares._lent) == 3
+    assert len(spares.lent) == 3
     spares.close()
     arrays.clear()
     assert len(os.listdir("/proc/self/fd")) == before
@@ -137,7 +137,7 @@ class TestCluster:
             yield cluster
 
     def files(self, cluster: Any) -> set[int]:
-        return {os.fstat(one.fd).st_ino for one in cluster.engine._transport.spares._lent}
+        return {os.fstat(one.fd).st_ino for one in cluster.engine._transport.spares.lent}
 
     def test_a_matrix_takes_the_memory_of_one_that_was_dropped(self, cluster: Cluster) -> None:
         rng, w = np.random.default_rng(0), np.ones(100)
@@ -150,7 +150,7 @@ class TestCluster:
         del X
         spares: Any = cluster.engine._transport.spares  # type: ignore[attr-defined]
         cluster.parts([1, 2, 3])  # which has the matrix forgotten
-        until(lambda: sum(one.free for one in spares._lent) == 3, "three to let go")
+        until(lambda: sum(one.free for one in spares.lent) == 3, "three to let go")
         Z = cluster.encode(C, k=2)
         assert self.files(cluster) == before
         np.testing.assert_allclose(Z @ w, C @ w, atol=1e-9)
@@ -170,7 +170,7 @@ class TestCluster:
         before = self.files(cluster)
         X += kofn.low_rank(U, np.ones((100, 1)))
         spares: Any = cluster.engine._transport.spares  # type: ignore[attr-defined]
-        until(lambda: all(one.free for one in spares._lent), "all to let go")
+        until(lambda: all(one.free for one in spares.lent), "all to let go")
         Y = cluster.encode(3 * A, k=2)
         assert self.files(cluster) == before
         np.testing.assert_allclose(X @ np.ones(100), np.full(len(A), 200.0), atol=1e-9)

@@ -57,7 +57,7 @@ class Spares:
     """What is lent to workers, and what of it has come back; the oldest first."""
 
     def __init__(self) -> None:
-        self._lent: list[_Lent] = []
+        self.lent: list[_Lent] = []
         self._most = os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE // PART
         self._look = 0.0
 
@@ -73,53 +73,53 @@ class Spares:
         if not SHARE <= size <= self._most:
             return
         with suppress(OSError):
-            self._lent.append(_Lent(os.dup(segment.fd), size, worker, key))
+            self.lent.append(_Lent(os.dup(segment.fd), size, worker, key))
             segment.map[0] = 1
-        while len(self._lent) > COUNT or sum(lent.size for lent in self._lent) > self._most:
-            self._drop(self._lent[:1])
+        while len(self.lent) > COUNT or sum(lent.size for lent in self.lent) > self._most:
+            self._drop(self.lent[:1])
 
     def forgotten(self, worker: int, key: str) -> None:
         """Note that a worker was told to let go of a share."""
-        for lent in self._lent:
+        for lent in self.lent:
             if lent.worker == worker and lent.key == key:
                 lent.forgotten = time.monotonic()
 
     def lost(self, worker: int) -> None:
         """Let go of what a worker had that is gone: the system frees it."""
-        self._drop([lent for lent in self._lent if lent.worker == worker])
+        self._drop([lent for lent in self.lent if lent.worker == worker])
 
     def take(self, size: int) -> int | None:
         """Return a descriptor of free memory that fits and is written already, to be owned.
 
         Where none fits, what is free makes room for fresh memory.
         """
-        if not self._lent:
+        if not self.lent:
             return None
-        fits = [lent for lent in self._lent if size <= lent.size <= 2 * size]
+        fits = [lent for lent in self.lent if size <= lent.size <= 2 * size]
         due = max((lent.forgotten for lent in fits if lent.forgotten < float("inf")), default=0.0)
         while True:
             for lent in fits:
                 if lent.free:
-                    self._lent.remove(lent)
+                    self.lent.remove(lent)
                     return lent.fd
             if time.monotonic() >= due + LEAVING:
-                self._drop([lent for lent in self._lent if lent.free])
+                self._drop([lent for lent in self.lent if lent.free])
                 return None
             os.sched_yield()  # to the workers, which may have this core
 
     def trim(self) -> None:
         """Let go of what has been free for a while. To be called often: it rarely looks."""
-        if not self._lent or (now := time.monotonic()) < self._look:
+        if (now := time.monotonic()) < self._look:
             return
         self._look = now + LINGER
-        self._drop([lent for lent in self._lent if lent.seen])
-        for lent in self._lent:
+        self._drop([lent for lent in self.lent if lent.seen])
+        for lent in self.lent:
             lent.seen = lent.free
 
     def close(self) -> None:
-        self._drop(list(self._lent))
+        self._drop(list(self.lent))
 
     def _drop(self, some: list[_Lent]) -> None:
         for lent in some:
-            self._lent.remove(lent)
+            self.lent.remove(lent)
             os.close(lent.fd)
