@@ -57,7 +57,7 @@ LOGS = {
     "calm": lambda: run(PerUnit(1e-3), None),
     "slow": lambda: run(SLOW, None),
     "changes": lambda: run(SLOW, CHANGES),
-    "streamed": lambda: run(SLOW, CHANGES, slice=40),
+    "streamed": lambda: run(SLOW, CHANGES, slice=20),  # two slices of five rows in a message
     "spot": lambda: run(Exponential(1e-4, 0.05), Spot(0.4, 0.3), rounds=30, compute=False),
 }
 

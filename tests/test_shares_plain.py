@@ -23,7 +23,7 @@ class Room:
     """Memory for a share, as an engine gives it; `rooms` has all that were made."""
 
     def __init__(self, shape: tuple[int, ...], dtype: Any, rooms: list[Room] | None = None) -> None:
-        self.array = np.zeros(shape, dtype)
+        self.array = np.full(shape, np.nan, dtype)  # all of it must be filled
         if rooms is not None:
             rooms.append(self)
 

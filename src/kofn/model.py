@@ -85,7 +85,10 @@ class Task(NamedTuple):
 
 
 class Room(Protocol):
-    """Memory for an array that is to be `put` at one worker, which will keep it; zeros at first."""
+    """Memory for an array that is to be `put` at one worker, which will keep it.
+
+    All of its rows must be filled: an earlier array may have been there.
+    """
 
     def fill(self, first: int, rows: NDArray[Any]) -> None:
         """Write rows from row `first` on, from any thread: contiguous, of the array's own dtype."""

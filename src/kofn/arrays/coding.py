@@ -24,7 +24,7 @@ from .wide import plain
 BUDGET = 48 << 20  # bytes of blocks and shares in one chunk
 # Multiply-adds in one product: below this OpenBLAS stays on one thread, and the operands in cache.
 PRODUCT = 200_000
-CHUNK = 1 << 20  # bytes of the blocks that are coded at a time, of an array in memory
+CHUNK = 4 << 20  # bytes of the blocks that are coded at a time, of an array in memory
 
 Fill = Callable[[int, NDArray[Any]], object]  # where rows of a share go, from which row on
 
@@ -173,7 +173,7 @@ def write_shares(
 ) -> None:
     """Write several shares of a contiguous array of floats in one pass over it, by some threads.
 
-    `fills` take rows of each; what they are not given are zeros: rows beyond the end of A.
+    `fills` take all rows of each; those beyond the end of A are zeros.
     """
     B, k, width, N = code.block_rows(len(A)), code.k, max(1, A.shape[1]), len(A)
     full = N // B  # blocks that A fills; the next one may be filled in part
@@ -215,6 +215,9 @@ def write_shares(
     parts = cores() if A.nbytes > CHUNK else 1
     ends = [B * i // parts for i in range(parts + 1)]
     each(some, ends[:-1], ends[1:])
+    for block, fill in blocks:
+        if (lack := min(B, (block + 1) * B - N)) > 0:
+            fill(B - lack, np.zeros((lack, A.shape[1]), A.dtype))
 
 
 def make_share(data: object, code: AnyKOfN, share: int, scales: Scales | None = None) -> Any:

@@ -104,7 +104,7 @@ class Plain:
         if block is not None and (block + 1) * rows <= len(self._A):
             return {share: self._A[block * rows : (block + 1) * rows]}
         two = range(share, min(share + 2, max(share + 1, self._first)))
-        made = {one: np.zeros((rows, self._A.shape[1]), self._A.dtype) for one in two}
+        made = {one: np.empty((rows, self._A.shape[1]), self._A.dtype) for one in two}
         write_shares(self._code, two, self._A, [partial(_copy, to) for to in made.values()])
         return dict(made)
 

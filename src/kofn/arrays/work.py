@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..codes.threshold import mix
-from ..model import Piece, RowRange
+from ..model import Last, Piece, RowRange
 
 Array = NDArray[Any]
 Runs = Sequence[RowRange]
 # Multiply-adds in a slice: four to ten milliseconds of a product that is bound by memory.
 SLICE_WORK = 20_000_000
+SENT = 2  # slices in a message: to send one takes the processor from those that multiply
 CACHED = 1 << 17  # numbers that stay in cache while they are used twice
 
 
@@ -47,7 +48,10 @@ def count_rows(runs: Runs) -> int:
 
 
 def product(kept: Any, operand: Array, key: str, runs: Runs) -> Iterable[Piece]:
-    """Rows `runs` of the share times the operand: one product a run, cut in slices if long."""
+    """Rows `runs` of the share times the operand: one product a run, cut in slices if long.
+
+    A worker looks whether it is to stop after each slice, and sends some of them at a time.
+    """
     return _product(matrix_of(kept[key], len(operand)), operand, runs)
 
 
@@ -111,7 +115,26 @@ def _product(share: Any, operand: Array, runs: Runs) -> Iterable[Piece]:
             parts = [share[first:last] @ operand for first, last in runs]
         value = parts[0] if len(parts) == 1 else np.concatenate(parts)
         return (Piece(runs, value, len(value)),)  # a known number of pieces: one message
-    return (Piece(((a, b),), share[a:b] @ operand, b - a) for a, b in slices(runs, step))
+    return _long_product(share, operand, list(slices(runs, step)))
+
+
+def _long_product(share: Any, operand: Array, runs: Runs) -> Iterator[Piece]:
+    for i in range(0, len(runs), SENT):
+        some, parts = runs[i : i + SENT], list[Any]()
+        for a, b in some:
+            if parts:
+                yield Piece(None, None, len(parts[-1]))
+            parts.append(share[a:b] @ operand)
+        value = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        kind = Last if i + SENT >= len(runs) else Piece
+        yield kind(_joined(some), value, len(parts[-1]))
+
+
+def _joined(runs: Runs) -> tuple[RowRange, ...]:
+    """The same rows in as few runs as can be."""
+    starts = [a for i, (a, _) in enumerate(runs) if not i or runs[i - 1][1] != a]
+    ends = [b for i, (_, b) in enumerate(runs, 1) if i == len(runs) or runs[i][0] != b]
+    return tuple(zip(starts, ends, strict=True))
 
 
 def stacked(
@@ -161,7 +184,7 @@ def _long_adjoint(
     for (a, b), term in zip(runs, _terms(share, runs, u, places), strict=True):
         total = total + term
         yield Piece(None, None, b - a)
-    yield Piece(item, total, 0)
+    yield Last(item, total, 0)
 
 
 def gram(

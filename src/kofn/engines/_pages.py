@@ -28,6 +28,7 @@ HUGE = 2 << 20  # bytes of a huge page
 STEP = 4 * HUGE  # bytes at a time
 SLOW = 1e-3  # seconds of CPU for a huge page that are many
 PATIENCE, PAUSE = 2, 5.0  # slow ones that are borne; seconds without trying
+FREE = b"\0"  # the first byte of shared memory that nobody has
 _COLLAPSE = 25  # MADV_COLLAPSE
 _FIXED = 0x10  # MAP_FIXED
 
@@ -114,6 +115,26 @@ def aligned(fd: int, size: int) -> memoryview | None:
 
 def _address(view: memoryview) -> int:
     return int(np.frombuffer(view, np.uint8).ctypes.data)
+
+
+def used(fd: int) -> int:
+    """Another descriptor of memory that is marked as used; -1 if it is not, or there is none."""
+    with suppress(OSError):
+        if os.pread(fd, 1, 0) != FREE:
+            return os.dup(fd)
+    return -1
+
+
+def tell(owner: Any, fd: int) -> None:
+    """Mark memory as free when the object that maps it is gone; takes the descriptor over."""
+    if fd >= 0:
+        weakref.finalize(owner, _free, fd, os.getpid()).atexit = False
+
+
+def _free(fd: int, pid: int) -> None:
+    if os.getpid() == pid:  # in a forked child it is still the parent's
+        os.pwrite(fd, FREE, 0)
+    os.close(fd)
 
 
 @functools.cache

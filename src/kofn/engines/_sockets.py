@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import mmap
-import os
 import socket
 from collections.abc import Iterator
 from dataclasses import astuple
@@ -24,6 +23,7 @@ from ..model import Room
 from . import _wire as wire
 from ._forks import Lifeline, watched
 from ._processes import Process, where_pids_count
+from ._spares import Handle, Spares
 from ._wakeup import MAILBOXES, BroadcastWaker, Mailbox
 from .memory import (
     OWN,
@@ -37,11 +37,10 @@ from .memory import (
     inline,
     large,
     pack,
-    reserve,
     unpack,
 )
 from .protocol import KINDS, NEVER, Cancel, Message, WorkerDown, WorkerUp, plain, typed
-from .protocol.messages import AddBody, AddOperand, DropOperand, Put, RunTask, TaskReply
+from .protocol.messages import AddBody, AddOperand, DropOperand, Forget, Put, RunTask, TaskReply
 from .transport import Transport
 
 # Frames besides the protocol's messages. From a worker: it is there (its process); a segment of its
@@ -70,16 +69,6 @@ class Shared(NamedTuple):
     packed: Packed
     memory: Any
     lent: set[int] | None = None
-
-
-class _Handle(Segment):
-    """A second descriptor of a segment, for the worker that will map it."""
-
-    def __init__(self, segment: Segment) -> None:
-        self.fd, self.id = os.dup(segment.fd), OWN
-
-    def close(self) -> None:
-        os.close(self.fd)
 
 
 class Peer(wire.Channel):
@@ -136,6 +125,7 @@ class SocketTransport(Transport):
             waker = contextlib.closing(BroadcastWaker()) if MAILBOXES else contextlib.nullcontext()
             self.waker = made.enter_context(waker)
             self.pool = made.enter_context(contextlib.closing(Pool()))
+            self.spares = made.enter_context(contextlib.closing(Spares()))
             self._made = made.pop_all()
         self._host = " ".join(where_pids_count())
         self._exchanges: list[Exchange] = []
@@ -175,6 +165,7 @@ class SocketTransport(Transport):
         self._live.pop(peer.id, None)
         self._unsent.pop(peer.id, None)
         self._before += peer.moved
+        self.spares.lost(peer.id)
         peer.close()
 
     def end(self, worker: int) -> None:
@@ -199,7 +190,7 @@ class SocketTransport(Transport):
             if packed[0] is None:
                 self._fixed = value, packed
         elif isinstance(value, Exchange):
-            packed, segment = (EXCHANGE, astuple(value.layout), OWN), _Handle(value.owner)
+            packed, segment = (EXCHANGE, astuple(value.layout), OWN), Handle(value.owner)
         elif isinstance(value, Reserved):
             packed, segment = value.packed, value
         else:
@@ -211,7 +202,7 @@ class SocketTransport(Transport):
         return Shared(packed, segment)
 
     def room(self, shape: tuple[int, ...], dtype: DTypeLike) -> Room | None:
-        return reserve(shape, np.dtype(dtype))
+        return self.spares.room(shape, np.dtype(dtype))
 
     def own(self, packed: Packed | Shared) -> Packed | Shared:
         if type(packed) is Shared or packed[0] is None:
@@ -283,6 +274,9 @@ class SocketTransport(Transport):
             peer.unsent_fds.append(segment.fd)
             if segment.id == OWN and kind is Put:
                 peer.copied += large(message[1].packed)
+                self.spares.lend(worker, message[0], segment)
+        if kind is Forget:
+            self.spares.forgotten(worker, message[0])
         if kind is RunTask and len(peer.unsent_fds) < _FDS:
             self._unsent[worker] = peer
         elif kind not in _WAIT:
@@ -307,6 +301,8 @@ class SocketTransport(Transport):
     def poll(self, timeout: float) -> list[tuple[int, Message]]:
         if self._unsent:
             self._flush()
+        if self.spares.lent:
+            self.spares.trim()
         if timeout <= 0:
             ready = self._poll.poll(0)
         else:

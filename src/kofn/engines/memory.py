@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from ..errors import BadInput, OutOfResources, TooLarge
 from ..threads import each
-from ._pages import Ahead, aligned
+from ._pages import Ahead, aligned, tell, used
 
 LARGE = 32 * 1024  # bytes; below this a copy through the socket is cheaper than a mapping
 FRAME = (1 << 31) - 1  # bytes; marshal, which makes frames, counts in 32 bits
@@ -45,6 +45,7 @@ _ATOMS = frozenset({int, float, bool, str, type(None)})
 _FEW = 16  # members of a tuple that are looked at
 _PLAIN = frozenset("?bBhHiIlLqQefdgFDG")  # dtypes that are their bytes
 _Take = Callable[[int], "Segment | None"] | None  # gives a segment of so many bytes, or None
+Spare = Callable[[int], int | None]  # gives a descriptor of written memory for so many bytes
 Memory = mmap.mmap | memoryview
 OWN = -1  # the id of a segment that the receiver keeps for itself
 
@@ -68,10 +69,13 @@ class Segment:
 
     __slots__ = ("fd", "id", "map", "size")
 
-    def __init__(self, size: int, id: int | None = None) -> None:
+    def __init__(self, size: int, id: int | None = None, written: int | None = None) -> None:
+        """`written`: a descriptor of such memory to write over, which is taken over."""
         # A power of two, for reuse by what is a little larger; untouched pages cost nothing.
         self.size = 1 << (size + _HEADER - 1).bit_length()
-        if hasattr(os, "memfd_create"):
+        if written is not None:
+            self.fd = written
+        elif hasattr(os, "memfd_create"):
             self.fd = os.memfd_create("kofn", os.MFD_CLOEXEC)
         else:
             self.fd, path = tempfile.mkstemp(prefix="kofn")
@@ -116,14 +120,15 @@ def fresh(size: int, id: int | None = None) -> Segment | None:
 class Reserved(Segment):
     """A segment for one array, written before it is packed; it closes itself if it never is."""
 
-    __slots__ = ("_ahead", "_row", "packed")
+    __slots__ = ("_ahead", "_row", "alone", "packed")
 
-    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], spare: Spare) -> None:
         size = math.prod(shape) * dtype.itemsize
-        self.fd = -1
-        super().__init__(size, OWN)
+        self.fd, self.alone = -1, True  # no other worker has it
+        written = spare(size)
+        super().__init__(size, OWN, written)
         self._row = size // max(1, shape[0])
-        self._ahead = Ahead(self.fd, _HEADER + size if size > WHOLE else 0)
+        self._ahead = Ahead(self.fd, _HEADER + size if size > WHOLE and written is None else 0)
         self.packed: Packed = ((dtype.str, shape, "C"), ((_HEADER, size),), OWN)
 
     def fill(self, first: int, rows: NDArray[Any]) -> None:
@@ -138,6 +143,7 @@ class Reserved(Segment):
         other.fd = -1  # so that it can be closed, whatever fails
         other.size, other.id, other._row, other.packed = self.size, OWN, self._row, self.packed
         other._ahead = self._ahead
+        other.alone = self.alone = False
         try:
             other.fd = os.dup(self.fd)
             other.map = mmap.mmap(other.fd, other.size)
@@ -156,12 +162,17 @@ class Reserved(Segment):
     __del__ = close
 
 
-def reserve(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Reserved | None:
-    """Return a segment for an array that is large enough for one; None without memory."""
+def reserve(
+    shape: tuple[int, ...], dtype: np.dtype[Any], spare: Spare = lambda size: None
+) -> Reserved | None:
+    """Return a segment for an array that is large enough for one; None without memory.
+
+    `spare` may have one that is written already, for so many bytes.
+    """
     if math.prod(shape) * dtype.itemsize < LARGE or dtype.char not in _PLAIN:
         return None
     try:
-        return Reserved(shape, dtype)
+        return Reserved(shape, dtype, spare)
     except OSError:
         return None
 
@@ -177,13 +188,19 @@ def attach(fd: int, write: bool = False) -> mmap.mmap:
 
 
 def attach_own(fd: int) -> Memory:
-    """The same for what this process alone will read: where huge pages can be, if it is large."""
-    if fd >= 0 and (size := os.fstat(fd).st_size) > WHOLE:
-        view = aligned(fd, size)
-        if view is not None:
-            os.close(fd)
-            return view
-    return attach(fd)
+    """The same for what this process alone will read: where huge pages can be, if it is large.
+
+    Where it is marked as used, the master is told when nobody here has it any more.
+    """
+    if fd < 0:
+        return attach(fd)
+    own, size = used(fd), os.fstat(fd).st_size
+    view = aligned(fd, size) if size > WHOLE else None
+    if view is not None:
+        os.close(fd)
+    memory: Memory = attach(fd) if view is None else view
+    tell(memory if view is None else view.obj, own)
+    return memory
 
 
 class Pool:
