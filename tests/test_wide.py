@@ -10,6 +10,36 @@ import pytest
 from kofn import checks
 from kofn.arrays import decode, wide
 from kofn.codes.mds import MDSCode
+from kofn.rounds import Layout
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize(("n", "k"), [(1, 1), (3, 1), (2, 2), (6, 4), (7, 3)])
+@pytest.mark.parametrize(("rows", "width"), [(1, 1), (200, 1), (53, 3)])
+def test_few_numbers_are_decoded_in_one_product(
+    n: int, k: int, rows: int, width: int, dtype: type
+) -> None:
+    rng = np.random.default_rng([n, k, rows, width])
+    code, shares = MDSCode(n, k), tuple(range(n))
+    blocks: np.ndarray[Any, Any] = rng.standard_normal((k, rows, width)).astype(dtype)
+    every: np.ndarray[Any, Any] = np.tensordot(code.generator, blocks.astype(np.float64), 1)
+    every = every.astype(dtype)
+    windows = Layout(k).lay(shares, rows, offset=rows // 3)
+    plan = decode.segments(code, shares, windows.cuts, windows.asked)
+    mix = decode.mix(plan, windows.runs, rows, width)
+    assert mix is not None
+    replies = [
+        (share, runs, np.concatenate([every[share, a:b] for a, b in runs]))
+        for share, runs in windows.work.items()
+    ]
+    numbers = np.concatenate([value for _, _, value in replies], axis=None)
+    found = decode.combine_mixed(mix, numbers).reshape(k, rows, width)
+    gathered = decode.gather(replies, windows.places, (n, rows, width))
+    assert found.dtype == dtype
+    eta = max(segment.weights.eta for segment in plan)
+    # Both make the same sums of k products, in another order.
+    bound = 4 * k * np.finfo(dtype).eps * eta * np.abs(blocks).max() * np.sqrt(k)
+    np.testing.assert_allclose(found, decode.combine(plan, gathered), rtol=0, atol=bound)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])

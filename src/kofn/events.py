@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from .display import log_event
-from .model import Dropped, Event, Leaving, Record, Reply
+from .model import Dropped, Event, Leaving, Record, Reply, new
 
 TASK_KINDS = frozenset(("send", "piece", "reply", "dropped"))  # of single tasks: nearly all records
 
@@ -47,8 +47,9 @@ class EventLog(deque[Record]):
     def note(self, event: Event) -> None:
         """Append the record of an event of the engine's."""
         if type(event) is Reply:
-            kind = "reply" if event.last else "piece"
-            self.add(Record(event.time, kind, event.round, event.worker, event.task, event.read))
+            now, kind = event.time, "reply" if event.last else "piece"
+            said = (now, kind, event.round, event.worker, event.task, event.read, "", ())
+            self.add(new(Record, said))
             return
         kind, task = type(event).__name__.lower(), getattr(event, "task", None)
         round, worker = getattr(event, "round", -1), getattr(event, "worker", -1)

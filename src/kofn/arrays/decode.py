@@ -18,6 +18,7 @@ from ..model import RowRange
 # burning cores for some 25 ms after the call, which the workers need.
 PRODUCT = 200_000
 FEW = 1 << 14  # numbers that are decoded at once
+MIXED = 1 << 17  # multiply-adds at most that are not worth a product for each segment
 ETA_WANTED = 100.0  # above it, one more reply is worth its cost (docs/numerics.md)
 
 
@@ -89,23 +90,41 @@ def combine(
     return out
 
 
-def side_by_side(plan: Sequence[Segment], shares: int) -> NDArray[np.float64] | None:
-    """The weights of all segments, (segments, k, shares); None where segments differ in length."""
-    if len({last - first for first, last, _, _ in plan}) != 1:
+class Mix(NamedTuple):
+    """How to decode replies that are just what was planned, laid end to end, in one product.
+
+    Row r of block b, for one column of the operand, is Σ weights[b, i, r] · numbers[at[i, r]].
+    """
+
+    at: NDArray[np.intp]  # (k, rows x width)
+    weights: NDArray[np.float64]  # (k, k, rows x width)
+
+
+def mix(
+    plan: Sequence[Segment], runs: Sequence[Sequence[RowRange]], rows: int, width: int
+) -> Mix | None:
+    """The Mix for these `runs` of the shares; None where it is none, or `combine` is quicker."""
+    k = plan[0].weights.matrix.shape[0]
+    few = len(runs) * rows * width <= FEW and k * k * rows * width <= MIXED
+    if not few or any(s.weights.matrix.shape[1] != k for s in plan):
         return None
-    out = np.zeros((len(plan), plan[0].weights.matrix.shape[0], shares))
-    for padded, (_, _, places, weights) in zip(out, plan, strict=True):
-        padded[:, places] = weights.matrix
-    return out
+    where, begin = np.zeros((len(runs), rows), np.intp), 0
+    for here, own in zip(where, runs, strict=True):
+        for first, last in own:
+            here[first:last] = range(begin, begin + last - first)
+            begin += last - first
+    at, weights = np.empty((k, rows), np.intp), np.empty((k, k, rows))
+    for first, last, places, of in plan:
+        at[:, first:last] = where[places, first:last]
+        weights[:, :, first:last] = of.matrix[:, :, None]
+    columns = at[:, :, None] * width + np.arange(width)
+    return Mix(columns.reshape(k, -1), weights.repeat(width, axis=2))
 
 
-def combine_at_once(weights: NDArray[np.float64], gathered: NDArray[Any]) -> NDArray[Any]:
-    """What `combine` does, in one product for all segments: for few numbers, the quickest."""
-    segments, k, shares = weights.shape
-    _, rows, width = gathered.shape
-    stack = gathered.reshape(shares, segments, -1).transpose(1, 0, 2)
-    out: NDArray[Any] = np.matmul(weights, stack).transpose(1, 0, 2).reshape(k, rows, width)
-    return out.astype(gathered.dtype, copy=False)
+def combine_mixed(mix: Mix, numbers: NDArray[Any]) -> NDArray[Any]:
+    """The k blocks, (k, rows x width): what `combine` does, for few numbers without its steps."""
+    out: NDArray[Any] = np.einsum("bir,ir->br", mix.weights, numbers.take(mix.at))
+    return out.astype(numbers.dtype, copy=False)
 
 
 def recode(plan: Sequence[Segment], shares: int, z: NDArray[Any]) -> NDArray[Any]:

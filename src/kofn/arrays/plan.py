@@ -20,7 +20,7 @@ from ..rounds.leaving import Usual
 from ..rounds.still import rows_taken_up, still
 from ..rounds.windows import with_extra
 from . import decode
-from .decode import Code, Segment
+from .decode import Code, Mix, Segment
 from .options import Options
 from .probes import group_count
 from .reduce import Item, SumRound
@@ -35,6 +35,7 @@ SILENT = 0.25  # seconds: who owes an answer from an earlier round for so long i
 RUNS = 16  # of a window that stays where it is; then windows are laid anew
 PLANS = 16  # kept: of whole products and of batches of a few sizes
 EARLIER = 4  # kept of each of them, for when those that were late are back
+WIDTHS = 8  # of operands, for which it is kept how to decode their replies at once
 KINDS = 64  # of rounds whose usual seconds are known
 CHANGED = 0.10  # loads that differ by less are left as they are
 
@@ -65,7 +66,7 @@ class Plan:
             moved = rows_taken_up if layout.still else rows_moved
             self.rows_moved = moved(before.windows, self.windows)
         self.segments: list[Segment] = []
-        self.at_once: NDArray[np.float64] | None = None
+        self._mixes: dict[int, Mix | None] = {}  # by the width of the operand
         self.eta: float | None = None
         if values and len(holders) >= code.k:
             while True:
@@ -75,7 +76,6 @@ class Plan:
                 if self.windows.asked.sum() == windows.asked.sum():
                     break  # good enough; or everyone is asked, and the bound says how good it is
             self.eta = max(s.weights.eta for s in self.segments)
-            self.at_once = decode.side_by_side(self.segments, len(shares))
 
     def suits(self, holders: dict[int, int], loads: tuple[float, ...] | None) -> bool:
         """Whether it is for these holders, and loads that are about the same."""
@@ -97,7 +97,13 @@ class Plan:
         if width == 0:
             return np.empty((code.k * rows, width), dtype), self.eta
         parts, places, eta = self.segments, self.windows.places, self.eta
-        if not round.cover.as_planned:
+        if round.cover.as_planned:
+            whole = {share: value for share, _, value in round.values}
+            mix = self._mix(width) if len(whole) == len(round.values) == len(places) else None
+            if mix is not None:
+                numbers = np.concatenate([whole[share] for share in places], axis=None)
+                return decode.combine_mixed(mix, numbers).reshape(-1, width), eta
+        else:
             cover = round.cover
             parts = decode.segments(code, cover.shares, cover.cuts, cover.have)
             places = {share: i for i, share in enumerate(cover.shares)}
@@ -107,9 +113,16 @@ class Plan:
             wide = in_place(code, parts, tuple(places), round.values, (rows, width))
             return wide.reshape(-1, width), eta
         replies = decode.gather(round.values, places, (len(places), rows, width))
-        if parts is self.segments and self.at_once is not None and replies.size <= decode.FEW:
-            return decode.combine_at_once(self.at_once, replies).reshape(-1, width), eta
         return decode.combine(parts, replies).reshape(-1, width), eta
+
+    def _mix(self, width: int) -> Mix | None:
+        """How all replies of whole windows are combined at once."""
+        if width not in self._mixes:
+            if len(self._mixes) >= WIDTHS:
+                self._mixes.clear()
+            windows = self.windows
+            self._mixes[width] = decode.mix(self.segments, windows.runs, windows.rows, width)
+        return self._mixes[width]
 
     def combined(self, code: Code, round: ElasticRound) -> int:
         """How many numbers decoding combines for each column, if they were there."""
@@ -195,6 +208,9 @@ class Planner:
         self._plans: dict[tuple[Code, int, int], list[Plan]] = {}
         self._kinds: dict[tuple[Hashable, ...], UsualHalf] = {}
         self._kind = UsualHalf()  # of the round that goes on
+        # What was asked for last: mostly the same again, and to look it up hashes the code.
+        self._asked: tuple[Hashable, ...] = ()
+        self._kind_asked: tuple[Hashable, ...] = ()
         self._late: Late | None = None
         self._laggards: set[int] = set()  # late, and still at it
         self.usual = Usual()  # of all rounds of this matrix
@@ -214,8 +230,10 @@ class Planner:
         """The plan for those that can take part now."""
         ready = self.answering(self._ready(), code.k)
         loads = None if self._paces is None else self._paces.loads(ready, code.k + margin)
-        plans = self._plans.pop((code, margin, rows), [])
-        self._plans[code, margin, rows] = plans  # the one used last is the last
+        if (asked := (code, margin, rows)) != self._asked:
+            self._plans[asked] = self._plans.pop(asked, [])  # the one used last is the last
+            self._asked = asked
+        plans = self._plans[asked]
         if plans and plans[-1].suits(ready, loads):
             return plans[-1]
         last = plans[-1] if plans else None
@@ -235,10 +253,12 @@ class Planner:
 
     def late(self, *kind: Hashable) -> Late | None:
         """The rule of lateness for a round of this kind, which is about to begin."""
-        known = self._kinds.pop(kind, None)
-        self._kind = self._kinds[kind] = UsualHalf() if known is None else known
-        if len(self._kinds) > KINDS:
-            del self._kinds[next(iter(self._kinds))]
+        if kind != self._kind_asked:
+            known = self._kinds.pop(kind, None)
+            self._kind = self._kinds[kind] = UsualHalf() if known is None else known
+            self._kind_asked = kind
+            if len(self._kinds) > KINDS:
+                del self._kinds[next(iter(self._kinds))]
         return self._late and self._late.knowing(self._kind.seconds)
 
     def margin(self, given: int) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..model import Body, RowRange, Task
+from ..model import Body, RowRange, Task, new
 from ..rounds import Cover, RoundDriver
 from . import work
 from .decode import ETA_WANTED, Code, segments, weak
@@ -40,7 +40,8 @@ class Pass:
     def task(self, round: int, worker: int, share: int, runs: tuple[RowRange, ...]) -> Task:
         args = (self.key, runs) if self._more is None else (self.key, runs, *self._more(share))
         task, rows = self._driver.next_task(), work.count_rows(runs)
-        return Task(task, round, worker, self._body, args, runs, rows, brief=True)  # decoded
+        # The values of its replies are brief: they are decoded at once.
+        return new(Task, (task, round, worker, self._body, args, runs, rows, True))
 
     def weak(self, cover: Cover) -> list[int]:
         """Segments that need one more reply to decode well."""

@@ -13,8 +13,7 @@ import os
 import pickle
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from itertools import count
 from typing import Any
 
@@ -53,15 +52,20 @@ _ids = count()
 _SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.ENOBUFS, errno.EAGAIN)
 
 
-@contextmanager
-def room_for(what: str) -> Iterator[None]:
+class room_for:
     """Say in one error that there are no descriptors or no memory for something."""
-    try:
-        yield
-    except (MemoryError, OSError) as error:
-        if isinstance(error, OSError) and error.errno not in _SHORT:
-            raise
-        raise OutOfResources(what, str(error) or "out of memory") from error
+
+    __slots__ = ("_what",)
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        lacks = isinstance(error, OSError) and error.errno in _SHORT
+        if lacks or isinstance(error, MemoryError):
+            raise OutOfResources(self._what, str(error) or "out of memory") from error
 
 
 class Segment:

@@ -30,6 +30,7 @@ from ..model import (
     Send,
     Supply,
     Tick,
+    new,
 )
 from .asked import Asked
 from .base import Round
@@ -43,7 +44,6 @@ LOG_LENGTH = 200_000  # records; older ones are dropped
 PATIENCE = 0.25  # seconds between two looks at a wait that events alone do not end
 LOOK = 0.01  # seconds between two looks whether another thread is still at it
 FEWER = frozenset({Lost, Leaving, Failed})  # events after which slots may be free
-
 Supplier = Callable[[int], object]
 
 
@@ -76,8 +76,7 @@ class RoundDriver:
         # Who takes a round's id holds the lock until that round has run.
         rounds, tasks = engine.counters()
         self.next_round, self.next_task = rounds.__next__, tasks.__next__
-        self._running, self._runner = False, 0  # whether a round is; the thread of the last one
-        self._ended = -1  # the last one that has; later ones have larger ids
+        self._running, self._runner, self._ended = False, 0, -1  # runs; its thread; the last one
         self._unheard: list[Event] = []  # events noted that it has not heard of
         self._unnoted: deque[Event] = deque()  # left by an exception
         self._asked, self._home = Asked(), os.getpid()
@@ -375,7 +374,8 @@ class RoundDriver:
                 task, worker = command.task, command.task.worker
                 if worker not in live:
                     continue  # its Lost is in this very batch; the round is about to hear of it
-                note(Record(now, "send", task.round, worker, task.id, int(task.cost)))
+                sent = (now, "send", task.round, worker, task.id, int(task.cost), "", ())
+                note(new(Record, sent))
                 submit(task)
                 owe(worker, now)
                 asked = True

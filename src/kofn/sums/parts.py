@@ -20,7 +20,7 @@ from ..codes.assignment import Assignment, SumCode
 from ..codes.linear import Row, error_bound
 from ..display import Displayed
 from ..errors import BadInput, NothingYet, OutOfSymbols, TooFewWorkers
-from ..model import Body, Outline, Record, SumReport, Task, Update
+from ..model import Body, Outline, Record, SumReport, Task, Update, new
 from ..rounds import RoundDriver
 from ..rounds.holders import Holders
 from ..rounds.lateness import UsualHalf
@@ -339,7 +339,8 @@ class _Placed:
             known = self._work[slot, span] = self._work_of(slot, span)
         what, cost = known
         args = self._args if span is None else (*self._args, span)
-        return Task(self._driver.next_task(), round, worker, self.body[0], args, what, cost)
+        number = self._driver.next_task()
+        return new(Task, (number, round, worker, self.body[0], args, what, cost, False))
 
     def _work_of(self, slot: int, span: Span | None) -> tuple[Any, int]:
         """What all replies to a task together carry, and its cost."""

@@ -9,7 +9,7 @@ from typing import Any
 import cloudpickle
 
 from ...errors import BadInput, OutOfResources, UnknownWorker
-from ...model import Body, Dropped, Event, Failed, Joined, Lost, Reply, Stored, Task
+from ...model import Body, Dropped, Event, Failed, Joined, Lost, Reply, Stored, Task, new
 from ...notices.books import Books
 from . import messages as msg
 from .messages import NEVER, Message, Outgoing, Values
@@ -115,7 +115,8 @@ class MasterProtocol:
             if worker not in operand.holders:
                 operand.holders.add(worker)
                 out.append((worker, operand.message))
-        out.append((worker, msg.RunTask(task.id, round, number, args, self.cancelled)))
+        fields = (task.id, round, number, args, self.cancelled)
+        out.append((worker, new(msg.RunTask, fields)))
         peer.tasks[task.id] = _Open(round, operand, args, task.brief)
         peer.sent = self.cancelled
         return out
@@ -219,7 +220,8 @@ class MasterProtocol:
         else:
             if task is not None and not task.failed:
                 round = task.round
-                events.append(Reply(now, worker, round, number, what, value, read, seconds, last))
+                fields = (now, worker, round, number, what, value, read, seconds, last)
+                events.append(new(Reply, fields))
         if last and task is not None and peer is not None:
             self._close(peer, number)
         return events
