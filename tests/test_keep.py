@@ -417,7 +417,9 @@ def test_a_market_and_keep_do_not_go_together() -> None:
     trace = SpotTrace(tuple(SpotEvent(0.0, True, str(i)) for i in range(3)))
     with (
         kofn.connect(VirtualEngine(3), keep=3) as cluster,
-        pytest.raises(BadInput, match=r"a market says who leaves .* Connect without keep\."),
+        pytest.raises(
+            BadInput, match=r"a market decides which workers leave .* Connect without keep\."
+        ),
     ):
         market.Market(cluster, trace, None, 3)
 

@@ -568,3 +568,14 @@ def test_what_cannot_be_planned(change: dict[str, Any], problem: str) -> None:
     given: dict[str, Any] = {"work": "product", "workers": 3, "timings": CALM}
     with pytest.raises(kofn.BadInput, match=problem):
         kofn.plan(**(given | change))
+
+
+@pytest.mark.parametrize("deadline", [None, 1e6])
+def test_machines_for_nothing_are_planned_by_time(deadline: float | None) -> None:
+    events = tuple(Event(0.0, True, f"n{i}") for i in range(3))
+    free = SpotTrace(events, "free", (Price(0.0, 0.0),), 1e5)
+    for market, price in ((free, None), (None, 0.0)):
+        given: Any = {"price": price, "deadline": deadline, "rounds": 3}
+        plan = kofn.plan(SMALL["product"], 3, SLOW, market, **given)
+        assert plan.best.price == 0.0
+        assert plan.why

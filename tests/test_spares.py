@@ -118,6 +118,7 @@ def test_so_many_are_kept_at_most(spares: Spares) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+@pytest.mark.engine
 def test_a_forked_child_does_not_let_go_for_its_parent(spares: Spares) -> None:
     array, file = lent(spares, 0, 1.0)
     if not (child := os.fork()):

@@ -467,6 +467,22 @@ def test_a_value_that_is_not_finite_is_its_workers_fault(bad: float, way: str) -
         assert "not finite" in record.why
 
 
+@pytest.mark.parametrize("rows", [-1, 1])
+@pytest.mark.parametrize("size", [90, 90_000])
+def test_a_value_of_the_wrong_length_is_its_workers_fault(rows: int, size: int) -> None:
+    class Broken(Liar):
+        def _spoilt(self, event: Event) -> Event:
+            if type(event) is Reply and event.value is not None and event.worker == 3:
+                return event._replace(value=np.resize(event.value, len(event.value) + rows))
+            return event
+
+    A = np.random.default_rng(0).standard_normal((size, 2))
+    with kofn.connect(Broken(VirtualEngine(5))) as cluster:
+        X = cluster.encode(A, k=3)
+        assert np.allclose(X @ np.ones(2), A.sum(axis=1))
+        assert X.report.wrong == (3,)
+
+
 def test_an_honest_overflow_is_nobodys_fault() -> None:
     with kofn.connect(VirtualEngine(5)) as cluster:
         for options in ({}, {"verify": "probe"}, {"verify": "parity", "margin": 1}):

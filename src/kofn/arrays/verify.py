@@ -70,24 +70,22 @@ class Finite:
         """Nothing takes long."""
 
     def wrong(self, slot: int, what: Any, value: Any) -> str | None:
-        rows = 0
-        for first, last in what:
-            rows += last - first
-        return self._judged(slot, value, (rows, *self._shape), self._operand)
+        return self._judged(slot, value, (_rows(what), *self._shape), self._operand)
 
     def judge(self, cover: Cover, values: Values) -> tuple[dict[int, str], list[int]]:
         """The same for all replies at once, where nothing else is checked.
 
         It is done in every product, so few numbers are looked at in one go.
         """
-        every = [value for _, _, value in values]
-        if len(every) * every[0].size <= ON_ONE_THREAD and is_finite(
-            np.concatenate(every, axis=None)
-        ):
+        every, due = [value for _, _, value in values], math.prod(self._shape)
+        due *= sum([_rows(what) for _, what, _ in values])
+        whole = due == sum([value.size for value in every])
+        if whole and due <= ON_ONE_THREAD and is_finite(np.concatenate(every, axis=None)):
             return {}, []
         guilty = {}
         for share, what, value in values:
-            if not math.isfinite(squares(value)):  # it is not, or its squares are not
+            # Where its squares are finite, so are its numbers.
+            if not (whole and math.isfinite(squares(value))):
                 why = self.wrong(share, what, value)
                 if why is not None:
                     guilty[share] = why
@@ -106,6 +104,13 @@ class Finite:
         with np.errstate(over="ignore"):
             size = 2 * times * np.linalg.norm(w.astype(np.float64, copy=False))
             return not self._longest(slot) * size < np.finfo(w.dtype).max
+
+
+def _rows(what: Runs) -> int:
+    rows = 0
+    for first, last in what:
+        rows += last - first
+    return rows
 
 
 class FiniteSum(Finite):

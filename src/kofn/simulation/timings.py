@@ -29,6 +29,7 @@ from .calls import parse_call
 
 Timings = str | PathLike[str] | Delays | Recording
 Market = str | PathLike[str] | SpotTrace | Lifetimes
+LONGEST = 1e100  # of longer ones a simulated clock could come to its end
 
 
 def _markov(
@@ -102,13 +103,21 @@ def delays_of(
 
 def read(timings: Timings) -> Delays | Recording:
     """A recording or a model, from whatever names one."""
-    if isinstance(timings, Delays | Recording):
+    if isinstance(timings, Delays):
         return timings
-    text = fspath(timings)
-    if not _file(text):
-        return _made(text)
-    recording: Recording = _named(read_timings, text, "recordings")
-    return recording
+    if not isinstance(timings, Recording):
+        text = fspath(timings)
+        if not _file(text):
+            return _made(text)
+        recording: Recording = _named(read_timings, text, "recordings")
+        timings = recording
+    _countable(max(float(table.max()) for table in timings.timings), f"a time of {timings.name}")
+    return timings
+
+
+def _countable(value: float, name: str) -> None:
+    if value > LONGEST:
+        raise BadInput(f"{name} must be at most {LONGEST:g}; got {value:g}. Times are seconds.")
 
 
 def assumed(timings: Delays | Recording, grows: float | None, slope: float | None) -> str:
@@ -183,7 +192,8 @@ def _made(text: str) -> Delays:
             f"got {text!r}."
         )
     for key, value in given.items():
-        number(value, f"{key} of {name}", ">= 0", "Seconds, factors and probabilities are.")
+        known = number(value, f"{key} of {name}", ">= 0", "Seconds, factors and probabilities are.")
+        _countable(known, f"{key} of {name}")
     try:
         return MODELS[name](**given)
     except TypeError as error:
