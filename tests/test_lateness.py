@@ -174,3 +174,17 @@ def test_newcomers_stand_in_for_those_that_fall_silent(kind: str) -> None:
     assert set(report.late) == {0, 1, 2}
     assert set(report.joined) == {3, 4, 5}
     assert report.seconds["total"] < 1.5  # half a second after they have come
+
+
+def test_a_sum_is_asked_of_the_few_that_answer() -> None:
+    """Three copies of everything, and one of each left: fewer than half of the workers."""
+    frozen = Frozen({worker: 1e4 for worker in range(18) if worker % 3})
+    data = np.arange(36.0).reshape(18, 2)
+    with kofn.connect(VirtualEngine(18, delays=frozen)) as cluster:
+        parts = cluster.parts(data, parts=18)
+        assert parts._tuner is not None
+        parts._tuner.at_once = False  # as it may learn: each is asked for its own part first
+        result = parts.sum(total)
+        np.testing.assert_array_equal(result.value, data.sum(axis=0))
+        assert set(result.report.late) == set(frozen.more)
+        assert result.report.seconds["total"] < 1.0

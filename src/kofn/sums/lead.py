@@ -94,9 +94,12 @@ class LeadRound(GatherRound):
         if event.last and event.task in self._first_tasks:
             self._ends += 1
             self._first_end = self._first_end or took
-            if self._rest_at == NEVER and 2 * self._ends >= len(self._first_tasks):
-                self.half = took
-                self._rest_at = self._start + self._late.allowed(took, self._first_end)
+            if self.half is None:
+                half = 2 * self._ends >= len(self._first_tasks)
+                self.half = took if half else None
+                rule, first = self._late, self._first_end
+                allowed = rule.allowed(took, first) if half else rule.allowed_few(took)
+                self._rest_at = self._start + allowed
             self.finished.setdefault(slot, event.worker)
             # The slot has more to send, if it is asked.
             if event.what is None or event.what[1] < len(self._placed.code.symbols(slot)):
