@@ -20,7 +20,7 @@ from support import SOAK
 
 import kofn
 from kofn import threads
-from kofn.engines import _launcher, _sockets, local, memory
+from kofn.engines import _launcher, _sockets, _spares, local, memory
 from kofn.engines import _wire as wire
 from kofn.engines._processes import available_memory
 from kofn.engines._socket_worker import SocketWorker
@@ -87,8 +87,8 @@ def test_a_task_that_is_too_large_is_refused_and_the_cluster_goes_on(
     X, w = cluster.encode(A, k=2), np.ones(60)
     transport = cluster.engine._transport  # type: ignore[attr-defined]
     with monkeypatch.context() as patch:
-        for name in ("fresh", "reserve"):  # no room in shared memory
-            patch.setattr(_sockets, name, lambda *_: None)
+        for module, name in ((_sockets, "fresh"), (_spares, "reserve")):  # no room in shared memory
+            patch.setattr(module, name, lambda *_: None)
         patch.setattr(transport.pool, "take", lambda size: None)
         patch.setattr(memory, "FRAME", 40_000)
         with pytest.raises(TooLarge, match=r"960,000\. Make it smaller"):

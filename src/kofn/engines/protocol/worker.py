@@ -16,6 +16,7 @@ from .messages import NEVER, Message, Values
 
 # Bytes. glibc gives the memory of an array of 128 KB or more back to the system when it is freed,
 # unless a larger one was freed before. To have it anew, page by page, may take longer than work.
+# (Where MALLOC_TRIM_THRESHOLD_ is set, as Dask's nannies do, that is what decides.)
 TEMPORARY = 8 << 20
 # What was received, and how to unpack it: when a task first needs it, whose failure it then is.
 Received = tuple[Callable[[Any], Any] | None, Any]
