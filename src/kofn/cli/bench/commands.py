@@ -154,14 +154,14 @@ BENCHES: dict[str, Bench] = {
                 "products",
                 kind=str,
             ),
-            "seconds": Setting("Of each cell, about.", 3.0, 0.7, 0.1, float),
+            "seconds": Setting("Of each cell, about.", 3.0, 0.4, 0.1, float),
         },
         data=True,
     ),
     "latency": Bench(
         "X @ w at 1 kHz with a noisy neighbour: p50, p99, p99.9, against hedged requests.",
         {
-            "seconds": Setting("Of each kind.", 20.0, 4.0, 1, float),
+            "seconds": Setting("Of each kind.", 20.0, 3.0, 1, float),
             "rate": Setting("Products a second.", 1000, 1000, 10),
         },
     ),
