@@ -116,10 +116,11 @@ def test_a_small_network_equals_numpy_through_kills_and_joins(
         model.set_params(k=4)
     expected = plain_training(model, X, Y)
     script = FAULTS[faults](Faults())
-    joins = sum("join" in line for line in script.script)
+    joins, kills = (sum(what in line for line in script.script) for what in ("join", "lose"))
     for engine in (VirtualEngine(workers), LocalEngine(workers)):
         with kofn.connect(script.on(engine)) as cluster:
             found = coded_training(model.set_params(cluster=cluster), X, Y)
+            cluster.wait_for(workers - kills + joins)  # who was asked late may come after the end
             assert len([w for w in cluster.workers if w >= workers]) == joins
         assert furthest(found, expected) < ROUNDING  # measured: 4e-15
         losses = [loss for _, _, loss in expected]
