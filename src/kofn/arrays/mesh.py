@@ -247,10 +247,9 @@ class _Run:
     def _deliver(self, owners: Sequence[int]) -> tuple[int, NDArray[Any]] | None:
         """The newest vector that one of these has, the first if it answers; None: all are lost."""
         ready = self.X._holders.ready()
-        first, *others = [{w: ready[w]} for w in owners if w in ready] or [{}]
-        rest = {w: s for one in others for w, s in one.items()}
+        others = {w: ready[w] for w in owners if w in ready}  # asked one by one, as it needs them
         with self.count.aside():
-            answers = self._ask(deliver, (self.key,), first, rest, least=0).answers.values()
+            answers = self._ask(deliver, (self.key,), {}, others, least=0).answers.values()
         return max(answers, key=itemgetter(0), default=None)
 
     def _note(self, round: Round, late: Sequence[int]) -> None:

@@ -147,7 +147,7 @@ class WatchedRound(Round):
 
     @property
     def shares(self) -> set[int]:
-        """All workers that held a slot during the round."""
+        """All slots that a worker held during the round."""
         return set(self._slot_of.values())
 
     @abstractmethod
