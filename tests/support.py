@@ -8,12 +8,13 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import settings
 
 import kofn
+from kofn.reproduce.inventory import Paper, lines
 from kofn.rounds import RoundDriver
 
 DataFolder = Callable[[str], Path]
@@ -107,3 +108,12 @@ def over_the_network() -> int:
     (line,) = [line for line in Path("/proc/net/dev").read_text().splitlines() if "eth0:" in line]
     words = line.split(":")[1].split()
     return int(words[0]) + int(words[8])
+
+
+def unresolved(paper: Paper, results: dict[str, Any]) -> list[str]:
+    """Claims that have neither a value in these results nor a reason of their own."""
+    return [
+        f"{line.entry.item}: {line.entry.key or 'no key'}"
+        for line in lines(paper, results)
+        if line.obtained is None and not line.entry.reason
+    ]

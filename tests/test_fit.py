@@ -335,7 +335,7 @@ def test_bad_tables(tmp_path: Path) -> None:
     def broken(name: str, text: str, problem: str, target: str | None = None) -> None:
         (tmp_path / name).write_text(text)
         with pytest.raises(kofn.BadInput, match=problem):
-            tables.load(tmp_path / name, target, None)
+            tables.read(tmp_path / name, target, None)
 
     broken("a.csv", "x,y\n1\n", "must have 2 fields.*line 2 has 1")
     broken("b.csv", "x,y\n", "at least one row")
@@ -353,23 +353,23 @@ def test_bad_tables(tmp_path: Path) -> None:
     broken("p.parquet", "x,y\n1,2\n", "is not a Parquet file")
     (tmp_path / "q.csv").write_bytes("x,gr\xf6\xdfe\n1,2\n".encode("latin-1"))
     with pytest.raises(kofn.BadInput, match="must be text in UTF-8; byte 4 is not"):
-        tables.load(tmp_path / "q.csv", None, None)
+        tables.read(tmp_path / "q.csv", None, None)
     np.save(tmp_path / "o.npy", np.array([1, "a"], dtype=object))
     np.save(tmp_path / "X.npy", X)
     with pytest.raises(kofn.BadInput, match=r"o\.npy must be one array of numbers or text"):
-        tables.load(tmp_path / "X.npy", None, tmp_path / "o.npy")
+        tables.read(tmp_path / "X.npy", None, tmp_path / "o.npy")
     broken("e.svm", "this is not it\n", "is not LIBSVM text")
     broken("f.xls", "", "must be .csv, .parquet")
     np.save(tmp_path / "X.npy", X)
     with pytest.raises(kofn.BadInput, match="--labels"):
-        tables.load(tmp_path / "X.npy", None, None)
+        tables.read(tmp_path / "X.npy", None, None)
     with pytest.raises(kofn.BadInput, match=r"is not\. Check the path"):
-        tables.load(tmp_path / "nowhere.csv", None, None)
+        tables.read(tmp_path / "nowhere.csv", None, None)
 
 
 def test_blank_lines_and_a_byte_order_mark_are_fine(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("\ufeffx,y\n1,2\n\n3,4\n \n\n", encoding="utf-8")
-    rows, labels = tables.load(tmp_path / "a.csv", "x", None)
+    rows, labels, _ = tables.read(tmp_path / "a.csv", "x", None)
     np.testing.assert_array_equal(rows, [[2.0], [4.0]])
     np.testing.assert_array_equal(labels, [1.0, 3.0])
 

@@ -12,11 +12,12 @@ from typing import Any, ClassVar
 
 import pytest
 from rich.console import Console
+from support import unresolved
 
 import kofn
 from kofn.cli import reproduce, reproduce_all
 from kofn.reproduce import index, inventory, page
-from kofn.reproduce.inventory import COMMANDS, Entry, Paper, claims, find, lines, unresolved
+from kofn.reproduce.inventory import COMMANDS, Entry, Paper, claims, find, lines
 from kofn.reproduce.kept import Kept
 
 ROOT = Path(__file__).parents[1]

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from support import DataFolder
+from support import DataFolder, unresolved
 
 from kofn.cli import reproduce
 from kofn.errors import BadInput
 from kofn.reproduce import elastic, elastic_more, linear, moved
 from kofn.reproduce.datasets import house_prices
-from kofn.reproduce.inventory import claims, unresolved
+from kofn.reproduce.inventory import claims
 
 pytestmark = pytest.mark.papers
 

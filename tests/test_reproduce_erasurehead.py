@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 from scipy.sparse import csr_array
+from support import unresolved
 from test_datasets import (
     made_amazon,
     made_covtype,
@@ -34,7 +35,7 @@ from kofn.reproduce import (
 )
 from kofn.reproduce.datasets import Dataset
 from kofn.reproduce.erasurehead import Settings, lemmas, simulated
-from kofn.reproduce.inventory import claims, unresolved
+from kofn.reproduce.inventory import claims
 from kofn.reproduce.kept import Kept
 from kofn.reproduce.training import Run, reached
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from rich.console import Console
-from support import DataFolder
+from support import DataFolder, unresolved
 from typer.testing import CliRunner
 
 from kofn.cli import reproduce
@@ -19,7 +19,7 @@ from kofn.cli.bench import decode as bench_decode
 from kofn.delays import Exponential
 from kofn.errors import BadInput
 from kofn.reproduce import datasets, decoding, rateless, rateless_own, rateless_page
-from kofn.reproduce.inventory import claims, unresolved
+from kofn.reproduce.inventory import claims
 from kofn.reproduce.kept import Kept
 
 pytestmark = pytest.mark.papers

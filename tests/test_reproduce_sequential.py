@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rich.console import Console
+from support import unresolved
 from typer.testing import CliRunner
 
 from kofn.cli import reproduce
@@ -19,7 +20,7 @@ from kofn.delays import Fritchman, Independent, Stratified
 from kofn.errors import BadInput
 from kofn.reproduce import sequential, sequential_runs, sequential_search, sequential_theory
 from kofn.reproduce.datasets import read_mnist
-from kofn.reproduce.inventory import claims, unresolved
+from kofn.reproduce.inventory import claims
 from kofn.reproduce.kept import Kept
 from kofn.sequence import DIP, IDIP, Polynomial, Uncoded
 

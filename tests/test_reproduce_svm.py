@@ -14,12 +14,12 @@ import scipy.sparse
 from rich.console import Console
 from sklearn.datasets import dump_svmlight_file
 from sklearn.metrics import f1_score
-from support import DataFolder
+from support import DataFolder, unresolved
 
 import kofn
 from kofn.cli import reproduce
 from kofn.reproduce import averaging
-from kofn.reproduce.inventory import claims, unresolved
+from kofn.reproduce.inventory import claims
 from kofn.reproduce.svm import REPORTED, Settings
 
 pytestmark = pytest.mark.papers

@@ -652,7 +652,7 @@ def test_a_header_that_numpy_stumbles_over(where: Path, tmp_path: Path) -> None:
         write_store(tmp_path / "A.npy", tmp_path / "other", CODE)
     np.save(tmp_path / "y.npy", np.arange(103) % 2)
     with pytest.raises(BadInput, match=r"A\.npy must be one array"):
-        tables.load(tmp_path / "A.npy", None, tmp_path / "y.npy")
+        tables.read(tmp_path / "A.npy", None, tmp_path / "y.npy")
     with pytest.raises(BadStore, match=r"share-0001\.npy.*does not begin as"):
         open_store(where).verify()
     assert open_store(where).repair() == [1]
@@ -688,7 +688,7 @@ def test_bytes_spoiled_anywhere_are_one_error_in_one_line(name: str, tmp_path: P
         path.write_bytes(content)
         told += error_of(write_store, path, tmp_path / "s", CODE, resume=False)
         if name != "a.npz":
-            told += error_of(tables.load, path, None, path if name == "a.npy" else None)
+            told += error_of(tables.read, path, None, path if name == "a.npy" else None)
     assert told
     assert all("\n" not in text for text in told)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 import resource
 import sys
 import time
@@ -17,6 +16,7 @@ from rich.console import Console
 from ..arrays.sources import Recast, Source, open_source
 from ..arrays.store import write_store
 from ..codes.mds import MDSCode
+from ..engines._processes import memory
 from ..errors import BadInput, StoreWarning
 from ..files import Place
 from . import places, tables
@@ -63,7 +63,7 @@ def run(
         "share_rows": manifest.rows,
         "bytes": manifest.nbytes,
         "seconds": time.perf_counter() - began,
-        "peak_memory_bytes": _peak(),
+        "peak_memory_bytes": _most(),
         "mended": [str(warning.message) for warning in caught],
     }
 
@@ -87,13 +87,10 @@ def _opened(source: str, target: str | None, labels: Path | None) -> Source:
     return open_source(X)
 
 
-def _peak() -> int:
-    """The most bytes that were resident in this process."""
-    status = Path("/proc/self/status")
-    if status.exists():  # getrusage would count what the parent had at the fork
-        match = re.search(r"VmHWM:\s*(\d+) kB", status.read_text())
-        if match:
-            return 1024 * int(match[1])
+def _most() -> int:
+    """The most bytes that were resident. Elsewhere than on Linux the parent's at the fork count."""
+    if most := memory().get("VmHWM"):
+        return most
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 

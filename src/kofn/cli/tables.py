@@ -31,13 +31,6 @@ class Read(NamedTuple):
     names: tuple[str, ...] | None = None
 
 
-def load(
-    path: Path, target: str | None, labels: Path | None, *, classes: bool = True
-) -> tuple[Any, NDArray[Any]]:
-    """Return X (dense or CSR) and y; see `read`."""
-    return read(path, target, labels, classes=classes)[:2]
-
-
 def read(
     path: Path,
     target: str | None,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import shutil
 import signal
@@ -107,13 +108,12 @@ def available_memory() -> int | None:
     return max(0, min(sizes)) if sizes else None
 
 
-def resident(pid: int) -> int | None:
-    """Return the bytes of memory that a process has; None where it, or that figure, is not."""
-    try:
-        pages = int((_PROC / str(pid) / "statm").read_bytes().split()[1])
-    except (OSError, IndexError):
-        return None
-    return pages * os.sysconf("SC_PAGE_SIZE")
+def memory(pid: int | str | None = "self") -> dict[str, int]:
+    """Bytes of a process by name, as Linux has them: VmRSS now, VmHWM at most; {} elsewhere."""
+    with contextlib.suppress(OSError):
+        sizes = re.findall(r"(\w+):\s*(\d+) kB", (_PROC / str(pid) / "status").read_text())
+        return {name: 1024 * int(size) for name, size in sizes}
+    return {}
 
 
 def family(roots: Iterable[Process]) -> set[Process]:

@@ -16,7 +16,7 @@ from ..errors import CannotDo, KofnError
 from ..exchange import Exchange, ExchangeLayout
 from ..model import Event, Room, Task
 from ..notices.base import Source
-from ._processes import resident
+from ._processes import memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +170,8 @@ class Engine(ABC):
         for worker in self.workers:
             with suppress(KofnError, KeyError):  # it has gone meanwhile
                 pid = self.pid(worker)
-                pages = None if pid is None else resident(pid)
-                used[worker] = {} if pages is None else {"resident": pages}
+                size = None if pid is None else memory(pid).get("VmRSS")
+                used[worker] = {} if size is None else {"resident": size}
         return used
 
     @abstractmethod

@@ -94,15 +94,6 @@ def lines(paper: Paper, results: Mapping[str, Any] | None) -> list[Line]:
     return [_line(entry, results) for entry in paper.entries]
 
 
-def unresolved(paper: Paper, results: Mapping[str, Any]) -> list[str]:
-    """What has neither a value in these results nor a reason of its own. None should."""
-    return [
-        f"{line.entry.item}: {line.entry.key or 'no key'}"
-        for line in lines(paper, results)
-        if line.obtained is None and not line.entry.reason
-    ]
-
-
 def _line(entry: Entry, results: Mapping[str, Any] | None) -> Line:
     if results is None:
         return Line(entry, None, entry.paper, None, "not run" if entry.key else entry.reason)

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ...engines._processes import memory
 from ...errors import CannotDo
 from .frame import Figure
 
@@ -93,8 +94,6 @@ def _child(program: str, *arguments: str) -> dict[str, float]:
 
 def peak(pid: int | str = "self") -> float:
     """The most bytes that were ever resident in a process."""
-    status = Path(f"/proc/{pid}/status")
-    if not status.exists():
+    if (most := memory(pid).get("VmHWM")) is None:
         raise CannotDo("kofn bench memory reads /proc, which this system does not have.")
-    lines = dict(line.split(":", 1) for line in status.read_text().splitlines())
-    return 1024.0 * int(lines["VmHWM"].split()[0])
+    return float(most)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
@@ -13,6 +12,7 @@ import numpy as np
 from rich.console import Console
 
 from ... import Cluster, FractionalRepetition, KofnError, Uncoded, connect
+from ...engines._processes import memory
 from ...engines.local import LocalEngine
 from ...learn.losses import logistic
 from ...learn.terms import Term, cut
@@ -150,16 +150,11 @@ def _amazon(data: Path | None) -> tuple[Any, Floats, str]:
 
 def _memory(cluster: Cluster) -> dict[str, float]:
     """Private and shared megabytes of the largest worker, where the system shows them."""
-    megabytes = {"private": 0.0, "shared": 0.0}
-    for worker in cluster.workers:
-        pid = cluster.engine.pid(worker)
-        path = Path(f"/proc/{pid}/status")
-        if not path.exists():
-            return {}
-        for key, name in (("private", "RssAnon"), ("shared", "RssShmem")):
-            kilobytes = re.search(rf"{name}:\s*(\d+) kB", path.read_text())
-            megabytes[key] = max(megabytes[key], int(kilobytes[1]) / 1e3 if kilobytes else 0.0)
-    return megabytes
+    known = [memory(cluster.engine.pid(worker)) for worker in cluster.workers]
+    names = {"private": "RssAnon", "shared": "RssShmem"}
+    if not all(known):
+        return {}
+    return {key: max(one.get(name, 0) for one in known) / 1e6 for key, name in names.items()}
 
 
 def table(console: Console, result: dict[str, Any]) -> None:

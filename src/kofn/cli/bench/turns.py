@@ -54,10 +54,6 @@ class Turns:
         p90 = 1e6 * float(np.quantile(seconds, 0.9))
         return {"median_us": 1e6 * self.median(kind), "p90_us": p90, "rounds": len(seconds)}
 
-    def ratio(self, one: str, other: str) -> float:
-        """The median of one kind over that of another."""
-        return self.median(one) / self.median(other)
-
     def figure(self, one: str, other: str, of: str, unit: str = "µs") -> Figure:
         """The median of one kind, the other's beside it, and how the ratio of a turn spreads."""
         pairs = zip(self.turns[one], self.turns[other], strict=True)
