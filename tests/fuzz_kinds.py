@@ -198,7 +198,7 @@ def make_csv(folder: Path) -> None:
 
 
 def table(name: str, labels: str | None = None) -> Callable[[Path], Any]:
-    return lambda folder: tables.read(folder / name, None, labels and folder / labels)[:2]
+    return lambda folder: tables.read(folder / name, None, folder / labels if labels else None)[:2]
 
 
 def dense(value: Any) -> Any:

@@ -22,6 +22,7 @@ from support import driver_of, examples, until
 import kofn
 from kofn import peers
 from kofn.arrays import mesh_body
+from kofn.costs import PIECE
 from kofn.delays import Change, Delays, Exponential, PerUnit, Script
 from kofn.engines.base import Wrapped
 from kofn.engines.local import LocalEngine
@@ -29,7 +30,7 @@ from kofn.engines.virtual import VirtualEngine
 from kofn.exchange import Exchange, ExchangeLayout
 from kofn.model import Command, Lost, Reply, Send, Task, Tick
 from kofn.peers import Address, Node
-from kofn.peers.blobs import CHUNK, Blobs
+from kofn.peers.blobs import Blobs
 from kofn.peers.place import in_order, own_addresses
 from kofn.peers.relay import LARGE, Ticket, Unreached, fetch, lay
 from kofn.rounds import Late
@@ -150,7 +151,7 @@ def test_a_peer_that_was_gone_is_reached_again() -> None:
 
 @pytest.mark.parametrize("near", [True, False])
 def test_a_blob_is_passed_on_while_it_comes(near: bool) -> None:
-    data = np.random.default_rng(0).bytes(5 * CHUNK + 17)
+    data = np.random.default_rng(0).bytes(5 * PIECE + 17)
     with nodes(3, near=near) as (a, b, c):
         c.fetch("blob", len(data), b.address)  # who has nothing yet
         b.fetch("blob", len(data), a.address)
@@ -160,7 +161,7 @@ def test_a_blob_is_passed_on_while_it_comes(near: bool) -> None:
 
 
 def test_a_blob_that_is_pushed_is_mapped_by_those_of_one_machine() -> None:
-    data = np.random.default_rng(0).bytes(5 * CHUNK + 17)
+    data = np.random.default_rng(0).bytes(5 * PIECE + 17)
     master = Node(TOKEN, listen=False)
     with nodes(3, near=True) as (a, b, c):
         for node in (b, c):
@@ -173,17 +174,17 @@ def test_a_blob_that_is_pushed_is_mapped_by_those_of_one_machine() -> None:
 
 
 def test_the_rest_of_a_blob_comes_from_another() -> None:
-    data = np.random.default_rng(0).bytes(3 * CHUNK)
+    data = np.random.default_rng(0).bytes(3 * PIECE)
     with nodes(3) as (a, b, c):
         c.send(c.address, {"k": "x"})  # a node may send to itself
         half = {"k": "data", "name": "blob", "at": 0, "size": len(data)}
         a.send(c.address, {"k": "push", "name": "blob", "size": len(data)})
-        a.send(c.address, half, data[:CHUNK])  # pushed, and then it is silent
-        until(lambda: c.fetched("blob")[0] == CHUNK, "the first part")
+        a.send(c.address, half, data[:PIECE])  # pushed, and then it is silent
+        until(lambda: c.fetched("blob")[0] == PIECE, "the first part")
         b.offer("blob", data)
         c.fetch("blob", len(data), b.address)
         assert fetched(c, len(data)) == data
-        assert b.sent == 2 * CHUNK
+        assert b.sent == 2 * PIECE
 
 
 def test_parts_that_leave_a_gap_or_come_twice_are_dropped() -> None:
@@ -209,8 +210,8 @@ def test_nothing_is_left_of_a_node() -> None:
             a.send(b.address, {"k": "x"}, b"1")
             c.send(b.address, {"k": "x"}, b"1")
             one_frame(b)
-            c.fetch("blob", 2 * CHUNK, b.address)
-            a.push("blob", bytes(2 * CHUNK), [b.address])
+            c.fetch("blob", 2 * PIECE, b.address)
+            a.push("blob", bytes(2 * PIECE), [b.address])
             until(lambda: c.fetched("blob")[1] is not None, "the blob")
     assert len(os.listdir("/proc/self/fd")) == before
     assert threading.active_count() == threads

@@ -213,7 +213,7 @@ def test_all_files_that_are_missing_are_named_before_any_work(tmp_path: Path) ->
         datasets.complete(tmp_path)
 
 
-def test_without_data_they_are_made_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_data_they_are_made_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Path] = []
 
     def measured(data: Path, *_others: Any) -> dict[str, Any]:
@@ -223,7 +223,7 @@ def test_without_data_they_are_made_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(erasurehead, "_measure", measured)
     monkeypatch.setattr(stand_ins, "ROWS", 300)
     erasurehead.check(None)
-    found: Any = erasurehead.measure(None, SMALL, lambda what: None, Kept(None, {}))
+    found: Any = erasurehead.measure(None, SMALL, lambda what: None, Kept(tmp_path, {}))
     assert found["made_up"]
     assert found["shapes"]["kc_house"][0] == 240
     said = erasurehead_page.foreign(found) or ""

@@ -88,7 +88,9 @@ def small_products(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("small_products")
-def test_without_data_the_images_are_made_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_data_the_images_are_made_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in (
         "figure_1",
         "table",
@@ -100,7 +102,7 @@ def test_without_data_the_images_are_made_up(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr(sequential, name, lambda *_: {})
     monkeypatch.setattr("kofn.reproduce.sequential_search.chosen", lambda *_: {})
     monkeypatch.setattr("kofn.reproduce.sequential_runs.engines", lambda *_: nullcontext())
-    results = sequential.measure(None, TINY, lambda what: None, Kept(None, {}))
+    results = sequential.measure(None, TINY, lambda what: None, Kept(tmp_path, {}))
     assert results["training_data"] == "made-up images"
     for run in results["training"]["codes"].values():
         assert run["largest_loss_difference"] <= 1e-6

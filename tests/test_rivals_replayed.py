@@ -35,6 +35,7 @@ from kofn.rivals import (
     best,
     sloped,
 )
+from kofn.rivals.bursts import RepeatBooks
 
 Mask = NDArray[np.bool_]
 
@@ -53,6 +54,65 @@ def fits(pattern: Mask, B: int, W: int, lam: int) -> bool:
         if len(who) > lam or max(spans, default=0) > B:
             return False
     return True
+
+
+class MultiplexBooks:
+    """Of M-SGC: each gradient has W - 1 + B mini-tasks for each worker, one in each round.
+
+    The first W - 1 are the worker's own parts, which nobody else has. Each of the last B is one of
+    the own parts that is lacking, if any is; else a coded result of a group of parts that all
+    workers have, of which any n - lam are enough.
+    """
+
+    def __init__(self, n: int, B: int, W: int, lam: int) -> None:
+        self.n, self.round, self._delay = n, 0, W - 2 + B
+        self._parts, self._groups, self._lam = W - 1, B, lam
+        self._own: dict[int, Mask] = {}  # gradient -> (n, W - 1)
+        self._coded: dict[int, Mask] = {}  # gradient -> (n, B)
+
+    def mini_tasks(self) -> dict[int, NDArray[np.intp]]:
+        """For each gradient at work, what each worker does for it in this round.
+
+        Below W - 1 it is that own part; from W - 1 on a group, the first of which is W - 1.
+        """
+        tasks = {}
+        for gradient in range(max(0, self.round - self._delay), self.round + 1):
+            slot = self.round - gradient
+            task = np.full(self.n, slot, dtype=np.intp)
+            if slot >= self._parts:
+                own = self._own[gradient]
+                task = np.where(own.all(axis=1), slot, own.argmin(axis=1))
+            tasks[gradient] = task
+        return tasks
+
+    def results(self, gradient: int) -> tuple[Mask, Mask]:
+        """Which own parts, (n, W - 1), and which coded results, (n, B), are there."""
+        return self._own[gradient], self._coded[gradient]
+
+    def finish(self, returned: Mask) -> bool | None:
+        """End a round: whether the gradient that is due is there, None where none is due yet."""
+        self._own[self.round] = np.zeros((self.n, self._parts), dtype=bool)
+        self._coded[self.round] = np.zeros((self.n, self._groups), dtype=bool)
+        for gradient, task in self.mini_tasks().items():
+            own = returned & (task < self._parts)
+            self._own[gradient][own, task[own]] = True
+            coded = returned & ~own
+            self._coded[gradient][coded, task[coded] - self._parts] = True
+        due, self.round = self.round - self._delay, self.round + 1
+        if due < 0:
+            return None
+        self._own.pop(due - 1, None)  # the last one can still be looked at
+        self._coded.pop(due - 1, None)
+        enough = self._coded[due].sum(axis=0) >= self.n - self._lam
+        return bool(self._own[due].all() and enough.all())
+
+
+def parts(code: MSGC, n: int) -> tuple[float, float]:
+    """The sizes of a part of a worker's own, and of a part of a coded group."""
+    if code.lam == n:
+        return 1 / (n * (code.W - 1)), 0.0
+    small = 1 / (n * (code.B + (code.W - 1) * (code.lam + 1)))
+    return (code.lam + 1) * small, small
 
 
 @st.composite
@@ -85,7 +145,9 @@ def test_who_fits_the_model_of_bursts(
 ) -> None:
     n, *rest = model
     pattern = np.random.default_rng(seed).random((rounds, n)) < share
-    assert Bursty(*rest).conforms(pattern) == fits(pattern, *rest)
+    bursty, late = Bursty(*rest), pattern.astype(np.float64)
+    conforms = not any(bursty.until(pattern[:r], row) > 0 for r, row in enumerate(late))
+    assert conforms == fits(pattern, *rest)
 
 
 @given(conforming())
@@ -93,7 +155,7 @@ def test_who_fits_the_model_of_bursts(
 def test_multiplexed_codes_never_miss_stragglers_that_fit(case: Any) -> None:
     (n, *model), pattern = case
     code = MSGC(*model)
-    books = code.books(n)
+    books = MultiplexBooks(n, *model)
     there = [books.finish(~late) for late in pattern]
     early = min(len(pattern), code.delay)
     assert there == [None] * early + [True] * (len(pattern) - early)
@@ -104,7 +166,7 @@ def test_multiplexed_codes_never_miss_stragglers_that_fit(case: Any) -> None:
 def test_selective_repetition_never_misses_stragglers_that_fit(case: Any) -> None:
     (n, *model), pattern = case
     code = SRSGC(*model)
-    books = code.books(n)
+    books = RepeatBooks(n, code.B, code.s)
     there = [books.finish(~late) for late in pattern]
     early = min(len(pattern), code.delay)
     assert there == [None] * early + [True] * (len(pattern) - early)
@@ -112,9 +174,9 @@ def test_selective_repetition_never_misses_stragglers_that_fit(case: Any) -> Non
 
 def test_a_gradient_that_lacks_a_result_is_missed() -> None:
     always = np.array([False, True, True, True])
-    books = MSGC(1, 2, 3).books(4)
+    books = MultiplexBooks(4, 1, 2, 3)
     assert [books.finish(always) for _ in range(3)] == [None, False, False]
-    repeats = SRSGC(1, 2, 1).books(4)  # s = 1: one may lack
+    repeats = RepeatBooks(4, B=1, s=SRSGC(1, 2, 1).s)  # s = 1: one may lack
     assert [repeats.finish(always) for _ in range(3)] == [None, True, True]
     nobody = np.zeros(4, dtype=bool)
     assert repeats.finish(nobody) is True  # that of the round before
@@ -126,7 +188,7 @@ def test_a_gradient_that_lacks_a_result_is_missed() -> None:
 def test_multiplexed_results_give_the_gradient(case: Any) -> None:
     (n, B, W, lam), pattern = case
     code = MSGC(B, W, lam)
-    books = code.books(n)
+    books = MultiplexBooks(n, B, W, lam)
     rng = np.random.default_rng(0)
     own = rng.standard_normal((n, W - 1))
     groups = rng.standard_normal((B, n)) if lam < n else np.zeros((B, n))
@@ -161,7 +223,7 @@ def test_multiplexed_results_give_the_gradient(case: Any) -> None:
 def test_loads_and_storage_are_those_of_the_parts(model: tuple[int, int, int, int]) -> None:
     n, B, W, lam = model
     code = MSGC(B, W, lam)
-    large, small = code.parts(n)
+    large, small = parts(code, n)
     assert n * (W - 1) * large + B * n * small == pytest.approx(1.0)  # all data, each part once
     held = (W - 1) * large + B * min(lam + 1, n) * small
     assert code.load(n) == pytest.approx((W - 1 + B) * large)
@@ -199,7 +261,7 @@ def test_multiplexed_codes_wait_no_longer_than_they_must(
     late = found.late
     assert late is not None
     assert fits(late, B, W, lam)
-    books = code.books(6)
+    books = MultiplexBooks(6, B, W, lam)
     assert False not in [books.finish(~row) for row in late]
     seconds = recorded(wait).at(code.load(6))
     for r in range(12):
@@ -219,7 +281,7 @@ def test_selective_repetition_misses_nothing_with_its_waits(
     _, B, W, lam = model
     code = SRSGC(B, W, min(lam, 5), mu)
     found = code.round_times(recorded(wait))
-    books = code.books(6)
+    books = RepeatBooks(6, B, code.s)
     assert found.late is not None
     assert False not in [books.finish(~row) for row in found.late]
 
@@ -375,5 +437,5 @@ def test_all_pairs_of_stragglers_can_be_repeated() -> None:
         for second in sets:
             pattern = np.array([[w in row for w in range(n)] for row in (first, second, set())])
             if fits(pattern, 1, 2, 2):
-                books = code.books(n)
+                books = RepeatBooks(n, code.B, code.s)
                 assert False not in [books.finish(~late) for late in pattern]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterable
-from types import TracebackType
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -102,12 +101,7 @@ class View:
             self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        where: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.on:
             self._over.set()
             self._thread.join()

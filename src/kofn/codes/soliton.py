@@ -74,9 +74,9 @@ def robust_soliton(k: int, c: float = 0.03, delta: float = 0.5) -> Floats:
     return p
 
 
-def mean_degree(k: int, c: float = 0.03, delta: float = 0.5) -> float:
+def mean_degree(k: int) -> float:
     """The average degree of the robust soliton over k source values."""
-    return float(robust_soliton(k, c, delta) @ np.arange(1, k + 1))
+    return float(robust_soliton(k) @ np.arange(1, k + 1))
 
 
 def deal(k: int, degrees: Ints, rng: Generator) -> Table:

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..costs import PIECE
 from .wire import Header
 
-CHUNK = 256 * 1024  # bytes of one frame
 WANT, DATA = "want", "data"  # from here on; these are the bytes
 PUSH = "push"  # such a blob is about to come
 MAP, HAVE = "map", "have"  # this is the memory; so much of it is there
@@ -67,7 +67,7 @@ def copied(view: memoryview, mapped: bool) -> Blob:
 
 def allocate(size: int) -> Blob:
     """Room for so many bytes, in memory that can be mapped elsewhere if they are many."""
-    if size < CHUNK or not hasattr(os, "memfd_create"):
+    if size < PIECE or not hasattr(os, "memfd_create"):
         return Blob(np.empty(size, np.uint8).data, 0)
     fd = os.memfd_create("kofn-peers", os.MFD_CLOEXEC)
     try:
@@ -188,10 +188,10 @@ class Blobs:
                     parts.append(Part(link, {"k": HAVE, "name": name, "at": blob.have}))
                     sent = -1 - blob.have
             while 0 <= sent < blob.have:
-                chunk = blob.buffer[sent : min(blob.have, sent + CHUNK)]
+                piece = blob.buffer[sent : min(blob.have, sent + PIECE)]
                 header = {"k": DATA, "name": name, "at": sent, "size": size}
-                parts.append(Part(link, header, chunk))
-                sent += len(chunk)
+                parts.append(Part(link, header, piece))
+                sent += len(piece)
             if not blob.complete:
                 left.append((link, sent))
         blob.waiting = left

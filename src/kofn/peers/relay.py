@@ -121,17 +121,17 @@ Sources = tuple[tuple[Any, ...], ...]
 
 
 def lay(
-    at: Mapping[int, Address], busy: Collection[int], master: str, chunks: int
+    at: Mapping[int, Address], busy: Collection[int], master: str, pieces: int
 ) -> tuple[dict[int, Sources], list[int]]:
-    """Whom each worker asks, and to whom the master pushes; `chunks`: the size of the operand."""
+    """Whom each worker asks, and to whom the master pushes; `pieces`: the size of the operand."""
     machines: dict[str, list[int]] = {}
     for worker in sorted(at, key=lambda w: (w in busy, w)):
         machines.setdefault(at[worker].machine, []).append(worker)
     here = machines.pop(master, [])
     firsts = [workers[0] for workers in machines.values()]
-    # One after the other a chunk arrives later by each hop, along a tree each link carries two.
+    # One after the other a piece arrives later by each hop, along a tree each link carries two.
     many = len(firsts)
-    tree = 1 + (many - 1) / chunks > 2 + 2 * math.log2(max(1, many)) / chunks
+    tree = 1 + (many - 1) / pieces > 2 + 2 * math.log2(max(1, many)) / pieces
     sources: dict[int, Sources] = {}
     for i, workers in enumerate(machines.values()):
         parents = []

@@ -14,19 +14,19 @@ NAME = "partial.json"
 
 
 class Kept:
-    """What was measured so far, by name, under these settings. Without a folder it is forgotten.
+    """What was measured so far, by name, under these settings.
 
     Values are as JSON has them, the first time too. `over` is for the end, when all is in
     results.json.
     """
 
-    def __init__(self, folder: Path | None, settings: dict[str, Any]) -> None:
-        self.path = None if folder is None else folder / NAME
+    def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
+        self.path = folder / NAME
         self.settings = json.loads(json.dumps(settings))
         self.known: dict[str, Any] = {}
         self._before, self._began = 0.0, time.monotonic()
         try:
-            saved = {} if self.path is None else json.loads(self.path.read_text())
+            saved = json.loads(self.path.read_text())
             if saved["settings"] == self.settings:
                 self.known, self._before = dict(saved["known"]), float(saved["seconds"])
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -36,9 +36,8 @@ class Kept:
         """What was found under a key, measured now if it never was."""
         if key not in self.known:
             self.known[key] = json.loads(json.dumps(make()))
-            if self.path is not None:
-                now = {"settings": self.settings, "seconds": self.seconds, "known": self.known}
-                save(self.path, json.dumps(now).encode())
+            now = {"settings": self.settings, "seconds": self.seconds, "known": self.known}
+            save(self.path, json.dumps(now).encode())
         return self.known[key]
 
     @property
@@ -48,5 +47,4 @@ class Kept:
 
     def over(self) -> None:
         """All is there."""
-        if self.path is not None:
-            self.path.unlink(missing_ok=True)
+        self.path.unlink(missing_ok=True)

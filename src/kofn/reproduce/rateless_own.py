@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import brentq
 
 from .. import LT
 from ..codes.inactivation import InactivationDecoder
@@ -107,13 +108,11 @@ def latency(
     """
     if symbols >= each * workers:
         return float("inf")
-    low, high = 0.0, tau
-    while arrivals(high, each, r, workers, groups, tau, mu) < symbols:
+
+    def beyond(t: float) -> float:
+        return arrivals(t, each, r, workers, groups, tau, mu) - symbols
+
+    high = tau
+    while beyond(high) < 0:
         high *= 2
-    for _ in range(40):
-        middle = (low + high) / 2
-        if arrivals(middle, each, r, workers, groups, tau, mu) < symbols:
-            low = middle
-        else:
-            high = middle
-    return high
+    return float(brentq(beyond, 0.0, high))

@@ -9,7 +9,6 @@ with the others.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Self
@@ -20,7 +19,7 @@ from ..checks import number, whole, whole_fields
 from ..delays import Recording
 from ..errors import BadInput
 from .base import Floats, Mask, Rival, Rounds, replayed
-from .bursts import Books, Bursty, MultiplexBooks, RepeatBooks
+from .bursts import Bursty, RepeatBooks
 
 MUS = (0.25, 0.5, 1.0)  # tried by a search; the paper has 1
 WINDOWS = ((1, 2), (1, 3), (2, 3))  # B, W
@@ -67,10 +66,6 @@ class _Sequential(Rival):
         """The stragglers that cost nothing."""
         return Bursty(self.B, self.W, self.lam)
 
-    @abstractmethod
-    def books(self, n: int) -> Books:
-        """Empty books for n workers."""
-
     def _check(self, n: int) -> None:
         whole(self.lam, "lam (workers that straggle in a window)", 0, n)
 
@@ -105,13 +100,9 @@ class SRSGC(_Sequential):
         self._check(n)
         return GradientCode(self.s).load(n)
 
-    def books(self, n: int) -> RepeatBooks:
-        self._check(n)
-        return RepeatBooks(n, self.B, self.s)
-
     def round_times(self, times: Recording, rounds: int | None = None) -> Rounds:
         n, s, pattern = times.workers, self.s, self.pattern
-        load, books = self.load(n), self.books(n)
+        load, books = self.load(n), RepeatBooks(n, self.B, s)
         seconds = replayed(times, load, rounds)
         counted = np.zeros(seconds.shape, dtype=bool)
         ends = _usual(seconds, self.mu)
@@ -151,18 +142,6 @@ class MSGC(_Sequential):
         if lam == n:
             return (W - 1 + B) / (n * (W - 1))
         return (lam + 1) * (W - 1 + B) / (n * (B + (W - 1) * (lam + 1)))
-
-    def parts(self, n: int) -> tuple[float, float]:
-        """The sizes of a part of a worker's own, and of a part of a coded group."""
-        self._check(n)
-        if self.lam == n:
-            return 1 / (n * (self.W - 1)), 0.0
-        small = 1 / (n * (self.B + (self.W - 1) * (self.lam + 1)))
-        return (self.lam + 1) * small, small
-
-    def books(self, n: int) -> MultiplexBooks:
-        self._check(n)
-        return MultiplexBooks(n, self.B, self.W, self.lam)
 
     def round_times(self, times: Recording, rounds: int | None = None) -> Rounds:
         load, pattern = self.load(times.workers), self.pattern

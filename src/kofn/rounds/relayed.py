@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from ..costs import PIECE
 from ..engines.base import Engine, Wrapped
 from ..model import Build, Dropped, Event, Failed, Lost, Reply, Stored, Task
 from ..peers import Address, Node
-from ..peers.blobs import CHUNK
 from ..peers.relay import FEWEST, FIRST, LARGE, Relayed, Ticket, hello, lay, open_node
 
 BODIES = 256  # remembered; beyond, all are forgotten and sent again as needed
@@ -103,7 +103,7 @@ class Relaying(Wrapped):
         order = "F" if operand.flags.f_contiguous and not operand.flags.c_contiguous else "C"
         flat = np.ascontiguousarray(operand.T if order == "F" else operand)
         name, size = f"{FIRST}{round}", operand.nbytes
-        sources, pushed = lay(self._met, self._owed, node.machine, math.ceil(size / CHUNK))
+        sources, pushed = lay(self._met, self._owed, node.machine, math.ceil(size / PIECE))
         ticket = Ticket(name, operand.dtype.str, operand.shape, order, size, ())
         self._tickets = {worker: ticket._replace(sources=some) for worker, some in sources.items()}
         self._round, self._operand, self._sent = round, operand, False

@@ -11,11 +11,10 @@ import numpy as np
 from rich.console import Console
 
 from ...cluster import connect
-from ...costs import Costs
+from ...costs import PIECE, Costs
 from ...delays import PerUnit
 from ...engines.virtual import VirtualEngine
 from ...peers import Address
-from ...peers.blobs import CHUNK
 from ...peers.relay import lay
 from ..output import print_table, print_text
 from .frame import Figure
@@ -73,30 +72,30 @@ def on_paper(n: int) -> dict[str, float]:
 def passed_on(n: int, size: int) -> float:
     """Seconds until all of n workers have an operand, along what `kofn.peers.relay` lays.
 
-    Chunk by chunk: a link carries one at a time, to each host after the other; within a host it is
+    Piece by piece: a link carries one at a time, to each host after the other; within a host it is
     memory that all map.
     """
     at = {w: Address(str(w), str(w // EACH), (), 0) for w in range(n)}
-    chunks = math.ceil(size / CHUNK)
-    sources, pushed = lay(at, (), "the master's own", chunks)
+    pieces = math.ceil(size / PIECE)
+    sources, pushed = lay(at, (), "the master's own", pieces)
     firsts = {str(w): w for w in range(0, n, EACH)}
     children: dict[int, list[int]] = {w: [] for w in firsts.values()}
     for w in firsts.values():
         if sources[w]:
             children[firsts[sources[w][0][0]]].append(w)
-    step = size / chunks / BANDWIDTH
+    step = size / pieces / BANDWIDTH
     (root,) = pushed
-    there = {root: LATENCY + step * np.arange(1, chunks + 1)}
+    there = {root: LATENCY + step * np.arange(1, pieces + 1)}
     last, queue = 0.0, [root]
     while queue:
         host = queue.pop()
         mine = there.pop(host)
         last = max(last, float(mine[-1]))
-        free, sent = 0.0, {child: np.empty(chunks) for child in children[host]}
-        for chunk in range(chunks):
+        free, sent = 0.0, {child: np.empty(pieces) for child in children[host]}
+        for piece in range(pieces):
             for times in sent.values():
-                free = max(free, mine[chunk]) + step
-                times[chunk] = free + LATENCY
+                free = max(free, mine[piece]) + step
+                times[piece] = free + LATENCY
         there |= sent
         queue += sent
     return last
