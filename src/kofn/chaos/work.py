@@ -263,16 +263,15 @@ class Bench:
         few = self.dice.randint(1, self.workers - 1)
         rule = self.dice.choice([stop.first(few), stop.fraction(few / self.workers)])
         x = self.rng.standard_normal(COLUMNS)
-        done, result = self._attempt("sum, nearly", lambda: self._near(x, code, rule))
+        done, result = self._attempt(
+            "sum, nearly", lambda: self.parts.sum(square, x, code=code, stop=rule)
+        )
         if not done:
             return
         there = [part for part in self.D if part[0] not in result.missing]
         if abs(result.covered - len(there) / PARTS) > EPS:
             raise Wrong(f"a sum without parts {result.missing} says it has {result.covered:.3f}")
         self._terms("sum, nearly", result, [square(part, x) for part in there], PARTS / len(there))
-
-    def _near(self, x: Array, code: Any, rule: stop.Stop) -> Any:
-        return self.parts.sum(square, x, code=code, stop=rule)
 
     def _terms(self, name: str, result: Any, terms: list[Any], factor: float = 1.0) -> None:
         """A sum is right, relative to the size of its terms."""

@@ -295,11 +295,8 @@ def _picked(path: Path, table: list[Column], like: Sequence[str] | None = None) 
         table = [table[names.index(name)] for name in like]
         names = list(like)
     once = len(set(names)) == len(names) and max(map(len, names)) <= LONGEST
-    return Read(_features(path, table), None, tuple(names) if once else None)
-
-
-def _features(path: Path, table: list[Column]) -> NDArray[Any]:
-    return np.stack([_numbers(path, column) for column in table], axis=1)
+    features = np.stack([_numbers(path, column) for column in table], axis=1)
+    return Read(features, None, tuple(names) if once else None)
 
 
 def _numbers(path: Path, column: Column) -> NDArray[np.float64]:

@@ -157,17 +157,15 @@ class RayTransport(Transport):
             self._look(now)
         self._inbox.wait(0.0 if self._arrived else min(timeout, self._look_at - now))
         while (done := self._inbox.take()) is not None:
-            self._handle(*done)
+            peer, then, future = done
+            if peer.gone:
+                continue
+            if (error := future.exception()) is None:
+                then(peer, future.result())
+            elif then != self.on_nodes:
+                self._lost(peer, error)
         arrived, self._arrived = self._arrived, []
         return arrived
-
-    def _handle(self, peer: Peer, then: Callable[..., None], future: Any) -> None:
-        if peer.gone:
-            return
-        if (error := future.exception()) is None:
-            then(peer, future.result())
-        elif then != self.on_nodes:
-            self._lost(peer, error)
 
     def _on_hello(self, peer: Peer, facts: tuple[Any, ...]) -> None:
         process, where, version = facts

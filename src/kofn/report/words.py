@@ -26,7 +26,8 @@ def headline(head: Json) -> str:
     share = f"{100 * (without - took) / without:.0f} %"
     saved = "Saved" if head["closed"] else "Saved so far"
     what = f"{what}; the work went on." if died else f"{what}, and was not waited for."
-    return f"{_capital(what)} {saved}: {least}{seconds(without - took)}, {share} of the time."
+    what = what[:1].upper() + what[1:]
+    return f"{what} {saved}: {least}{seconds(without - took)}, {share} of the time."
 
 
 def sentences(head: Json) -> list[str]:
@@ -98,10 +99,6 @@ def _waits(head: Json) -> float:
 
 def _slow(head: Json) -> str:
     return "now and then a worker" if head["slowest"] is None else f"worker {head['slowest']}"
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _changes(lost: int, joined: int) -> str:

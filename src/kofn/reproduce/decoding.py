@@ -139,7 +139,8 @@ def precodes(times: int, needed: int, on_step: Callable[[str], None] = lambda wh
             rng, symbols, decoder = np.random.default_rng(trial), code.symbols(0), code.decoder()
             order = rng.permutation(2 * m) if recipe.systematic else np.arange(2 * m)
             spent, start = time.process_time(), time.perf_counter()
-            used = _until_ready(decoder, order.tolist())
+            keys = enumerate(order.tolist(), 1)
+            used = next(count for count, key in keys if decoder.offer(key, ()))
             weights = decoder.weights()
             took, own = time.perf_counter() - start, time.process_time() - spent
             counts.append(used)
@@ -167,10 +168,6 @@ def precodes(times: int, needed: int, on_step: Callable[[str], None] = lambda wh
             }
         )
     return {"m": m, "rows": rows}
-
-
-def _until_ready(decoder: Decoder, order: list[int]) -> int:
-    return next(count for count, key in enumerate(order, 1) if decoder.offer(key, ()))
 
 
 def _value(row: Row, terms: Floats) -> Floats:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..rounds import Layout, rows_moved, shifted
-from ..rounds.still import balance, most_runs, rows_taken_up, still
+from ..rounds.still import balance, rows_taken_up, still
 
 ROWS = lcm(*range(1, 21))  # of a share: every cut falls on a row, so the counts are exact
 
@@ -58,7 +58,7 @@ def staying(machines: int, threshold: int, orders: Iterable[Sequence[int]]) -> d
             after = still(windows, Layout(threshold), shares, ROWS)
             assert after is not None
             moved = rows_taken_up(windows, after) / (threshold * ROWS)
-            seen = (moved, float(most_runs(after)), balance(after))
+            seen = (moved, float(max(map(len, after.runs), default=0)), balance(after))
             steps.setdefault(f"{before}-{len(shares)}", []).append(seen)
             windows = after
     return {

@@ -127,7 +127,8 @@ class Relaying(Wrapped):
             if isinstance(event, Reply) and not event.last:
                 return False
             task = self._open.pop(event.task, None)
-            if task is not None and isinstance(event, Failed) and _unreached(event):
+            unreached = isinstance(event, Failed) and event.error.startswith("Unreached(")
+            if task is not None and unreached:
                 self._tickets.pop(task.worker, None)
                 self._by_engine(task)
                 return True
@@ -144,7 +145,3 @@ class Relaying(Wrapped):
             self._tickets.pop(event.worker, None)
             self._asked = {task: w for task, w in self._asked.items() if w != event.worker}
         return False
-
-
-def _unreached(event: Failed) -> bool:
-    return event.error.startswith("Unreached(")

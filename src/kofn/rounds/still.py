@@ -159,8 +159,3 @@ def balance(windows: Windows) -> float:
     """The largest load over the mean one."""
     loads = np.array(windows.loads, dtype=np.float64)
     return float(loads.max() / loads.mean())
-
-
-def most_runs(windows: Windows) -> int:
-    """The most runs of one window."""
-    return max(map(len, windows.runs), default=0)

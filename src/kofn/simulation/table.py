@@ -250,10 +250,8 @@ class Table:
     @property
     def best(self) -> str:
         """The code with the most rounds, and of those the one that took the least time."""
-        return min(self.rows, key=lambda n: (-len(self.rows[n].seconds), self._total(n)))
-
-    def _total(self, name: str) -> float:
-        return float(self.rows[name].seconds.sum())
+        seconds = {name: row.seconds for name, row in self.rows.items()}
+        return min(seconds, key=lambda name: (-len(seconds[name]), seconds[name].sum()))
 
     def against(self, name: str, other: str | None = None) -> tuple[float, float, float]:
         """How much longer a round takes than under `other` (default: the best), and the interval.

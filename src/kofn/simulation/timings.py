@@ -201,11 +201,8 @@ def _made(text: str) -> Delays:
 
 
 def _file(text: str) -> bool:
-    return isfile(text) or isfile(text.partition(":")[0]) or _suffixed(text)
-
-
-def _suffixed(text: str) -> bool:
-    return "(" not in text and any(end in text for end in (".csv", ".npz"))
+    named = "(" not in text and any(end in text for end in (".csv", ".npz"))
+    return named or isfile(text) or isfile(text.partition(":")[0])
 
 
 def _named(read: Callable[[str], Mapping[str, Any]], text: str, what: str) -> Any:

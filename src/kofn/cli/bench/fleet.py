@@ -207,7 +207,8 @@ def run(
         for name, way, announced, wait in WAYS:
             notice = costs.notice if announced else 0.0
             with _paced(trace.at_start, wait) as cluster:
-                market = Market(cluster, trace, scale, trace.most, _needs(way, trace), notice)
+                need = THRESHOLD if way is coded else trace.at_start
+                market = Market(cluster, trace, scale, trace.most, need, notice)
                 work = Work(cluster, scale, seconds, costs)
                 with suppress(MarketOver), market:
                     way(work, trace)
@@ -219,10 +220,6 @@ def run(
         for name, one in result["ways"].items()
     }
     return result | {"figures": figures}
-
-
-def _needs(way: Callable[[Work, SpotTrace], None], trace: SpotTrace) -> int:
-    return THRESHOLD if way is coded else trace.at_start
 
 
 def _paced(workers: int, wait: float) -> Cluster:

@@ -42,7 +42,7 @@ def run(times: int, portion: int, data: Path | None) -> dict[str, Any]:
     figures: dict[str, Figure] = {}
     reads: dict[str, float] = {}
     for code in codes:
-        entries = _entries(A, code)
+        entries = {share: int(make_share(A, code, share).nnz) for share in range(code.n)}
         turns = Turns((QUIET, LOST))
         name = type(code).__name__
         with connect("local", workers=N) as cluster:
@@ -60,10 +60,6 @@ def run(times: int, portion: int, data: Path | None) -> dict[str, Any]:
     blocks = {name: Figure(value, "blocks", 1.0, "a plain block") for name, value in reads.items()}
     figures |= {f"{name}: slowest worker": one for name, one in blocks.items()}
     return {"figures": figures, "rows": A.shape[0], "columns": A.shape[1], "entries": int(A.nnz)}
-
-
-def _entries(A: Any, code: AnyKOfN) -> dict[int, int]:
-    return {share: int(make_share(A, code, share).nnz) for share in range(code.n)}
 
 
 def _most(X: Any, entries: Mapping[int, int]) -> float:
