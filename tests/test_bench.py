@@ -277,4 +277,4 @@ def test_a_peer_is_asked_struck_and_leaves_nothing_behind(tmp_path: Path) -> Non
         assert child.process is None
     finally:
         child.end()
-    assert list(peers._marked(f"{peers.TOKEN}={os.getpid()}-{child.log.stem}")) == []
+    assert child._processes() == []

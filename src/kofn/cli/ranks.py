@@ -38,7 +38,7 @@ def _send_away(MPI: Any) -> None:
     from ..engines._mpi_messages import URGENT
     from ..engines._mpi_worker import LEAVE
 
-    if mpi.ranks_taken():
+    if mpi.ranks_taken:
         return
     world, end = MPI.COMM_WORLD, time.monotonic() + _LEAVE
     with suppress(MPI.Exception):

@@ -1,6 +1,6 @@
 """A guard of an MPI rank, until the master has greeted it: see _mpi_setup.
 
-As a program it looks for rank 0 of its job on this machine, and kills its parent, which is another
+A program that looks for rank 0 of its job on this machine, and kills its parent, which is another
 rank, when there is none. It ends with its input. It needs nothing but Python itself: the rank is in
 MPI's start meanwhile, where no other thread of it runs.
 """
@@ -11,28 +11,10 @@ import contextlib
 import os
 import select
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 _LOOK, _MISSED = 0.5, 4  # seconds between two looks; looks in vain that are enough
-
-
-def begin() -> subprocess.Popen[bytes]:
-    """Have this process guarded until the guard's input is closed."""
-    null = subprocess.DEVNULL
-    command = [sys.executable, "-I", "-S", __file__, str(os.getpid())]
-    # A session of its own: Ctrl-C is not for it.
-    return subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=null, stderr=null, start_new_session=True
-    )
-
-
-def end(guard: subprocess.Popen[bytes] | None) -> None:
-    """Let the guard go."""
-    if guard is not None and guard.stdin is not None:
-        guard.stdin.close()
-        guard.wait()
 
 
 def _rank_0_is_there() -> bool:

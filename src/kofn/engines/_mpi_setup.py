@@ -7,6 +7,7 @@ import json
 import os
 import re
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -15,8 +16,7 @@ from typing import Any
 
 import mpi4py
 
-from . import _mpi_guard
-from ._processes import ONE_THREAD, where_pids_count
+from ._processes import ONE_THREAD, beside, where_pids_count
 
 # MPI starts first: a Spawn is over when it has, and the next one need not wait for our imports. The
 # word that follows (URGENT) has arrived when it is sent: see MPITransport._greet_spawned.
@@ -91,7 +91,8 @@ def start() -> Any:
         # MPI tells nobody of a rank 0 that ends before it has started MPI: its start, or the wait
         # for a greeting, would never end. On several machines nobody knows where to look.
         global _guard
-        _guard = _mpi_guard.begin()
+        guard = str(Path(__file__).with_name("_mpi_guard.py"))
+        _guard = beside(guard, str(os.getpid()), stdin=subprocess.PIPE)
     from mpi4py import MPI
 
     bind_to_loopback(but=ours)
@@ -100,7 +101,8 @@ def start() -> Any:
 
 def greeted() -> None:
     """The master knows of this rank: from now on it is told of its end."""
-    _mpi_guard.end(_guard)
+    if _guard is not None:
+        _guard.communicate()  # ends with its input
 
 
 def command(lifeline: int) -> list[str]:

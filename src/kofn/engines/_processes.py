@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -151,11 +151,15 @@ def end_folder(folder: str) -> None:
 
 
 def _working_in(folder: str) -> Iterator[Process]:
-    mark = f"{MARK}={folder}\0".encode()
+    return marked(f"{MARK}={folder}", lambda entry: _writes(entry, folder))
+
+
+def marked(mark: str, other: Callable[[Path], bool] = lambda _: False) -> Iterator[Process]:
+    """The processes that have this in their environment, or that are known by `other`."""
     for entry in _PROC.glob("[0-9]*"):
         with contextlib.suppress(OSError):  # not ours, or gone
             process = Process.of(int(entry.name))
-            if mark in (entry / "environ").read_bytes() + b"\0" or _writes(entry, folder):
+            if mark.encode() in (entry / "environ").read_bytes().split(b"\0") or other(entry):
                 yield process
 
 
@@ -172,10 +176,14 @@ def _writes(entry: Path, folder: str) -> bool:
 
 def watch(folder: str) -> subprocess.Popen[bytes]:
     """Have the folder, and what works in it, ended with this process, be it by kill -9."""
-    command = [sys.executable, "-I", "-S", __file__, folder, str(os.getpid())]
-    null = subprocess.DEVNULL
+    return beside(__file__, folder, str(os.getpid()))
+
+
+def beside(*program: str, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
+    """Start a program that needs nothing but Python itself, by its file and its arguments."""
+    command, null = [sys.executable, "-I", "-S", *program], subprocess.DEVNULL
     # A session of its own: Ctrl-C, and the end of a terminal, are not for it.
-    return subprocess.Popen(command, stdin=null, stdout=null, stderr=null, start_new_session=True)
+    return subprocess.Popen(command, stdin=stdin, stdout=null, stderr=null, start_new_session=True)
 
 
 if __name__ == "__main__":

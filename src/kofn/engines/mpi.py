@@ -33,12 +33,7 @@ _END = 2.0  # seconds for workers to begin to end
 _SPIN = 0.0005  # seconds of looking without a rest, where each process has a core
 
 # The ranks of an mpiexec serve one engine and end with it; MPI's world is one per process.
-_ranks_taken = False
-
-
-def ranks_taken() -> bool:
-    """Tell whether an engine of this process has had the ranks of mpiexec."""
-    return _ranks_taken
+ranks_taken = False
 
 
 class MPIEngine(TransportEngine):
@@ -72,11 +67,11 @@ class MPIEngine(TransportEngine):
 
     def _begin(self, workers: int | None) -> None:
         """Take in the other ranks, or become a worker oneself."""
-        global _ranks_taken
+        global ranks_taken
         MPI = start()
         world = MPI.COMM_WORLD
         size, rank = world.Get_size(), world.Get_rank()
-        wrong = problem(MPI, size, None if _ranks_taken else workers)
+        wrong = problem(MPI, size, None if ranks_taken else workers)
         if rank:
             if wrong is None:
                 with opened(foreign=True):  # handlers that the script has set are its own
@@ -88,11 +83,11 @@ class MPIEngine(TransportEngine):
             self.capabilities = replace(self.capabilities, can_join=False)
         count = workers or size - 1
         with self._open(MPITransport(MPI)) as transport:
-            if _ranks_taken:
+            if ranks_taken:
                 for _ in range(count):
                     self.join()
             else:
-                _ranks_taken = True
+                ranks_taken = True
                 for rank in range(1, size):
                     worker = next(transport.ids) if rank <= count else None
                     transport.greet(worker, world, rank)
@@ -214,7 +209,11 @@ class MPITransport(SocketTransport):
         if isinstance(message, Cancel):
             stream.urge(ROUND.pack(message.round))
         elif isinstance(value, Shared) and value.packed[0] == EXCHANGE:
-            self._dead.append((worker, PutFailed(message[0], repr(_apart([worker])), "")))
+            error = CannotDo(
+                f"workers of engine 'mpi' exchange pieces through memory that all of them map; "
+                f"worker {worker} cannot map this machine's. Go round by round: w = f(X @ w)."
+            )
+            self._dead.append((worker, PutFailed(message[0], repr(error), "")))
         else:
             known, data, _ = self._framed[True]
             if known is not message:
@@ -346,10 +345,3 @@ class MPITransport(SocketTransport):
         while go_on() and time.monotonic() < limit:
             self.poll(0.0)
             time.sleep(0.002)
-
-
-def _apart(workers: list[int]) -> CannotDo:
-    return CannotDo(
-        f"workers of engine 'mpi' exchange pieces through memory that all of them map; workers "
-        f"{workers} cannot map this machine's. Go round by round: w = f(X @ w)."
-    )

@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from ...engines._processes import Process, end, marked
 from ...reproduce import datasets
 from .. import places
 from ..output import print_sentences, print_table, progress
@@ -191,13 +192,12 @@ class Child:
     def _signal(self, number: signal.Signals) -> None:
         """Stop ranks between their cells: those that wait in MPI burn the cores of all others."""
         if getattr(PEERS[self.peer], "ranks", False):
-            for pid in self._processes():
-                with suppress(ProcessLookupError):
-                    os.kill(pid, number)
+            for process in self._processes():
+                process.send(number)
 
-    def _processes(self) -> list[int]:
+    def _processes(self) -> list[Process]:
         """All that bear the token, in whatever session."""
-        return list(_marked(f"{TOKEN}={os.getpid()}-{self.log.stem}"))
+        return list(marked(f"{TOKEN}={os.getpid()}-{self.log.stem}"))
 
     def _send(self, what: Any) -> None:
         assert self.process is not None
@@ -238,15 +238,8 @@ class Child:
             with suppress(OSError):
                 if stream is not None:
                     stream.close()
-        for _ in range(50):
-            left = self._processes()
-            for pid in left:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, 9)
-            self.process.poll()
-            if not left:
-                break
-            time.sleep(0.1)
+        for _ in range(3):  # again, for who was only just forked
+            end(set(self._processes()))
         self.process.wait(10)
         self.process = None
 
@@ -257,14 +250,6 @@ def _watched() -> Iterator[None]:
     command = [sys.executable, "-S", "-c", WATCH, f"{TOKEN}={os.getpid()}-"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True):
         yield
-
-
-def _marked(text: str) -> Iterator[int]:
-    """Processes that have this in their environment, children that are dead aside."""
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        with suppress(OSError):
-            if text.encode() in path.read_bytes().split(b"\0"):
-                yield int(path.parent.name)
 
 
 class Trouble(Exception):
