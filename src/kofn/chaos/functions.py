@@ -6,13 +6,12 @@ import os
 import resource
 import signal
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..engines._processes import where_pids_count
+from ..engines._processes import memory, where_pids_count
 
 Array = NDArray[np.float64]
 Part = tuple[int, Array]  # its number, and its rows
@@ -75,10 +74,8 @@ def name_of(pid: int) -> tuple[Any, ...]:
 
 
 def _grow(dies: bool) -> None:
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
     limits = resource.getrlimit(resource.RLIMIT_AS)
-    most = pages * os.sysconf("SC_PAGE_SIZE") + ROOM
-    resource.setrlimit(resource.RLIMIT_AS, (most, limits[1]))
+    resource.setrlimit(resource.RLIMIT_AS, (memory()["VmSize"] + ROOM, limits[1]))
     held: list[bytes] = []
     try:
         while True:

@@ -10,9 +10,8 @@ import time
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
-from ..engines._processes import Process, family
+from ..engines._processes import Process, family, memory
 
 SPARE = 48  # descriptors that pools may keep for reuse while a cluster is open
 GROWTH = 64 << 20  # bytes: what allocators and pools may keep
@@ -35,12 +34,10 @@ class Footprint:
         gc.collect()
         with suppress(OSError, AttributeError):
             ctypes.CDLL(None).malloc_trim(0)
-        descriptors = memory = 0
+        descriptors = 0
         with suppress(OSError):
             descriptors = len(os.listdir("/proc/self/fd"))
-            pages = int(Path("/proc/self/statm").read_text().split()[1])
-            memory = pages * os.sysconf("SC_PAGE_SIZE")
-        return cls(descriptors, threading.active_count(), memory)
+        return cls(descriptors, threading.active_count(), memory().get("VmRSS", 0))
 
 
 def grown(before: Footprint, now: Footprint, records: int, started: int = 0) -> str:

@@ -109,7 +109,7 @@ def available_memory() -> int | None:
 
 
 def memory(pid: int | str | None = "self") -> dict[str, int]:
-    """Bytes of a process by name, as Linux has them: VmRSS now, VmHWM at most; {} elsewhere."""
+    """Bytes of a process by name, as Linux has them: VmRSS resident, VmHWM at most; else {}."""
     with contextlib.suppress(OSError):
         sizes = re.findall(r"(\w+):\s*(\d+) kB", (_PROC / str(pid) / "status").read_text())
         return {name: 1024 * int(size) for name, size in sizes}
