@@ -61,8 +61,8 @@ def power(A: Floats, rounds: int) -> Floats:
 
 
 @contextmanager
-def nodes(count: int, token: bytes = TOKEN, near: bool = False) -> Iterator[list[Node]]:
-    made = [Node(token, same_host=near) for _ in range(count)]
+def nodes(count: int, token: bytes = TOKEN, same_host: bool = False) -> Iterator[list[Node]]:
+    made = [Node(token, same_host=same_host) for _ in range(count)]
     try:
         yield made
     finally:
@@ -88,9 +88,9 @@ def fetched(node: Node, size: int) -> bytes:
     return bytes(data or b"")
 
 
-@pytest.mark.parametrize("near", [True, False])
-def test_frames_go_both_ways_in_order(near: bool) -> None:
-    with nodes(2, near=near) as (a, b):
+@pytest.mark.parametrize("same_host", [True, False])
+def test_frames_go_both_ways_in_order(same_host: bool) -> None:
+    with nodes(2, same_host=same_host) as (a, b):
         values = np.arange(300_000.0)
         a.send(b.address, {"k": "x", "n": 1}, values)
         a.send(b.address, {"k": "x", "n": 2})
@@ -149,10 +149,10 @@ def test_a_peer_that_was_gone_is_reached_again() -> None:
             assert one_frame(b)[1] == b"two"
 
 
-@pytest.mark.parametrize("near", [True, False])
-def test_a_blob_is_passed_on_while_it_comes(near: bool) -> None:
+@pytest.mark.parametrize("same_host", [True, False])
+def test_a_blob_is_passed_on_while_it_comes(same_host: bool) -> None:
     data = np.random.default_rng(0).bytes(5 * PIECE + 17)
-    with nodes(3, near=near) as (a, b, c):
+    with nodes(3, same_host=same_host) as (a, b, c):
         c.fetch("blob", len(data), b.address)  # who has nothing yet
         b.fetch("blob", len(data), a.address)
         a.offer("blob", data)
@@ -163,7 +163,7 @@ def test_a_blob_is_passed_on_while_it_comes(near: bool) -> None:
 def test_a_blob_that_is_pushed_is_mapped_by_those_of_one_machine() -> None:
     data = np.random.default_rng(0).bytes(5 * PIECE + 17)
     master = Node(TOKEN, listen=False)
-    with nodes(3, near=True) as (a, b, c):
+    with nodes(3, same_host=True) as (a, b, c):
         for node in (b, c):
             node.fetch("blob", len(data), a.address)
         master.push("blob", data, [a.address])
@@ -206,7 +206,7 @@ def test_parts_that_leave_a_gap_or_come_twice_are_dropped() -> None:
 def test_nothing_is_left_of_a_node() -> None:
     before, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
     for _ in range(3):
-        with nodes(3, near=True) as (a, b, c):
+        with nodes(3, same_host=True) as (a, b, c):
             a.send(b.address, {"k": "x"}, b"1")
             c.send(b.address, {"k": "x"}, b"1")
             one_frame(b)

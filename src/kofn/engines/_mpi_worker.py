@@ -24,7 +24,7 @@ from ._forks import serve_a_master
 from ._mpi_messages import Stream, rest
 from ._mpi_setup import greeted
 from ._processes import where_pids_count
-from ._socket_worker import serve as serve_near
+from ._socket_worker import serve as serve_socket
 from .memory import Packed, framed, pack, unpack
 from .protocol import Cancel, Message, Values, WorkerProtocol, plain, typed
 
@@ -46,14 +46,14 @@ def serve(MPI: Any, comm: Any) -> NoReturn:
         sock, fds = connect(worker, address, secret)
         if not fds:
             rank.work()
-        serve_near([os.dup(sock.fileno()), *fds])
+        serve_socket([os.dup(sock.fileno()), *fds])
         sock.shutdown(socket.SHUT_RDWR)  # the master knows by that
         leave(rank.spawned)
     end()  # the master is gone
 
 
 def connect(worker: int, address: bytes, secret: bytes) -> tuple[socket.socket, list[int]]:
-    """Return a socket to the master and descriptors for `serve_near`; none where it is far.
+    """Return a socket to the master and descriptors for `serve_socket`; none on another machine.
 
     The address is of use on the master's machine only, and there only the master knows the secret.
     """

@@ -201,7 +201,7 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Linear):
                 show(iteration, 0.5 * float(losses.sum()), W, equations.data)
 
             W, self.n_iter_, unmet = solve_columns(
-                equations.apply, B, self.tol, self.max_iter, count, saves, equations.near
+                equations.apply, B, self.tol, self.max_iter, count, saves, equations.M
             )
         if unmet and self.n_iter_ == self.max_iter:
             self._unmet(f"max_iter={self.max_iter}", self.tol, "", "or scale the data")

@@ -28,13 +28,13 @@ SURE = 1e-5  # the least eigenvalue, of columns of length 1: rounding counts 1e5
 class Normal:
     """(Xcᵀ D Xc + alpha) W = B: the mean of the columns, B (d, t), what multiplies W; its inverse.
 
-    `near`: about the inverse, if anything is known of it.
+    `M`: a preconditioner, about the inverse, if anything is known of it.
     """
 
     mean: Floats
     B: Floats
     apply: Linear
-    near: Linear | None
+    M: Linear | None
     data: Any  # what the equations were formed from, and products are with
 
 
@@ -48,7 +48,7 @@ def normal(
     approximate inverse, and X goes to the workers if it is not there.
     """
     (rows, d), t, total = X.shape, left.shape[1], float(weight.sum())
-    U, shift, near = np.hstack([left, weight]), np.zeros(d), None
+    U, shift, M = np.hstack([left, weight]), np.zeros(d), None
     known: Gram | None = None
     if isinstance(X, Here):
         began = time.perf_counter()
@@ -72,20 +72,20 @@ def normal(
         if (both.any(axis=1) & (squares < rows * np.finfo(np.float64).tiny)).any():
             raise _beyond("small")  # and have lost their digits
         H, clear = _centred(known, mean, total, alpha)
-        near = inverse_of(H)
+        M = inverse_of(H)
         if clear and known.whole:
-            return Normal(mean + shift, B, lambda P: H @ P, near, X)
+            return Normal(mean + shift, B, lambda P: H @ P, M, X)
     mean = mean + shift
     if isinstance(X, Here):
         X = X.placed()
     if known is None and (sample := sample_of(given, X, False)) is not None:
-        near = sample.centred(mean).inverse(lambda: weight, np.full((d, 1), alpha))
+        M = sample.centred(mean).inverse(lambda: weight, np.full((d, 1), alpha))
 
     def apply(P: Floats) -> Floats:
         R = weight * (product(X, P) - mean @ P)
         return product(X.T, R) - np.outer(mean, R.sum(axis=0)) + alpha * P
 
-    return Normal(mean, B, apply, near, X)
+    return Normal(mean, B, apply, M, X)
 
 
 def _beyond(how: str) -> BadInput:

@@ -121,12 +121,12 @@ def lbfgs(
         best, idle = (size, 0) if size < best else (best, idle + 1)
         if size <= tol or idle > IDLE:  # or it wanders about in rounding
             return Solution(x, iteration - 1, True)
-        near = f.inverse(x)
-        if near is not None and f.whole:
+        M = f.inverse(x)
+        if M is not None and f.whole:
             S, Y = none, none  # nothing that was learnt before is as good
-        p = _direction(gradient, S, Y, near, f)
-        point = _line_search(f, x, value, gradient, p, len(S) > 0 or near is not None)
-        if point is None and (len(S) or near is not None):  # that may mislead: begin anew
+        p = _direction(gradient, S, Y, M, f)
+        point = _line_search(f, x, value, gradient, p, len(S) > 0 or M is not None)
+        if point is None and (len(S) or M is not None):  # that may mislead: begin anew
             S, Y = none, none
             point = _line_search(f, x, value, gradient, -gradient, False)
         if point is None:
@@ -145,11 +145,11 @@ def lbfgs(
     return Solution(x, max_iter, False)
 
 
-def _direction(gradient: Floats, S: Floats, Y: Floats, near: Linear | None, f: Objective) -> Floats:
-    """-H gradient by the two loops of L-BFGS, from `near` on: O(len(S) · d), and near's own."""
+def _direction(gradient: Floats, S: Floats, Y: Floats, M: Linear | None, f: Objective) -> Floats:
+    """-H gradient by the two loops of L-BFGS, from `M` on: O(len(S) · d), and M's own."""
 
     def inverse(v: Floats) -> Floats:
-        return v if near is None else near(v.reshape(-1, f.m)).ravel()
+        return v if M is None else M(v.reshape(-1, f.m)).ravel()
 
     p, along = -gradient, []
     for s, y in zip(S[::-1], Y[::-1], strict=True):
@@ -223,13 +223,13 @@ def newton_cg(
         best, idle = (size, 0) if size < best else (best, idle + 1)
         if size <= tol or idle > IDLE:  # or it wanders about in rounding
             return Solution(x, iteration - 1, True)
-        near, G = f.inverse(x), gradient.reshape(-1, f.m)
-        left = np.sqrt(_dots(G, G if near is None else near(G), f.joint))
+        M, G = f.inverse(x), gradient.reshape(-1, f.m)
+        left = np.sqrt(_dots(G, G if M is None else M(G), f.joint))
         start = np.where(left > 0.0, left, 1.0) if start is None else start
         within = np.minimum(0.5, np.sqrt(left / start)) * left
         if not f.joint:  # whoever is there already waits for the others
             within = np.where(np.abs(G).max(axis=0, initial=0.0) <= tol, np.inf, within)
-        solution = conjugate_gradients(f.curvature(x), -G, within, 50 + len(x), near, f.joint)
+        solution = conjugate_gradients(f.curvature(x), -G, within, 50 + len(x), M, f.joint)
         line = f.line(x, solution.X.ravel(), solution.reached)
         step = _along(line, _dots(G, solution.X, f.joint))
         if not step.any():
@@ -297,17 +297,18 @@ def conjugate_gradients(
     B: Floats,
     within: Floats,
     max_iter: int,
-    near: Linear | None = None,
+    M: Linear | None = None,
     joint: bool = False,
     on_step: ColumnStep | None = None,
     saves: Saves = NOWHERE,
 ) -> Solved:
     """Solve H X = B for positive definite H, all columns in the same products.
 
-    `near`: about the inverse of H (default: 1). Residuals are measured by it, √(rᵀ near r), and
-    must become at most `within`. joint: columns are one vector, not several problems.
+    `M`: a preconditioner, about the inverse of H (default: 1). Residuals are measured by it,
+    √(rᵀ M r), and must become at most `within`. joint: columns are one vector, not several
+    problems.
     """
-    solve: Linear = near or np.copy
+    solve: Linear = M or np.copy
     state = saves.state or {"iteration": 0, "X": 0.0 * B, "R": B.copy(), "P": solve(B.copy())}
     X, R, P = (np.asarray(state[name]) for name in ("X", "R", "P"))
     iteration, reached = int(state["iteration"]), None
@@ -350,16 +351,16 @@ def solve_columns(
     max_iter: int,
     on_step: ColumnStep,
     saves: Saves = NOWHERE,
-    near: Linear | None = None,
+    M: Linear | None = None,
 ) -> tuple[Floats, int, int]:
     """Solve H X = B, each column to a residual of `tol` times its right side.
 
     Returns X, the iterations taken, and how many columns have not met `tol`.
     """
-    within = tol * np.sqrt(_dots(B, B if near is None else near(B), False))
+    within = tol * np.sqrt(_dots(B, B if M is None else M(B), False))
     nothing = np.zeros((0, 0))
     solution = conjugate_gradients(
-        lambda P, at: (apply(P), nothing), B, within, max_iter, near, False, on_step, saves
+        lambda P, at: (apply(P), nothing), B, within, max_iter, M, False, on_step, saves
     )
     return solution.X, solution.iterations, int((~solution.met).sum())
 
