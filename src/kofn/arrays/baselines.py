@@ -31,12 +31,12 @@ class Replicated(Reporting):
     """A matrix in blocks, each with at least `r` holders: `X @ w` and `X.T @ z`, as a CodedMatrix.
 
     r-replication: n // r blocks for n workers, each computed by all its holders at once; n are the
-    live ones, or more, whose places newcomers take. Or, with `backup`, n blocks, each computed by
-    one holder; the next one is asked when the first is later than `backup` times the time in which
-    half of this round's blocks came (3 is usual).
+    live ones, or more: newcomers take the other slots. Or, with `backup`, n blocks, each computed
+    by one holder; the next one is asked when the first is later than `backup` times the time in
+    which half of this round's blocks came (3 is usual).
 
     `lost` says what becomes of a block that nobody holds any more, until one who joins takes the
-    place of a lost one. "wait": TooFewWorkers. "ignore": its rows are NaN in X @ w and left out of
+    slot of a lost one. "wait": TooFewWorkers. "ignore": its rows are NaN in X @ w and left out of
     X.T @ z. "stale": what it last replied counts, to X @ w and to X.T @ z each (Elastic
     Distr-BGD); before its first reply it is ignored.
 
