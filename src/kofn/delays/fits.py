@@ -14,7 +14,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from ..checks import number
-from .models import Delays, Exponential, Pareto, Sampled
+from .models import Delays, Exponential, InTwoParts, Pareto, Sampled
 from .recorded import Recording
 from .stragglers import Fritchman, Stragglers
 
@@ -23,7 +23,7 @@ SLOW = 1.5  # times the median: who waits longer is slow in that round
 
 
 @dataclass(frozen=True, eq=False)
-class TwoState(Delays):
+class TwoState(InTwoParts):
     """A wait drawn from `slow` for who straggles in that round and from `fast` else, then work."""
 
     stragglers: Stragglers
@@ -35,9 +35,6 @@ class TwoState(Delays):
         """The drawn wait, and `unit` seconds for each unit of work."""
         some = self.slow if self.stragglers.straggles(worker, round) else self.fast
         return float(some[rng.integers(some.size)]), self.unit * cost
-
-    def seconds(self, rng: Generator, worker: int, round: int, cost: float) -> float:
-        return sum(self.timing(rng, worker, round, cost))
 
 
 @dataclass(frozen=True)

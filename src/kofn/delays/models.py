@@ -63,7 +63,18 @@ class PerUnit(Delays):
         return self.unit * cost * self.slow.get(worker, 1.0)
 
 
-class StartUp(Delays):
+class InTwoParts(Delays):
+    """A model that says how long the wait and the work are; together they are the seconds."""
+
+    @abstractmethod
+    def timing(self, rng: Generator, worker: int, round: int, cost: float) -> tuple[float, float]:
+        """Seconds before the work begins, and seconds of the work."""
+
+    def seconds(self, rng: Generator, worker: int, round: int, cost: float) -> float:
+        return sum(self.timing(rng, worker, round, cost))
+
+
+class StartUp(InTwoParts):
     """A worker begins after a random wait, then needs `unit` seconds for each unit of work.
 
     With B units that is the model Y = X + τ B of Mallick et al., 2021.
@@ -74,9 +85,6 @@ class StartUp(Delays):
     @abstractmethod
     def wait(self, rng: Generator) -> float:
         """Draw the seconds before the work begins."""
-
-    def seconds(self, rng: Generator, worker: int, round: int, cost: float) -> float:
-        return sum(self.timing(rng, worker, round, cost))
 
     def timing(self, rng: Generator, worker: int, round: int, cost: float) -> tuple[float, float]:
         return checked_seconds(self, self.wait(rng)), self.unit * cost

@@ -24,7 +24,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from ..errors import BadInput
-from .models import Delays
+from .models import InTwoParts
 
 Seconds = NDArray[np.float64]  # rounds x workers
 Work = float | Literal["measured"]
@@ -105,7 +105,7 @@ class Recording:
 
 
 @dataclass(frozen=True)
-class Recorded(Delays):
+class Recorded(InTwoParts):
     """Replays a recording: nothing is drawn, the same round gives the same times in every run.
 
     Worker w has the times of recorded worker w, round r those of row r - 1 + `start`; rows start
@@ -179,9 +179,6 @@ class Recorded(Delays):
             return seconds, 0.0
         work = self.work * seconds
         return seconds - work, work * load / known.loads[-1]
-
-    def seconds(self, rng: Generator, worker: int, round: int, cost: float) -> float:
-        return sum(self.timing(rng, worker, round, cost))
 
     def _row(self, load: float, worker: int, round: int) -> float:
         table = self._tables.get(load)

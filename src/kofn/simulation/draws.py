@@ -10,6 +10,7 @@ import numpy as np
 from numpy.random import Generator
 
 from ..delays import Delays
+from ..delays.models import InTwoParts
 from ..engines._links import size_of
 from ..engines.base import Engine, Wrapped
 from ..model import Dropped, Event, Failed, Lost, Reply, Update
@@ -26,7 +27,7 @@ class Begun(NamedTuple):
     units: float
 
 
-class Common(Delays):
+class Common(InTwoParts):
     """`delays` for fractions of the whole work, drawn anew for each worker, round and task of it.
 
     A draw depends on the seed, the worker, the round and how many tasks the worker has begun in
@@ -56,9 +57,6 @@ class Common(Delays):
         if self.clock is not None:
             self.begun[worker, round].append(Begun(self.clock(), wait, work, cost))
         return wait, work
-
-    def seconds(self, rng: Generator, worker: int, round: int, cost: float) -> float:
-        return sum(self.timing(rng, worker, round, cost))
 
 
 def _mixed(state: int, value: int) -> int:

@@ -24,6 +24,7 @@ from ..delays import (
     read_membership,
     read_timings,
 )
+from ..delays.models import InTwoParts
 from ..errors import BadInput
 from .calls import parse_call
 
@@ -127,7 +128,7 @@ def assumed(timings: Delays | Recording, grows: float | None, slope: float | Non
     return f"one load recorded, grows={1.0 if grows is None else grows:g}"
 
 
-class _Counted(Delays):
+class _Counted(InTwoParts):
     """Another model, in which so many units are one."""
 
     def __init__(self, delays: Delays, whole: float) -> None:
@@ -135,9 +136,6 @@ class _Counted(Delays):
 
     def timing(self, rng: Any, worker: int, round: int, cost: float) -> tuple[float, float]:
         return self.delays.timing(rng, worker, round, cost / self.whole)
-
-    def seconds(self, rng: Any, worker: int, round: int, cost: float) -> float:
-        return sum(self.timing(rng, worker, round, cost))
 
 
 def market_of(market: Market, workers: int, seed: int) -> SpotTrace:
