@@ -22,7 +22,6 @@ from support import driver_of, examples, until
 import kofn
 from kofn import peers
 from kofn.arrays import mesh_body
-from kofn.costs import PIECE
 from kofn.delays import Change, Delays, Exponential, PerUnit, Script
 from kofn.engines.base import Wrapped
 from kofn.engines.local import LocalEngine
@@ -30,7 +29,7 @@ from kofn.engines.virtual import VirtualEngine
 from kofn.exchange import Exchange, ExchangeLayout
 from kofn.model import Command, Lost, Reply, Send, Task, Tick
 from kofn.peers import Address, Node
-from kofn.peers.blobs import Blobs
+from kofn.peers.blobs import PIECE, Blobs
 from kofn.peers.place import in_order, own_addresses
 from kofn.peers.relay import LARGE, Ticket, Unreached, fetch, lay
 from kofn.rounds import Late

@@ -18,6 +18,7 @@ from kofn.cli import traces as cli_trace
 from kofn.cli.app import app
 from kofn.cli.bench import simulate as bench_simulate
 from kofn.cli.sizes import work_of
+from kofn.costs import PIECE
 from kofn.delays import PerUnit, Recording, SpotTrace
 from kofn.delays.traces import Event, Price
 from kofn.engines._links import SMALL, Sizes, size_of
@@ -26,6 +27,7 @@ from kofn.engines.local import LocalEngine
 from kofn.engines.paced import Paced
 from kofn.engines.virtual import VirtualEngine
 from kofn.model import Blank, Task
+from kofn.peers import blobs
 from kofn.simulation import CODES, Candidate, Place, Stage, Work, delays_of
 from kofn.simulation.draws import Common, Meter
 from kofn.simulation.own import Stopped
@@ -47,6 +49,10 @@ class TestPricedEngine(EngineChecks):
         costs = kofn.Costs(latency=1e-4, bandwidth=1e9, per_event=1e-6)
         with VirtualEngine(4, costs=costs, sizes=Sizes(8.0, 8.0, 8.0)) as engine:
             yield engine
+
+
+def test_a_piece_is_what_workers_pass_on() -> None:
+    assert PIECE == blobs.PIECE
 
 
 def test_what_a_message_costs() -> None:

@@ -13,7 +13,7 @@ from typing import Self
 
 from .errors import BadInput, CannotWrite
 
-PIECE = 256 * 1024  # bytes: what is passed on goes in such pieces
+PIECE = 256 * 1024  # bytes: what is passed on goes in such pieces (kofn.peers.blobs.PIECE)
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..costs import PIECE
 from .wire import Header
 
+PIECE = 256 * 1024  # bytes of one frame
 WANT, DATA = "want", "data"  # from here on; these are the bytes
 PUSH = "push"  # such a blob is about to come
 MAP, HAVE = "map", "have"  # this is the memory; so much of it is there

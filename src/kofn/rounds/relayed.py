@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from ..costs import PIECE
 from ..engines.base import Engine, Wrapped
 from ..model import Build, Dropped, Event, Failed, Lost, Reply, Stored, Task
 from ..peers import Address, Node
+from ..peers.blobs import PIECE
 from ..peers.relay import FEWEST, FIRST, LARGE, Relayed, Ticket, hello, lay, open_node
 
 BODIES = 256  # remembered; beyond, all are forgotten and sent again as needed

@@ -11,10 +11,11 @@ import numpy as np
 from rich.console import Console
 
 from ...cluster import connect
-from ...costs import PIECE, Costs
+from ...costs import Costs
 from ...delays import PerUnit
 from ...engines.virtual import VirtualEngine
 from ...peers import Address
+from ...peers.blobs import PIECE
 from ...peers.relay import lay
 from ..output import print_table, print_text
 from .frame import Figure
