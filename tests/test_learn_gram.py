@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse
 import sklearn.linear_model
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
@@ -152,14 +153,39 @@ def test_kills_in_that_round_and_later_leave_the_coefficients() -> None:
 
 
 @pytest.mark.parametrize(("scale", "kind"), [(1e-300, "small"), (1e300, "large")])
-def test_squares_that_are_no_numbers_any_more_are_refused(scale: float, kind: str) -> None:
+@pytest.mark.parametrize("where", ["here", "on workers", "on many workers", "sparse"])
+def test_squares_that_are_no_numbers_any_more_are_refused(
+    scale: float, kind: str, where: str
+) -> None:
     """Such columns were taken for constant ones, and had a coefficient of 0."""
-    A = np.random.default_rng(0).standard_normal((4000, 20)) * scale
+    N = 60_000 if where == "on many workers" else 4000
+    A = np.random.default_rng(0).standard_normal((N, 20)) * scale
     y = A @ np.ones(20) / scale
     with kofn.connect("virtual", workers=4) as cluster:
+        given: Any = scipy.sparse.csr_array(A) if where == "sparse" else A
+        if "workers" in where:
+            given = cluster.encode(A, k=3)
         with pytest.raises(kofn.BadInput, match=f"squares of each column.*too {kind} for float64"):
-            LinearRegression(cluster=cluster).fit(A, y)
+            LinearRegression(cluster=cluster).fit(given, y)
         model = Ridge(cluster=cluster).fit(np.zeros((50, 2)), np.ones(50))  # nothing is lost here
         assert model.coef_.tolist() == [0.0, 0.0]
         constant = LinearRegression(cluster=cluster).fit(np.ones((50, 2)), np.ones(50))
         assert constant.coef_.tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("size", [1e8, 1e15, 1e140, 1e-15, 1e-140])
+@pytest.mark.parametrize("coded", [False, True])
+def test_columns_of_very_different_sizes_have_their_coefficients(size: float, coded: bool) -> None:
+    """The smaller ones were taken for constant, and had a coefficient of 0."""
+    A = np.random.default_rng(0).standard_normal((400, 20))
+    A[:, 7] = 1.0 / 3.0  # which is constant
+    sizes = np.where(np.arange(20) % 2, 1.0, size)
+    want = np.where(np.arange(20) == 7, 0.0, 1.0)
+    y = A @ want
+    with kofn.connect("virtual", workers=6) as cluster:
+        X = cluster.encode(A * sizes, k=4) if coded else A * sizes
+        model = LinearRegression(cluster=cluster).fit(X, y)
+        apart = np.abs(model.coef_ * sizes - want).max()
+    centred = np.delete(A - A.mean(axis=0), 7, axis=1)
+    condition = np.linalg.cond(centred) ** 2  # of the normal equations, once scaled
+    assert apart <= EPS * len(A) * condition

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -63,6 +63,14 @@ class Liar(Wrapped):
         wrong = corrupted(event.value, kind, rng, other)
         self.done, self.plan = (event, wrong), None
         return event._replace(value=wrong)
+
+
+WAYS: list[Callable[[Any], Any]] = [
+    lambda X: X @ np.ones(2),
+    lambda X: X @ np.ones((2, 3)),
+    lambda X: X.T @ np.ones(X.shape[0]),
+    lambda X: X.rows(range(50)) @ np.ones(2) if isinstance(X, kofn.CodedMatrix) else X[:50].sum(1),
+]
 
 
 # What is caught.
@@ -467,20 +475,25 @@ def test_a_value_that_is_not_finite_is_its_workers_fault(bad: float, way: str) -
         assert "not finite" in record.why
 
 
-@pytest.mark.parametrize("rows", [-1, 1])
+@pytest.mark.parametrize("check_finite", [True, False])
+@pytest.mark.parametrize("wrong", [{3: -1}, {3: 1}, {3: 1, 4: -1}])
 @pytest.mark.parametrize("size", [90, 90_000])
-def test_a_value_of_the_wrong_length_is_its_workers_fault(rows: int, size: int) -> None:
+def test_a_value_of_the_wrong_length_is_its_workers_fault(
+    wrong: dict[int, int], size: int, check_finite: bool
+) -> None:
     class Broken(Liar):
         def _spoilt(self, event: Event) -> Event:
-            if type(event) is Reply and event.value is not None and event.worker == 3:
-                return event._replace(value=np.resize(event.value, len(event.value) + rows))
+            if type(event) is Reply and event.value is not None and event.worker in wrong:
+                shape = (len(event.value) + wrong[event.worker], *event.value.shape[1:])
+                return event._replace(value=np.resize(event.value, shape))
             return event
 
     A = np.random.default_rng(0).standard_normal((size, 2))
-    with kofn.connect(Broken(VirtualEngine(5))) as cluster:
-        X = cluster.encode(A, k=3)
-        assert np.allclose(X @ np.ones(2), A.sum(axis=1))
-        assert X.report.wrong == (3,)
+    for form, way in enumerate(WAYS):
+        with kofn.connect(Broken(VirtualEngine(5))) as cluster:
+            X = cluster.encode(A, k=3, check_finite=check_finite)
+            assert np.allclose(way(X), way(A))
+            assert X.report.wrong == tuple(wrong), form
 
 
 def test_an_honest_overflow_is_nobodys_fault() -> None:

@@ -68,33 +68,44 @@ class Checked:
         return replace(new, probes=self.probes.after(U, V, change_lengths(U, V), momentum))
 
     def watch_product(
-        self, round: ElasticRound, code: Code, w: NDArray[Any], off: Mapping[int, float]
+        self,
+        round: ElasticRound,
+        code: Code,
+        w: NDArray[Any],
+        off: Mapping[int, float],
+        check_finite: bool,
     ) -> None:
         """Have the replies of X @ w checked."""
-        first, off = Finite(self._reach(code), w, w.shape[1:]), self._off(code, off)
+        first = Finite(self._reach(code), w, w.shape[1:], check_finite)
         round.jury = first
         if self.probes is not None:
-            round.has_idle_work, round.jury = True, None
+            round.has_idle_work, round.jury, off = True, None, self._off(code, off)
             if self.parity:
                 round.verifier = round.jury = Parity(self.probes.sizes, code, off, first, w)
             else:
                 round.verifier = ProbedProduct(self.probes, code, off, first, w)
 
     def watch_adjoint(
-        self, round: SumRound, code: Code, shape: tuple[int, int], off: Mapping[int, float]
+        self,
+        round: SumRound,
+        code: Code,
+        shape: tuple[int, int],
+        off: Mapping[int, float],
+        check_finite: bool,
     ) -> None:
         """Have the replies of X.T @ z checked, which have this shape."""
-        first, probes = FiniteSum(self._reach(code), np.empty(0), shape), self.probes
+        first = FiniteSum(self._reach(code), np.empty(0), shape, check_finite)
+        probes = self.probes
         round.verifier = first
         if probes is not None:
             round.verifier = ProbedSum(probes, code, self._off(code, off), first)
 
     def of_rows(
         self, code: Code, columns: int, off: Mapping[int, float], start: int
-    ) -> ProbedRows | None:
-        """The check of rows of shares, from row `start` on; None without probes."""
+    ) -> ProbedRows | Finite:
+        """The check of rows of shares, from row `start` on; without probes of their shape."""
         if self.probes is None:
-            return None
+            return Finite(self._reach(code), np.empty(0), (columns,), False)
         dtype = np.float64 if self.probes.sizes.unit == UNIT else np.float32
         first = Finite(self._reach(code), np.ones(1, dtype), (columns,))
         return ProbedRows(self.probes, code, self._off(code, off), first, start)

@@ -118,7 +118,7 @@ def copy(X: CodedMatrix, worker: int, share: int) -> bool:
             driver.run(copying, None, holders.supply)
         drift = X._drift
         checks = drift.checked.of_rows(X._stored, columns, drift.share_errors, first)
-        wrong = checks and any(checks.wrong(share, *one) for one in copying.values)
+        wrong = X._values and any(checks.wrong(share, *one) for one in copying.values)
         if wrong or not copying.whole:
             return False  # it is rebuilt from others
         for ((a, b),), rows in copying.values if X._values else ():

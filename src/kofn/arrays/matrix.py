@@ -289,9 +289,8 @@ class CodedMatrix(Displayed, Reporting):
         work = Pass(driver, code, self._holders.key, body, partial(self._worst, inner), more)
         round = ElasticRound(driver.next_round(), plan.windows, shares, work, late, resting)
         planner.prepare(round)
-        if self._check_finite:
-            drift = self._drift
-            drift.checked.watch_product(round, code, operand, drift.share_errors)
+        drift, finite = self._drift, self._check_finite
+        drift.checked.watch_product(round, code, operand, drift.share_errors, finite)
         driver.run(round, operand, self._holders.supply)
         gathered = driver.engine.now()
         result, eta = plan.decode(code, round, width, self.dtype)
@@ -341,9 +340,8 @@ class CodedMatrix(Displayed, Reporting):
         items = plan.items(code.k, unscaled, self.dtype)
         round = SumRound(driver.next_round(), items, shares, work, late, resting)
         planner.prepare(round)
-        if self._check_finite:
-            drift, sizes = self._drift, (self._columns, width)
-            drift.checked.watch_adjoint(round, code, sizes, drift.share_errors)
+        drift, sizes, finite = self._drift, (self._columns, width), self._check_finite
+        drift.checked.watch_adjoint(round, code, sizes, drift.share_errors, finite)
         driver.run(round, None, self._holders.supply)
         gathered = driver.engine.now()
         total = round.total()

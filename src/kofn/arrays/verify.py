@@ -57,14 +57,20 @@ def check_options(verify: object, margin: int, check_finite: bool) -> None:
 class Finite:
     """Refuses replies of the wrong shape, and NaN and infinity that cannot be right.
 
-    The rows of a share are at most `longest(share)` long, so its products with w are at most that
-    times |w|, and so is every partial sum. What stays below the largest number is finite.
+    With `check_finite=False` any numbers may be right, and only the shape is looked at. The rows of
+    a share are at most `longest(share)` long, so its products with w are at most that times |w|,
+    and so is every partial sum. What stays below the largest number is finite.
     """
 
     def __init__(
-        self, longest: Callable[[int], float], operand: NDArray[Any], shape: tuple[int, ...]
+        self,
+        longest: Callable[[int], float],
+        operand: NDArray[Any],
+        shape: tuple[int, ...],
+        check_finite: bool = True,
     ) -> None:
         self._longest, self._operand, self._shape = longest, operand, shape
+        self._check_finite = check_finite
 
     def prepare(self) -> None:
         """Nothing takes long."""
@@ -77,10 +83,15 @@ class Finite:
 
         It is done in every product, so few numbers are looked at in one go.
         """
-        every, due = [value for _, _, value in values], math.prod(self._shape)
-        due *= sum([_rows(what) for _, what, _ in values])
-        whole = due == sum([value.size for value in every])
-        if whole and due <= ON_ONE_THREAD and is_finite(np.concatenate(every, axis=None)):
+        wide = math.prod(self._shape)
+        whole = [_rows(what) * wide for _, what, _ in values] == [v.size for _, _, v in values]
+        if whole and not self._check_finite:
+            return {}, []
+        if (
+            whole
+            and sum([v.size for _, _, v in values]) <= ON_ONE_THREAD
+            and is_finite(np.concatenate([v for _, _, v in values], axis=None))
+        ):
             return {}, []
         guilty = {}
         for share, what, value in values:
@@ -96,7 +107,7 @@ class Finite:
     ) -> str | None:
         if not isinstance(value, np.ndarray) or value.shape != shape:
             return f"a value of shape {getattr(value, 'shape', None)}, where {shape} was asked for"
-        if is_finite(value) or self._may_overflow(slot, w, times):
+        if not self._check_finite or is_finite(value) or self._may_overflow(slot, w, times):
             return None
         return "a value that is not finite, though its factors are too small to overflow"
 

@@ -39,6 +39,12 @@ def slices(runs: Runs, step: int) -> Iterator[RowRange]:
             yield a, min(a + step, last)
 
 
+def times(a: Any, b: Array) -> Any:
+    """a @ b, without a warning of what overflows: the master looks at the result."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return a @ b
+
+
 def count_rows(runs: Runs) -> int:
     """Rows in all runs."""
     rows = 0
@@ -76,7 +82,7 @@ def _grouped(share: Any, operand: Array, runs: Runs, step: int, groups: int) -> 
             b = max((here + 1) * rows // groups, (a + step) * groups // rows * rows // groups)
             b, parts = min(b, last), []
             for c, d in slices(((a, b),), step):
-                parts.append(share[c:d] @ operand)
+                parts.append(times(share[c:d], operand))
                 if d < b:
                     yield Piece(None, None, d - c)
             yield Piece(((a, b),), parts[0] if len(parts) == 1 else np.concatenate(parts), d - c)
@@ -97,9 +103,9 @@ def picked(kept: Any, operand: Array, key: str, runs: Runs, places: Array) -> It
     step = slice_rows(share, 1 if operand.ndim == 1 else operand.shape[1])
     if count_rows(runs) <= step:
         rows = np.concatenate([places[first:last] for first, last in runs])
-        with np.errstate(over="ignore", invalid="ignore"):
-            return (Piece(runs, share[rows] @ operand, len(rows)),)
-    return (Piece(((a, b),), share[places[a:b]] @ operand, b - a) for a, b in slices(runs, step))
+        return (Piece(runs, times(share[rows], operand), len(rows)),)
+    every = slices(runs, step)
+    return (Piece(((a, b),), times(share[places[a:b]], operand), b - a) for a, b in every)
 
 
 def matrix_of(share: Any, columns: int | None) -> Any:
@@ -111,8 +117,7 @@ def matrix_of(share: Any, columns: int | None) -> Any:
 def _product(share: Any, operand: Array, runs: Runs) -> Iterable[Piece]:
     step = slice_rows(share, 1 if operand.ndim == 1 else operand.shape[1])
     if count_rows(runs) <= step:
-        with np.errstate(over="ignore", invalid="ignore"):  # the master looks at the result
-            parts = [share[first:last] @ operand for first, last in runs]
+        parts = [times(share[first:last], operand) for first, last in runs]
         value = parts[0] if len(parts) == 1 else np.concatenate(parts)
         return (Piece(runs, value, len(value)),)  # a known number of pieces: one message
     return _long_product(share, operand, list(slices(runs, step)))
@@ -124,7 +129,7 @@ def _long_product(share: Any, operand: Array, runs: Runs) -> Iterator[Piece]:
         for a, b in some:
             if parts:
                 yield Piece(None, None, len(parts[-1]))
-            parts.append(share[a:b] @ operand)
+            parts.append(times(share[a:b], operand))
         value = parts[0] if len(parts) == 1 else np.concatenate(parts)
         kind = Last if i + SENT >= len(runs) else Piece
         yield kind(_joined(some), value, len(parts[-1]))
@@ -143,7 +148,7 @@ def stacked(
     """Symbols of a stack, each so many rows high, times the operand: `step` of them at a time."""
     share = kept[key]
     for a, b in slices((symbols,), step):
-        value = share[a * height : b * height] @ operand
+        value = times(share[a * height : b * height], operand)
         yield Piece(((a, b),), value, (b - a) * height)
 
 
@@ -173,7 +178,7 @@ def _terms(share: Any, runs: Runs, u: Array, places: Array | None) -> Iterator[A
     done = 0
     for first, last in runs:
         rows = share[first:last] if places is None else share[places[first:last]]
-        yield rows.T @ u[done : done + last - first]
+        yield times(rows.T, u[done : done + last - first])
         done += last - first
 
 
@@ -203,8 +208,9 @@ def gram(
 def add_gram(total: Array, x: Array, u: Array) -> None:
     """Add Σ w x xᵀ over the rows of x, and uᵀ x below it; w is the last column of u."""
     columns, w = x.shape[1], u[:, -1]
-    total[:columns] += w[0] * (x.T @ x) if (w == w[0]).all() else (x.T * w) @ x
-    total[columns:] += u.T @ x
+    with np.errstate(over="ignore", invalid="ignore"):
+        total[:columns] += w[0] * (x.T @ x) if (w == w[0]).all() else (x.T * w) @ x
+        total[columns:] += u.T @ x
 
 
 def fetch(

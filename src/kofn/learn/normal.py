@@ -12,7 +12,7 @@ from ..arrays import CodedMatrix
 from ..arrays.gram import Gram, gram, gram_here
 from ..errors import BadInput
 from .losses import product
-from .precondition import WORK, inverse_of, sample_of
+from .precondition import ROUNDING, WORK, inverse_of, sample_of
 from .products import Here
 from .solvers import Floats, Linear
 
@@ -20,7 +20,6 @@ COLUMNS = 256  # up to so many one pass, for all products of two of them, is soo
 SOME = 1000  # rows that show which columns are far from zero
 FAR = 3.0  # times its deviation: such a mean is taken off first, for the digits that it costs
 CLEAR = 1e-3  # of a column's squares, left without its mean: they are as exact as the data
-ROUNDING = 1e-12  # where less is left, it is rounding
 SURE = 1e-5  # the least eigenvalue, of columns of length 1: rounding counts 1e5 times at most
 
 
@@ -67,10 +66,21 @@ def normal(
         both = product(X.T, U if intercept else left)  # the mean takes no pass of its own
     mean = both[:, -1] / total if intercept else np.zeros(d)
     B = both[:, :t] - np.outer(mean, left.sum(axis=0))
+    sample = sample_of(given, X, False) if known is None else None
     if known is not None:
-        squares = known.squares.diagonal() + alpha
-        if (both.any(axis=1) & (squares < rows * np.finfo(np.float64).tiny)).any():
-            raise _beyond("small")  # and have lost their digits
+        squares = known.squares.diagonal()
+    else:
+        with np.errstate(over="ignore", under="ignore"):
+            # At least, by Cauchy and Schwarz. A few rows may miss what is in a column.
+            lengths = np.linalg.norm(U[:, : both.shape[1]], axis=0)
+            squares = np.square(both / np.where(lengths, lengths, 1.0)).max(axis=1)
+            if sample is not None:
+                squares = np.maximum(squares, sample.sizes())
+    if np.isinf(squares).any():
+        raise _beyond("large")
+    if (both.any(axis=1) & (squares + alpha < rows * np.finfo(np.float64).tiny)).any():
+        raise _beyond("small")  # and have lost their digits
+    if known is not None:
         H, clear = _centred(known, mean, total, alpha)
         M = inverse_of(H)
         if clear and known.whole:
@@ -78,7 +88,7 @@ def normal(
     mean = mean + shift
     if isinstance(X, Here):
         X = X.placed()
-    if known is None and (sample := sample_of(given, X, False)) is not None:
+    if sample is not None:
         M = sample.centred(mean).inverse(lambda: weight, np.full((d, 1), alpha))
 
     def apply(P: Floats) -> Floats:

@@ -29,6 +29,7 @@ WORK = 20_000_000  # multiply-adds that a sample may always cost
 CHANGED = 0.2  # of the curvature of the rows: what was found is found anew
 SLIGHTLY = 1e-3  # the same, where all rows are in the sample: it is cheap then, and exact
 SINGULAR = 1e-11  # of the largest curvature: a direction about which nothing is known
+ROUNDING = 1e-12  # of a column's squares: where less is left without its mean, it is rounding
 ALIKE = 10.0  # columns whose sizes differ by less are left as they are
 RARE = 4.0  # a column that is so much larger than in the sample is not in the sample
 
@@ -54,7 +55,15 @@ class Sample:
         squares = self.squares
         if squares is not None:
             squares = np.maximum(squares - self.total * mean * mean, 0.0)
-        return Sample(self.rows - mean, self.index, self.total, squares)
+        rows = self.rows - mean
+        rows[:, _squares(rows) <= ROUNDING * _squares(self.rows)] = 0.0  # constant columns
+        return Sample(rows, self.index, self.total, squares)
+
+    def sizes(self) -> Floats:
+        """Σ x² of each column over all rows: known, or about."""
+        if self.squares is not None:
+            return self.squares
+        return _squares(self.rows) * (self.total / len(self.index))
 
     @property
     def sharp(self) -> bool:
@@ -151,7 +160,7 @@ def inverse_of(H: Floats) -> Inverse:
 def _scales(sizes: Floats) -> Floats:
     """The divisors of columns of such curvatures: all equal if they are alike."""
     most = np.asarray(sizes.max(axis=0))
-    known = np.sqrt(np.where(sizes > SINGULAR * most, sizes, most))
+    known = np.sqrt(np.where(sizes > 0.0, sizes, most))
     alike = known.max(axis=0) < ALIKE * known.min(axis=0)
     scales: Floats = np.where(alike, np.sqrt(most), known) + (most == 0.0)
     return scales
