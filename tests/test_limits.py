@@ -207,6 +207,19 @@ def test_without_more_threads_one_does_the_work(had: int, monkeypatch: pytest.Mo
 # No room on a disk.
 
 
+@engine
+def test_a_limit_on_the_size_of_files_is_one_error(cluster: kofn.Cluster) -> None:
+    A = np.random.default_rng(0).standard_normal((60, 60))
+    X, before = cluster.encode(A, k=2), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+    try:
+        with pytest.raises(OutOfResources, match="File too large"):
+            X.iterate(np.sign, np.ones(60), 2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert np.array_equal(X.iterate(np.sign, np.ones(60), 1), np.sign(A @ np.ones(60)))
+
+
 def test_a_page_is_written_whole_or_not_at_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -293,7 +293,7 @@ class OutOfResources(KofnError):
     def __str__(self) -> str:
         return (
             f"{self.what} needs memory, file descriptors or temporary files; the system says: "
-            f"{self.lacks}. Raise the limit (ulimit -n, ulimit -v), use fewer workers, make room "
+            f"{self.lacks}. Raise the limit (ulimit -n, -v, -f), use fewer workers, make room "
             f"(memory, /dev/shm, TMPDIR), or let go of what is not needed any more."
         )
 

@@ -83,15 +83,13 @@ class Finite:
 
         It is done in every product, so few numbers are looked at in one go.
         """
-        wide = math.prod(self._shape)
-        whole = [_rows(what) * wide for _, what, _ in values] == [v.size for _, _, v in values]
+        wide, every = math.prod(self._shape), [value for _, _, value in values]
+        sizes = [value.size for value in every]
+        whole = sizes == [_rows(what) * wide for _, what, _ in values]
         if whole and not self._check_finite:
             return {}, []
-        if (
-            whole
-            and sum([v.size for _, _, v in values]) <= ON_ONE_THREAD
-            and is_finite(np.concatenate([v for _, _, v in values], axis=None))
-        ):
+        few = whole and sum(sizes) <= ON_ONE_THREAD
+        if few and is_finite(np.concatenate(every, axis=None)):
             return {}, []
         guilty = {}
         for share, what, value in values:

@@ -49,7 +49,16 @@ Memory = mmap.mmap | memoryview
 OWN = -1  # the id of a segment that the receiver keeps for itself
 
 _ids = count()
-_SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.ENOBUFS, errno.EAGAIN)
+_SHORT = (
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOMEM,
+    errno.ENOBUFS,
+    errno.EAGAIN,
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EFBIG,
+)
 
 
 class room_for:
