@@ -27,7 +27,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import count
 from typing import Any, ClassVar, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 from acting import (
@@ -833,7 +835,18 @@ def play(seed: int) -> Tally:
     """Play the script of a seed."""
     if THEMES[seed % 100] == "protocol":
         return protocol(seed)
-    return World(scripted(seed)).play()
+    return played(scripted(seed))
+
+
+def played(script: Script) -> Tally:
+    """Play a script. What is secret, and drawn from no seed, is drawn from the script's here."""
+    draws, real = count(), np.random.default_rng
+
+    def drawn(seed: Any = None) -> np.random.Generator:
+        return real([script.seed, next(draws)] if seed is None else seed)
+
+    with patch.object(np.random, "default_rng", drawn):
+        return World(script).play()
 
 
 def protocol(seed: int) -> Tally:
@@ -888,7 +901,7 @@ def fails(script: Script) -> bool:
     """Whether a script fails."""
     try:
         with interruptible():
-            World(script).play()
+            played(script)
     except Exception:
         return True
     return False
@@ -924,7 +937,7 @@ def replay(seed: int, shrink: bool) -> None:
     for step in script.steps:
         print("   ", step.work, step.seed, *step.strikes, sep="\n        ")
     with interruptible():
-        print(World(script).play())
+        print(played(script))
 
 
 def main() -> None:

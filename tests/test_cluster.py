@@ -194,6 +194,9 @@ def test_what_cannot_be_pickled_says_why(engine: str) -> None:
         for thing in (cluster, X, X.T, scaled, cluster.parts(A), stream, ticket):
             with pytest.raises(kofn.CannotDo, match="cannot be pickled"):
                 pickle.dumps(thing)
+        if engine == "local":
+            with pytest.raises(kofn.CannotDo, match="cannot be pickled"):
+                pickle.dumps(cluster.engine)
 
 
 @pytest.mark.filterwarnings("ignore:the matrix subclass:PendingDeprecationWarning")

@@ -226,6 +226,23 @@ def test_a_loss_that_is_not_finite_stops_every_solver(kind: Any, solver: str) ->
             kind(solver=solver).fit(coded, YC)
 
 
+@pytest.mark.parametrize("coded", [False, True])
+def test_sparse_targets_are_refused(coded: bool) -> None:
+    with kofn.connect("virtual", workers=3) as cluster:
+        given: Any = cluster.encode(XC, k=2) if coded else XC
+        with pytest.raises(kofn.BadInput, match=r"y must be a dense array; got csr_array"):
+            Ridge(cluster=cluster).fit(given, scipy.sparse.csr_array(YC[:, None]))
+
+
+@pytest.mark.parametrize("kind", [Ridge, LogisticRegression, LinearSVC])
+@pytest.mark.parametrize("solver", ["gd", "lbfgs", "newton-cg"])
+def test_gradients_whose_squares_are_no_numbers_stop_every_solver(kind: Any, solver: str) -> None:
+    """ZeroDivisionError, or a model of zeros."""
+    if solver in kind.solvers:
+        with pytest.raises(kofn.NotFinite, match="square of the gradient is finite"):
+            kind(solver=solver, cluster="virtual").fit(XC * 1e200, YC)
+
+
 @pytest.mark.parametrize("solver", ["cg", "gd", "lbfgs", "coded-gradient"])
 @pytest.mark.parametrize("intercept", [True, False])
 def test_ridge_tells_the_loss_that_it_minimises(solver: str, intercept: bool) -> None:

@@ -102,7 +102,7 @@ def aligned(N: int, rows: int, size: int, seed: Any) -> Iterator[Ints]:
 
 
 def _checked(index: ArrayLike, N: int) -> Ints:
-    array = np.asarray(index)
+    array = checks.plain(index, "row numbers")
     if array.dtype == bool and array.shape == (N,):
         return np.flatnonzero(array)
     if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):

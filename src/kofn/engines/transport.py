@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 from queue import Empty, SimpleQueue
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 from numpy.typing import DTypeLike
 
-from ..errors import Closed, TooLarge, UnknownWorker
+from ..errors import CannotDo, Closed, TooLarge, UnknownWorker
 from ..exchange import Exchange, ExchangeLayout
 from ..interrupts import held, opened
 from ..model import Event, Lost, Room, Task
@@ -242,6 +242,12 @@ class TransportEngine(Engine):
             if self._finalize.alive:
                 self._protocol.close()
                 self._finalize()
+
+    def __reduce__(self) -> NoReturn:
+        raise CannotDo(
+            "an engine cannot be pickled: its workers belong to this process. Make another where "
+            "it is needed."
+        )
 
     def _check(self) -> None:
         if not self._finalize.alive:

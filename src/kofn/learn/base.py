@@ -28,7 +28,7 @@ from ..arrays import CodedTranspose
 from ..arrays.shares import resolve_source
 from ..arrays.sources import Source
 from ..arrays.store import Store
-from ..checks import column_names, plain, unmasked
+from ..checks import column_names, is_sparse, plain, unmasked
 from ..cluster import Cluster
 from ..errors import BadInput
 from ..model import Record
@@ -114,6 +114,8 @@ class CodedEstimator(OnCluster, BaseEstimator):
         self._check_parameters()
         unmasked(X, "X")
         unmasked(y, "y")
+        if is_sparse(y):
+            raise BadInput(f"y must be a dense array; got {type(y).__name__}. Pass y.toarray().")
         if not isinstance(X, Encoded):
             source = resolve_source(X)
             if source is None:

@@ -50,8 +50,14 @@ def check_finite(iteration: int, loss: float, gradient: Floats | None = None) ->
     """Raise NotFinite where a fit cannot go on from here."""
     if not np.isfinite(loss):
         raise NotFinite("loss", iteration, float(loss))
-    if gradient is not None and not np.isfinite(gradient).all():
+    if gradient is None:
+        return
+    if not np.isfinite(gradient).all():
         raise NotFinite("gradient", iteration, float(gradient[~np.isfinite(gradient)][0]))
+    with np.errstate(over="ignore"):
+        size = float(gradient @ gradient)
+    if not np.isfinite(size):  # no step is short enough then
+        raise NotFinite("square of the gradient", iteration, size)
 
 
 def gradient_descent(

@@ -48,7 +48,7 @@ class Audit:
 
     def __init__(self, code: Assignment, rate: float, evaluate: Callable[[Row], Leaves]) -> None:
         self._code, self._evaluate = code, evaluate
-        slots = Counter(row for slot in range(code.n) for row in {*code.symbols(slot)})
+        slots = Counter(row for slot in range(code.n) for row in dict.fromkeys(code.symbols(slot)))
         if alone := sum(count == 1 for count in slots.values()):
             raise BadInput(
                 f"verify= compares what two workers say of the same parts; with this code {alone} "
