@@ -6,6 +6,9 @@ command that replays it alone.
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from contextlib import ExitStack
 from typing import Any
 
@@ -101,6 +104,13 @@ def test_right_though_all_are_told_to_leave_at_once() -> None:
 def test_a_seed_gives_the_same_events_every_time() -> None:
     some = [*range(100), 339, 1939, 4385]  # in the last three sums are audited, in secret
     assert search.search(some) == search.search(some)
+    command = [sys.executable, search.__file__, "--first", "20885", "--count", "1"]
+    played = [
+        subprocess.run(command, env=os.environ | {"PYTHONHASHSEED": order}, capture_output=True)
+        for order in "01"
+    ]
+    one, other = (run.stdout.decode().rpartition(" in ")[0] for run in played)
+    assert one == other != ""
 
 
 @pytest.mark.parametrize("mutation", mutations.MUTATIONS, ids=lambda mutation: mutation.name)
