@@ -95,7 +95,7 @@ def test_what_cannot_be_is_said() -> None:
         with pytest.raises(kofn.BadInput, match="row numbers are below 10"):
             X.rows([3, 10])
         with pytest.raises(kofn.BadInput, match=r"row numbers must be .* rows of equal length"):
-            X.rows([[1, 2], [3]])  # type: ignore[arg-type]
+            X.rows([[1, 2], [3]])
         with pytest.raises(kofn.BadInput, match="whole numbers, or 10 booleans"):
             X.rows([0.5])
         np.testing.assert_allclose(X.rows([-1, 2]) @ np.ones(4), A[[-1, 2]].sum(axis=1))

@@ -27,6 +27,7 @@ from kofn.engines._socket_worker import SocketWorker
 from kofn.engines.local import LocalEngine
 from kofn.errors import CannotWrite, OutOfResources, TooLarge
 from kofn.files import save
+from kofn.peers import blobs
 from kofn.reproduce import page
 from kofn.testing._probe import descendants, open_files
 
@@ -205,6 +206,35 @@ def test_without_more_threads_one_does_the_work(had: int, monkeypatch: pytest.Mo
 
 
 # No room on a disk.
+
+
+@engine
+@pytest.mark.parametrize("why", [errno.EPERM, errno.ENOSYS])
+def test_memory_that_the_system_refuses_is_a_file(
+    why: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> int:
+        raise OSError(why, os.strerror(why))
+
+    monkeypatch.setattr(os, "memfd_create", refused, raising=False)
+    A = np.random.default_rng(0).standard_normal((4000, 60))
+    with kofn.connect("local", workers=3) as cluster:
+        assert np.allclose(cluster.encode(A, k=2) @ np.ones((60, 100)), A @ np.ones((60, 100)))
+    assert blobs.allocate(blobs.PIECE).fd is None
+    monkeypatch.delattr(os, "memfd_create")
+    assert blobs.allocate(blobs.PIECE).fd is None
+
+
+@engine
+def test_a_share_for_which_there_is_no_room_is_one_error(
+    cluster: kofn.Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    A = np.random.default_rng(0).standard_normal((4000, 60))
+    with monkeypatch.context() as patch:
+        patch.setattr(memory.Segment, "_write", full)
+        with pytest.raises(OutOfResources, match=r"a share needs .*No space left"):
+            cluster.encode(A, k=2)
+    assert np.allclose(cluster.encode(A, k=2) @ np.ones(60), A.sum(axis=1))
 
 
 @engine

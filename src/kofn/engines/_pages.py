@@ -12,10 +12,12 @@ for anything, a little at a time. Where any of this cannot be, pages stay small.
 from __future__ import annotations
 
 import ctypes
+import errno
 import functools
 import mmap
 import os
 import sys
+import tempfile
 import time
 import weakref
 from collections import deque
@@ -148,3 +150,17 @@ def _libc() -> Any:
     libc.mmap.argtypes = [pointer, size, number, number, number, ctypes.c_long]
     libc.madvise.argtypes = [pointer, size, number]
     return libc
+
+
+def nameless() -> int:
+    """A descriptor of empty memory; of a file where the system has no such, or refuses it."""
+    try:
+        return os.memfd_create("kofn", os.MFD_CLOEXEC)
+    except (AttributeError, PermissionError):
+        pass
+    except OSError as error:
+        if error.errno != errno.ENOSYS:
+            raise
+    fd, path = tempfile.mkstemp(prefix="kofn")
+    os.unlink(path)
+    return fd

@@ -11,7 +11,6 @@ import math
 import mmap
 import os
 import pickle
-import tempfile
 import weakref
 from collections.abc import Callable
 from itertools import count
@@ -23,7 +22,7 @@ from numpy.typing import NDArray
 
 from ..errors import BadInput, OutOfResources, TooLarge
 from ..threads import each
-from ._pages import Ahead, aligned, tell, used
+from ._pages import Ahead, aligned, nameless, tell, used
 
 LARGE = 32 * 1024  # bytes; below this a copy through the socket is cheaper than a mapping
 FRAME = (1 << 31) - 1  # bytes; marshal, which makes frames, counts in 32 bits
@@ -49,16 +48,8 @@ Memory = mmap.mmap | memoryview
 OWN = -1  # the id of a segment that the receiver keeps for itself
 
 _ids = count()
-_SHORT = (
-    errno.EMFILE,
-    errno.ENFILE,
-    errno.ENOMEM,
-    errno.ENOBUFS,
-    errno.EAGAIN,
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.EFBIG,
-)
+_LACKS = "EMFILE ENFILE ENOMEM ENOBUFS EAGAIN ENOSPC EDQUOT EFBIG"
+_SHORT = {getattr(errno, name) for name in _LACKS.split()}
 
 
 class room_for:
@@ -86,13 +77,7 @@ class Segment:
         """`written`: a descriptor of such memory to write over, which is taken over."""
         # A power of two, for reuse by what is a little larger; untouched pages cost nothing.
         self.size = 1 << (size + _HEADER - 1).bit_length()
-        if written is not None:
-            self.fd = written
-        elif hasattr(os, "memfd_create"):
-            self.fd = os.memfd_create("kofn", os.MFD_CLOEXEC)
-        else:
-            self.fd, path = tempfile.mkstemp(prefix="kofn")
-            os.unlink(path)
+        self.fd = nameless() if written is None else written
         try:
             os.ftruncate(self.fd, self.size)
             self.map = mmap.mmap(self.fd, self.size)
@@ -148,7 +133,8 @@ class Reserved(Segment):
         """Write rows from row `first` on, by system calls: pages do not become this process's."""
         at = _HEADER + first * self._row
         self._ahead.reach(at, at + rows.nbytes)
-        self._write(at, rows.data.cast("B"))
+        with room_for("a share"):
+            self._write(at, rows.data.cast("B"))
 
     def twin(self) -> Reserved | None:
         """The same memory by another descriptor, for another worker."""

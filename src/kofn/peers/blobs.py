@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -67,9 +68,12 @@ def copied(view: memoryview, mapped: bool) -> Blob:
 
 def allocate(size: int) -> Blob:
     """Room for so many bytes, in memory that can be mapped elsewhere if they are many."""
-    if size < PIECE or not hasattr(os, "memfd_create"):
+    fd = -1
+    if size >= PIECE:
+        with suppress(AttributeError, OSError):  # not every system has it, or lets have it
+            fd = os.memfd_create("kofn-peers", os.MFD_CLOEXEC)
+    if fd < 0:
         return Blob(np.empty(size, np.uint8).data, 0)
-    fd = os.memfd_create("kofn-peers", os.MFD_CLOEXEC)
     try:
         os.ftruncate(fd, size)
         return Blob(memoryview(mmap.mmap(fd, size)), 0, fd)
