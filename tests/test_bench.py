@@ -7,6 +7,7 @@ import os
 from contextlib import suppress
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from typer.testing import CliRunner
 
 import kofn
 from kofn.cli import app as app_module
-from kofn.cli.bench import commands, frame, history, latency, many, peers
+from kofn.cli.bench import commands, frame, history, latency, many, peers, products
 from kofn.cli.bench.frame import Figure
 from kofn.cli.bench.systems import settings, works
 from kofn.cli.bench.turns import interleaved
@@ -157,7 +158,7 @@ def test_the_recorded_ratios_are_of_benchmarks_that_are_checked() -> None:
 
 @pytest.mark.engine
 def test_benchmarks_measure_what_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    from kofn.cli.bench import broadcast, encode, memory, products, sparse
+    from kofn.cli.bench import broadcast, encode, memory, sparse
 
     monkeypatch.setattr(products, "CODES", ((2, 1),))
     monkeypatch.setattr(sparse, "N", 4)
@@ -177,6 +178,16 @@ def test_benchmarks_measure_what_they_say(monkeypatch: pytest.MonkeyPatch) -> No
     assert result["messages_to_workers"]["plain"] == 6 * 21  # one more to see that it is right
     assert result["messages_to_workers"]["hedged"] >= 6 * 21
     assert 10e6 < memory.peak() < 10e9
+
+
+def test_nothing_is_measured_while_threads_of_numpy_spin(monkeypatch: pytest.MonkeyPatch) -> None:
+    used = [0.0, 0.02, 0.02, 0.028, 0.028, 0.0281]  # of the processor, before and after each look
+    waits: list[float] = []
+    clock = SimpleNamespace(process_time=lambda: used.pop(0), sleep=waits.append)
+    monkeypatch.setattr("kofn.cli.bench.products.time", clock)
+    products.rest()
+    assert len(waits) == 3
+    assert used == []
 
 
 def test_words_choose_cells_of_the_peers() -> None:

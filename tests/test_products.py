@@ -15,8 +15,10 @@ from support import ENGINES, examples
 
 import kofn
 from kofn.arrays.grid import encode_grid
+from kofn.arrays.plan import MEANINGFUL, Paces
 from kofn.delays import Change, Delays, Exponential, PerUnit, Script
 from kofn.engines.local import LocalEngine
+from kofn.engines.paced import Paced
 from kofn.engines.virtual import VirtualEngine
 from kofn.reproduce.timing import drain
 from kofn.testing import Faults
@@ -314,6 +316,53 @@ def test_loads_follow_measured_speed() -> None:
             assert X.report.rows_wasted == 0
     # 700 rows at 4 ms against 4200 rows at 14 rows per 4 ms.
     assert times["equal"] / times["measured"] == pytest.approx(7 / 3, rel=0.02)
+
+
+def test_a_worker_with_few_rows_is_measured_in_the_same_rounds_as_the_others() -> None:
+    paces, holders = Paces(), {0: 0, 1: 1, 2: 2}
+    for _ in range(8):  # for once it has to wait for a core
+        paces.learn(dict.fromkeys(holders, 6000), {0: 6e-3, 1: 6e-3, 2: 18e-3})
+    loads = paces.loads(holders, 2, ())
+    assert loads is not None
+    assert loads[2] < 0.5
+    rows = {worker: round(9000 * load) for worker, load in enumerate(loads)}
+    assert 1e-6 * rows[2] < MEANINGFUL
+    for _ in range(16):
+        paces.learn(rows, {worker: 1e-6 * count for worker, count in rows.items()})
+    assert paces.loads(holders, 2, ()) is None
+
+
+def test_rows_that_take_longer_in_another_kind_of_product_make_nobody_slow() -> None:
+    paces, holders = Paces(), {0: 0, 1: 1, 2: 2}
+    rows = dict.fromkeys(holders, 3000)
+    for _ in range(8):
+        paces.learn(rows, dict.fromkeys(holders, 40e-3))
+        paces.learn(rows, {0: 2.9e-3, 1: 3.1e-3, 2: 3.0e-3})
+        assert paces.loads(holders, 2, ()) is None
+
+
+def test_workers_that_take_turns_on_the_same_cores_have_one_speed() -> None:
+    paces, holders = Paces(), {0: 0, 1: 1, 2: 2, 3: 3}
+    for _ in range(8):
+        paces.learn(dict.fromkeys(holders, 3000), {0: 3e-3, 1: 9e-3, 2: 6e-3, 3: 24e-3})
+    assert paces.loads(holders, 2, ()) is not None
+    assert paces.loads(holders, 2, tuple(holders)) is None
+    loads = paces.loads(holders, 2, (0, 1, 2))  # 3 is on a machine of its own
+    assert loads is not None
+    assert loads[0] == loads[1] == loads[2] == pytest.approx(4 * loads[3])
+
+
+def test_who_shares_cores_with_more_workers_than_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kofn.engines._sockets.usable", lambda: 2)
+    with LocalEngine(2) as engine:
+        assert not engine.crowded
+        engine.join()
+        while len(engine.workers) < 3:
+            engine.events(1.0)
+        assert sorted(engine.crowded) == [0, 1, 2]
+        assert not Faults().slow(worker=0, by=3.0).on(engine).crowded
+        assert sorted(Faults().lose(worker=0).on(engine).crowded) == [0, 1, 2]
+        assert not Paced(engine, PerUnit(1e-3)).crowded
 
 
 class Uneven(Delays):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from .errors import BadInput, Overflowed
 
 # Numbers in one scalar product: with more, BLAS wakes all its threads. They go on burning cores for
-# some 25 ms afterwards, which the workers need.
+# up to a tenth of a second afterwards, which the workers need.
 ON_ONE_THREAD = 8192
 AT_ONCE = 1 << 20  # numbers looked at at a time
 WORKERS = 1_000_000  # at most, and slots for them: a slip of the keyboard must not fill the memory

@@ -37,5 +37,9 @@ def each(work: Callable[..., Any], *items: Iterable[Any]) -> None:
 @cache
 def cores() -> int:
     """How many cores this process may use, MOST at most."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return min(MOST, usable or 1)
+    return min(MOST, usable())
+
+
+def usable() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

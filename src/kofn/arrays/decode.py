@@ -15,7 +15,7 @@ from ..codes.polydot import PolyDotCode, PolyDotPass
 from ..model import RowRange
 
 # Multiply-adds in one product: below this OpenBLAS stays on one thread. Its others would go on
-# burning cores for some 25 ms after the call, which the workers need.
+# burning cores for up to a tenth of a second after the call, which the workers need.
 PRODUCT = 200_000
 FEW = 1 << 14  # numbers that are decoded at once
 MIXED = 1 << 17  # multiply-adds at most that are not worth a product for each segment

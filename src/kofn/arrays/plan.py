@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,8 @@ from .tuning import MarginTuner
 from .wide import decode as in_place
 from .wide import plain
 
-MEANINGFUL = 3e-3  # seconds: shorter tasks tell more of other programs than of the machine's speed
+# Seconds, of half of a round's tasks: shorter ones tell more of other programs than of speed.
+MEANINGFUL = 3e-3
 BEST_OF, ENOUGH = 8, 4  # replies looked at, and how many there must be
 BLEND = 0.5  # weight of the newest in the moving average
 SILENT = 0.25  # seconds: who owes an answer from an earlier round for so long is left out
@@ -147,9 +148,11 @@ class Plan:
 
 
 class Paces:
-    """Seconds a row takes on each worker: a moving average, of the best of its last few replies.
+    """How long a row takes on each worker: a moving average, of the best of its last few replies.
 
-    The best, because whatever else a busy machine does can only make a reply slower.
+    The best, because whatever else a busy machine does can only make a reply slower. The unit is
+    the middle one of a round: rows take longer in one kind of product than in another, and whoever
+    has few of them is measured in the same rounds as the others.
     """
 
     def __init__(self) -> None:
@@ -159,26 +162,36 @@ class Paces:
 
     def learn(self, rows: Mapping[int, int], seconds: Mapping[int, float]) -> None:
         """Take in what a round measured."""
-        for worker, spent in seconds.items():
-            if spent >= MEANINGFUL and rows.get(worker, 0) > 0:
-                last = self._last.setdefault(worker, deque(maxlen=BEST_OF))
-                last.append(spent / rows[worker])
-                if len(last) >= ENOUGH:
-                    best = min(last)
-                    old = self._pace.get(worker, best)
-                    self._pace[worker] = old + BLEND * (best - old)
-                    self._loads = {}
+        paces = {w: spent / rows[w] for w, spent in seconds.items() if spent and rows.get(w)}
+        if not paces or _middle(seconds[worker] for worker in paces) < MEANINGFUL:
+            return
+        unit = _middle(paces.values())
+        for worker, pace in paces.items():
+            last = self._last.setdefault(worker, deque(maxlen=BEST_OF))
+            last.append(pace / unit)
+            if len(last) >= ENOUGH:
+                best = min(last)
+                old = self._pace.get(worker, best)
+                self._pace[worker] = old + BLEND * (best - old)
+                self._loads = {}
 
-    def loads(self, holders: Mapping[int, int], span: int) -> tuple[float, ...] | None:
-        """Loads by measured speed, in the order of holders; None for equal ones."""
+    def loads(
+        self, holders: Mapping[int, int], span: int, crowded: Collection[int]
+    ) -> tuple[float, ...] | None:
+        """Loads by measured speed, in the order of holders; None for equal ones.
+
+        Those that are `crowded` have one speed: they take turns on the same cores.
+        """
         if not self._pace:
             return None
-        asked = (span, *holders)
+        asked = (span, len(crowded), *holders)
         if asked not in self._loads:
-            known = sorted(self._pace[w] for w in holders if w in self._pace)
-            usual = known[len(known) // 2] if known else 1.0  # who is new is taken for usual
-            paces = [self._pace.get(worker, usual) for worker in holders]
-            self._loads = {asked: fill([1.0 / pace for pace in paces], span)}
+            pace = {w: self._pace[w] for w in holders if w in self._pace}
+            if together := [pace[w] for w in pace if w in crowded]:
+                pace |= dict.fromkeys(crowded, _middle(together))
+            usual = _middle(pace.values()) if pace else 1.0  # who is new is taken for usual
+            speeds = [1.0 / pace.get(worker, usual) for worker in holders]
+            self._loads = {asked: fill(speeds, span)}
         return self._loads[asked]
 
     @staticmethod
@@ -187,6 +200,12 @@ class Paces:
         if old is None or new is None:
             return old is not new
         return any(abs(a - b) > CHANGED * b for a, b in zip(old, new, strict=True))
+
+
+def _middle(numbers: Iterable[float]) -> float:
+    """The median; of two in the middle the larger one."""
+    ordered = sorted(numbers)
+    return ordered[len(ordered) // 2]
 
 
 Rebuild = Callable[[int, int], None]
@@ -229,7 +248,8 @@ class Planner:
     def plan(self, code: Code, rows: int, margin: int) -> Plan:
         """The plan for those that can take part now."""
         ready = self.answering(self._ready(), code.k)
-        loads = None if self._paces is None else self._paces.loads(ready, code.k + margin)
+        crowded, paces = self._driver.engine.crowded, self._paces
+        loads = None if paces is None else paces.loads(ready, code.k + margin, crowded)
         if (asked := (code, margin, rows)) != self._asked:
             self._plans[asked] = self._plans.pop(asked, [])  # the one used last is the last
             self._asked = asked

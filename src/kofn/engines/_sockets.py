@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import socket
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import astuple
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ from numpy.typing import DTypeLike
 from ..exchange import Exchange, ExchangeLayout
 from ..interrupts import opened
 from ..model import Room
+from ..threads import usable
 from . import _wire as wire
 from ._forks import Lifeline, watched
 from ._processes import Process, where_pids_count
@@ -127,7 +128,7 @@ class SocketTransport(Transport):
             self.pool = made.enter_context(contextlib.closing(Pool()))
             self.spares = made.enter_context(contextlib.closing(Spares()))
             self._made = made.pop_all()
-        self._host = " ".join(where_pids_count())
+        self._host, self._cores = " ".join(where_pids_count()), usable()
         self._exchanges: list[Exchange] = []
         self._lasting: set[Segment] = set()  # on their way to workers that will keep them
         self.peers: dict[int, Peer] = {}  # by descriptor, the joining ones too
@@ -253,6 +254,10 @@ class SocketTransport(Transport):
     def traffic(self) -> int | None:
         """Bytes over the sockets, and those that lay in shared memory for or from the master."""
         return sum(p.moved for p in self.peers.values()) + self._before + self.pool.written
+
+    @property
+    def crowded(self) -> Collection[int]:
+        return self._live.keys() if len(self._live) > self._cores else ()
 
     # Messages.
 
@@ -383,10 +388,9 @@ class SocketTransport(Transport):
                     peer.process.kill()
             peer.close()
         self.peers.clear()
-        for segment in self._lasting:
-            segment.close()
-        for exchange in self._exchanges:
-            exchange.close()
+        memories: list[Segment | Exchange] = [*self._lasting, *self._exchanges]
+        for memory in memories:
+            memory.close()
         self._made.close()
 
     def abandon(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
@@ -160,6 +160,14 @@ class Engine(ABC):
         """Process id of a worker on this machine, None where that makes no sense."""
         return None
 
+    @property
+    def crowded(self) -> Collection[int]:
+        """Workers that share a machine with more workers than it has cores.
+
+        They take turns on the cores: which of them is quicker is chance.
+        """
+        return ()
+
     def usage(self) -> dict[int, dict[str, float]]:
         """Bytes by live worker and name, as far as they are known; from any thread.
 
@@ -208,6 +216,7 @@ class Wrapped(Engine):
 
     workers = property(attrgetter("engine.workers"))
     traffic = property(attrgetter("engine.traffic"))
+    crowded = property(attrgetter("engine.crowded"))
     counters = _delegated("counters")
     now = _delegated("now")
     put = _delegated("put")

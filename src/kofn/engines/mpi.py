@@ -17,6 +17,7 @@ from .. import checks
 from ..errors import CannotDo, EngineUnavailable
 from ..exchange import Exchange, ExchangeLayout
 from ..interrupts import held, opened
+from ..threads import usable
 from . import _wire as wire
 from ._mpi_messages import URGENT, Stream, rest
 from ._mpi_setup import AGAIN, command, problem, start
@@ -117,7 +118,7 @@ class MPITransport(SocketTransport):
         self._MPI, self._command = MPI, command(self.lifeline.fd)
         # Where processes share a core, who spins takes it from the one waited for.
         crowd = int(os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", 0))
-        self._spin = _SPIN if crowd <= len(os.sched_getaffinity(0)) else 0.0
+        self._spin = _SPIN if crowd <= usable() else 0.0
         self.remote: dict[int, Stream] = {}  # live workers of other machines
         self._expected: dict[int, tuple[Any, float]] = {}  # spawned, not heard of; until when
         self._greeted: dict[int, Stream] = {}  # who have not answered yet

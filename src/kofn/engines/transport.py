@@ -7,7 +7,7 @@ import time
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 from queue import Empty, SimpleQueue
@@ -31,7 +31,8 @@ class Transport(Values, ABC):
     """Moves messages between a master and its workers, and never waits for a worker.
 
     `ids` numbers the workers; a transport takes the next one for a worker that joins unasked.
-    `pid`, `exchange`, `room` and `traffic` are those of the engine, None where there is none.
+    `pid`, `exchange`, `room`, `traffic` and `crowded` are those of the engine, with what it says
+    where there is nothing to say.
     `moved`: bytes to and from a worker, None where nobody counts.
     """
 
@@ -86,6 +87,10 @@ class Transport(Values, ABC):
     @property
     def traffic(self) -> int | None:
         return None
+
+    @property
+    def crowded(self) -> Collection[int]:
+        return ()
 
 
 P = TypeVar("P", bound=Transport)
@@ -236,6 +241,10 @@ class TransportEngine(Engine):
     @property
     def traffic(self) -> int | None:
         return self._transport.traffic
+
+    @property
+    def crowded(self) -> Collection[int]:
+        return self._transport.crowded
 
     def close(self) -> None:
         with held():
