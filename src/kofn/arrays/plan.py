@@ -175,6 +175,11 @@ class Paces:
                 self._pace[worker] = old + BLEND * (best - old)
                 self._loads = {}
 
+    @property
+    def known(self) -> bool:
+        """Whether anything is."""
+        return bool(self._pace)
+
     def loads(
         self, holders: Mapping[int, int], span: int, crowded: Collection[int]
     ) -> tuple[float, ...] | None:
@@ -182,8 +187,6 @@ class Paces:
 
         Those that are `crowded` have one speed: they take turns on the same cores.
         """
-        if not self._pace:
-            return None
         asked = (span, len(crowded), *holders)
         if asked not in self._loads:
             pace = {w: self._pace[w] for w in holders if w in self._pace}
@@ -248,8 +251,9 @@ class Planner:
     def plan(self, code: Code, rows: int, margin: int) -> Plan:
         """The plan for those that can take part now."""
         ready = self.answering(self._ready(), code.k)
-        crowded, paces = self._driver.engine.crowded, self._paces
-        loads = None if paces is None else paces.loads(ready, code.k + margin, crowded)
+        paces, loads = self._paces, None
+        if paces is not None and paces.known:
+            loads = paces.loads(ready, code.k + margin, self._driver.engine.crowded)
         if (asked := (code, margin, rows)) != self._asked:
             self._plans[asked] = self._plans.pop(asked, [])  # the one used last is the last
             self._asked = asked
