@@ -242,6 +242,9 @@ class ValueChecks:
         if "moved" in used[probe.first]:
             assert sum(numbers["moved"] for numbers in used.values()) >= 20_000
 
+    def test_who_is_crowded_is_live(self, probe: EngineProbe) -> None:
+        assert set(probe.engine.crowded) <= set(probe.engine.workers)
+
     # Arrays.
 
     @pytest.mark.parametrize("size", [3, 100_000])
