@@ -301,8 +301,7 @@ class SocketTransport(Transport):
     def poll(self, timeout: float) -> list[tuple[int, Message]]:
         if self._unsent:
             self._flush()
-        if self.spares.lent:
-            self.spares.trim()
+        self.spares.trim()
         if timeout <= 0:
             ready = self._poll.poll(0)
         else:
