@@ -82,7 +82,7 @@ def test_what_was_forgotten_is_waited_for_a_little(
 
 def test_memory_of_a_lost_worker_is_written_again(spares: Spares) -> None:
     held, file = lent(spares, 0, 1.0)  # it could not say that it lets go
-    other, another = lent(spares, 1, 2.0)
+    other, _ = lent(spares, 1, 2.0)
     spares.lost(0)
     assert lent(spares, 2, 3.0)[1] == file
     assert (other == 2.0).all()
