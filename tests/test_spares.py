@@ -112,7 +112,7 @@ def test_what_nobody_wants_is_let_go_of(spares: Spares, monkeypatch: pytest.Monk
         spares.trim()
         assert len(spares.lent) == left
     sizes = [os.fstat(fd).st_blocks * 512]
-    while spares._going:  # nobody waits until all of it is freed
+    while spares.going:  # nobody waits until all of it is freed
         spares.trim()
         sizes.append(os.fstat(fd).st_blocks * 512)
     os.close(fd)

@@ -301,7 +301,8 @@ class SocketTransport(Transport):
     def poll(self, timeout: float) -> list[tuple[int, Message]]:
         if self._unsent:
             self._flush()
-        self.spares.trim()
+        if self.spares.lent or self.spares.going:
+            self.spares.trim()
         if timeout <= 0:
             ready = self._poll.poll(0)
         else:

@@ -60,7 +60,7 @@ class Spares:
 
     def __init__(self) -> None:
         self.lent: list[_Lent] = []
-        self._going: list[_Lent] = []  # is freed
+        self.going: list[_Lent] = []  # is freed
         self._most = os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE // PART
         self._look = 0.0
 
@@ -114,20 +114,20 @@ class Spares:
 
     def trim(self) -> None:
         """Free some of what nobody has wanted for a while. To be called often: it rarely looks."""
-        if self._going:
-            self._free_some(self._going[-1])
+        if self.going:
+            self._free_some(self.going[-1])
         if not self.lent or (now := time.monotonic()) < self._look:
             return
         self._look = now + LINGER
-        self._going += [lent for lent in self.lent if lent.seen]
+        self.going += [lent for lent in self.lent if lent.seen]
         self.lent = [lent for lent in self.lent if not lent.seen]
         for lent in self.lent:
             lent.seen = lent.free
 
     def close(self) -> None:
         self._drop(list(self.lent))
-        while self._going:
-            os.close(self._going.pop().fd)
+        while self.going:
+            os.close(self.going.pop().fd)
 
     def _drop(self, some: list[_Lent]) -> None:
         for lent in some:
@@ -139,4 +139,4 @@ class Spares:
         if lent.size > 0:
             os.ftruncate(lent.fd, lent.size)
         else:
-            os.close(self._going.pop().fd)
+            os.close(self.going.pop().fd)
