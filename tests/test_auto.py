@@ -109,6 +109,49 @@ def test_others_are_asked_for_what_a_late_worker_owes() -> None:
         np.testing.assert_allclose(found.value, D.sum(axis=0), rtol=1e-12)
 
 
+@pytest.mark.parametrize("workers", [6, 7])
+def test_who_falls_silent_is_stood_in_for_at_little_cost(
+    workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others do its parts and nothing else; in the next rounds from the start, until it answers."""
+    with kofn.connect(engine := Acting(VirtualEngine(workers, delays=PerUnit(1.0)))) as cluster:
+        parts = cluster.parts([np.ones(3) * i for i in range(4 * workers)])
+        monkeypatch.setattr(parts._tuner, "change", lambda: None)
+        assert parts.sum(total).report.seconds["wait"] == pytest.approx(4.0)
+        engine.frozen[2] = []
+        by = 3 if workers == 6 else 1  # who holds its parts, too
+        for round in range(6):
+            found = parts.sum(total)
+            assert found.exact
+            assert found.report.late == (2,)
+            assert not found.report.tuned
+            assert found.report.parts_read == {
+                w: 4 + 4 * (w == by) for w in range(workers) if w != 2
+            }
+            usual = 4.0 + 4 * 0.4  # see Late
+            took = (4.0 if round else usual) + 4.0
+            assert found.report.seconds["wait"] == pytest.approx(took)
+        engine._thaw(2)
+        found = parts.sum(total)
+        assert found.report.late == ()
+        assert found.report.parts_read == dict.fromkeys(range(workers), 4)
+
+
+def test_of_three_copies_either_of_the_others_stands_in() -> None:
+    """One falls silent, and later one of the two that do its parts."""
+    with kofn.connect(engine := Acting(VirtualEngine(6, delays=PerUnit(1.0)))) as cluster:
+        parts = cluster.parts([np.ones(3) * i for i in range(24)])
+        assert parts._tuner is not None
+        parts._tuner.copies = 3
+        for worker in (0, 1):  # of the group of 0, 1 and 2
+            engine.frozen[worker] = []
+            for _ in range(2):
+                found = parts.sum(total)
+                assert found.exact
+                assert found.value == pytest.approx(3 * 276.0)
+        assert found.report.seconds["wait"] == pytest.approx(12.0)  # 2 does it all
+
+
 def test_a_loss_in_the_middle_is_made_up_for_at_once() -> None:
     lost = Script((Change(0.5, 2),))
     with kofn.connect(VirtualEngine(6, delays=PerUnit(1.0), membership=lost)) as cluster:
@@ -234,7 +277,7 @@ def test_a_look_takes_a_hundredth_of_the_time_at_most() -> None:
     tuner.placing = 1.0
 
     class Round:
-        took, firsts, later_seconds, later_parts = 1e-6, {0: (1e-6, 1)}, 0.0, 0
+        took, firsts, later_seconds, later_parts, out = 1e-6, {0: (1e-6, 1)}, 0.0, 0, ()
 
     for _ in range(5000):
         tuner.learn(Round())  # type: ignore[arg-type]
@@ -580,13 +623,28 @@ def test_a_way_of_asking_that_made_sums_slower_is_taken_back() -> None:
     for _ in range(100):
         took = 0.014 if tuner.at_once else 0.0086
         firsts = {slot: (took * (1.0 if slot < 2 else 0.4), 4) for slot in range(6)}
-        shown: Any = SimpleNamespace(firsts=firsts, later_seconds=0.0, later_parts=0, took=took)
+        more = {"later_seconds": 0.0, "later_parts": 0, "took": took, "out": ()}
+        shown: Any = SimpleNamespace(firsts=firsts, **more)
         tuner.learn(shown)
         tuner.change()
         ways.append(tuner.at_once)
     assert any(ways)
     assert not tuner.at_once
     assert sum(ways) <= 12  # rounds of 100
+
+
+def test_a_way_that_took_less_than_was_forecast_is_kept() -> None:
+    """Where who is late has a core of its own in the end, others' parts would not be sooner."""
+    waits, part = (0.003, 0.008, 0.015, 0.02, 0.03, 0.049), 0.0025
+    firsts = {slot: (wait + part, 1) for slot, wait in enumerate(waits)}
+    for took, changes in ((0.06, True), (0.05, False)):
+        tuner = SumTuner(24, 6, 0.0, 0.01)
+        for _ in range(20):
+            more = {"later_seconds": 18 * part, "later_parts": 18, "took": took, "out": ()}
+            shown: Any = SimpleNamespace(firsts=firsts, **more)
+            tuner.learn(shown)
+            tuner.change()
+        assert tuner.at_once == changes
 
 
 def on_trial(before: list[float], since: list[float]) -> bool:

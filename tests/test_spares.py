@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import sys
 from collections.abc import Iterator
@@ -79,11 +80,16 @@ def test_what_was_forgotten_is_waited_for_a_little(
     assert lent(spares, 0, 2.0)[1] == file
 
 
-def test_memory_of_a_lost_worker_and_of_twins_is_not_kept(spares: Spares) -> None:
-    array, _ = lent(spares, 0, 1.0)
+def test_memory_of_a_lost_worker_is_written_again(spares: Spares) -> None:
+    held, file = lent(spares, 0, 1.0)  # it could not say that it lets go
+    other, _ = lent(spares, 1, 2.0)
     spares.lost(0)
-    del array
-    assert not spares.lent
+    assert lent(spares, 2, 3.0)[1] == file
+    assert (other == 2.0).all()
+    assert (held == 3.0).all()
+
+
+def test_memory_of_twins_is_not_kept(spares: Spares) -> None:
     room = spares.room(SHAPE, np.dtype(np.float64))
     assert room is not None
     twin = room.twin()
@@ -100,10 +106,19 @@ def test_what_nobody_wants_is_let_go_of(spares: Spares, monkeypatch: pytest.Monk
     for _ in range(3):
         spares.trim()
         assert len(spares.lent) == 1
+    fd = os.dup(spares.lent[0].fd)
     del array
     for left in (1, 0):  # it has to be free at two looks
         spares.trim()
         assert len(spares.lent) == left
+    sizes = [os.fstat(fd).st_blocks * 512]
+    while spares.going:  # nobody waits until all of it is freed
+        spares.trim()
+        sizes.append(os.fstat(fd).st_blocks * 512)
+    os.close(fd)
+    assert sizes[0] >= 2 * SHARE
+    assert max(a - b for a, b in itertools.pairwise(sizes)) <= _spares.STEP
+    assert sizes[-1] <= _spares.STEP  # its last descriptor frees the rest
 
 
 def test_so_many_are_kept_at_most(spares: Spares) -> None:
@@ -158,9 +173,10 @@ class TestCluster:
         np.testing.assert_allclose(Y @ w, B @ w, atol=1e-9)
         np.testing.assert_allclose(Z.toarray(), C, atol=1e-9)
         cluster.lose(0)
-        assert len(self.files(cluster)) == 4
+        free = {os.fstat(one.fd).st_ino for one in spares.lent if one.free}
+        assert len(free) == 2  # a share of each matrix
         np.testing.assert_allclose(Z @ w, C @ w, atol=1e-9)
-        assert not (before & {os.fstat(room.fd).st_ino for room in self.rooms(cluster)})
+        assert before & {os.fstat(room.fd).st_ino for room in self.rooms(cluster)} == free
 
     def rooms(self, cluster: Any) -> list[Any]:
         return [cluster.engine.room((2 * SHAPE[0], 100), np.float64) for _ in range(3)]

@@ -306,7 +306,7 @@ class SocketTransport(Transport):
     def poll(self, timeout: float) -> list[tuple[int, Message]]:
         if self._unsent:
             self._flush()
-        if self.spares.lent:
+        if self.spares.lent or self.spares.going:
             self.spares.trim()
         if timeout <= 0:
             ready = self._poll.poll(0)

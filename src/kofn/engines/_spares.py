@@ -3,7 +3,8 @@
 The system finds fresh memory page by page: to write 640 MB of it takes more than twice as long as
 to write over them, and to free them takes as long again. So the master keeps a descriptor of large
 shares' memory. The first byte of it is 1 as long as the worker has it; the worker makes it 0 when
-it has let go (`_pages.tell`).
+it has let go (`_pages.tell`). To free it takes long, too (13 ms for 100 MB were measured), so that
+is done a little at a time.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ SHARE = 1 << 20  # bytes from which on memory is worth keeping
 COUNT = 64  # descriptors that are kept
 PART = 8  # all of it is at most so small a part of the machine's memory
 LINGER = 5.0  # seconds after which memory that nobody wants is let go of, at the next look
+STEP = 1 << 20  # bytes that are freed at a time
 LEAVING = 0.02  # seconds that a worker is given to let go of what it was told to forget
 
 
@@ -58,6 +60,7 @@ class Spares:
 
     def __init__(self) -> None:
         self.lent: list[_Lent] = []
+        self.going: list[_Lent] = []  # is freed
         self._most = os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE // PART
         self._look = 0.0
 
@@ -85,8 +88,10 @@ class Spares:
                 lent.forgotten = time.monotonic()
 
     def lost(self, worker: int) -> None:
-        """Let go of what a worker had that is gone: the system frees it."""
-        self._drop([lent for lent in self.lent if lent.worker == worker])
+        """Take back what a worker had that is gone: one that joins is likely to want as much."""
+        for lent in self.lent:
+            if lent.worker == worker:
+                os.pwrite(lent.fd, FREE, 0)
 
     def take(self, size: int) -> int | None:
         """Return a descriptor of free memory that fits and is written already, to be owned.
@@ -108,18 +113,30 @@ class Spares:
             os.sched_yield()  # to the workers, which may have this core
 
     def trim(self) -> None:
-        """Let go of what has been free for a while. To be called often: it rarely looks."""
-        if (now := time.monotonic()) < self._look:
+        """Free some of what nobody has wanted for a while. To be called often: it rarely looks."""
+        if self.going:
+            self._free_some(self.going[-1])
+        if not self.lent or (now := time.monotonic()) < self._look:
             return
         self._look = now + LINGER
-        self._drop([lent for lent in self.lent if lent.seen])
+        self.going += [lent for lent in self.lent if lent.seen]
+        self.lent = [lent for lent in self.lent if not lent.seen]
         for lent in self.lent:
             lent.seen = lent.free
 
     def close(self) -> None:
         self._drop(list(self.lent))
+        while self.going:
+            os.close(self.going.pop().fd)
 
     def _drop(self, some: list[_Lent]) -> None:
         for lent in some:
             self.lent.remove(lent)
             os.close(lent.fd)
+
+    def _free_some(self, lent: _Lent) -> None:
+        lent.size -= STEP
+        if lent.size > 0:
+            os.ftruncate(lent.fd, lent.size)
+        else:
+            os.close(self.going.pop().fd)

@@ -210,6 +210,7 @@ class _Placed:
         self._usual = Usual()
         self._kind: Any = None  # of rounds in which slots are asked for their own parts first
         self._kind_usual = UsualHalf()
+        self._laggards: Collection[int] = ()  # who was late, and has not answered since
         self.body: tuple[Body, tuple[Any, ...]] = (worker_body, ())  # and more arguments of it
         weakref.finalize(self, lambda known: driver.unwanted.extend(known), self._known)
         if before is not None:
@@ -253,7 +254,8 @@ class _Placed:
         self._fn_key = self._function(fn)
         flush = 0.0 if engine.capabilities.given_time else FLUSH
         self._args = (self.key, self._fn_key, flush, *self.body[1])
-        resting = {worker for worker in driver.roster.behind(_BEHIND) if worker in ready}
+        behind = {*driver.roster.behind(_BEHIND), *driver.roster.owing(self._laggards)}
+        resting = {worker for worker in behind if worker in ready}
         if driver.roster.leaving:
             resting |= self._going(ready.keys() - resting)
         self._teach(self._holders.shares)  # also those whose parts are still on the way
@@ -281,6 +283,7 @@ class _Placed:
             raise TooFewWorkers(error.live, error.need, error.waited, round.lost) from None
         waited = engine.now()
         self._usual.learn(round.took)
+        self._laggards = driver.roster.owing([*self._laggards, *round.late])
         if tuner is not None and isinstance(round, LeadRound):
             tuner.learn(round)
             self._kind_usual.learn(round.half)
@@ -336,7 +339,9 @@ class _Placed:
         """Make the task of a slot: all its symbols, in order, or those of a span."""
         known = self._work.get((slot, span))
         if known is None:
-            known = self._work[slot, span] = self._work_of(slot, span)
+            known = self._work_of(slot, span)
+            if not span or not span[0]:  # the others are rarely the same
+                self._work[slot, span] = known
         what, cost = known
         args = self._args if span is None else (*self._args, span)
         number = self._driver.next_task()

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Collection
+from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
@@ -44,6 +46,8 @@ class Shown(NamedTuple):
     later_seconds: float
     later_parts: int
     took: float
+    out: Collection[int]  # slots that were not asked
+    way: tuple[int, bool]  # copies, and whether all were asked for at once
 
 
 class Change(NamedTuple):
@@ -95,7 +99,8 @@ class SumTuner:
     def learn(self, round: LeadRound) -> None:
         """Take in a round that has ended."""
         took = round.took
-        seen = Shown(round.firsts, round.later_seconds, round.later_parts, took)
+        later, way = (round.later_seconds, round.later_parts), (self.copies, self.at_once)
+        seen = Shown(round.firsts, *later, took, round.out, way)
         self._shown.append(seen)
         self._trial.learn(took)
         self._looks.learn(took)
@@ -134,6 +139,7 @@ class SumTuner:
         """Waits (rounds, slots), the seconds of a slot's own parts, and whether these are known.
 
         Who had said nothing when a round was over was at least so late; twice that is assumed.
+        Who was not asked waits for ever.
         """
         parts = sum(one.later_parts for one in self._shown)
         each = self.m / self.n
@@ -145,13 +151,14 @@ class SumTuner:
         wait = np.empty((len(self._shown), self.n))
         for row, one in zip(wait, self._shown, strict=True):
             row[:] = 2 * one.took
+            row[list(one.out)] = math.inf
             for slot, (took, read) in one.firsts.items():
                 row[slot] = max(0.0, took - part * read)
         return wait, part * each, parts > 0
 
     def _try(self, wait: Floats, own: float) -> Change | None:
         """Ask for everything once, where somebody is late: that tells waits from work."""
-        ends = wait + own
+        ends = np.where(np.isinf(wait), 0.0, wait + own)
         if self.at_once or ends.max(axis=1).mean() < 1.5 * float(np.median(ends)):
             return None
         self._looks.again()
@@ -161,6 +168,8 @@ class SumTuner:
     def _best(self, options: list[int], wait: Floats, own: float) -> Change | None:
         ahead = AHEAD + self._looks.rounds
         now = self._predict(wait, own, self.copies, self.at_once)
+        took = [one.took for one in self._shown if one.way == (self.copies, self.at_once)]
+        now = min([now, fmean(took)] if took else [now])  # what was measured is no worse
         ways = {(self.copies, at_once): 0.0 for at_once in (False, True)}
         ways |= {(c, True): self._price(c) for c in options[1:]}
         best: tuple[float, float, int, bool] | None = None
@@ -188,13 +197,15 @@ class SumTuner:
             times = _streamed(wait, own, copies)
             return float(times.mean()) + (stale if copies > 1 else 0.0)
         ends = wait + own
+        out = np.isinf(ends)
         half = np.median(ends, axis=1)
         rule = RULE.knowing(float(np.median(half)))
         late = np.array([rule.allowed(h, f) for h, f in zip(half, ends.min(axis=1), strict=True)])
         begin = np.maximum(ends, late[:, None]) + wait
         times = ends
-        for i in range(1, copies):
-            times = np.minimum(times, _neighbours(begin, i, copies) + i * own)
+        for i in range(1, copies):  # others know from the start who is not asked
+            after = np.where(out, _neighbours(ends, i, copies), _neighbours(begin, i, copies))
+            times = np.minimum(times, after + own)
         times = times.max(axis=1)
         return float((times + stale * (times > late)).mean())
 

@@ -151,7 +151,7 @@ BENCHES: dict[str, Bench] = {
             "only": Setting(
                 "Only cells with these words, and without those after a minus: products+-Spark.",
                 "all",
-                "products",
+                "products+-Spark",
                 kind=str,
             ),
             "seconds": Setting("Of each cell, about.", 3.0, 0.4, 0.1, float),

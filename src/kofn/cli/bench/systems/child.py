@@ -87,7 +87,7 @@ def attend(peer: Peer) -> None:
 def warm(peer: Peer, work: Work) -> None:
     """One round that does not count: workers load what they run."""
     if type(peer).whole is Peer.whole:
-        list(peer.results(work, islice(work.steps(peer.data, 1), 1)))
+        list(peer.results(work, islice(work.steps(peer.data, work.rounds), 1)))
 
 
 def words(error: Exception) -> str:
