@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..codes.threshold import mix
-from ..model import Last, Piece, RowRange
+from ..model import Last, Piece, RowRange, new
 
 Array = NDArray[Any]
 Runs = Sequence[RowRange]
@@ -42,7 +42,7 @@ def slices(runs: Runs, step: int) -> Iterator[RowRange]:
 def times(a: Any, b: Array) -> Any:
     """a @ b, without a warning of what overflows: the master looks at the result."""
     with np.errstate(over="ignore", invalid="ignore"):
-        return a @ b
+        return a.dot(b)  # for small ones half of the time of @
 
 
 def count_rows(runs: Runs) -> int:
@@ -119,7 +119,8 @@ def _product(share: Any, operand: Array, runs: Runs) -> Iterable[Piece]:
     if count_rows(runs) <= step:
         parts = [times(share[first:last], operand) for first, last in runs]
         value = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        return (Piece(runs, value, len(value)),)  # a known number of pieces: one message
+        # A known number of pieces: one message.
+        return (new(Piece, (runs, value, len(value))),)
     return _long_product(share, operand, list(slices(runs, step)))
 
 

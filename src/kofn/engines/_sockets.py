@@ -2,7 +2,7 @@
 
 Shares, operands and large replies lie in shared memory; an operand is written once, however many
 workers there are. The cancelled round is one shared word. Tasks are sent by the next `poll`; those
-for most workers go through mailboxes, and one system call wakes all.
+for most workers go through mailboxes, and one system call wakes all. Small replies come by them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from . import _wire as wire
 from ._forks import Lifeline, watched
 from ._processes import Process, where_pids_count
 from ._spares import Handle, Spares
-from ._wakeup import MAILBOXES, BroadcastWaker, Mailbox
+from ._wakeup import MAILBOXES, Mailbox, Waker
 from .memory import (
     OWN,
     Packed,
@@ -50,8 +50,8 @@ HELLO, GONE, UNMAP, UNPASS = range(100, 104)
 EXCHANGE = "exchange"  # in place of a packed value's head: memory to be mapped as an Exchange
 _WAIT = frozenset({AddBody, AddOperand, DropOperand})  # sent with the next message
 _NONE: tuple[Message, bytes, Segment | None] = ((), b"", None)  # a message, its frame and segment
-_NOTHING: tuple[Any, Packed] = (None, (None, (None,), None))
 _FDS = 12  # descriptors that go with one frame
+_FIXED = 1000  # arguments of tasks, of which it is kept how they are packed
 VALUE_AT = {  # where in a frame to a worker the packed value is, by the number of its kind
     number: 1 + kind._fields.index(name)
     for number, kind in enumerate(KINDS)
@@ -84,6 +84,7 @@ class Peer(wire.Channel):
         self.maps: dict[int, mmap.mmap] = {}  # its reply segments, mapped here
         self.lent: set[int] = set()  # those of them that lie in rounds, and were not copied
         self.posted = 0  # bytes
+        self.position = 0  # bytes of the stream from it that have been handled
         self.copied = 0  # bytes through memory that it and the master share
 
     @property
@@ -122,8 +123,11 @@ class SocketTransport(Transport):
             self._cancelled = made.enter_context(memoryview(self.word.map).cast("q"))
             self._cancelled[0] = NEVER
             self.lifeline = made.enter_context(contextlib.closing(Lifeline()))
-            waker = contextlib.closing(BroadcastWaker()) if MAILBOXES else contextlib.nullcontext()
-            self.waker = made.enter_context(waker)
+            self.waker = self.ours = None  # wakes the workers; is how they wake us
+            if MAILBOXES:
+                self.waker = made.enter_context(contextlib.closing(Waker()))
+                self.ours = made.enter_context(contextlib.closing(Waker()))
+                self._poll.register(self.ours.fd, wire.IN)
             self.pool = made.enter_context(contextlib.closing(Pool()))
             self.spares = made.enter_context(contextlib.closing(Spares()))
             self._made = made.pop_all()
@@ -135,7 +139,7 @@ class SocketTransport(Transport):
         self._unsent: dict[int, Peer] = {}  # who have frames to be sent
         # The last operand that was sent; by whether all of it is in the frame.
         self._framed = {False: _NONE, True: _NONE}
-        self._fixed = _NOTHING  # the last value that nobody can change, and how it is packed
+        self._fixed: dict[int, tuple[Any, Packed]] = {}  # arguments that nobody can change, by id
         self._before = 0  # bytes to and from workers that are gone
         watched.add(self)
 
@@ -150,8 +154,8 @@ class SocketTransport(Transport):
             sock.close()
             raise
         fds = [self.word.fd, self.lifeline.fd]
-        if peer.mailbox is not None and self.waker is not None:
-            fds += [peer.mailbox.fd, self.waker.fd]
+        if peer.mailbox is not None and self.waker is not None and self.ours is not None:
+            fds += [peer.mailbox.fd, self.waker.fd, self.ours.fd]
         try:
             yield fds
         except BaseException:
@@ -184,11 +188,13 @@ class SocketTransport(Transport):
     def pack(self, value: Any, lasting: bool = False) -> Packed | Shared:
         """Write large buffers to a segment; `lasting`: to one that only its worker will hold."""
         if not lasting:
-            if value is self._fixed[0]:
-                return self._fixed[1]  # the tasks of a sum all have the same arguments
+            if (known := self._fixed.get(id(value))) is not None:
+                return known[1]  # tasks have the same arguments in every round
             packed, segment = pack(value, self.pool.take)
-            if packed[0] is None:
-                self._fixed = value, packed
+            if packed[0] is None and type(value) is tuple:
+                if len(self._fixed) >= _FIXED:
+                    self._fixed.clear()
+                self._fixed[id(value)] = value, packed
         elif isinstance(value, Exchange):
             packed, segment = (EXCHANGE, astuple(value.layout), OWN), Handle(value.owner)
         elif isinstance(value, Reserved):
@@ -221,7 +227,9 @@ class SocketTransport(Transport):
             memory[0] = 0  # free: the worker may write to it again
 
     def borrow(self, packed: Any) -> Any:
-        if type(packed) is Shared and packed.lent is not None:
+        if type(packed) is not Shared:
+            return unpack(packed)
+        if packed.lent is not None:
             array = borrowed(packed.packed, packed.memory, packed.lent)
             if array is not None:
                 return array
@@ -258,7 +266,7 @@ class SocketTransport(Transport):
 
     def cancelled(self, round: int) -> None:
         self._cancelled[0] = round
-        self._framed, self._fixed = {False: _NONE, True: _NONE}, _NOTHING
+        self._framed = {False: _NONE, True: _NONE}
 
     def send(self, worker: int, message: Message) -> None:
         peer = self._live.get(worker)
@@ -312,7 +320,12 @@ class SocketTransport(Transport):
         for fd, mask in ready:
             peer = self.peers.get(fd)
             if peer is None:
-                self._ready(fd, arrived)
+                if self.ours is not None and fd == self.ours.fd:
+                    self.ours.read()  # first: who posts later wakes us again
+                    for one in self.peers.values():
+                        self._open(one, arrived)
+                else:
+                    self._ready(fd, arrived)
                 continue
             if mask & wire.OUT and peer.outbox:
                 peer.flush()
@@ -343,22 +356,36 @@ class SocketTransport(Transport):
         if frames is None:
             self._ended(peer, arrived)
             return False
-        for fields in frames:
-            if fields[0] < HELLO:
-                message = typed(fields)
-                if isinstance(message, TaskReply):  # both, in the order of their descriptors
-                    if message.what[2] is not None:
-                        message = message._replace(what=self._locate(peer, message.what))
-                    if message.value[2] is not None:
-                        message = message._replace(value=self._locate(peer, message.value))
-                arrived.append((peer.id, message))
-            elif fields[0] == GONE:
-                peer.maps.pop(fields[1], None)
-            else:
-                peer.process = Process(*fields[1:])
-                self._live[peer.id] = peer
-                arrived.append((peer.id, WorkerUp(self._host)))
+        for fields, size in zip(frames, peer.sizes, strict=True):
+            self._open(peer, arrived)
+            self._take(peer, fields, arrived)
+            peer.position += size
+        self._open(peer, arrived)
         return True
+
+    def _open(self, peer: Peer, arrived: list[tuple[int, Message]]) -> None:
+        """Take in what a worker has put into its mailbox, if its turn has come."""
+        if peer.mailbox is not None and (data := peer.mailbox.take(peer.position)) is not None:
+            peer.received += len(data)
+            for fields in wire.frames(data):
+                self._take(peer, fields, arrived)
+
+    def _take(self, peer: Peer, fields: Any, arrived: list[tuple[int, Message]]) -> None:
+        """Take in a frame."""
+        if fields[0] < HELLO:
+            message = typed(fields)
+            if type(message) is TaskReply:  # both, in the order of their descriptors
+                if message[1][2] is not None:
+                    message = message._replace(what=self._locate(peer, message[1]))
+                if message[2][2] is not None:
+                    message = message._replace(value=self._locate(peer, message[2]))
+            arrived.append((peer.id, message))
+        elif fields[0] == GONE:
+            peer.maps.pop(fields[1], None)
+        else:
+            peer.process = Process(*fields[1:])
+            self._live[peer.id] = peer
+            arrived.append((peer.id, WorkerUp(self._host)))
 
     def _locate(self, peer: Peer, packed: Packed) -> Shared:
         segment: Any = packed[2]
@@ -373,6 +400,7 @@ class SocketTransport(Transport):
 
     def _ended(self, peer: Peer, arrived: list[tuple[int, Message]]) -> None:
         """Handle a worker's death, after all that it had sent."""
+        self._open(peer, arrived)
         self._drop(peer)
         arrived.append((peer.id, WorkerDown(peer.reason)))
 

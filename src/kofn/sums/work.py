@@ -104,7 +104,8 @@ def worker_body(
             known = memo.get(part)
             if known is None:
                 new, several = leaves(fn, held.parts[part], x, part)
-                shapes = same_shapes(shapes, tuple(one.shape for one in new), f"part {part}")
+                if shapes != (own := tuple([one.shape for one in new])):
+                    shapes = same_shapes(shapes, own, f"part {part}")
                 if here or i + 1 < end or j + 1 < len(row.parts):
                     new = tuple([one.copy() for one in new])  # fn may write its next over this
                 memo.keep(part, new)
@@ -195,7 +196,7 @@ def add(total: Leaves | None, new: Leaves, scale: float) -> Leaves:
 def stack(values: Sequence[Leaves], several: bool) -> Leaves | NDArray[Any]:
     """Values of several symbols as one: a leading axis on every leaf."""
     if len(values) == 1:
-        stacked = tuple(one[None] for one in values[0])
+        stacked = tuple([one[None] for one in values[0]])
     else:
         stacked = tuple(np.stack(parts) for parts in zip(*values, strict=True))
     return stacked if several else stacked[0]
