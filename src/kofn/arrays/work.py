@@ -1,6 +1,7 @@
 """What workers do with a share. Runs where the share is; imports nothing heavy.
 
-A share is a dense array or a scipy.sparse CSR matrix; slicing rows and `@` are all that is used.
+A share is a dense array or a scipy.sparse CSR matrix; slicing rows and products are all that is
+used. Of small arrays `dot` takes half of the time of `@`.
 A dense share may carry more columns than its matrix has: a velocity, which products leave out.
 """
 
