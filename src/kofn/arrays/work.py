@@ -30,7 +30,8 @@ def slice_rows(share: Any, width: int) -> int:
     rows, columns = share.shape
     per_row = columns if isinstance(share, np.ndarray) else 4 * share.nnz / max(1, rows)
     # A wide operand reuses each row from cache: about four of its columns cost as much as one.
-    return max(1, int(SLICE_WORK / (max(1.0, per_row) * max(1.0, width / 4))))
+    work = (per_row if per_row > 1 else 1.0) * (width / 4 if width > 4 else 1.0)
+    return int(SLICE_WORK / work) or 1
 
 
 def slices(runs: Runs, step: int) -> Iterator[RowRange]:
