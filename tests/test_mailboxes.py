@@ -17,9 +17,10 @@ from support import examples, until
 
 import kofn
 from kofn.engines import _wire as wire
+from kofn.engines._peer import Peer
 from kofn.engines._processes import Process
 from kofn.engines._socket_worker import SocketWorker
-from kofn.engines._sockets import HELLO, Peer, SocketTransport
+from kofn.engines._sockets import HELLO, SocketTransport
 from kofn.engines._wakeup import MAILBOXES, Mailbox, Waker
 from kofn.engines.local import LocalEngine
 from kofn.engines.memory import Segment, attach
@@ -148,7 +149,7 @@ def test_replies_come_in_the_order_of_sending(steps: list[str]) -> None:
     transport.close()
     worker.poll.close()
     worker.word.release()
-    os.close(worker.master.fd)
+    os.close(worker.master_waker.fd)
     for segment in segments:
         segment.close()
 

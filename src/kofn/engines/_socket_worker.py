@@ -43,7 +43,7 @@ class SocketWorker(Values):
         self.mailbox: Mailbox | None = None
         if mailbox:
             self.mailbox, self.poll = Mailbox(mailbox[0]), select.epoll()
-            self.master = Waker(mailbox[2])
+            self.master_waker = Waker(mailbox[2])
             self.poll.register(self.fd, select.EPOLLIN)
             self.poll.register(mailbox[1], select.EPOLLIN | select.EPOLLET)
         self.position = 0  # bytes of the socket's stream that have been handled
@@ -157,7 +157,7 @@ class SocketWorker(Values):
     def send(self, data: bytes, fds: Sequence[int] = ()) -> None:
         """Send a frame: by the mailbox if it fits in there now, by the socket otherwise."""
         if not fds and self.mailbox is not None and self.mailbox.post(data, self.sent):
-            self.master.wake()
+            self.master_waker.wake()
         else:
             self.stream(data, fds)
 

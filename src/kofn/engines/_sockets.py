@@ -8,7 +8,6 @@ for most workers go through mailboxes, and one system call wakes all. Small repl
 from __future__ import annotations
 
 import contextlib
-import mmap
 import socket
 from collections.abc import Iterator
 from dataclasses import astuple
@@ -22,9 +21,10 @@ from ..interrupts import opened
 from ..model import Room
 from . import _wire as wire
 from ._forks import Lifeline, watched
+from ._peer import Peer
 from ._processes import Process, where_pids_count
 from ._spares import Handle, Spares
-from ._wakeup import MAILBOXES, Mailbox, Waker
+from ._wakeup import MAILBOXES, Waker
 from .memory import (
     OWN,
     Packed,
@@ -71,46 +71,6 @@ class Shared(NamedTuple):
     lent: set[int] | None = None
 
 
-class Peer(wire.Channel):
-    """What the master holds for one worker."""
-
-    def __init__(self, id: int, sock: socket.socket, poll: Any) -> None:
-        self.mailbox = Mailbox() if MAILBOXES else None  # first: it may fail
-        super().__init__(sock, poll)
-        self.id = id
-        self.process: Any = None  # a Process, from its hello on
-        self.reason = ""  # why it never came
-        self.segments: set[int] = set()  # of our pool, that it has mapped
-        self.maps: dict[int, mmap.mmap] = {}  # its reply segments, mapped here
-        self.lent: set[int] = set()  # those of them that lie in rounds, and were not copied
-        self.posted = 0  # bytes
-        self.position = 0  # bytes of the stream from it that have been handled
-        self.copied = 0  # bytes through memory that it and the master share
-
-    @property
-    def moved(self) -> int:
-        """Bytes to and from it, but for operands, which lie where all workers read them."""
-        return self.sent + self.posted + self.received + self.copied
-
-    def post(self) -> bool:
-        """Put what is unsent into the mailbox, if there is room; wake the worker afterwards."""
-        if self.mailbox is None or self.outbox or self.broken or self.unsent_fds:
-            return False
-        data = b"".join(self.unsent)
-        if not self.mailbox.post(data, self.sent):
-            return False
-        self.unsent.clear()
-        self.posted += len(data)
-        return True
-
-    def close(self) -> None:
-        super().close()
-        if self.mailbox is not None:
-            self.mailbox.given()
-            self.mailbox = None  # its memory goes with it
-        self.maps.clear()  # not closed: a reply that is just being read may lie there
-
-
 class SocketTransport(Transport):
     """The master's side; subclasses say how workers are started."""
 
@@ -123,11 +83,11 @@ class SocketTransport(Transport):
             self._cancelled = made.enter_context(memoryview(self.word.map).cast("q"))
             self._cancelled[0] = NEVER
             self.lifeline = made.enter_context(contextlib.closing(Lifeline()))
-            self.waker = self.ours = None  # wakes the workers; is how they wake us
+            self.waker = self.master_waker = None  # wakes the workers; is how they wake us
             if MAILBOXES:
                 self.waker = made.enter_context(contextlib.closing(Waker()))
-                self.ours = made.enter_context(contextlib.closing(Waker()))
-                self._poll.register(self.ours.fd, wire.IN)
+                self.master_waker = made.enter_context(contextlib.closing(Waker()))
+                self._poll.register(self.master_waker.fd, wire.IN)
             self.pool = made.enter_context(contextlib.closing(Pool()))
             self.spares = made.enter_context(contextlib.closing(Spares()))
             self._made = made.pop_all()
@@ -154,8 +114,8 @@ class SocketTransport(Transport):
             sock.close()
             raise
         fds = [self.word.fd, self.lifeline.fd]
-        if peer.mailbox is not None and self.waker is not None and self.ours is not None:
-            fds += [peer.mailbox.fd, self.waker.fd, self.ours.fd]
+        if peer.mailbox is not None and self.waker is not None and self.master_waker is not None:
+            fds += [peer.mailbox.fd, self.waker.fd, self.master_waker.fd]
         try:
             yield fds
         except BaseException:
@@ -320,8 +280,8 @@ class SocketTransport(Transport):
         for fd, mask in ready:
             peer = self.peers.get(fd)
             if peer is None:
-                if self.ours is not None and fd == self.ours.fd:
-                    self.ours.read()  # first: who posts later wakes us again
+                if self.master_waker is not None and fd == self.master_waker.fd:
+                    self.master_waker.read()  # first: who posts later wakes us again
                     for one in self.peers.values():
                         self._open(one, arrived)
                 else:
