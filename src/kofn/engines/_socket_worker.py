@@ -162,6 +162,7 @@ class SocketWorker(Values):
             self.stream(data, fds)
 
     def stream(self, data: bytes, fds: Sequence[int] = ()) -> None:
+        """Send a frame by the socket, and descriptors with it."""
         self.sent += len(data)
         try:
             if fds:
