@@ -73,6 +73,12 @@ MUTATIONS = (
         "            return event\n",
     ),
     Mutation(
+        "old-news",  # what workers said changes nothing that is known of who holds what
+        "rounds/roster.py",
+        "        self.changes += 1\n        if type(event) is Dropped:\n",
+        "        if type(event) is Dropped:\n",
+    ),
+    Mutation(
         "slots-of-the-dead",  # who is lost keeps its slot
         "rounds/roster.py",
         "            slots.pop(worker, None)\n",

@@ -15,7 +15,7 @@ from kofn.codes.graph import GraphCode, optimal_weights, regular_graph
 from kofn.codes.reliable import ReliableRepetition, grouped
 from kofn.delays import Exponential
 from kofn.engines.virtual import VirtualEngine
-from kofn.sums.tally import Combining
+from kofn.sums.tally import tally_of
 
 
 def at_vertices(edges: dict[int, tuple[int, int]], vertices: int) -> np.ndarray:
@@ -111,7 +111,7 @@ def test_unbiased_weights_of_unequal_workers_have_the_sum_as_their_mean() -> Non
     mean = 0.0
     for here in product((False, True), repeat=6):
         chance = float(np.prod([1 - p if yes else p for p, yes in zip(P, here, strict=True)]))
-        tally = Combining(code)
+        tally = tally_of(code)
         for slot in np.flatnonzero(here).tolist():
             row = code.symbols(slot)[0].dense(6)
             tally.take(slot, 0, 1, row[None] @ terms)

@@ -15,11 +15,7 @@ from kofn import BadInput, CyclicRepetition, FractionalRepetition, SumCode, Unco
 from kofn.codes.assignment import Assignment, uncovered
 from kofn.codes.erasurehead import moments
 from kofn.codes.linear import EliminationDecoder
-from kofn.sums.tally import Combining, Covering, Tally
-
-
-def tally_of(code: Assignment) -> Tally:
-    return Covering(code) if code.disjoint else Combining(code)
+from kofn.sums.tally import Tally, tally_of
 
 
 def deliver(code: Assignment, slots: Any, terms: np.ndarray[Any, Any]) -> Tally:

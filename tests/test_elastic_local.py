@@ -124,5 +124,5 @@ def test_a_workers_exception_comes_with_its_own_traceback() -> None:
         X = cluster.encode(np.ones((10, 3)), k=1)
         for worker in cluster.workers:  # spoil the share behind the matrix's back
             cluster.engine.put(worker, X._holders.key, np.ones((10, 2)))
-        with pytest.raises(kofn.WorkerError, match=r"share\[first:last\] @ operand"):
+        with pytest.raises(kofn.WorkerError, match=r"times\(share\[first:last\], operand\)"):
             X @ np.ones(3)

@@ -17,15 +17,18 @@ from support import examples, until
 
 import kofn
 from kofn.engines import _wire as wire
+from kofn.engines._peer import Peer
+from kofn.engines._processes import Process
 from kofn.engines._socket_worker import SocketWorker
-from kofn.engines._sockets import Peer
-from kofn.engines._wakeup import MAILBOXES, BroadcastWaker, Mailbox
+from kofn.engines._sockets import HELLO, SocketTransport
+from kofn.engines._wakeup import MAILBOXES, Mailbox, Waker
 from kofn.engines.local import LocalEngine
-from kofn.engines.memory import Segment
-from kofn.model import Reply, Task
+from kofn.engines.memory import Segment, attach
+from kofn.engines.protocol.messages import TaskReply
+from kofn.model import Lost, Piece, Reply, Task
 from kofn.testing._bodies import echo
 
-pytestmark = pytest.mark.skipif(not MAILBOXES, reason="needs epoll and a processor in order")
+pytestmark = pytest.mark.skipif(not MAILBOXES, reason="needs Linux and a processor in order")
 
 
 A = np.random.default_rng(0).standard_normal((600, 40))
@@ -59,9 +62,10 @@ class Listener(SocketWorker):
 def test_messages_are_handled_in_the_order_of_sending(steps: list[str], reads: int) -> None:
     ours, theirs = socket.socketpair()
     poll = select.epoll()
-    peer, word, waker = Peer(0, ours, poll), Segment(8), BroadcastWaker()
+    peer, word, waker = Peer(0, ours, poll), Segment(8), Waker()
     assert peer.mailbox is not None
-    worker = Listener(theirs, word.map, *(os.dup(fd) for fd in (peer.mailbox.fd, waker.fd)))
+    given = (peer.mailbox.fd, waker.fd, waker.fd)
+    worker = Listener(theirs, word.map, *(os.dup(fd) for fd in given))
     sent: list[int] = []
     for number, step in enumerate(steps):
         if step == "read":
@@ -91,17 +95,94 @@ def test_messages_are_handled_in_the_order_of_sending(steps: list[str], reads: i
     poll.close()
 
 
-def test_a_mailbox_holds_one_message_and_only_what_fits() -> None:
+def says_and_goes(kept: Any, operand: Any) -> Any:
+    yield Piece(None, "the last", 1)
+    os._exit(0)
+
+
+class InPlace(SocketTransport):
+    """A transport whose workers are objects of this process."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.workers: list[SocketWorker] = []
+
+    def start(self, worker: int) -> None:
+        ours, theirs = socket.socketpair()
+        with self._adding(worker, ours) as given:
+            word, _, *mailbox = map(os.dup, given)
+            self.workers.append(SocketWorker(theirs, attach(word), *mailbox))
+
+
+@examples(200)
+@given(st.lists(st.sampled_from(["small", "large", "descriptor", "poll"]), max_size=40))
+def test_replies_come_in_the_order_of_sending(steps: list[str]) -> None:
+    transport, segments = InPlace(), list[Segment]()
+    transport.start(0)
+    (worker,) = transport.workers
+    worker.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8 << 20)
+    sent, heard = list[int](), list[int]()
+
+    def poll() -> None:
+        for _, message in transport.poll(0.0):
+            if isinstance(message, TaskReply):
+                heard.append(message.task)
+
+    worker.stream(wire.frame(HELLO, *Process.of(os.getpid())))
+    for number, step in enumerate(steps):
+        if step == "poll":
+            poll()
+            continue
+        what, fds = (None, (None,), None), list[int]()
+        value: Any = (None, (b"x" * (80_000 if step == "large" else 10),), None)
+        if step == "descriptor":
+            segments.append(Segment(100))
+            value, fds = ("<f8", ((64, 8),), segments[-1].id), [segments[-1].fd]
+        sent.append(number)
+        worker.send(wire.frame(7, number, what, value, 1, 0.0, True), fds)
+        if step == "large":
+            poll()  # or the socket would be full some time
+    worker.sock.close()
+    while transport.peers:
+        poll()
+    assert heard == sent
+    transport.close()
+    worker.poll.close()
+    worker.word.release()
+    os.close(worker.master_waker.fd)
+    for segment in segments:
+        segment.close()
+
+
+def test_a_mailbox_holds_one_message_each_way_and_only_what_fits() -> None:
     box = Mailbox()
-    assert box.take(0) is None
-    assert box.post(b"first", 0)
-    assert not box.post(b"second", 0)
-    assert box.take(0) == b"first"
-    assert not box.post(b"x" * 70_000, 0)
-    assert box.post(b"later", 10)
-    assert box.take(9) is None  # one byte of the stream comes before it
-    assert box.take(10) == b"later"
+    other = Mailbox(os.dup(box.fd))
+    for one, two in ((box, other), (other, box)):
+        assert two.take(0) is None
+        assert one.post(b"first", 0)
+        assert not one.post(b"second", 0)
+        assert one.take(0) is None  # it is not its own
+        assert two.take(0) == b"first"
+        assert not one.post(b"x" * 70_000, 0)
+        assert one.post(b"later", 10)
+        assert two.take(9) is None  # one byte of the stream comes before it
+        assert two.take(10) == b"later"
     box.given()
+
+
+@pytest.mark.engine
+def test_what_a_worker_said_last_is_heard_before_its_end() -> None:
+    with LocalEngine(1) as engine:
+        for task in range(50):
+            (worker,) = engine.workers
+            engine.submit(Task(task, task, worker, says_and_goes))
+            events: list[Any] = []
+            while not any(isinstance(event, Lost) for event in events):
+                events += engine.events(10.0)
+            assert [event.value for event in events if isinstance(event, Reply)] == ["the last"]
+            engine.join()
+            while not engine.workers:
+                engine.events(10.0)
 
 
 @pytest.mark.engine
@@ -130,17 +211,15 @@ def test_tasks_for_all_and_for_one_come_in_order_through_both() -> None:
         assert heard == expected
 
 
-def test_every_wake_finds_the_pipe_empty() -> None:
-    # Some kernels tell of a write to a pipe that is not empty only those who wait at its other end
-    # by reading, not those who wait for an edge.
-    waker = BroadcastWaker()
-    try:
-        for _ in range(3):
-            waker.wake()
-            assert len(os.read(waker.fd, 100)) == 1
-            os.write(waker._end, b"!")
-    finally:
-        waker.close()
+def test_who_never_reads_is_told_of_every_wake_once() -> None:
+    waker, waiting = Waker(), select.epoll()
+    waiting.register(waker.fd, select.EPOLLIN | select.EPOLLET)
+    for _ in range(3):
+        waker.wake()
+        assert len(waiting.poll(0)) == 1
+        assert not waiting.poll(0)
+    waiting.close()
+    waker.close()
 
 
 @pytest.mark.engine

@@ -40,7 +40,8 @@ def is_sparse(value: object) -> bool:
     Who has one has imported that module. It takes a third of the time of `import kofn`, so kofn
     imports it only when it is needed: `import scipy`, then `scipy.sparse.name` where it is used.
     """
-    return "scipy.sparse" in sys.modules and bool(scipy.sparse.issparse(value))
+    known = type(value) is not np.ndarray and "scipy.sparse" in sys.modules
+    return known and bool(scipy.sparse.issparse(value))
 
 
 def whole(
@@ -71,7 +72,9 @@ def number(
     """Return `value` as a float that keeps one of RULES; NaN never does."""
     try:
         result = (
-            float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+            float(value)
+            if type(value) is float or (isinstance(value, Real) and not isinstance(value, bool))
+            else math.nan
         )
     except OverflowError:  # a whole number or a fraction that no float is as large as
         result = math.nan
@@ -117,6 +120,8 @@ def slots(n: object, live: int) -> int:
 
 def plain(value: Any, name: str) -> NDArray[Any]:
     """Return `value`, a frame too, as a base NumPy array; masks and ragged lists are refused."""
+    if type(value) is np.ndarray:
+        return value
     unmasked(value, name)
     try:
         array = np.asarray(value)
@@ -259,7 +264,7 @@ def factors(X: Any, Y: Any, check_finite: bool) -> tuple[NDArray[Any], NDArray[A
 
 def floats(array: Any, name: str) -> Any:
     """Return an array as float64 or float32, of this machine's byte order."""
-    if array.dtype in (np.float64, np.float32) and array.dtype.isnative:
+    if array.dtype.char in "df" and array.dtype.isnative:
         return array
     if array.dtype.kind == "f" and array.dtype.itemsize == 4:
         return array.astype(np.float32)  # the other byte order

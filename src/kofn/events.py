@@ -20,6 +20,9 @@ if sys.implementation.name == "cpython":
     untrack.argtypes, untrack.restype = (ctypes.py_object,), None
 
 
+_append = deque.append
+
+
 class EventLog(deque[Record]):
     """The newest records. `marks` has those again that are not of single tasks.
 
@@ -36,20 +39,20 @@ class EventLog(deque[Record]):
     def add(self, record: Record) -> None:
         """Append a record of a single task."""
         untrack(record)
-        super().append(record)
+        _append(self, record)
 
     def append(self, record: Record) -> None:
         """Append a record that readers must not miss."""
         untrack(record)
-        super().append(record)  # first: what is in `marks` is here already
+        _append(self, record)  # first: what is in `marks` is here already
         self.marks.append(record)
 
     def note(self, event: Event) -> None:
         """Append the record of an event of the engine's."""
         if type(event) is Reply:
-            now, kind = event.time, "reply" if event.last else "piece"
-            said = (now, kind, event.round, event.worker, event.task, event.read, "", ())
-            self.add(new(Record, said))
+            time, worker, round, number, _, _, read, _, last = event
+            kind = "reply" if last else "piece"
+            self.add(new(Record, (time, kind, round, worker, number, read, "", ())))
             return
         kind, task = type(event).__name__.lower(), getattr(event, "task", None)
         round, worker = getattr(event, "round", -1), getattr(event, "worker", -1)

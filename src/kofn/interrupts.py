@@ -36,6 +36,7 @@ from typing import Any
 
 # Handlers run at once; inside of `held`, but it is opened; handlers wait; not in the main thread.
 _FREE, _OPEN, _HELD, _ELSEWHERE = range(4)
+_AGAIN = 4  # of a lock that its holder takes again, while handlers wait anyway
 _SLICE = 0.05  # seconds that a wait for a lock may keep a handler waiting
 _ENOUGH = 10.0  # seconds, then a signal that comes again is not held back
 _SIGNALS = sorted(int(s) for s in _signal.valid_signals())
@@ -186,9 +187,13 @@ class Lock:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._before: list[int] = []  # of the holder alone
+        self._holder = 0  # the thread
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """As of threading.RLock; a wait for it can be interrupted."""
+        if self._holder == get_ident() and _level == _HELD:
+            self._before.append(_AGAIN)
+            return True
         before = _hold()
         try:
             got = self._lock.acquire(blocking=False)
@@ -199,6 +204,7 @@ class Lock:
             raise
         if got:
             self._before.append(before)
+            self._holder = get_ident()
         else:
             _release(before)
         return got
@@ -214,6 +220,10 @@ class Lock:
     def release(self) -> None:
         """As of threading.RLock."""
         before = self._before.pop()
+        if before == _AGAIN:
+            return
+        if not self._before:
+            self._holder = 0
         self._lock.release()
         _release(before)
 

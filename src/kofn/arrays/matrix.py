@@ -394,5 +394,5 @@ class CodedMatrix(Displayed, Reporting):
     def _bound(self, inner: int, eta: float, shares: Collection[int]) -> float:
         """Bound on the relative error of products of this inner dimension, decoded with such η."""
         least = error_bound(inner, self.dtype, eta)
-        rounding = round_off(self.dtype) * math.sqrt(self.updates)
+        rounding = round_off(self.dtype) * math.sqrt(self.updates) if self.updates else 0.0
         return self._drift.widened(least, max(1.0, eta), rounding, self.code.k, shares)

@@ -235,6 +235,8 @@ class Planner:
         self._kind_asked: tuple[Hashable, ...] = ()
         self._late: Late | None = None
         self._laggards: set[int] = set()  # late, and still at it
+        self._state: tuple[int, str] | None = None  # of the holders, when these were ready
+        self._were_ready: dict[int, int] = {}
         self.usual = Usual()  # of all rounds of this matrix
         self.groups, self.spare, self.still = 0, False, False  # of the layouts of its products
         self.tuner: MarginTuner | None = None  # where the margin is left to kofn
@@ -309,7 +311,7 @@ class Planner:
 
     def ended(self, round: Round) -> None:
         """Note who was late in a round, and how long it took."""
-        if isinstance(round, ElasticRound | SumRound):
+        if isinstance(round, (ElasticRound, SumRound)):
             self.usual.learn(round.took)
             self._kind.learn(round.half)
         self._laggards = self._driver.roster.owing([*self._laggards, *round.late])
@@ -326,7 +328,10 @@ class Planner:
 
         If those are too few, all that owe none; if these are, all.
         """
-        roster, now, silent = self._driver.roster, self._driver.engine.now(), self.silent()
+        roster = self._driver.roster
+        if not roster.debts.since and not roster.leaving:
+            return ready
+        now, silent = self._driver.engine.now(), self.silent()
         going = self.usual.too_soon(roster.leaving, now) if roster.leaving else set()
         for out in (silent | going, silent) if going else (silent,):
             if out and len(ready.keys() - out) >= need:
@@ -349,6 +354,8 @@ class Planner:
     def _ready(self) -> dict[int, int]:
         """Live workers with their shares; when few, those fetching theirs are waited for."""
         holders, roster, came = self._holders, self._driver.roster, -1
+        if holders.state == self._state:
+            return self._were_ready
         ready: dict[int, int] = {}
         # Again where somebody has joined meanwhile: it can take part, and nobody else tells it.
         while len(ready) < self._need and came != (came := roster.joined):
@@ -360,4 +367,5 @@ class Planner:
             if len(ready) < self._need:
                 holders.wait()
                 ready = holders.ready()
+        self._state, self._were_ready = holders.state if len(ready) >= self._need else None, ready
         return ready

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,12 @@ from .reduce import Item
 
 Floats = NDArray[np.float64]
 More = Callable[[int], tuple[Any, ...]]
+
+
+@lru_cache(maxsize=4096)
+def _arguments(key: str, runs: tuple[RowRange, ...]) -> tuple[tuple[Any, ...], int]:
+    """The arguments of a task, the same object in each round; and its rows."""
+    return (key, runs), work.count_rows(runs)
 
 
 class Pass:
@@ -38,8 +45,9 @@ class Pass:
         self._driver, self._code, self._body, self._more = driver, code, body, more
 
     def task(self, round: int, worker: int, share: int, runs: tuple[RowRange, ...]) -> Task:
-        args = (self.key, runs) if self._more is None else (self.key, runs, *self._more(share))
-        task, rows = self._driver.next_task(), work.count_rows(runs)
+        args, rows = _arguments(self.key, runs)
+        args = args if self._more is None else (*args, *self._more(share))
+        task = self._driver.next_task()
         # The values of its replies are brief: they are decoded at once.
         return new(Task, (task, round, worker, self._body, args, runs, rows, True))
 

@@ -1,6 +1,7 @@
 """What workers do with a share. Runs where the share is; imports nothing heavy.
 
-A share is a dense array or a scipy.sparse CSR matrix; slicing rows and `@` are all that is used.
+A share is a dense array or a scipy.sparse CSR matrix; slicing rows and products are all that is
+used. Of small arrays `dot` takes half of the time of `@`.
 A dense share may carry more columns than its matrix has: a velocity, which products leave out.
 """
 
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..codes.threshold import mix
-from ..model import Last, Piece, RowRange
+from ..model import Last, Piece, RowRange, new
 
 Array = NDArray[Any]
 Runs = Sequence[RowRange]
@@ -29,7 +30,8 @@ def slice_rows(share: Any, width: int) -> int:
     rows, columns = share.shape
     per_row = columns if isinstance(share, np.ndarray) else 4 * share.nnz / max(1, rows)
     # A wide operand reuses each row from cache: about four of its columns cost as much as one.
-    return max(1, int(SLICE_WORK / (max(1.0, per_row) * max(1.0, width / 4))))
+    work = (per_row if per_row > 1 else 1.0) * (width / 4 if width > 4 else 1.0)
+    return int(SLICE_WORK / work) or 1
 
 
 def slices(runs: Runs, step: int) -> Iterator[RowRange]:
@@ -42,7 +44,7 @@ def slices(runs: Runs, step: int) -> Iterator[RowRange]:
 def times(a: Any, b: Array) -> Any:
     """a @ b, without a warning of what overflows: the master looks at the result."""
     with np.errstate(over="ignore", invalid="ignore"):
-        return a @ b
+        return a.dot(b)  # for small ones half of the time of @
 
 
 def count_rows(runs: Runs) -> int:
@@ -119,7 +121,8 @@ def _product(share: Any, operand: Array, runs: Runs) -> Iterable[Piece]:
     if count_rows(runs) <= step:
         parts = [times(share[first:last], operand) for first, last in runs]
         value = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        return (Piece(runs, value, len(value)),)  # a known number of pieces: one message
+        # A known number of pieces: one message.
+        return (new(Piece, (runs, value, len(value))),)
     return _long_product(share, operand, list(slices(runs, step)))
 
 

@@ -44,7 +44,7 @@ class Total:
             if one.dtype != total.dtype:
                 kind = np.result_type(total.dtype, one.dtype)
                 self.leaves[i] = total = total.astype(kind, copy=False)
-            ufunc(total, one, out=total)
+            ufunc(total, one, total)
 
 
 def same_shapes(before: Shapes | None, shapes: Shapes, who: str) -> Shapes:

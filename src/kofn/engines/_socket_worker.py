@@ -16,7 +16,7 @@ from ._forks import reseed, tie
 from ._pages import Gathering
 from ._processes import Process
 from ._sockets import EXCHANGE, GONE, HELLO, UNMAP, UNPASS, VALUE_AT, Shared
-from ._wakeup import Mailbox
+from ._wakeup import Mailbox, Waker
 from .memory import OWN, Memory, Packed, Pool, Segment, attach, attach_own, large, pack, unpack
 from .protocol import Message, Values, WorkerProtocol, plain, typed
 from .protocol.messages import TaskReply
@@ -28,7 +28,7 @@ def serve(fds: list[int]) -> None:
     """Serve the master on socket `fds[0]` until it goes away.
 
     `fds[1]` holds the cancelled word, `fds[2]` is the master's lifeline. Where there is a mailbox,
-    it is `fds[3]`, and `fds[4]` wakes who waits for it.
+    it is `fds[3]`; `fds[4]` wakes those who wait for theirs, `fds[5]` the master.
     """
     tie(fds[2])
     reseed()
@@ -43,9 +43,11 @@ class SocketWorker(Values):
         self.mailbox: Mailbox | None = None
         if mailbox:
             self.mailbox, self.poll = Mailbox(mailbox[0]), select.epoll()
+            self.master_waker = Waker(mailbox[2])
             self.poll.register(self.fd, select.EPOLLIN)
             self.poll.register(mailbox[1], select.EPOLLIN | select.EPOLLET)
         self.position = 0  # bytes of the socket's stream that have been handled
+        self.sent = 0  # bytes by the socket
         self.reader = wire.Reader(sock)
         self.word = memoryview(cancelled).cast("q")  # [0]: the highest cancelled round
         self.protocol = WorkerProtocol(self, lambda: self.word[0], self.outlet)
@@ -56,7 +58,7 @@ class SocketWorker(Values):
         self.taken: list[Segment] = []  # segments that the next message is about
 
     def serve(self) -> None:
-        self.send(wire.frame(HELLO, *Process.of(os.getpid())))
+        self.stream(wire.frame(HELLO, *Process.of(os.getpid())))
         while (frames := self.receive()) is not None:
             self.take(frames)
 
@@ -153,6 +155,15 @@ class SocketWorker(Values):
         self.send(wire.frame(*plain(message)), fds)
 
     def send(self, data: bytes, fds: Sequence[int] = ()) -> None:
+        """Send a frame: by the mailbox if it fits in there now, by the socket otherwise."""
+        if not fds and self.mailbox is not None and self.mailbox.post(data, self.sent):
+            self.master_waker.wake()
+        else:
+            self.stream(data, fds)
+
+    def stream(self, data: bytes, fds: Sequence[int] = ()) -> None:
+        """Send a frame by the socket, and descriptors with it."""
+        self.sent += len(data)
         try:
             if fds:
                 data = data[socket.send_fds(self.sock, [data], fds) :]

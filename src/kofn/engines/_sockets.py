@@ -2,13 +2,12 @@
 
 Shares, operands and large replies lie in shared memory; an operand is written once, however many
 workers there are. The cancelled round is one shared word. Tasks are sent by the next `poll`; those
-for most workers go through mailboxes, and one system call wakes all.
+for most workers go through mailboxes, and one system call wakes all. Small replies come by them.
 """
 
 from __future__ import annotations
 
 import contextlib
-import mmap
 import socket
 from collections.abc import Collection, Iterator
 from dataclasses import astuple
@@ -23,9 +22,10 @@ from ..model import Room
 from ..threads import usable
 from . import _wire as wire
 from ._forks import Lifeline, watched
+from ._peer import Peer
 from ._processes import Process, where_pids_count
 from ._spares import Handle, Spares
-from ._wakeup import MAILBOXES, BroadcastWaker, Mailbox
+from ._wakeup import MAILBOXES, Waker
 from .memory import (
     OWN,
     Packed,
@@ -51,8 +51,8 @@ HELLO, GONE, UNMAP, UNPASS = range(100, 104)
 EXCHANGE = "exchange"  # in place of a packed value's head: memory to be mapped as an Exchange
 _WAIT = frozenset({AddBody, AddOperand, DropOperand})  # sent with the next message
 _NONE: tuple[Message, bytes, Segment | None] = ((), b"", None)  # a message, its frame and segment
-_NOTHING: tuple[Any, Packed] = (None, (None, (None,), None))
 _FDS = 12  # descriptors that go with one frame
+_FIXED = 1000  # arguments of tasks, of which it is kept how they are packed
 VALUE_AT = {  # where in a frame to a worker the packed value is, by the number of its kind
     number: 1 + kind._fields.index(name)
     for number, kind in enumerate(KINDS)
@@ -72,45 +72,6 @@ class Shared(NamedTuple):
     lent: set[int] | None = None
 
 
-class Peer(wire.Channel):
-    """What the master holds for one worker."""
-
-    def __init__(self, id: int, sock: socket.socket, poll: Any) -> None:
-        self.mailbox = Mailbox() if MAILBOXES else None  # first: it may fail
-        super().__init__(sock, poll)
-        self.id = id
-        self.process: Any = None  # a Process, from its hello on
-        self.reason = ""  # why it never came
-        self.segments: set[int] = set()  # of our pool, that it has mapped
-        self.maps: dict[int, mmap.mmap] = {}  # its reply segments, mapped here
-        self.lent: set[int] = set()  # those of them that lie in rounds, and were not copied
-        self.posted = 0  # bytes
-        self.copied = 0  # bytes through memory that it and the master share
-
-    @property
-    def moved(self) -> int:
-        """Bytes to and from it, but for operands, which lie where all workers read them."""
-        return self.sent + self.posted + self.received + self.copied
-
-    def post(self) -> bool:
-        """Put what is unsent into the mailbox, if there is room; wake the worker afterwards."""
-        if self.mailbox is None or self.outbox or self.broken or self.unsent_fds:
-            return False
-        data = b"".join(self.unsent)
-        if not self.mailbox.post(data, self.sent):
-            return False
-        self.unsent.clear()
-        self.posted += len(data)
-        return True
-
-    def close(self) -> None:
-        super().close()
-        if self.mailbox is not None:
-            self.mailbox.given()
-            self.mailbox = None  # its memory goes with it
-        self.maps.clear()  # not closed: a reply that is just being read may lie there
-
-
 class SocketTransport(Transport):
     """The master's side; subclasses say how workers are started."""
 
@@ -123,8 +84,11 @@ class SocketTransport(Transport):
             self._cancelled = made.enter_context(memoryview(self.word.map).cast("q"))
             self._cancelled[0] = NEVER
             self.lifeline = made.enter_context(contextlib.closing(Lifeline()))
-            waker = contextlib.closing(BroadcastWaker()) if MAILBOXES else contextlib.nullcontext()
-            self.waker = made.enter_context(waker)
+            self.waker = self.master_waker = None  # wakes the workers; is how they wake us
+            if MAILBOXES:
+                self.waker = made.enter_context(contextlib.closing(Waker()))
+                self.master_waker = made.enter_context(contextlib.closing(Waker()))
+                self._poll.register(self.master_waker.fd, wire.IN)
             self.pool = made.enter_context(contextlib.closing(Pool()))
             self.spares = made.enter_context(contextlib.closing(Spares()))
             self._made = made.pop_all()
@@ -136,7 +100,7 @@ class SocketTransport(Transport):
         self._unsent: dict[int, Peer] = {}  # who have frames to be sent
         # The last operand that was sent; by whether all of it is in the frame.
         self._framed = {False: _NONE, True: _NONE}
-        self._fixed = _NOTHING  # the last value that nobody can change, and how it is packed
+        self._fixed: dict[int, tuple[Any, Packed]] = {}  # arguments that nobody can change, by id
         self._before = 0  # bytes to and from workers that are gone
         watched.add(self)
 
@@ -151,8 +115,8 @@ class SocketTransport(Transport):
             sock.close()
             raise
         fds = [self.word.fd, self.lifeline.fd]
-        if peer.mailbox is not None and self.waker is not None:
-            fds += [peer.mailbox.fd, self.waker.fd]
+        if peer.mailbox is not None and self.waker is not None and self.master_waker is not None:
+            fds += [peer.mailbox.fd, self.waker.fd, self.master_waker.fd]
         try:
             yield fds
         except BaseException:
@@ -185,11 +149,13 @@ class SocketTransport(Transport):
     def pack(self, value: Any, lasting: bool = False) -> Packed | Shared:
         """Write large buffers to a segment; `lasting`: to one that only its worker will hold."""
         if not lasting:
-            if value is self._fixed[0]:
-                return self._fixed[1]  # the tasks of a sum all have the same arguments
+            if (known := self._fixed.get(id(value))) is not None:
+                return known[1]  # tasks have the same arguments in every round
             packed, segment = pack(value, self.pool.take)
-            if packed[0] is None:
-                self._fixed = value, packed
+            if packed[0] is None and type(value) is tuple:
+                if len(self._fixed) >= _FIXED:
+                    self._fixed.clear()
+                self._fixed[id(value)] = value, packed
         elif isinstance(value, Exchange):
             packed, segment = (EXCHANGE, astuple(value.layout), OWN), Handle(value.owner)
         elif isinstance(value, Reserved):
@@ -222,7 +188,9 @@ class SocketTransport(Transport):
             memory[0] = 0  # free: the worker may write to it again
 
     def borrow(self, packed: Any) -> Any:
-        if type(packed) is Shared and packed.lent is not None:
+        if type(packed) is not Shared:
+            return unpack(packed)
+        if packed.lent is not None:
             array = borrowed(packed.packed, packed.memory, packed.lent)
             if array is not None:
                 return array
@@ -263,7 +231,7 @@ class SocketTransport(Transport):
 
     def cancelled(self, round: int) -> None:
         self._cancelled[0] = round
-        self._framed, self._fixed = {False: _NONE, True: _NONE}, _NOTHING
+        self._framed = {False: _NONE, True: _NONE}
 
     def send(self, worker: int, message: Message) -> None:
         peer = self._live.get(worker)
@@ -317,7 +285,12 @@ class SocketTransport(Transport):
         for fd, mask in ready:
             peer = self.peers.get(fd)
             if peer is None:
-                self._ready(fd, arrived)
+                if self.master_waker is not None and fd == self.master_waker.fd:
+                    self.master_waker.read()  # first: who posts later wakes us again
+                    for one in self.peers.values():
+                        self._open(one, arrived)
+                else:
+                    self._ready(fd, arrived)
                 continue
             if mask & wire.OUT and peer.outbox:
                 peer.flush()
@@ -348,22 +321,36 @@ class SocketTransport(Transport):
         if frames is None:
             self._ended(peer, arrived)
             return False
-        for fields in frames:
-            if fields[0] < HELLO:
-                message = typed(fields)
-                if isinstance(message, TaskReply):  # both, in the order of their descriptors
-                    if message.what[2] is not None:
-                        message = message._replace(what=self._locate(peer, message.what))
-                    if message.value[2] is not None:
-                        message = message._replace(value=self._locate(peer, message.value))
-                arrived.append((peer.id, message))
-            elif fields[0] == GONE:
-                peer.maps.pop(fields[1], None)
-            else:
-                peer.process = Process(*fields[1:])
-                self._live[peer.id] = peer
-                arrived.append((peer.id, WorkerUp(self._host)))
+        for fields, size in zip(frames, peer.sizes, strict=True):
+            self._open(peer, arrived)
+            self._take(peer, fields, arrived)
+            peer.position += size
+        self._open(peer, arrived)
         return True
+
+    def _open(self, peer: Peer, arrived: list[tuple[int, Message]]) -> None:
+        """Take in what a worker has put into its mailbox, if its turn has come."""
+        if peer.mailbox is not None and (data := peer.mailbox.take(peer.position)) is not None:
+            peer.received += len(data)
+            for fields in wire.frames(data):
+                self._take(peer, fields, arrived)
+
+    def _take(self, peer: Peer, fields: Any, arrived: list[tuple[int, Message]]) -> None:
+        """Take in a frame."""
+        if fields[0] < HELLO:
+            message = typed(fields)
+            if type(message) is TaskReply:  # both, in the order of their descriptors
+                if message[1][2] is not None:
+                    message = message._replace(what=self._locate(peer, message[1]))
+                if message[2][2] is not None:
+                    message = message._replace(value=self._locate(peer, message[2]))
+            arrived.append((peer.id, message))
+        elif fields[0] == GONE:
+            peer.maps.pop(fields[1], None)
+        else:
+            peer.process = Process(*fields[1:])
+            self._live[peer.id] = peer
+            arrived.append((peer.id, WorkerUp(self._host)))
 
     def _locate(self, peer: Peer, packed: Packed) -> Shared:
         segment: Any = packed[2]
@@ -378,6 +365,7 @@ class SocketTransport(Transport):
 
     def _ended(self, peer: Peer, arrived: list[tuple[int, Message]]) -> None:
         """Handle a worker's death, after all that it had sent."""
+        self._open(peer, arrived)
         self._drop(peer)
         arrived.append((peer.id, WorkerDown(peer.reason)))
 

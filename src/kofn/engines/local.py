@@ -13,9 +13,10 @@ from ..errors import EngineUnavailable, OutOfResources
 from ..interrupts import held
 from . import _wire as wire
 from ._launcher import FAILED, Launcher
+from ._peer import Peer
 from ._processes import available_memory
 from ._socket_worker import serve
-from ._sockets import Peer, SocketTransport
+from ._sockets import SocketTransport
 from .base import Capabilities
 from .memory import room_for
 from .protocol import Message, WorkerDown

@@ -13,6 +13,7 @@ import os
 import pickle
 import weakref
 from collections.abc import Callable
+from functools import cache
 from itertools import count
 from typing import Any
 
@@ -48,6 +49,7 @@ Memory = mmap.mmap | memoryview
 OWN = -1  # the id of a segment that the receiver keeps for itself
 
 _ids = count()
+_dtype = cache(np.dtype)  # of a name: to read it takes longer than to make an array
 _LACKS = "EMFILE ENFILE ENOMEM ENOBUFS EAGAIN ENOSPC EDQUOT EFBIG"
 _SHORT = {getattr(errno, name) for name in _LACKS.split()}
 
@@ -349,7 +351,8 @@ def unpack(packed: Packed, memory: Memory | None = None, copy: bool = False) -> 
     if head == PICKLE:
         return pickle.loads(parts[0], buffers=map(bytearray, parts[1:]) if copy else parts[1:])
     dtype, shape, order = head
-    return np.ndarray(shape, dtype, bytearray(parts[0]) if copy else parts[0], order=order)
+    data = bytearray(parts[0]) if copy else parts[0]
+    return np.ndarray(shape, _dtype(dtype), data, order=order)
 
 
 def borrowed(packed: Packed, memory: mmap.mmap, lent: set[int]) -> NDArray[Any] | None:

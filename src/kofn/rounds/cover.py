@@ -28,10 +28,11 @@ class Cover:
     """
 
     def __init__(self, windows: Windows) -> None:
-        self.shares = list(windows.shares)
+        self.shares: Sequence[int] = windows.shares
         self.cuts = windows.cuts
-        self.asked = windows.asked  # of all rounds on these windows, until the arrays are there
-        self.need = windows.need.copy()
+        # Of all rounds on these windows, until something changes.
+        self.asked = windows.asked
+        self.need = windows.need
         self.delivered_rows = 0
         self.topped_up_rows = 0
         self.repeated_rows = 0  # asked again of a share that had delivered them: a restart
@@ -41,7 +42,7 @@ class Cover:
         self._windows = windows
         self._whole: set[int] | None = set()  # places of shares; None: the arrays are there
         self._have, self._count, self._index = _NO_FLAGS, _NO_COUNTS, _NO_INDEX
-        self._place = windows.places.copy()
+        self._place = windows.places
         self.rows_used = windows.rows_needed  # by decoding
         self._window = self.rows_used // max(1, len(self.shares))
 
@@ -121,6 +122,7 @@ class Cover:
         More than the threshold is a wish: `top_up` lets it go where nobody is left to grant it.
         """
         self.as_planned = False
+        self.need = self.need.copy()
         self.need[list(segments)] += 1
         self.rows_used = int(self.need @ np.diff(self.cuts))
 
@@ -131,8 +133,8 @@ class Cover:
         """
         if share in self._place:
             return
-        self._place[share] = len(self.shares)
-        self.shares.append(share)
+        self._place = {**self._place, share: len(self.shares)}
+        self.shares = [*self.shares, share]
         blank = np.zeros((1, len(self.need)), dtype=bool)
         self._unfold()
         self.asked = np.vstack([self.asked, blank])
@@ -198,7 +200,7 @@ class Cover:
             load[take] += size[j]
             lacking[j] -= len(take)
         let_go = np.minimum(lacking, self.need - self._windows.threshold).clip(0)
-        self.need -= let_go
+        self.need = self.need - let_go
         self.rows_used = int(self.need @ size)
         missing = int((lacking - let_go).max(initial=0))
         self.as_planned, self.short = False, missing > 0

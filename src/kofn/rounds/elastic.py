@@ -66,7 +66,7 @@ class ElasticRound(WatchedRound):
     def start(self, time: float) -> list[Command]:
         self._start = self._now = time
         commands = self._send(self.windows.work)
-        if len(self.windows.shares) < int(self.windows.need.max(initial=0)):
+        if len(self.windows.shares) < self.windows.most:
             commands += self._mend()
         return [*commands, *self._finish()]
 

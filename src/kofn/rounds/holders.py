@@ -69,6 +69,7 @@ class Holders:
         self.shares = driver.roster.slots(n)  # worker -> the share it holds or is being given
         self._share_of = share_of
         self._twice: set[int] = set()  # shares that may have two holders
+        self._enlisted: tuple[tuple[int, str] | None, dict[int, int]] = None, {}
         # Workers forget their shares when nobody can multiply with them any more.
         self._keys = [self._name]
         weakref.finalize(self, driver.unwanted.extend, self._keys)
@@ -77,6 +78,11 @@ class Holders:
     def key(self) -> str:
         """Under which workers keep their shares as they are now."""
         return self.version.key
+
+    @property
+    def state(self) -> tuple[int, str]:
+        """Where it is the same as before, so is all that can be said of the holders."""
+        return self.driver.roster.changes, self.version.key
 
     def ready(self) -> dict[int, int]:
         """Live workers that hold their share as it is now, in the order of shares."""
@@ -112,6 +118,14 @@ class Holders:
                 return
             # What came from here is there in a moment; what a worker fetches itself may take long.
             self.driver.await_stored(self.key, given, enough=lambda _: True)
+
+    def enlisted(self) -> dict[int, int]:
+        """`ready`, after `enlist`: one look where nothing has changed since."""
+        if self.state != self._enlisted[0]:
+            self.enlist()
+            ready = self.ready()
+            self._enlisted = self.state, ready
+        return self._enlisted[1]
 
     def supply(self, worker: int) -> bool:
         """Give one worker a share, if it has none and one is free; whether it was sent from here.

@@ -8,7 +8,8 @@ is `Late.allowed` for all of them.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from ..checks import number
 
@@ -56,7 +57,11 @@ class Late:
         """The rule where half of the tasks usually end in so many seconds; None: not known."""
         if usual is None or self.least <= (least := max(SOON, TIMES * usual)):
             return self
-        return Late(self.factor, self.spreads, least, self.after)
+        return self._soon if least == SOON else replace(self, least=least)
+
+    @cached_property
+    def _soon(self) -> Late:
+        return replace(self, least=SOON)
 
     def allowed(self, took: float, first: float = 0.0) -> float:
         """Seconds to wait, given those of enough others, and of the first of them."""

@@ -117,6 +117,7 @@ class Roster:
         self.unborn: dict[int, str] = {}  # joiners that never came, and why
         self.debts = Debts()  # of tasks and puts
         self.joined = 0  # so far
+        self.changes = 0  # of who is live or leaves, keeps, was sent or could not keep what
         self.most = len(self.kept)  # that were ever live at once
         self._gone: set[int] = set()
         self._wanted: set[str] = set()  # keys that were put, and not forgotten since
@@ -144,6 +145,7 @@ class Roster:
 
     def overdue(self, key: str) -> bool:
         """Count no longer on those to whom it is on its way; whether there are any more of them."""
+        self.changes += 1
         new = {pair for pair in self._coming if pair[1] == key} - self.late
         self.late |= new
         return bool(new)
@@ -184,6 +186,7 @@ class Roster:
 
     def put(self, worker: int, key: str, time: float, slot: int | None = None) -> None:
         """Something to be kept has been sent, with which a worker fills a slot if there is one."""
+        self.changes += 1
         self._wanted.add(key)
         self.refused.discard((worker, key))
         self.late.discard((worker, key))
@@ -192,6 +195,7 @@ class Roster:
 
     def drop(self, worker: int, keys: set[str]) -> None:
         """A worker keeps these no longer: what is about to be sent takes their place."""
+        self.changes += 1
         self.kept[worker] -= keys
 
     def assign(self, command: Assign) -> None:
@@ -203,6 +207,7 @@ class Roster:
 
     def forget(self, key: str) -> None:
         """Nobody keeps this key any more, nor will."""
+        self.changes += 1
         self._wanted.discard(key)
         self.refused = {pair for pair in self.refused if pair[1] != key}
         self.late = {pair for pair in self.late if pair[1] != key}
@@ -217,6 +222,7 @@ class Roster:
         if type(event) is Reply:
             self.debts.answered(event.worker, event.time, event.last)
             return event
+        self.changes += 1
         if type(event) is Dropped:
             self.debts.answered(event.worker, event.time, 1)
         elif type(event) is Joined:

@@ -20,6 +20,7 @@ from ..model import (
     Supply,
     Task,
     Tick,
+    new,
 )
 from .base import Round
 from .lateness import NEVER, Late
@@ -197,7 +198,7 @@ class WatchedRound(Round):
         self._sent += 1
         if self._patience != NEVER and task.worker not in self._slow:
             self.wake = min(self.wake, self._debts.since[task.worker] + self._patience)
-        return Send(task)
+        return new(Send, (task,))
 
     def _look(self, time: float) -> bool:
         if self._patience == NEVER:

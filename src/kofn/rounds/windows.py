@@ -69,6 +69,11 @@ class Windows:
         return int(self.need @ np.diff(self.cuts))
 
     @cached_property
+    def most(self) -> int:
+        """How many a row needs, at most."""
+        return int(self.need.max(initial=0))
+
+    @cached_property
     def exact(self) -> bool:
         """Whether just those are asked that are needed."""
         return bool((self.asked.sum(axis=0) == self.need).all())

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BadInput
-from ..model import Command, Dropped, Event, Reply, Send, Tick
+from ..model import Command, Dropped, Event, Reply, Send, Tick, new
 from ..rounds.lateness import NEVER, Late
 from ..rounds.stop import RoundStatus, Stop
 from ..rounds.watch import WatchedRound
@@ -132,7 +132,7 @@ class GatherRound(WatchedRound):
         self._asked.add(worker)
         task = self._placed.task(self.id, worker, self._slot_of[worker])
         self._open[task.id] = worker
-        return Send(task)
+        return new(Send, (task,))
 
     def _answered(self, worker: int, ended: bool) -> bool:
         rested = worker in self._slow
@@ -175,9 +175,9 @@ class GatherRound(WatchedRound):
         return commands
 
     def _take(self, slot: int, first: int, last: int, value: Any) -> None:
-        new = self.tally.take(slot, first, last, value)
-        self.used += new
-        self.wasted += last - first - new
+        taken = self.tally.take(slot, first, last, value)
+        self.used += taken
+        self.wasted += last - first - taken
 
     def _compare(self, audit: Audit, claim: Claim, task: int) -> list[Command]:
         """Take a reply, as far as it was not drawn or two agree. Who is wrong has said nothing."""
@@ -209,16 +209,11 @@ class GatherRound(WatchedRound):
         if idle and not resting and self.audit is not None and self.audit.waiting:
             self.has_idle_work, self.missing = True, 0  # nobody is left who might say it, too
             return []
-        status = RoundStatus(
-            self._seconds,
-            len(self._over),
-            working + len(resting),
-            self.tally.covered,
-            self.tally.decodable if idle else self.tally.exact,
-        )
-        nothing = self.used == 0
+        there = self.tally.decodable if idle else self.tally.exact
+        owing, covered = working + len(resting), self.tally.covered
+        status = new(RoundStatus, (self._seconds, len(self._over), owing, covered, there))
         last = idle and not resting  # nobody is left to ask
-        self.done = not nothing and (
+        self.done = self.used > 0 and (
             self._stop.met(status) or (last and self._stop.accepts_when_idle(status))
         )
         commands: list[Command] = []

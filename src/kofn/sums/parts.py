@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..checks import number, one_of
-from ..codes.assignment import Assignment, SumCode
+from ..codes.assignment import Assignment, CoverageDecoder, SumCode
 from ..codes.linear import Row, error_bound
 from ..display import Displayed
 from ..errors import BadInput, NothingYet, OutOfSymbols, TooFewWorkers
@@ -168,14 +168,16 @@ class Parts:
             raise BadInput(
                 f"code must be one for sums, as kofn.FractionalRepetition(c=2); got {code!r}."
             )
-        if code not in self._sums:
+        placed = self._sums.get(code)
+        if placed is None:
             others = [known for known in self._sums if known != self.code]
             if len(others) >= _CODES:
                 del self._sums[others[0]]  # the workers forget its parts
             assigned = code.assign(self.m, self._n)
             slots = parts_of_slots(code, assigned)
-            self._sums[code] = _Placed(self._driver, assigned, slots, self._part, before)
-        return self._sums[code]
+            placed = _Placed(self._driver, assigned, slots, self._part, before)
+            self._sums[code] = placed
+        return placed
 
 
 class _Placed:
@@ -204,6 +206,7 @@ class _Placed:
         self._processes = driver.engine.capabilities.processes
         self._work: dict[tuple[int, Span | None], tuple[Any, int]] = {}  # same in every round
         self._fn_key: Any = ""  # or the function itself: see _function
+        self._taught: tuple[Any, Any] = None, None  # what all holders know, as of which state
         self._args: tuple[Any, ...] = ()  # of the body, in the tasks of a round
         self._tried: Function | None = None
         self._sent = Sent()
@@ -246,19 +249,21 @@ class _Placed:
     ) -> Sum:
         driver, engine = self._driver, self._driver.engine
         driver.settle()
-        self._holders.enlist()
-        ready = self._holders.ready()
+        ready = self._holders.enlisted()
         if not ready:
             driver.await_enough(self._enlisted, 1, lambda: driver.wait)
             ready = self._holders.ready()
         self._fn_key = self._function(fn)
         flush = 0.0 if engine.capabilities.given_time else FLUSH
-        self._args = (self.key, self._fn_key, flush, *self.body[1])
+        args = (self.key, self._fn_key, flush, *self.body[1])
+        self._args = args if args != self._args else self._args  # packed once: see Values
         behind = {*driver.roster.behind(_BEHIND), *driver.roster.owing(self._laggards)}
         resting = {worker for worker in behind if worker in ready}
         if driver.roster.leaving:
             resting |= self._going(ready.keys() - resting)
-        self._teach(self._holders.shares)  # also those whose parts are still on the way
+        if self._taught != (self._fn_key, self._holders.state):
+            self._teach(self._holders.shares)  # also those whose parts are still on the way
+            self._taught = self._fn_key, self._holders.state
         tally = tally_of(self.code)
         given = driver.next_round(), ready, self, tally, stop, resting
         if tuner is None:
@@ -320,7 +325,7 @@ class _Placed:
     def _possible(self, stop: Stop) -> None:
         """Raise TooFewWorkers now where those that live can only meet the rule with a newcomer."""
         slots = set(self._holders.shares.values())
-        tally = Covering(self.code)
+        tally = Covering(self.code, CoverageDecoder(self.code.m))
         for slot in slots:
             tally.take(slot, 0, len(self.code.symbols(slot)), None)
         if not stop.accepts_when_idle(RoundStatus(0.0, len(slots), 0, tally.covered, tally.exact)):
@@ -345,7 +350,8 @@ class _Placed:
         what, cost = known
         args = self._args if span is None else (*self._args, span)
         number = self._driver.next_task()
-        return new(Task, (number, round, worker, self.body[0], args, what, cost, False))
+        # The values of its replies are brief: they are added up at once, or at the round's end.
+        return new(Task, (number, round, worker, self.body[0], args, what, cost, True))
 
     def _work_of(self, slot: int, span: Span | None) -> tuple[Any, int]:
         """What all replies to a task together carry, and its cost."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..codes.assignment import Assignment, CoverageDecoder, uncovered
-from ..codes.linear import Weights
+from ..codes.linear import Decoder, Weights
 from ..codes.total import Shapes, Total, same_shapes
 from ..errors import BadInput
 
@@ -80,16 +80,17 @@ class Tally(ABC):
 
 
 def tally_of(code: Assignment) -> Tally:
-    """The tally for a code: by its own decoder, or without it where that would only count parts."""
-    return Covering(code) if type(code.decoder()) is CoverageDecoder else Combining(code)
+    """The tally for a code: by its own decoder, which may only count parts."""
+    decoder = code.decoder()
+    return Covering(code, decoder) if type(decoder) is CoverageDecoder else Combining(code, decoder)
 
 
 class Covering(Tally):
     """Rows that are equal or disjoint: each value is added as it comes, while others work."""
 
-    def __init__(self, code: Assignment) -> None:
+    def __init__(self, code: Assignment, decoder: CoverageDecoder) -> None:
         super().__init__(code)
-        self._decoder = CoverageDecoder(code.m)
+        self._decoder = decoder
         self._total = Total()  # values are wide: see work.plain
 
     def _take(self, key: int, slot: int, i: int, value: Leaves | None) -> bool:
@@ -109,7 +110,7 @@ class Covering(Tally):
 
     @property
     def missing(self) -> tuple[int, ...]:
-        return tuple(np.flatnonzero(~self._decoder.covered).tolist())
+        return () if self.exact else tuple(np.flatnonzero(~self._decoder.covered).tolist())
 
     def lacking(self, over: Collection[int], enough: Callable[[float, bool], bool]) -> int:
         m = self.code.m
@@ -145,9 +146,9 @@ class Covering(Tally):
 class Combining(Tally):
     """Any rows: values are kept, and combined with the decoder's weights in the end."""
 
-    def __init__(self, code: Assignment) -> None:
+    def __init__(self, code: Assignment, decoder: Decoder) -> None:
         super().__init__(code)
-        self._decoder = code.decoder()
+        self._decoder = decoder
         self._values: dict[int, Leaves] = {}
         self._seen: set[int] = set()
         self._touched = np.zeros(code.m, dtype=bool)

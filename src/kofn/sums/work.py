@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..codes.assignment import Row
 from ..codes.total import Shapes, same_shapes
-from ..model import Last, Piece
+from ..model import Last, Piece, new
 from .functions import load
 from .scattered import Scattered, wide
 
@@ -73,6 +73,9 @@ class _Memo:
             self.known[part] = value
 
 
+_NO_MEMO = _Memo(())
+
+
 def worker_body(
     kept: Mapping[str, Any],
     x: Any,
@@ -91,7 +94,7 @@ def worker_body(
     held: Held = kept[key]
     fn = function(kept, fn_key)
     begin, end = span or (0, len(held.symbols))
-    memo = _Memo(held.again if flush else ())
+    memo = _Memo(held.again) if flush and held.again else _NO_MEMO
     here = fn is fn_key  # the caller's own, in the caller's process
     start, read, values = begin, 0, []
     shapes: Shapes | None = None
@@ -103,15 +106,16 @@ def worker_body(
         for j, part in enumerate(row.parts):
             known = memo.get(part)
             if known is None:
-                new, several = leaves(fn, held.parts[part], x, part)
-                shapes = same_shapes(shapes, tuple(one.shape for one in new), f"part {part}")
+                term, several = leaves(fn, held.parts[part], x, part)
+                if shapes != (own := tuple([one.shape for one in term])):
+                    shapes = same_shapes(shapes, own, f"part {part}")
                 if here or i + 1 < end or j + 1 < len(row.parts):
-                    new = tuple([one.copy() for one in new])  # fn may write its next over this
-                memo.keep(part, new)
+                    term = tuple([one.copy() for one in term])  # fn may write its next over this
+                memo.keep(part, term)
                 read += 1
             else:
-                new = known
-            value = add(value, new, 1.0 if row.coefficients is None else row.coefficients[j])
+                term = known
+            value = add(value, term, 1.0 if row.coefficients is None else row.coefficients[j])
             if j + 1 < len(row.parts):
                 yield Piece(None, None, read)  # a place to stop at
                 read = 0
@@ -120,7 +124,7 @@ def worker_body(
         last = i + 1 == end
         if last or time.perf_counter() - sent >= flush:
             kind = Last if last else Piece
-            yield kind((start, i + 1), stack(values, several), read)
+            yield new(kind, ((start, i + 1), stack(values, several), read))
             start, read, values = i + 1, 0, []
             sent = time.perf_counter()
         else:
@@ -195,7 +199,7 @@ def add(total: Leaves | None, new: Leaves, scale: float) -> Leaves:
 def stack(values: Sequence[Leaves], several: bool) -> Leaves | NDArray[Any]:
     """Values of several symbols as one: a leading axis on every leaf."""
     if len(values) == 1:
-        stacked = tuple(one[None] for one in values[0])
+        stacked = tuple([one[None] for one in values[0]])
     else:
         stacked = tuple(np.stack(parts) for parts in zip(*values, strict=True))
     return stacked if several else stacked[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import traceback
-from dataclasses import dataclass, field
 from typing import Any
 
 import cloudpickle
@@ -18,11 +17,15 @@ BODIES = 256  # bodies remembered; beyond, all are forgotten and sent again as n
 OPERANDS = 64  # operands kept of rounds that nobody cancelled and that have no open task
 
 
-@dataclass(slots=True)
 class _Operand:
-    message: msg.AddOperand  # the same for all workers
-    holders: set[int] = field(default_factory=set)  # workers that were sent it
-    pending: int = 0  # open tasks of its round
+    """The operand of a round."""
+
+    __slots__ = ("holders", "message", "pending")
+
+    def __init__(self, message: msg.AddOperand) -> None:
+        self.message = message  # the same for all workers
+        self.holders: set[int] = set()  # workers that were sent it
+        self.pending = 0  # open tasks of its round
 
 
 class _Open:

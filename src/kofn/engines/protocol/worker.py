@@ -9,7 +9,7 @@ from time import perf_counter
 from types import GeneratorType
 from typing import Any
 
-from ...model import Build, Last, Update
+from ...model import Build, Last, Update, new
 from ...notices.watch import Watcher, begin
 from . import messages as msg
 from .messages import NEVER, Message, Values
@@ -127,8 +127,8 @@ class WorkerProtocol:
             pieces = body(self.kept, operand, *args)
             # A list, or an iterator over one, knows how much is left: its last piece ends the task
             # without a message of its own. A generator is never asked ahead of its reply.
-            count = -1
-            if type(pieces) is not GeneratorType:
+            count = len(pieces) if type(pieces) is tuple else -1
+            if count < 0 and type(pieces) is not GeneratorType:
                 left = getattr(pieces, "__len__", None) or getattr(pieces, "__length_hint__", None)
                 count = left() if left else -1
             for piece in pieces:
@@ -139,7 +139,8 @@ class WorkerProtocol:
                 if first is None and rows:
                     first = (spent, rows)
                 if count == 0:
-                    end = msg.TaskReply(task, pack(what), pack(value), int(rows), spent, True)
+                    fields = (task, pack(what), pack(value), int(rows), spent, True)
+                    end = new(msg.TaskReply, fields)
                     break
                 if value is not None:
                     yield msg.TaskReply(task, pack(what), pack(value), int(rows), spent, False)
@@ -156,7 +157,7 @@ class WorkerProtocol:
             raise
         except BaseException as error:
             end = msg.TaskFailed(task, *format_error(error))
-        if hasattr(pieces, "close") and hasattr(pieces, "__next__"):
+        if type(pieces) is not tuple and hasattr(pieces, "close") and hasattr(pieces, "__next__"):
             try:
                 pieces.close()  # first: its operand may be written over from now on
             except BaseException:  # the body's own clean-up failed; the task has ended already
