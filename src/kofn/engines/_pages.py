@@ -16,7 +16,6 @@ import errno
 import functools
 import mmap
 import os
-import resource
 import sys
 import tempfile
 import time
@@ -129,6 +128,8 @@ def _is_huge(page: memoryview) -> bool:
 
 
 def _faults() -> int:
+    import resource  # Windows has none, and does not come here
+
     return resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
 
 
