@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kofn.arrays import coding
 from kofn.arrays.shares import MakeRoom, Plain, shares_of
 from kofn.arrays.wide import plain
 from kofn.codes import LowWeightCode
@@ -81,6 +82,20 @@ def test_what_is_asked_for_at_first_is_written_in_one_pass() -> None:
     share_of.clear()
     share_of(4)
     assert len(rooms) == 16 + 12 + 1
+
+
+@pytest.mark.parametrize("k", [1, 3, 5, 8])
+def test_several_threads_and_chunks_write_every_row(
+    k: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coding, "CHUNK", 1 << 12)  # bytes of A; it has 300 times as many
+    monkeypatch.setattr(coding, "cores", lambda: 3)
+    code, A = MDSCode(8, k), np.random.default_rng(0).standard_normal((1999, 80))
+    share_of = shares_of(A, code, room=Room, first=8).share_of
+    bound = 2 * k * np.finfo(float).eps * np.abs(code.generator).max() * np.abs(A).max() * k
+    for share in range(8):
+        found: Any = share_of(share)
+        np.testing.assert_allclose(found.array, code.encode_share(share, A), rtol=0, atol=bound)
 
 
 def test_shares_that_are_the_same_block_are_written_once() -> None:

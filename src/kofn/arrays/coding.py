@@ -23,8 +23,8 @@ from .wide import plain
 
 BUDGET = 48 << 20  # bytes of blocks and shares in one chunk
 # Multiply-adds in one product: below this OpenBLAS stays on one thread, and the operands in cache.
-PRODUCT = 200_000
-CHUNK = 4 << 20  # bytes of the blocks that are coded at a time, of an array in memory
+PRODUCT = 500_000
+CHUNK = 8 << 20  # bytes of the blocks that are coded at a time, of an array in memory
 
 Fill = Callable[[int, NDArray[Any]], object]  # where rows of a share go, from which row on
 
@@ -190,15 +190,13 @@ def write_shares(
     columns = max(256, PRODUCT // max(1, len(coded) * k))
 
     def some(start: int, end: int) -> None:
+        for block, fill in turned(blocks, start):
+            rows = A[block * B + start : min(N, block * B + end)]
+            if len(rows):
+                fill(start, rows)
         total = np.empty((len(coded), step * width))
-        for first in range(start, end, step):
+        for first in range(start, end, step) if coded else ():
             last = min(first + step, end)
-            for block, fill in blocks:
-                rows = A[block * B + first : min(N, block * B + last)]
-                if len(rows):
-                    fill(first, rows)
-            if not coded:
-                continue
             # Sums of huge entries may overflow: products look at what comes out.
             with np.errstate(over="ignore", invalid="ignore"):
                 for a in range(first * width, last * width, columns):
@@ -209,8 +207,13 @@ def write_shares(
                 if len(rest):
                     total[:, : len(rest)] += G[:, full : full + 1] * rest
                 made = total[:, : (last - first) * width].astype(A.dtype, copy=False)
-            for fill, row in zip(coded, made, strict=True):
+            for fill, row in turned(list(zip(coded, made, strict=True)), start):
                 fill(first, row.reshape(last - first, width))
+
+    def turned(some: list[Any], start: int) -> list[Any]:
+        # No two threads are to begin at the same share: the system writes one at a time.
+        at = len(some) * start // B
+        return some[at:] + some[:at]
 
     parts = cores() if A.nbytes > CHUNK else 1
     ends = [B * i // parts for i in range(parts + 1)]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ..threads import each
 
 SPREAD = 4  # lengths of a place that differ by no more than about two to this are left as they are
-AT_ONCE = 1 << 20  # numbers that one of several threads looks at at a time
+AT_ONCE = 1 << 22  # numbers that one of several threads looks at at a time
 ZERO = np.iinfo(np.int16).min  # the exponent of a row of zeros, or one that is not finite
 
 Exponents = NDArray[np.int16]

@@ -32,6 +32,7 @@ SLOW = 1e-3  # seconds of CPU for a huge page that are many
 PATIENCE, PAUSE = 2, 5.0  # slow ones that are borne; seconds without trying
 FREE = b"\0"  # the first byte of shared memory that nobody has
 _COLLAPSE = 25  # MADV_COLLAPSE
+_DONTNEED = 4  # MADV_DONTNEED: shared memory stays, and is no longer mapped here
 _FIXED = 0x10  # MAP_FIXED
 
 
@@ -59,49 +60,84 @@ class Gathering:
         self.left.append((owner, last, end))
 
 
-class Ahead:
-    """Huge pages for memory that is fresh, each when it is about to be written.
+class HugePages:
+    """The huge pages of memory that is being written: each is mapped here for that time alone.
 
-    A virtual machine that has to fetch them from its host first is slow at it: some fifty times.
-    Where that is so it is left for a while, as small pages are mostly there.
+    To write through a mapping takes the processor less than half of what a system call takes. Small
+    pages would have to be mapped one by one, which takes longer than the call. Of memory that was
+    `written` before this finds out which it has. Fresh memory is given huge ones, each when it is
+    about to be written. A virtual machine that has to fetch them from its host first is slow at it:
+    some fifty times. Where that is so it is left for a while, as small pages are mostly there.
     """
 
     until: ClassVar[float] = 0.0  # when this process may try again
     slow: ClassVar[int] = 0  # how often it was slow, one after the other
 
-    def __init__(self, fd: int, size: int) -> None:
-        whole = size // HUGE
+    def __init__(self, fd: int, size: int, written: bool) -> None:
+        whole = -(-size // HUGE)
         self._view: memoryview | None = None
-        self._left: set[int] = set()
-        if time.monotonic() < Ahead.until:
+        self._left, self._there = set[int](), set[int]()
+        if not written and time.monotonic() < HugePages.until:
             return
         with suppress(OSError):  # no addresses left, or no memory: whoever writes is told
-            self._view = aligned(fd, whole * HUGE)
-            for page in range(whole if self._view is not None else 0):
+            self._view = aligned(fd, whole * HUGE, write=True)
+            if self._view is None:
+                return
+            if written and _is_huge(self._view[-HUGE:]):  # they are gathered from the first on
+                self._there.update(range(whole))
+            for page in range(0 if written else whole):
                 os.pwrite(fd, b"\0", page * HUGE)  # Linux gathers what has a page at least
                 self._left.add(page)
 
-    def reach(self, first: int, last: int) -> None:
-        """Bytes first..last are to be written now. Any thread may call it."""
-        if not self._left:
-            return
-        for page in range(first // HUGE, -(-last // HUGE)):
+    def write(self, at: int, data: memoryview) -> bool:
+        """Write to offset `at`, if huge pages are there. Any thread may call it."""
+        if self._view is None or not (self._left or self._there):
+            return False
+        first, last = at // HUGE, -(-(at + data.nbytes) // HUGE)
+        for page in range(first, last):
             if page in self._left:
                 self._left.discard(page)
                 self._gather(page)
+        begin = _address(self._view)
+        if there := self._there.issuperset(range(first, last)):
+            ctypes.memmove(begin + at, _address(data), data.nbytes)
+        # They were mapped by the first byte, or when they were gathered.
+        _libc().madvise(begin + first * HUGE, (last - first) * HUGE, _DONTNEED)
+        return there
 
     def _gather(self, page: int) -> None:
-        if self._view is None or time.monotonic() < Ahead.until:
+        if self._view is None or time.monotonic() < HugePages.until:
             return
         began = time.thread_time()
         failed = _libc().madvise(_address(self._view) + page * HUGE, HUGE, _COLLAPSE)
-        Ahead.slow = Ahead.slow + 1 if time.thread_time() - began > SLOW else 0
-        if failed or Ahead.slow >= PATIENCE:
-            Ahead.until, Ahead.slow = time.monotonic() + PAUSE, 0
+        HugePages.slow = HugePages.slow + 1 if time.thread_time() - began > SLOW else 0
+        if not failed:
+            self._there.add(page)
+        if failed or HugePages.slow >= PATIENCE:
+            HugePages.until, HugePages.slow = time.monotonic() + PAUSE, 0
 
 
-def aligned(fd: int, size: int) -> memoryview | None:
-    """Map memory to be read, where a huge page can begin; None where that cannot be."""
+def _is_huge(page: memoryview) -> bool:
+    """Whether it is one page: whoever has seen its beginning finds its end without a fault."""
+    page[0]
+    before = _faults()
+    page[-1]
+    huge = _faults() == before
+    _libc().madvise(_address(page), page.nbytes, _DONTNEED)
+    return huge
+
+
+def _faults() -> int:
+    import resource  # Windows has none, and does not come here
+
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+
+
+def aligned(fd: int, size: int, write: bool = False) -> memoryview | None:
+    """Map memory where a huge page can begin; None where that cannot be.
+
+    What is returned is to be read. With `write` it can be written by its address.
+    """
     libc = _libc()
     if libc is None or size < HUGE:
         return None
@@ -110,7 +146,8 @@ def aligned(fd: int, size: int) -> memoryview | None:
     view = memoryview(space)
     shift = -_address(view) % HUGE
     at = _address(view) + shift
-    if libc.mmap(at, size, mmap.PROT_READ, mmap.MAP_SHARED | _FIXED, fd, 0) != at:
+    access = mmap.PROT_READ | (mmap.PROT_WRITE if write else 0)
+    if libc.mmap(at, size, access, mmap.MAP_SHARED | _FIXED, fd, 0) != at:
         return None
     return view[shift : shift + size]
 

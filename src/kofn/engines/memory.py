@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from ..errors import BadInput, OutOfResources, TooLarge
 from ..threads import each
-from ._pages import Ahead, aligned, nameless, tell, used
+from ._pages import HugePages, aligned, nameless, tell, used
 
 LARGE = 32 * 1024  # bytes; below this a copy through the socket is cheaper than a mapping
 FRAME = (1 << 31) - 1  # bytes; marshal, which makes frames, counts in 32 bits
@@ -120,7 +120,7 @@ def fresh(size: int, id: int | None = None) -> Segment | None:
 class Reserved(Segment):
     """A segment for one array, written before it is packed; it closes itself if it never is."""
 
-    __slots__ = ("_ahead", "_row", "alone", "packed")
+    __slots__ = ("_huge", "_row", "alone", "packed")
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], spare: Spare) -> None:
         size = math.prod(shape) * dtype.itemsize
@@ -128,22 +128,26 @@ class Reserved(Segment):
         written = spare(size)
         super().__init__(size, OWN, written)
         self._row = size // max(1, shape[0])
-        self._ahead = Ahead(self.fd, _HEADER + size if size > WHOLE and written is None else 0)
+        whole = _HEADER + size if size > WHOLE else 0
+        self._huge = HugePages(self.fd, whole, written is not None)
         self.packed: Packed = ((dtype.str, shape, "C"), ((_HEADER, size),), OWN)
 
     def fill(self, first: int, rows: NDArray[Any]) -> None:
-        """Write rows from row `first` on, by system calls: pages do not become this process's."""
-        at = _HEADER + first * self._row
-        self._ahead.reach(at, at + rows.nbytes)
+        """Write rows from row `first` on; their pages do not stay this process's."""
+        at, data = _HEADER + first * self._row, rows.data.cast("B")
         with room_for("a share"):
-            self._write(at, rows.data.cast("B"))
+            while data.nbytes:
+                piece = data[: PIECE - at % PIECE]
+                if not self._huge.write(at, piece):
+                    self._write(at, piece)
+                at, data = at + piece.nbytes, data[piece.nbytes :]
 
     def twin(self) -> Reserved | None:
         """The same memory by another descriptor, for another worker."""
         other = object.__new__(Reserved)
         other.fd = -1  # so that it can be closed, whatever fails
         other.size, other.id, other._row, other.packed = self.size, OWN, self._row, self.packed
-        other._ahead = self._ahead
+        other._huge = self._huge
         other.alone = self.alone = False
         try:
             other.fd = os.dup(self.fd)

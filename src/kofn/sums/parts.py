@@ -255,10 +255,10 @@ class _Placed:
             ready = self._holders.ready()
         self._fn_key = self._function(fn)
         flush = 0.0 if engine.capabilities.given_time else FLUSH
-        args = (self.key, self._fn_key, flush, *self.body[1])
-        self._args = args if args != self._args else self._args  # packed once: see Values
-        behind = {*driver.roster.behind(_BEHIND), *driver.roster.owing(self._laggards)}
-        resting = {worker for worker in behind if worker in ready}
+        if (args := (self.key, self._fn_key, flush, *self.body[1])) != self._args:
+            self._args = args  # the same object each time is packed once: see Values
+        resting = {*driver.roster.behind(_BEHIND), *driver.roster.owing(self._laggards)}
+        resting &= ready.keys()
         if driver.roster.leaving:
             resting |= self._going(ready.keys() - resting)
         if self._taught != (self._fn_key, self._holders.state):
@@ -294,8 +294,7 @@ class _Placed:
             self._kind_usual.learn(round.half)
         tally = round.tally
         value, eta = tally.value(kind, len(round.finished))
-        missing = tally.missing
-        used = self.code.m - len(missing)
+        used = self.code.m - len(missing := tally.missing)
         report = round.report(
             SumReport,
             sorted(ready.keys() - resting),

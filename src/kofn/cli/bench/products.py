@@ -15,11 +15,10 @@ import numpy as np
 from ...cluster import connect
 from .bare import Floats
 from .frame import Figure
-from .turns import Turns
+from .turns import Turns, rest
 
 COLUMNS, WIDTH = 2000, 32  # of X; of B
 CODES = ((2, 2), (6, 4), (20, 10), (2, 1))
-LOOK = 0.02  # seconds between two looks whether NumPy's threads rest
 EACH = 3  # calls of a kind before the next has its turn; the first does not count
 SETTLE = 1.5  # seconds without work after which workers have begun to put shares in huge pages
 LARGE = 16e6  # bytes of a share from which on they do
@@ -65,12 +64,3 @@ def _measure(calls: Mapping[str, Callable[[Any], Any]], A: Floats, X: Any, times
                 turns.turns[kind].append(seconds[1:])
                 rest()
     return turns
-
-
-def rest() -> None:
-    """Return when no thread of this process is at work."""
-    while True:
-        used = time.process_time()
-        time.sleep(LOOK)
-        if time.process_time() - used < LOOK / 10:
-            return

@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...cluster import Cluster
 from ...engines.base import Engine
 from ...model import Body, Piece, Reply, Task
 from .frame import Figure
@@ -32,6 +34,15 @@ def timed(call: Callable[..., Any], *operands: Any) -> Block:
         return seconds
 
     return block
+
+
+def rest(spent: Callable[[], float] = time.process_time, seconds: float = 0.03) -> None:
+    """Return when nearly nothing was spent of the processors for so long, by this process if not
+    told otherwise: NumPy's threads go on burning cores after a call."""
+    now, before = spent(), -1.0
+    while now - before > seconds / 10:
+        time.sleep(seconds)
+        now, before = spent(), now
 
 
 class Turns:
@@ -122,3 +133,11 @@ def broadcast(engine: Engine, rounds: int) -> Turns:
 def total(kept: Mapping[str, Any], operand: NDArray[np.float64]) -> tuple[Piece]:
     """Body: read the whole operand."""
     return (Piece(None, float(operand.sum())),)
+
+
+def cpu(cluster: Cluster) -> tuple[float, float]:
+    """CPU time in µs: of this process, and of it and its workers (Linux; elsewhere its own)."""
+    own = 1e6 * time.process_time()
+    pids = [cluster.engine.pid(worker) for worker in cluster.workers]
+    files = [Path(f"/proc/{pid}/schedstat") for pid in pids]
+    return own, own + sum(int(f.read_text().split()[0]) / 1e3 for f in files if f.exists())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from rich.console import Console
 from ...arrays import CodedMatrix
 from ...cluster import Cluster, connect
 from ..output import print_table
-from .turns import Turns, interleaved, timed
+from .turns import Turns, cpu, interleaved, timed
 
 COLUMNS, WORKERS, THRESHOLD, MARGIN = 2000, 6, 4, 2
 TINY = (600, 20)
@@ -71,23 +70,15 @@ def _measured(
     spent = dict.fromkeys(kinds, (0.0, 0.0))  # CPU time hardly depends on who else is at work
     for _ in range(rounds):
         for kind, block in kinds.items():
-            began = _cpu(cluster)
+            began = cpu(cluster)
             block(1)
-            pairs = zip(spent[kind], began, _cpu(cluster), strict=True)
+            pairs = zip(spent[kind], began, cpu(cluster), strict=True)
             master, all_of_it = (total + after - before for total, before, after in pairs)
             spent[kind] = master, all_of_it
     return turns, {
         kind: {"master_us": master / rounds, "all_us": all_of_it / rounds}
         for kind, (master, all_of_it) in spent.items()
     }
-
-
-def _cpu(cluster: Cluster) -> tuple[float, float]:
-    """CPU time in µs: of this process, and of it and its workers (Linux; elsewhere its own)."""
-    own = 1e6 * time.process_time()
-    pids = [cluster.engine.pid(worker) for worker in cluster.workers]
-    files = [Path(f"/proc/{pid}/schedstat") for pid in pids]
-    return own, own + sum(int(f.read_text().split()[0]) / 1e3 for f in files if f.exists())
 
 
 def _kept(X: CodedMatrix) -> int:
