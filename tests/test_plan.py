@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from kofn.cli import plan as cli_plan
 from kofn.cli.app import app
 from kofn.delays import Lifetimes, PerUnit, Recording, SpotTrace
 from kofn.delays.traces import Event, Price
-from kofn.planning import Option, Plan
+from kofn.planning import Option, Plan, search
 from kofn.planning.calls import call_of, runs
 from kofn.planning.goal import Goal
 from kofn.planning.grid import counts, grid, steps, thinned
@@ -26,6 +27,7 @@ from kofn.planning.risk import need, risk, shortages
 from kofn.planning.search import STARTS, _rungs
 from kofn.planning.why import why
 from kofn.simulation import Candidate, Row, Stage, Work, delays_of
+from kofn.simulation.draws import LOSS, STORM
 from kofn.simulation.table import interval
 from kofn.simulation.timings import begun, markets_of
 
@@ -259,6 +261,50 @@ def test_lifetimes_are_a_market_too() -> None:
     found = kofn.plan(SMALL["product"], 4, CALM, lives, rounds=6, price=1.0)
     assert found.best.risk is not None
     assert found.best.price is not None
+
+
+@pytest.mark.parametrize("kind", ["product", "gradient", "sum"])
+def test_a_plan_says_that_machines_are_gone_before_they_answer(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And it does not play every option through all losses to find out."""
+    monkeypatch.setattr(search, "MARKET", 1.0)
+    lives, ticks = Lifetimes((0.001, 0.002, 0.003), (True,) * 3), list[int]()
+    work, slow = SMALL[kind], "exponential(unit=40, mean=1)"
+    text = "gone before it answers.*lived 1 s or less. Name a market whose machines live longer"
+    with pytest.raises(kofn.BadInput, match=text):
+        kofn.plan(work, 6, slow, lives, rounds=20, on_round=lambda total, _: ticks.append(total))
+    assert len(ticks) == ticks[-1]  # the bar comes to its end
+
+
+def test_what_a_run_may_take_is_counted_by_what_happens_and_not_by_a_clock() -> None:
+    lives = Lifetimes((20.0, 40.0), (True, True)).offer(6)
+    stage = Stage(SMALL["product"], 6, delays_of(SLOW), lives)
+    whole = stage.play(Candidate.parse("mds(k=3)"), 40)
+    part = stage.play(Candidate.parse("mds(k=3)"), 40, effort=whole.effort / 2)
+    assert 0 < len(part.seconds) < 40 == len(whole.seconds)
+    assert np.array_equal(part.seconds, whole.seconds[: len(part.seconds)])
+    assert not part.problem
+    assert part.took is not None
+    assert part.took >= part.ends[-1]
+    nothing = stage.play(Candidate.parse("mds(k=3)"), 40, effort=1e-9)
+    assert nothing.problem == "no round was done in all that was simulated"
+
+
+def test_losses_in_one_round_take_the_more_effort_the_more_they_are() -> None:
+    """Each has the master share out anew what its worker, and those before it, owed."""
+    events = [Event(0.0, True, f"m{i}") for i in range(6)]
+    for i in range(60):
+        time = 1.0 + i / 100
+        events += [Event(time, False, f"m{i}"), Event(time, True, f"m{i + 6}")]
+    calm = [e._replace(time=60 * e.time) if e.time else e for e in events]
+    efforts = []
+    for some in (events, calm):
+        trace = SpotTrace(tuple(some), length=1e4)
+        stage = Stage(SMALL["product"], 6, delays_of("perunit(unit=24)"), trace)
+        efforts.append(stage.play(Candidate.parse("mds(k=3)"), 20).effort)
+    assert efforts[0] > 60 * (LOSS + 6 * STORM / 2)
+    assert efforts[1] < efforts[0]
 
 
 def test_a_repetition_code_lacks_machines_when_all_holders_of_a_part_are_gone() -> None:
@@ -579,3 +625,13 @@ def test_machines_for_nothing_are_planned_by_time(deadline: float | None) -> Non
         plan = kofn.plan(SMALL["product"], 3, SLOW, market, **given)
         assert plan.best.price == 0.0
         assert plan.why
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_no_number_of_a_table_is_cut_on_a_narrow_terminal(width: int) -> None:
+    made = kofn.plan(SMALL["product"], 4, SLOW, rounds=5, price=1.0).to_dict()
+    console = Console(width=width, record=True, file=io.StringIO(), force_terminal=True)
+    cli_plan.table(console, made)
+    text = console.export_text()
+    assert "…" not in text
+    assert f"{made['best']['mean']:.4g}" in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -164,7 +165,7 @@ def test_costs_that_are_none(bad: dict[str, float], tmp_path: Path) -> None:
     with pytest.raises(kofn.BadInput, match=next(iter(bad))):
         kofn.Costs(**bad)
     (tmp_path / "c.json").write_text(json.dumps({"latency": 1}))
-    with pytest.raises(kofn.BadInput, match="KeyError"):
+    with pytest.raises(kofn.BadInput, match="it has no bandwidth"):
         kofn.Costs.load(tmp_path / "c.json")
     with pytest.raises(kofn.BadInput, match="No such file"):
         kofn.Costs.load(tmp_path / "none.json")
@@ -642,3 +643,19 @@ def test_the_tables_for_people(capsys: pytest.CaptureFixture[str], tmp_path: Pat
     assert "steps back at line 4" in " ".join(capsys.readouterr().out.split())
     with pytest.raises(kofn.BadInput, match="got neither"):
         cli_trace.record(tmp_path / "m.csv", None, None, None)
+
+
+def test_results_of_simulated_products_take_no_memory() -> None:
+    """8 GB were filled with NaN for each of these."""
+    table = kofn.simulate(Work("product", 10**9, 1), "uncoded", 4, "perunit(unit=4)", rounds=3)
+    tracemalloc.start()
+    kofn.simulate(Work("product", 10**6, 1), "uncoded", 4, "perunit(unit=4)", rounds=3)
+    assert tracemalloc.get_traced_memory()[1] < 8e6
+    tracemalloc.stop()
+    assert table.rows["uncoded"].rounds == 3
+
+
+def test_work_that_no_machines_could_hold_is_refused() -> None:
+    for kind in ("product", "sequence"):
+        with pytest.raises(kofn.BadInput, match=r"at most.*rows=1\d+.*smaller sizes"):
+            Work(kind, 10**18, 10**9, 5)

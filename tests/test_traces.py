@@ -73,8 +73,8 @@ def test_timings_without_a_load_and_packed(tmp_path: Path) -> None:
         ("round,worker,seconds\n", "it is empty"),
         ("round,worker,seconds\n0,0,1\n0,1\n", r"line 3 of .* has fewer"),
         ("round,worker,seconds\n0,0,1,7\n", r"line 2 of .* has more"),
-        ("round,worker,seconds\n0,0,1\n1,0,-2\n", r"negative or infinite; line 3"),
-        ("round,worker,seconds\n0,0,inf\n", r"negative or infinite; line 2"),
+        ("round,worker,seconds\n0,0,1\n1,0,-2\n", r"finite and >= 0; line 3"),
+        ("round,worker,seconds\n0,0,inf\n", r"finite and >= 0; line 2"),
         ("round,worker,seconds\n0,0,quick\n", r"all numbers; line 2"),
         ("round,worker,seconds\n0,0,1\n0,1,1\n1,0,1\n", r"none of worker 1 in round 1"),
         ("round,worker,seconds\n0,0,1\n0,0,2\n", r"line 3 of .* is a second one of worker 0"),
@@ -84,7 +84,7 @@ def test_timings_without_a_load_and_packed(tmp_path: Path) -> None:
         ("round,worker,seconds\n0,,1\n", r"all numbers; line 2"),
         ("round,worker,seconds\n0.5,0,1\n", r"all numbers; line 2"),
         ("round,worker,seconds\ninf,0,1\n", r"all numbers; line 2"),
-        ("round,worker,seconds\n0,-1,1\n", r"negative or infinite; line 2"),
+        ("round,worker,seconds\n0,-1,1\n", r"finite and >= 0; line 2"),
         ("round,worker,seconds\n0,a,1\n0,b,1\n1,a,1\n", r"none of worker b in round 1"),
     ],
 )
@@ -290,6 +290,8 @@ def test_machines_that_do_not_live_are_not_drawn_for_a_whole_day() -> None:
     assert trace.seconds == 200.0
     long = Lifetimes((600.0, 900.0), (True, True)).offer(4)
     assert long.seconds == 86400.0
+    many = Lifetimes((0.0,), (True,)).offer(256)
+    assert sum(not event.added for event in many.events) == 10_000
 
 
 def test_lifetimes_count_those_that_were_stopped_alive() -> None:

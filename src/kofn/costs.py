@@ -87,7 +87,9 @@ class Costs:
             return cls(**{name: float(numbers[name]) for name in known})
         except OSError as error:
             problem = error.strerror or str(error)
-        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        except KeyError as error:
+            problem = f"it has no {error.args[0]}"
+        except (ValueError, TypeError, OverflowError, RecursionError) as error:
             problem = f"this is no such file ({type(error).__name__}: {error})"
         raise BadInput(
             f"costs are a JSON file with {', '.join(known)}; {fspath(path)}: {problem}. Write one "

@@ -94,7 +94,8 @@ class Plan:
         """The k blocks below each other, (k rows, width), from what a round gathered; and its η."""
         rows = self.windows.rows
         if not self.values:
-            return np.full((code.k * rows, width), np.nan, dtype), None
+            nothing = np.array(np.nan, dtype)  # takes no memory, whatever the size
+            return np.broadcast_to(nothing, (code.k * rows, width)), None
         if width == 0:
             return np.empty((code.k * rows, width), dtype), self.eta
         parts, places, eta = self.segments, self.windows.places, self.eta

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from io import StringIO
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+
+WIDEST = 1000  # characters that a table may need
+NARROW = 12  # a column of text is not broken into shorter lines
 
 
 def print_table(
@@ -25,14 +29,25 @@ def print_table(
     right. A cell that is text already stays as it is, and None is "never".
     """
     out = Table(title=title, title_justify="left", **look)
-    for name, form in columns.items():
+    cells = [list(map(_cell, row, columns.values())) for row in rows]
+    for at, (name, form) in enumerate(columns.items()):
+        longest = max((len(row[at]) for row in cells), default=0)
         if form:
-            out.add_column(name, justify="right")
+            least = max(longest, *map(len, name.split()), 0)
+            out.add_column(name, justify="right", min_width=least)
         else:
-            out.add_column(name, justify="left", overflow="fold")
-    for row in rows:
-        out.add_row(*map(_cell, row, columns.values()))
-    console.print(out)
+            out.add_column(name, justify="left", overflow="fold", min_width=min(NARROW, longest))
+    for row in cells:
+        out.add_row(*row)
+    needed = sum(column.min_width or 0 for column in out.columns)
+    needed += 2 * len(columns) if out.box is None else 3 * len(columns) + 1
+    if needed <= console.width:
+        console.print(out)
+        return
+    # A number that is cut says nothing: rather the terminal breaks the lines.
+    wide = Console(file=StringIO(), width=WIDEST)
+    wide.print(out)
+    console.out(wide.file.getvalue(), end="", highlight=False)  # type: ignore[attr-defined]
 
 
 def _cell(value: Any, form: str) -> str:

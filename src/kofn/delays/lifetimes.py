@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ..errors import BadInput
 from .traces import Event, SpotTrace
 
-MOST = 200  # losses of each machine that is wanted; more of them tell nothing new
+MOST, ALL, LEAST = 200, 10_000, 10  # losses of each machine, of all, and of each even then
 
 
 @dataclass(frozen=True)
@@ -49,14 +49,17 @@ class Lifetimes:
     def offer(self, workers: int, seed: int = 0, seconds: float = 86400.0) -> SpotTrace:
         """A trace of so many machines over so many seconds; for each that is lost another comes.
 
-        It ends before, where machines live so shortly that two hundred times as many were lost.
+        A machine that comes later lives for a second at least. The trace ends before, where
+        machines live so shortly that two hundred times as many were lost, or 10,000 in all (but ten
+        times as many at least).
         """
+        losses = min(MOST * workers, max(ALL, LEAST * workers))
         rng = np.random.default_rng((seed, workers))
         events = [Event(0.0, True, f"node{i}") for i in range(workers)]
         ends = [(float(t), i) for i, t in enumerate(self.draw(rng, workers))]
         heapify(ends)
         names = workers
-        while ends[0][0] < seconds and names < (1 + MOST) * workers:
+        while ends[0][0] < seconds and names < workers + losses:
             time, node = ends[0]
             events.append(Event(time, False, f"node{node}"))
             events.append(Event(time, True, f"node{names}"))

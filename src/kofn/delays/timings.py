@@ -73,7 +73,7 @@ def _from_table(lines: list[Line], path: Path) -> dict[str, Recording]:
             ) from None
         if not (0 <= seconds < np.inf and 0 <= load < np.inf and round >= 0 and worker[0] >= 0):
             raise BadInput(
-                f"no number of a timing is negative or infinite; line {number} of {path} has "
+                f"every number of a timing is finite and >= 0; line {number} of {path} has "
                 f"{cells(row)}."
             )
         if (round, worker) in by_load[load]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from os import PathLike
-from statistics import mean
+from statistics import mean, median
 from typing import NamedTuple
 
 from ..checks import number, whole
@@ -25,12 +25,16 @@ from .risk import risk as risk_of
 from .why import played, why
 
 BUDGET = 30.0  # seconds that a search may take, by the estimate below
+MARKET = 60.0  # and as many at most where machines come and go: what that takes is seen on the way
 PER_WORKER, PER_TERM = 1e-4, 2e-5  # seconds of a core for a round: a worker, a term of a sum
 FIRST = 3  # rounds that every option is played for, at least
 KEPT = 4  # of so many options one goes on, for so many times the rounds
 FINAL = 5  # options that are played to the end, at least
 STARTS = (0.0, 1 / 3, 2 / 3)  # parts of a market at which a run is begun
 EACH = 4  # options of each kind and number of machines, at least
+
+
+OnRound = Callable[[], None]
 
 
 class Lot(NamedTuple):
@@ -49,19 +53,20 @@ class Lot(NamedTuple):
         return self.stages[0]
 
     def play(
-        self,
-        candidate: Candidate,
-        rounds: int,
-        played: int,
-        on_round: Callable[[], None] | None = None,
+        self, candidate: Candidate, rounds: int, played: int, effort: float, on_round: OnRound
     ) -> list[Row]:
-        """The rounds of a candidate, from each start; about so many are played."""
+        """The rounds of a candidate, from each start; about so many are played, with this effort.
+
+        on_round is called for each of them, also if a run does not come to it.
+        """
         some = played if played < rounds else None
-        fewest = need(self.stage.workers, candidate)
-        return [
-            one.play(candidate, rounds, on_round=on_round, played=some, fewest=fewest)
-            for one in self.stages
-        ]
+        fewest, rows = need(self.stage.workers, candidate), list[Row]()
+        for at, one in enumerate(self.stages):
+            most = (effort - sum(row.effort for row in rows)) / (len(self.stages) - at)
+            rows.append(one.play(candidate, rounds, float("inf"), on_round, some, fewest, most))
+            for _ in range(played - len(rows[-1].seconds)):
+                on_round()
+        return rows
 
     @property
     def trace(self) -> SpotTrace | None:
@@ -95,7 +100,8 @@ def plan(
     hour of a machine (default: the market's own, if it has any). memory_per_worker: bytes of the
     data that a worker can keep. tolerance: the part of a sum that may be missing (0: exact).
     deadline: seconds for all rounds. risk: the chance, at most, that a run lacks machines at some
-    time. on_round: called after each played round, with how many there will be in all and the code.
+    time. on_round: called for each round of an option, also if the market is over before, with how
+    many there will be in all, as far as is known, and the code.
 
     Without a deadline the least time wins or, with prices, the least time x price; with one, the
     least price, or machine seconds, of those that meet it. No code wins unless one is better by
@@ -163,9 +169,14 @@ class _Search:
         self.final: list[Option] = []
         self.settings = 0
         self.traces: dict[tuple[str, int], SpotTrace | None] = {}
+        self.left = float("inf")  # effort
+        self._lacks: dict[tuple[str, int, Candidate], list[tuple[float, float]]] = {}
+        self._on_round: Callable[[int, str], None] | None = None
+        self._played = self._total = 0  # rounds
 
     def run(self, lots: list[Lot], on_round: Callable[[int, str], None] | None) -> None:
         """Try all, then ever fewer, for ever more rounds."""
+        self._on_round = on_round
         starts = max(len(lot.stages) for lot in lots)
         cost = starts * max(PER_WORKER * lot.stage.workers for lot in lots)
         cost += PER_TERM * self.work.rows if self.work.kind == "sum" else 0.0
@@ -173,25 +184,30 @@ class _Search:
         each = max(EACH, afford // (3 * FIRST * len(lots)))
         going = [(lot, one) for lot in lots for one in thinned(lot.candidates, each)]
         rungs = _rungs(len(going), self.rounds, afford)
-        total = starts * sum(count * rounds for count, rounds in rungs)
         self.settings += len(going)
         self.traces = {(lot.machine, lot.stage.workers): lot.trace for lot in lots}
-        for at, (_, rounds) in enumerate(rungs):
-            tried = []
-            for lot, one in going:
-                notify = None if on_round is None else (lambda c=str(one): on_round(total, c))
-                option = self._option(lot, one, lot.play(one, self.rounds, rounds, notify))
+        if any(self.traces.values()):
+            self.left = MARKET
+        while rungs:
+            self._total = self._played + starts * sum(count * rounds for count, rounds in rungs)
+            (_, rounds), *rungs = rungs
+            share, tried = self.left / (len(rungs) + 1), []
+            for at, (lot, one) in enumerate(going):
+                option = self._option(lot, one, rounds, share / (len(going) - at))
+                share -= option.row.effort
                 self.tried[_key(option)] = option
                 if self._fits(option):
                     tried.append((lot, option))
             self.final = [option for _, option in tried]
-            if at + 1 < len(rungs):
-                keep = set(map(id, self.goal.kept(self.final, rungs[at + 1][0])))
+            if not any(option.row.rounds for option in self.final):
+                rungs = rungs[-1:]  # the last is what can be done
+            if rungs:
+                keep = set(map(id, self.goal.kept(self.final, rungs[0][0])))
                 going = [(lot, one.candidate) for lot, one in tried if id(one) in keep]
         for lot in lots:
             if self.work.kind == "gradient" and lot.trace is None and lot.stage.workers > 1:
                 self._replay(lot)
-        self._compare(lots, rungs[-1][1])
+        self._compare(lots, rounds)
 
     def _compare(self, lots: list[Lot], rounds: int) -> None:
         """Play what the best one is compared with as long as it.
@@ -215,14 +231,15 @@ class _Search:
         key = lot.machine, lot.stage.workers, candidate
         if any(_key(one) == key for one in self.final):
             return False
-        self._add(self._option(lot, candidate, lot.play(candidate, self.rounds, rounds)))
+        self._total += len(lot.stages) * rounds
+        self._add(self._option(lot, candidate, rounds, max(o.row.effort for o in self.final)))
         return True
 
     def _replay(self, lot: Lot) -> None:
         rows, tried = replays(lot.stage, self.rounds)
         self.settings += tried
         for candidate, row in rows.items():
-            self._add(self._option(lot, candidate, [row]))
+            self._add(self._figures(lot, candidate, [row]))
 
     def _add(self, option: Option) -> None:
         self.tried[_key(option)] = option
@@ -234,7 +251,19 @@ class _Search:
             return False
         return option.row.covered >= 1 - self.tolerance - 1e-9
 
-    def _option(self, lot: Lot, candidate: Candidate, rows: list[Row]) -> Option:
+    def _option(self, lot: Lot, candidate: Candidate, rounds: int, effort: float) -> Option:
+        """The option by so many rounds of it, played with this effort at most."""
+
+        def on_round() -> None:
+            self._played += 1
+            if self._on_round is not None:
+                self._on_round(max(self._played, self._total), str(candidate))
+
+        rows = lot.play(candidate, self.rounds, rounds, effort, on_round)
+        self.left -= sum(row.effort for row in rows)
+        return self._figures(lot, candidate, rows)
+
+    def _figures(self, lot: Lot, candidate: Candidate, rows: list[Row]) -> Option:
         """The option by its played runs: figures of all rounds, in the mean over the starts."""
         n, able = lot.stage.workers, runs(self.work, candidate)
         row, each = merged(rows), []
@@ -254,7 +283,10 @@ class _Search:
         chance, short = None, 0.0
         if lot.trace is not None:
             up = lot.trace.started(lot.stage.costs.start_up)
-            below = shortages(up, n, candidate)
+            key = lot.machine, n, candidate
+            if key not in self._lacks:
+                self._lacks[key] = shortages(up, n, candidate)
+            below = self._lacks[key]
             chance = risk_of(below, up.seconds, seconds)
             short = max((last - first for first, last in below), default=0.0)
         over = any(one.problem for one in rows)
@@ -282,10 +314,7 @@ class _Search:
         tried, goal = tuple(self.tried.values()), self.goal
         if not any(one.runs for one in self.final):
             if not any(one.row.covered for one in tried):
-                raise BadInput(
-                    "a plan needs rounds that were done; here the market is over before any is. "
-                    "Name a longer one, or less work a round."
-                )
+                raise BadInput(_hopeless(self.traces.values()))
             least = min((one.memory for one in tried if one.memory is not None), default=0.0)
             raise BadInput(
                 f"no option keeps so little on a worker: the least is {least:.3g} of the data, "
@@ -309,6 +338,28 @@ class _Search:
             goal.met(best),
             tuple(words),
         )
+
+
+def _hopeless(traces: Iterable[SpotTrace | None]) -> str:
+    """Why no option has done a round."""
+    lives: list[float] = []
+    for trace in filter(None, traces):
+        since = {}
+        for time, added, node, _ in trace.events:
+            if added:
+                since[node] = time
+            else:
+                lives.append(time - since.pop(node))
+        if len(lives) < trace.at_start:
+            return (
+                "a plan needs rounds that were done; here the market is over before any is. Name "
+                "a longer one, or less work a round."
+            )
+    return (
+        f"a plan needs rounds that were done; here every machine is gone before it answers, "
+        f"whatever the code: half of those that are lost lived {median(lives):.3g} s or less. Name "
+        f"a market whose machines live longer, or less work a round."
+    )
 
 
 def _took(row: Row, until: float) -> float:

@@ -115,8 +115,9 @@ def _each(option: Option) -> str:
 def _market(work: Work, best: Option, trace: SpotTrace) -> list[str]:
     losses = sum(not event.added for event in trace.events if event.time > 0)
     hours = trace.seconds / 3600
-    text = f"Of {best.workers} machines {losses} are lost in {hours:.1f} hours of this market. "
-    lack = f"has fewer than {need(best.workers, best.candidate)} machines"
+    text = f"Of {best.workers} machines {losses} are lost in {hours:.3g} hours of this market. "
+    fewest = need(best.workers, best.candidate)
+    lack = f"has fewer than {fewest} machines" if fewest > 1 else "has no machine"
     if best.candidate.code in ("fractional", "cyclic"):
         lack = "loses all holders of a part at once"
     text += f"The chance that a run {lack} at some time is {best.risk or 0.0:.0%}"

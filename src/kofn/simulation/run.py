@@ -16,7 +16,7 @@ from ..engines.virtual import VirtualEngine
 from ..errors import BadInput, NotDecodable, TooFewWorkers
 from .ahead import Ahead
 from .codes import Candidate, memory, message_sizes, units
-from .draws import Common, Meter
+from .draws import Common, Meter, Spent
 from .own import Codes, candidates
 from .place import Outcome, Place
 from .table import Row, Table
@@ -92,6 +92,7 @@ class Stage:
     ) -> None:
         self.work, self.workers, self.delays = work, workers, delays
         self.trace, self.costs, self.seed = trace, costs, seed
+        self._started = None if trace is None else trace.started(costs.start_up)
 
     def play(
         self,
@@ -101,18 +102,20 @@ class Stage:
         on_round: Callable[[], None] | None = None,
         played: int | None = None,
         fewest: int = 1,
+        effort: float = float("inf"),
     ) -> Row:
         """Play so many rounds of one code, in so much simulated time at most.
 
         The first rounds are the same however many there are: a longer run goes on from them.
         `played`: simulate about so many of them, spread over the run; see `Ahead`. `fewest`:
-        machines that are enough, for all that is known.
+        machines that are enough, for all that is known. `effort`: seconds of a core that it may
+        take, about; the row then has fewer rounds, and those that were done are all there is.
         """
         work, trace = self.work, self.trace
         until = seconds if trace is None else min(seconds, trace.seconds)
         whole_work = units(work, candidate, self.workers)
         delays = Common(self.delays, whole_work, self.seed)
-        started = None if trace is None else trace.started(self.costs.start_up)
+        started = self._started
         membership = None if started is None else started.membership(1.0)
         engine = VirtualEngine(
             self.workers if trace is None else trace.at_start,
@@ -123,10 +126,11 @@ class Stage:
             costs=self.costs,
             sizes=Sizes(*message_sizes(work, candidate, self.workers)),
         )
-        meter = Meter(engine, delays)
+        meter = Meter(engine, delays, work.rows if work.kind == "sum" else 0)
+        meter.most = effort
         wait = 0.0 if trace is None else 2 * trace.seconds + 1.0
         outcomes: list[Outcome] = []
-        problem, began, done, last = "", 0.0, 0.0, 0.0
+        problem, began, done, last, cut = "", 0.0, 0.0, 0.0, False
         if played is None or candidate.code == "dsag":  # all of its rounds are one of the engine
             rounds, played = (rounds, rounds) if played is None else (played, played)
         ahead = Ahead(rounds, played, fewest, started, until)
@@ -158,6 +162,9 @@ class Stage:
                 if trace is None:
                     raise
                 problem = str(error)
+            except Spent:
+                cut = True
+                problem = "" if outcomes else "no round was done in all that was simulated"
             if ahead.done == rounds:
                 done = meter.settle()
             else:
@@ -178,5 +185,6 @@ class Stage:
             problem=problem if ahead.done < rounds else "",
             began=began,
             counts=np.array(ahead.counts) if ahead.skipped else None,
-            took=last - began if ahead.skipped else None,
+            took=last - began if ahead.skipped or cut else None,
+            effort=meter.effort,
         )

@@ -90,7 +90,7 @@ class Row:
     part of the data. `usd` is None where the market has no prices. `began`: when the data lay on
     the workers, and the first round began. Where only some rounds of a run were played
     (`Stage.play`), `counts` says how many rounds each of those stands for, and `took` what all
-    rounds took.
+    took, or all that were done.
     """
 
     ends: Floats
@@ -107,6 +107,7 @@ class Row:
     counts: Floats | None = None
     took: float | None = None
     runs: int = 1
+    effort: float = 0.0  # seconds of a core that the simulation took, by what happened in it
 
     @property
     def rounds(self) -> int:
@@ -227,6 +228,7 @@ def merged(rows: Sequence[Row]) -> Row:
         ),
         took=None,
         runs=len(rows),
+        effort=sum(row.effort for row in rows),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Literal, get_args
 
 from ..checks import one_of, whole_fields
@@ -11,6 +12,7 @@ from ..errors import BadInput
 Kind = Literal["product", "gradient", "sequence", "sum"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 ITEM = 8  # bytes of a number
+LARGEST = 1e15  # bytes of a matrix: how long larger ones take says nothing, and is slow to simulate
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,12 @@ class Work:
     def __post_init__(self) -> None:
         one_of(self.kind, "work", KINDS)
         whole_fields(self, rows=1, columns=1, width=1)
+        sizes = self.rows, self.columns, self.width
+        if max(a * b for a, b in combinations(sizes, 2)) * ITEM > LARGEST:
+            raise BadInput(
+                f"a matrix of Work has {LARGEST:g} bytes at most, {ITEM} for each number; got rows="
+                f"{self.rows}, columns={self.columns}, width={self.width}. Give smaller sizes."
+            )
         if self.parts is not None:
             whole_fields(self, parts=1)
             if self.kind != "gradient":

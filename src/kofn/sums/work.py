@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ class Held:
         self.parts, self.symbols = parts, symbols
         self._again: frozenset[int] | None = None
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
         """Bytes of the parts, as far as they say so."""
         return sum(getattr(part, "nbytes", 0) for part in self.parts.values())
