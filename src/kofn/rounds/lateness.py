@@ -95,6 +95,17 @@ class UsualHalf:
             self.seconds = sorted(self._last)[len(self._last) // 2]
 
 
-def beyond_fastest(slack: float, fastest: float) -> Late:
-    """The rule for a sequence: the rest has `slack` times the fastest one's time, beyond it."""
-    return Late(slack, least=min(MOST_NOISE, NOISE * fastest))
+# Who is late in a round of a sequence where that costs a mini-task more of all: twice as late as half
+# of the workers, at least.
+PATIENT = Late(spreads=10.0)
+
+
+def in_sequence(slack: float | None, took: float, fastest: float, half: bool) -> float:
+    """Seconds after which nobody is waited for in a round of a sequence, if others are enough.
+
+    That is `slack` times the fastest one's time beyond it; without a slack, the usual rule, once
+    half of the workers are done, as the last of those that are is after `took`.
+    """
+    if slack is not None:
+        return fastest + max(slack * fastest, min(MOST_NOISE, NOISE * fastest))
+    return PATIENT.allowed(took, fastest) if half else PATIENT.allowed_few(took)

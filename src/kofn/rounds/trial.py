@@ -7,7 +7,7 @@ more work for one is more time for all, so predictions are too good. Only measur
 from __future__ import annotations
 
 from collections import deque
-from statistics import fmean, median
+from statistics import fmean, median, pvariance
 
 LAST = 8  # rounds before the change
 SINCE = 4  # rounds after it
@@ -80,7 +80,9 @@ class Trial:
             return ""
         since, self._since = self._since, None
         pairs = [(of(self._before or [0]), of(since)) for of in (median, fmean)]
-        if not self._before or any(now <= SLOWER * usual for usual, now in pairs):
+        noise = sum(pvariance(p) / len(p) for p in (since, self._before or [0])) ** 0.5
+        sure = pairs[1][1] - pairs[1][0] > noise
+        if not self._before or any(now <= SLOWER * usual for usual, now in pairs) or not sure:
             self._before = deque(since, maxlen=LAST)
             return ""
         usual, now = pairs[0]

@@ -223,7 +223,7 @@ class Diagonal(Ledger):
         return [self._everyone(one) for one in coming]
 
     def _everyone(self, job: Job) -> Batch:
-        tight = self._plain and job.k == self.slots * (self.delay + 1)
+        tight = self._plain and job.k % self.slots == 0
         if tight and job.units + self.slots <= job.k:
             return {slot: job.unit() for slot in range(self.slots)}
         return super()._everyone(job)
