@@ -95,16 +95,16 @@ class UsualHalf:
             self.seconds = sorted(self._last)[len(self._last) // 2]
 
 
-# Who is late in a round of a sequence where that costs a mini-task more of all: twice as late as half
-# of the workers, at least.
+# In a sequence without a code what one has not done is work for all in the next round. So nobody is
+# late before twice the time of half of the workers.
 PATIENT = Late(spreads=10.0)
 
 
 def in_sequence(slack: float | None, took: float, fastest: float, half: bool) -> float:
     """Seconds after which nobody is waited for in a round of a sequence, if others are enough.
 
-    That is `slack` times the fastest one's time beyond it; without a slack, the usual rule, once
-    half of the workers are done, as the last of those that are is after `took`.
+    That is `slack` times the fastest one's time beyond it. Without a slack PATIENT says it, of the
+    last worker that is done after `took`, and `half` of them are, or fewer.
     """
     if slack is not None:
         return fastest + max(slack * fastest, min(MOST_NOISE, NOISE * fastest))

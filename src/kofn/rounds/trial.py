@@ -74,7 +74,8 @@ class Trial:
     def failed(self) -> str:
         """Say how much slower it became, once, when that is known; else nothing.
 
-        Slower is the median, as of most rounds, and the mean, as with the few that are very long.
+        Slower is the median, as of most rounds, and the mean, as with the few that are very long:
+        that by more than the standard error, as who is late comes and goes.
         """
         if self._since is None or len(self._since) < SINCE:
             return ""

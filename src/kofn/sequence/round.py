@@ -19,8 +19,8 @@ from .ledger import Batch, Ledger, Mini
 
 class DeadlineRound(Round):
     """One round of a sequence. It ends (1 + slack) times the fastest worker's time after its
-    start, or later, when the ledger allows it. Without a slack that is when rounds over shares
-    would ask others in place of those that are late.
+    start, or later, when the ledger allows it; without a slack at twice the time of half of the
+    workers, or later.
 
     `batches`: mini-tasks by slot, in order. `slots`: the roster's, of those that are live. A joiner
     takes a free slot at once, and is given work in this round if nobody else can do it; so does one
@@ -68,7 +68,7 @@ class DeadlineRound(Round):
         self._helping: set[int] = set()  # came during the round, or were asked for more
         self._start = self._patience = 0.0
         self._held_up: dict[int, float] = {}  # worker -> seconds until it had dropped stale work
-        self._half = False  # whether half of the workers are done
+        self._half = False  # whether lateness was judged by half of the workers
         self._over = False  # the time for stragglers is over
         self._given_up: set[int] = set()  # workers that were waited for long enough
 
@@ -164,16 +164,17 @@ class DeadlineRound(Round):
 
     def _worker_finished(self, worker: int, time: float) -> None:
         self.finished.add(self.slots[worker])
-        took, half = time - self._start, 2 * len(self.finished) >= len(self.slots)
-        first = self.fastest is None
+        took, judged = time - self._start, self.fastest is not None
         if self.fastest is None:
             self.fastest, self._patience = took, lateness.NEEDED * took
-        judged, self._half = self._half, self._half or (half and self._slack is None)
-        if self._over or judged == self._half and not first:
+        half = self._slack is None and 2 * len(self.finished) >= len(self.slots)
+        if self._over or (judged and half == self._half):
             return
+        self._half = half
         # Who was a straggler in the round before begins this one within a slice, not at once.
         late_start = max((self._held_up.get(w, 0.0) for w in self.owing), default=0.0)
-        self.wake = self._start + lateness.in_sequence(self._slack, took, self.fastest, half) + late_start
+        allowed = lateness.in_sequence(self._slack, took, self.fastest, half)
+        self.wake = self._start + allowed + late_start
 
     def _time_over(self, time: float) -> Sequence[Command]:
         if self._over:

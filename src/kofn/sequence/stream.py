@@ -272,7 +272,7 @@ class Stream(Iterator[NDArray[Any]]):
         )
         load = sum(codec.cost(next(iter(batch.values())).job) for batch in batches)
         kind = None if new is None else (new.shape, new.code)
-        # Where each job waits for the one before to be taken, a code would have two rounds for each.
+        # Where each job waits for the result of the one before, codes would take two rounds a job.
         steady = new is not None and new.follows and kind == self._kind
         self._kind = kind
         began = driver.engine.now()

@@ -24,10 +24,13 @@ SLACK = 0.25
 SLACKS = (None, 0.1, SLACK, 0.5, 1.0, 2.0)
 LAST = 24  # rounds that are looked at
 ENOUGH = 4  # rounds without which nothing is changed
-BETTER = 0.03
+BETTER = 0.2  # of a round: on shared cores no forecast is better
+BACK = 0.03  # for the choice that it begins with
 FIXED = 0.5  # of a mini-task's time is thought to be no work, until two sizes have shown it
+PRICE = 0.1  # of a round's seconds, for as much work again
 MUCH = 0.1  # of a round could be gained if all of it was work: then it is found out
-CALLS = 1000  # numbers in the time of the calls that predict one round, for all choices together
+# Numbers in the time that a look takes for a slot under a choice, and for the calls of a round.
+SORTED, CALLS = 8, 2500
 
 
 class Shown(NamedTuple):
@@ -102,8 +105,7 @@ class SequenceTuner:
         if worse := self._trial.failed():
             self._looks.failed()
             return self._to(self._proven, worse)
-        numbers = len(self._shown) * len(self.options) * self.n
-        costs = numbers + CALLS * len(self._shown)
+        costs = len(self._shown) * (SORTED * len(self.options) * self.n + CALLS)
         if len(self._shown) < ENOUGH or not (self._looks.due and self._looks.affords(costs)):
             return None
         self._looks.looked()
@@ -139,14 +141,17 @@ class SequenceTuner:
         """The best option, and what it gains in a round next to this one, if it surely does."""
         gains = seconds[here] - seconds  # of the same rounds, with the same delays
         gain, sure = gains.mean(axis=1), gains.std(axis=1) / seconds.shape[1] ** 0.5
-        gain[(gain < BETTER * seconds[here].mean()) | (gain < sure)] = 0.0
+        least = np.full(len(gain), BETTER)
+        least[0] = BACK
+        gain[(gain < least * seconds[here].mean()) | (gain < sure)] = 0.0
         best = int(gain.argmax())
         return best, float(gain[best])
 
     def _times(self) -> Times:
-        """Who had not ended when a round was over is thought as late as half of those that were
+        """What the rounds have shown.
 
-        seen to be later than that, in rounds that waited for longer; or twice as late as any.
+        Who had not ended when a round was over is thought as late as half of those that were seen
+        to be later than that, in rounds that waited for longer; or twice as late as any.
         """
         first, work, last, done = (np.zeros((len(self._shown), self.n)) for _ in range(4))
         for r, one in enumerate(self._shown):
@@ -203,6 +208,7 @@ class SequenceTuner:
         both = np.sort(np.concatenate([ends[:, 1], ends[:, 2]], axis=2))
         k, which = np.array([k for k, _ in self.options]), np.arange(len(self.options))
         there, seconds = np.full(len(k), n), np.empty((len(k), len(ends)))
+        size = np.array([self._cost(k) / full for k, _ in self.options])
         for r in (-1, *range(len(ends))):  # the first only counts what is there of the due job
             lacking = np.maximum(0, k - there)
             more = -(-lacking // n)  # mini-tasks of the due job, after one of the new job
@@ -213,7 +219,7 @@ class SequenceTuner:
             )
             done = np.maximum(over[r, more, which], np.where(lacking > 0, due, 0.0))
             there = (ends[r, 0] <= done[:, None]).sum(axis=1)
-            seconds[:, r] = done
+            seconds[:, r] = done * (1 + PRICE * ((1 + more) * size - 1))
         return seconds
 
     def _cost(self, k: int) -> float:
