@@ -1,8 +1,8 @@
 """The rule of lateness: how long to wait for the rest, by how long others took.
 
-Rounds over shares (`rounds.watch`) judge by half of the replies, sequences by the fastest worker,
-iterations by a usual round, stale sums by those that are fresh. Each has its numbers here; the rule
-is `Late.allowed` for all of them.
+Rounds over shares (`rounds.watch`) judge by half of the replies, sequences by the fastest worker or
+by half of them, iterations by a usual round, stale sums by those that are fresh. Each has its
+numbers here; the rule is `Late.allowed` for all of them.
 """
 
 from __future__ import annotations
