@@ -8,7 +8,7 @@ import json
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean, median, pvariance
 from types import SimpleNamespace
 from typing import Any
 
@@ -393,7 +393,7 @@ def test_a_sequence_without_a_code(workers: int) -> None:
         X, Y = rng.standard_normal((9, 4)), rng.standard_normal((4, 7))
         np.testing.assert_allclose(jobs.submit(X, Y).result(), X @ Y, rtol=1e-9)
     code = usual(workers)
-    assert workers == 1 or 1.5 * workers <= code.x * code.y <= 1.75 * workers + 1
+    assert code.x * code.y == workers  # as much work as without a code
 
 
 def test_a_sequence_on_calm_machines_costs_no_more_than_no_code() -> None:
@@ -405,22 +405,20 @@ def test_a_sequence_on_calm_machines_costs_no_more_than_no_code() -> None:
 
 
 @pytest.mark.parametrize(
-    ("chance", "alpha", "most"), [(0.3, 5.0, 0.75), (0.1, 5.0, 0.95), (0.4, 1.4, 0.9)]
+    ("chance", "alpha", "most"), [(0.3, 5.0, 0.5), (0.1, 5.0, 0.36), (0.4, 1.4, 1.0)]
 )
 def test_a_sequence_learns_where_that_pays(chance: float, alpha: float, most: float) -> None:
-    """Against the code and the slack that it begins with, under the same stragglers.
+    """Against no code, under the same stragglers; where most straggle a little, that is best.
 
-    Over some luck: where most straggle a little, codes are so nearly alike that it decides.
+    Over some luck.
     """
-    code = usual(24)
-    fixed = Candidate.parse(f"dip(x={code.x}, y={code.y}, delay=1, lam=24)")
     auto = plain = 0.0
     for seed in range(6):
         delays = Slowed(Independent(chance, seed), alpha, unit=24.0)
         stage = Stage(Work("sequence", 240, 240, 240), 24, delays)
         auto += stage.play(Candidate("auto"), 80).total
-        plain += stage.play(fixed, 80).total
-    assert auto < most * plain
+        plain += stage.play(Candidate.parse("uncoded(x=4, y=6)"), 80).total
+    assert auto <= most * plain
 
 
 def sequence_of(cluster: kofn.Cluster, jobs: int, **given: Any) -> Any:
@@ -438,10 +436,11 @@ def sequence_of(cluster: kofn.Cluster, jobs: int, **given: Any) -> Any:
 def test_results_are_right_while_a_sequence_changes_its_code(workers: int) -> None:
     """Calm, then one in four is slow, then one is lost and another comes; said in log and page."""
     pattern = np.zeros((80, workers), bool)
-    pattern[30:, 0 :: max(2, workers // 2)] = True
-    delays = Slowed(Given(pattern), 6.0, unit=1.0)
-    members = Script((Change(2000.0, 1), Change(2300.0, None)))
-    with kofn.connect(VirtualEngine(workers, delays=delays, membership=members)) as cluster:
+    pattern[30:, : max(1, workers // 4)] = True
+    delays = Slowed(Given(pattern), 6.0, unit=0.5)
+    members = Script((Change(4000.0 * 6 / workers, 1), Change(4600.0 * 6 / workers, None)))
+    engine = VirtualEngine(workers, delays=delays, membership=members)
+    with kofn.connect(engine, limit=float("inf")) as cluster:
         stream, log = sequence_of(cluster, 75), cluster.log
     assert stream.report.overdue == ()
     said = [change for round in stream.report.rounds for change in round.tuned]
@@ -451,7 +450,7 @@ def test_results_are_right_while_a_sequence_changes_its_code(workers: int) -> No
     state = RunState()
     state.take(log)
     assert [event[3] for event in state.events.items if event[1] == "tuned"] == said
-    assert any("late mini-tasks" in change for change in said)
+    assert workers < 6 or any("late mini-tasks" in change for change in said)
 
 
 def test_what_was_named_is_kept_to() -> None:
@@ -461,8 +460,7 @@ def test_what_was_named_is_kept_to() -> None:
         assert (fixed.slack, fixed.code.x) == (0.25, 3)
         half = sequence_of(cluster, 12, slack=0.6)
         assert half.slack == 0.6
-        assert half.code.x * half.code.y == 12  # nobody is late
-        assert half.report.tuned
+        assert half.report.tuned == ()  # nobody is late
 
 
 def test_jobs_of_other_shapes_are_learnt_from_anew() -> None:
@@ -475,51 +473,100 @@ def test_jobs_of_other_shapes_are_learnt_from_anew() -> None:
             stream.submit(X, Y)
         assert len(list(stream)) == 24
         assert stream._tuner is not None
-        assert stream._tuner._size == 20 * 6 * 9
+        assert stream._tuner._shape == (20, 6, 9)
         assert len(stream._tuner._shown) <= 12
 
 
-def shown(tuner: SequenceTuner, took: float, late: int = 0) -> SequenceShown:
-    """A round of two mini-tasks each, in which so many workers had not begun when it was over."""
-    k = 2 * tuner.n - tuner.now.late
-    there = dict.fromkeys(range(late, tuner.n), (took / 2, 60 / k))
-    return SequenceShown(there, dict.fromkeys(there, (took, 120 / k)), 120 / k, took)
+JOB = (36, 10, 36)  # of which six workers have a sixth each
 
 
-def test_a_code_that_made_rounds_slower_is_taken_back() -> None:
-    """Forecasts say that fewer mini-tasks are less time; here they are more."""
+def shown(tuner: SequenceTuner, seconds: list[float]) -> SequenceShown:
+    """A round of one mini-task each, or of two where it is coded; all are waited for."""
+    size, many = tuner.code.product.cost(JOB), 1 if tuner.now.k == tuner.n else 2
+    firsts = {slot: (s, size) for slot, s in enumerate(seconds)}
+    lasts = {slot: (many * s, many * size) for slot, s in enumerate(seconds)}
+    return SequenceShown(firsts, lasts, many * size, many * max(seconds))
+
+
+def test_a_choice_that_made_rounds_slower_is_taken_back() -> None:
+    """Forecasts say that it is less time not to wait for who is late. Here it is more."""
     tuner, ways = SequenceTuner(6), []
     first = tuner.now
     for _ in range(100):
-        tuner.learn(shown(tuner, 1.0 if tuner.now == first else 1.3), 60.0)
+        round = shown(tuner, [1.0] * 5 + [8.0 if tuner.now == first else 20.0])
+        tuner.learn(round, JOB)
         tuner.change()
         ways.append(tuner.now)
     assert tuner.now == first
-    assert 0 < sum(way != first for way in ways) <= 12
+    assert 0 < sum(way != first for way in ways) <= 16
 
 
-def test_late_workers_are_waited_for_once_to_see_how_late_they_are() -> None:
-    tuner = SequenceTuner(6)
-    first, slacks = tuner.now, []
-    for _ in range(40):
-        tuner.learn(shown(tuner, 1.0, late=1), 60.0)
-        tuner.change()
-        slacks.append(tuner.now.slack)
-    assert slacks.count(2.0) == 1
-    assert tuner.now.late <= first.late
+class TwoCores:
+    """Six workers on two cores, which run their mini-tasks in any order: more are more time.
+
+    What has not begun when a round is over is dropped; what has goes on into the next one.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.rng, self.free, self.there = np.random.default_rng(seed), [0.0, 0.0], 6
+
+    def run(self, code: kofn.DIP, slack: float | None) -> SequenceShown:
+        k = code.product.k
+        lacking = max(0, k - self.there)
+        minis, size = 1 + -(-lacking // 6), code.product.cost(JOB)
+        ends: list[list[float]] = [[] for _ in range(6)]
+        for slot in self.rng.permutation([*range(6)] * minis).tolist():
+            core = self.free.index(min(self.free))
+            began = max([self.free[core], *ends[slot]])
+            self.free[core] = began + 0.3 * 6 / k * self.rng.uniform(0.7, 1.3)
+            ends[slot].append(self.free[core])
+        lasts = sorted(end[-1] for end in ends)
+        over = lateness.in_sequence(slack, lasts[2], lasts[0], True)
+        due = sorted(itertools.chain(*(end[1:] for end in ends)))
+        took = max(min(over, lasts[-1]), due[lacking - 1] if lacking else 0.0)
+        self.there = sum(end[0] <= took for end in ends)
+        self.free = [min(max(0.0, at - took), 0.3 * 6 / k) for at in self.free]
+        done = {s: [at for at in end if at <= took] for s, end in enumerate(ends)}
+        firsts = {s: (end[0], size) for s, end in done.items() if end}
+        lasts_ = {s: (end[-1], size * len(end)) for s, end in done.items() if end}
+        return SequenceShown(firsts, lasts_, size * minis, took)
+
+
+def test_a_sequence_on_shared_cores_costs_no_more_than_no_code() -> None:
+    """3 % is what the issue allows, with all that is tried."""
+    took = np.zeros(2)
+    for seed in range(10):
+        tuner, auto, plain = SequenceTuner(6), TwoCores(seed), TwoCores(seed)
+        for _ in range(300):
+            shown = auto.run(tuner.code, tuner.now.slack)
+            took += shown.took, plain.run(usual(6), None).took
+            tuner.learn(shown, JOB)
+            tuner.change()
+    assert took[0] <= 1.03 * took[1]
+
+
+def test_rounds_that_differ_by_chance_do_not_take_a_choice_back() -> None:
+    trial = Trial()
+    for took in (1.0, 4.0, 1.0, 1.0, 1.0, 4.0, 1.0, 1.0):
+        trial.learn(took)
+    trial.begin()
+    for took in (4.0, 1.0, 4.0, 1.2):
+        trial.learn(took)
+    assert trial.failed() == ""
 
 
 @given(st.integers(2, 40), st.data())
 def test_any_rounds_can_be_learnt_from(n: int, data: st.DataObject) -> None:
     """Whoever answered or not, and however fast: choices stay among those that there are."""
     tuner = SequenceTuner(n)
-    assert all(1 <= 2 * n - late == code.x * code.y for late, code in tuner.codes.items())
+    assert all(n <= k == code.x * code.y < 2 * n for k, code in tuner.codes.items())
     times = st.floats(0.0, 1e6)
     for _ in range(data.draw(st.integers(1, 12))):
         firsts = data.draw(st.dictionaries(st.integers(0, n - 1), times, max_size=n))
         lasts = {slot: (t * data.draw(st.floats(1, 3)), 2.0) for slot, t in firsts.items()}
         took = data.draw(times)
-        tuner.learn(SequenceShown({s: (t, 1.0) for s, t in firsts.items()}, lasts, 2.0, took), 60.0)
+        there = {s: (t, 1.0) for s, t in firsts.items()}
+        tuner.learn(SequenceShown(there, lasts, 2.0, took), (4, 3, 5))
         if (change := tuner.change()) is not None:
             assert change.code in tuner.codes.values()
             assert change.slack in tuner.slacks
@@ -666,12 +713,13 @@ def on_trial(before: list[float], since: list[float]) -> bool:
     before=st.lists(st.floats(1e-6, 1e3), max_size=12),
     since=st.lists(st.floats(1e-6, 1e3), min_size=4, max_size=4),
 )
-def test_a_trial_fails_if_median_and_mean_are_slower(
+def test_a_trial_fails_if_median_and_mean_are_slower_and_not_by_chance(
     before: list[float], since: list[float]
 ) -> None:
-    usual = before[-8:]
+    usual = before[-8:] or [0.0]
     slower = bool(before) and all(of(since) > SLOWER * of(usual) for of in (median, fmean))
-    assert on_trial(before, since) == slower
+    noise = sum(pvariance(some) / len(some) for some in (since, usual)) ** 0.5
+    assert on_trial(before, since) == (slower and fmean(since) - fmean(usual) > noise)
 
 
 def test_one_quick_round_does_not_save_a_trial_nor_one_long_round_end_it() -> None:

@@ -74,6 +74,11 @@ def codes(P: int, N: int, W: int) -> list[Callable[[], Ledger]]:
     ]
 
 
+def may_fail(ledger: Ledger) -> bool:
+    """Whether uncoded mini-tasks may: DIP has some in place of as many coded ones."""
+    return isinstance(ledger, Diagonal) and ledger.k < ledger.slots * (ledger.delay + 1)
+
+
 SMALL = [
     (P, N, W, rounds)
     for P, W, rounds in ((1, 2, 7), (1, 3, 8), (2, 2, 5), (2, 3, 5), (3, 2, 4), (3, 1, 3))
@@ -90,7 +95,7 @@ def test_every_conforming_pattern_meets_every_deadline(P: int, N: int, W: int, r
         for make in codes(P, N, W):
             found = Outcome(make(), pattern)
             assert found.late == []
-            assert found.failed_uncoded == set()
+            assert found.failed_uncoded == set() or may_fail(make())
             assert Fraction(found.most, P * W - N) <= load
     assert count > 1 or N == 0
 
@@ -116,7 +121,7 @@ def test_no_search_finds_a_conforming_pattern_that_misses_a_deadline(
             assert adversary.conforms(pattern, N, W)
             last = Outcome(make(), pattern)
             assert not last.late
-            assert not last.failed_uncoded
+            assert not last.failed_uncoded or may_fail(make())
             assert Fraction(last.most, P * W - N) <= 1 / (P - Fraction(N, W))
             tightest = min(tightest, -int(worst))
         assert tightest == 0  # the search does reach the edge: one straggler more would be late

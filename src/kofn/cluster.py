@@ -276,9 +276,9 @@ class Cluster(Displayed):
         """Open a stream of products X Y under a code: submit(X, Y) returns a ticket.
 
         code: kofn.DIP, kofn.IDIP, kofn.Polynomial, kofn.sequence.Uncoded or a kofn.plan, for those
-        live now (default: DIP over two rounds, for as many stragglers as are learnt to come,
-        docs/plan.md). slack: who takes more than (1 + slack) times as long as the fastest is a
-        straggler of that round, and not waited for if the code allows it (default: 0.25; learnt
+        live now (default: the work of no code, DIP over two rounds where stragglers are learnt to
+        come, docs/plan.md). slack: who takes more than (1 + slack) times as long as the fastest is
+        a straggler of that round, and not waited for if the code allows it (default: 0.25; learnt
         where code is left out too). tolerance: a job takes more replies rather than have an
         error bound larger than this (default: 1e-6, float32 1e-2). check_finite: refuse NaN.
         """

@@ -115,6 +115,11 @@ class ProductCode(ThresholdCode):
         eta = float(np.linalg.norm(matrix * size) / len(matrix) ** 0.5)
         return Weights(rows, matrix, eta * own)
 
+    def cost(self, shape: tuple[int, int, int]) -> float:
+        """Multiply-adds of one mini-task, for X (m, n) and Y (n, p) of shape m, n, p."""
+        m, n, p = shape
+        return float(-(-m // self.x) * -(-n // self.z) * -(-p // self.y))
+
     # Arrays.
 
     def encode_left(self, row: int, X: NDArray[Any]) -> NDArray[Any]:

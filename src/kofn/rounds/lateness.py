@@ -1,8 +1,8 @@
 """The rule of lateness: how long to wait for the rest, by how long others took.
 
-Rounds over shares (`rounds.watch`) judge by half of the replies, sequences by the fastest worker,
-iterations by a usual round, stale sums by those that are fresh. Each has its numbers here; the rule
-is `Late.allowed` for all of them.
+Rounds over shares (`rounds.watch`) judge by half of the replies, sequences by the fastest worker or
+by half of them, iterations by a usual round, stale sums by those that are fresh. Each has its
+numbers here; the rule is `Late.allowed` for all of them.
 """
 
 from __future__ import annotations
@@ -100,6 +100,17 @@ class UsualHalf:
             self.seconds = sorted(self._last)[len(self._last) // 2]
 
 
-def beyond_fastest(slack: float, fastest: float) -> Late:
-    """The rule for a sequence: the rest has `slack` times the fastest one's time, beyond it."""
-    return Late(slack, least=min(MOST_NOISE, NOISE * fastest))
+# In a sequence without a code what one has not done is work for all in the next round. So nobody is
+# late before twice the time of half of the workers.
+PATIENT = Late(spreads=10.0)
+
+
+def in_sequence(slack: float | None, took: float, fastest: float, half: bool) -> float:
+    """Seconds after which nobody is waited for in a round of a sequence, if others are enough.
+
+    That is `slack` times the fastest one's time beyond it. Without a slack PATIENT says it, of the
+    last worker that is done after `took`, and `half` of them are, or fewer.
+    """
+    if slack is not None:
+        return fastest + max(slack * fastest, min(MOST_NOISE, NOISE * fastest))
+    return PATIENT.allowed(took, fastest) if half else PATIENT.allowed_few(took)

@@ -7,7 +7,7 @@ more work for one is more time for all, so predictions are too good. Only measur
 from __future__ import annotations
 
 from collections import deque
-from statistics import fmean, median
+from statistics import fmean, median, pvariance
 
 LAST = 8  # rounds before the change
 SINCE = 4  # rounds after it
@@ -74,13 +74,16 @@ class Trial:
     def failed(self) -> str:
         """Say how much slower it became, once, when that is known; else nothing.
 
-        Slower is the median, as of most rounds, and the mean, as with the few that are very long.
+        Slower is the median, as of most rounds, and the mean, as with the few that are very long:
+        that by more than the standard error, as who is late comes and goes.
         """
         if self._since is None or len(self._since) < SINCE:
             return ""
         since, self._since = self._since, None
         pairs = [(of(self._before or [0]), of(since)) for of in (median, fmean)]
-        if not self._before or any(now <= SLOWER * usual for usual, now in pairs):
+        noise = sum(pvariance(p) / len(p) for p in (since, self._before or [0])) ** 0.5
+        sure = pairs[1][1] - pairs[1][0] > noise
+        if not self._before or any(now <= SLOWER * usual for usual, now in pairs) or not sure:
             self._before = deque(since, maxlen=LAST)
             return ""
         usual, now = pairs[0]

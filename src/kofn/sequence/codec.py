@@ -13,7 +13,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -44,6 +43,7 @@ class Product:
     Y: NDArray[Any] | None
     worst: float  # η at which the error bound meets the tolerance
     code: ProductCode
+    follows: bool = False  # it was submitted before the result of the one before was taken
     made: dict[Mini, Pair] = field(default_factory=dict)  # encoded, to go out with their tasks
     keys: dict[Mini, str] = field(default_factory=dict)  # of what workers keep
     used_keys: Counter[int] = field(default_factory=Counter)  # by slot
@@ -148,13 +148,7 @@ class JobCodec:
 
     def cost(self, job: int) -> float:
         """Multiply-adds of one mini-task of a job."""
-        (m, n, p), code = self.jobs[job].shape, self.jobs[job].code
-        return float(-(-m // code.x) * -(-n // code.z) * -(-p // code.y))
-
-    def alike(self, jobs: Iterable[int]) -> float | None:
-        """Multiply-adds of each of these jobs, if all are of one shape and under one code."""
-        kinds = {(self.jobs[job].shape, self.jobs[job].code) for job in jobs}
-        return float(prod(kinds.pop()[0])) if len(kinds) == 1 else None
+        return self.jobs[job].code.cost(self.jobs[job].shape)
 
     def take(self, mini: tuple[int, int], value: Any) -> None:
         """Keep a result, unless its job has enough."""

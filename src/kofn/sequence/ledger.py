@@ -195,8 +195,8 @@ class Diagonal(Ledger):
     """Algorithm 1 (DIP): each job not done gets one mini-task a worker; the due one what it lacks.
 
     Of the due job, of which γ results are there, everyone gets ceil((k - γ) / lam) mini-tasks: so
-    any lam workers are enough. Where k leaves no room for a straggler, mini-tasks are uncoded until
-    one has failed, which is less work for the master.
+    any lam workers are enough. Where k is a multiple of the workers, the first k mini-tasks are
+    uncoded, which is less work for the master.
     """
 
     def __init__(
@@ -223,7 +223,7 @@ class Diagonal(Ledger):
         return [self._everyone(one) for one in coming]
 
     def _everyone(self, job: Job) -> Batch:
-        tight = self._plain and job.k == self.slots * (self.delay + 1)
+        tight = self._plain and job.k % self.slots == 0
         if tight and job.units + self.slots <= job.k:
             return {slot: job.unit() for slot in range(self.slots)}
         return super()._everyone(job)

@@ -19,7 +19,8 @@ from .ledger import Batch, Ledger, Mini
 
 class DeadlineRound(Round):
     """One round of a sequence. It ends (1 + slack) times the fastest worker's time after its
-    start, or later, when the ledger allows it.
+    start, or later, when the ledger allows it; without a slack at twice the time of half of the
+    workers, or later.
 
     `batches`: mini-tasks by slot, in order. `slots`: the roster's, of those that are live. A joiner
     takes a free slot at once, and is given work in this round if nobody else can do it; so does one
@@ -36,7 +37,7 @@ class DeadlineRound(Round):
         ledger: Ledger,
         codec: JobCodec,
         slots: Slots,
-        slack: float,
+        slack: float | None,
         spare: Collection[int] = (),
     ) -> None:
         super().__init__(id, threshold=1)
@@ -67,6 +68,7 @@ class DeadlineRound(Round):
         self._helping: set[int] = set()  # came during the round, or were asked for more
         self._start = self._patience = 0.0
         self._held_up: dict[int, float] = {}  # worker -> seconds until it had dropped stale work
+        self._half = False  # whether lateness was judged by half of the workers
         self._over = False  # the time for stragglers is over
         self._given_up: set[int] = set()  # workers that were waited for long enough
 
@@ -162,13 +164,17 @@ class DeadlineRound(Round):
 
     def _worker_finished(self, worker: int, time: float) -> None:
         self.finished.add(self.slots[worker])
+        took, judged = time - self._start, self.fastest is not None
         if self.fastest is None:
-            self.fastest = time - self._start
-            # Who was a straggler in the round before begins this one within a slice, not at once.
-            late_start = max((self._held_up.get(w, 0.0) for w in self.owing), default=0.0)
-            rule = lateness.beyond_fastest(self._slack, self.fastest)
-            self.wake = time + rule.allowed(self.fastest) + late_start
-            self._patience = lateness.NEEDED * self.fastest
+            self.fastest, self._patience = took, lateness.NEEDED * took
+        half = self._slack is None and 2 * len(self.finished) >= len(self.slots)
+        if self._over or (judged and half == self._half):
+            return
+        self._half = half
+        # Who was a straggler in the round before begins this one within a slice, not at once.
+        late_start = max((self._held_up.get(w, 0.0) for w in self.owing), default=0.0)
+        allowed = lateness.in_sequence(self._slack, took, self.fastest, half)
+        self.wake = self._start + allowed + late_start
 
     def _time_over(self, time: float) -> Sequence[Command]:
         if self._over:

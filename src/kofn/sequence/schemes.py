@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -216,19 +217,23 @@ class BurstIDIP(SequenceCode):
 
 
 def usual(slots: int) -> DIP:
-    """The code where none is named: DIP, for a quarter to a half of the workers in two rounds."""
-    return over_two_rounds(slots, range(max(1, slots // 4), max(1, slots // 2) + 1))
+    """The code where none is named: as many block products as workers, each once, as without one.
+
+    What is late by the end of a round all do in the next, coded: any of them is enough for it.
+    """
+    return _squarest(slots, [slots])
 
 
 def over_two_rounds(slots: int, stragglers: range) -> DIP:
-    """DIP over two rounds, in which any of so many stragglers together cost nothing.
+    """DIP over two rounds, in which any of so many stragglers together cost nothing."""
+    return _squarest(slots, [2 * slots - late for late in stragglers])
 
-    Of these numbers it takes the one whose x and y are nearest to each other: the least is sent.
-    """
 
-    def cut(products: int) -> int:
-        return max(x for x in range(1, products + 1) if products % x == 0 and x * x <= products)
+def _squarest(slots: int, products: Collection[int]) -> DIP:
+    """DIP over two rounds, of so many products as make x and y alike: the least is sent."""
 
-    products = max((2 * slots - late for late in stragglers), key=lambda k: (cut(k) ** 2 / k, k))
-    x = cut(products)
-    return DIP(x, products // x, delay=1, lam=slots)
+    def cut(k: int) -> int:
+        return max(x for x in range(1, k + 1) if k % x == 0 and x * x <= k)
+
+    k = max(products, key=lambda k: (cut(k) ** 2 / k, k))
+    return DIP(cut(k), k // cut(k), delay=1, lam=slots)

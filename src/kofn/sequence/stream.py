@@ -113,9 +113,9 @@ class Stream(Iterator[NDArray[Any]]):
         self._tuner: SequenceTuner | None = None
         if code is None and len(workers) > 1:
             self._tuner = SequenceTuner(len(workers), slack)
-            code = self._tuner.code
+            code, slack = self._tuner.code, self._tuner.now.slack
         self.code = Uncoded(1, 1) if code is None else code
-        self.slack = SLACK if slack is None else slack
+        self.slack = SLACK if slack is None and self._tuner is None else slack
         self._product = self.code.product  # of the jobs to begin
         self._codec = _Timed(driver, tolerance, self.code.asks_again, check_finite)
         self._ledger = self.code.ledger(len(workers), self._codec.eta)
@@ -123,6 +123,7 @@ class Stream(Iterator[NDArray[Any]]):
         self._slots.update({worker: slot for slot, worker in enumerate(workers)})
         self._before = tuple(self._slots)  # workers that had a slot when the last round ended
         self._queue: deque[Product] = deque()  # not begun
+        self._kind: tuple[Any, Any] | None = None  # shape and code of what the last round began
         self._tickets: deque[Ticket] = deque()
         self._rounds: list[RoundReport] = []
         self._overdue: list[int] = []
@@ -201,6 +202,7 @@ class Stream(Iterator[NDArray[Any]]):
         worst = self._codec.worst(shape[1], dtype)  # says so if it cannot be accurate enough
         with self._driver.lock:
             job = Product(next(self._numbers), self._jobs, shape, dtype, X, Y, worst, self._product)
+            job.follows = bool(self._tickets) and not self._tickets[-1].taken
             self._codec.jobs[job.number] = job
             self._queue.append(job)
             try:
@@ -269,7 +271,10 @@ class Stream(Iterator[NDArray[Any]]):
             driver.next_round(), batches, ledger, codec, self._slots, self.slack, spare
         )
         load = sum(codec.cost(next(iter(batch.values())).job) for batch in batches)
-        work = codec.alike(ledger.jobs) if len(ledger.jobs) > self.delay else None
+        kind = None if new is None else (new.shape, new.code)
+        # Where each job waits for the result of the one before, codes would take two rounds a job.
+        steady = new is not None and new.follows and kind == self._kind
+        self._kind = kind
         began = driver.engine.now()
         try:
             driver.run(round, None, lambda worker: None)
@@ -283,9 +288,10 @@ class Stream(Iterator[NDArray[Any]]):
             self._done += len(done)
             enough = len(round.slots) >= ledger.least and ledger.conforms(round.finished)
             alone = round.done and not (round.waited or round.topped_up)
-            if self._tuner is not None and work is not None and round.done and not round.lost:
+            if self._tuner is not None and new is not None and steady and not round.lost:
                 shown = Shown(round.firsts, round.lasts, load, ended - began)
-                self._tuner.learn(shown, work)
+                if round.done:
+                    self._tuner.learn(shown, new.shape)
             ledger.end(round.finished)
             self._before = tuple(round.slots)
             codec.end_round()

@@ -1,8 +1,8 @@
 """Which code and slack a sequence runs under, learnt from its rounds: no I/O, no clock.
 
-A code for few stragglers has little work in each round. Where more come, it has more, and waits.
-What a round would have taken otherwise follows from the replies of the last rounds: how long each
-worker waited, and how long its work took. Jobs that have begun keep their code.
+It begins with the work of no code, and waits for all but the very late. What a round would have
+taken under a code follows from the replies of the last rounds: how long each worker waited, and how
+long its work took. Jobs that have begun keep their code.
 """
 
 from __future__ import annotations
@@ -19,13 +19,18 @@ from ..rounds.trial import Looks, Trial
 from .schemes import DIP, over_two_rounds, usual
 
 Floats = NDArray[np.float64]
+Shape = tuple[int, int, int]  # of a job: m, n, p
 SLACK = 0.25
-SLACKS = (0.1, SLACK, 0.5, 1.0, 2.0)
+SLACKS = (None, 0.1, SLACK, 0.5, 1.0, 2.0)
 LAST = 24  # rounds that are looked at
 ENOUGH = 4  # rounds without which nothing is changed
-BETTER = 0.03
-SLOW, FEARED = 5.0, 0.25  # a round with a quarter of the workers so slow; how much it counts
-CALLS = 1000  # numbers in the time of the calls that predict one round, for all choices together
+BETTER = 0.2  # of a round: on shared cores no forecast is better
+BACK = 0.03  # for the choice that it begins with
+FIXED = 0.5  # of a mini-task's time is thought to be no work, until two sizes have shown it
+PRICE = 0.1  # of a round's seconds, for as much work again
+MUCH = 0.1  # of a round could be gained if all of it was work: then it is found out
+# Numbers in the time that a look takes for a slot under a choice, and for the calls of a round.
+SORTED, CALLS = 8, 2500
 
 
 class Shown(NamedTuple):
@@ -37,18 +42,26 @@ class Shown(NamedTuple):
     took: float
 
 
-class Choice(NamedTuple):
-    """What is chosen. `late`: mini-tasks that may fail in two rounds at no cost."""
+class Times(NamedTuple):
+    """What workers took in the rounds that were seen: (rounds, slots) each."""
 
-    late: int
-    slack: float
+    wait: Floats  # seconds before the first mini-task
+    each: Floats  # seconds of a mini-task
+    size: Floats  # its multiply-adds: (rounds, 1)
+
+
+class Choice(NamedTuple):
+    """What is chosen. `k`: results that a job needs; with n workers n to 2n."""
+
+    k: int
+    slack: float | None
 
 
 class Change(NamedTuple):
     """What is to be done otherwise, and why."""
 
     code: DIP
-    slack: float
+    slack: float | None
     why: str
 
 
@@ -57,32 +70,31 @@ class SequenceTuner:
 
     def __init__(self, n: int, slack: float | None = None) -> None:
         self.n = n
-        first = usual(n)
-        bounds = sorted({0, 1, max(1, n // 8), max(1, n // 4)})
-        ranges = [range(a, b) for a, b in pairwise(bounds)]
-        ranges.append(range(max(1, n // 2) + 1, 3 * n // 4 + 1))
-        codes = [first, *(over_two_rounds(n, late) for late in ranges if late)]
-        self.codes = {2 * n - code.x * code.y: code for code in codes}
+        bounds = (1, max(1, n // 8), max(1, n // 4), max(1, n // 2) + 1, 3 * n // 4 + 1)
+        codes = [usual(n), *(over_two_rounds(n, range(a, b)) for a, b in pairwise(bounds) if a < b)]
+        self.codes = {code.product.k: code for code in codes}
         self.slacks = SLACKS if slack is None else (slack,)
-        self.now = Choice(2 * n - first.x * first.y, SLACK if slack is None else slack)
-        self._forget(0.0)
+        self.options = [Choice(k, slack) for k in self.codes for slack in self.slacks]
+        self.now = Choice(n, slack)
+        self._forget((0, 0, 0))
 
-    def _forget(self, size: float) -> None:
-        self._size = size  # multiply-adds of a job
+    def _forget(self, shape: Shape) -> None:
+        self._shape = shape
         self._shown: deque[Shown] = deque(maxlen=LAST)
         self._looks, self._trial, self._proven = Looks(), Trial(), self.now
-        self._tried = False  # whether late ones were waited for, to see how late they are
-        self._trying: Choice | None = None  # what was chosen before that, while they are
+        self._fixed: float | None = None  # how much of a mini-task's time is no work, if known
+        self._tried = False  # whether another code was run, to know that
+        self._trying: Choice | None = None  # what was chosen before that, meanwhile
 
     @property
     def code(self) -> DIP:
         """The code of the jobs to begin."""
-        return self.codes[self.now.late]
+        return self.codes[self.now.k]
 
-    def learn(self, shown: Shown, size: float) -> None:
-        """Take in a round whose jobs were all alike, of `size` multiply-adds each."""
-        if size != self._size:
-            self._forget(size)  # rounds of other jobs are no measure of these
+    def learn(self, shown: Shown, shape: Shape) -> None:
+        """Take in a round whose jobs were all alike, of this shape."""
+        if shape != self._shape:
+            self._forget(shape)  # rounds of other jobs are no measure of these
         self._shown.append(shown)
         if self._trying is None:
             self._trial.learn(shown.took)
@@ -93,46 +105,50 @@ class SequenceTuner:
         if worse := self._trial.failed():
             self._looks.failed()
             return self._to(self._proven, worse)
-        numbers = len(self._shown) * len(self.codes) * len(self.slacks) * self.n
-        costs = numbers + CALLS * len(self._shown)
+        costs = len(self._shown) * (SORTED * len(self.options) * self.n + CALLS)
         if len(self._shown) < ENOUGH or not (self._looks.due and self._looks.affords(costs)):
             return None
         self._looks.looked()
-        if not self._tried and len(self.slacks) > 1 and any(map(self._late, self._shown)):
-            self._tried, self._trying = True, self.now
-            self._looks.again()
-            return self._to(self.now._replace(slack=max(self.slacks)), "to see how late they are")
         return self._best()
 
     def _to(self, choice: Choice, why: str) -> Change:
         before, self.now = self.now, choice
-        return Change(self.code, choice.slack, f"{_words(choice, before)}: {why}")
+        return Change(self.code, choice.slack, f"{_words(choice, before, self.n)}: {why}")
 
     def _best(self) -> Change | None:
-        options = [Choice(late, slack) for late in self.codes for slack in self.slacks]
-        seconds = self._predict(options)
         usual, self._trying = self._trying or self.now, None
-        now = seconds[options.index(usual)]
-        gains = now - seconds  # of the same rounds, with the same delays
-        counts = np.append(np.ones(now.size - 1), FEARED) / (now.size - 1 + FEARED)
-        gain, sure = gains @ counts, gains[:, :-1].std(axis=1) / (now.size - 1) ** 0.5
-        gain[(gain < BETTER * (now @ counts)) | (gain < sure)] = 0.0
-        best = int(gain.argmax())
-        if gain[best] > 0:
+        here, times = self.options.index(usual), self._times()
+        self._fixed = self._part(times)
+        seconds = self._predict(times, FIXED if self._fixed is None else self._fixed)
+        best, gain = self._gain(seconds, here)
+        if self._fixed is None and not self._tried:
+            if_work = self._predict(times, 0.0)
+            other, most = self._gain(if_work, here)
+            if most > max(gain, MUCH * if_work[here].mean()) and self.options[other].k != usual.k:
+                self._tried, self._trying = True, usual
+                self._looks.again()
+                return self._to(self.options[other], "to see how much of a task is work")
+        if gain > 0:
             if self._trial.begin():
                 self._proven = usual
             self._looks.soon(ENOUGH)
-            means = seconds[best, :-1].mean(), now[:-1].mean()
+            means = seconds[best].mean(), seconds[here].mean()
             why = "{:.3g} s a round expected in place of {:.3g} s".format(*means)
-            return None if options[best] == self.now else self._to(options[best], why)
-        return None if usual == self.now else self._to(usual, "they are too late to wait for")
+            return None if self.options[best] == self.now else self._to(self.options[best], why)
+        return None if usual == self.now else self._to(usual, "that would be no less time")
 
-    def _late(self, one: Shown) -> bool:
-        """Whether a worker had not ended when a round was over."""
-        return any(one.lasts.get(slot, (0.0, 0.0))[1] < one.given for slot in range(self.n))
+    def _gain(self, seconds: Floats, here: int) -> tuple[int, float]:
+        """The best option, and what it gains in a round next to this one, if it surely does."""
+        gains = seconds[here] - seconds  # of the same rounds, with the same delays
+        gain, sure = gains.mean(axis=1), gains.std(axis=1) / seconds.shape[1] ** 0.5
+        least = np.full(len(gain), BETTER)
+        least[0] = BACK
+        gain[(gain < least * seconds[here].mean()) | (gain < sure)] = 0.0
+        best = int(gain.argmax())
+        return best, float(gain[best])
 
-    def _times(self) -> tuple[Floats, Floats]:
-        """Waits, and seconds of a multiply-add: (rounds, slots) each.
+    def _times(self) -> Times:
+        """What the rounds have shown.
 
         Who had not ended when a round was over is thought as late as half of those that were seen
         to be later than that, in rounds that waited for longer; or twice as late as any.
@@ -154,39 +170,69 @@ class SequenceTuner:
             later = seen[seen > waited[r]]
             last[r, out[r]] = fastest[r] * (float(np.median(later)) if later.size else most)
         done = np.where(out, given, done)
-        pace = np.where(done > work, (last - first) / np.maximum(done - work, 1e-12), 0.0)
-        return np.maximum(0.0, first - pace * work), pace
+        # Who did one mini-task shows no wait before it: its wait is as that of the others.
+        size = np.maximum(work.max(axis=1, keepdims=True), 1e-12)
+        several = done > 1.5 * size
+        each = np.where(several, (last - first) * size / np.maximum(done - work, 1e-12), 0.0)
+        wait = np.where(work > 0, np.maximum(0.0, first - each), 0.0)
+        share = (wait / np.maximum(first, 1e-12))[several & (work > 0)]
+        wait = np.where(several, wait, last * (np.median(share) if share.size else 0.0))
+        return Times(wait, np.where(several, each, last - wait), size)
 
-    def _predict(self, options: list[Choice]) -> Floats:
-        """Seconds under each of each round that was seen, as DIP runs; and of one that is feared.
+    def _part(self, times: Times) -> float | None:
+        """How much of the time of a mini-task of no code is no work, as two sizes have shown."""
+        size = times.size[:, 0]
+        least, most = size.min(), size.max()
+        if most < 1.05 * least:
+            return self._fixed
+        low, high = (float(np.median(times.each[abs(size - s) < 0.02 * s])) for s in (least, most))
+        slope = max(0.0, high - low) / (most - least)
+        return float(1.0 - min(1.0, slope * most / max(high, 1e-12)))
 
-        Shape (options, rounds + 1).
-        """
-        wait, pace = self._times()
-        feared = np.median(pace, axis=0) * np.where(np.arange(self.n) < self.n / 4, SLOW, 1.0)
-        wait, pace = np.vstack([wait, np.median(wait, axis=0)]), np.vstack([pace, feared])
-        k = np.array([[2.0 * self.n - option.late] for option in options])
-        slack = np.array([option.slack for option in options])
-        mini, n = self._size / k, self.n
-        there, done = np.full((len(options), 1), float(n)), list[Floats]()
-        for r in (-1, *range(len(wait))):  # the first only counts what is there of the due job
-            lacking = np.maximum(1.0, k - there)
-            each = np.ceil(lacking / n)  # mini-tasks of the due job, after one of the new job
-            ends = [wait[r] + i * pace[r] * mini for i in (1, 2, 3)]
-            last = np.where(each > 1, ends[2], ends[1])
-            fastest = last.min(axis=1)
-            noise = np.minimum(lateness.MOST_NOISE, lateness.NOISE * fastest)
-            over = fastest + np.maximum(noise, slack * fastest)
-            both = np.hstack([ends[1], np.where(each > 1, ends[2], np.inf)])
-            due = np.take_along_axis(np.sort(both), lacking.astype(int) - 1, axis=1)[:, 0]
-            done.append(np.maximum(np.minimum(over, last.max(axis=1)), due))
-            there = (ends[0] <= done[-1][:, None]).sum(axis=1, keepdims=True).astype(float)
-        return np.stack(done[1:], axis=1)
+    def _predict(self, times: Times, fixed: float) -> Floats:
+        """Seconds under each option of each round that was seen, as DIP runs: (options, rounds)."""
+        n, full = self.n, self._cost(self.n)
+        mini = np.array([fixed + (1 - fixed) * self._cost(k) / full for k, _ in self.options])
+        each = times.each / (fixed + (1 - fixed) * times.size / full)
+        # When workers have done one, two and three: (rounds, 3, options, n).
+        tasks = np.arange(1.0, 4.0)[:, None, None] * mini[:, None]
+        ends = times.wait[:, None, None, :] + tasks * each[:, None, None, :]
+        order = np.sort(ends)
+        first, half, last = (order[..., at] for at in (0, (n - 1) // 2, n - 1))
+        slack = np.array([-1.0 if slack is None else slack for _, slack in self.options])
+        noise = np.maximum(slack * first, np.minimum(lateness.MOST_NOISE, lateness.NOISE * first))
+        rule = lateness.PATIENT
+        spread = rule.spreads * np.maximum(half - first, 0.1 * half)
+        over = np.where(slack < 0, np.maximum(rule.least, half + spread), first + noise)
+        over = np.minimum(over, last)
+        both = np.sort(np.concatenate([ends[:, 1], ends[:, 2]], axis=2))
+        k, which = np.array([k for k, _ in self.options]), np.arange(len(self.options))
+        there, seconds = np.full(len(k), n), np.empty((len(k), len(ends)))
+        size = np.array([self._cost(k) / full for k, _ in self.options])
+        for r in (-1, *range(len(ends))):  # the first only counts what is there of the due job
+            lacking = np.maximum(0, k - there)
+            more = -(-lacking // n)  # mini-tasks of the due job, after one of the new job
+            due = np.where(
+                more > 1,
+                both[r, which, lacking - 1],
+                order[r, 1, which, np.minimum(lacking, n) - 1],
+            )
+            done = np.maximum(over[r, more, which], np.where(lacking > 0, due, 0.0))
+            there = (ends[r, 0] <= done[:, None]).sum(axis=1)
+            seconds[:, r] = done * (1 + PRICE * ((1 + more) * size - 1))
+        return seconds
+
+    def _cost(self, k: int) -> float:
+        """Multiply-adds of a mini-task."""
+        return self.codes[k].product.cost(self._shape)
 
 
-def _words(now: Choice, before: Choice) -> str:
+def _words(now: Choice, before: Choice, n: int) -> str:
     """What is otherwise."""
-    code = f"{now.late} late mini-tasks in two rounds cost nothing, not {before.late}"
-    slack = f"slack {now.slack:g}, not {before.slack:g}"
-    changed = [code] * (now.late != before.late) + [slack] * (now.slack != before.slack)
-    return "; ".join(changed)
+    names = [
+        f"coded, {2 * n - k} late mini-tasks in two rounds cost nothing" if k > n else "not coded"
+        for k in (now.k, before.k)
+    ]
+    slacks = ["as products have" if s is None else f"{s:g}" for s in (now.slack, before.slack)]
+    changed = [f"{names[0]}; before, {names[1]}"] * (now.k != before.k)
+    return "; ".join(changed + ["slack {}, not {}".format(*slacks)] * (now.slack != before.slack))
