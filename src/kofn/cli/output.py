@@ -26,12 +26,12 @@ def print_table(
     """Print a table.
 
     `columns`: the format of each column by its name. Columns of text ("") are aligned left, others
-    right. A cell that is text already stays as it is, and None is "never".
+    right. A cell that is text already stays as it is, and None is "never". A row may end early.
     """
     out = Table(title=title, title_justify="left", **look)
     cells = [list(map(_cell, row, columns.values())) for row in rows]
     for at, (name, form) in enumerate(columns.items()):
-        longest = max((len(row[at]) for row in cells), default=0)
+        longest = max((len(row[at]) for row in cells if at < len(row)), default=0)
         if form:
             least = max(longest, *map(len, name.split()), 0)
             out.add_column(name, justify="right", min_width=least)
