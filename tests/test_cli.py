@@ -169,7 +169,7 @@ def test_help_and_version(command: Command) -> None:
     assert bad.returncode == 2
     assert "Traceback" not in bad.stderr
     # In a process of its own too, in which every warning is an error.
-    alone = [sys.executable, "-W", "error", "-c", "from kofn.cli import main; main()", "engines"]
+    alone = [sys.executable, "-W", "error", "-m", "kofn", "engines"]
     done = subprocess.run(alone, capture_output=True, text=True, timeout=240, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
