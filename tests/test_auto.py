@@ -186,6 +186,7 @@ def test_what_changes_is_in_the_report_the_log_and_on_the_page() -> None:
             took.append(found.report.seconds["wait"])
         log = cluster.log
     assert said
+    assert repr(parts) == f"<24 parts on 12 workers under {parts.code}>"
     assert said == [record.why for record in log if record.kind == "tuned"]
     assert np.mean(took[20:]) < 0.6 * took[0]
     state = RunState()
@@ -328,8 +329,13 @@ def test_products_with_a_margin_that_was_learnt_are_right() -> None:
             np.testing.assert_allclose(X.T @ np.ones(480), A.sum(axis=0), rtol=1e-9, atol=1e-9)
         assert said
         assert said == [record.why for record in cluster.log if record.kind == "tuned"]
+        tuner = X._planner.tuner
+        assert tuner is not None
+        assert tuner.margin > 0
+        assert f"any 12 of 24 shares, margin {tuner.margin}; 24 live" in repr(X)
         fixed = cluster.encode(A, k=12)
         fixed @ w
+        assert "any 12 of 24 shares; 24 live" in repr(fixed)
         assert fixed._planner.tuner is None
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import kofn
-from kofn.display import grid
+from kofn.display import figure, grid
 from kofn.learn import LogisticRegression
 from kofn.report import timeline
 
@@ -84,6 +84,13 @@ def test_a_plan_and_a_simulation_show_what_was_compared() -> None:
     assert all(one.code in shown for one in plan.options[:3])
     assert "<pre>import kofn" in shown
     assert "<b>" not in grid("<b>", ["<b>"], [["<b>"], [None]])
+
+
+def test_large_numbers_are_printed_whole() -> None:
+    assert [figure(x) for x in (0.12345, 999.96, 28754.6, -28754.6)] == [
+        "0.1235", "1000", "28,755", "-28,755",
+    ]  # fmt: skip
+    assert [figure(2e10), figure(1234.5, ".3g"), figure(0.5, ".0%")] == ["2e+10", "1,234", "50%"]
 
 
 def test_nothing_is_said_unless_it_is_asked_for(capfd: pytest.CaptureFixture[str]) -> None:

@@ -18,6 +18,7 @@ from kofn.cli import plan as cli_plan
 from kofn.cli.app import app
 from kofn.delays import Lifetimes, PerUnit, Recording, SpotTrace
 from kofn.delays.traces import Event, Price
+from kofn.display import figure
 from kofn.planning import Option, Plan, search
 from kofn.planning.calls import call_of, runs
 from kofn.planning.goal import Goal
@@ -379,11 +380,12 @@ def test_the_pick_has_no_risk_that_a_little_redundancy_saves(
     assert found.best.risk == 0
     assert found.met
     assert found.best.row.played[0] < 3 * 600
-    assert "of its 600 rounds" in found.why[-1].lower()
+    assert "of the 600 rounds" in found.why[-1].lower()
     plain = [o for o in found.tried if not o.coded]
     best = min(plain, key=lambda o: o.seconds * o.cost)
     assert best in found.options  # played as long as the pick
-    assert f"without a code at best {best.cost:.4g}" in found.why[0]
+    costs = f"{figure(best.seconds)} s and {figure(best.cost)} USD"
+    assert f"without a code, on {best.workers} machines, takes {costs}" in found.why[0]
     for one in found.options:
         assert one.mean * 600 == pytest.approx(one.seconds - one.row.began)
 
@@ -565,6 +567,19 @@ def test_the_command_prints_a_plan(tmp_path: Path) -> None:
         console = Console(record=True, width=width)
         cli_plan.table(console, result)
         assert result["python"] in console.export_text()  # whole lines, to be pasted
+
+
+def test_what_the_picture_leaves_out_and_the_timings_do_not_tell_is_named() -> None:
+    pytest.importorskip("matplotlib")
+    seconds = np.ones((20, 6))
+    seconds[np.arange(20), np.arange(20) % 6] = 100.0  # somebody is slow in each round
+    late = Recording("late", (1.0,), (seconds,))
+    found = kofn.plan(SMALL["product"], 6, late, rounds=20)
+    assert found.why[-1].startswith("One load recorded, grows=1: ")
+    (legend,) = found.plot().legends
+    names = [text.get_text() for text in legend.get_texts()]
+    least = min(one.seconds for one in found.tried if not one.coded)
+    assert names == [f"uncoded (not in view: from {figure(least)} s on)", "mds", "picked"]
 
 
 def test_the_command_says_first_that_a_deadline_cannot_be_met() -> None:

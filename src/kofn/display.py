@@ -75,6 +75,11 @@ def grid(title: str, names: Sequence[str], rows: Iterable[Sequence[Any]]) -> str
     return f"<table><caption>{escape(title)}</caption><tr>{head}</tr>{body}</table>"
 
 
+def figure(value: float, form: str = ".4g") -> str:
+    """A number in this format, but never as 2.875e+04: from 1,000 to a thousand million whole."""
+    return f"{value:,.0f}" if form.endswith("g") and 1e3 <= abs(value) < 1e9 else f"{value:{form}}"
+
+
 def _empty(value: Any) -> bool:
     return value is None or (isinstance(value, tuple | list | dict) and not value)
 
@@ -90,5 +95,5 @@ def _text(value: Any) -> str:
     elif isinstance(value, tuple | list):
         text = ", ".join(map(_text, value))
     else:
-        text = f"{value:.4g}" if isinstance(value, float) else str(value)
+        text = figure(value) if isinstance(value, float) else str(value)
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"

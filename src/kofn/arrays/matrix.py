@@ -191,10 +191,11 @@ class CodedMatrix(Displayed, Reporting):
         return self._store if self._store is not None and not self.updates else self.toarray()
 
     def __repr__(self) -> str:
-        return (
-            f"<CodedMatrix {self.shape[0]} x {self.shape[1]} {self.dtype}, any {self.code.k} of "
-            f"{self.code.n} shares; {len(self._holders.ready())} live>"
-        )
+        (rows, columns), code, planner = self.shape, self.code, self._planner
+        margin = self._options.margin if planner.tuner is None else planner.tuner.margin
+        spare = f", margin {margin}" if margin else ""
+        text = f"<CodedMatrix {rows} x {columns} {self.dtype}, any {code.k} of {code.n} shares"
+        return f"{text}{spare}; {len(self._holders.ready())} live>"
 
     # What another way of cutting a matrix does otherwise (see grid.py).
 

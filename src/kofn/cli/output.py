@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from ..display import figure
+
 WIDEST = 1000  # characters that a table may need
 NARROW = 12  # a column of text is not broken into shorter lines
 
@@ -53,7 +55,7 @@ def print_table(
 def _cell(value: Any, form: str) -> str:
     if value is None:
         return "never"
-    return value if isinstance(value, str) else format(value, form)
+    return value if isinstance(value, str) else figure(value, form)
 
 
 def print_pairs(console: Console, pairs: Mapping[str, str]) -> None:

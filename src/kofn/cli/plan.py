@@ -89,7 +89,7 @@ def table(console: Console, result: dict[str, Any]) -> None:
         "" if all(o["runs"] for o in shown) else "†: kofn cannot run it. "
     )
     legend += "Mean: of a round. Memory: what a worker keeps, and which part of the data. "
-    legend += "USD, machine s: of all machines, to the end. "
+    legend += f"{'USD' if paid else 'Machine s'}: of all machines, to the end. "
     print_text(console, legend + ("Risk: of a lack of machines at some time." if market else ""))
     for line in result["why"][0 if result["met"] else 1 :]:
         print_sentences(console, line)

@@ -89,7 +89,8 @@ def table(console: Console, result: dict[str, Any]) -> None:
     print_table(console, title, columns, cut, box=None, padding=(0, 1), pad_edge=False)
     text = """±: so far may the mean be off, in 95 of 100 cases; from, to: so may p99 (–: too few
         rounds to tell). Work: as a multiple of the whole work, a round. Memory: the largest
-        share of a worker, as a part of the data. Machine s, USD: of all machines, to the end."""
+        share of a worker, as a part of the data."""
+    text += f" {'USD' if paid else 'Machine s'}: of all machines, to the end."
     if near:
         text += " Error: of the decoding, squared; relative to the sum of the terms' squares."
     print_text(console, text)

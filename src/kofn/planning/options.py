@@ -9,7 +9,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from ..choice import Choice
-from ..display import grid
+from ..display import figure, grid
 from ..errors import BadInput
 from ..rounds.stop import Stop
 from ..simulation import Candidate, Row, Work
@@ -96,9 +96,10 @@ class Option:
 
     def __repr__(self) -> str:
         on = f" of {self.machine}" if self.machine else ""
-        paid = "" if self.price is None else f", {self.price:.4g} USD"
+        paid = "" if self.price is None else f", {figure(self.price)} USD"
         likely = "" if self.risk is None else f", risk {self.risk:.0%}"
-        return f"<{self.code} on {self.workers} workers{on}: {self.seconds:.4g} s{paid}{likely}>"
+        took = figure(self.seconds)
+        return f"<{self.code} on {self.workers} workers{on}: {took} s{paid}{likely}>"
 
 
 @dataclass(frozen=True, eq=False)

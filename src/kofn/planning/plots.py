@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING
 
+from ..display import figure as number
 from ..report import ready, save
 from ..report.timeline import GREY, INK, sheet
 from ..simulation.plots import COLOURS, tidy
@@ -33,16 +34,20 @@ def draw(plan: Plan, path: str | PathLike[str] | None = None) -> Figure:
     best = plan.best
     same = [o for o in plan.tried if (o.machine, o.workers) == (best.machine, best.workers)]
     if best.memory is not None:
-        _knee(left, plan, same, lambda o: 100 * (o.memory or 0.0))
+        seen = _knee(left, plan, same, lambda o: 100 * (o.memory or 0.0))
         left.set_xlabel("% of the data that a worker keeps")
     else:
-        _knee(left, plan, same, lambda o: o.row.work)
+        seen = _knee(left, plan, same, lambda o: o.row.work)
         left.set_xlabel("work of a round, as a multiple of the least")
     left.set_title(f"{best.workers} machines: what more redundancy gains")
-    _knee(right, plan, plan.tried, lambda o: o.cost)
+    seen |= _knee(right, plan, plan.tried, lambda o: o.cost)
     right.set_xlabel("machine seconds" if best.price is None else "USD for all rounds")
     right.set_title("what the work costs")
     handles, labels = left.get_legend_handles_labels()
+    for at, name in enumerate(labels[:-1]):  # the last is "picked"
+        took = [o.seconds for o in plan.tried if o.candidate.code == name and len(o.row.seconds)]
+        if name not in seen and took:
+            labels[at] = f"{name} (not in view: from {number(min(took))} s on)"
     figure.legend(handles, labels, loc="outside lower center", frameon=False, ncols=8, fontsize=9)
     title = f"{plan.work.kind}, {plan.rounds} rounds: {best.code} on {best.workers} machines"
     title += f", for {plan.goal}\npale: played for few rounds; "
@@ -54,10 +59,11 @@ def draw(plan: Plan, path: str | PathLike[str] | None = None) -> Figure:
     return figure
 
 
-def _knee(axes: Axes, plan: Plan, options: Sequence[Option], cost: Figures) -> None:
+def _knee(axes: Axes, plan: Plan, options: Sequence[Option], cost: Figures) -> set[str]:
     """All options as points, those that nothing beats in both as a line, the picked one marked.
 
     Pale: played for few rounds. Empty: a risk beyond RISKY. The line joins what was played longest.
+    Returns the codes that are in view.
     """
     done = [one for one in options if len(one.row.seconds)]
     names = list(dict.fromkeys(one.candidate.code for one in plan.tried))
@@ -97,3 +103,6 @@ def _knee(axes: Axes, plan: Plan, options: Sequence[Option], cost: Figures) -> N
         limit(low - room, high + room)
     axes.set_ylabel("seconds for all rounds")
     tidy(axes)
+    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+    inside = [o for o in done if left <= cost(o) <= right and low <= o.seconds <= high]
+    return {one.candidate.code for one in inside}

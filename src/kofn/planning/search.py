@@ -13,7 +13,7 @@ from ..delays import SpotTrace
 from ..errors import BadInput
 from ..simulation import Candidate, Row, Stage, Work, delays_of
 from ..simulation.table import merged
-from ..simulation.timings import Market, Timings, begun, markets_of
+from ..simulation.timings import Market, Timings, assumed, begun, markets_of, read
 from ..simulation.work import Kind
 from .calls import runs
 from .goal import Goal, plain
@@ -118,7 +118,8 @@ def plan(
     risk = number(risk, "risk", "in [0, 1]", "It is the chance to lack machines at some time.")
     limit = _limit(memory_per_worker, wanted)
     known = Costs.of(costs)
-    delays = delays_of(timings, grows=grows, slope=slope)
+    given = read(timings)
+    delays = delays_of(given, grows=grows, slope=slope)
     kinds = {"": None} if market is None else markets_of(market)
     traces = [one for one in kinds.values() if isinstance(one, SpotTrace)]
     own = any(offer.usd_per_hour > 0 for one in traces for offer in one.prices)
@@ -138,7 +139,7 @@ def plan(
         raise BadInput("a plan needs machines; this market never has any. Name another one.")
     search = _Search(wanted, rounds, price, limit, tolerance, goal)
     search.run(lots, on_round)
-    return search.plan()
+    return search.plan(assumed(given, grows, slope))
 
 
 def _limit(memory: float | None, work: Work) -> float:
@@ -309,8 +310,8 @@ class _Search:
         usd = None if row.usd is None else row.usd * more
         return all_rounds / self.rounds, seconds, row.machine_seconds * more, usd
 
-    def plan(self) -> Plan:
-        """The plan, with what was chosen."""
+    def plan(self, taken: str) -> Plan:
+        """The plan, with what was chosen, and what was taken for granted of the timings."""
         tried, goal = tuple(self.tried.values()), self.goal
         if not any(one.runs for one in self.final):
             if not any(one.row.covered for one in tried):
@@ -324,6 +325,8 @@ class _Search:
         ordered = tuple(sorted(self.final, key=goal.key))
         words = why(self.work, best, ordered, goal, self.traces[best.machine, best.workers])
         words.append(played(best, self.rounds))
+        if taken:
+            words.append(f"{taken.capitalize()}: this part of a time grows with the work.")
         left = sum(one.memory is not None and one.memory > self.limit for one in tried)
         if left:
             words.append(f"{left} options keep more on a worker than it can, and were left out.")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from math import hypot
 
 from ..delays import SpotTrace
+from ..display import figure
 from ..simulation import Work
 from ..simulation.table import interval
 from .goal import NEAR, WORTH, Goal, plain
@@ -54,10 +55,10 @@ def played(option: Option, rounds: int) -> str:
     count, starts = option.row.played
     where = f" from each of {starts} moments of the market" if starts > 1 else ""
     if option.row.problem or count >= rounds * starts:
-        return f"Its rounds were all played{where}."
+        return f"All rounds of {option.code} were played{where}."
     each = round(count / starts)
     return (
-        f"Of its {rounds} rounds {each} were played{where}, spread over the whole run; others take "
+        f"Of the {rounds} rounds {each} were played{where}, spread over the whole run; others take "
         f"as long as those next to them."
     )
 
@@ -86,9 +87,9 @@ def _worth(best: Option, able: list[Option], without: Option | None, goal: Goal)
     if not goal.priced and goal.deadline is None:
         return text + "."
     unit = "machine seconds" if best.price is None else "USD"
-    text += f". In all it costs {best.cost:.4g} {unit}, and without a code at best"
-    text += f" {without.cost:.4g} (and {without.seconds:.4g} s in place of {best.seconds:.4g} s) on"
-    text += f" {without.workers} machines"
+    text += f". In all it takes {figure(best.seconds)} s and {figure(best.cost)} {unit}. The best "
+    text += f"without a code, on {without.workers} machines, takes {figure(without.seconds)} s and "
+    text += f"{figure(without.cost)} {unit}"
     return text + (", too late." if goal.late(without) and not goal.late(best) else ".")
 
 
@@ -104,12 +105,12 @@ def _surely(best: Option, other: Option) -> str:
     if low != low:
         return ""
     if low > 0:
-        return f" (in 95 of 100 cases the difference is between {low:.3g} and {high:.3g} s)"
+        return f" (in 95 of 100 cases {figure(low, '.3g')} to {figure(high, '.3g')} s more)"
     return " (how large the difference is, is not sure: a few long rounds make it)"
 
 
 def _each(option: Option) -> str:
-    return f"{option.mean:.4g}" if len(option.row.seconds) else "more than the market's"
+    return figure(option.mean) if len(option.row.seconds) else "more than the market's"
 
 
 def _market(work: Work, best: Option, trace: SpotTrace) -> list[str]:

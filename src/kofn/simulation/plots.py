@@ -143,4 +143,4 @@ def _cost(axes: Axes, table: Table, looks: dict[str, Look]) -> None:
     axes.set_yticks(places, [_label(name) for name in names])
     axes.set_xlim(0, 1.55 * max(values, default=1.0))
     axes.set_xlabel("USD a round" if paid else "machine seconds a round")
-    axes.set_title("cost; work as a multiple of the least")
+    axes.set_title("cost; work as a multiple of the whole work")

@@ -62,8 +62,7 @@ class Parts:
         if code is None and parts is None:
             parts = finer(data, n)
         self.m, self._part = cut(data, parts, n)
-        self._listed = isinstance(data, list)
-        self._stackable = False  # whether that was looked at
+        self._listed, self._stackable = isinstance(data, list), False  # whether it was looked at
         self._looked_at: Function | None = None
         self._tuner: SumTuner | None = None
         if code is None:
@@ -71,14 +70,16 @@ class Parts:
             given = driver.engine.capabilities.given_time
             self._tuner = SumTuner(self.m, n, float(size), SLICE if given else None)
             code = self._tuner.code
-        self.code = code
+        self.code, self._n = code, n
         self._sums: dict[SumCode, _Placed] = {}
-        self._n = n
         self._report: SumReport | None = None
         began = driver.engine.now()
         self._place(self.code)
         if self._tuner is not None:
             self._tuner.placing = (driver.engine.now() - began) / self._tuner.copies
+
+    def __repr__(self) -> str:
+        return f"<{self.m} parts on {self._n} workers under {self.code}>"
 
     @property
     def assignment(self) -> Assignment:
@@ -136,8 +137,7 @@ class Parts:
             takes_two(fn)
             self._looked_at = fn
         if vectorised and not self._stackable:
-            every = (self._part(i) for i in range(self.m))
-            stacked.check([getattr(part, "shape", None) for part in every])
+            stacked.check([getattr(self._part(i), "shape", None) for i in range(self.m)])
             self._stackable = True
         rate = number(verify, "verify", "in [0, 1]", "It is a fraction of the parts; 0 is none.")
         with self._driver.lock:
