@@ -78,8 +78,7 @@ def table(console: Console, result: dict[str, Any]) -> None:
     rows = []
     for name, one in codes.items():
         half = None if one["high"] is None else one["high"] - one["mean"]
-        ends = [None if one[end] is None else f"{one[end]:.3g}" for end in ("p99_low", "p99_high")]
-        cells = [name, one["mean"], half, one["p99"], *ends, one["work"]]
+        cells = [name, one["mean"], half, one["p99"], one["p99_low"], one["p99_high"], one["work"]]
         cells += [one["exact_share"], one["memory"], *([one["decoding_error"]] if near else [])]
         cells += [one["usd" if paid else "machine_seconds"], one["rounds"]]
         rows.append(["–" if cell is None else cell for cell in cells])
