@@ -9,12 +9,15 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from support import PASS, SOAK, driver_of
 
 import kofn
 from kofn import interrupts
+from kofn.arrays.coding import write_shares
 from kofn.interrupts import Lock, due, held, opened
 
 pytestmark = pytest.mark.engine
@@ -255,3 +258,22 @@ def test_an_interrupt_in_what_another_thread_wanted_is_not_handed_to_that_thread
         asking.join()
         assert came == ["done"]
         assert calls == [threading.get_ident(), asking.ident]
+
+
+def test_an_interrupted_encode_lets_go_of_what_it_made_ahead() -> None:
+    A = np.ones((6000, 10))  # shares that are written ahead, too small to be kept for later
+
+    def interrupts(*given: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)  # it waits until the first share is given
+        return write_shares(*given)
+
+    with kofn.connect("local", workers=4) as cluster:
+        cluster.encode(A, k=2)
+        before = len(os.listdir("/proc/self/fd"))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("kofn.arrays.shares.write_shares", interrupts)
+            with pytest.raises(KeyboardInterrupt) as raised:
+                cluster.encode(A, k=2)
+        # Not when the exception goes: an interrupt that came just there would be lost.
+        assert len(os.listdir("/proc/self/fd")) == before
+        del raised
