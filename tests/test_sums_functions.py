@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from types import ModuleType
@@ -289,3 +290,25 @@ def test_a_name_that_another_cluster_used_in_this_process_is_not_mistaken() -> N
     assert load("share-0-fn-7", one)(1.0, None) == 2.0
     assert load("share-0-fn-7", two)(1.0, None) == 3.0
     assert load("share-0-fn-7", one) is load("share-0-fn-7", one)
+
+
+@dataclass
+class Times:
+    """Equal to others of its class where it is not the same; or there is no telling."""
+
+    by: float = field(compare=False)
+    table: np.ndarray[Any, Any] | None = None
+
+    def __call__(self, part: np.ndarray[Any, Any], x: Any) -> Any:
+        return part.sum() * self.by
+
+
+@pytest.mark.parametrize("code", [None, kofn.FractionalRepetition(c=2)], ids=["auto", "named"])
+@pytest.mark.parametrize("ambiguous", [False, True])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_functions_that_are_equal_are_not_mistaken(engine: str, ambiguous: bool, code: Any) -> None:
+    with kofn.connect(engine, workers=4) as cluster:
+        parts = cluster.parts(np.ones((8, 2)), code=code)
+        for by in (1.0, 2.0, 2.0, 3.0):
+            times = Times(by, np.ones(2) if ambiguous else None)
+            assert parts.sum(times).value == 16.0 * by

@@ -206,7 +206,7 @@ class _Placed:
         self._processes = driver.engine.capabilities.processes
         self._work: dict[tuple[int, Span | None], tuple[Any, int]] = {}  # same in every round
         self._fn_key: Any = ""  # or the function itself: see _function
-        self._taught: tuple[Any, Any] = None, None  # what all holders know, as of which state
+        self._taught: Any = None  # the state of the holders as of which all know the function
         self._args: tuple[Any, ...] = ()  # of the body, in the tasks of a round
         self._tried: Function | None = None
         self._sent = Sent()
@@ -253,7 +253,8 @@ class _Placed:
         if not ready:
             driver.await_enough(self._enlisted, 1, lambda: driver.wait)
             ready = self._holders.ready()
-        self._fn_key = self._function(fn)
+        if (fn_key := self._function(fn)) is not self._fn_key:  # equal ones may be different
+            self._fn_key, self._args, self._taught, self._kind = fn_key, (), None, None
         flush = 0.0 if engine.capabilities.given_time else FLUSH
         if (args := (self.key, self._fn_key, flush, *self.body[1])) != self._args:
             self._args = args  # the same object each time is packed once: see Values
@@ -261,16 +262,16 @@ class _Placed:
         resting &= ready.keys()
         if driver.roster.leaving:
             resting |= self._going(ready.keys() - resting)
-        if self._taught != (self._fn_key, self._holders.state):
+        if self._taught != self._holders.state:
             self._teach(self._holders.shares)  # also those whose parts are still on the way
-            self._taught = self._fn_key, self._holders.state
+            self._taught = self._holders.state
         tally = tally_of(self.code)
         given = driver.next_round(), ready, self, tally, stop, resting
         if tuner is None:
             round = GatherRound(*given)
         else:
-            if self._kind != (self._fn_key, tuner.at_once):
-                self._kind, self._kind_usual = (self._fn_key, tuner.at_once), UsualHalf()
+            if self._kind != tuner.at_once:
+                self._kind, self._kind_usual = tuner.at_once, UsualHalf()
             rule = RULE.knowing(self._kind_usual.seconds)
             round = LeadRound(*given, own=None if tuner.at_once else tuner.own, late=rule)
         round.usual, round.standby = self._usual.seconds, self._holders.second()
@@ -312,8 +313,7 @@ class _Placed:
         )
         driver.log.append(Record.result(engine.now(), report))
         out = None if value is None else value[0] if not tally.several else value
-        exact = tally.exactly(kind, len(round.finished))
-        return Sum(out, exact, tally.covered, missing, report)
+        return Sum(out, tally.exactly(kind, len(round.finished)), tally.covered, missing, report)
 
     def _going(self, workers: Collection[int]) -> set[int]:
         """Those that will be gone before the end, if the others are enough for the code."""
