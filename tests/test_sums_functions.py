@@ -17,7 +17,7 @@ import pytest
 from support import ENGINES
 
 import kofn
-from kofn.sums.functions import Look, Sent, load
+from kofn.sums.functions import Look, Sent, load, same_method
 from kofn.sums.rivals import Backups
 
 Change = Callable[[float], None]
@@ -312,3 +312,10 @@ def test_functions_that_are_equal_are_not_mistaken(engine: str, ambiguous: bool,
         for by in (1.0, 2.0, 2.0, 3.0):
             times = Times(by, np.ones(2) if ambiguous else None)
             assert parts.sum(times).value == 16.0 * by
+
+
+def test_a_method_of_the_same_object_is_the_same_function() -> None:
+    one, other = Times(1.0), Times(2.0)  # equal
+    assert same_method(one.__call__, one.__call__)
+    assert not same_method(one, one)
+    assert not same_method(one.__call__, other.__call__)

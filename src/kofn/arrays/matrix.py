@@ -72,11 +72,8 @@ class CodedMatrix(Displayed, Reporting):
         self._drift = Drift(checked=self._begin_checks(shares))
         left = options.recode is not None and self._store is None
         self._placing = 0.0 if left else None  # seconds; also where it is interrupted
-        with driver.lock:  # memory is let go of while interrupts wait: a finalizer would lose them
-            try:
-                self._holders.place(enough=code.k)  # nobody waits for long for one that is stopped
-            finally:
-                shares.clear()
+        with driver.lock, shares:
+            self._holders.place(enough=code.k)  # nobody waits for long for one that is stopped
         if left:
             self._placing = driver.engine.now() - began
 

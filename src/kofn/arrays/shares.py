@@ -55,8 +55,10 @@ class Shares:
     pieces: PiecesOf | None = None
     longest: Callable[[], float] = lambda: math.inf
 
-    def clear(self) -> None:
-        """Let go of what was made ahead, when all have their shares."""
+    def __enter__(self) -> None:
+        """Until the end, what is made ahead is kept. Where `held`, no interrupt is lost there."""
+
+    def __exit__(self, *_: object) -> None:
         if isinstance(self.share_of, Plain):
             self.share_of.clear()
 

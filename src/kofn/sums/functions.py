@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable
 from functools import lru_cache, partial
 from operator import is_
-from types import CodeType, FunctionType, MemberDescriptorType, ModuleType
+from types import CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
 import cloudpickle
@@ -33,6 +33,11 @@ KNOWN = 8  # functions that are remembered at a time
 # By name and pickle, and whether it brought classes: the process of a worker may have worked for
 # another cluster before, or at the same time, whose names are the same.
 _loaded: dict[tuple[str, bytes], tuple[Function, bool]] = {}
+
+
+def same_method(fn: object, other: object) -> bool:
+    """Whether both are the same method of one object: it is made anew each time it is named."""
+    return type(fn) is type(other) is MethodType and fn == other
 
 
 class Look:

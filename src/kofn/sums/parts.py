@@ -29,7 +29,7 @@ from ..rounds.stop import RoundStatus, Stop, exact
 from . import stacked
 from .audit import Audit
 from .data import cut, finer
-from .functions import KNOWN, Sent
+from .functions import KNOWN, Sent, same_method
 from .gather import GatherRound
 from .given import Function, Slots, check_weights, parts_of_slots, takes_two
 from .lead import RULE, LeadRound
@@ -208,7 +208,6 @@ class _Placed:
         self._fn_key: Any = ""  # or the function itself: see _function
         self._taught: Any = None  # the state of the holders as of which all know the function
         self._args: tuple[Any, ...] = ()  # of the body, in the tasks of a round
-        self._tried: Function | None = None
         self._sent = Sent()
         self._usual = Usual()
         self._kind: Any = None  # of rounds in which slots are asked for their own parts first
@@ -374,9 +373,9 @@ class _Placed:
     def _function(self, fn: Function) -> Any:
         """The key of a function as it is now; in the caller's own process it is just itself."""
         if not self._processes:
-            if fn is not self._tried:
-                self._sent(fn)  # what would not travel is refused here too
-                self._tried = fn
+            if fn is self._fn_key or same_method(fn, self._fn_key):
+                return self._fn_key
+            self._sent(fn)  # what would not travel is refused here too
             return fn
         blob = self._sent(fn)
         key = next((key for key, known in self._known.items() if known == blob), None)
