@@ -73,6 +73,7 @@ MAY_NOT = {
     "chaos": {"testing", "cli", "reproduce"},
     "reproduce": {"testing", "cli", "chaos"},
     "__init__": {"testing", "cli", "chaos"},
+    "__main__": {"testing", "chaos", "reproduce"},
 }
 
 
