@@ -17,6 +17,7 @@ from ..rounds.stop import RoundStatus, Stop
 from ..rounds.watch import WatchedRound
 from .audit import Audit, Claim
 from .tally import Tally, tally_of
+from .work import Span
 
 if TYPE_CHECKING:
     from .parts import _Placed
@@ -128,9 +129,9 @@ class GatherRound(WatchedRound):
     def _doubt(self, worker: int) -> bool:
         return False  # the code says who can be done without
 
-    def _send(self, worker: int) -> Send:
+    def _send(self, worker: int, span: Span | None = None) -> Send:
         self._asked.add(worker)
-        task = self._placed.task(self.id, worker, self._slot_of[worker])
+        task = self._placed.task(self.id, worker, self._slot_of[worker], span)
         self._open[task.id] = worker
         return new(Send, (task,))
 

@@ -59,21 +59,15 @@ class LeadRound(GatherRound):
     def last_resort(self, time: float) -> Sequence[Command]:
         return self._give_up_late()
 
-    def _send(self, worker: int) -> Send:
+    def _send(self, worker: int, span: Span | None = None) -> Send:
         slot = self._slot_of[worker]
-        if self._own is None:
-            return super()._send(worker)
+        if self._own is None or span is not None:
+            return super()._send(worker, span)
         own = self._own(slot)
         self._left[worker] = _without((0, len(self._placed.code.symbols(slot))), (0, own))
-        send = self._send_some(worker, (0, own))
+        send = self._send(worker, (0, own))
         self._first_tasks.add(send.task.id)
         return send
-
-    def _send_some(self, worker: int, span: Span) -> Send:
-        self._asked.add(worker)
-        task = self._placed.task(self.id, worker, self._slot_of[worker], span)
-        self._open[task.id] = worker
-        return Send(task)
 
     def _give_up_late(self) -> list[Command]:
         """Have others do what has not come, whoever is at it."""
@@ -90,7 +84,7 @@ class LeadRound(GatherRound):
         commands = super()._mend()
         if self._own is not None and (wanted := self._unexpected()):
             for worker in [w for w in self._holder.values() if w in self._left]:
-                commands += self._ask_for(worker, wanted)
+                commands += self._ask_more(worker, wanted)
         return commands
 
     def _unexpected(self) -> set[int]:
@@ -108,7 +102,7 @@ class LeadRound(GatherRound):
                 missing.difference_update(row.parts)
         return missing
 
-    def _ask_for(self, worker: int, wanted: set[int]) -> list[Command]:
+    def _ask_more(self, worker: int, wanted: set[int]) -> list[Command]:
         """Ask a worker for those of the parts that it holds and was not asked for yet."""
         commands: list[Command] = []
         symbols, left = self._placed.code.symbols(self._slot_of[worker]), self._left[worker]
@@ -119,7 +113,7 @@ class LeadRound(GatherRound):
                 left.remove(whole)
                 left += _without(whole, span)
                 self._more.add(worker)
-                commands.append(self._send_some(worker, span))
+                commands.append(self._send(worker, span))
         return commands
 
     def _replied(self, event: Reply) -> Sequence[Command]:
