@@ -352,6 +352,18 @@ def test_workers_that_take_turns_on_the_same_cores_have_one_speed() -> None:
     assert loads[0] == loads[1] == loads[2] == pytest.approx(4 * loads[3])
 
 
+def test_loads_are_worked_out_anew_for_others_that_share_cores() -> None:
+    paces, holders = Paces(), {0: 0, 1: 1, 2: 2, 3: 3}
+    for _ in range(8):
+        paces.learn(dict.fromkeys(holders, 10), {w: (1 + w) * MEANINGFUL for w in holders})
+    first, last = (paces.loads(holders, 2, together) for together in ((0, 1), (2, 3)))
+    assert first is not None
+    assert last is not None
+    assert first[0] == first[1]
+    assert last[2] == last[3]
+    assert last[0] > last[1]
+
+
 def test_who_shares_cores_with_more_workers_than_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kofn.engines._sockets.usable", lambda: 2)
     with LocalEngine(2) as engine:

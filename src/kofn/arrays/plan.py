@@ -159,7 +159,7 @@ class Paces:
     def __init__(self) -> None:
         self._last: dict[int, deque[float]] = {}
         self._pace: dict[int, float] = {}
-        self._loads: dict[tuple[int, ...], tuple[float, ...] | None] = {}  # until a pace changes
+        self._loads: dict[Hashable, tuple[float, ...] | None] = {}  # until a pace changes
 
     def learn(self, rows: Mapping[int, int], seconds: Mapping[int, float]) -> None:
         """Take in what a round measured."""
@@ -188,7 +188,7 @@ class Paces:
 
         Those that are `crowded` have one speed: they take turns on the same cores.
         """
-        asked = (span, len(crowded), *holders)
+        asked = (span, tuple(crowded), tuple(holders))
         if asked not in self._loads:
             pace = {w: self._pace[w] for w in holders if w in self._pace}
             if together := [pace[w] for w in pace if w in crowded]:
