@@ -15,18 +15,15 @@ from numpy.typing import NDArray
 
 from ..errors import NotFinite
 from .saves import NOWHERE, Saves
+from .searches import LEVEL, by_slopes, halved, wolfe
 
 if TYPE_CHECKING:
-    from .losses import Line
     from .losses import LinearObjective as Objective
 
 HALVINGS = 10  # of the last step that helped, where products are not exact
 FIRST = 60  # before there is one
 MEMORY = 10  # steps that L-BFGS remembers
 IDLE = 10  # iterations without a smaller gradient or value
-SEARCHES = 60  # trials of a line search
-LEVEL = 1e-12  # relative: values that differ by less may differ by rounding
-SHORTEST, LONGEST = 1e-10, 16.0  # steps of Newton's
 POINT = ("iteration", "x", "value", "gradient")  # of a state
 
 Floats = NDArray[np.float64]
@@ -66,36 +63,57 @@ def gradient_descent(
     """Batch gradient descent with backtracking line search, as in Yang et al., 2019.
 
     Until the largest entry of the gradient is at most `tol`, as with the other solvers. The first
-    step tried is twice the last one taken; it is halved until the loss falls by a tenth of what the
-    slope promises (Armijo). Where no step helps, an exact objective is at its end. An inexact one
-    is not: the smallest step (2^-HALVINGS of the last) is taken, and on it goes.
+    step tried is twice the last one taken; it is halved until it helps. An inexact objective is
+    another one each time it is looked at: where no step helps, the smallest (2^-HALVINGS of the
+    last) is taken, and on it goes.
     """
     done, x, value, gradient = _begun(f, x, saves)
     step, halvings = saves.state.get("step", 1.0), saves.state.get("halvings", FIRST)
+    course = Course.of(saves)
     for iteration in range(done + 1, max_iter + 1):
-        slope = float(gradient @ gradient)
-        if np.abs(gradient).max(initial=0.0) <= tol:
+        if course.ends(gradient, tol):
             return Solution(x, iteration - 1, True)
         smallest = 0.0 if f.exact else step * 0.5**halvings
-        tried = 2.0 * step
-        # "not <=": a step so long that the loss overflows is too long.
-        while (
-            not (trial := f.value(x - tried * gradient)) <= value - 0.1 * tried * slope
-            and tried > smallest
-        ):
-            tried /= 2.0
-            if f.exact and tried * np.sqrt(slope) < 1e-16 * (1.0 + float(np.linalg.norm(x))):
-                check_finite(iteration, trial)
-                return Solution(x, iteration, True)  # no step is small enough to help: rounding
-        x = x - tried * gradient
+        point, tried = halved(f, x, value, gradient, 2.0 * step, smallest)
+        if point is None:
+            return Solution(x, iteration, True)  # rounding: no step makes it better
+        x, before = point, value
         value, gradient = f.value_and_gradient(x)
         check_finite(iteration, value, gradient)
+        course.note(before, value, certain=f.exact)
         on_step(iteration, value, x)
         if tried > smallest:  # else start from the old one: what made the loss rise may be over
             step, halvings = tried, HALVINGS
         at = {"iteration": iteration, "x": x, "value": value, "gradient": gradient}
-        saves.offer(**at, step=step, halvings=halvings)
+        saves.offer(**at, **vars(course), step=step, halvings=halvings, known=f)
     return Solution(x, max_iter, False)
+
+
+@dataclass
+class Course:
+    """What tells a solver that it wanders about in rounding.
+
+    best: the smallest of the gradients' largest entries. idle: iterations since that, or the value,
+    became smaller.
+    """
+
+    best: float = np.inf
+    idle: int = 0
+
+    @classmethod
+    def of(cls, saves: Saves) -> Course:
+        return cls(saves.state.get("best", np.inf), saves.state.get("idle", 0))
+
+    def ends(self, gradient: Floats, tol: float) -> bool:
+        """Whether nothing more is to be gained."""
+        size = float(np.abs(gradient).max(initial=0.0))
+        self.best, self.idle = (size, 0) if size < self.best else (self.best, self.idle + 1)
+        return size <= tol or self.idle > IDLE
+
+    def note(self, before: float, value: float, certain: bool = True) -> None:
+        """Take in a step. Values that are not `certain` tell nothing."""
+        if not certain or before - value > LEVEL * abs(value):
+            self.idle = 0
 
 
 def _begun(f: Objective, x: Floats, saves: Saves) -> tuple[int, Floats, float, Floats]:
@@ -121,33 +139,31 @@ def lbfgs(
     done, x, value, gradient = _begun(f, x, saves)
     none = np.zeros((0, len(x)))
     S, Y = saves.state.get("S", none), saves.state.get("Y", none)
-    best, idle = saves.state.get("best", np.inf), saves.state.get("idle", 0)
+    course = Course.of(saves)
     for iteration in range(done + 1, max_iter + 1):
-        size = float(np.abs(gradient).max(initial=0.0))
-        best, idle = (size, 0) if size < best else (best, idle + 1)
-        if size <= tol or idle > IDLE:  # or it wanders about in rounding
+        if course.ends(gradient, tol):
             return Solution(x, iteration - 1, True)
         M = f.inverse(x)
         if M is not None and f.whole:
             S, Y = none, none  # nothing that was learnt before is as good
         p = _direction(gradient, S, Y, M, f)
-        point = _line_search(f, x, value, gradient, p, len(S) > 0 or M is not None)
+        point = wolfe(f, x, value, gradient, p, len(S) > 0 or M is not None)
         if point is None and (len(S) or M is not None):  # that may mislead: begin anew
             S, Y = none, none
-            point = _line_search(f, x, value, gradient, -gradient, False)
+            point = wolfe(f, x, value, gradient, -gradient, False)
         if point is None:
             return Solution(x, iteration, True)  # rounding: no step makes it better
         old, before, here = gradient, value, x
         x = point
         value, gradient = f.value_and_gradient(x)
         check_finite(iteration, value, gradient)
-        idle = idle if before - value <= LEVEL * abs(value) else 0
+        course.note(before, value)
         s = x - here
         if float(s @ (gradient - old)) > 0.0:
             S, Y = np.vstack([S, s])[-MEMORY:], np.vstack([Y, gradient - old])[-MEMORY:]
         on_step(iteration, value, x)
         at = {"iteration": iteration, "x": x, "value": value, "gradient": gradient}
-        saves.offer(**at, S=S, Y=Y, best=best, idle=idle, known=f)
+        saves.offer(**at, **vars(course), S=S, Y=Y, known=f)
     return Solution(x, max_iter, False)
 
 
@@ -170,49 +186,6 @@ def _direction(gradient: Floats, S: Floats, Y: Floats, M: Linear | None, f: Obje
     return p
 
 
-def _line_search(
-    f: Objective, x: Floats, value: float, gradient: Floats, p: Floats, scaled: bool
-) -> Floats | None:
-    """A point along p; None where rounding hides the way down. One pass, however many trials.
-
-    Wolfe's conditions, or near the end, where values differ by rounding only, those of Hager and
-    Zhang (2005), which judge by slopes. `scaled`: whether p has a length that can be trusted.
-    """
-    slope = float(gradient @ p)
-    if not slope < 0.0:
-        return None
-    t = 1.0 if scaled else min(1.0, 1.0 / (float(np.linalg.norm(p)) or 1.0))
-    low: tuple[float, float, float] = (0.0, value, slope)
-    high: tuple[float, float, float] | None = None
-    line = f.line(x, p)
-    for _ in range(SEARCHES):
-        with np.errstate(over="ignore", invalid="ignore"):
-            trial, along = line.value_and_slope(t)
-        falls = trial <= value + 1e-4 * t * slope
-        level = trial <= value + LEVEL * abs(value) and along <= -0.8 * slope
-        if not (falls or level) or not np.isfinite(along):
-            high = (t, trial, along)
-        elif along < 0.9 * slope:
-            low = (t, trial, along)
-        else:
-            return line.arrive(t)
-        t = 4.0 * t if high is None else _between(low, high)
-        if np.array_equal(x + t * p, x + low[0] * p):
-            break
-    return None
-
-
-def _between(low: tuple[float, float, float], high: tuple[float, float, float]) -> float:
-    """Where a cubic through two points with slopes is lowest, not too near to either of them."""
-    (a, fa, ga), (b, fb, gb) = low, high
-    with np.errstate(all="ignore"):
-        d = ga + gb - 3.0 * (fb - fa) / (b - a)
-        root = np.copysign(np.sqrt(np.maximum(d * d - ga * gb, 0.0)), b - a)
-        t = float(b - (b - a) * (gb + root - d) / (gb - ga + 2.0 * root))
-    near, far = a + 0.1 * (b - a), a + 0.9 * (b - a)
-    return min(max(t, near), far) if np.isfinite(t) else 0.5 * (a + b)
-
-
 def newton_cg(
     f: Objective, x: Floats, tol: float, max_iter: int, on_step: OnStep, saves: Saves = NOWHERE
 ) -> Solution:
@@ -223,11 +196,9 @@ def newton_cg(
     """
     done, x, value, gradient = _begun(f, x, saves)
     start = saves.state.get("start")
-    best, idle = saves.state.get("best", np.inf), saves.state.get("idle", 0)
+    course = Course.of(saves)
     for iteration in range(done + 1, max_iter + 1):
-        size = float(np.abs(gradient).max(initial=0.0))
-        best, idle = (size, 0) if size < best else (best, idle + 1)
-        if size <= tol or idle > IDLE:  # or it wanders about in rounding
+        if course.ends(gradient, tol):
             return Solution(x, iteration - 1, True)
         M, G = f.inverse(x), gradient.reshape(-1, f.m)
         left = np.sqrt(_dots(G, G if M is None else M(G), f.joint))
@@ -237,7 +208,7 @@ def newton_cg(
             within = np.where(np.abs(G).max(axis=0, initial=0.0) <= tol, np.inf, within)
         solution = conjugate_gradients(f.curvature(x), -G, within, 50 + len(x), M, f.joint)
         line = f.line(x, solution.X.ravel(), solution.reached)
-        step = _along(line, _dots(G, solution.X, f.joint))
+        step = by_slopes(line, _dots(G, solution.X, f.joint))
         if not step.any():
             return Solution(x, iteration, True)  # rounding: no step makes it better
         here, before = x, value
@@ -246,40 +217,13 @@ def newton_cg(
         check_finite(iteration, value, gradient)
         if not value <= before + LEVEL * abs(before):
             return Solution(here, iteration, True)
-        idle = idle if before - value <= LEVEL * abs(value) else 0
+        course.note(before, value)
         on_step(iteration, value, x)
         if np.array_equal(x, here):
             return Solution(x, iteration, True)
         at = {"iteration": iteration, "x": x, "value": value, "gradient": gradient}
-        saves.offer(**at, start=start, best=best, idle=idle, known=f)
+        saves.offer(**at, **vars(course), start=start, known=f)
     return Solution(x, max_iter, False)
-
-
-def _along(line: Line, slope: Floats) -> Floats:
-    """How far to go, for each column that stands alone: (m,) or (1,); 0 where nothing helps.
-
-    To where a tenth of the slope is left, of either sign. By slopes, because near the end values
-    differ by rounding only; no trial costs a pass.
-    """
-    low, high = np.zeros_like(slope), np.full_like(slope, np.inf)
-    at_low, at_high = slope.copy(), np.ones_like(slope)
-    step = np.where(slope < 0.0, 1.0, 0.0)
-    for _ in range(SEARCHES):
-        with np.errstate(over="ignore", invalid="ignore"):
-            now = line.slopes(step)
-        far = ~(np.abs(now) <= -0.1 * slope) & (step > 0.0) & (step < LONGEST)
-        far &= high - low > 1e-3 * step
-        if not far.any():
-            break
-        past = far & ~(now < 0.0)
-        high, at_high = np.where(past, step, high), np.where(past, now, at_high)
-        low, at_low = np.where(far & ~past, step, low), np.where(far & ~past, now, at_low)
-        with np.errstate(invalid="ignore"):
-            part = np.where(np.isfinite(at_high), at_low / (at_low - at_high), 0.1)
-            between = low + np.clip(part, 0.1, 0.9) * (high - low)
-        step = np.where(far, np.where(np.isinf(high), 2.0 * step, between), step)
-        step = np.where(far & (step < SHORTEST), 0.0, step)
-    return step
 
 
 @dataclass(frozen=True)
