@@ -27,6 +27,7 @@ pytestmark = pytest.mark.engine
 
 FULL = Path("/dev/full")
 needs_full = pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
+SIMULATED = ("--work", "product", "--workers", 4, "--timings", "exponential(unit=8)", "--rounds", 2)
 X = np.random.default_rng(0).standard_normal((60, 4))
 Y = (X[:, 0] > 0).astype(int)
 
@@ -83,6 +84,20 @@ def test_output_that_goes_nowhere(
     with FULL.open("w") as full:
         done = command(*args, stdout=full, cwd=tmp_path)
     is_one_line(done, "No space left on device")
+
+
+@pytest.mark.parametrize("args", [("--help",), ("engines", "--json"), ("simulate", *SIMULATED)])
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_whose_reader_left(args: tuple[object, ...], unbuffered: str) -> None:
+    """As in `kofn simulate ... | head -1`: 141, as the shell says of cat, and not a word."""
+    env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        done = command(*args, stdout=write, env=env)
+    finally:
+        os.close(write)
+    assert (done.returncode, done.stderr) == (141, "")
 
 
 @needs_full

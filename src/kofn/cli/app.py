@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer import Option
@@ -36,6 +37,7 @@ app.command()(report)
 
 def main() -> None:
     """Entry point: an error is one line on stderr and exit code 1, never a traceback."""
+    _watch_output()
     try:
         try:
             app()
@@ -43,10 +45,6 @@ def main() -> None:
             sys.stdout.flush()  # while somebody can still be told that it does not go
     except KofnError as error:
         _fail(str(error))
-    except BrokenPipeError:
-        # The reader of our output went away (`kofn demo | head`): nothing to say to anyone.
-        _drop_output()
-        sys.exit(141)
     except OSError as error:
         _drop_output()
         what = f"{error.filename}: " if error.filename else ""
@@ -60,6 +58,33 @@ def _fail(text: str) -> NoReturn:
     red = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
     print("\033[1;31mkofn:\033[0m" if red else "kofn:", text, file=sys.stderr)
     sys.exit(1)
+
+
+class _Output(io.FileIO):
+    """The output. Where its reader goes away (`kofn demo | head -1`) the command ends quietly.
+
+    Its exit code is then that of a program that SIGPIPE ends. The signal itself would also be that
+    of a lost worker, and typer and rich turn Python's error into code 1, as of a failure.
+    """
+
+    def write(self, data: Any) -> int | None:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            _drop_output()
+            sys.exit(141)
+
+
+def _watch_output() -> None:
+    """Have what is printed go through `_Output`, but where a test or a notebook takes it."""
+    buffer = getattr(sys.stdout, "buffer", None)
+    raw = getattr(buffer, "raw", buffer)  # python -u: there is no buffer
+    if type(raw) is io.FileIO:
+        now, output = sys.stdout, _Output(raw.fileno(), "w", closefd=False)
+        lines = now.line_buffering or raw is buffer
+        text = io.TextIOWrapper(io.BufferedWriter(output), now.encoding, now.errors)
+        text.reconfigure(line_buffering=lines)
+        sys.stdout = text
 
 
 def _drop_output() -> None:
