@@ -78,7 +78,13 @@ def test_timings_without_a_load_and_packed(tmp_path: Path) -> None:
         ("round,worker,seconds\n0,0,quick\n", r"all numbers; line 2"),
         ("round,worker,seconds\n0,0,1\n0,1,1\n1,0,1\n", r"none of worker 1 in round 1"),
         ("round,worker,seconds\n0,0,1\n0,0,2\n", r"line 3 of .* is a second one of worker 0"),
-        ("round,seconds\n0,1\n", r"have the columns round, worker, seconds"),
+        ("round,seconds\n0,1\n", r"has round, seconds; worker is missing"),
+        ("worker,seconds\n0,1,2\n", r"has worker, seconds; round is missing"),
+        ("Round,worker,seconds\n0,0,1\n", r"has Round, worker, seconds; round is missing"),
+        ("0,0,1\n0,1,2\n", r"has 0, 0, 1; round, worker, seconds are missing"),
+        ("# my run\nround,worker,seconds\n0,0,1\n", r"the first line .* has # my run; round"),
+        ("job,worker,time\n1,1,1\n", r"has job, worker, time; batch_time_norm is missing"),
+        ("round|worker|seconds\n0|0|1\n", r"commas between its columns"),
         ("round,worker,seconds,seconds\n0,0,1,2\n", r"has 'seconds' twice"),
         ("round;worker;seconds\n0;0;1,5\n", r"commas between its columns"),
         ("round,worker,seconds\n0,,1\n", r"all numbers; line 2"),
@@ -99,6 +105,19 @@ def test_timings_as_spreadsheets_and_pandas_write_them(tmp_path: Path) -> None:
     text += "".join(f"{r}.0, ip-{w}, {1 + r + 10 * w}\r\n" for r in range(2) for w in (1, 0))
     (tmp_path / "t.csv").write_bytes(text.encode())
     assert read_timings(tmp_path / "t.csv")["t"].timings[0].tolist() == [[1, 11], [2, 12]]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_columns_in_any_order_among_others_with_spaces_about_them(tmp_path: Path, end: str) -> None:
+    lines = ["host ,seconds , worker,round ", "a ,2,1 ,0", "b,1,0,0", "a,4,1,1", "b,3,0 ,1", ""]
+    (tmp_path / "t.csv").write_bytes(end.join(lines).encode())
+    assert read_timings(tmp_path / "t.csv")["t"].timings[0].tolist() == [[1, 2], [3, 4]]
+
+
+def test_a_table_that_lacks_a_column_of_timings_is_taken_for_timings(tmp_path: Path) -> None:
+    path = written(tmp_path / "t.csv", "round,worker,took\n0,0,1\n")
+    with pytest.raises(kofn.BadInput, match="has round, worker, took; seconds is missing"):
+        traces.read_trace(path)
 
 
 def test_numbers_of_workers_are_in_order_and_names_come_last(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import csv
 import gzip
 import io
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from os import PathLike, strerror
 from pathlib import Path
 from typing import IO, NamedTuple, cast
@@ -29,12 +29,15 @@ def cells(row: dict[str, str]) -> str:
     return ", ".join(f"{name} = {value!r}" for name, value in row.items())
 
 
-def read_rows(path: str | PathLike[str], what: str) -> list[Line]:
+def read_rows(
+    path: str | PathLike[str], what: str, forms: Sequence[Sequence[str]] = ()
+) -> list[Line]:
     """The rows of a CSV file by column; `what` the caller calls it, with its article.
 
-    Spaces after a comma and a byte order mark, as of spreadsheets, are left out. Raises BadInput,
-    which names the line, where a row has more or fewer fields than the first line has names, where
-    two columns have one name, and where there are no rows.
+    `forms`: sets of columns, of which it has one, among others and in any order. Spaces beside a
+    comma and a byte order mark, as of spreadsheets, are left out. Raises BadInput, which names the
+    line, where a row has more or fewer fields than the first line has names, where two columns have
+    one name, where columns are missing, and where there are no rows.
     """
     try:
         with open(path, "rb") as raw:
@@ -42,9 +45,9 @@ def read_rows(path: str | PathLike[str], what: str) -> list[Line]:
         opened = gzip.open if packed else open
         with cast("IO[str]", opened(path, "rt", encoding="utf-8-sig", newline="")) as file:
             reader = csv.DictReader(file, skipinitialspace=True)
+            reader.fieldnames = names = [name.rstrip() for name in reader.fieldnames or ()]
             lines = [Line(reader.line_num, row) for row in reader]
-            names = reader.fieldnames
-        if any(not name.replace("\t", "").isprintable() for name in names or ()):
+        if any(not name.replace("\t", "").isprintable() for name in names):
             raise csv.Error
     except (UnicodeDecodeError, csv.Error):
         problem = "this is no text"
@@ -58,15 +61,26 @@ def read_rows(path: str | PathLike[str], what: str) -> list[Line]:
                 f"{what} has a line of names and at least one of values; {path} has "
                 f"{'only its names' if names else 'not even names'}: it is empty."
             )
-        if len(names or ()) == 1 and any(mark in (names or ())[0] for mark in ";\t"):
-            raise BadInput(f"{what} has commas between its columns; {path} has {names}.")
-        if twice := sorted({name for name in names or () if (names or ()).count(name) > 1}):
+        if len(names) == 1 and any(mark in names[0] for mark in ";\t|"):
+            raise BadInput(
+                f"{what} has commas between its columns; the first line of {path} has {names[0]!r}. "
+                f"Save it with commas, and points in numbers."
+            )
+        if forms and not any(set(form) <= set(names) for form in forms):
+            nearest = max(forms, key=lambda form: len(set(form) & set(names)))
+            lacking = [name for name in nearest if name not in names]
+            raise BadInput(
+                f"the first line of {what} names its columns: {', '.join(nearest)}. That of {path} "
+                f"has {', '.join(names)}; {', '.join(lacking)} "
+                f"{'is' if len(lacking) == 1 else 'are'} missing. Add what lacks, or rename it."
+            )
+        if twice := sorted({name for name in names if names.count(name) > 1}):
             raise BadInput(f"columns of {what} have a name each; {path} has {twice[0]!r} twice.")
         for number, row in lines:
             if None in row or None in row.values():
                 raise BadInput(
-                    f"every line of {what} has a value for each of the {len(names or ())} columns "
-                    f"{', '.join(names or ())}; line {number} of {path} has "
+                    f"every line of {what} has a value for each of the {len(names)} columns "
+                    f"{', '.join(names)}; line {number} of {path} has "
                     f"{'more' if None in row else 'fewer'}."
                 )
         return lines

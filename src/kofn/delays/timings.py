@@ -44,7 +44,7 @@ def read_timings(path: str | PathLike[str]) -> dict[str, Recording]:
     if where.suffix == ".npz":
         return _from_arrays(where)
     if where.name.removesuffix(".gz").endswith(".csv"):
-        lines = read_rows(where, "a table of timings")
+        lines = read_rows(where, "a table of timings", (_COLUMNS, _BATCHES))
         batches = set(_BATCHES) <= set(lines[0].row)
         return _from_batches(lines, where) if batches else _from_table(lines, where)
     raise BadInput(f"recorded timings are an .npz or .csv(.gz) file; got {where.name}.")
@@ -66,10 +66,10 @@ def _from_table(lines: list[Line], path: Path) -> dict[str, Recording]:
         try:
             round, worker = _whole(row["round"]), _worker(row["worker"])
             seconds, load = float(row["seconds"]), float(row.get("load", 1.0))
-        except (KeyError, ValueError, OverflowError):
+        except (ValueError, OverflowError):
             raise BadInput(
-                f"timings have the columns {', '.join(_COLUMNS)} (a worker may have a name) and "
-                f"perhaps load, all numbers; line {number} of {path} has {cells(row)}."
+                f"timings are {', '.join(_COLUMNS)} (a worker may have a name) and perhaps load, "
+                f"all numbers; line {number} of {path} has {cells(row)}."
             ) from None
         if not (0 <= seconds < np.inf and 0 <= load < np.inf and round >= 0 and worker[0] >= 0):
             raise BadInput(
@@ -99,9 +99,9 @@ def _worker(text: str) -> Worker:
     try:
         return _whole(text), ""
     except (ValueError, OverflowError):
-        if not text:
+        if not text.strip():
             raise ValueError(text) from None
-        return NAMED, text
+        return NAMED, text.strip()
 
 
 def _rectangle(cells: Mapping[Cell, float], load: float, path: Path) -> Seconds:
@@ -159,7 +159,7 @@ def _from_batches(lines: list[Line], path: Path) -> dict[str, Recording]:
             if not 0 <= spent < np.inf:
                 raise ValueError(spent)
             times[row["job"]][int(worker)].append((time, spent / 1000))
-        except (KeyError, TypeError, ValueError, OverflowError):
+        except (ValueError, OverflowError):
             raise BadInput(
                 f"mini-batch times have the columns {', '.join(_BATCHES)}, all numbers >= 0; line "
                 f"{number} of {path} has {cells(row)}."

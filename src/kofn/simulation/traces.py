@@ -41,7 +41,7 @@ def read_trace(path: str | PathLike[str]) -> dict[str, Found]:
         membership = any(key.endswith("/available") for key in arrays)
     else:
         columns = set(read_rows(where, "a trace")[0].row)
-        membership = not ({"seconds", "batch_time_norm"} & columns)
+        membership = columns.isdisjoint(("round", "worker", "seconds", "batch_time_norm"))
     return dict(read_membership(where) if membership else read_timings(where))
 
 
