@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import kofn
 from kofn.cli import app as app_module
-from kofn.cli.bench import commands, frame, history, latency, many, peers, products, turns
+from kofn.cli.bench import commands, encode, frame, history, latency, many, peers, products, turns
 from kofn.cli.bench.frame import Figure
 from kofn.cli.bench.systems import settings, works
 from kofn.cli.bench.turns import interleaved
@@ -156,9 +156,27 @@ def test_the_recorded_ratios_are_of_benchmarks_that_are_checked() -> None:
     assert all(ratio > 0 for figures in recorded.values() for ratio in figures.values())
 
 
+def test_an_encode_is_beside_the_limit_of_its_own_kind() -> None:
+    kinds = turns.Turns(("first", "second", "again", "there", "fresh", "file", "disk"))
+    seconds = {"first": 0.3, "second": 0.2, "again": 0.12, "there": 0.1, "fresh": 0.9}
+    for kind, one in (seconds | {"file": 1.0, "disk": 2.0}).items():
+        kinds.turns[kind] = [[one]] * 3
+    rows = [(name, f.ratio, f.of) for name, f in encode.figures(kinds, "640 MB").items()]
+    assert [(name.removeprefix("640 MB"), round(ratio or 0, 2)) for name, ratio, _ in rows] == [
+        (" into fresh memory: the first of a session", 0.33),
+        (" over a dropped matrix", 1.2),
+        (" over a dropped matrix: the second of a session", 2.0),
+        (" of a file", 0.5),
+        (", the first of a session, beside another kind of limit", 3.0),
+    ]
+    assert ["fresh" in of for *_, of in rows] == [True, False, False, False, False]
+    recorded = json.loads((Path(__file__).parent.parent / "benchmarks/recorded.json").read_text())
+    assert set(recorded["encode"]) == set(encode.figures(kinds, "(20, 10), 64 MB"))
+
+
 @pytest.mark.engine
 def test_benchmarks_measure_what_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    from kofn.cli.bench import broadcast, encode, memory, sparse
+    from kofn.cli.bench import broadcast, memory, sparse
 
     monkeypatch.setattr(products, "CODES", ((2, 1),))
     monkeypatch.setattr(sparse, "N", 4)
