@@ -63,8 +63,8 @@ def read_rows(
             )
         if len(names) == 1 and any(mark in names[0] for mark in ";\t|"):
             raise BadInput(
-                f"{what} has commas between its columns; the first line of {path} has {names[0]!r}. "
-                f"Save it with commas, and points in numbers."
+                f"{what} has commas between its columns; the first line of {path} has "
+                f"{names[0]!r}. Save it with commas, and points in numbers."
             )
         if forms and not any(set(form) <= set(names) for form in forms):
             nearest = max(forms, key=lambda form: len(set(form) & set(names)))
