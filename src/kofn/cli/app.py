@@ -67,7 +67,7 @@ class _Output(io.FileIO):
     of a lost worker, and typer and rich turn Python's error into code 1, as of a failure.
     """
 
-    def write(self, data: Any) -> int | None:
+    def write(self, data: Any) -> int:
         try:
             return super().write(data)
         except BrokenPipeError:
@@ -76,15 +76,22 @@ class _Output(io.FileIO):
 
 
 def _watch_output() -> None:
-    """Have what is printed go through `_Output`, but where a test or a notebook takes it."""
+    """Have what is printed go through `_Output`, but where a test or a notebook takes it.
+
+    Where an output is closed (`kofn demo >&-`), what goes there is dropped.
+    """
     buffer = getattr(sys.stdout, "buffer", None)
     raw = getattr(buffer, "raw", buffer)  # python -u: there is no buffer
     if type(raw) is io.FileIO:
         now, output = sys.stdout, _Output(raw.fileno(), "w", closefd=False)
-        lines = now.line_buffering or raw is buffer
-        text = io.TextIOWrapper(io.BufferedWriter(output), now.encoding, now.errors)
-        text.reconfigure(line_buffering=lines)
-        sys.stdout = text
+        lines = raw is buffer or bool(now.line_buffering)
+        sys.stdout = io.TextIOWrapper(
+            io.BufferedWriter(output), now.encoding, now.errors, line_buffering=lines
+        )
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            setattr(sys, name, open(nowhere, "w", closefd=False))  # noqa: SIM115
 
 
 def _drop_output() -> None:
