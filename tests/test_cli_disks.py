@@ -9,16 +9,18 @@ import re
 import resource
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from support import Command, Done
 
 import kofn
 from kofn.cli import app, places, running
 from kofn.cli.fit import Fit, run
+from kofn.engines.virtual import VirtualEngine
 from kofn.errors import CannotWrite
 from kofn.files import Place
 from kofn.learn import load
@@ -98,6 +100,12 @@ def test_output_whose_reader_left(args: tuple[object, ...], unbuffered: str) -> 
     finally:
         os.close(write)
     assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.parametrize(("closed", "args", "code"), [(1, ["engines"], 0), (2, ["export"], 2)])
+def test_an_output_that_is_closed(closed: int, args: list[str], code: int) -> None:
+    done = command(*args, preexec_fn=lambda: os.close(closed))
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
 
 
 @needs_full
@@ -223,6 +231,111 @@ def test_a_picture_on_a_full_disk(tmp_path: Path, disk: Path) -> None:
     is_one_line(done, "the picture cannot be written: No space left on device")
     assert json.loads(done.stdout)["rounds"] == 60
     assert [p.name for p in disk.iterdir()] == ["rest"]
+
+
+# What writes a file: the command, and the option that names it.
+WRITES = [
+    (("plan", *SIMULATED), "--plot", "p.png"),
+    (("simulate", *SIMULATED), "--plot", "p.svg"),
+    (("trace", "show", "t.csv"), "--plot", "p.pdf"),
+    (("trace", "record", "run.log"), "--timings", "seconds.csv"),
+    (("trace", "record", "run.log"), "--membership", "machines.csv"),
+    (("calibrate", "--workers", 2), "--out", "costs.json"),
+]
+
+
+@pytest.fixture(params=WRITES, ids=lambda one: f"{one[0][0]} {one[0][1]} {one[1]}")
+def writes(
+    request: pytest.FixtureRequest,
+    command: Command,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[[Path], tuple[Done, str, Path]]:
+    """A command that writes into a folder; returns what it said, its option, and the file."""
+    pytest.importorskip("matplotlib", reason="pictures need matplotlib")
+    monkeypatch.chdir(tmp_path)
+    Path("t.csv").write_text("round,worker,seconds\n0,0,1\n0,1,2\n1,0,1\n1,1,2\n")
+    with kofn.connect(VirtualEngine(2), log="run.log") as cluster:
+        coded = cluster.encode(X, k=2)
+        for _ in range(3):
+            coded @ np.ones(4)
+    words, option, name = request.param
+
+    def write(folder: Path) -> tuple[Done, str, Path]:
+        path = folder / name
+        return command(*map(str, words), "--json", option, str(path)), option, path
+
+    return write
+
+
+def test_a_folder_that_is_not_there_is_named_with_its_option(
+    writes: Callable[[Path], tuple[Done, str, Path]], tmp_path: Path
+) -> None:
+    done, option, _ = writes(tmp_path / "no")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        f"kofn: {option} must be a file in a directory that is there; {tmp_path / 'no'} is not. "
+        f"Make the directory first.\n"
+    )
+
+
+def test_a_folder_that_takes_no_files_is_told_before_the_work(
+    writes: Callable[[Path], tuple[Done, str, Path]], disk: Path
+) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    done, option, _ = writes(disk)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"kofn: {option} must be where files can be written; {disk}")
+
+
+def test_a_full_disk_has_no_half_file_and_what_was_found_is_told(
+    writes: Callable[[Path], tuple[Done, str, Path]], disk: Path
+) -> None:
+    with pytest.raises(OSError, match="No space"):
+        (disk / "rest").write_bytes(bytes(1_000_000))
+    done, option, path = writes(disk)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"kofn: {path}: ")
+    assert "cannot be written: No space left on device" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert [p.name for p in disk.iterdir()] == ["rest"]
+    if option not in ("--timings", "--membership"):  # these are what was asked for
+        assert json.loads(done.stdout)["trouble"][0] == str(path)
+
+
+def test_two_traces_in_one_file_are_refused(command: Command, tmp_path: Path) -> None:
+    one = str(tmp_path / "t.csv")
+    done = command("trace", "record", "run.log", "--timings", one, "--membership", one)
+    assert (done.returncode, done.stderr) == (
+        1,
+        f"kofn: --timings and --membership are two files; got {one} for both.\n",
+    )
+
+
+def test_a_benchmark_finds_out_before_it_runs_that_it_cannot_be_kept(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr("kofn.cli.bench.commands.measure", lambda *_, **__: pytest.fail("measured"))
+    done = command("bench", "overhead", "--out", str(tmp_path / "file"))
+    assert done.returncode == 1
+    assert "--out must be a directory" in done.stderr
+
+
+def test_costs_are_written_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def half(file: Any, view: memoryview) -> None:
+        file.write(view[:2])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    path, before = tmp_path / "costs.json", kofn.Costs(start_up=60.0)
+    before.save(path)
+    monkeypatch.setattr("kofn.files.write_all", half)
+    with pytest.raises(CannotWrite, match="the costs cannot be written: No space left"):
+        kofn.Costs().save(path)
+    assert kofn.Costs.load(path) == before
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_results_of_a_measurement_are_kept_elsewhere(

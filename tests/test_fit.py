@@ -19,6 +19,7 @@ from kofn.cli.bench import learn as bench_learn
 from kofn.cli.fit import Fit, run
 from kofn.delays import read_spot_trace
 from kofn.engines.virtual import VirtualEngine
+from kofn.files import check_file
 from kofn.learn import LinearSVC, MLPClassifier, load
 from kofn.market import Market
 
@@ -376,7 +377,7 @@ def test_blank_lines_and_a_byte_order_mark_are_fine(tmp_path: Path) -> None:
 
 def test_places_that_take_no_file(tmp_path: Path) -> None:
     with pytest.raises(kofn.BadInput, match=r"is a directory\. Name a file in it"):
-        places.file(tmp_path)
+        check_file(tmp_path, "--out")
     (tmp_path / "file").write_text("")
     with pytest.raises(kofn.BadInput, match=r"is a file\. Name another"):
         places.directory(tmp_path / "file")
@@ -389,7 +390,7 @@ def test_places_that_take_no_file(tmp_path: Path) -> None:
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="no /proc, which takes no files")
 def test_a_file_system_that_takes_no_file() -> None:
     with pytest.raises(kofn.BadInput, match="must be where files can be written; /proc takes none"):
-        places.file(Path("/proc/m.kofn"))
+        check_file(Path("/proc/m.kofn"), "--out")
     with pytest.raises(kofn.BadInput, match="must be a directory that can be made; /proc/x cannot"):
         reproduce.run("svm", Path("/proc/x"), Path("/"), quiet=True)
 

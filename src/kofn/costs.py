@@ -9,9 +9,11 @@ import json
 import math
 from dataclasses import asdict, dataclass, fields
 from os import PathLike, fspath
+from pathlib import Path
 from typing import Self
 
-from .errors import BadInput, CannotWrite
+from .errors import BadInput
+from .files import save
 
 PIECE = 256 * 1024  # bytes: what is passed on goes in such pieces (kofn.peers.blobs.PIECE)
 
@@ -66,13 +68,7 @@ class Costs:
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write them as JSON."""
-        try:
-            with open(path, "w", encoding="utf-8") as file:
-                json.dump(asdict(self), file, indent=2)
-                file.write("\n")
-        except OSError as error:
-            problem = f"the costs cannot be written: {error.strerror or error}."
-            raise CannotWrite(fspath(path), f"{problem} Name another place.") from error
+        save(Path(path), (json.dumps(asdict(self), indent=2) + "\n").encode(), "the costs")
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Self:

@@ -163,6 +163,30 @@ def save(path: Path, data: bytes, what: str = "it") -> None:
         raise CannotWrite(str(path), f"{problem} Make room, or name another place.") from error
 
 
+def check_file(path: Path, name: str) -> None:
+    """Raise BadInput where no file can be written; `name` is that of the option or argument."""
+    if path.is_dir():
+        raise BadInput(f"{name} must be a file; {path} is a directory. Name a file in it.")
+    if not path.parent.is_dir():
+        raise BadInput(
+            f"{name} must be a file in a directory that is there; {path.parent} is not. Make the "
+            f"directory first."
+        )
+    check_folder(path.parent, name)
+
+
+def check_folder(path: Path, name: str) -> None:
+    """Raise BadInput where a directory takes no files."""
+    try:  # permissions do not tell all: some file systems take no files from anybody
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        raise BadInput(
+            f"{name} must be where files can be written; {path} takes none: {error.strerror}. Name "
+            f"another."
+        ) from None
+
+
 class Ranges:
     """Read byte ranges of a file into given memory, without mapping it.
 

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from ..cluster import connect
-from ..files import save
+from ..files import check_file
 from ..simulation import calibrate
 from . import places
 from .output import print_pairs
@@ -19,13 +19,12 @@ from .output import print_pairs
 def run(engine: str, workers: int | None, address: str | None, out: Path | None) -> dict[str, Any]:
     """Measure, and save if asked to."""
     if out is not None:
-        places.file(out)
+        check_file(out, "--out")
     with connect(engine, workers, address=address) as cluster:
         count = len(cluster.workers)
         result = {**asdict(calibrate(cluster)), "engine": engine, "workers": count}
-    if out is not None:
-        save(out, (json.dumps(result, indent=2) + "\n").encode(), "the costs")
-    return result
+    data = (json.dumps(result, indent=2) + "\n").encode()
+    return result | ({} if out is None else places.tried(lambda: places.save(out, data)))
 
 
 def table(console: Console, result: dict[str, Any]) -> None:

@@ -15,13 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from .. import CannotWrite, Cluster, KofnError, connect
+from .. import Cluster, KofnError, connect
 from ..delays import PerUnit
 from ..engines.local import LocalEngine
 from ..engines.paced import Paced
 from ..model import ProductReport, Record
 from .demo_view import Lanes, View
 from .output import print_pairs, print_table, print_text
+from .places import tried
 from .show import NOT_SHOWN, Shown
 
 WORKERS, THRESHOLD = 6, 3
@@ -50,7 +51,7 @@ def run(
     if plot is not None:
         from ..report import ready
 
-        ready(plot)
+        ready(plot, "--plot")
     began = time.perf_counter()
     script = {int(at * rounds): victim for at, victim in SCRIPT}
     A, v = _problem(size, seed)
@@ -79,7 +80,6 @@ def run(
                 view.died = plain.died
             cluster.wait_for(WORKERS)  # as many come as are killed; the last may just be starting
         log = cluster.log
-    trouble = None if plot is None else _draw(log, plot)
     events = _events(log, reports, seconds)
     return {
         "rounds": rounds,
@@ -97,7 +97,7 @@ def run(
         "plain_died": plain.died,
         "plain_seconds_per_round": plain.seconds / max(1, plain.rounds),
         "seconds_per_round": median(seconds),
-        "trouble": trouble,
+        **({} if plot is None else tried(lambda: _draw(log, plot))),
     }
 
 
@@ -200,11 +200,8 @@ def _events(
     return rows
 
 
-def _draw(log: list[Record], path: Path) -> tuple[str, str] | None:
-    """Draw some rounds around the first loss: a whole run has too many to see one.
-
-    Returns what went wrong: path and problem.
-    """
+def _draw(log: list[Record], path: Path) -> None:
+    """Draw some rounds around the first loss: a whole run has too many to see one."""
     from ..report import timeline
 
     zero = min(record.time for record in log if record.kind != "stored")
@@ -213,11 +210,7 @@ def _draw(log: list[Record], path: Path) -> tuple[str, str] | None:
     usual = median(b - a for a, b in pairwise(rounds))
     middle = lost[0] if lost else rounds[0]
     start, end = max(0.0, middle - 5 * usual), middle + 10 * usual
-    try:
-        timeline(log, path, title="The rounds around the first kill", start=start, end=end)
-    except CannotWrite as error:
-        return error.path, error.problem
-    return None
+    timeline(log, path, title="The rounds around the first kill", start=start, end=end)
 
 
 def table(console: Console, result: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ from ..arrays.store import write_store
 from ..codes.mds import MDSCode
 from ..engines._processes import memory
 from ..errors import BadInput, StoreWarning
-from ..files import Place
+from ..files import Place, check_file
 from . import places, tables
 from .output import progress
 
@@ -79,6 +79,8 @@ def _opened(source: str, target: str | None, labels: Path | None) -> Source:
             f"--labels is a .npy file for the column of --target; got --labels {labels}, --target "
             f"{target}."
         )
+    if labels is not None:
+        check_file(labels, "--labels")
     X, y = tables.table(Path(source), target)
     if labels is not None:
         file = io.BytesIO()

@@ -21,6 +21,7 @@ from sklearn.utils.multiclass import type_of_target
 from .. import BadInput, CannotWrite, Checkpoint, connect
 from ..arrays.shares import threshold
 from ..delays import SpotTrace, read_membership, read_spot_trace
+from ..files import check_file
 from ..learn import LinearSVC, LogisticRegression, MLPClassifier, Ridge, saving
 from ..market import Market, check
 from ..model import Record
@@ -84,7 +85,7 @@ def run(fit: Fit, *, quiet: bool, shown: Shown = NOT_SHOWN) -> dict[str, Any]:
     resolve(fit.notices)  # raises for a wrong name
     _check_folder(fit)
     if fit.out is not None:
-        places.file(fit.out)  # before the data are read: that may take long
+        check_file(fit.out, "--out")  # before the data are read: that may take long
     k = threshold((fit.workers + 1) // 2 if fit.k is None else fit.k, fit.workers).k
     trace = _market(fit)
     if trace is not None:

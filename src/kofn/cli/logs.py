@@ -10,7 +10,7 @@ import typer
 from typer import Argument, Option
 
 from ..errors import BadInput
-from ..files import Place
+from ..files import Place, check_file
 from ..report.logs import read_log
 from ..report.perfetto import trace as perfetto_trace
 from . import places
@@ -27,7 +27,7 @@ def export(
     if not perfetto:
         raise BadInput("say which format to write: --perfetto is the one there is.")
     target = log.with_suffix(".perfetto.json") if out is None else out
-    places.file(target)
+    check_file(target, "--out")
     data = json.dumps(perfetto_trace(read_log(log))).encode()
     places.save(target, data)
     typer.echo(f"wrote {Place.of(target).url}: open it at ui.perfetto.dev or chrome://tracing")

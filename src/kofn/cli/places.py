@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 from typer import Option
 
 from ..errors import BadInput, CannotWrite
-from ..files import Place
+from ..files import Place, check_file, check_folder
 
 # What the directory of --data holds, by command; where it may be left out, data are made up.
 HOLDS = {
@@ -47,18 +47,6 @@ def data(path: Path | None, command: str) -> None:
         )
 
 
-def file(path: Path) -> None:
-    """Raise BadInput where a file cannot be written."""
-    if path.is_dir():
-        raise BadInput(f"--out must be a file; {path} is a directory. Name a file in it.")
-    if not path.parent.is_dir():
-        raise BadInput(
-            f"--out must be a file in a directory that is there; {path.parent} is not. Make the "
-            f"directory first."
-        )
-    _try(path.parent)
-
-
 def directory(path: Path) -> None:
     """Make a directory; raise BadInput where that, or a file in it, is not allowed."""
     if path.exists() and not path.is_dir():
@@ -70,7 +58,7 @@ def directory(path: Path) -> None:
             f"--out must be a directory that can be made; {path} cannot: {error.strerror}. Name "
             f"another."
         ) from None
-    _try(path)
+    check_folder(path, "--out")
 
 
 @contextmanager
@@ -79,7 +67,7 @@ def room(path: Path, size: int) -> Iterator[None]:
 
     Raises BadInput where they are not to be had.
     """
-    file(path)
+    check_file(path, "--out")
     if path.exists() and not path.is_file():
         yield  # a device has no size
         return
@@ -129,12 +117,10 @@ def results(path: Path, result: Any) -> None:
     save(path / "results.json", (json.dumps(result, indent=2) + "\n").encode())
 
 
-def _try(path: Path) -> None:
-    try:  # permissions do not tell all: some file systems take no files from anybody
-        with tempfile.TemporaryFile(dir=path):
-            pass
-    except OSError as error:
-        raise BadInput(
-            f"--out must be where files can be written; {path} takes none: {error.strerror}. Name "
-            f"another."
-        ) from None
+def tried(write: Callable[[], object]) -> dict[str, tuple[str, str]]:
+    """Write what goes beside a result. If it does not go, `show` raises that after the result."""
+    try:
+        write()
+    except CannotWrite as error:
+        return {"trouble": (error.path, error.problem)}
+    return {}

@@ -12,6 +12,7 @@ from ..errors import BadInput
 from ..planning import plan
 from ..report import ready
 from ..simulation import Work
+from . import places
 from .output import print_sentences, print_table, print_text, progress
 
 SHOWN, ALIKE = 8, 3  # options that a person is shown, and of them with the same code
@@ -43,7 +44,7 @@ def run(
 ) -> dict[str, Any]:
     """Plan, and draw if asked to."""
     if plot is not None:
-        ready(plot)
+        ready(plot, "--plot")
     with progress("plan", None, quiet, "code") as update:
         best = plan(
             work,
@@ -55,9 +56,7 @@ def run(
             on_round=lambda total, code: update(advance=1, total=total, code=code),
             **asked,
         )
-    if plot is not None:
-        best.plot(plot)
-    return best.to_dict()
+    return best.to_dict() | ({} if plot is None else places.tried(lambda: best.plot(plot)))
 
 
 def table(console: Console, result: dict[str, Any]) -> None:

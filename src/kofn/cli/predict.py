@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from ..errors import BadInput
+from ..files import check_file
 from ..learn import load
 from . import places, tables
 
@@ -23,6 +24,8 @@ def run(
     """Predict, and write it if asked; where there are labels, the score as well."""
     if out is not None and out.suffix not in (".csv", ".npy"):
         raise BadInput(f"--out is a .csv or a .npy file; got {out.name}.")
+    if out is not None:
+        check_file(out, "--out")
     model = load(path)
     if not hasattr(model, "predict"):
         raise BadInput(f"kofn predict needs a model that predicts; {path.name} is a {model!r}.")

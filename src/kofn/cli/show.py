@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..cluster import Cluster
+from ..files import check_file
 from ..page import Page, saved
 from ..report.logs import LogReader
 from ..report.state import RunState
@@ -59,7 +60,7 @@ def read(reader: LogReader, price: float | None) -> RunState:
 def save_page(log: Path, out: Path | None, price: float | None) -> Path:
     """Write the page of a log; return where it is."""
     target = log.with_suffix(".html") if out is None else out
-    places.file(target)
+    check_file(target, "--out")
     reader = LogReader(log)
     try:
         page = saved(read(reader, price))

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from ..report import ready
 from ..simulation import Work, candidates, simulate
+from . import places
 from .output import print_sentences, print_table, print_text, progress
 
 COLUMNS = {"code": "", "mean s": ".3g", "±": ".2g", "p99 s": ".3g", "from": ".3g"}
@@ -45,7 +46,7 @@ def run(
 ) -> dict[str, Any]:
     """Simulate, and draw if asked to."""
     if plot is not None:
-        ready(plot)
+        ready(plot, "--plot")
     text = defaults(work, workers) if codes is None else codes
     chosen = candidates(text, work.kind)
     with progress("simulate", len(chosen) * rounds, quiet, "code") as update:
@@ -61,9 +62,7 @@ def run(
             on_round=lambda name: update(advance=1, code=name),
             **recorded,
         )
-    if plot is not None:
-        table.plot(plot)
-    return table.to_dict()
+    return table.to_dict() | ({} if plot is None else places.tried(lambda: table.plot(plot)))
 
 
 def table(console: Console, result: dict[str, Any]) -> None:

@@ -10,7 +10,8 @@ from rich.console import Console
 
 from ..delays import write_membership, write_timings
 from ..errors import BadInput, TraceWarning
-from ..report import read_log
+from ..files import check_file
+from ..report import read_log, ready
 from ..simulation import logs, traces
 from . import places
 from .output import print_pairs, print_sentences, print_table
@@ -45,6 +46,8 @@ COLUMNS = {
 
 def run(path: Path, name: str | None, plot: Path | None) -> dict[str, Any]:
     """Describe the traces of a file; draw one if asked to."""
+    if plot is not None:
+        ready(plot, "--plot")
     with warnings.catch_warnings(record=True) as odd:
         warnings.simplefilter("always", TraceWarning)
         by_name = traces.read_trace(path)
@@ -52,10 +55,9 @@ def run(path: Path, name: str | None, plot: Path | None) -> dict[str, Any]:
             raise BadInput(f"{path} has {', '.join(by_name)}; got {name!r}.")
         shown = by_name if name is None else {name: by_name[name]}
         result: dict[str, Any] = {n: traces.describe(one) for n, one in shown.items()}
-        if plot is not None:
-            traces.draw(path, name, plot)
+        drawn = {} if plot is None else places.tried(lambda: traces.draw(path, name, plot))
     notes = sorted({str(one.message) for one in odd})
-    return {"file": str(path), "traces": result, "notes": notes}
+    return {"file": str(path), "traces": result, "notes": notes} | drawn
 
 
 def table(console: Console, result: dict[str, Any]) -> None:
@@ -90,9 +92,12 @@ def record(log: Path, timings: Path | None, membership: Path | None, whole: floa
         raise BadInput(
             "kofn trace record writes --timings FILE, --membership FILE or both; got neither."
         )
-    for path in (timings, membership):
-        if path is not None:
-            places.file(path)
+    if timings is not None:
+        check_file(timings, "--timings")
+    if membership is not None:
+        check_file(membership, "--membership")
+    if timings == membership:
+        raise BadInput(f"--timings and --membership are two files; got {timings} for both.")
     recording = logs.record(read_log(log), whole, log.stem)
     saved = {}
     if timings is not None:

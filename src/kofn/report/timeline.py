@@ -112,21 +112,22 @@ def save(figure: Figure, path: str | PathLike[str]) -> None:
     files.save(target, picture.getvalue(), "the picture")
 
 
-def ready(path: str | PathLike[str]) -> None:
-    """Find out before a long run whether a picture can be drawn and saved there."""
-    _target(path)
+def ready(path: str | PathLike[str], name: str = "path") -> None:
+    """Find out before a long run whether a picture can be drawn, and saved there.
+
+    `name` is that of the option or the argument.
+    """
+    files.check_file(_target(path, name), name)
     sheet(1, 1)
 
 
-def _target(path: str | PathLike[str]) -> Path:
+def _target(path: str | PathLike[str], name: str = "path") -> Path:
     target = Path(path)
     if target.suffix.lower() not in SUFFIXES:
         raise BadInput(
-            f"the suffix of path says the format, one of {', '.join(SUFFIXES)}; got "
+            f"the suffix of {name} says the format, one of {', '.join(SUFFIXES)}; got "
             f"{str(target)!r}. Name it {target.stem}.png."
         )
-    if not target.parent.is_dir():
-        raise BadInput(f"path must lie in a directory that exists; {target.parent} does not.")
     return target
 
 

@@ -14,6 +14,7 @@ from rich.console import Console
 from typer import Argument, Option
 
 from ...errors import BadInput
+from .. import places
 from ..places import HOLDS, data_option
 from ..running import Json, command, show
 from . import frame
@@ -239,6 +240,8 @@ def print_result(console: Console, result: dict[str, Any]) -> None:
 def _command(name: str, one: Bench) -> Callable[..., None]:
     def call(**given: Any) -> None:
         as_json, out, quick = (given.pop(key) for key in ("as_json", "out", "quick"))
+        if out is not None:
+            places.directory(out)
         result = measure(name, given, quick, quiet=as_json)
         show(result, as_json, print_result)
         if out is not None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import BadInput
+from ...report import save
 from .frame import COLUMNS, cells
 from .systems.grid import grid
 
@@ -136,7 +137,7 @@ def plot(runs: Mapping[str, list[dict[str, Any]]], path: Path) -> None:
         raise BadInput("the picture is of `kofn bench peers`; there is no result of it here.")
     results = merged(runs["peers"])["cells"]
     works = list(grid(results))
-    canvas = Canvas(figsize=(11, 2.6 * len(works)), layout="constrained")
+    canvas = Canvas(figsize=(11, 2.6 * len(works)), layout="constrained", dpi=110)
     for axes, work in zip(canvas.subplots(len(works), squeeze=False)[:, 0], works, strict=True):
         settings, rows = grid(results)[work]
         for i, peer in enumerate(rows):
@@ -150,7 +151,7 @@ def plot(runs: Mapping[str, list[dict[str, Any]]], path: Path) -> None:
         axes.set(yscale="log", ylabel=f"{work}: s", xticks=range(len(settings)))
         axes.set_xticklabels(settings)
         axes.legend(fontsize=7, ncols=2, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    canvas.savefig(path, dpi=110)
+    save(canvas, path)
 
 
 def worse(

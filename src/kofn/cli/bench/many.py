@@ -13,6 +13,7 @@ from rich.console import Console
 from typer import Argument, Exit, Option
 
 from ...errors import BadInput
+from ...files import check_file
 from .. import places
 from ..output import print_table
 from . import history
@@ -128,7 +129,7 @@ def figures(
     ] = Path("figures.html"),
 ) -> None:
     """Write the figures that are kept: a page that any browser opens, tables, or a picture."""
-    places.file(out)
+    check_file(out, "--out")
     runs = history.read(folder)
     if out.suffix in (".png", ".svg", ".pdf"):
         history.plot(runs, out)
