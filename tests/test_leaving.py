@@ -22,7 +22,7 @@ from kofn.market import Market, script
 from kofn.model import Joined, Leaving, Lost, ProductReport, Record, Stored
 from kofn.report import timeline
 from kofn.report.spans import lanes
-from kofn.rounds.copying import PATIENCE
+from kofn.rounds.copying import SILENCE
 from kofn.rounds.leaving import CLOCKS, GRACE, MARGIN, Departures, Due, Usual, in_time
 from kofn.rounds.roster import Roster
 from kofn.testing import Faults
@@ -327,7 +327,7 @@ def test_a_product_waits_for_no_copy_from_one_that_is_silent(known: bool) -> Non
             assert np.allclose(X @ np.ones(8), (A[:, :8] + 1) @ np.ones(8))
         assert X.shares[joined] == 1
         # Two products of 0.24 s, fetches that take as long, and waits for who is late.
-        assert engine.now() - began < 1.0 + (not known) * PATIENCE
+        assert engine.now() - began < 1.0 + (not known) * SILENCE
 
 
 def test_everybody_leaving_is_no_reason_to_stop() -> None:

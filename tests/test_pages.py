@@ -86,7 +86,7 @@ def test_what_is_written_into_fresh_huge_pages_is_all_there(
     for first in (*range(7000, len(rows), 700), *range(0, 7000, 700)):  # not in order
         room.fill(first, rows[first : min(first + 700, len(rows))])
     pages = -(-(rows.nbytes + 64) // HUGE)
-    assert 1 <= counting.tried <= (pages if slow > 0 else _pages.PATIENCE)
+    assert 1 <= counting.tried <= (pages if slow > 0 else _pages.MOST_SLOW)
     assert resident() < before + WHOLE  # what is written is not the master's
     view = attach_own(os.dup(room.fd))
     assert np.array_equal(np.frombuffer(view, np.uint8)[64 : 64 + rows.nbytes], rows.ravel())

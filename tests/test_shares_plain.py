@@ -88,7 +88,7 @@ def test_what_is_asked_for_at_first_is_written_in_one_pass() -> None:
 def test_several_threads_and_chunks_write_every_row(
     k: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(coding, "CHUNK", 1 << 12)  # bytes of A; it has 300 times as many
+    monkeypatch.setattr(coding, "AT_ONCE", 1 << 12)  # bytes of A; it has 300 times as many
     monkeypatch.setattr(coding, "cores", lambda: 3)
     code, A = MDSCode(8, k), np.random.default_rng(0).standard_normal((1999, 80))
     share_of = shares_of(A, code, room=Room, first=8).share_of

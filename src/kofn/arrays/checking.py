@@ -76,7 +76,7 @@ class Checked:
         check_finite: bool,
     ) -> None:
         """Have the replies of X @ w checked."""
-        first = Finite(self._reach(code), w, w.shape[1:], check_finite)
+        first = Finite(self._longest(code), w, w.shape[1:], check_finite)
         round.jury = first
         if self.probes is not None:
             round.has_idle_work, round.jury, off = True, None, self._off(code, off)
@@ -94,7 +94,7 @@ class Checked:
         check_finite: bool,
     ) -> None:
         """Have the replies of X.T @ z checked, which have this shape."""
-        first = FiniteSum(self._reach(code), np.empty(0), shape, check_finite)
+        first = FiniteSum(self._longest(code), np.empty(0), shape, check_finite)
         probes = self.probes
         round.verifier = first
         if probes is not None:
@@ -105,12 +105,12 @@ class Checked:
     ) -> ProbedRows | Finite:
         """The check of rows of shares, from row `start` on; without probes of their shape."""
         if self.probes is None:
-            return Finite(self._reach(code), np.empty(0), (columns,), False)
+            return Finite(self._longest(code), np.empty(0), (columns,), False)
         dtype = np.float64 if self.probes.sizes.unit == UNIT else np.float32
-        first = Finite(self._reach(code), np.ones(1, dtype), (columns,))
+        first = Finite(self._longest(code), np.ones(1, dtype), (columns,))
         return ProbedRows(self.probes, code, self._off(code, off), first, start)
 
-    def _reach(self, code: Code) -> Callable[[int], float]:
+    def _longest(self, code: Code) -> Callable[[int], float]:
         """How long the rows of a share are, at most."""
 
         def longest(share: int) -> float:

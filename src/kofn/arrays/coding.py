@@ -1,7 +1,7 @@
 """From rows of a source to rows of shares, a few rows of every block at a time.
 
 Row r of share s is sum_i G[s, i] * (row r of block i), so rows r..r+m of all k blocks give rows
-r..r+m of all shares: one pass over the source, memory for one chunk.
+r..r+m of all shares: one pass over the source, memory for one step.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from .scales import ZERO, Exponents, Scales, balanced, factors, lengths
 from .sources import Source, csr, open_source
 from .wide import plain
 
-BUDGET = 48 << 20  # bytes of blocks and shares in one chunk
+BUDGET = 48 << 20  # bytes of blocks and shares in one step
 # Multiply-adds in one product: below this OpenBLAS stays on one thread, and the operands in cache.
 PRODUCT = 500_000
-CHUNK = 8 << 20  # bytes of the blocks that are coded at a time, of an array in memory
+AT_ONCE = 8 << 20  # bytes of the blocks that are coded at a time, of an array in memory
 
 Fill = Callable[[int, NDArray[Any]], object]  # where rows of a share go, from which row on
 
 
 class Coder:
-    """Makes rows of the given shares of a source, chunk by chunk.
+    """Makes rows of the given shares of a source, step by step.
 
-    Plain blocks are copied; the rest is added up in double precision. `step` is the rows of a
-    chunk: BUDGET bytes of blocks and shares, or one row of each where that is more. Rows are
-    divided by `scales` first; "measured" are those of the chunks that have been made, which takes
+    Plain blocks are copied; the rest is added up in double precision. `step` is how many
+    rows that is: BUDGET bytes of blocks and shares, or one row of each where that is more. Rows are
+    divided by `scales` first; "measured" are those of the rows that have been made, which takes
     all blocks, and are noted in `exponents` (k, rows of a share).
     """
 
@@ -59,11 +59,11 @@ class Coder:
         plain = (np.count_nonzero(self._G, axis=1) == 1) & ones.any(axis=1)
         self._plain = {int(j): int(ones[j].argmax()) for j in np.flatnonzero(plain)}
         self._mixed = np.flatnonzero(~plain).tolist()
-        self.step = min(self.rows, self._chunk_rows(source))
+        self.step = min(self.rows, self._rows_of_step(source))
         self.source = source.ready(self.step)
         self._buffer: NDArray[Any] | None = None
 
-    def _chunk_rows(self, source: Source) -> int:
+    def _rows_of_step(self, source: Source) -> int:
         blocks, mixed = len(self._blocks), len(self._mixed)
         if source.sparse:
             # A mixed share has up to the entries of all blocks; held are they, and one share
@@ -73,8 +73,8 @@ class Coder:
             row = (blocks + mixed) * source.shape[1] * source.dtype.itemsize
         return max(1, int(BUDGET / row))
 
-    def chunk(self, first: int, last: int) -> Iterator[tuple[int, Any]]:
-        """Yield (share, its rows first..last) for every share; use each before the next chunk."""
+    def make(self, first: int, last: int) -> Iterator[tuple[int, Any]]:
+        """Yield (share, its rows first..last) for every share; use each before the next call."""
         if self.source.sparse:
             yield from self._sparse(first, last)
         else:
@@ -186,7 +186,7 @@ def write_shares(
             coded.append(fill)
             rows.append(code.row(share))
     G = np.array(rows).reshape(len(coded), k)
-    step = max(1, CHUNK // (k * width * A.itemsize))
+    step = max(1, AT_ONCE // (k * width * A.itemsize))
     columns = max(256, PRODUCT // max(1, len(coded) * k))
 
     def some(start: int, end: int) -> None:
@@ -215,7 +215,7 @@ def write_shares(
         at = len(some) * start // B
         return some[at:] + some[:at]
 
-    parts = cores() if A.nbytes > CHUNK else 1
+    parts = cores() if A.nbytes > AT_ONCE else 1
     ends = [B * i // parts for i in range(parts + 1)]
     each(some, ends[:-1], ends[1:])
     for block, fill in blocks:
@@ -229,7 +229,7 @@ def make_share(data: object, code: AnyKOfN, share: int, scales: Scales | None = 
     source = coder.source
     starts = range(0, coder.rows, coder.step)
     ranges = ((first, min(first + coder.step, coder.rows)) for first in starts)
-    chunks = (rows for first, last in ranges for _, rows in coder.chunk(first, last))
+    made = (rows for first, last in ranges for _, rows in coder.make(first, last))
     if source.sparse:
-        return csr(scipy.sparse.vstack(list(chunks), format="csr"), source.dtype)
-    return filled((coder.rows, source.shape[1]), source.dtype, chunks)
+        return csr(scipy.sparse.vstack(list(made), format="csr"), source.dtype)
+    return filled((coder.rows, source.shape[1]), source.dtype, made)

@@ -27,7 +27,7 @@ WINDOWS = 8  # runs of places that a sample is taken from, if they have MANY row
 MANY = 16
 
 
-def chunks(
+def fetched(
     X: CodedMatrix, columns: int, wanted: Sequence[RowRange] | None = None
 ) -> Iterator[tuple[int, int, list[Segment], NDArray[Any]]]:
     """Fetch rows up to a column: yields rows first..last, how to decode them, and the replies.
@@ -80,7 +80,7 @@ def sampled(X: CodedMatrix, count: int) -> tuple[NDArray[np.intp], NDArray[Any]]
     index, rows = [], []
     with X._driver.lock, np.errstate(over="ignore", invalid="ignore"):
         X._planner.await_enough()
-        for first, last, parts, replies in chunks(X, d, wanted):
+        for first, last, parts, replies in fetched(X, d, wanted):
             index.append(np.arange(k)[:, None] * most + np.arange(first, last))
             rows.append(combine(parts, replies))
     which = np.concatenate(index, axis=1).ravel()
@@ -94,7 +94,7 @@ def blocks(X: CodedMatrix, velocity: bool = False) -> NDArray[Any]:
     """The blocks of the matrix, or its velocity's: (k, rows, columns); NaN without values."""
     value = np.full((X._stored.k, X._rows, X._columns), np.nan, X.dtype)
     before = velocity * X._columns  # columns of the share that are not wanted
-    for first, last, parts, replies in chunks(X, before + X._columns):
+    for first, last, parts, replies in fetched(X, before + X._columns):
         value[:, first:last] = combine(parts, replies[..., before:])
     return value
 
@@ -143,7 +143,7 @@ def rebuild(X: CodedMatrix, worker: int, share: int) -> None:
         apart = rows.reshape(*rows.shape[:-1], parts, columns).astype(np.float64, copy=False)
         return np.asarray(apart @ v).reshape(*rows.shape[:-1], -1)
 
-    for first, last, how, replies in chunks(X, parts * columns):
+    for first, last, how, replies in fetched(X, parts * columns):
         value[first:last] = combine(how, replies, row)[0]
         seen[first:last] = times(value[first:last])
         if drift.blocks is None:

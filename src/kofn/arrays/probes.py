@@ -30,7 +30,7 @@ from .sizes import MEASURED, MORE, Floats, Pieces, Sizes, row_lengths
 PROBES = 2
 SURELY = 2000.0  # an error of so many times the tolerance is seen
 GROUP = 512  # rows of a group, about
-CHUNK, WIDE = 32, 256  # rows, and columns, that are added up at a time: fewer digits are lost
+AT_ONCE, WIDE = 32, 256  # rows, and columns, that are added up at a time: fewer digits are lost
 UNIT = float(np.finfo(np.float64).eps) / 2  # of what is kept here, whatever the matrix is
 MOST = 900  # exponents of rows beyond which they are not brought to one size
 SAFE = 8.0  # |Σ r[i] e[i]| > 2 · SAFE · |e| has a chance below 3e-14: Hoeffding, |r[i]| ≤ 2
@@ -171,7 +171,7 @@ class Probes:
 
     # X.T @ z and rows themselves: by σ.
 
-    def seen(self, row: Floats, first: int, last: int) -> Floats:
+    def of_share(self, row: Floats, first: int, last: int) -> Floats:
         """Rows first..last of a share with these coefficients, times σ: (m, PROBES)."""
         return np.asarray(np.tensordot(row, self.sums.s[:, first:last], 1))
 
@@ -184,13 +184,13 @@ def draw(rng: np.random.Generator, *shape: int) -> Floats:
 def summing(edges: Edges, length: Floats, more: int = 0) -> Floats:
     """By how much sums over the rows of groups may be off, (groups,), in units of UNIT |w|.
 
-    An entry of r·X is off by at most (CHUNK + chunks) u Σ |r[i]| |x[i]|, and times w that is at
+    An entry of r·X is off by at most (AT_ONCE + sums) u Σ |r[i]| |x[i]|, and times w that is at
     most Σ |r[i]| L[i] |w|, row by row (Cauchy and Schwarz); |r[i]| ≤ 2, and there are two probes.
     `length`: L, divided by the size of the rows.
     """
     count = np.diff(edges)
     size = 2 * np.sqrt(PROBES) * np.add.reduceat(length, edges[:-1])
-    return np.asarray((CHUNK + 2 * count / CHUNK + MORE + more) * size)
+    return np.asarray((AT_ONCE + 2 * count / AT_ONCE + MORE + more) * size)
 
 
 def terms_off(terms: int, at_once: int = WIDE) -> float:
@@ -200,13 +200,13 @@ def terms_off(terms: int, at_once: int = WIDE) -> float:
 
 
 def add_up(rows: Floats, r: Floats) -> Floats:
-    """r (PROBES, m) times rows (m, d), CHUNK rows at a time."""
-    whole = len(rows) // CHUNK * CHUNK
+    """r (PROBES, m) times rows (m, d), AT_ONCE rows at a time."""
+    whole = len(rows) // AT_ONCE * AT_ONCE
     total: Floats = r[:, whole:] @ rows[whole:]
     if whole:
-        count = whole // CHUNK
-        parts = r[:, :whole].reshape(len(r), count, CHUNK).transpose(1, 0, 2)
-        total = total + np.matmul(parts, rows[:whole].reshape(count, CHUNK, -1)).sum(axis=0)
+        count = whole // AT_ONCE
+        parts = r[:, :whole].reshape(len(r), count, AT_ONCE).transpose(1, 0, 2)
+        total = total + np.matmul(parts, rows[:whole].reshape(count, AT_ONCE, -1)).sum(axis=0)
     return total
 
 

@@ -264,7 +264,7 @@ def shares_from(data: Store | Source, code: AnyKOfN, check_finite: bool = True) 
 
 
 def rows_at_once(source: Source) -> int:
-    """Rows of a source that fit in a chunk."""
+    """Rows of a source that are read in one step."""
     N, d = source.shape
     row = 16 * (1 + source.nnz / N) if source.sparse else d * source.dtype.itemsize
     return max(1, int(BUDGET / row))

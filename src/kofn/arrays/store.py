@@ -193,7 +193,7 @@ def _extend(coder: Coder, writers: Writers, first: int, last: int, step: int) ->
     return sum(
         append(writers[share], rows)
         for a in range(first, last, step)
-        for share, rows in coder.chunk(a, min(a + step, last))
+        for share, rows in coder.make(a, min(a + step, last))
     )
 
 

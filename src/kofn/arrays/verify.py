@@ -228,7 +228,7 @@ class ProbedSum(Probed):
         scale = 1.0 if 1 / HUGE < most < HUGE or not most else float(np.exp2(-np.frexp(most)[1]))
         u, v = u * scale, value.reshape(value.shape[0], -1).astype(np.float64, copy=False) * scale
         rows = what.flat
-        seen = np.concatenate([probes.seen(row, a, b) for a, b in what.runs])
+        seen = np.concatenate([probes.of_share(row, a, b) for a, b in what.runs])
         with np.errstate(over="ignore", invalid="ignore"):
             apart = np.abs(probes.sigma.T @ v - seen.T @ u)
             magnitude = np.abs(probes.sigma).T @ np.abs(v)
@@ -276,7 +276,7 @@ class ProbedRows(Probed):
             rows = value[done : done + last - first, :d].astype(np.float64, copy=False)
             done += last - first
             with np.errstate(over="ignore", invalid="ignore"):
-                apart = np.abs(rows @ sigma - probes.seen(row, a, b))
+                apart = np.abs(rows @ sigma - probes.of_share(row, a, b))
                 own = UNIT * (d + MORE) * (np.abs(rows) @ np.abs(sigma))
             noise = sizes.noise(0, off)[a:b]
             limit = size * (2 * SAFE * noise + UNIT * probes.sums.s_off[a:b])[:, None] + own

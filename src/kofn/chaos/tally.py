@@ -1,4 +1,4 @@
-"""What was done and struck, and the error for what is wrong."""
+"""Counts of operations and strikes, and the error for a wrong result."""
 
 from __future__ import annotations
 

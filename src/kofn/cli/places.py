@@ -90,14 +90,14 @@ def save(path: Path, data: bytes) -> None:
     try:
         Place.of(path).write(data)
     except OSError as error:
-        kept = _elsewhere(path, data)
+        kept = _save_elsewhere(path, data)
         where = f"It is in {kept} instead: move it" if kept else "Nor can it be kept elsewhere"
         raise CannotWrite(
             str(path), f"it cannot be written: {error.strerror or error}. {where}."
         ) from error
 
 
-def _elsewhere(path: Path, data: bytes) -> Path | None:
+def _save_elsewhere(path: Path, data: bytes) -> Path | None:
     for folder in (tempfile.gettempdir(), os.getcwd(), os.path.expanduser("~")):
         name = None
         try:

@@ -29,7 +29,7 @@ import numpy as np
 HUGE = 2 << 20  # bytes of a huge page
 STEP = 4 * HUGE  # bytes at a time
 SLOW = 1e-3  # seconds of CPU for a huge page that are many
-PATIENCE, PAUSE = 2, 5.0  # slow ones that are borne; seconds without trying
+MOST_SLOW, PAUSE = 2, 5.0  # slow ones before it stops; seconds until it tries again
 FREE = b"\0"  # the first byte of shared memory that nobody has
 _COLLAPSE = 25  # MADV_COLLAPSE
 _DONTNEED = 4  # MADV_DONTNEED: shared memory stays, and is no longer mapped here
@@ -113,7 +113,7 @@ class HugePages:
         HugePages.slow = HugePages.slow + 1 if time.thread_time() - began > SLOW else 0
         if not failed:
             self._there.add(page)
-        if failed or HugePages.slow >= PATIENCE:
+        if failed or HugePages.slow >= MOST_SLOW:
             HugePages.until, HugePages.slow = time.monotonic() + PAUSE, 0
 
 
@@ -164,7 +164,7 @@ def used(fd: int) -> int:
     return -1
 
 
-def tell(owner: Any, fd: int) -> None:
+def free_when_gone(owner: Any, fd: int) -> None:
     """Mark memory as free when the object that maps it is gone; takes the descriptor over."""
     if fd >= 0:
         weakref.finalize(owner, _free, fd, os.getpid()).atexit = False

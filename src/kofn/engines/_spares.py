@@ -3,8 +3,8 @@
 The system finds fresh memory page by page: to write 640 MB of it takes more than twice as long as
 to write over them, and to free them takes as long again. So the master keeps a descriptor of large
 shares' memory. The first byte of it is 1 as long as the worker has it; the worker makes it 0 when
-it has let go (`_pages.tell`). To free it takes long, too (13 ms for 100 MB were measured), so that
-is done a little at a time.
+it has let go (`_pages.free_when_gone`). To free it takes long, too (13 ms for 100 MB were
+measured), so that is done a little at a time.
 """
 
 from __future__ import annotations

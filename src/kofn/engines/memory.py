@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from ..errors import BadInput, OutOfResources, TooLarge
 from ..threads import each
-from ._pages import HugePages, aligned, nameless, tell, used
+from ._pages import HugePages, aligned, free_when_gone, nameless, used
 
 LARGE = 32 * 1024  # bytes; below this a copy through the socket is cheaper than a mapping
 FRAME = (1 << 31) - 1  # bytes; marshal, which makes frames, counts in 32 bits
@@ -204,7 +204,7 @@ def attach_own(fd: int) -> Memory:
     if view is not None:
         os.close(fd)
     memory: Memory = attach(fd) if view is None else view
-    tell(memory if view is None else view.obj, own)
+    free_when_gone(memory if view is None else view.obj, own)
     return memory
 
 

@@ -242,7 +242,7 @@ class MPITransport(SocketTransport):
                 return arrived
 
     def _look(self) -> list[tuple[int, Message]]:
-        """Look once at everybody who is spoken to by MPI."""
+        """Look once at every worker that MPI reaches."""
         arrived: list[tuple[int, Message]] = []
         while self._come:
             worker, come = self._come.popleft()
@@ -269,10 +269,10 @@ class MPITransport(SocketTransport):
         return arrived
 
     def _greet_spawned(self) -> list[tuple[int, Message]]:
-        """Greet who was spawned and has spoken.
+        """Greet the spawned workers that have sent something.
 
-        To send to who never spoke, MPI first asks its daemon for the address. Of a process that has
-        ended meanwhile there is no answer, and that call never returns. So the other side begins.
+        To send to a process that never sent anything, MPI first asks its daemon for the address. If
+        that process has ended meanwhile, the call never returns. So the other side begins.
         """
         lost: list[tuple[int, Message]] = []
         for worker, (comm, limit) in list(self._expected.items()):
@@ -332,8 +332,8 @@ class MPITransport(SocketTransport):
             stream.urge(LEAVE)
         self._greeted.clear()  # nobody is let in any more
         self._run(_END, lambda: bool(self.peers))
-        # Who still has its socket is stopped, or deep in a body. A spawned worker closes it, then
-        # takes a while to leave; it would count as a failed job if it were killed on its way out.
+        # A worker that still has its socket is stopped, or deep in a body. A spawned worker closes
+        # it, then takes a while to leave; killed on its way out, it would count as a failed job.
         for process in [peer.process for peer in self.peers.values() if peer.process]:
             process.kill()
         self._run(_LEAVE, lambda: any(process.running() for process in processes))

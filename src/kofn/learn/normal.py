@@ -52,7 +52,7 @@ def normal(
     if isinstance(X, Here):
         began = time.perf_counter()
         if intercept:
-            shift = _far(X.rows)
+            shift = _offsets(X.rows)
         known = gram_here(X.rows, U, shift if shift.any() else None)
         X.seconds = time.perf_counter() - began
         if known is None:
@@ -105,7 +105,7 @@ def _beyond(how: str) -> BadInput:
     )
 
 
-def _far(X: Floats) -> Floats:
+def _offsets(X: Floats) -> Floats:
     """About the mean of each column that is far from zero, by some of the rows; zero of others."""
     some = np.asarray(X[:: -(-len(X) // SOME)], np.float64)
     with np.errstate(over="ignore", invalid="ignore"):

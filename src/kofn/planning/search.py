@@ -300,7 +300,7 @@ class _Search:
     ) -> tuple[float, float, float, float | None]:
         """Seconds of a round; seconds, machine seconds and USD of all, by those that were done.
 
-        Rivals place no data in simulation; that others do must not tell, so `placed` of them do.
+        Rivals place no data in simulation. So the shares of `placed` workers are added.
         """
         took = _took(row, until)
         all_rounds = took + (self.rounds - row.rounds) * pace  # the rest, as with all starts

@@ -177,7 +177,7 @@ class Follower:
 
 
 @dataclass(slots=True)
-class _Seen:
+class _Gathered:
     """What one pass over the log has gathered, besides the spans."""
 
     end: float  # of the log
@@ -195,7 +195,7 @@ def lanes(log: Iterable[Record]) -> Lanes:
     records = list(log)
     if not records:
         raise BadInput("the log is empty: nothing has run yet. Multiply first, then draw.")
-    seen, follower = _Seen(max(r.time for r in records)), Follower()
+    seen, follower = _Gathered(max(r.time for r in records)), Follower()
     spans: list[tuple[int, Span]] = []
     for record in records:
         _take(seen, record)
@@ -220,7 +220,7 @@ def lanes(log: Iterable[Record]) -> Lanes:
     return Lanes(tuple(workers), tuple(seen.rounds.values()), start, seen.end)
 
 
-def _take(seen: _Seen, record: Record) -> None:
+def _take(seen: _Gathered, record: Record) -> None:
     time, kind, round = record.time, record.kind, record.round
     if record.worker >= 0 and kind not in ("ordered", "refused"):  # it may never come
         seen.workers.add(record.worker)

@@ -8,7 +8,7 @@ from typing import Any
 from ..model import Command, Dropped, Event, Failed, Leaving, Lost, Reply, Send, Task, Tick
 from .base import Round
 
-PATIENCE = 1.0  # seconds of silence, after which others are asked instead: a product waits
+SILENCE = 1.0  # seconds of silence, after which others are asked instead: a product waits
 
 
 class CopyRound(Round):
@@ -23,13 +23,13 @@ class CopyRound(Round):
         self._task = task
 
     def start(self, time: float) -> list[Command]:
-        self.wake = time + PATIENCE
+        self.wake = time + SILENCE
         return [Send(self._task)]
 
     def on(self, event: Event) -> Sequence[Command]:
         worker, task = self._task.worker, self._task.id
         if type(event) is Reply and event.task == task:
-            self.wake = event.time + PATIENCE
+            self.wake = event.time + SILENCE
             self.read[worker] = self.read.get(worker, 0) + event.read
             if event.what is not None:
                 self.values.append((event.what, event.value))

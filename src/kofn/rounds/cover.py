@@ -187,7 +187,7 @@ class Cover:
         quota = max(-(-int(lacking.clip(0) @ size) // max(1, len(rows))), self._window // 8)
         # Turned by segment, so that each step of the loop reads memory that lies together.
         open_to = np.ascontiguousarray(~self.asked[rows].T)
-        reach = np.ascontiguousarray(_reach(~self.asked[rows]).T)
+        reach = np.ascontiguousarray(_free_run(~self.asked[rows]).T)
         given = np.zeros_like(open_to)
         for j in np.flatnonzero(lacking > 0):
             free = np.flatnonzero(open_to[j])
@@ -254,7 +254,7 @@ class Cover:
         self.as_planned = False
 
 
-def _reach(free: NDArray[np.bool_]) -> NDArray[np.intp]:
+def _free_run(free: NDArray[np.bool_]) -> NDArray[np.intp]:
     """For each row of `free`, how many columns from here on are free without a gap."""
     columns = np.arange(free.shape[1])
     taken = np.where(free, free.shape[1], columns)

@@ -41,7 +41,7 @@ from .roster import Enough, Roster
 from .trust import Trust
 
 LOG_LENGTH = 200_000  # records; older ones are dropped
-PATIENCE = 0.25  # seconds between two looks at a wait that events alone do not end
+LOOK_EVERY = 0.25  # seconds between two looks at a wait that events alone do not end
 LOOK = 0.01  # seconds between two looks whether another thread is still at it
 FEWER = frozenset({Lost, Leaving, Failed})  # events after which slots may be free
 Supplier = Callable[[int], object]
@@ -81,7 +81,7 @@ class RoundDriver:
         self._unnoted: deque[Event] = deque()  # left by an exception
         self._asked, self._home = Asked(), os.getpid()
         # Other threads must not wait for long until a round looks up; in virtual time nobody does.
-        self._nap = float("inf") if engine.capabilities.virtual_time else PATIENCE
+        self._nap = float("inf") if engine.capabilities.virtual_time else LOOK_EVERY
 
     def check(self) -> None:
         """Raise Closed where the engine cannot be used, or not from this process."""
@@ -309,7 +309,7 @@ class RoundDriver:
             nonlocal end
             now = self.engine.now()
             if enough(now):  # the rest is not waited for up to the limit
-                end = min(end, now + max(PATIENCE, min(3 * (now - began), self.limit / 2)))
+                end = min(end, now + max(LOOK_EVERY, min(3 * (now - began), self.limit / 2)))
             return [] if now >= end else self.roster.left(key, left)
 
         self._wait(waiting, key)
@@ -321,7 +321,7 @@ class RoundDriver:
             now, end = self.engine.now(), began + wait()  # a market may make it shorter meanwhile
             if now >= end:
                 raise TooFewWorkers(live, need, now - began)
-            self.settle(self._patience(end - now))
+            self.settle(self._wait_at_most(end - now))
 
     def await_joined(self, worker: int) -> None:
         """Wait until a worker that was asked to join is live, or lost again."""
@@ -338,7 +338,7 @@ class RoundDriver:
         """
         last = self.engine.now()
         while waiting():
-            patience = self._patience(PATIENCE)
+            pause = self._wait_at_most(LOOK_EVERY)
             if not self.lock.acquire(timeout=LOOK):
                 last = self.engine.now()  # another thread drives, and keeps watch itself
                 continue
@@ -347,7 +347,7 @@ class RoundDriver:
                 late = waiting()  # none: another thread had the lock, and has heard of them
                 if late and now >= end:
                     raise Stalled(-1, now - last, self.roster.waiting(key, late) if key else late)
-                events = self._take(min(patience, end - now) if late else 0.0)
+                events = self._take(min(pause, end - now) if late else 0.0)
                 last = events[-1].time if events else last
                 self._give_up_silent()
                 self._see_off()
@@ -358,10 +358,10 @@ class RoundDriver:
                 if type(event) is Failed and key is not None and event.key == key:
                     raise WorkerError(event.worker, event.error, event.traceback)
 
-    def _patience(self, most: float) -> float:
+    def _wait_at_most(self, most: float) -> float:
         """Return how long to wait with the lock; where another thread runs rounds, rest first."""
         if self._runner in (0, get_ident()) or self._nap == float("inf"):
-            return min(PATIENCE, most)
+            return min(LOOK_EVERY, most)
         time.sleep(LOOK)
         return 0.0
 

@@ -210,7 +210,7 @@ class DeadlineRound(Round):
         return ()
 
     def _top_up(self, time: float) -> Sequence[Command]:
-        """Those that are live do what is lacking of the due job; its deadline is now."""
+        """The live workers do what the due job lacks; its deadline is now."""
         if self._given_up.issuperset(self.slots):
             self._given_up.clear()  # there is nobody else: they are waited for once more
         helpers = set(self.slots) - self._given_up
@@ -252,7 +252,7 @@ class DeadlineRound(Round):
         self._out = {task: w for task, w in self._out.items() if w != worker}
 
     def _take_slot(self) -> Sequence[Command]:
-        """Let one who has no slot take a free one, if there are both."""
+        """Give a free slot to a worker that has none, if there are both."""
         free = self.slots.free()
         if not self._spare or not free:
             return ()

@@ -58,7 +58,7 @@ class Choice(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What is to be done otherwise, and why."""
+    """Another code and slack, and why."""
 
     code: DIP
     slack: float | None

@@ -91,18 +91,18 @@ class Sent:
 
     def __init__(self) -> None:
         self._known: tuple[tuple[Look, bytes], ...] = ()  # the newest last
-        self._seen: tuple[Any, ...] = ()  # of the last function, where that tells all
+        self._identity: tuple[Any, ...] = ()  # of the last function, where that tells all
         self._last, self._modules = b"", 0
 
     def __call__(self, fn: Function) -> bytes:
         """A function as it is now; the same object as before where nothing has changed."""
         # With a module imported since, a function may find more where it names submodules.
-        modules, seen = len(sys.modules), _seen(fn)
-        before = self._seen if modules == self._modules else ()
+        modules, seen = len(sys.modules), _identity(fn)
+        before = self._identity if modules == self._modules else ()
         if seen is not None and len(seen) == len(before) and all(map(is_, seen, before)):
             return self._last
         self._last = self._look(fn)
-        self._seen, self._modules = seen or (), modules
+        self._identity, self._modules = seen or (), modules
         return self._last
 
     def _look(self, fn: Function) -> bytes:
@@ -125,7 +125,7 @@ class Sent:
         return blob
 
 
-def _seen(fn: Function) -> tuple[Any, ...] | None:
+def _identity(fn: Function) -> tuple[Any, ...] | None:
     """All that a function is, where none of it can change by itself; else None.
 
     Most functions name modules and numbers alone. Two looks at such a one saw the same where they

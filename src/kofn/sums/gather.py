@@ -181,7 +181,7 @@ class GatherRound(WatchedRound):
         self.wasted += last - first - taken
 
     def _compare(self, audit: Audit, claim: Claim, task: int) -> list[Command]:
-        """Take a reply, as far as it was not drawn or two agree. Who is wrong has said nothing."""
+        """Take a reply, as far as it was not drawn or two agree. A wrong worker's do not count."""
         wrong, commands = self._compared(audit, claim), list[Command]()
         while wrong:
             for worker, why in wrong.items():
@@ -204,7 +204,7 @@ class GatherRound(WatchedRound):
         return reasons
 
     def _judge(self) -> list[Command]:
-        """Ask the rule; while it is not content and nobody is at work, those that rested."""
+        """Ask the rule. If the round goes on and nobody is at work, ask those that rested."""
         working, resting = len(self._open), self._resting() if self._slow else []
         idle = not working
         if idle and not resting and self.audit is not None and self.audit.waiting:
@@ -221,7 +221,7 @@ class GatherRound(WatchedRound):
         if idle and not self.done:
             commands += [self._send(worker) for worker in resting]
             self._slow.clear()
-        # Nobody is at work, and the rule is not content: somebody must join.
+        # Nobody is at work, and the round is not over: somebody must join.
         self.missing = 0
         if not self.done and not self._open:
             self.missing = self.tally.lacking(self._over, self._stop.enough)

@@ -70,7 +70,7 @@ class LeadRound(GatherRound):
         return send
 
     def _give_up_late(self) -> list[Command]:
-        """Have others do what has not come, whoever is at it."""
+        """Ask others for what has not come, also for what some worker is still at."""
         if self._own is None:
             return []
         self._late_now, self._rest_at = True, NEVER

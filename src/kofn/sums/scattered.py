@@ -1,4 +1,4 @@
-"""Values of a sum that are mostly zero: only what is not travels and is added."""
+"""Values of a sum that are mostly zero: only the other entries travel and are added."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def _made(pieces: tuple[tuple[NDArray[Any], NDArray[Any]], ...], length: int) -> Scattered:
-    """Without a look at what was looked at already."""
+    """A `Scattered` of pieces that were checked before."""
     scattered = Scattered.__new__(Scattered)
     scattered.pieces, scattered.length = pieces, length
     return scattered

@@ -51,7 +51,7 @@ class Shown(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What is to be done otherwise, and why."""
+    """Another number of copies or way to ask, and why."""
 
     copies: int
     at_once: bool
