@@ -20,7 +20,7 @@ COMMON = (
 )
 ALLOWED: dict[str, set[str]] = {
     "checks": {"errors"},
-    "costs": {"errors"},
+    "costs": {"errors", "files"},
     "display": {"errors"},
     "errors": set(),
     "events": {"display", "model"},
