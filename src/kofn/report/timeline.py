@@ -83,6 +83,8 @@ def timeline(
     Raises CannotDo without matplotlib, whose global state (pyplot, rcParams) is left alone.
     """
     target = None if path is None else _target(path)
+    if target is not None:
+        files.check_file(target, "path")
     seen = lanes(log)
     view = _view(seen, start, end)
     if start is not None or end is not None:
