@@ -172,7 +172,8 @@ def check_file(path: Path, name: str) -> None:
             f"{name} must be a file in a directory that is there; {path.parent} is not. Make the "
             f"directory first."
         )
-    check_folder(path.parent, name)
+    if path.is_file() or not path.exists():  # a device or a pipe is written where it is
+        check_folder(path.parent, name)
 
 
 def check_folder(path: Path, name: str) -> None:

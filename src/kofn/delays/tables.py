@@ -71,7 +71,7 @@ def read_rows(
             lacking = [name for name in nearest if name not in names]
             raise BadInput(
                 f"the first line of {what} names its columns: {', '.join(nearest)}. That of {path} "
-                f"has {', '.join(names)}; {', '.join(lacking)} "
+                f"has {', '.join(names)[:200]}; {', '.join(lacking)} "
                 f"{'is' if len(lacking) == 1 else 'are'} missing. Add what lacks, or rename it."
             )
         if twice := sorted({name for name in names if names.count(name) > 1}):
