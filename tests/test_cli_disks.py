@@ -224,6 +224,17 @@ def test_a_model_is_written_whole_or_not_at_all(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["link.kofn", "m.kofn"]
 
 
+def test_a_pipe_is_written_by_the_name_of_its_descriptor() -> None:
+    """As in `kofn trace record run.log --timings /dev/stdout | gzip`."""
+    read, write = os.pipe()
+    try:
+        Place.of(f"/dev/fd/{write}").write(b"lines")
+        assert os.read(read, 100) == b"lines"
+    finally:
+        os.close(read)
+        os.close(write)
+
+
 def test_a_picture_on_a_full_disk(tmp_path: Path, disk: Path) -> None:
     pytest.importorskip("matplotlib", reason="pictures need matplotlib")
     (disk / "rest").write_bytes(bytes(250_000))

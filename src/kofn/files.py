@@ -94,11 +94,11 @@ class Place:
         if self.local is None:
             self._ask("pipe_file", data)
             return
-        target = self.local.resolve()
-        if target.exists() and not target.is_file():  # a device or a pipe keeps its name
-            with target.open("wb", buffering=0) as file:
+        if self.local.exists() and not self.local.is_file():  # a device or a pipe keeps its name
+            with self.local.open("wb", buffering=0) as file:
                 write_all(file, memoryview(data))
             return
+        target = self.local.resolve()
         part = target.with_name(target.name + ".part")
         with _alone(part) as file:
             try:
