@@ -36,6 +36,18 @@ def test_without_a_loss_they_all_agree(kind: str) -> None:
     np.testing.assert_allclose(model.coef_, BEST, atol=1e-7 * SCALE)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("far", [0.0, 1e5])
+def test_the_end_is_found_where_the_loss_is_rounded(kind: str, far: float) -> None:
+    """Without an intercept the loss stays large, and its last digits show no way down."""
+    best = sklearn.linear_model.Ridge(2.0, fit_intercept=False).fit(X, Y + far).coef_
+    model = descent(products=kind, cluster="virtual", workers=6, fit_intercept=False)
+    model.fit(X, Y + far)
+    # The gradient's largest entry is 1e-10 of the first one's, and the curvature is 175 to 383.
+    near = X.shape[1] * 383 / 175 * 1e-10 * np.abs(best).max()
+    np.testing.assert_allclose(model.coef_, best, rtol=0, atol=near)
+
+
 @pytest.mark.engine
 @pytest.mark.parametrize("kind", ["coded", "replication"])
 def test_coded_and_replicated_fits_do_not_notice_a_kill(kind: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,14 +24,15 @@ def halved(
     """A point along -gradient, and its step, halved from t on until it helps.
 
     None where rounding hides the way down. An exact objective takes one pass, however many trials,
-    an inexact one a pass each.
+    an inexact one a pass each, and near the end two.
     """
     slope = -float(gradient @ gradient)
     line = f.line(x, -gradient) if f.exact else None
     while True:
         point = x - t * gradient
         if line is None:
-            helps = f.value(point) <= value + 0.1 * t * slope
+            along = partial(_along, f, point, -gradient)
+            helps = _helps(value, slope, -0.1 * t * slope, f.value(point), along)
         else:
             _, _, helps = _tried(line, t, value, slope, 0.1)
         if helps or t <= smallest:
@@ -70,18 +73,27 @@ def wolfe(
 def _tried(
     line: Line, t: float, value: float, slope: float, part: float
 ) -> tuple[float, float, bool]:
-    """The value and slope at t, and whether going there helps: the value falls by a `part` of what
-    the slope at 0 promises (Armijo), or near the end, where values differ by rounding only, what is
-    left of the slope is less (Hager and Zhang, 2005).
-    """
+    """The value and slope at t, and whether going there helps by a `part` of what is promised."""
     with np.errstate(over="ignore", invalid="ignore"):
         trial, along = line.value_and_slope(t)
-    promised = -part * t * slope
-    if promised > LEVEL * abs(value):
-        helps = trial <= value - promised
-    else:
-        helps = trial <= value + LEVEL * abs(value) and along <= -0.8 * slope
+    helps = _helps(value, slope, -part * t * slope, trial, lambda: along)
     return trial, along, bool(helps and np.isfinite(along))
+
+
+def _helps(
+    value: float, slope: float, promised: float, trial: float, along: Callable[[], float]
+) -> bool:
+    """Whether the value falls by what is promised (Armijo), or near the end, where values differ by
+    rounding only, what is left of the slope is less (Hager and Zhang, 2005).
+    """
+    if promised > LEVEL * abs(value):
+        return trial <= value - promised
+    return trial <= value + LEVEL * abs(value) and along() <= -0.8 * slope
+
+
+def _along(f: Objective, x: Floats, p: Floats) -> float:
+    """The slope at x along p: a pass, where the value there is known."""
+    return float(f.value_and_gradient(x)[1] @ p)
 
 
 def _between(low: tuple[float, float, float], high: tuple[float, float, float]) -> float:
