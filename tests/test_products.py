@@ -364,6 +364,7 @@ def test_loads_are_worked_out_anew_for_others_that_share_cores() -> None:
     assert last[0] > last[1]
 
 
+@pytest.mark.engine
 def test_who_shares_cores_with_more_workers_than_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kofn.engines._sockets.usable", lambda: 2)
     with LocalEngine(2) as engine:
