@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
+from tempfile import mkdtemp
 from typing import Any
 
 import pytest
@@ -44,7 +45,7 @@ class Runner:
     """Runs examples in processes of their own, two at a time; see ways.py."""
 
     def __init__(self, folders: pytest.TempPathFactory) -> None:
-        self._folders = folders
+        self._folder = folders.mktemp("examples")  # here: not two threads may make the first one
         self._free: SimpleQueue[subprocess.Popen[str]] = SimpleQueue()
         self._servers = [
             subprocess.Popen(
@@ -66,7 +67,7 @@ class Runner:
         try:
             assert server.stdin is not None
             assert server.stdout is not None
-            folder = str(self._folders.mktemp("example"))
+            folder = mkdtemp(dir=self._folder)
             server.stdin.write(json.dumps(task | {"folder": folder}) + "\n")
             server.stdin.flush()
             done: Done = json.loads(server.stdout.readline())
