@@ -34,7 +34,9 @@ def apart(one: Any, other: Any) -> float:
 @pytest.mark.parametrize("given", ["balanced", {0: 1.0, 1: 5.0, 2: 0.5}])
 def test_weights_of_classes_are_scikit_learns(given: Any, solver: str) -> None:
     common = {"cluster": "virtual", "class_weight": given, "solver": solver, "max_iter": 20_000}
-    logistic = sklearn.linear_model.LogisticRegression(class_weight=given, tol=1e-10, max_iter=9999)
+    logistic = sklearn.linear_model.LogisticRegression(
+        class_weight=given, tol=1e-10, solver="newton-cholesky"
+    )
     svm = sklearn.svm.LinearSVC(class_weight=given, dual=False, tol=1e-10, max_iter=9999)
     for data, labels, weight in ((X, Y, None), (XM, YM, WEIGHT), (XM, YM, None)):
         if isinstance(given, dict) and len(np.unique(labels)) == 2:
