@@ -106,13 +106,6 @@ class Child:
     def __init__(self, name: str, engine: str, folder: Path, out: Path, line: int | None) -> None:
         args = ["--child", name, str(folder), str(out), str(line or 0)]
         command = [sys.executable, __file__, "--engine", engine, *args]
-        if engine == "mpi":
-            from test_engine_mpi import ENVIRONMENT, MPIEXEC
-
-            command = [MPIEXEC, "--with-ft", "ulfm", "-n", str(WORKERS + 1), *command]
-            env = dict(ENVIRONMENT)
-        else:
-            env = dict(os.environ)
         self.iterations: list[int] = []
         self.lines = 0
         self.file: IO[str]
@@ -135,7 +128,12 @@ class Child:
             self.file = os.fdopen(read)
             self.process = None
         else:
-            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env)
+            if engine == "mpi":
+                from test_engine_mpi import start_ranks
+
+                self.process = start_ranks(WORKERS + 1, command, stderr=None)
+            else:
+                self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
             assert self.process.stdout is not None
             self.file = self.process.stdout
             self.pid = self.process.pid

@@ -16,7 +16,7 @@ pytest.importorskip("mpi4py", reason="kofn[mpi] is not installed")
 
 from hosts import Hosts
 from mpi_hosts import MPIHosts
-from test_engine_mpi import MPIEXEC, NEEDED, finish
+from test_engine_mpi import NEEDED, finish, start_ranks
 from test_reproduce_svm import made_up
 
 KOFN = str(Path(sys.executable).parent / "kofn")
@@ -37,14 +37,7 @@ def test_what_is_wrong_is_told_once_and_all_ranks_end(
 ) -> None:
     (tmp_path / "data.csv").write_text("x,y\n1,a\n2,b\n")
     words = [KOFN, "fit", *args, "--model", "svm", "--engine", "mpi"]
-    process = subprocess.Popen(
-        [MPIEXEC, "--with-ft", "ulfm", "-n", "3", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        cwd=tmp_path,
-        env=NEEDED,
-    )
+    process = start_ranks(3, words, env=NEEDED, cwd=tmp_path)
     out = finish(process)
     assert out.count("kofn: ") == 1, out
     assert problem in " ".join(out.split())

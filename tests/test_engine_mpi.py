@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
+import weakref
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -89,15 +93,33 @@ def test_an_address_is_refused() -> None:
 def mpiexec(
     ranks: int, name: str, *args: str, ft: bool = True, env: dict[str, str] = ENVIRONMENT
 ) -> subprocess.Popen[str]:
-    tolerance = ["--with-ft", "ulfm"] if ft else []
-    program = [sys.executable, str(HERE / name), *args]
-    return subprocess.Popen(
-        [MPIEXEC, *tolerance, "-n", str(ranks), *program],
+    return start_ranks(ranks, [sys.executable, str(HERE / name), *args], ft, env)
+
+
+def start_ranks(
+    ranks: int,
+    command: Sequence[str],
+    ft: bool = True,
+    env: dict[str, str] = ENVIRONMENT,
+    cwd: Path | None = None,
+    stderr: int | None = subprocess.STDOUT,
+) -> subprocess.Popen[str]:
+    """Start ranks.
+
+    In a folder of their own, as Open MPI names its own by the number of its process: one that was
+    killed leaves it behind, and the next with that number would not start.
+    """
+    folder = tempfile.mkdtemp(prefix="kofn-")
+    process = subprocess.Popen(
+        [MPIEXEC, *(["--with-ft", "ulfm"] if ft else []), "-n", str(ranks), *command],
         stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        stderr=stderr,
         text=True,
-        env=env,
+        env=env | {"TMPDIR": folder},
+        cwd=cwd,
     )
+    weakref.finalize(process, shutil.rmtree, folder, ignore_errors=True)
+    return process
 
 
 def finish(process: subprocess.Popen[str], timeout: float = 240) -> str:
@@ -266,6 +288,22 @@ def test_the_rival_of_kofn_bench_engines_does_the_same_in_every_way() -> None:
         for way in bare_mpi.WAYS:
             np.testing.assert_allclose(ranks.by(way)(w), A @ w, rtol=0, atol=rounding)
             assert len(ranks.by(way).block(2)) == 2
+
+
+def test_what_a_killed_mpiexec_left_stops_no_benchmark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = tmp_path / f"left/pmix.{socket.gethostname()}.tool"
+    left.parent.mkdir()
+    left.touch()
+    again = tmp_path / "mpiexec"  # by a number that one had before
+    again.write_text(f'#!/bin/sh\ncp -r {left.parent} {tmp_path}/ompi.$$\nexec {MPIEXEC} "$@"\n')
+    again.chmod(0o700)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(bare, "mpiexec", lambda: str(again))
+    with bare.mpi_ranks(np.eye(6), 0.0) as ranks:
+        product = ranks.by(next(iter(bare_mpi.WAYS)))
+        np.testing.assert_array_equal(product(np.arange(6.0)), np.arange(6.0))
 
 
 def test_kofn_bench_engines_measures_mpi(monkeypatch: pytest.MonkeyPatch) -> None:

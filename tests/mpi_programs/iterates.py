@@ -43,9 +43,11 @@ with kofn.connect("mpi", wait=60.0) as cluster:
     turn = np.linalg.qr(np.random.default_rng(0).standard_normal((60, 60)))[0]
     X = cluster.encode(turn, k=6)
 
+    victims = [1]
+
     def lose_one(round: int, change: float) -> None:
-        if round == 5:
-            cluster.lose(1)
+        if round >= 5 and victims:
+            cluster.lose(victims.pop())
             cluster.engine.join()  # without it there is no going on
 
     w = X.iterate(lambda y: y, np.ones(60), rounds=50, on_round=lose_one)

@@ -181,7 +181,7 @@ class Child:
         if getattr(PEERS[self.peer], "ranks", False):
             spread = ["--bind-to", "none", "--oversubscribe", "-n", str(WORKERS + 1)]
             command = [mpiexec(), *spread, *command]
-            env |= RANKS_ENV
+            env |= {**RANKS_ENV, "TMPDIR": str(self.data.folder)}
         both: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
