@@ -18,6 +18,7 @@ from acting import Acting
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.random import Generator
+from support import examples
 
 import kofn
 from kofn.arrays.tuning import MarginTuner
@@ -45,8 +46,8 @@ from kofn.sequence.schemes import usual
 from kofn.sequence.tuning import SequenceTuner
 from kofn.sequence.tuning import Shown as SequenceShown
 from kofn.simulation import Candidate, Stage, Work, simulate
+from kofn.sums.tuning import SAMPLES, SumTuner, first_copies
 from kofn.sums.tuning import Change as TuningChange
-from kofn.sums.tuning import SumTuner, first_copies
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,25 @@ def test_any_number_of_workers_gives_the_exact_sum(workers: int) -> None:
             np.testing.assert_allclose(found.value, D.sum(axis=0), rtol=1e-12)
         copies = max(len(parts.assignment.parts(slot)) for slot in range(workers)) * workers
         assert copies >= min(workers, 2) * parts.m
+
+
+@examples(60)
+@given(st.integers(1, 40), st.integers(1, 40))
+def test_fewer_parts_than_workers(workers: int, m: int) -> None:
+    """They were refused in the name of a code that nobody had chosen."""
+    with kofn.connect(VirtualEngine(workers)) as cluster:
+        for data in (D[:m], [D[i] for i in range(m)]):
+            parts = cluster.parts(data)
+            found = parts.sum(lambda part, x: part.reshape(-1, 3).sum(axis=0))
+            assert found.exact
+            np.testing.assert_allclose(found.value, D[:m].sum(axis=0), rtol=1e-12)
+        tuner = parts._tuner
+        assert tuner is not None
+        tuner.placing = 1.0
+        tuner._shown.extend([None] * SAMPLES)  # type: ignore[list-item]
+        for copies in tuner._options():  # those that it may come to
+            tuner.copies = copies
+            assert tuner.code.assign(m, tuner.n).k == tuner.n - tuner.copies + 1
 
 
 def test_others_are_asked_for_what_a_late_worker_owes() -> None:

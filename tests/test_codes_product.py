@@ -38,10 +38,11 @@ def test_results_of_any_k_rows_assemble_to_the_product(
     X, Y = rng.standard_normal((m, n)), rng.standard_normal((n, p))
     first = 0 if z == 1 else code.k
     rows = rng.choice(np.arange(first, code.k + 30), code.k + 1, replace=False).tolist()
-    weights = code.weights(rows)
-    Z = code.assemble(weights.combine(results(code, rows, X, Y)), (m, p))
     size = np.linalg.norm(X) * np.linalg.norm(Y)
-    assert np.linalg.norm(Z - X @ Y) <= weights.error_bound(n, np.float64) * size
+    for some in (rows, rows[1:]):
+        Z = code.assemble(code.blocks(results(code, some, X, Y)), (m, p))
+        bound = code.weights(some).error_bound(n, np.float64)
+        assert np.linalg.norm(Z - X @ Y) <= bound * size
 
 
 @pytest.mark.parametrize(("x", "y", "z"), [(2, 3, 1), (2, 2, 2), (1, 1, 3)])

@@ -618,6 +618,17 @@ def test_what_is_not_finite_is_let_through_where_that_was_asked_for(bad: float) 
             assert np.allclose(stream.submit(np.eye(4), np.eye(4)).result(), np.eye(4))
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_without_a_code_it_stays_where_it_is(bad: float) -> None:
+    """Every block was combined with all others, times zero: NaN came of it everywhere."""
+    X, Y = np.ones((6, 3)), np.ones((3, 4))
+    X[1, 2] = Y[0, 3] = bad
+    with kofn.connect("virtual", workers=4) as cluster:
+        for code in (None, Uncoded(2, 2), Uncoded(4, 1)):
+            stream = cluster.sequence(code, check_finite=False)
+            np.testing.assert_array_equal(stream.submit(X, Y).result(), X @ Y)
+
+
 @pytest.mark.engine
 def test_another_thread_may_use_the_cluster_meanwhile() -> None:
     """A round's id is taken under the lock: a later round that ends first would cancel it."""

@@ -252,9 +252,10 @@ class Cluster(Displayed):
         is then a tuple: features and labels, say); or a list of anything picklable, each a part.
         code: kofn.FractionalRepetition(c=2), CyclicRepetition, …, or a kofn.plan (default: two
         copies of everything, a few more with many workers, and whatever the delays of this cluster
-        show to be better, docs/plan.md). parts: how many to cut into (default: one a worker; up
-        to four where the code is left out too). n: slots, at least the live workers (default:
-        those, or as many as are kept). The data are kept here too, for those that join.
+        show to be better, docs/plan.md). parts: how many to cut into (default: one a worker, or as
+        many as there are rows; up to four where the code is left out too). n: slots, at least
+        the live workers (default: those, or as many as are kept). The data are kept here too, for
+        those that join.
         """
         live, usual = self._count()
         held, parts, n = chosen(code, "parts", code, parts, usual if n is None else n)

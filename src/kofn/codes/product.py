@@ -12,7 +12,8 @@ X(θ) = Σ X_il θ^(l + zi), Y(θ) = Σ Y_lj θ^(z-1-l + zxj). In the product th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import pi, sqrt
 from typing import Any, Literal, get_args
@@ -130,14 +131,27 @@ class ProductCode(ThresholdCode):
         """Σ b_lj Y_lj, (ceil(n / z), ceil(p / y)): one pass over Y."""
         return _mix(self.coefficients(row)[1], Y)
 
-    def assemble(self, blocks: NDArray[Any], shape: tuple[int, int]) -> NDArray[Any]:
-        """Put the xy blocks, (xy, ceil(m / x), ceil(p / y)), in their places: (m, p)."""
-        out = np.empty(shape, blocks.dtype)
-        rows, columns = blocks.shape[1:]
+    def blocks(self, replies: Mapping[int, NDArray[Any]]) -> list[NDArray[Any]]:
+        """The xy blocks, by what arrived of each row. Of k replies, plain ones stay as they are."""
+        weights = self.weights(replies)
+        plain = {r for r in weights.keys if r < self.k} if len(weights.keys) == self.k else set()
+        coded = [i for i in range(len(weights.matrix)) if i not in plain]
+        found = {i: replies[i] for i in plain}
+        if coded:
+            combined = replace(weights, matrix=weights.matrix[coded]).combine(replies)
+            found |= zip(coded, combined, strict=True)
+        return [found[i] for i in range(len(found))]
+
+    def assemble(
+        self, blocks: Sequence[NDArray[Any]] | NDArray[Any], shape: tuple[int, int]
+    ) -> NDArray[Any]:
+        """Put the xy blocks, each (ceil(m / x), ceil(p / y)), in their places: (m, p)."""
+        out = np.empty(shape, blocks[0].dtype)
+        rows, columns = blocks[0].shape
         for i in range(self.x):
             for j in range(self.y):
                 place = out[i * rows : (i + 1) * rows, j * columns : (j + 1) * columns]
-                place[...] = blocks[i * self.y + j, : place.shape[0], : place.shape[1]]
+                place[...] = blocks[i * self.y + j][: place.shape[0], : place.shape[1]]
         return out
 
 

@@ -11,12 +11,12 @@ from ..checks import is_sparse, plain, whole
 from ..errors import BadInput
 
 
-def cut(data: Any, parts: int | None, least: int) -> tuple[int, Callable[[int], Any]]:
+def cut(data: Any, parts: int | None, usual: int) -> tuple[int, Callable[[int], Any]]:
     """Return how many parts there are, and how to get each. Nothing is copied here.
 
     A list is its parts. An array, frame or sparse matrix is cut by rows into `parts` (default:
-    `least`) of nearly equal length; a tuple of such, of equal length, is cut alongside, each part a
-    tuple.
+    `usual`, or as many as there are rows) of nearly equal length; a tuple of such, of equal length,
+    is cut alongside, each part a tuple.
     """
     if isinstance(data, list):
         if parts is not None and parts != len(data):
@@ -35,9 +35,8 @@ def cut(data: Any, parts: int | None, least: int) -> tuple[int, Callable[[int], 
             f"arrays that are cut alongside have equally many rows; got {lengths}. Pass arrays of "
             f"one length, or a list of parts."
         )
-    m = least if parts is None else parts
-    remedy = "A part has a row or more: pass parts=, fewer workers, or more rows."
-    m = whole(m, "parts", 1, lengths[0], remedy)
+    m = min(usual, lengths[0]) if parts is None else parts
+    m = whole(m, "parts", 1, lengths[0], "A part has a row or more: pass fewer, or more rows.")
     edges = [i * lengths[0] // m for i in range(m + 1)]
 
     def part(i: int) -> Any:

@@ -69,7 +69,7 @@ class Parts:
             size = sum(Held({i: self._part(i)}, ()).nbytes for i in range(self.m))
             given = driver.engine.capabilities.given_time
             self._tuner = SumTuner(self.m, n, float(size), SLICE if given else None)
-            code = self._tuner.code
+            code, n = self._tuner.code, self._tuner.n
         self.code, self._n = code, n
         self._sums: dict[SumCode, _Placed] = {}
         self._report: SumReport | None = None

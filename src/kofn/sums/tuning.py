@@ -61,12 +61,15 @@ class Change(NamedTuple):
 class SumTuner:
     """Chooses for one placing of m parts on n slots. `size`: bytes of all parts; 0 if unknown.
 
-    `slice`: seconds after which a worker drops stale work; None where it ends the part it is at.
+    With fewer parts than n there are as many slots as have work, in groups, and other workers stand
+    by. `slice`: seconds after which a worker drops stale work; None where it ends the part it is
+    at.
     """
 
     def __init__(self, m: int, n: int, size: float, slice: float | None) -> None:
-        self.m, self.n, self.size, self.slice = m, n, size, slice
-        self.copies, self.at_once = first_copies(n), n > MANY
+        self.copies, self.at_once = (c := first_copies(n)), n > MANY
+        self.m, self.n = m, n if m >= n else min(n - n % c, m * c)
+        self.size, self.slice = size, slice
         self.placing = 0.0  # seconds that one copy of everything took to place
         self._shown: deque[Shown] = deque(maxlen=LAST)
         self._looks, self._trial = Looks(), Trial()  # a trial of how slots are asked
@@ -133,7 +136,8 @@ class SumTuner:
             most = min(self.n, int(KEPT * self.n / self.size))
         while (more := min(2 * options[-1], most)) > options[-1]:
             options.append(more)
-        return options
+        # Cyclic repetition needs a part for each slot.
+        return [c for c in options if self.n % c == 0 or self.m >= self.n]
 
     def _times(self) -> tuple[Floats, float, bool]:
         """Waits (rounds, slots), the seconds of a slot's own parts, and whether these are known.
