@@ -65,3 +65,23 @@ def test_huge_data(solver: str) -> None:
     # As above: what rounding, FRESH times, makes of the scores, and these of the coefficients.
     off = FRESH * np.sqrt(200) * np.finfo(float).eps * np.linalg.norm(y) * np.linalg.cond(A)
     assert np.linalg.norm(1e20 * found.x - exact) <= off / np.linalg.svd(A)[1][-1]
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("seed", range(4))
+def test_whose_gradient_rises_and_falls_goes_on(solver: str, seed: int) -> None:
+    """gd said that it had converged at 5e-5, as ten gradients in a row had been larger."""
+    rng = np.random.default_rng(seed)
+    U, V = (
+        np.linalg.qr(rng.standard_normal((200, 12)))[0],
+        np.linalg.qr(rng.standard_normal((12, 12)))[0],
+    )
+    A = U * np.geomspace(1.0, 10.0, 12) @ V.T
+    y = A @ rng.standard_normal(12) + rng.standard_normal(200)
+    f = LinearObjective(Problem(A, y[:, None], np.ones((200, 1)), squared, intercept=False))
+    # What rounding, FRESH times, makes of the scores, and these of the gradient.
+    tol = FRESH * float(np.finfo(float).eps * np.linalg.norm(A, 2) * np.linalg.norm(y))
+    found = SOLVERS[solver](f, np.zeros(12), tol, 5000, lambda *_: None)
+    assert found.converged
+    _, gradient = f.value_and_gradient(found.x)
+    assert np.abs(gradient).max() <= tol

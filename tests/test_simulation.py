@@ -624,7 +624,7 @@ def test_the_command_prints_what_the_issue_asks_for(tmp_path: Path) -> None:
 def kofn_json(*args: str) -> Any:
     done = CliRunner().invoke(app, [*args, "--json"], catch_exceptions=False)
     assert done.exit_code == 0, done.output
-    return json.loads(done.stdout)
+    return json.loads(done.stdout, parse_constant=pytest.fail)
 
 
 def test_the_tables_for_people(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -659,3 +659,12 @@ def test_work_that_no_machines_could_hold_is_refused() -> None:
     for kind in ("product", "sequence"):
         with pytest.raises(kofn.BadInput, match=r"at most.*rows=1\d+.*smaller sizes"):
             Work(kind, 10**18, 10**9, 5)
+
+
+def test_figures_that_are_no_numbers_are_null(tmp_path: Path) -> None:
+    """They were Infinity, which is no JSON, and warnings of NumPy's were among the notes."""
+    times = [f"{r},{w},1e308" for r in range(5) for w in range(3)]
+    (tmp_path / "times.csv").write_text("\n".join(["round,worker,seconds", *times]))
+    shown = kofn_json("trace", "show", str(tmp_path / "times.csv"))
+    assert shown["traces"]["times"]["mean"] is None
+    assert shown["notes"] == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from inspect import Parameter, Signature
@@ -38,13 +39,22 @@ def show(result: dict[str, Any], as_json: bool, table: Any) -> None:
     The exit code is 1 if the result says that what was asked for cannot be met.
     """
     if as_json:
-        print(json.dumps(result, indent=2))
+        print(json.dumps(_finite(result), indent=2))
     else:
         table(Console(), result)
     if trouble := result.get("trouble"):
         raise CannotWrite(*trouble)
     if result.get("met") is False:
         raise Exit(1)
+
+
+def _finite(value: Any) -> Any:
+    """The same, with null for infinity and NaN, which JSON does not have."""
+    if isinstance(value, Mapping):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def run_command(module: str, as_json: bool, *args: Any, **more: Any) -> None:

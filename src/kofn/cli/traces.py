@@ -49,6 +49,7 @@ def run(path: Path, name: str | None, plot: Path | None) -> dict[str, Any]:
     if plot is not None:
         ready(plot, "--plot")
     with warnings.catch_warnings(record=True) as odd:
+        warnings.simplefilter("ignore")  # NumPy's: figures that are no numbers are shown as such
         warnings.simplefilter("always", TraceWarning)
         by_name = traces.read_trace(path)
         if name is not None and name not in by_name:
