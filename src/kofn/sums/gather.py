@@ -16,7 +16,7 @@ from ..rounds.lateness import NEVER, Late
 from ..rounds.stop import RoundStatus, Stop
 from ..rounds.watch import WatchedRound
 from .audit import Audit, Claim
-from .tally import Tally, tally_of
+from .tally import Rowwise, Tally, tally_of
 from .work import Span
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ class GatherRound(WatchedRound):
     """
 
     what = "sum"
+    verifier = Rowwise()
     audit: Audit | None = None
 
     def __init__(

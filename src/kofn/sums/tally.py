@@ -9,14 +9,36 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from ..checks import misfit
 from ..codes.assignment import Assignment, CoverageDecoder, uncovered
 from ..codes.linear import Decoder, Weights
 from ..codes.total import Shapes, Total, same_shapes
 from ..errors import BadInput
+from .scattered import Rows
 
 Kind = Literal["covered", "plain", "unbiased", "least-squares"]
 KINDS: tuple[Kind, ...] = ("covered", "plain", "unbiased", "least-squares")
 Leaves = tuple[NDArray[Any], ...]
+
+
+class Rowwise:
+    """Refuses what is not a row of numbers for each symbol: workers make that of whatever fn says.
+
+    Whether rows of several workers are of one shape is fn's matter: see `same_shapes`.
+    """
+
+    def prepare(self) -> None:
+        """Nothing takes long."""
+
+    def wrong(self, slot: int, what: tuple[int, int], value: Any) -> str | None:
+        count = what[1] - what[0]
+        for leaf in value if isinstance(value, tuple) and value else (value,):
+            if isinstance(leaf, np.ndarray):
+                if leaf.shape[:1] != (count,) or leaf.dtype.kind not in "fc":
+                    return misfit(leaf, (count, *leaf.shape[1:]), "fc")
+            elif not isinstance(leaf, Rows) or len(leaf.rows) != count:
+                return misfit(leaf, (count,))
+        return None
 
 
 class Tally(ABC):
