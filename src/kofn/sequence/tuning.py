@@ -199,11 +199,10 @@ class SequenceTuner:
         ends = times.wait[:, None, None, :] + tasks * each[:, None, None, :]
         order = np.sort(ends)
         first, half, last = (order[..., at] for at in (0, (n - 1) // 2, n - 1))
-        slack = np.array([-1.0 if slack is None else slack for _, slack in self.options])
-        noise = np.maximum(slack * first, np.minimum(lateness.MOST_NOISE, lateness.NOISE * first))
-        rule = lateness.PATIENT
-        spread = rule.spreads * np.maximum(half - first, 0.1 * half)
-        over = np.where(slack < 0, np.maximum(rule.least, half + spread), first + noise)
+        over, every, either = np.empty_like(last), len(self.slacks), (np.maximum, np.minimum)
+        for at, slack in enumerate(self.slacks):  # every so many options have the same
+            one = np.s_[..., at::every]
+            over[one] = lateness.in_sequence(slack, half[one], first[one], True, *either)
         over = np.minimum(over, last)
         both = np.sort(np.concatenate([ends[:, 1], ends[:, 2]], axis=2))
         k, which = np.array([k for k, _ in self.options]), np.arange(len(self.options))
