@@ -216,7 +216,7 @@ class JobCodec:
             tolerance = job.worst * error_bound(n, job.dtype, 1.0)
             raise Inaccurate(job.error_bound, tolerance, weights.eta)
         with np.errstate(over="ignore", invalid="ignore"):
-            job.result = job.code.assemble(weights.combine(job.values), (m, p))
+            job.result = job.code.assemble(job.code.blocks(weights, job.values), (m, p))
             finite = not self._check_finite or bool(np.isfinite(job.result.sum()))
         if not finite and not np.isfinite(job.result).all():
             raise Overflowed(
