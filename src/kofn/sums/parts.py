@@ -248,7 +248,7 @@ class _Placed:
     ) -> Sum:
         driver, engine = self._driver, self._driver.engine
         driver.settle()
-        ready = self._holders.enlisted()
+        ready = self._holders.known(self._holders.enlisted)
         if not ready:
             driver.await_enough(self._enlisted, 1, lambda: driver.wait)
             ready = self._holders.ready()
