@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from ..checks import misfit
 from ..codes.assignment import Assignment, CoverageDecoder, uncovered
-from ..codes.linear import Decoder, Weights
+from ..codes.linear import Decoder, Weights, error_bound
 from ..codes.total import Shapes, Total, same_shapes
 from ..errors import BadInput
+from ..rounds.stop import RoundStatus, Stop
 from .scattered import Rows
 
 Kind = Literal["covered", "plain", "unbiased", "least-squares"]
@@ -99,6 +100,26 @@ class Tally(ABC):
     @abstractmethod
     def value(self, kind: Kind, finished: int) -> tuple[Leaves | None, float | None]:
         """The sum, or what stands for it, and the eta of its decode; `finished` workers are in."""
+
+    def bound(self, value: Leaves | None, eta: float | None) -> float | None:
+        """The error of such an exact sum, relative to Σ |fn(part, x)|."""
+        if not self.decodable or value is None or eta is None:
+            return None
+        dtypes = [leaf.dtype for leaf in value]  # wide: see work.wide
+        dtype = np.result_type(*dtypes) if len(dtypes) > 1 else dtypes[0]
+        return error_bound(self.code.m, dtype, eta)
+
+
+def lacking_beyond(code: Assignment, slots: Collection[int], stop: Stop) -> int:
+    """How many more slots than these surely are enough for a rule, were all of their work here.
+
+    0 where these are.
+    """
+    tally = Covering(code, CoverageDecoder(code.m))
+    for slot in slots:
+        tally.take(slot, 0, len(code.symbols(slot)), None)
+    status = RoundStatus(0.0, len(slots), 0, tally.covered, tally.exact)
+    return 0 if stop.accepts_when_idle(status) else tally.lacking(slots, stop.enough)
 
 
 def tally_of(code: Assignment) -> Tally:
