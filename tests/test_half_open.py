@@ -52,7 +52,7 @@ class Steps:
 
 
 def held() -> dict[str, Any]:
-    """Descriptors and what they are of, shared memory, threads and children of this process."""
+    """Descriptors of this process and what they are of, and its mappings of shared memory."""
     gc.collect()
     descriptors = []
     for fd in os.listdir("/proc/self/fd"):
@@ -64,14 +64,13 @@ def held() -> dict[str, Any]:
     return {
         "descriptors": sorted(descriptors),
         "memory": sum("/memfd:kofn" in line for line in maps),
-        "threads": {thread.name for thread in threading.enumerate()},
-        "children": children(),
     }
 
 
-def children() -> set[int]:
-    """Of this process, and theirs."""
-    return {p.pid for p in family([Process.of(os.getpid())]) if p.running()}
+def running() -> set[int | str]:
+    """Threads, and children of this process and theirs."""
+    threads = {thread.name for thread in threading.enumerate()}
+    return threads | {p.pid for p in family([Process.of(os.getpid())]) if p.running()}
 
 
 @contextmanager
@@ -107,7 +106,7 @@ def test_nothing_is_left_of_what_failed_half_way(what: str, tmp_path: Path) -> N
     opener = openers[what]
     with opener():  # what is there once for all is there from now on
         pass
-    fail, before = 0, held()
+    fail, before, others = 0, held(), running()
     while True:
         steps = Steps(fail)
         opening = opener()
@@ -122,7 +121,7 @@ def test_nothing_is_left_of_what_failed_half_way(what: str, tmp_path: Path) -> N
         finally:
             sys.setprofile(None)
         del opening
-        until(lambda: children() == before["children"], f"children, {steps.failed}", 10.0)
+        until(lambda: running() <= others, f"the end of what {steps.failed} has left running")
         assert held() == before, f"after the failure of {steps.failed}"
         if not steps.failed:
             break  # there are no more
