@@ -34,7 +34,6 @@ class GatherRound(WatchedRound):
     """
 
     what = "sum"
-    verifier = Rowwise()
     audit: Audit | None = None
 
     def __init__(
@@ -49,7 +48,7 @@ class GatherRound(WatchedRound):
         super().__init__(id, placed.key, 1, ready, None, resting)
         self.used = self.wasted = 0  # symbols
         self.finished: dict[int, int] = {}  # slot -> who was the first to end it, in that order
-        self.tally = tally
+        self.tally, self.verifier = tally, Rowwise()
         self._placed, self._stop = placed, stop
         self._asked: set[int] = set()  # workers
         self._over: set[int] = set()  # slots all of whose work is here
