@@ -476,7 +476,7 @@ def test_results_are_right_while_a_sequence_changes_its_code(workers: int) -> No
     state = RunState()
     state.take(log)
     assert [event[3] for event in state.events.items if event[1] == "tuned"] == said
-    assert workers < 6 or any("late mini-tasks" in change for change in said)
+    assert workers < 6 or any("coded to do without" in change for change in said)
 
 
 def test_what_was_named_is_kept_to() -> None:

@@ -40,8 +40,9 @@ def test_results_of_any_k_rows_assemble_to_the_product(
     rows = rng.choice(np.arange(first, code.k + 30), code.k + 1, replace=False).tolist()
     size = np.linalg.norm(X) * np.linalg.norm(Y)
     for some in (rows, rows[1:]):
-        Z = code.assemble(code.blocks(results(code, some, X, Y)), (m, p))
-        bound = code.weights(some).error_bound(n, np.float64)
+        weights = code.weights(some)
+        Z = code.assemble(code.blocks(weights, results(code, some, X, Y)), (m, p))
+        bound = weights.error_bound(n, np.float64)
         assert np.linalg.norm(Z - X @ Y) <= bound * size
 
 
@@ -68,6 +69,11 @@ def test_uncoded_rows_are_blocks_and_cost_no_digits() -> None:
     assert np.array_equal(code.encode_right(2, Y), Y[:, :3])
     weights = code.weights([0, 1, 2, 3])
     assert weights.eta == pytest.approx(1.0)
+    for rows in ([0, 1, 2, 3], [1, 2, 3, 7]):
+        values = results(code, rows, X, Y)
+        blocks = code.blocks(code.weights(rows), values)
+        assert sorted(blocks) == [0, 1, 2, 3]
+        assert all(blocks[row] is values[row] for row in rows if row < 4)
 
 
 @pytest.mark.slow
@@ -86,7 +92,7 @@ def test_float64_products_are_exact_to_1e_9(x: int, y: int) -> None:
         while (weights := code._solve(tuple(sorted(order[:take])))).eta > POOR:
             take += 1
         poor += take > code.k
-        Z = code.assemble(weights.combine(values), exact.shape)
+        Z = code.assemble(code.blocks(weights, values), exact.shape)
         worst = max(worst, float(np.linalg.norm(Z - exact) / np.linalg.norm(exact)))
     assert worst <= 1e-9
     assert poor <= 0.12 * sets
@@ -106,7 +112,7 @@ def test_float32_products_are_right_to_1e_2(x: int, y: int) -> None:
         order, take = rng.permutation(pool).tolist(), code.k
         while (weights := code.weights(order[:take])).eta > POOR:
             take += 1
-        Z = code.assemble(weights.combine(values), exact.shape)
+        Z = code.assemble(code.blocks(weights, values), exact.shape)
         assert Z.dtype == np.float32
         assert np.linalg.norm(Z - exact) <= 1e-2 * np.linalg.norm(exact)
 
@@ -122,7 +128,7 @@ def worst_error(points: Points, x: int, y: int) -> float:
     for _ in range(200):
         rows = rng.choice(pool, code.k, replace=False).tolist()
         try:
-            Z = code.assemble(code.weights(rows).combine(values), exact.shape)
+            Z = code.assemble(code.blocks(code.weights(rows), values), exact.shape)
         except NotDecodable:
             return float("inf")
         worst = max(worst, float(np.linalg.norm(Z - exact) / np.linalg.norm(exact)))
@@ -191,7 +197,7 @@ def test_the_error_bound_of_monomials_is_one(points: Points, x: int, y: int, z: 
             continue
         checked += 1
         values = {r: code.encode_left(r, X) @ code.encode_right(r, Y) for r in rows}
-        found = code.assemble(weights.combine(values), (12, 12))
+        found = code.assemble(code.blocks(weights, values), (12, 12))
         error = np.linalg.norm(found - X @ Y)
         assert error <= bound * np.linalg.norm(X) * np.linalg.norm(Y)
     assert checked > 3

@@ -309,6 +309,8 @@ class _Codec:
         self.tasks += 1
         return Task(self.tasks, round, worker, multiply, (), tuple(mini))
 
+    def wrong(self, mini: tuple[int, int], value: object) -> None: ...
+
     def take(self, mini: tuple[int, int], value: object) -> None: ...
 
     def complete(self, jobs: Sequence[int]) -> None:

@@ -276,6 +276,15 @@ def floats(array: Any, name: str) -> Any:
     )
 
 
+def misfit(value: object, shape: tuple[int, ...], kinds: str = "f") -> str | None:
+    """Why a reply cannot be an array of this shape, of numbers of these kinds; None where it is."""
+    if not isinstance(value, np.ndarray):
+        return f"a {type(value).__name__}, where an array of shape {shape} was asked for"
+    if value.shape == shape and value.dtype.kind in kinds:
+        return None
+    return f"{value.dtype} in shape {value.shape}, where numbers in shape {shape} were asked for"
+
+
 def is_finite(array: NDArray[Any]) -> bool:
     """Whether all numbers are. One pass; squares of large numbers make a second one."""
     # By BLAS first, where that can be: half a microsecond for a few.

@@ -20,6 +20,7 @@ from ..rounds.lateness import Late
 from ..rounds.watch import WatchedRound
 from ..threads import cores, each
 from . import work
+from .verify import Shaped
 from .wide import plain
 
 if TYPE_CHECKING:
@@ -156,6 +157,7 @@ def gram(X: CodedMatrix, U: Floats) -> Gram | None:
                     tasks.append(Task(number, id, worker, work.gram, args, worker, b - a))
         late = X._options.late and Late(factor=PATIENT)
         round = GramRound(id, holders.key, tasks, ready, late, ())
+        round.verifier = Shaped((d + U.shape[1], d))
         driver.run(round, None, holders.supply)
         planner.ended(round)
         ended = driver.engine.now()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -236,8 +237,6 @@ class Planner:
         self._kind_asked: tuple[Hashable, ...] = ()
         self._late: Late | None = None
         self._laggards: set[int] = set()  # late, and still at it
-        self._state: tuple[int, str] | None = None  # of the holders, when these were ready
-        self._were_ready: dict[int, int] = {}
         self.usual = Usual()  # of all rounds of this matrix
         self.groups, self.spare, self.still = 0, False, False  # of the layouts of its products
         self.tuner: MarginTuner | None = None  # where the margin is left to kofn
@@ -253,7 +252,7 @@ class Planner:
 
     def plan(self, code: Code, rows: int, margin: int) -> Plan:
         """The plan for those that can take part now."""
-        ready = self.answering(self._ready(), code.k)
+        ready = self.answering(self._holders.known(self._ready, self._need), code.k)
         paces, loads = self._paces, None
         if paces is not None and paces.known:
             loads = paces.loads(ready, code.k + margin, self._driver.engine.crowded)
@@ -346,17 +345,13 @@ class Planner:
 
     def await_enough(self) -> None:
         """Wait for joiners until a product can begin; or raise TooFewWorkers."""
-        self._driver.settle()
-        driver = self._driver
-        driver.await_enough(
-            lambda: len(self._ready()), self._need, lambda: min(driver.wait, self.wait)
-        )
+        driver, known = self._driver, partial(self._holders.known, self._ready, self._need)
+        driver.settle()
+        driver.await_enough(lambda: len(known()), self._need, lambda: min(driver.wait, self.wait))
 
     def _ready(self) -> dict[int, int]:
         """Live workers with their shares; when few, those fetching theirs are waited for."""
         holders, roster, came = self._holders, self._driver.roster, -1
-        if holders.state == self._state:
-            return self._were_ready
         ready: dict[int, int] = {}
         # Again where somebody has joined meanwhile: it can take part, and nobody else tells it.
         while len(ready) < self._need and came != (came := roster.joined):
@@ -368,5 +363,4 @@ class Planner:
             if len(ready) < self._need:
                 holders.wait()
                 ready = holders.ready()
-        self._state, self._were_ready = holders.state if len(ready) >= self._need else None, ready
         return ready

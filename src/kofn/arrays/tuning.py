@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..rounds import ElasticRound, Late
-from ..rounds.trial import Looks, Trial
+from ..rounds.trial import TO_LEARN, Looks, Trial, shorter
 
 Floats = NDArray[np.float64]
 LAST = 8  # rounds that are looked at
@@ -72,7 +72,7 @@ class MarginTuner:
         """A better margin, if it is time for a look and there is one."""
         if worse := self._trial.failed():
             self._looks.failed()
-            why = f"margin {self._proven} again, not {self.margin}: that took {worse}"
+            why = f"margin {self._proven} again, not {self.margin}: {worse}"
             self.margin = self._proven
             return Change(self.margin, why)
         if not self._looks.due:
@@ -107,7 +107,7 @@ class MarginTuner:
         elif tried is None and (margin := min(max(1, self.k // 4), margins[-1])) != usual:
             self._looks.again()
             self._trying, self.margin = usual, margin
-            return Change(margin, f"margin {margin}, to see how much of a task is work")
+            return Change(margin, f"margin {margin} {TO_LEARN}")
         known = {m: past for m, past in self._took.items() if len(past) >= MEASURED}
         measured = {m: float(np.mean(past)) for m, past in known.items() if m in margins}
         less = [s for m, s in measured.items() if m < usual]
@@ -127,8 +127,8 @@ class MarginTuner:
         if self._trial.begin():
             self._proven = usual
         self.margin = best
-        why = f"margin {best}, not {usual}: {now - gain:.3g} s a product expected in place of "
-        return Change(best, f"{why}{now:.3g} s")
+        why = shorter(now - gain, now, "product")
+        return Change(best, f"margin {best}, not {usual}: {why}")
 
     def _noise(self, *margins: int) -> float:
         """By how much two margins may seem to differ; 0 where one of them was hardly tried."""

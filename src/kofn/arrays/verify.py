@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from ..checks import ON_ONE_THREAD, is_finite, squares
+from ..checks import ON_ONE_THREAD, is_finite, misfit
 from ..codes.syndrome import Syndrome
 from ..errors import BadInput
 from ..model import RowRange
@@ -54,10 +54,23 @@ def check_options(verify: object, margin: int, check_finite: bool) -> None:
         )
 
 
-class Finite:
-    """Refuses replies of the wrong shape, and NaN and infinity that cannot be right.
+class Shaped:
+    """Refuses what is no array of numbers of one shape."""
 
-    With `check_finite=False` any numbers may be right, and only the shape is looked at. The rows of
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self._shape = shape
+
+    def prepare(self) -> None:
+        """Nothing takes long."""
+
+    def wrong(self, slot: int, what: Any, value: Any) -> str | None:
+        return misfit(value, self._shape)
+
+
+class Finite:
+    """Refuses what is no array of the right shape, and NaN and infinity that cannot be right.
+
+    With `check_finite=False` any numbers may be right, and only the form is looked at. The rows of
     a share are at most `longest(share)` long, so its products with w are at most that times |w|,
     and so is every partial sum. What stays below the largest number is finite.
     """
@@ -83,28 +96,29 @@ class Finite:
 
         It is done in every product, so few numbers are looked at in one go.
         """
+        if self._at_once(values):
+            return {}, []
+        found = ((share, self.wrong(share, what, value)) for share, what, value in values)
+        return {share: why for share, why in found if why is not None}, []
+
+    def _at_once(self, values: Values) -> bool:
+        """Whether all are seen to be right without a look at each."""
         wide, every = math.prod(self._shape), [value for _, _, value in values]
-        sizes = [value.size for value in every]
-        whole = sizes == [_rows(what) * wide for _, what, _ in values]
-        if whole and not self._check_finite:
-            return {}, []
-        few = whole and sum(sizes) <= ON_ONE_THREAD
-        if few and is_finite(np.concatenate(every, axis=None)):
-            return {}, []
-        guilty = {}
-        for share, what, value in values:
-            # Where its squares are finite, so are its numbers.
-            if not (whole and math.isfinite(squares(value))):
-                why = self.wrong(share, what, value)
-                if why is not None:
-                    guilty[share] = why
-        return guilty, []
+        try:
+            sizes = [value.size for value in every]
+            if sizes != [_rows(what) * wide for _, what, _ in values]:
+                return False
+            if not self._check_finite:
+                return all(value.dtype.kind == "f" for value in every)
+            return sum(sizes) <= ON_ONE_THREAD and is_finite(np.concatenate(every, axis=None))
+        except (AttributeError, TypeError):
+            return False  # not all are arrays of numbers
 
     def _judged(
         self, slot: int, value: Any, shape: tuple[int, ...], w: NDArray[Any], times: float = 1.0
     ) -> str | None:
-        if not isinstance(value, np.ndarray) or value.shape != shape:
-            return f"a value of shape {getattr(value, 'shape', None)}, where {shape} was asked for"
+        if (why := misfit(value, shape)) is not None:
+            return why
         if not self._check_finite or is_finite(value) or self._may_overflow(slot, w, times):
             return None
         return "a value that is not finite, though its factors are too small to overflow"

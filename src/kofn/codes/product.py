@@ -12,7 +12,7 @@ X(θ) = Σ X_il θ^(l + zi), Y(θ) = Σ Y_lj θ^(z-1-l + zxj). In the product th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import pi, sqrt
@@ -26,6 +26,7 @@ from ..errors import BadInput
 from .linear import Floats, Weights
 from .threshold import ThresholdCode
 
+Blocks = dict[int, NDArray[Any]]
 Points = Literal["khatri-rao", "trig", "monomial", "spread"]
 
 GOLDEN = (sqrt(5) - 1) / 2
@@ -131,22 +132,23 @@ class ProductCode(ThresholdCode):
         """Σ b_lj Y_lj, (ceil(n / z), ceil(p / y)): one pass over Y."""
         return _mix(self.coefficients(row)[1], Y)
 
-    def blocks(self, replies: Mapping[int, NDArray[Any]]) -> list[NDArray[Any]]:
-        """The xy blocks, by what arrived of each row. Of k replies, plain ones stay as they are."""
-        weights = self.weights(replies)
-        plain = {r for r in weights.keys if r < self.k} if len(weights.keys) == self.k else set()
-        coded = [i for i in range(len(weights.matrix)) if i not in plain]
-        found = {i: replies[i] for i in plain}
-        if coded:
-            combined = replace(weights, matrix=weights.matrix[coded]).combine(replies)
-            found |= zip(coded, combined, strict=True)
-        return [found[i] for i in range(len(found))]
+    def blocks(self, weights: Weights, values: Mapping[int, NDArray[Any]]) -> Blocks:
+        """The xy blocks, by number: uncoded results as they are, the others combined.
 
-    def assemble(
-        self, blocks: Sequence[NDArray[Any]] | NDArray[Any], shape: tuple[int, int]
-    ) -> NDArray[Any]:
-        """Put the xy blocks, each (ceil(m / x), ceil(p / y)), in their places: (m, p)."""
-        out = np.empty(shape, blocks[0].dtype)
+        Where there are more results than are needed, each block is better for all of them.
+        """
+        rows = weights.keys if self.z == 1 and len(weights.keys) == self.k else ()
+        blocks = {row: values[row] for row in rows if row < self.k}
+        if not blocks:
+            return dict(enumerate(weights.combine(values)))
+        if missing := [block for block in range(self.x * self.y) if block not in blocks]:
+            made = replace(weights, matrix=weights.matrix[missing]).combine(values)
+            blocks.update(zip(missing, made, strict=True))
+        return blocks
+
+    def assemble(self, blocks: Blocks, shape: tuple[int, int]) -> NDArray[Any]:
+        """Put the xy blocks, (ceil(m / x), ceil(p / y)) each, in their places: (m, p)."""
+        out = np.empty(shape, np.result_type(*blocks.values()))
         rows, columns = blocks[0].shape
         for i in range(self.x):
             for j in range(self.y):

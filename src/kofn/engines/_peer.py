@@ -14,8 +14,8 @@ class Peer(wire.Channel):
     """What the master holds for one worker."""
 
     def __init__(self, id: int, sock: socket.socket, poll: Any) -> None:
-        self.mailbox = Mailbox() if MAILBOXES else None  # first: it may fail
         super().__init__(sock, poll)
+        self.mailbox = Mailbox() if MAILBOXES else None  # last of what may fail: it has memory
         self.id = id
         self.process: Any = None  # a Process, from its hello on
         self.reason = ""  # why it never came

@@ -77,6 +77,7 @@ class SocketTransport(Transport):
 
     def __init__(self) -> None:
         super().__init__()
+        self._host, self._cores = " ".join(where_pids_count()), usable()
         with contextlib.ExitStack() as made:
             self._poll: Any = made.enter_context(contextlib.closing(wire.poller()))
             self.word = made.enter_context(contextlib.closing(Segment(8)))
@@ -92,7 +93,6 @@ class SocketTransport(Transport):
             self.pool = made.enter_context(contextlib.closing(Pool()))
             self.spares = made.enter_context(contextlib.closing(Spares()))
             self._made = made.pop_all()
-        self._host, self._cores = " ".join(where_pids_count()), usable()
         self._exchanges: list[Exchange] = []
         self._lasting: set[Segment] = set()  # on their way to workers that will keep them
         self.peers: dict[int, Peer] = {}  # by descriptor, the joining ones too

@@ -13,7 +13,7 @@ import secrets
 import socket
 import threading
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from time import monotonic
@@ -66,13 +66,16 @@ class Page:
                 f"the page needs a free port of this machine; port {port} is not: "
                 f"{error.strerror}. Leave port out, and one is chosen."
             ) from error
-        self.feed = self._server.feed = Feed(log, state, used)
         self._server.page = self
         self.opened = threading.Event()  # somebody has looked
-        self._thread = threading.Thread(
-            target=self._server.serve, name="kofn-page-server", daemon=True
-        )
-        self._thread.start()
+        serve = self._server.serve
+        self._thread = threading.Thread(target=serve, name="kofn-page-server", daemon=True)
+        with ExitStack() as made:
+            made.callback(self._server.server_close)
+            self.feed = self._server.feed = Feed(log, state, used)
+            made.callback(self.feed.close)
+            self._thread.start()
+            made.pop_all()
 
     @property
     def port(self) -> int:

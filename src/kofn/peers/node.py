@@ -45,12 +45,22 @@ class Node:
         self._new: list[Link] = []  # for the thread to look after
         self._closed = False
         self.sent = 0  # bytes of payloads
+        self._pid = os.getpid()
+        self._thread = Thread(target=self._serve, name="kofn-peers", daemon=True)
+        self._servers: list[socket.socket] = []
+        self._selector = selectors.DefaultSelector()
+        self._woken = self._wake = -1
+        try:
+            self._open(everywhere, listen, same_host)
+        except BaseException:
+            self._let_go()
+            raise
+
+    def _open(self, everywhere: bool, listen: bool, same_host: bool) -> None:
         self._woken, self._wake = os.pipe()
         for end in (self._woken, self._wake):
             os.set_blocking(end, False)
-        self._selector = selectors.DefaultSelector()
         self._selector.register(self._woken, selectors.EVENT_READ, None)
-        self._servers: list[socket.socket] = []
         port, name = 0, socket_name(self.id) if same_host else None
         if listen and name is not None:
             self._listen(socket.socket(socket.AF_UNIX), name)
@@ -58,8 +68,6 @@ class Node:
             self._listen(socket.socket(), ("" if everywhere else LOOPBACK, 0))
             port = self._servers[-1].getsockname()[1]
         self.address = Address(self.id, self.machine, self._mine if port else (), port)
-        self._pid = os.getpid()
-        self._thread = Thread(target=self._serve, name="kofn-peers", daemon=True)
         self._thread.start()
 
     def _listen(self, server: socket.socket, where: Any) -> None:
@@ -237,18 +245,25 @@ class Node:
         finally:
             with self._changed:
                 self._closed = True
-                for key in list(self._selector.get_map().values()):
-                    if isinstance(key.fileobj, socket.socket):
-                        key.fileobj.close()
                 for link in list(self._links.values()):
                     self._give_up(link)
                 self._blobs.clear()
                 self._new.clear()
-                self._selector.close()
-                os.close(self._wake)
-                os.close(self._woken)
-                self._wake = -1
+                self._let_go()
                 self._changed.notify_all()
+
+    def _let_go(self) -> None:
+        """Close all that the system has given."""
+        for key in list(self._selector.get_map().values()):
+            if isinstance(key.fileobj, socket.socket):
+                key.fileobj.close()
+        for server in self._servers:  # also one that was not registered
+            server.close()
+        self._selector.close()
+        for end in (self._wake, self._woken):
+            if end >= 0:
+                os.close(end)
+        self._wake = -1
 
     def _look_after(self, link: Link, unproven: set[Link]) -> None:
         if link.dead:

@@ -145,18 +145,19 @@ class LogWriter:
         self._file: BinaryIO | None = None
         self._turn = threading.Lock()
         self._home = os.getpid()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._write_on, name="kofn-log", daemon=True)
         try:
             self._open(now)
             older(self.path).unlink(missing_ok=True)  # of another run
-        except (OSError, ValueError) as error:  # "." has no name
+            self._thread.start()
+        except (OSError, ValueError, RuntimeError) as error:  # "." has no name; no thread
+            self._shut()
             why = getattr(error, "strerror", None) or error
             raise CannotWrite(
                 str(self.path),
                 f"log must be a file that can be written: {why}. Name another place.",
             ) from error
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._write_on, name="kofn-log", daemon=True)
-        self._thread.start()
 
     def _open(self, now: float) -> None:
         self._file = _alone(self.path)

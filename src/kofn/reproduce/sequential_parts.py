@@ -82,7 +82,7 @@ def parts(
                 replies = {r: rng.standard_normal(block) for r in rows}
 
                 def back(got: Any = replies, s: Shape = shape, code: Any = product) -> object:
-                    return code.assemble(code.blocks(got), (s[0], s[2]))
+                    return code.assemble(code.blocks(code.weights(list(got)), got), (s[0], s[2]))
 
                 decode[shape] = _seconds(back, repeats)
             results["codes"][kind] = {

@@ -69,7 +69,7 @@ class Holders:
         self.shares = driver.roster.slots(n)  # worker -> the share it holds or is being given
         self._share_of = share_of
         self._twice: set[int] = set()  # shares that may have two holders
-        self._enlisted: tuple[tuple[int, str] | None, dict[int, int]] = None, {}
+        self._known: tuple[tuple[int, str] | None, dict[int, int]] = None, {}
         # Workers forget their shares when nobody can multiply with them any more.
         self._keys = [self._name]
         weakref.finalize(self, driver.unwanted.extend, self._keys)
@@ -120,12 +120,19 @@ class Holders:
             self.driver.await_stored(self.key, given, enough=lambda _: True)
 
     def enlisted(self) -> dict[int, int]:
-        """`ready`, after `enlist`: one look where nothing has changed since."""
-        if self.state != self._enlisted[0]:
-            self.enlist()
-            ready = self.ready()
-            self._enlisted = self.state, ready
-        return self._enlisted[1]
+        """`ready`, after `enlist`."""
+        self.enlist()
+        return self.ready()
+
+    def known(self, look: Callable[[], dict[int, int]], least: int = 0) -> dict[int, int]:
+        """What `look` said of who is ready; it looks again after a change, or for `least` of them.
+
+        Of one Holders it is always the same look.
+        """
+        if self.state != self._known[0]:
+            ready = look()
+            self._known = self.state if len(ready) >= least else None, ready
+        return self._known[1]
 
     def supply(self, worker: int) -> bool:
         """Give one worker a share, if it has none and one is free; whether it was sent from here.

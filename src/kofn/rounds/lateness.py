@@ -8,10 +8,14 @@ numbers here; the rule is `Late.allowed` for all of them.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from ..checks import number
+
+Choose = Callable[[Any, Any], Any]  # of two
 
 NEVER = float("inf")
 FEW = 10.0  # with fewer than half in: so many times the seconds of the last reply
@@ -63,12 +67,15 @@ class Late:
     def _soon(self) -> Late:
         return replace(self, least=SOON)
 
-    def allowed(self, took: float, first: float = 0.0) -> float:
-        """Seconds to wait, given those of enough others, and of the first of them."""
+    def allowed(self, took: Any, first: Any = 0.0, larger: Choose = max) -> Any:
+        """Seconds to wait, given those of enough others, and of the first of them.
+
+        Numbers; or arrays of them, where `larger` is np.maximum.
+        """
         if self.factor is not None:
-            return max(self.least, self.factor * took)
+            return larger(self.least, self.factor * took)
         # Equal machines in step have no spread to speak of: a tenth is noise.
-        return max(self.least, took + self.spreads * max(took - first, 0.1 * took))
+        return larger(self.least, took + self.spreads * larger(took - first, 0.1 * took))
 
     def allowed_few(self, took: float) -> float:
         """Seconds to wait where fewer than half have answered, the last of them after `took`."""
@@ -105,12 +112,19 @@ class UsualHalf:
 PATIENT = Late(spreads=10.0)
 
 
-def in_sequence(slack: float | None, took: float, fastest: float, half: bool) -> float:
+def in_sequence(
+    slack: float | None,
+    took: Any,
+    fastest: Any,
+    half: bool,
+    larger: Choose = max,
+    smaller: Choose = min,
+) -> Any:
     """Seconds after which nobody is waited for in a round of a sequence, if others are enough.
 
     That is `slack` times the fastest one's time beyond it. Without a slack PATIENT says it, of the
-    last worker that is done after `took`, and `half` of them are, or fewer.
+    last worker that is done after `took`, and `half` of them are, or fewer. Arrays as in `allowed`.
     """
     if slack is not None:
-        return fastest + max(slack * fastest, min(MOST_NOISE, NOISE * fastest))
-    return PATIENT.allowed(took, fastest) if half else PATIENT.allowed_few(took)
+        return fastest + larger(slack * fastest, smaller(MOST_NOISE, NOISE * fastest))
+    return PATIENT.allowed(took, fastest, larger) if half else PATIENT.allowed_few(took)

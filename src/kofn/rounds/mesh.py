@@ -139,7 +139,8 @@ class AskRound(Round):
         enough = max(self.threshold, (len(self._holders) + 1) // 2)
         if len(took) < enough:
             return self._start + took[-1] + rule.allowed_few(took[-1])
-        return self._start + took[enough - 1] + rule.allowed(took[enough - 1])
+        allowed: float = rule.allowed(took[enough - 1])
+        return self._start + took[enough - 1] + allowed
 
     def _ask_others(self, short: int, time: float) -> list[Command]:
         """Ask as many others as are short, if those that owe an answer are too few or silent."""

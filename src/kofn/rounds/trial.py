@@ -17,6 +17,15 @@ EACH, FIXED = 2e-8, 6e-4  # seconds of the master for a look: a number in its ta
 SHARE = 0.01  # of the time that looks may take
 
 
+# Reasons of changes, for the event log.
+TO_LEARN = "once, to learn how much of a task's time grows with its work"
+
+
+def shorter(now: float, before: float, what: str = "round") -> str:
+    """That rounds will be shorter."""
+    return f"a {what} is expected to take {now:.3g} s, not {before:.3g} s"
+
+
 class Looks:
     """When a tuner looks at what it has learnt: ever more rarely, and where it costs little."""
 
@@ -87,4 +96,4 @@ class Trial:
             self._before = deque(since, maxlen=LAST)
             return ""
         usual, now = pairs[0]
-        return f"{now:.3g} s a round in place of {usual:.3g} s"
+        return f"a round took {now:.3g} s, not {usual:.3g} s as before"

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..checks import misfit
 from ..codes.linear import error_bound
 from ..codes.product import ProductCode
 from ..errors import Inaccurate, NotDecodable, Overflowed
@@ -150,6 +151,14 @@ class JobCodec:
         """Multiply-adds of one mini-task of a job."""
         return self.jobs[job].code.cost(self.jobs[job].shape)
 
+    def wrong(self, mini: tuple[int, int], value: Any) -> str | None:
+        """Why this cannot be the result of a mini-task, if so."""
+        job = self.jobs.get(mini[0])
+        if job is None or value is None:
+            return None
+        m, _, p = job.shape
+        return misfit(value, (-(-m // job.code.x), -(-p // job.code.y)))
+
     def take(self, mini: tuple[int, int], value: Any) -> None:
         """Keep a result, unless its job has enough."""
         job = self.jobs.get(mini[0])
@@ -207,7 +216,7 @@ class JobCodec:
             tolerance = job.worst * error_bound(n, job.dtype, 1.0)
             raise Inaccurate(job.error_bound, tolerance, weights.eta)
         with np.errstate(over="ignore", invalid="ignore"):
-            job.result = job.code.assemble(job.code.blocks(job.values), (m, p))
+            job.result = job.code.assemble(job.code.blocks(weights, job.values), (m, p))
             finite = not self._check_finite or bool(np.isfinite(job.result.sum()))
         if not finite and not np.isfinite(job.result).all():
             raise Overflowed(

@@ -9,7 +9,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Sequence
 
-from ..model import Assign, Command, Dropped, Event, Joined, Leaving, Lost, Reply, Send, Tick
+from ..model import (
+    Accuse,
+    Assign,
+    Command,
+    Dropped,
+    Event,
+    Joined,
+    Leaving,
+    Lost,
+    Reply,
+    Send,
+    Tick,
+)
 from ..rounds import lateness
 from ..rounds.base import Round
 from ..rounds.roster import Slots
@@ -143,6 +155,10 @@ class DeadlineRound(Round):
 
     def _replied(self, event: Reply) -> Sequence[Command]:
         worker = event.worker
+        if event.what is not None and worker in self._owed:
+            why = self._codec.wrong(event.what, event.value)
+            if why is not None:
+                return self._accuse(event, why)
         if worker in self._owed and worker not in self._helping:
             slot = self.slots[worker]
             before = self.lasts.get(slot, (0.0, 0.0))[1]
@@ -233,6 +249,16 @@ class DeadlineRound(Round):
         self.lost.append(event.worker)
         self._vacate(event.worker)
         return [*self._take_slot(), *self._judge(event.time)]
+
+    def _accuse(self, event: Reply, why: str) -> Sequence[Command]:
+        """Have nothing more to do with a worker, in this round."""
+        worker = event.worker
+        self.wrong[worker] = why
+        self._vacate(worker)
+        commands: list[Command] = [Accuse(worker, event.task, why)]
+        if self._spare:
+            commands.append(Assign(self._roster_slots, worker, None))
+        return [*commands, *self._take_slot(), *self._judge(event.time)]
 
     def _gone(self, event: Leaving) -> Sequence[Command]:
         """The time of one that leaves is over: let another have its slot, if there is one."""

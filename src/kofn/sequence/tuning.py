@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..rounds import lateness
-from ..rounds.trial import Looks, Trial
+from ..rounds.trial import TO_LEARN, Looks, Trial, shorter
 from .schemes import DIP, over_two_rounds, usual
 
 Floats = NDArray[np.float64]
@@ -127,15 +127,14 @@ class SequenceTuner:
             if most > max(gain, MUCH * if_work[here].mean()) and self.options[other].k != usual.k:
                 self._tried, self._trying = True, usual
                 self._looks.again()
-                return self._to(self.options[other], "to see how much of a task is work")
+                return self._to(self.options[other], TO_LEARN)
         if gain > 0:
             if self._trial.begin():
                 self._proven = usual
             self._looks.soon(ENOUGH)
-            means = seconds[best].mean(), seconds[here].mean()
-            why = "{:.3g} s a round expected in place of {:.3g} s".format(*means)
+            why = shorter(float(seconds[best].mean()), float(seconds[here].mean()))
             return None if self.options[best] == self.now else self._to(self.options[best], why)
-        return None if usual == self.now else self._to(usual, "that would be no less time")
+        return None if usual == self.now else self._to(usual, "the other choice would save no time")
 
     def _gain(self, seconds: Floats, here: int) -> tuple[int, float]:
         """The best option, and what it gains in a round next to this one, if it surely does."""
@@ -199,11 +198,10 @@ class SequenceTuner:
         ends = times.wait[:, None, None, :] + tasks * each[:, None, None, :]
         order = np.sort(ends)
         first, half, last = (order[..., at] for at in (0, (n - 1) // 2, n - 1))
-        slack = np.array([-1.0 if slack is None else slack for _, slack in self.options])
-        noise = np.maximum(slack * first, np.minimum(lateness.MOST_NOISE, lateness.NOISE * first))
-        rule = lateness.PATIENT
-        spread = rule.spreads * np.maximum(half - first, 0.1 * half)
-        over = np.where(slack < 0, np.maximum(rule.least, half + spread), first + noise)
+        over, every, either = np.empty_like(last), len(self.slacks), (np.maximum, np.minimum)
+        for at, slack in enumerate(self.slacks):  # every so many options have the same
+            one = np.s_[..., at::every]
+            over[one] = lateness.in_sequence(slack, half[one], first[one], True, *either)
         over = np.minimum(over, last)
         both = np.sort(np.concatenate([ends[:, 1], ends[:, 2]], axis=2))
         k, which = np.array([k for k, _ in self.options]), np.arange(len(self.options))
@@ -229,10 +227,11 @@ class SequenceTuner:
 
 def _words(now: Choice, before: Choice, n: int) -> str:
     """What is otherwise."""
-    names = [
-        f"coded, {2 * n - k} late mini-tasks in two rounds cost nothing" if k > n else "not coded"
-        for k in (now.k, before.k)
-    ]
-    slacks = ["as products have" if s is None else f"{s:g}" for s in (now.slack, before.slack)]
-    changed = [f"{names[0]}; before, {names[1]}"] * (now.k != before.k)
-    return "; ".join(changed + ["slack {}, not {}".format(*slacks)] * (now.slack != before.slack))
+
+    def said(k: int) -> str:
+        coded = f"coded to do without {2 * n - k} of the mini-tasks of two rounds"
+        return coded if k > n else "not coded"
+
+    changed = [f"{said(now.k)} (before: {said(before.k)})"] * (now.k != before.k)
+    slacks = ["no slack" if s is None else f"slack {s:g}" for s in (now.slack, before.slack)]
+    return "; ".join(changed + ["{} (before: {})".format(*slacks)] * (now.slack != before.slack))

@@ -16,7 +16,7 @@ from ..rounds.lateness import NEVER, Late
 from ..rounds.stop import RoundStatus, Stop
 from ..rounds.watch import WatchedRound
 from .audit import Audit, Claim
-from .tally import Tally, tally_of
+from .tally import Rowwise, Tally, tally_of
 from .work import Span
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class GatherRound(WatchedRound):
         super().__init__(id, placed.key, 1, ready, None, resting)
         self.used = self.wasted = 0  # symbols
         self.finished: dict[int, int] = {}  # slot -> who was the first to end it, in that order
-        self.tally = tally
+        self.tally, self.verifier = tally, Rowwise()
         self._placed, self._stop = placed, stop
         self._asked: set[int] = set()  # workers
         self._over: set[int] = set()  # slots all of whose work is here

@@ -13,11 +13,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from ..checks import number, one_of
-from ..codes.assignment import Assignment, CoverageDecoder, SumCode
-from ..codes.linear import Row, error_bound
+from ..codes.assignment import Assignment, SumCode
+from ..codes.linear import Row
 from ..display import Displayed
 from ..errors import BadInput, NothingYet, OutOfSymbols, TooFewWorkers
 from ..model import Body, Outline, Record, SumReport, Task, Update, new
@@ -25,7 +23,7 @@ from ..rounds import RoundDriver
 from ..rounds.holders import Holders
 from ..rounds.lateness import UsualHalf
 from ..rounds.leaving import Usual
-from ..rounds.stop import RoundStatus, Stop, exact
+from ..rounds.stop import Stop, exact
 from . import stacked
 from .audit import Audit
 from .data import cut, finer
@@ -33,7 +31,7 @@ from .functions import KNOWN, Sent, same_method
 from .gather import GatherRound
 from .given import Function, Slots, check_weights, parts_of_slots, takes_two
 from .lead import RULE, LeadRound
-from .tally import KINDS, Covering, Kind, Tally, tally_of
+from .tally import KINDS, Kind, lacking_beyond, tally_of
 from .tuning import SLICE, SumTuner
 from .work import FLUSH, Held, Span, grown, worker_body
 
@@ -62,7 +60,8 @@ class Parts:
         if code is None and parts is None:
             parts = finer(data, n)
         self.m, self._part = cut(data, parts, n)
-        self._listed, self._stackable = isinstance(data, list), False  # whether it was looked at
+        self._listed = isinstance(data, list)
+        self._stackable = False  # as far as is known
         self._looked_at: Function | None = None
         self._tuner: SumTuner | None = None
         if code is None:
@@ -194,7 +193,8 @@ class _Placed:
         part: Callable[[int], Any],
         before: _Placed | None = None,
     ) -> None:
-        self.code, self._driver, self._part, self._slots = code, driver, part, slots
+        self.code, self._driver = code, driver
+        self._part, self._slots = part, slots
 
         def held(slot: int) -> Held:  # without self: the closure keeps the parts only
             return Held({i: part(i) for i in slots[slot]}, code.symbols(slot))
@@ -248,14 +248,17 @@ class _Placed:
     ) -> Sum:
         driver, engine = self._driver, self._driver.engine
         driver.settle()
-        ready = self._holders.enlisted()
+        ready = self._holders.known(self._holders.enlisted)
         if not ready:
             driver.await_enough(self._enlisted, 1, lambda: driver.wait)
             ready = self._holders.ready()
-        if (fn_key := self._function(fn)) is not self._fn_key:  # equal ones may be different
-            self._fn_key, self._args, self._taught, self._kind = fn_key, (), None, None
+        fn_key = self._function(fn)
+        if fn_key is not self._fn_key:  # equal ones may be different
+            self._fn_key, self._args = fn_key, ()
+            self._taught = self._kind = None
         flush = 0.0 if engine.capabilities.given_time else FLUSH
-        if (args := (self.key, self._fn_key, flush, *self.body[1])) != self._args:
+        args = (self.key, self._fn_key, flush, *self.body[1])
+        if args != self._args:
             self._args = args  # the same object each time is packed once: see Values
         resting = {*driver.roster.behind(_BEHIND), *driver.roster.owing(self._laggards)}
         resting &= ready.keys()
@@ -278,7 +281,10 @@ class _Placed:
             round.audit = Audit(self.code, verify, partial(self._evaluate, fn, x))
         began = engine.now()
         if driver.wait == 0 and self.code.disjoint and len(self._holders.shares) < self.code.n:
-            self._possible(stop)
+            slots = set(self._holders.shares.values())
+            more = lacking_beyond(self.code, slots, stop)
+            if more:  # now, and not after the work of those that live
+                raise TooFewWorkers(len(slots), len(slots) + more, 0.0)
         try:
             driver.run(round, x, self._supply)
         except TooFewWorkers as error:
@@ -292,9 +298,10 @@ class _Placed:
         if tuner is not None and isinstance(round, LeadRound):
             tuner.learn(round)
             self._kind_usual.learn(round.half)
-        tally = round.tally
-        value, eta = tally.value(kind, len(round.finished))
-        used = self.code.m - len(missing := tally.missing)
+        tally, finished = round.tally, len(round.finished)
+        value, eta = tally.value(kind, finished)
+        missing = tally.missing
+        used = self.code.m - len(missing)
         report = round.report(
             SumReport,
             sorted(ready.keys() - resting),
@@ -306,37 +313,19 @@ class _Placed:
             symbols_used=round.used,
             symbols_wasted=round.wasted,
             eta=eta,
-            error_bound=self._bound(tally, value, eta),
+            error_bound=tally.bound(value, eta),
             tuned=tuned,
             decoding_error=tally.off,
         )
         driver.log.append(Record.result(engine.now(), report))
         out = None if value is None else value[0] if not tally.several else value
-        return Sum(out, tally.exactly(kind, len(round.finished)), tally.covered, missing, report)
+        return Sum(out, tally.exactly(kind, finished), tally.covered, missing, report)
 
     def _going(self, workers: Collection[int]) -> set[int]:
         """Those that will be gone before the end, if the others are enough for the code."""
         going = self._usual.too_soon(self._driver.roster.leaving, self._driver.engine.now())
         going &= set(workers)
         return going if len(workers) - len(going) >= self.code.k else set()
-
-    def _possible(self, stop: Stop) -> None:
-        """Raise TooFewWorkers now where those that live can only meet the rule with a newcomer."""
-        slots = set(self._holders.shares.values())
-        tally = Covering(self.code, CoverageDecoder(self.code.m))
-        for slot in slots:
-            tally.take(slot, 0, len(self.code.symbols(slot)), None)
-        if not stop.accepts_when_idle(RoundStatus(0.0, len(slots), 0, tally.covered, tally.exact)):
-            live = len(slots)
-            raise TooFewWorkers(live, live + tally.lacking(slots, stop.enough), 0.0)
-
-    def _bound(self, tally: Tally, value: Any, eta: float | None) -> float | None:
-        """The error of an exact sum, relative to Σ |fn(part, x)|."""
-        if not tally.decodable or value is None or eta is None:
-            return None
-        dtypes = [leaf.dtype for leaf in value]  # wide: see work.wide
-        dtype = np.result_type(*dtypes) if len(dtypes) > 1 else dtypes[0]
-        return error_bound(self.code.m, dtype, eta)
 
     def task(self, round: int, worker: int, slot: int, span: Span | None = None) -> Task:
         """Make the task of a slot: all its symbols, in order, or those of a span."""

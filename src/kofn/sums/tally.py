@@ -9,14 +9,48 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from ..checks import misfit
 from ..codes.assignment import Assignment, CoverageDecoder, uncovered
-from ..codes.linear import Decoder, Weights
+from ..codes.linear import Decoder, Weights, error_bound
 from ..codes.total import Shapes, Total, same_shapes
 from ..errors import BadInput
+from ..rounds.stop import RoundStatus, Stop
+from .scattered import Rows
 
 Kind = Literal["covered", "plain", "unbiased", "least-squares"]
 KINDS: tuple[Kind, ...] = ("covered", "plain", "unbiased", "least-squares")
 Leaves = tuple[NDArray[Any], ...]
+
+
+class Rowwise:
+    """Refuses what is not a row of numbers for each symbol: workers make that of whatever fn says.
+
+    Rows of other shapes than those of other workers are fn's fault: BadInput.
+    """
+
+    def __init__(self) -> None:
+        self._shapes: Shapes | None = None  # of a row
+        self._last: Any = None  # what the last value looked like
+
+    def prepare(self) -> None:
+        """Nothing takes long."""
+
+    def wrong(self, slot: int, what: tuple[int, int], value: Any) -> str | None:
+        count, looks = what[1] - what[0], None
+        if type(value) is np.ndarray:
+            looks = count, value.shape, value.dtype
+            if looks == self._last:
+                return None
+        leaves = value if isinstance(value, tuple) and value else (value,)
+        for leaf in leaves:
+            if isinstance(leaf, np.ndarray):
+                if leaf.shape[:1] != (count,) or leaf.dtype.kind not in "fc":
+                    return misfit(leaf, (count, *leaf.shape[1:]), "fc")
+            elif not isinstance(leaf, Rows) or len(leaf.rows) != count:
+                return misfit(leaf, (count,))
+        shapes = tuple([leaf.shape[1:] for leaf in leaves])
+        self._shapes, self._last = same_shapes(self._shapes, shapes, f"slot {slot}"), looks
+        return None
 
 
 class Tally(ABC):
@@ -24,23 +58,24 @@ class Tally(ABC):
 
     def __init__(self, code: Assignment) -> None:
         self.code = code
-        self.shapes: Shapes | None = None
         self.several = False  # whether a value is a tuple of arrays
         self.off = 0.0  # of the last value: see SumReport.decoding_error
 
     def take(self, slot: int, first: int, last: int, value: Leaves | NDArray[Any] | None) -> int:
-        """Take the symbols `first` up to `last` of a slot; how many of them were new."""
+        """Take the symbols `first` up to `last` of a slot; how many of them were new.
+
+        Values are as Rowwise lets them be.
+        """
         if value is not None:
             self.several = isinstance(value, tuple)
-            value = value if isinstance(value, tuple) else (value,)
-            shapes = tuple([leaf.shape[1:] for leaf in value])
-            if shapes != self.shapes:
-                self.shapes = same_shapes(self.shapes, shapes, f"slot {slot}")
-        new, one = 0, None
+        n, new = self.code.n, 0
         for i in range(first, last):
-            if value is not None:
-                one = tuple([leaf[i - first] for leaf in value])
-            new += self._take(i * self.code.n + slot, slot, i, one)
+            row: Leaves | None = None
+            if isinstance(value, tuple):
+                row = tuple([leaf[i - first] for leaf in value])
+            elif value is not None:
+                row = (value[i - first],)
+            new += self._take(i * n + slot, slot, i, row)
         return new
 
     @abstractmethod
@@ -77,6 +112,26 @@ class Tally(ABC):
     @abstractmethod
     def value(self, kind: Kind, finished: int) -> tuple[Leaves | None, float | None]:
         """The sum, or what stands for it, and the eta of its decode; `finished` workers are in."""
+
+    def bound(self, value: Leaves | None, eta: float | None) -> float | None:
+        """The error of such an exact sum, relative to Σ |fn(part, x)|."""
+        if not self.decodable or value is None or eta is None:
+            return None
+        dtypes = [leaf.dtype for leaf in value]  # wide: see work.wide
+        dtype = np.result_type(*dtypes) if len(dtypes) > 1 else dtypes[0]
+        return error_bound(self.code.m, dtype, eta)
+
+
+def lacking_beyond(code: Assignment, slots: Collection[int], stop: Stop) -> int:
+    """How many more slots than these surely are enough for a rule, were all of their work here.
+
+    0 where these are.
+    """
+    tally = Covering(code, CoverageDecoder(code.m))
+    for slot in slots:
+        tally.take(slot, 0, len(code.symbols(slot)), None)
+    status = RoundStatus(0.0, len(slots), 0, tally.covered, tally.exact)
+    return 0 if stop.accepts_when_idle(status) else tally.lacking(slots, stop.enough)
 
 
 def tally_of(code: Assignment) -> Tally:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ..codes.assignment import SumCode
 from ..codes.repetition import CyclicRepetition, FractionalRepetition
-from ..rounds.trial import Looks, Trial
+from ..rounds.trial import TO_LEARN, Looks, Trial, shorter
 from .lead import RULE, LeadRound
 
 Floats = NDArray[np.float64]
@@ -166,8 +166,7 @@ class SumTuner:
         if self.at_once or ends.max(axis=1).mean() < 1.5 * float(np.median(ends)):
             return None
         self._looks.again()
-        why = f"{_asks(True)}, to see how much of a task is work"
-        return Change(self.copies, True, why)
+        return Change(self.copies, True, f"{_asks(True)} {TO_LEARN}")
 
     def _best(self, options: list[int], wait: Floats, own: float) -> Change | None:
         ahead = AHEAD + self._looks.rounds
@@ -187,11 +186,10 @@ class SumTuner:
             return None
         _, seconds, copies, at_once = best
         if copies != self.copies:
-            what = f"keeps {copies} copies of each part, not {self.copies}"
+            what = f"{copies} copies of each part, not {self.copies}"
         else:
             what = _asks(at_once)
-        why = f"{what}: {seconds:.3g} s a round expected in place of {now:.3g} s"
-        return Change(copies, at_once, why)
+        return Change(copies, at_once, f"{what}: {shorter(seconds, now)}")
 
     def _predict(self, wait: Floats, own: float, copies: int, at_once: bool) -> float:
         """Seconds of a round, in the mean of those that were seen."""
@@ -215,7 +213,8 @@ class SumTuner:
 
 
 def _asks(at_once: bool) -> str:
-    return "asks for all copies at once" if at_once else "asks for own parts first"
+    of = "all parts that they hold" if at_once else "their own parts first"
+    return f"workers are asked for {of}"
 
 
 def _streamed(wait: Floats, own: float, copies: int) -> Floats:
