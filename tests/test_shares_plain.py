@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from kofn.arrays import coding
+from kofn.arrays.decode import plain
 from kofn.arrays.shares import MakeRoom, Plain, shares_of
-from kofn.arrays.wide import plain
 from kofn.codes import LowWeightCode
 from kofn.codes.mds import MDSCode
 from kofn.engines.memory import reserve, unpack

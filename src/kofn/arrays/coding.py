@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from ..checks import finite, is_sparse
 from ..codes import AnyKOfN
 from ..threads import cores, each
+from .decode import plain
 from .formats import filled
 from .scales import ZERO, Exponents, Scales, balanced, factors, lengths
 from .sources import Source, csr, open_source
-from .wide import plain
 
 BUDGET = 48 << 20  # bytes of blocks and shares in one step
 # Multiply-adds in one product: below this OpenBLAS stays on one thread, and the operands in cache.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -13,12 +14,13 @@ from ..codes import AnyKOfN
 from ..codes.linear import Weights
 from ..codes.polydot import PolyDotCode, PolyDotPass
 from ..model import RowRange
+from ..rounds import Windows
 
 # Multiply-adds in one product: below this OpenBLAS stays on one thread. Its others would go on
 # burning cores for up to a tenth of a second after the call, which the workers need.
 PRODUCT = 200_000
 FEW = 1 << 14  # numbers that are decoded at once
-MIXED = 1 << 17  # multiply-adds at most that are not worth a product for each segment
+MIXED = 1 << 17  # places of numbers, and weights, at most: beyond, to look them up takes longer
 ETA_WANTED = 100.0  # above it, one more reply is worth its cost (docs/numerics.md)
 
 
@@ -90,41 +92,75 @@ def combine(
     return out
 
 
-class Mix(NamedTuple):
-    """How to decode replies that are just what was planned, laid end to end, in one product.
+def plain(code: Code, share: int) -> int | None:
+    """The block that a share is, if it is one."""
+    row = code.row(share)
+    used = np.flatnonzero(row)
+    return int(used[0]) if len(used) == 1 and row[used[0]] == 1.0 else None
 
-    Row r of block b, for one column of the operand, is Σ weights[b, i, r] · numbers[at[i, r]].
+
+class Mix(NamedTuple):
+    """How to decode replies that are just what was planned, in a few calls.
+
+    `numbers` are all replies, end to end, and behind them what is combined, piece by piece: those
+    of piece p are weights[p] · numbers[at[p]]. The result is numbers[places].
     """
 
-    at: NDArray[np.intp]  # (k, rows x width)
-    weights: NDArray[np.float64]  # (k, k, rows x width)
+    size: int  # numbers of all replies
+    at: NDArray[np.intp]  # (pieces, k, numbers of a piece)
+    weights: NDArray[np.float64]  # (pieces, missing blocks, k)
+    places: NDArray[np.intp]  # (k, rows x width)
 
 
-def mix(
-    plan: Sequence[Segment], runs: Sequence[Sequence[RowRange]], rows: int, width: int
-) -> Mix | None:
-    """The Mix for these `runs` of the shares; None where it is none, or `combine` is quicker."""
-    k = plan[0].weights.matrix.shape[0]
-    few = len(runs) * rows * width <= FEW and k * k * rows * width <= MIXED
-    if not few or any(s.weights.matrix.shape[1] != k for s in plan):
+def mix(code: Code, plan: Sequence[Segment], windows: Windows, width: int) -> Mix | None:
+    """The Mix for replies of whole windows; None where it is none, or others are quicker."""
+    k, rows = plan[0].weights.matrix.shape[0], windows.rows
+    if 2 * k * rows * width > MIXED or any(s.weights.matrix.shape[1] != k for s in plan):
         return None
-    where, begin = np.zeros((len(runs), rows), np.intp), 0
-    for here, own in zip(where, runs, strict=True):
+    where, size = np.zeros((len(windows.runs), rows), np.intp), 0
+    for here, own in zip(where, windows.runs, strict=True):
         for first, last in own:
-            here[first:last] = range(begin, begin + last - first)
-            begin += last - first
-    at, weights = np.empty((k, rows), np.intp), np.empty((k, k, rows))
-    for first, last, places, of in plan:
-        at[:, first:last] = where[places, first:last]
-        weights[:, :, first:last] = of.matrix[:, :, None]
-    columns = at[:, :, None] * width + np.arange(width)
-    return Mix(columns.reshape(k, -1), weights.repeat(width, axis=2))
+            here[first:last] = np.arange(size, size + last - first)
+            size += last - first
+    blocks = [plain(code, share) for share in windows.shares]
+    step = min(-(-rows // len(plan)), PRODUCT // (k * k * width))  # rows of a piece
+    if not step:
+        return None
+    pieces = [(s, a, min(a + step, s.last)) for s in plan for a in range(s.first, s.last, step)]
+    most = max(k - sum(blocks[i] is not None for i in s.places.tolist()) for s in plan)
+    if most * k * len(pieces) > MIXED or (not most and size * width > FEW):
+        return None
+    at, places = np.zeros((len(pieces), k, step), np.intp), np.empty((k, rows), np.intp)
+    weights = np.zeros((len(pieces), most, k))
+    for p, (segment, a, b) in enumerate(pieces):
+        at[p, :, : b - a] = where[segment.places, a:b]
+        place_of = {blocks[i]: i for i in segment.places.tolist()}
+        made = 0
+        for block in range(k):
+            if (place := place_of.get(block)) is not None:
+                places[block, a:b] = where[place, a:b]
+            else:
+                begin = size + (p * most + made) * step
+                places[block, a:b] = np.arange(begin, begin + b - a)
+                weights[p, made] = segment.weights.matrix[block]
+                made += 1
+    return Mix(size * width, _columns(at, width), weights, _columns(places, width))
 
 
-def combine_mixed(mix: Mix, numbers: NDArray[Any]) -> NDArray[Any]:
-    """The k blocks, (k, rows x width): what `combine` does, for few numbers without its steps."""
-    out: NDArray[Any] = np.einsum("bir,ir->br", mix.weights, numbers.take(mix.at))
-    return out.astype(numbers.dtype, copy=False)
+def _columns(places: NDArray[np.intp], width: int) -> NDArray[np.intp]:
+    """Places of numbers, from those of rows of so many."""
+    every = places[..., None] * width + np.arange(width)
+    return every.reshape(*places.shape[:-1], -1)
+
+
+def combine_mixed(mix: Mix, replies: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """The k blocks, (k, rows x width), from the replies in the order of the windows' shares."""
+    size, at, weights, places = mix
+    made = (*weights.shape[:2], at.shape[2])
+    numbers = np.empty(size + math.prod(made), replies[0].dtype)
+    np.concatenate(replies, axis=None, out=numbers[:size])
+    np.matmul(weights, numbers.take(at), out=numbers[size:].reshape(made))
+    return numbers.take(places)
 
 
 def recode(plan: Sequence[Segment], shares: int, z: NDArray[Any]) -> NDArray[Any]:

@@ -20,8 +20,8 @@ from ..rounds.lateness import Late
 from ..rounds.watch import WatchedRound
 from ..threads import cores, each
 from . import work
+from .decode import plain
 from .verify import Shaped
-from .wide import plain
 
 if TYPE_CHECKING:
     from .matrix import CodedMatrix

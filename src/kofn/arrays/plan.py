@@ -21,13 +21,12 @@ from ..rounds.leaving import Usual
 from ..rounds.still import rows_taken_up, still
 from ..rounds.windows import with_extra
 from . import decode
-from .decode import Code, Mix, Segment
+from .decode import Code, Mix, Segment, plain
 from .options import Options
 from .probes import group_count
 from .reduce import Item, SumRound
 from .tuning import MarginTuner
 from .wide import decode as in_place
-from .wide import plain
 
 # Seconds, of half of a round's tasks: shorter ones tell more of other programs than of speed.
 MEANINGFUL = 3e-3
@@ -102,10 +101,10 @@ class Plan:
         parts, places, eta = self.segments, self.windows.places, self.eta
         if round.cover.as_planned:
             whole = {share: value for share, _, value in round.values}
-            mix = self._mix(width) if len(whole) == len(round.values) == len(places) else None
+            mix = self._mix(code, width) if len(whole) == len(round.values) == len(places) else None
             if mix is not None:
-                numbers = np.concatenate([whole[share] for share in places], axis=None)
-                return decode.combine_mixed(mix, numbers).reshape(-1, width), eta
+                every = [whole[share] for share in places]
+                return decode.combine_mixed(mix, every).reshape(-1, width), eta
         else:
             cover = round.cover
             parts = decode.segments(code, cover.shares, cover.cuts, cover.have)
@@ -118,13 +117,12 @@ class Plan:
         replies = decode.gather(round.values, places, (len(places), rows, width))
         return decode.combine(parts, replies).reshape(-1, width), eta
 
-    def _mix(self, width: int) -> Mix | None:
+    def _mix(self, code: Code, width: int) -> Mix | None:
         """How all replies of whole windows are combined at once."""
         if width not in self._mixes:
             if len(self._mixes) >= WIDTHS:
                 self._mixes.clear()
-            windows = self.windows
-            self._mixes[width] = decode.mix(self.segments, windows.runs, windows.rows, width)
+            self._mixes[width] = decode.mix(code, self.segments, self.windows, width)
         return self._mixes[width]
 
     def combined(self, code: Code, round: ElasticRound) -> int:

@@ -22,12 +22,11 @@ from ..model import Blank, Build, Room
 from ..rounds.holders import ShareOf
 from .checking import PiecesOf, of_source, of_store
 from .coding import BUDGET, make_share, write_shares
-from .decode import DataCode
+from .decode import DataCode, plain
 from .opened import Store, is_store, open_store
 from .rebuild import enough, spoiled_text
 from .scales import ZERO, Exponents, Scales, all_lengths, lengths, scales_at, scales_by
 from .sources import Source, open_source
-from .wide import plain
 
 MOST = 64  # shares that are written at a time: each takes a descriptor until it is sent
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ..codes import AnyKOfN
 from ..model import RowRange
 from ..threads import each
-from .decode import Segment, steps
+from .decode import Segment, plain, steps
 
 MUCH = 1 << 22  # numbers of a result from which on several threads make it: below, one is as quick
 
@@ -69,13 +69,6 @@ def decode(
 def _one_by_one(work: Callable[..., Any], *items: Iterable[Any]) -> None:
     for _ in map(work, *items):
         pass
-
-
-def plain(code: AnyKOfN, share: int) -> int | None:
-    """The block that a share is, if it is one."""
-    row = code.row(share)
-    used = np.flatnonzero(row)
-    return int(used[0]) if len(used) == 1 and row[used[0]] == 1.0 else None
 
 
 def _missing(
