@@ -75,7 +75,7 @@ def test_every_worker_reads_its_part_and_no_more(cluster: kofn.Cluster, rows: in
 @pytest.mark.engine
 def test_groups_of_the_paper_are_what_workers_really_read() -> None:
     with kofn.connect("local", workers=6) as cluster:
-        X = cluster.encode(np.eye(18), k=3)  # share of 6 rows: one a group
+        X = cluster.encode(np.eye(18), k=3, late=None)  # share of 6 rows: one a group
         X @ np.ones(18)
         assert read_groups(X) == {
             1: {1, 2, 3},

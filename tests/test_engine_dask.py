@@ -338,7 +338,7 @@ def test_six_of_twelve_killed_in_flight_then_two_join(A: Matrix) -> None:
     own = DaskEngine(WORKERS)
     with kofn.connect(faults.on(own)) as cluster:
         # Nobody is left out for being late on a busy machine: each victim is asked, and dies.
-        X = cluster.encode(A, k=THRESHOLD, late=None)
+        X = cluster.encode(A, k=THRESHOLD, late=None, loads="equal")
         reports = [check(X, A) for _ in range(2 * len(victims) + 1)]
         assert sorted(w for r in reports for w in r.lost) == sorted(victims)
         assert all(len(r.lost) <= 1 for r in reports)

@@ -168,7 +168,7 @@ class TestRayEngine(EngineChecks):
             faults = faults.lose(worker=victim, round=round)
         with kofn.connect(faults.on(RayEngine(12)), wait=60.0) as cluster:
             # Nobody is left out for being late on a busy machine: each victim is asked, and dies.
-            X = cluster.encode(A, k=6, late=None)
+            X = cluster.encode(A, k=6, late=None, loads="equal")
             reports = [check(X, A) for _ in range(2 * len(victims) + 2)]
             assert sorted(w for r in reports for w in r.lost) == sorted(victims)
             assert all(len(r.lost) <= 1 for r in reports)
