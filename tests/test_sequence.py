@@ -625,10 +625,12 @@ def test_without_a_code_it_stays_where_it_is(bad: float) -> None:
     """Every block was combined with all others, times zero: NaN came of it everywhere."""
     X, Y = np.ones((6, 3)), np.ones((3, 4))
     X[1, 2] = Y[0, 3] = bad
+    with np.errstate(invalid="ignore"):  # some processors' kernels say so, others do not
+        expected = X @ Y
     with kofn.connect("virtual", workers=4) as cluster:
         for code in (None, Uncoded(2, 2), Uncoded(4, 1)):
             stream = cluster.sequence(code, check_finite=False)
-            np.testing.assert_array_equal(stream.submit(X, Y).result(), X @ Y)
+            np.testing.assert_array_equal(stream.submit(X, Y).result(), expected)
 
 
 @pytest.mark.engine
