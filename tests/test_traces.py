@@ -114,6 +114,18 @@ def test_columns_in_any_order_among_others_with_spaces_about_them(tmp_path: Path
     assert read_timings(tmp_path / "t.csv")["t"].timings[0].tolist() == [[1, 2], [3, 4]]
 
 
+def test_values_with_spaces_about_them(tmp_path: Path) -> None:
+    times = "job ,worker,time,batch_time_norm\n1 ,0,1,1000\n1,1 ,2,2000 \n"
+    (recording,) = read_timings(written(tmp_path / "t.csv", times)).values()
+    assert recording.timings[0].tolist() == [[1, 2]]
+    plain, spaced = (
+        "time_s,event,node\n0,add,a\n5,remove,a\n",
+        "time_s ,event , node\n0 ,add , a\n5 ,remove ,a \n",
+    )
+    machines = [read_membership(written(tmp_path / "m.csv", text)) for text in (plain, spaced)]
+    assert machines[0] == machines[1]
+
+
 def test_a_table_that_lacks_a_column_of_timings_is_taken_for_timings(tmp_path: Path) -> None:
     path = written(tmp_path / "t.csv", "round,worker,took\n0,0,1\n")
     with pytest.raises(kofn.BadInput, match="has round, worker, took; seconds is missing"):

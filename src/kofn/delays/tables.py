@@ -44,9 +44,10 @@ def read_rows(
             packed = raw.read(2) == _GZIP
         opened = gzip.open if packed else open
         with cast("IO[str]", opened(path, "rt", encoding="utf-8-sig", newline="")) as file:
-            reader = csv.DictReader(file, skipinitialspace=True)
-            reader.fieldnames = names = [name.rstrip() for name in reader.fieldnames or ()]
-            lines = [Line(reader.line_num, row) for row in reader]
+            reader = csv.reader(file, skipinitialspace=True)
+            rows = ([text.strip() for text in row] for row in reader if row)
+            names = next(rows, [])
+            lines = [(reader.line_num, row) for row in rows]
         if any(not name.replace("\t", "").isprintable() for name in names):
             raise csv.Error
     except (UnicodeDecodeError, csv.Error):
@@ -77,13 +78,13 @@ def read_rows(
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise BadInput(f"columns of {what} have a name each; {path} has {twice[0]!r} twice.")
         for number, row in lines:
-            if None in row or None in row.values():
+            if len(row) != len(names):
                 raise BadInput(
                     f"every line of {what} has a value for each of the {len(names)} columns "
                     f"{', '.join(names)}; line {number} of {path} has "
-                    f"{'more' if None in row else 'fewer'}."
+                    f"{'more' if len(row) > len(names) else 'fewer'}."
                 )
-        return lines
+        return [Line(number, dict(zip(names, row, strict=True))) for number, row in lines]
     raise BadInput(f"{what} is a CSV file, gzipped or not; {path}: {problem}.")
 
 

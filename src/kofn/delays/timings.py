@@ -99,9 +99,9 @@ def _worker(text: str) -> Worker:
     try:
         return _whole(text), ""
     except (ValueError, OverflowError):
-        if not text.strip():
+        if not text:
             raise ValueError(text) from None
-        return NAMED, text.strip()
+        return NAMED, text
 
 
 def _rectangle(cells: Mapping[Cell, float], load: float, path: Path) -> Seconds:
