@@ -378,6 +378,9 @@ def test_blank_lines_and_a_byte_order_mark_are_fine(tmp_path: Path) -> None:
 def test_places_that_take_no_file(tmp_path: Path) -> None:
     with pytest.raises(kofn.BadInput, match=r"is a directory\. Name a file in it"):
         check_file(tmp_path, "--out")
+    (tmp_path / "link").symlink_to(tmp_path / "no/m.kofn")  # it is written where that leads
+    with pytest.raises(kofn.BadInput, match=r"--out must be .* that is there; .*/no is not"):
+        check_file(tmp_path / "link", "--out")
     (tmp_path / "file").write_text("")
     with pytest.raises(kofn.BadInput, match=r"is a file\. Name another"):
         places.directory(tmp_path / "file")

@@ -167,13 +167,15 @@ def check_file(path: Path, name: str) -> None:
     """Raise BadInput where no file can be written; `name` is that of the option or argument."""
     if path.is_dir():
         raise BadInput(f"{name} must be a file; {path} is a directory. Name a file in it.")
-    if not path.parent.is_dir():
+    if path.exists() and not path.is_file():
+        return  # a device or a pipe is written where it is
+    folder = path.resolve().parent
+    if not folder.is_dir():
         raise BadInput(
-            f"{name} must be a file in a directory that is there; {path.parent} is not. Make the "
+            f"{name} must be a file in a directory that is there; {folder} is not. Make the "
             f"directory first."
         )
-    if path.is_file() or not path.exists():  # a device or a pipe is written where it is
-        check_folder(path.parent, name)
+    check_folder(folder, name)
 
 
 def check_folder(path: Path, name: str) -> None:

@@ -82,9 +82,8 @@ def timeline(
 
     Raises CannotDo without matplotlib, whose global state (pyplot, rcParams) is left alone.
     """
-    target = None if path is None else _target(path)
-    if target is not None:
-        files.check_file(target, "path")
+    if path is not None:
+        ready(path)
     seen = lanes(log)
     view = _view(seen, start, end)
     if start is not None or end is not None:
@@ -101,14 +100,14 @@ def timeline(
         look: Any = {"frameon": False, "fontsize": 10, "labelcolor": INK}
         look |= {"handlelength": 1.4, "columnspacing": 1.6, "ncols": min(len(labels), 6)}
         figure.legend(handles, labels, loc="outside lower center", **look)
-    if target is not None:
-        save(figure, target)
+    if path is not None:
+        save(figure, path)
     return figure
 
 
 def save(figure: Figure, path: str | PathLike[str]) -> None:
     """Write a figure; the suffix sets the format."""
-    target = _target(path)
+    target = Path(path)
     picture = io.BytesIO()
     figure.savefig(picture, format=target.suffix[1:].lower())
     files.save(target, picture.getvalue(), "the picture")
@@ -119,18 +118,14 @@ def ready(path: str | PathLike[str], name: str = "path") -> None:
 
     `name` is that of the option or the argument.
     """
-    files.check_file(_target(path, name), name)
-    sheet(1, 1)
-
-
-def _target(path: str | PathLike[str], name: str = "path") -> Path:
     target = Path(path)
     if target.suffix.lower() not in SUFFIXES:
         raise BadInput(
             f"the suffix of {name} says the format, one of {', '.join(SUFFIXES)}; got "
             f"{str(target)!r}. Name it {target.stem}.png."
         )
-    return target
+    files.check_file(target, name)
+    sheet(1, 1)
 
 
 def _view(seen: Lanes, start: float | None, end: float | None) -> _View:
