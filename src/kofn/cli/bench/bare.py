@@ -30,9 +30,6 @@ from .turns import timed
 
 WORKERS = 6
 ROOT = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
-RANKS_ENV = {**dict.fromkeys(ROOT, "1"), "OMPI_MCA_btl": "self,sm"}
-# And TMPDIR, a folder of its own: a killed mpiexec leaves a folder with the number of its process
-# in the name, and the next with that number would not start.
 TOLERANT = ("--with-ft", "ulfm")  # options of mpiexec
 Floats = NDArray[np.float64]
 Product = Callable[[Floats], Floats]
@@ -220,6 +217,15 @@ def mpiexec() -> str:
     return path
 
 
+def ranks_env(folder: str) -> dict[str, str]:
+    """What mpiexec needs, with a folder of its own.
+
+    One that is killed leaves a folder with the number of its process in the name, and the next with
+    that number would not start.
+    """
+    return {**dict.fromkeys(ROOT, "1"), "OMPI_MCA_btl": "self,sm", "TMPDIR": folder}
+
+
 @contextmanager
 def ranks(
     main: str,
@@ -233,7 +239,7 @@ def ranks(
     Fault tolerance is on by default: without it one lost worker would end them all.
     """
     with tempfile.TemporaryDirectory() as folder:
-        env = {**os.environ, **RANKS_ENV, "TMPDIR": folder}
+        env = {**os.environ, **ranks_env(folder)}
         np.save(Path(folder) / "A.npy", A)
         module, name = main.split(":")
         program = f"from {module} import {name}; {name}({folder!r}, {seconds!r})"

@@ -31,7 +31,7 @@ from ...engines._processes import Process, end, marked
 from ...reproduce import datasets
 from .. import places
 from ..output import print_sentences, print_table, progress
-from .bare import RANKS_ENV, mpiexec
+from .bare import mpiexec, ranks_env
 from .frame import Figure
 from .systems.child import PEERS, plain
 from .systems.grid import grid
@@ -181,7 +181,7 @@ class Child:
         if getattr(PEERS[self.peer], "ranks", False):
             spread = ["--bind-to", "none", "--oversubscribe", "-n", str(WORKERS + 1)]
             command = [mpiexec(), *spread, *command]
-            env |= {**RANKS_ENV, "TMPDIR": str(self.data.folder)}
+            env |= ranks_env(str(self.data.folder))
         both: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
