@@ -154,10 +154,8 @@ class LogWriter:
         except (OSError, ValueError, RuntimeError) as error:  # "." has no name; no thread
             self._shut()
             why = getattr(error, "strerror", None) or error
-            raise CannotWrite(
-                str(self.path),
-                f"log must be a file that can be written: {why}. Name another place.",
-            ) from error
+            problem = f"log must be a file that can be written: {why}. Name another place."
+            raise CannotWrite(str(self.path), problem) from error
 
     def _open(self, now: float) -> None:
         self._file = _alone(self.path)
