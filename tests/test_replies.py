@@ -71,6 +71,10 @@ def coded_sum(fn: Any, **options: Any) -> Callable[[kofn.Cluster], Any]:
 
 WORKS: dict[str, tuple[Callable[[kofn.Cluster], Any], Any]] = {
     "X w": (lambda cluster: cluster.encode(A, k=3) @ np.ones(6), A.sum(axis=1)),
+    "X B": (
+        lambda cluster: cluster.encode(A, k=3) @ np.eye(6)[:, :2],
+        A[:, :2],
+    ),
     "X w, not finite": (
         lambda cluster: cluster.encode(A, k=3, check_finite=False) @ np.ones(6),
         A.sum(axis=1),
@@ -97,13 +101,25 @@ FORMS: dict[str, Callable[[Any], Any]] = {
     "no array": lambda value: {},
     "list": lambda value: [0.5],
 }
+# A function of a sum may return any numbers, in any shape.
+OF_PRODUCTS: dict[str, Callable[[Any], Any]] = {
+    "whole numbers": lambda value: np.ones(value.shape, int),
+    "complex numbers": lambda value: np.ones(value.shape, complex),
+    "one axis more": lambda value: np.ones((1, *value.shape)),
+    "axes in another order": lambda value: np.ones((*value.shape[1:], value.shape[0], 1)),
+    "list of as many": lambda value: np.ones(value.shape).tolist(),
+}
+PRODUCTS = ("X w", "X B", "X w, not finite", "X.T z", "rows", "Gram", "sequence")
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("work", WORKS)
+CASES = [(work, form) for work in WORKS for form in FORMS]
+CASES += [(work, form) for work in PRODUCTS for form in OF_PRODUCTS]
+
+
+@pytest.mark.parametrize(("work", "form"), CASES)
 def test_a_reply_of_another_form_is_its_workers_fault(work: str, form: str) -> None:
     run, right = WORKS[work]
-    with kofn.connect(Wrong(VirtualEngine(6), 1, FORMS[form])) as cluster:
+    with kofn.connect(Wrong(VirtualEngine(6), 1, (FORMS | OF_PRODUCTS)[form])) as cluster:
         value = run(cluster)
         wrong = {record.worker for record in cluster.log if record.kind == "wrong"}
     assert wrong == {1}

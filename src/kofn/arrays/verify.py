@@ -103,16 +103,19 @@ class Finite:
 
     def _at_once(self, values: Values) -> bool:
         """Whether all are seen to be right without a look at each."""
-        wide, every = math.prod(self._shape), [value for _, _, value in values]
+        every, shape, wide = [value for _, _, value in values], self._shape, math.prod(self._shape)
         try:
             sizes = [value.size for value in every]
             if sizes != [_rows(what) * wide for _, what, _ in values]:
                 return False
             if not self._check_finite:
-                return all(value.dtype.kind == "f" for value in every)
-            return sum(sizes) <= ON_ONE_THREAD and is_finite(np.concatenate(every, axis=None))
-        except (AttributeError, TypeError):
-            return False  # not all are arrays of numbers
+                return all(v.dtype.kind == "f" and v.ndim and v.shape[1:] == shape for v in every)
+            if sum(sizes) > ON_ONE_THREAD:
+                return False
+            joined = np.concatenate(every, dtype=every[0].dtype, casting="no")
+        except (AttributeError, TypeError, ValueError):
+            return False  # not all are arrays of one type and shape
+        return joined.shape[1:] == shape and joined.dtype.kind == "f" and is_finite(joined)
 
     def _judged(
         self, slot: int, value: Any, shape: tuple[int, ...], w: NDArray[Any], times: float = 1.0
