@@ -34,8 +34,8 @@ from kofn.delays import (
 from kofn.engines.base import Engine, Wrapped
 from kofn.engines.local import LocalEngine
 from kofn.engines.virtual import VirtualEngine
-from kofn.model import Event, Reply, Send, Task, Tick
-from kofn.rounds.roster import Slots
+from kofn.model import Assign, Event, Joined, Reply, Send, Task, Tick
+from kofn.rounds.roster import Roster, Slots
 from kofn.sequence import SequenceCode, Stream, Uncoded
 from kofn.sequence.ledger import Diagonal, Mini
 from kofn.sequence.round import DeadlineRound
@@ -346,6 +346,31 @@ def test_partial_work_counts() -> None:
     assert round.done
     assert round.finished == {0}
     assert ledger.jobs[1].rows == [batches[0][1].row, batches[0][0].row]
+
+
+def test_who_takes_the_slot_of_a_wrong_worker_has_it_alone() -> None:
+    """A joiner of the same round: else the next round would have two workers in one slot."""
+
+    class Codec(_Codec):
+        def wrong(self, mini: tuple[int, int], value: object) -> Any:
+            return None if value is None else "it is"
+
+    ledger, roster = Diagonal(k=2, slots=2, delay=1, lam=1), Roster([0, 1])
+    slots = roster.slots(2)
+    slots.update({0: 0, 1: 1})
+    round = DeadlineRound(7, ledger.begin(0), ledger, cast(Any, Codec()), slots, 0.0)
+
+    def told(event: Event) -> None:
+        for command in round.on(roster.note(event)):
+            if type(command) is Assign:
+                roster.assign(command)
+
+    task = next(c.task for c in round.start(0.0) if type(c) is Send and c.task.worker == 1)
+    told(Reply(1.0, 1, 7, task.id, task.what, "no", 0, 0.1, True))
+    assert round.wrong == {1: "it is"}
+    assert slots == {0: 0, 1: 1}  # it is given work again, in the next round
+    told(Joined(2.0, 2))
+    assert round.slots == slots == {0: 0, 2: 1}
 
 
 def _binomial(n: int, i: int, p: float) -> float:

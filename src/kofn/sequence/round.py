@@ -83,6 +83,7 @@ class DeadlineRound(Round):
         self._half = False  # whether lateness was judged by half of the workers
         self._over = False  # the time for stragglers is over
         self._given_up: set[int] = set()  # workers that were waited for long enough
+        self._refused: dict[int, int] = {}  # slot -> a wrong worker: it has it until another does
 
     def start(self, time: float) -> list[Command]:
         self._start = time
@@ -254,11 +255,10 @@ class DeadlineRound(Round):
         """Have nothing more to do with a worker, in this round."""
         worker = event.worker
         self.wrong[worker] = why
+        self._refused[self.slots[worker]] = worker
         self._vacate(worker)
-        commands: list[Command] = [Accuse(worker, event.task, why)]
-        if self._spare:
-            commands.append(Assign(self._roster_slots, worker, None))
-        return [*commands, *self._take_slot(), *self._judge(event.time)]
+        accused = Accuse(worker, event.task, why)
+        return [accused, *self._take_slot(), *self._judge(event.time)]
 
     def _gone(self, event: Leaving) -> Sequence[Command]:
         """The time of one that leaves is over: let another have its slot, if there is one."""
@@ -282,12 +282,14 @@ class DeadlineRound(Round):
         free = self.slots.free()
         if not self._spare or not free:
             return ()
-        worker = self._spare.popleft()
+        worker, slot, commands = self._spare.popleft(), free[0], list[Command]()
         self.joined.append(worker)
-        self.slots[worker], self.missing = free[0], 0
+        self.slots[worker], self.missing = slot, 0
         self._owed[worker] = set()
         self._helping.add(worker)
-        return (Assign(self._roster_slots, worker, free[0]),)
+        if slot in self._refused:
+            commands.append(Assign(self._roster_slots, self._refused.pop(slot), None))
+        return [*commands, Assign(self._roster_slots, worker, slot)]
 
     def _send(self, worker: int, mini: Mini, time: float) -> Send:
         if self.first_sent is None:
