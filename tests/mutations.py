@@ -51,8 +51,8 @@ MUTATIONS = (
     Mutation(
         "unheard",  # what arrives in a callback is not told to the round
         "rounds/driver.py",
-        "            self._unheard += events\n",
-        "            pass\n",
+        "self._unheard += events if self._running else ()",
+        "self._unheard += ()",
     ),
     Mutation(
         "one-too-many",  # waits for one more worker than are needed

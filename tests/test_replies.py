@@ -69,16 +69,16 @@ def coded_sum(fn: Any, **options: Any) -> Callable[[kofn.Cluster], Any]:
     return lambda cluster: cluster.parts(A, code=code, parts=6).sum(fn, **options).value
 
 
+def product(**options: Any) -> Callable[[kofn.Cluster], Any]:
+    return lambda cluster: cluster.encode(A, k=3, **options) @ np.ones(6)
+
+
 WORKS: dict[str, tuple[Callable[[kofn.Cluster], Any], Any]] = {
-    "X w": (lambda cluster: cluster.encode(A, k=3) @ np.ones(6), A.sum(axis=1)),
-    "X B": (
-        lambda cluster: cluster.encode(A, k=3) @ np.eye(6)[:, :2],
-        A[:, :2],
-    ),
-    "X w, not finite": (
-        lambda cluster: cluster.encode(A, k=3, check_finite=False) @ np.ones(6),
-        A.sum(axis=1),
-    ),
+    "X w": (product(), A.sum(axis=1)),
+    "X B": (lambda cluster: cluster.encode(A, k=3) @ np.eye(6)[:, :2], A[:, :2]),
+    "X w, not finite": (product(check_finite=False), A.sum(axis=1)),
+    "X w, probed": (product(verify="probe"), A.sum(axis=1)),
+    "X w, parity": (product(verify="parity", margin=2), A.sum(axis=1)),
     "X.T z": (lambda cluster: cluster.encode(A, k=3).T @ np.ones(90), A.sum(axis=0)),
     "rows": (lambda cluster: cluster.encode(A, k=3).toarray(), A),
     "Gram": (squares, None),
@@ -100,6 +100,7 @@ FORMS: dict[str, Callable[[Any], Any]] = {
     "objects": lambda value: np.full(value.shape, None),
     "no array": lambda value: {},
     "list": lambda value: [0.5],
+    "None": lambda value: None,
 }
 # A function of a sum may return any numbers, in any shape.
 OF_PRODUCTS: dict[str, Callable[[Any], Any]] = {

@@ -156,8 +156,6 @@ class SumRound(WatchedRound):
         return (length / self._work.length) ** 2 if length else 0.0
 
     def _wrong(self, event: Reply, verifier: Verifier) -> str | None:
-        if event.value is None:
-            return None
         item = self._numbered[event.what]
         return verifier.wrong(item.share, item, event.value)
 

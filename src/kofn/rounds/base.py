@@ -27,6 +27,7 @@ class Round(ABC):
     usual: float = 0.0  # seconds that a round of this kind takes; 0 where unknown
     wait: float = float("inf")  # seconds that it waits for joiners, if less than the cluster's
     has_idle_work: bool = False  # there is work of the master's own to do while nothing arrives
+    has_values: bool = False  # replies have values, which can be wrong
     until_end: bool = False  # everybody is at it until the end: who has not answered is not late
 
     def __init__(self, id: int, threshold: int, key: str = "") -> None:

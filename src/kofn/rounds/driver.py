@@ -157,6 +157,7 @@ class RoundDriver:
             if operand is not None:
                 engine.broadcast(round.id, operand)
             self._running, self._runner = True, get_ident()
+            round.has_values = engine.capabilities.values
             self._obey(round, round.start(began), supply)
             for worker, deadline in list(self.roster.leaving.items()):
                 self._obey(round, round.on(Leaving(began, worker, deadline)), supply)
@@ -244,8 +245,7 @@ class RoundDriver:
         """Take in what has arrived; a round that is running hears of it too."""
         interrupts.due()
         events = self._noted(timeout)
-        if self._running:  # asked from within it, by a callback: that must not cost it events
-            self._unheard += events
+        self._unheard += events if self._running else ()  # a callback of its must cost it none
         return events
 
     def _noted(self, timeout: float) -> list[Event]:

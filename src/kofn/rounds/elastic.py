@@ -86,7 +86,7 @@ class ElasticRound(WatchedRound):
             self.firsts.setdefault(event.worker, (event.seconds, event.read))
             share = self._slot_of[event.worker]
             self.cover.deliver(share, event.what)
-            if event.value is not None:
+            if self.has_values:
                 self.values.append((share, event.what, event.value))
         return self._finish()
 

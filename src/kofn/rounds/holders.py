@@ -125,7 +125,7 @@ class Holders:
         return self.ready()
 
     def known(self, look: Callable[[], dict[int, int]], least: int = 0) -> dict[int, int]:
-        """What `look` said of who is ready; it looks again after a change, or for `least` of them.
+        """Who is ready, as `look` said; it looks again after a change, and below `least` of them.
 
         Of one Holders it is always the same look.
         """

@@ -98,7 +98,9 @@ class WatchedRound(Round):
             if event.round == self.id and not self.done and worker not in self.wrong:
                 self.read[worker] = self.read.get(worker, 0) + event.read
                 self.spent[worker] = self.spent.get(worker, 0.0) + event.seconds
-                why = None if self.verifier is None else self._wrong(event, self.verifier)
+                why, verifier = None, self.verifier
+                if verifier is not None and event.what is not None and self.has_values:
+                    why = self._wrong(event, verifier)
                 if why is None:
                     commands = self._replied(event)
                 else:
@@ -157,8 +159,6 @@ class WatchedRound(Round):
 
     def _wrong(self, event: Reply, verifier: Verifier) -> str | None:
         """Why a reply of this round cannot be right, if so."""
-        if event.value is None:
-            return None
         return verifier.wrong(self._slot_of[event.worker], event.what, event.value)
 
     def _accuse(self, worker: int, task: int, why: str) -> list[Command]:

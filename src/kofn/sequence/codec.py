@@ -154,7 +154,7 @@ class JobCodec:
     def wrong(self, mini: tuple[int, int], value: Any) -> str | None:
         """Why this cannot be the result of a mini-task, if so."""
         job = self.jobs.get(mini[0])
-        if job is None or value is None:
+        if job is None or not self._values:
             return None
         m, _, p = job.shape
         return misfit(value, (-(-m // job.code.x), -(-p // job.code.y)))
