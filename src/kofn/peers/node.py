@@ -37,8 +37,7 @@ class Node:
         self._token, self.id = token, secrets.token_hex(8)
         self._mine = own_addresses() if everywhere or not listen else (LOOPBACK,)
         self.machine = machine_name() if same_host else ""
-        self._blobs = Blobs()
-        self._inbox: list[Frame] = []
+        self._blobs, self._inbox = Blobs(), list[Frame]()
         self._changed = Condition()  # holds for everything below, and for the blobs
         self._links: dict[str, Link] = {}  # those that we made, by the id of the other node
         self._failed: dict[str, float] = {}  # when it could last not be reached
@@ -51,24 +50,21 @@ class Node:
         self._selector = selectors.DefaultSelector()
         self._woken = self._wake = -1
         try:
-            self._open(everywhere, listen, same_host)
+            self._woken, self._wake = os.pipe()
+            for end in (self._woken, self._wake):
+                os.set_blocking(end, False)
+            self._selector.register(self._woken, selectors.EVENT_READ, None)
+            port, name = 0, socket_name(self.id) if same_host else None
+            if listen and name is not None:
+                self._listen(socket.socket(socket.AF_UNIX), name)
+            if listen and (everywhere or name is None):
+                self._listen(socket.socket(), ("" if everywhere else LOOPBACK, 0))
+                port = self._servers[-1].getsockname()[1]
+            self.address = Address(self.id, self.machine, self._mine if port else (), port)
+            self._thread.start()
         except BaseException:
             self._let_go()
             raise
-
-    def _open(self, everywhere: bool, listen: bool, same_host: bool) -> None:
-        self._woken, self._wake = os.pipe()
-        for end in (self._woken, self._wake):
-            os.set_blocking(end, False)
-        self._selector.register(self._woken, selectors.EVENT_READ, None)
-        port, name = 0, socket_name(self.id) if same_host else None
-        if listen and name is not None:
-            self._listen(socket.socket(socket.AF_UNIX), name)
-        if listen and (everywhere or name is None):
-            self._listen(socket.socket(), ("" if everywhere else LOOPBACK, 0))
-            port = self._servers[-1].getsockname()[1]
-        self.address = Address(self.id, self.machine, self._mine if port else (), port)
-        self._thread.start()
 
     def _listen(self, server: socket.socket, where: Any) -> None:
         self._servers.append(server)
@@ -254,16 +250,14 @@ class Node:
 
     def _let_go(self) -> None:
         """Close all that the system has given."""
-        for key in list(self._selector.get_map().values()):
-            if isinstance(key.fileobj, socket.socket):
-                key.fileobj.close()
-        for server in self._servers:  # also one that was not registered
-            server.close()
+        watched = [key.fileobj for key in self._selector.get_map().values()]
+        for one in (*watched, *self._servers):  # a server may not be watched yet
+            if isinstance(one, socket.socket):
+                one.close()
         self._selector.close()
-        for end in (self._wake, self._woken):
-            if end >= 0:
-                os.close(end)
-        self._wake = -1
+        for end in {self._wake, self._woken} - {-1}:
+            os.close(end)
+        self._wake = self._woken = -1
 
     def _look_after(self, link: Link, unproven: set[Link]) -> None:
         if link.dead:
