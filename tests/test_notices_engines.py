@@ -347,6 +347,7 @@ def test_a_node_that_ray_drains_is_told_for_its_workers(running: Any) -> None:
     source = RayDrain(every=0.1)
     with kofn.connect("ray", address=running.address, notices=source) as cluster:
         engine: Any = cluster.engine
+        cluster.wait_for(4, timeout=120.0)  # a busy machine's may come later than the others
         probe = EngineProbe(engine, 120)
         peers = engine._transport.peers
         node = peers[0].node
@@ -370,6 +371,7 @@ def test_a_notice_reaches_the_master_on_ray_from_each_machine(
     source = AWS(base=ec2.base, every=0.02)
     running.add_node(num_cpus=2)  # one has been drained by the test before
     with kofn.connect("ray", address=running.address, notices=[source, "sigterm"]) as cluster:
+        cluster.wait_for(4, timeout=120.0)
         probe = EngineProbe(cluster.engine, 120)
         at = ec2.announce(300.0)
         for worker in cluster.engine.workers:
