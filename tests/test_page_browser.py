@@ -99,12 +99,13 @@ def test_a_run_with_kills_and_joins_is_seen_as_it_goes_on(look: Open) -> None:
         says(tab, "story", "5 workers are live")
         X @ v
         cluster.join()
-        for _ in range(5):
-            X @ v
         says(tab, "events", "worker 6 joined")
         counts(tab, 7)
-        tab.wait_for_function("() => data.spans.some(s => s[0] === 6 && s[5] === 'used')")
-        says(tab, "tiles", "46")  # rounds
+        rounds = 41
+        while not tab.evaluate("data.spans.some(s => s[0] === 6 && s[5] === 'used')"):
+            X @ v  # on a busy machine the newcomer may be late for some
+            rounds += 1
+        says(tab, "tiles", f"{rounds}")
 
 
 def test_a_round_and_a_worker_open_by_a_click_and_by_keys(look: Open) -> None:
