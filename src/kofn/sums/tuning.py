@@ -67,7 +67,8 @@ class SumTuner:
     """
 
     def __init__(self, m: int, n: int, size: float, slice: float | None) -> None:
-        self.copies, self.at_once = (c := first_copies(n)), n > MANY
+        c = first_copies(n)
+        self.copies, self.at_once = c, n > MANY
         self.m, self.n = m, n if m >= n else min(n - n % c, m * c)
         self.size, self.slice = size, slice
         self.placing = 0.0  # seconds that one copy of everything took to place
