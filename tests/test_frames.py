@@ -11,10 +11,12 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from sklearn.base import is_classifier
+from sklearn.ensemble import RandomForestClassifier
 
 import kofn
 from kofn.learn import (
     PCA,
+    CodedEnsemble,
     KernelRidge,
     LinearRegression,
     LinearSVC,
@@ -131,3 +133,37 @@ def test_a_missing_integer_is_nan(kind: str) -> None:
             cluster.encode(frame, k=2)
         whole = KINDS[kind](table(age=pd.array(range(60), dtype="Int64")))
         assert cluster.encode(whole, k=2).toarray()[59, 3] == pytest.approx(59.0, rel=1e-13)
+
+
+LAZY: dict[str, Callable[[], Any]] = {
+    "array": lambda: pytest.importorskip("dask.array").from_array(EXACT),
+    "frame": lambda: pytest.importorskip("dask.dataframe").from_pandas(table(), 2),
+}
+
+
+@pytest.mark.parametrize("kind", LAZY)
+def test_dask_collections_are_refused_wherever_data_enter(kind: str) -> None:
+    lazy = LAZY[kind]()
+    forest = RandomForestClassifier(2, max_depth=2).fit(EXACT, Y)
+    with kofn.connect("virtual", workers=4) as cluster:
+        ridge = Ridge(cluster=cluster).fit(EXACT, Y)
+        uses: list[Callable[[], Any]] = [
+            lambda: cluster.encode(lazy, k=2),
+            lambda: cluster.encode(EXACT.T, k=2) @ lazy,
+            lambda: cluster.parts(lazy),
+            lambda: cluster.parts((EXACT, lazy)),
+            lambda: cluster.parts([lazy, lazy]),
+            lambda: cluster.sequence().submit(EXACT.T, lazy),
+            lambda: ridge.fit(lazy, Y),
+            lambda: ridge.fit(EXACT, lazy),
+            lambda: ridge.fit(EXACT, Y, lazy),
+            lambda: ridge.predict(lazy),
+            lambda: KernelRidge(cluster=cluster).fit(lazy, Y),
+            lambda: MLPClassifier((3,), cluster=cluster).partial_fit(lazy, Y),
+            lambda: PCA(2, cluster=cluster).fit(EXACT).transform(lazy),
+            lambda: CodedEnsemble(forest, cluster=cluster).fit(lazy, Y),
+            lambda: CodedEnsemble(forest, cluster=cluster).predict(lazy),
+        ]
+        for use in uses:
+            with pytest.raises(kofn.BadInput, match=r"got \w+ of Dask\. Write it with"):
+                use()

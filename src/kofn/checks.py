@@ -122,7 +122,7 @@ def plain(value: Any, name: str) -> NDArray[Any]:
     """Return `value`, a frame too, as a base NumPy array; masks and ragged lists are refused."""
     if type(value) is np.ndarray:
         return value
-    unmasked(value, name)
+    convertible(value, name)
     try:
         array = np.asarray(value)
         if array.dtype.kind in "biuf" or (names := column_names(value)) is None:
@@ -169,6 +169,26 @@ def _column(frame: Any, i: int, label: object, name: str) -> NDArray[Any]:
             f"out, or turn it into numbers, with sklearn.preprocessing.OneHotEncoder say."
         )
     return array
+
+
+def convertible(value: Any, name: str) -> None:
+    """Refuse data that NumPy converts without a word, but not as they were meant."""
+    in_memory(value, name)
+    unmasked(value, name)
+
+
+def in_memory(value: Any, name: str) -> None:
+    """Refuse a Dask collection, or rows that are: NumPy would compute it in this process."""
+    if "dask" not in sys.modules:  # whoever has a collection has imported it
+        return
+    for row in value if isinstance(value, list | tuple) else (value,):
+        if hasattr(type(row), "__dask_graph__") and row.__dask_graph__() is not None:
+            raise BadInput(
+                f"{name} must be in memory or in files: kofn does not compute a Dask "
+                f"collection in the calling process; got {type(row).__name__} of Dask. "
+                f"Write it with to_zarr or to_parquet and pass the path to encode or "
+                f"fit, or pass x.compute() if it fits in memory."
+            )
 
 
 def unmasked(value: Any, name: str) -> None:

@@ -28,7 +28,7 @@ from ..arrays import CodedTranspose
 from ..arrays.shares import resolve_source
 from ..arrays.sources import Source
 from ..arrays.store import Store
-from ..checks import column_names, is_sparse, plain, unmasked
+from ..checks import column_names, convertible, is_sparse, plain
 from ..cluster import Cluster
 from ..errors import BadInput
 from ..model import Record
@@ -112,8 +112,8 @@ class CodedEstimator(OnCluster, BaseEstimator):
         """
         alone = isinstance(y, str) and y == "no_validation"
         self._check_parameters()
-        unmasked(X, "X")
-        unmasked(y, "y")
+        convertible(X, "X")
+        convertible(y, "y")
         if is_sparse(y):
             raise BadInput(f"y must be a dense array; got {type(y).__name__}. Pass y.toarray().")
         if not isinstance(X, Encoded):
@@ -170,13 +170,13 @@ class CodedEstimator(OnCluster, BaseEstimator):
                 f"a model predicts from rows in memory, an array or a CSR matrix; got {X!r}. Load "
                 f"it first, in pieces if it is large."
             )
-        unmasked(X, "X")
+        convertible(X, "X")
         return self._valid(X, reset=False, **options)
 
     def _weight(self, sample_weight: Any, X: Any) -> NDArray[np.float64]:
         """Weights (N, 1), none negative; ones if there are none, or of one number for all."""
         rows = X.shape[0]
-        given = None if sample_weight is None else np.asarray(sample_weight)
+        given = None if sample_weight is None else plain(sample_weight, "sample_weight")
         if given is not None and given.ndim and given.shape != (rows,):
             raise BadInput(
                 f"sample_weight must have one entry per row, {rows}; got shape {given.shape}."

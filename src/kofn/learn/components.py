@@ -18,7 +18,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.extmath import svd_flip
 from sklearn.utils.sparsefuncs import mean_variance_axis
 
-from ..checks import whole
+from ..checks import convertible, whole
 from ..errors import BadInput
 from .base import CodedEstimator
 from .products import Encoded
@@ -90,6 +90,12 @@ class _Components(CodedEstimator):
     explained_variance_: Array = field(init=False)
     explained_variance_ratio_: Array = field(init=False)
     singular_values_: Array = field(init=False)
+
+    def transform(self, X: Any) -> Any:
+        """As scikit-learn's own, on rows in memory."""
+        convertible(X, "X")
+        base: Any = super()
+        return base.transform(X)
 
     def _check_parameters(self) -> None:
         super()._check_parameters()

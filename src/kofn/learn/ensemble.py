@@ -13,6 +13,7 @@ from sklearn.base import BaseEstimator, is_classifier
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils.validation import check_array, check_is_fitted
 
+from ..checks import convertible
 from ..codes.assignment import SumCode
 from ..errors import BadInput
 from ..sums.trees import Tree, terms
@@ -43,6 +44,8 @@ class CodedEnsemble(CodedTerms, BaseEstimator):
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> CodedEnsemble:
         """Fit the ensemble itself, here; its trees go to the workers when they are asked."""
+        convertible(X, "X")
+        convertible(y, "y")
         self.estimator.fit(X, y, sample_weight=sample_weight)
         self.__dict__.pop("_kept", None)
         return self
@@ -108,6 +111,7 @@ class CodedEnsemble(CodedTerms, BaseEstimator):
         """Means of a forest's trees, or the boosting's raw predictions."""
         model = self.estimator
         trees = _fitted(model)  # whatever is fitted meanwhile: these are added up, and so many
+        convertible(X, "X")
         # Trees compare in single precision, as scikit-learn's do; missing values may be theirs.
         inputs = check_array(X, dtype=np.float32, ensure_all_finite=False)
         if inputs.shape[1] != model.n_features_in_:

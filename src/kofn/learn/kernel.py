@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import MultiOutputMixin, RegressorMixin
 
-from ..checks import number, one_of, unmasked, whole
+from ..checks import convertible, number, one_of, whole
 from ..codes.assignment import SumCode
 from ..sums.kernels import KERNELS, Kernel, terms
 from .base import CodedEstimator
@@ -50,8 +50,8 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, CodedTerms, CodedEstimator):
         checkpoint: a folder that the fit is saved in, and goes on from; see Ridge.fit.
         """
         self._check_parameters()
-        unmasked(X, "X")
-        unmasked(y, "y")
+        convertible(X, "X")
+        convertible(y, "y")
         X, y = self._valid(X, y, dtype=np.float64, multi_output=True, y_numeric=True)
         kernel = self._kernel(X.shape[1])
         targets = np.asarray(y, np.float64).reshape(len(y), -1)

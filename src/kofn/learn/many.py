@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from ..checks import plain
 from ..errors import BadInput, Diverged
 from ..sequence import Stream, Ticket
 from .network import Floats, Network, Program
@@ -68,7 +69,7 @@ def train_many(
     those of plain NumPy training, up to the error bound of the products. callback(network, step,
     loss) is called after every step, from 1. A delay of at most len(networks) - 2 never stalls.
     """
-    rows, labels = np.asarray(X, dtype=np.float64), np.asarray(y)
+    rows, labels = plain(X, "X").astype(np.float64, copy=False), plain(y, "y")
     if rows.ndim != 2 or labels.shape != rows.shape[:1] or labels.dtype.kind not in "iu":
         raise BadInput(
             f"train_many takes rows X (N, d) and class numbers y (N,); got shapes {rows.shape} and "
@@ -108,7 +109,8 @@ def solve_many(
     """
     programs = []
     for number, (A, b) in enumerate(systems):
-        matrix, right = np.asarray(A, dtype=np.float64), np.asarray(b, dtype=np.float64)
+        pair = plain(A, f"A of system {number}"), plain(b, f"b of system {number}")
+        matrix, right = (one.astype(np.float64, copy=False) for one in pair)
         if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or len(right) != len(matrix):
             raise BadInput(
                 f"a system is a square A (n, n) and b of n rows; system {number} has shapes "

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..checks import number
+from ..checks import number, plain
 from ..cluster import Cluster
 from ..codes.assignment import SumCode
 from ..errors import BadInput, CannotDo
@@ -294,7 +294,7 @@ def _check_data(data: Any) -> tuple[NDArray[Any], ...]:
 def _check_array(one: Any, name: str) -> NDArray[Any]:
     """A tensor or array as an array."""
     try:
-        return _array(one) if hasattr(one, "detach") else np.asarray(one)
+        return _array(one) if hasattr(one, "detach") else plain(one, name)
     except TypeError:
         raise BadInput(
             f"parameters, buffers and data travel as NumPy arrays; {name} is {one.dtype} "

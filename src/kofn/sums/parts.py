@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from ..checks import number, one_of
+from ..checks import in_memory, number, one_of
 from ..codes.assignment import Assignment, SumCode
 from ..codes.linear import Row
 from ..display import Displayed
@@ -57,6 +57,7 @@ class Parts:
         self, driver: RoundDriver, data: Any, code: SumCode | None, parts: int | None, n: int
     ) -> None:
         self._driver = driver
+        in_memory(data, "data")
         if code is None and parts is None:
             parts = finer(data, n)
         self.m, self._part = cut(data, parts, n)
