@@ -25,7 +25,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from kofn.reproduce.index import shown
+from kofn.reproduce.index import held_against
 from kofn.reproduce.inventory import COMMANDS, claims
 
 HERE = Path(__file__).parent
@@ -89,18 +89,23 @@ def contents(index: str) -> str:
 
 
 def claimed() -> str:
-    """A table for each paper: its claims, what is held against what, and the test of each."""
+    """A table for each paper: its claims, what is held against what, and what holds each."""
     out = ""
     for command in COMMANDS:
         paper = claims(command)
         page = paper.docs.removeprefix("docs/")
         out += f"\n## {paper.title}\n`kofn reproduce {command}`; [the figures]({page}).\n\n"
-        out += "| claim | the paper | what is measured; its key in results.json; the test |\n"
+        out += "| claim | held against | what is measured; its key in results.json; the test |\n"
         out += "|---|---|---|\n"
         for entry in paper.entries:
-            number = "" if entry.paper is None else shown(entry.paper, entry.unit)
+            fixed = entry.against if entry.paper is None else entry.paper
+            number = held_against(entry, fixed) or (f"`{entry.stated}`" if entry.stated else "")
             key = f"`{entry.key}`" if entry.key else entry.reason
-            held = f"{entry.says}<br>{key}<br>`{entry.test}`"
+            held = f"{entry.says}<br>{key}"
+            if entry.test:
+                held += f"<br>`{entry.test}`"
+            elif entry.full_run:
+                held += f"<br>the full run alone: {entry.full_run}"
             cells = (entry.item, number, held)
             out += f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n"
     return out

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..files import save
-from .inventory import COMMANDS, Line, claims, lines
+from .inventory import COMMANDS, Entry, Line, claims, lines
 from .page import STYLE
 
 SOURCE = "https://github.com/kofn/kofn/blob/main/"
@@ -38,9 +38,10 @@ def write(out: Path, outcomes: Mapping[str, Outcome]) -> None:
 <h1>The papers, measured again</h1>
 {warning if quick else ""}
 <p>Every theorem, table and figure of five papers. <b>Obtained</b> is what this run measured;
-<b>held against</b> is the paper's number, or what a formula or another method gave in this run;
-≤ marks a bound. Where there is no number there is a reason. The last column is the test that holds
-the claim.</p>
+<b>held against</b> is the paper's number, what a formula or another method gave in this run, or a
+number from elsewhere, with its source; ≤ and ≥ mark bounds. Where there is no number there is a
+reason. The last column names the test that asserts the claim at a small size, or says why the full
+run alone measures it.</p>
 {"".join(parts)}
 </body></html>
 """
@@ -69,7 +70,7 @@ def section(out: Path, name: str, outcome: Outcome) -> str:
 <p class="small"><code>kofn reproduce {name}</code>; more in
 <a href="{SOURCE}{paper.docs}">{escape(paper.docs)}</a></p>
 <table><tr><th>claim</th><th>what</th><th>obtained</th><th>held against</th><th>ratio</th>
-<th>test</th></tr>
+<th>held by</th></tr>
 {rows}
 </table>
 {_figures(out / name) if results is not None else ""}"""
@@ -77,18 +78,27 @@ def section(out: Path, name: str, outcome: Outcome) -> str:
 
 def _row(line: Line) -> str:
     entry = line.entry
-    file, _, test = entry.test.partition("::")
-    link = f'<a href="{SOURCE}{file}">{escape(test)}</a>'
     head = f"<tr><td>{escape(entry.item)}</td><td>{escape(entry.says)}</td>"
     if line.obtained is None:
         middle = f'<td class="reason" colspan="3">{escape(line.reason)}</td>'
     else:
-        sign = "≤ " if entry.kind == "below" else ""
-        against = "" if line.against is None else f"{sign}{shown(line.against, entry.unit)}"
         ratio = "" if line.ratio is None else f"{line.ratio:.3g}"
-        cells = (shown(line.obtained, entry.unit), against, ratio)
+        cells = (shown(line.obtained, entry.unit), held_against(entry, line.against), ratio)
         middle = "".join(f'<td class="number">{escape(cell)}</td>' for cell in cells)
-    return f"{head}{middle}<td>{link}</td></tr>"
+    file, _, test = entry.test.partition("::")
+    held = escape(f"the full run alone: {entry.full_run}" if entry.full_run else test)
+    if test:
+        held = f'<a href="{SOURCE}{file}">{held}</a>'
+    return f"{head}{middle}<td>{held}</td></tr>"
+
+
+def held_against(entry: Entry, number: float | None) -> str:
+    """A number that a claim is held against: with ≤ or ≥, and where it comes from."""
+    if number is None:
+        return ""
+    sign = {"below": "≤ ", "above": "≥ "}.get(entry.kind, "")
+    source = f" ({entry.source})" if entry.source else ""
+    return f"{sign}{shown(number, entry.unit)}{source}"
 
 
 def shown(value: float | str, unit: str = "") -> str:
