@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import kofn
 from kofn.cli.simulate import defaults
-from kofn.codes import MDSCode
+from kofn.codes import AnyKOfN, MDSCode
 from kofn.delays import PerUnit, Recording
 from kofn.simulation import Stopped, candidates
 
@@ -31,6 +33,50 @@ def test_a_code_that_is_an_object_plays_as_the_one_that_has_a_name(
     mine, other = table.rows.values()
     assert list(table.rows) == [repr(code), named]
     assert mine.summary() == other.summary()
+
+
+@dataclass(frozen=True)
+class ProductCode(AnyKOfN):
+    """Rows, columns and their sums of a 2 x 2 grid of blocks: some sets of four do not decode."""
+
+    n: int = 9
+    k: int = 4
+
+    @property
+    def generator(self) -> NDArray[np.float64]:
+        side = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+        return np.kron(side, side)
+
+
+@dataclass(frozen=True)
+class Hilbert(AnyKOfN):
+    """All shares decode, and lose all digits."""
+
+    n: int = 12
+    k: int = 12
+
+    @property
+    def generator(self) -> NDArray[np.float64]:
+        index = np.arange(float(self.n))
+        return 1 / (1 + index[:, None] + index)
+
+
+@pytest.mark.parametrize(
+    ("code", "error"), [(ProductCode(), kofn.NotDecodable), (Hilbert(), kofn.Inaccurate)]
+)
+def test_a_code_that_does_not_decode_on_a_cluster_does_not_in_simulation(
+    code: AnyKOfN, error: type[kofn.KofnError]
+) -> None:
+    with kofn.connect("virtual", workers=code.n) as cluster:
+        X = cluster.encode(np.ones((60, 3)), code=code)
+        with pytest.raises(error) as raised:
+            X @ np.ones(3)
+    work, named = kofn.Work("product", rows=60, columns=3), f"mds(k={code.k})"
+    table = kofn.simulate(work, {"mine": code, "mds": named}, code.n, PerUnit(6.0), rounds=2)
+    assert list(table.rows) == ["mds"]
+    assert table.left_out == {"mine": str(raised.value)}
+    with pytest.raises(error, match="depend on each other" if error is kofn.NotDecodable else None):
+        kofn.simulate(work, code, code.n, PerUnit(6.0), rounds=2)
 
 
 def test_an_object_that_is_no_code_of_this_work_is_refused() -> None:

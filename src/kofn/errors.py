@@ -73,15 +73,24 @@ class NothingYet(KofnError, LookupError):
 class NotDecodable(KofnError):
     """Too few replies, or the wrong ones, for what is wanted."""
 
-    def __init__(self, code: str, arrived: Sequence[int], need: int) -> None:
+    def __init__(
+        self, code: str, arrived: Sequence[int], need: int, threshold: int | None = None
+    ) -> None:
         self.code, self.arrived, self.need = code, list(arrived), need
-        super().__init__(code, self.arrived, need)
+        self.threshold = threshold  # that the code has by its own account, and has not
+        super().__init__(code, self.arrived, need, threshold)
 
     def __str__(self) -> str:
         more = max(1, self.need - len(self.arrived))
+        remedy = f"Wait for {more} more, or plan with a smaller k."
+        if self.threshold is not None:
+            remedy = (
+                f"Its k says that any {self.threshold} are enough, but the rows of these depend "
+                f"on each other. Run kofn.testing.CodeChecks on it, and give it a larger k."
+            )
         return (
             f"{self.code} needs {self.need} replies to decode; {len(self.arrived)} arrived, "
-            f"from workers {self.arrived}. Wait for {more} more, or plan with a smaller k."
+            f"from workers {self.arrived}. {remedy}"
         )
 
 

@@ -12,15 +12,17 @@ from numpy.typing import NDArray
 
 from ..codes import AnyKOfN
 from ..codes.linear import Weights
+from ..codes.mds import MDSCode
 from ..codes.polydot import PolyDotCode, PolyDotPass
 from ..model import RowRange
-from ..rounds import Windows
+from ..rounds import Cover, Windows
 
 # Multiply-adds in one product: below this OpenBLAS stays on one thread. Its others would go on
 # burning cores for up to a tenth of a second after the call, which the workers need.
 PRODUCT = 200_000
 FEW = 1 << 14  # numbers that are decoded at once
 MIXED = 1 << 17  # places of numbers, and weights, at most: beyond, to look them up takes longer
+CERTAIN = ("auto", "haar", "trigonometric")  # constructions of which any k rows decode well
 ETA_WANTED = 100.0  # above it, one more reply is worth its cost (docs/numerics.md)
 
 
@@ -37,6 +39,14 @@ class Segment(NamedTuple):
     weights: Weights
 
 
+def judged(code: Code, values: bool) -> bool:
+    """Whether the weights of a code are looked at: not where values are skipped and it is certain.
+
+    Any k shares of kofn's own code decode well, which need not be so for another one.
+    """
+    return values or type(code) is not MDSCode or code.construction not in CERTAIN
+
+
 def segments(
     code: Code, shares: Sequence[int], cuts: NDArray[np.intp], have: NDArray[np.bool_]
 ) -> list[Segment]:
@@ -50,6 +60,16 @@ def segments(
         weights = code.weights(tuple(share[places].tolist()))
         plan.append(Segment(int(cuts[a]), int(cuts[b]), places, weights))
     return plan
+
+
+def covered(code: Code, cover: Cover) -> list[Segment]:
+    """Return how to decode what a round has gathered."""
+    return segments(code, cover.shares, cover.cuts, cover.have)
+
+
+def worst(plan: Sequence[Segment]) -> float:
+    """The largest η of these."""
+    return max(s.weights.eta for s in plan)
 
 
 def weak(plan: Sequence[Segment], cuts: NDArray[np.intp], wanted: float = ETA_WANTED) -> list[int]:

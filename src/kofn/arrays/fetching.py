@@ -13,7 +13,7 @@ from ..model import RowRange, Task
 from ..rounds import ElasticRound, Layout
 from ..rounds.copying import CopyRound
 from . import work
-from .decode import Segment, combine, gather, segments
+from .decode import Segment, combine, covered, gather
 from .drift import COLUMNS, vectors
 from .plan import Plan
 from .scales import Scales
@@ -59,7 +59,7 @@ def fetched(
         cover = round.cover
         places = {share: i for i, share in enumerate(cover.shares)}
         replies = gather(round.values, places, (len(places), rows, columns))
-        parts = segments(code, cover.shares, cover.cuts, cover.have)
+        parts = covered(code, cover)
         yield first, last, parts, replies
 
 

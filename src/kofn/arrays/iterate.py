@@ -17,7 +17,7 @@ from ..model import Task
 from ..rounds import Cover
 from ..rounds.iterate import IterateRound
 from . import mesh
-from .decode import segments, weak
+from .decode import judged, segments, weak, worst
 from .runs import Count, Laid, Listener, OnRound, conclude, extra
 from .worker_body import Loop, Step, scales_key, worker_body
 
@@ -118,7 +118,7 @@ def iterate(
         about["bytes_through_master"] = passed
         about["bytes_per_round"] = listener.per_round(passed, reached)
         rows = round.read, round.rows_topped_up, round.repeated_rows
-        eta = laid.eta if X._values else None
+        eta = laid.eta if judged(X.code, X._values) else None
         conclude(X, round, (round.working, round.shares), rows, eta, about, began)
     return final
 
@@ -138,12 +138,12 @@ class _Work:
 
     def weak(self, cover: Cover) -> Sequence[int]:
         X = self._X
-        if not X._values:
+        if not judged(X.code, X._values):
             return ()
         plan = segments(X.code, cover.shares, cover.cuts, cover.asked)
         poor = weak(plan, cover.cuts)
         if not poor:
-            self._laid.eta = max(self._laid.eta, *(s.weights.eta for s in plan))
+            self._laid.eta = max(self._laid.eta, worst(plan))
         return poor
 
 

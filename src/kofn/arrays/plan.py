@@ -69,14 +69,14 @@ class Plan:
         self.segments: list[Segment] = []
         self._mixes: dict[int, Mix | None] = {}  # by the width of the operand
         self.eta: float | None = None
-        if values and len(holders) >= code.k:
+        if decode.judged(code, values) and len(holders) >= code.k:
             while True:
                 windows = self.windows
                 self.segments = decode.segments(code, shares, windows.cuts, windows.asked)
                 self.windows = with_extra(windows, decode.weak(self.segments, windows.cuts))
                 if self.windows.asked.sum() == windows.asked.sum():
                     break  # good enough; or everyone is asked, and the bound says how good it is
-            self.eta = max(s.weights.eta for s in self.segments)
+            self.eta = decode.worst(self.segments)
 
     def suits(self, holders: dict[int, int], loads: tuple[float, ...] | None) -> bool:
         """Whether it is for these holders, and loads that are about the same."""
@@ -95,7 +95,10 @@ class Plan:
         rows = self.windows.rows
         if not self.values:
             nothing = np.array(np.nan, dtype)  # takes no memory, whatever the size
-            return np.broadcast_to(nothing, (code.k * rows, width)), None
+            eta = self.eta
+            if eta is not None and not round.cover.as_planned:
+                eta = decode.worst(decode.covered(code, round.cover))
+            return np.broadcast_to(nothing, (code.k * rows, width)), eta
         if width == 0:
             return np.empty((code.k * rows, width), dtype), self.eta
         parts, places, eta = self.segments, self.windows.places, self.eta
@@ -106,10 +109,9 @@ class Plan:
                 every = [whole[share] for share in places]
                 return decode.combine_mixed(mix, every).reshape(-1, width), eta
         else:
-            cover = round.cover
-            parts = decode.segments(code, cover.shares, cover.cuts, cover.have)
-            places = {share: i for i, share in enumerate(cover.shares)}
-            eta = max(s.weights.eta for s in parts)
+            parts = decode.covered(code, round.cover)
+            places = {share: i for i, share in enumerate(round.cover.shares)}
+            eta = decode.worst(parts)
         many = len(places) * rows * width > decode.FEW
         if many and isinstance(code, AnyKOfN):
             wide = in_place(code, parts, tuple(places), round.values, (rows, width))

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ..model import Body, RowRange, Task, new
 from ..rounds import Cover, RoundDriver
 from . import work
-from .decode import ETA_WANTED, Code, segments, weak
+from .decode import ETA_WANTED, Code, covered, judged, weak
 from .reduce import Item
 
 Floats = NDArray[np.float64]
@@ -60,9 +60,9 @@ class Pass:
         return self._poor(cover, self._worst())
 
     def _poor(self, cover: Cover, wanted: float) -> list[int]:
-        if not self._driver.engine.capabilities.values:
+        if not judged(self._code, self._driver.engine.capabilities.values):
             return []
-        return weak(segments(self._code, cover.shares, cover.cuts, cover.have), cover.cuts, wanted)
+        return weak(covered(self._code, cover), cover.cuts, wanted)
 
 
 class Adjoint:

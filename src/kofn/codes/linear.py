@@ -114,7 +114,7 @@ def weigh(name: str, keys: tuple[int, ...], rows: Floats) -> Weights:
     try:
         matrix, eta = solve(rows)
     except np.linalg.LinAlgError:
-        raise NotDecodable(name, keys, len(keys) + 1) from None
+        raise NotDecodable(name, keys, len(keys) + 1, rows.shape[1]) from None
     matrix.flags.writeable = False  # weights are shared between rounds
     return Weights(keys, matrix, eta)
 

@@ -13,7 +13,7 @@ from ..costs import Costs
 from ..delays import Delays, SpotTrace
 from ..engines._links import Sizes
 from ..engines.virtual import VirtualEngine
-from ..errors import BadInput, NotDecodable, TooFewWorkers
+from ..errors import BadInput, Inaccurate, KofnError, NotDecodable, TooFewWorkers
 from .ahead import Ahead
 from .codes import Candidate, memory, message_sizes, units
 from .draws import Common, Meter, Spent
@@ -52,7 +52,8 @@ def simulate(
 
     All codes meet the same stragglers and losses: a worker's delays in a round depend on the seed
     alone. Codes that so many workers do not allow are left out, with the reason in `left_out` of
-    the table. Memory is not filled: sizes are enough.
+    the table; so are those that do not decode, with the error that a cluster would raise. Memory
+    is not filled: sizes are enough.
     """
     wanted = work if isinstance(work, Work) else Work(work)
     count = whole(workers, "workers", 1)
@@ -64,13 +65,13 @@ def simulate(
     delays = delays_of(given, grows=grows, slope=slope)
     trace = None if market is None else market_of(market, count, seed)
     rows, stage = {}, Stage(wanted, count, delays, trace, prices, seed)
-    left_out: dict[str, BadInput] = {}
+    left_out: dict[str, KofnError] = {}
     for name, candidate in chosen.items():
         on_step = None if on_round is None else (lambda name=name: on_round(name))
         try:
             rows[name] = stage.play(candidate, rounds, seconds, on_step)
-        except BadInput as error:  # so many workers do not allow this one
-            left_out[name] = error
+        except (BadInput, NotDecodable, Inaccurate) as error:
+            left_out[name] = error  # so many workers do not allow it, or it does not decode
     if not rows:
         raise next(iter(left_out.values()))
     live = () if trace is None else tuple(trace.counts())
@@ -159,7 +160,7 @@ class Stage:
                     raise
                 problem = f"the market is over; {error.need} machines are needed, not {error.live}"
             except NotDecodable as error:
-                if trace is None:
+                if trace is None or error.threshold is not None:  # no market is at fault
                     raise
                 problem = str(error)
             except Spent:
