@@ -8,6 +8,7 @@ import os
 import pickle
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
@@ -483,6 +484,31 @@ def test_another_cluster_and_shares_from_elsewhere_go_on(folder: Path) -> None:
             found = model.fit(data, Y, checkpoint=folder).coef_
             np.testing.assert_allclose(found, exact, rtol=1e-10)
             assert model.n_iter_ > 3
+
+
+@pytest.mark.parametrize("clusters", [1, 2])
+def test_a_folder_is_not_overwritten_by_another_loop(tmp_path: Path, clusters: int) -> None:
+    with ExitStack() as stack:
+        opened = [stack.enter_context(kofn.connect("virtual", 3)) for _ in range(clusters)]
+        for t in (1, 2):
+            assert opened[0].checkpoint(tmp_path, every=0, w=X[0], t=t)
+        for _ in range(2):
+            with pytest.raises(BadInput, match=r"a loop with t, w, and this state has u"):
+                opened[-1].checkpoint(tmp_path, every=0, u=1)
+        assert kofn.resume(tmp_path)["t"] == 2
+        assert opened[0].checkpoint(tmp_path, every=0, w=X[0], t=3)  # it goes on
+        for name in names(tmp_path):
+            (tmp_path / name).unlink()
+        assert opened[-1].checkpoint(tmp_path, every=0, u=1)  # nobody's any more
+
+
+def test_a_folder_is_the_one_of_the_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with kofn.connect("virtual", 3) as cluster:
+        for part in ("a", "b"):
+            (tmp_path / part).mkdir()
+            monkeypatch.chdir(tmp_path / part)
+            assert cluster.checkpoint("run", every=0, part=part)
+            assert kofn.resume("run") == {"part": part}
 
 
 def test_a_loops_folder_is_no_fits_and_the_other_way_round(folder: Path, tmp_path: Path) -> None:

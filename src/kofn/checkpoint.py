@@ -125,8 +125,9 @@ class Checkpoint:
     def loop(self, every: float | None, state: Mapping[str, Any]) -> bool:
         """As `offer`, for a loop that you wrote; BadInput if the folder holds another state."""
         self.every = None if every is None else checks.seconds(every, "every")
-        if self.about is None:
-            about, newest = {"loop": sorted(state)}, self.read()
+        about = {"loop": sorted(state)}
+        if self.about != about:  # not only the first time: another loop may come later
+            newest = self.read()
             if newest is not None and newest[0] != about:
                 has = newest[0].get("loop") if isinstance(newest[0], dict) else None
                 what = f"a loop with {', '.join(has)}" if has else "a fit of kofn.learn"

@@ -297,9 +297,8 @@ class Cluster(Displayed):
         most 1 % of the time goes there). See docs/checkpoint.md.
         """
         self._driver.check()
-        if (saved := self._saved.get(str(folder))) is None:
-            saved = self._saved[str(folder)] = Checkpoint(folder)
-        return saved.loop(every, state)
+        asked = Checkpoint(folder)  # its name is absolute: the current folder may change
+        return self._saved.setdefault(asked.place.url, asked).loop(every, state)
 
     def lose(self, worker: int) -> None:
         """End a worker at once, as a spot market does, and wait until that has been noticed."""
